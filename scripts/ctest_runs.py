@@ -47,7 +47,7 @@ class Entry:
 
 
 def reason(output):
-    """Why an entry was skipped, by its own words."""
+    """Returns why an entry was skipped, as its output says."""
     for line in output.splitlines():
         if line.startswith(SKIPPED):
             return line.removeprefix(SKIPPED)
@@ -55,8 +55,8 @@ def reason(output):
 
 
 def verdict(ended, output):
-    """(verdict, why) of an entry that failed: `ended` is CTest's word for it, such as
-    Failed, Timeout, SEGFAULT."""
+    """Returns (verdict, why) of an entry that failed; `ended` is CTest's word for how it ended,
+    such as Failed, Timeout or SEGFAULT."""
     if ended not in ("Failed", "Timeout"):
         return "fault", ended
     if broken := BROKEN.search(output):
@@ -72,14 +72,14 @@ def verdict(ended, output):
 
 
 def endings(text):
-    """CTest's word for each entry that failed, by name, of its closing list."""
+    """Returns CTest's word for how each failed entry ended, by name, from its closing list."""
     _, _, closing = text.rpartition("The following tests FAILED:")
     return {found.group(1): found.group(2) for line in closing.splitlines()
             if (found := FAILED_LINE.match(line))}
 
 
 def entries(results, text):
-    """The entries of a run, from its JUnit file and from what CTest printed."""
+    """Returns the entries of a run, from its JUnit file and from CTest's output."""
     ended, found = endings(text), []
     for case in xml.parse(results).getroot().iter("testcase"):
         name, output, skipped = case.get("name"), case.findtext("system-out") or "", case.find(
@@ -131,8 +131,8 @@ def run(folder, results, names=None, parallel=1, shown=sys.stdout, log=None):
 
 
 def closing_line(entries_of_run):
-    """CTest's last line but for its list: skipped entries count as passed, and no
-    failure is rounded away."""
+    """Returns CTest's last line before its list. Skipped entries count as passed, and the
+    percentage is never rounded up over a failure."""
     total = len(entries_of_run)
     failed = sum(entry.verdict in ("waited", "fault") for entry in entries_of_run)
     percent = 100 * (total - failed) / total if total else 100
@@ -152,7 +152,7 @@ def adopt_orphans():
 
 
 def descendants():
-    """Process ids of all that this process started, and of what those started."""
+    """Returns process ids of all descendants of this process."""
     parents = {}
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         try:
@@ -167,8 +167,8 @@ def descendants():
 
 
 def end_descendants(spared=(), seconds=20):
-    """Kills what is left of the entries; `spared` are children that go on.
-    Returns how many there were."""
+    """Kills what is left of the entries; `spared` are children that continue. Returns how many
+    there were."""
     ended, until = set(), time.monotonic() + seconds
     while (left := descendants() - set(spared)) and time.monotonic() < until:
         for pid in left:

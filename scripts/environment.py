@@ -12,8 +12,8 @@ script_errors.watch(NAME)
 
 
 def need(*packages):
-    """Returns when the packages are there; else starts the running script again in .venv, or ends
-    it with a line that says what to do."""
+    """Returns if the packages are installed; else restarts the script in .venv, or ends it with a
+    line that says what to do."""
     missing = [p for p in packages if importlib.util.find_spec(p) is None]
     if not missing:
         return

@@ -50,7 +50,7 @@ FILE_TYPES = {"f32": "ALL_F32", "f16": "MOSTLY_F16", "bf16": "MOSTLY_BF16", "q8_
 
 
 def find_export(path):
-    """(the folder to read, whether it holds an adapter): of a run, what it exported."""
+    """Returns (the folder to read, whether it holds an adapter); for a run's folder, its export."""
     places = ((path, "config.json", False), (os.path.join(path, "export", "model"), "config.json",
                                              False),
               (path, adapter.CONFIG, True), (os.path.join(path, "export", "adapter"),
@@ -63,8 +63,9 @@ def find_export(path):
 
 
 def tensor_type(name, shape, wanted):
-    """Vectors stay fp32, as llama.cpp computes with them, and so do norms of heads and vectors of
-    positions, which it adds; rows that blocks of 32 do not divide stay f16."""
+    """Returns the GGUF type of a tensor. Vectors, norms of heads and position vectors stay fp32,
+    since llama.cpp computes with them in fp32; rows that cannot be divided into blocks of 32 stay
+    f16."""
     import gguf
     if len(shape) == 1 or name.endswith("_norm.weight") or name == "position_embd.weight":
         return gguf.GGMLQuantizationType.F32
@@ -80,7 +81,7 @@ def check_range(name, values, kind):
 
 
 def add_tensor_infos(writer, tensors, wanted):
-    """Announces every tensor; the bytes that they take."""
+    """Announces every tensor; returns the bytes that they take."""
     import gguf
     total = 0
     for name in tensors.names():
@@ -99,7 +100,7 @@ def add_tensor_infos(writer, tensors, wanted):
 
 
 def write_tensors(writer, tensors, wanted):
-    """One tensor in memory at a time."""
+    """Writes the tensors, with one in memory at a time."""
     import gguf
     for name in tensors.names():
         values = tensors.values(name)
@@ -109,7 +110,7 @@ def write_tensors(writer, tensors, wanted):
 
 
 def write_model(path, folder, config, tensors, kinds):
-    """A model's file; its special tokens."""
+    """Writes the file of a model; returns its special tokens."""
     with open_writer(path, tensors.architecture) as writer:
         writer.add_name(os.path.basename(os.path.realpath(folder)))
         add_kind(writer, kinds)
@@ -120,7 +121,7 @@ def write_model(path, folder, config, tensors, kinds):
 
 
 def write_adapter(path, tensors):
-    """An adapter's file, in fp32."""
+    """Writes the file of an adapter, in fp32."""
     with open_writer(path, tensors.architecture) as writer:
         writer.add_type("adapter")
         writer.add_string("adapter.type", "lora")
@@ -165,13 +166,13 @@ def require_space(path, size):
 
 
 def modelfile(name, source, more):
-    """For `ollama create`: the chat template is in the file of the model."""
+    """Returns a Modelfile for `ollama create`; the chat template is in the model's file."""
     return "\n".join([f"# ollama create NAME -f {shlex.quote(name + '.Modelfile')}",
                       f"FROM {source}", *more]) + "\n"
 
 
 def parameters(folder, special, config):
-    """Lines of a Modelfile: generation ends at the end-of-text token."""
+    """Returns lines of a Modelfile that end generation at the end-of-text token."""
     positions = FAMILIES[config["model_type"]].key("context_length")
     end = end_token(folder, special)
     lines = [f"PARAMETER num_ctx {min(config[positions], 8192)}"]
@@ -226,8 +227,8 @@ def export_model(a, folder):
 
 
 def export_adapter(a, folder):
-    """An adapter as it is, for the file of its base: proven on that base, which is written for it
-    and removed."""
+    """Exports an adapter for the file of its base. The base is written too, to prove the adapter on
+    it, and then removed."""
     base = find_base(a, folder)
     config = read_config(base)
     with Publication(a.out) as made:
@@ -270,7 +271,7 @@ class Publication:
         self.closing, self.ended_by = False, None
 
     def another_part(self):
-        """The path of a file that is removed at the end."""
+        """Returns the path of a temporary file that is removed at the end."""
         number = f".{len(self.parts)}" if self.parts else ""
         self.parts.append(os.path.join(self.place, f".{self.name}.{os.getpid()}{number}.part"))
         return self.parts[-1]

@@ -77,8 +77,8 @@ class Load:
                                                        process_group=0))
 
     def pids(self):
-        """Returns the process ids of the load; an error where one has ended, since the load would
-        not be what was asked for."""
+        """Returns the process ids of the load; raises an error if one has ended, since the load
+        would be smaller than was asked for."""
         if ended := [process.args[2] for process in self.processes if process.poll() is not None]:
             raise Unfit(f"{len(ended)} of {len(self.processes)} processes of the load ended by "
                         "themselves")
@@ -91,7 +91,7 @@ class Load:
 
 
 def known_entries(folder):
-    """Labels of each entry, by name."""
+    """Returns the labels of each entry, by name."""
     shown = subprocess.run(["ctest", "--test-dir", folder, "--show-only=json-v1"],
                            capture_output=True, text=True)
     if shown.returncode:
@@ -118,7 +118,7 @@ def chosen_entries(known, wanted):
 
 
 def builds_folder():
-    """A folder of CTest's that holds the entries of each build that is there."""
+    """Makes a folder of CTest's that holds the entries of every existing build; returns it."""
     built = [ROOT / "build" / name for name in BUILDS
              if (ROOT / "build" / name / "CTestTestfile.cmake").exists()]
     if not built:
@@ -137,7 +137,7 @@ class Finder:
         self.runs = self.scratch / "runs"  # the entries' temporary files
 
     def once(self, name):
-        """Runs an entry; what it leaves, processes and temporary files, is removed."""
+        """Runs an entry once; removes the processes and temporary files that it leaves."""
         if (free := shutil.disk_usage(self.scratch).free) < LEFT_ON_DISK:
             raise Unfit(f"{self.scratch}: {free >> 20} MiB are free on this disk, "
                         f"{LEFT_ON_DISK >> 20} MiB are needed")
@@ -157,8 +157,8 @@ class Finder:
         (place / f"{number}.{entry.verdict}.txt").write_text(f"{entry.why}\n\n{entry.output}")
 
     def find(self, name):
-        """Runs an entry so many times and says how often it failed, also where it is
-        stopped; returns that count."""
+        """Runs an entry many times and reports how often it failed, even if it is stopped; returns
+        that count."""
         shutil.rmtree(self.folder / name, ignore_errors=True)
         runs = []
         try:

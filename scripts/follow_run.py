@@ -38,14 +38,16 @@ MOST_PARAMETER_TEXT = 500  # MLflow's oldest servers take no more
 
 
 def number(value):
-    """metrics.jsonl spells what is not finite as a word, which float() reads."""
+    """Returns a number of metrics.jsonl, which spells values that are not finite as words; None if
+    it is no number."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     return float(value) if value in ("NaN", "Infinity", "-Infinity") else None
 
 
 def scalars(line):
-    """A line of metrics.jsonl as (step, {name: number}); nothing for a torn or foreign one."""
+    """Returns a line of metrics.jsonl as (step, {name: number}); None for an incomplete or foreign
+    line."""
     try:
         line = json.loads(line)
     except ValueError:
@@ -99,7 +101,7 @@ class Metrics:
             self.place = (opened.st_ino, opened.st_dev)
 
     def new(self):
-        """What has come since the last call, a step's lines together, in order."""
+        """Returns what was written since the last call, by step, in order."""
         self.reopen()
         steps = {}
         if self.file is None:
@@ -223,7 +225,7 @@ def manifest(folder):
 
 
 def is_held(folder):
-    """Whether a process has the run: by the lock that it holds as long as it lives."""
+    """Returns whether a process holds the run's lock, which it does as long as it lives."""
     try:
         lock = os.open(os.path.join(folder, ".lock"), os.O_RDONLY)
     except OSError:
@@ -240,16 +242,17 @@ def is_held(folder):
 
 
 def quiet_seconds(folder):
-    """Since the run last wrote: one that failed or was killed may be started again."""
+    """Returns the seconds since the run last wrote anything; a run that failed or was killed may be
+    started again."""
     times = [os.stat(path).st_mtime for name in ("run.json", "metrics.jsonl")
              if os.path.exists(path := os.path.join(folder, name))]
     return time.time() - max(times, default=time.time())
 
 
-def let_go(folder):
-    """Of the log that the run gave as standard output, whose lock says that the run is followed:
-    while a tracker takes its last steps, a new start of the run may have another follow it. Whether
-    there was none until then."""
+def release_follow_lock(folder):
+    """Releases the lock on the log that the run gave as standard output, which says that the run is
+    followed. So a new start of the run may be followed while a tracker still takes the last steps.
+    Returns whether the lock was held until then."""
     if is_held(folder):
         return False
     try:
@@ -263,14 +266,14 @@ def let_go(folder):
 
 
 def end_after(folder, seconds, poll):
-    """Ends this process so long after the last process that held the run, whatever a
-    client is waiting for."""
+    """Ends this process `seconds` after the last process that held the run, whatever a client is
+    waiting for."""
     last = time.monotonic()
     while time.monotonic() - last < seconds:
         time.sleep(poll)
         if is_held(folder):
             last = time.monotonic()
-    print(f"follow_run: the run has ended {seconds:g} s ago, and its tracker has not taken all of "
+    print(f"follow_run: the run ended {seconds:g} s ago, and its tracker has not received all of "
           "it", file=sys.stderr, flush=True)
     os._exit(1)
 
@@ -310,7 +313,7 @@ def follow(a):
             last_held = time.monotonic()
         quiet = min(quiet_seconds(a.run), time.monotonic() - last_held)
         if not held and (manifest(a.run).get("exit_code") == 0 or quiet >= a.patience):
-            if a.with_run is None or let_go(a.run):
+            if a.with_run is None or release_follow_lock(a.run):
                 break
         time.sleep(a.poll)
     code = manifest(a.run).get("exit_code")

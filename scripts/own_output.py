@@ -42,8 +42,8 @@ def sync(file):
 
 
 def sync_folder(folder):
-    """Some file systems cannot sync a folder; they order renames themselves. SMB
-    servers answer EBADF."""
+    """Syncs a folder, where the file system can. One that cannot orders renames itself; SMB servers
+    answer EBADF."""
     descriptor = os.open(folder or ".", os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -55,14 +55,15 @@ def sync_folder(folder):
 
 
 def _id():
-    """8 hexadecimal digits, among them a letter, so that a date is none."""
+    """Returns 8 hexadecimal digits, at least one of them a letter, so that a date is never one."""
     while not re.search("[a-f]", made := secrets.token_hex(4)):
         pass
     return made
 
 
 def write_synced(path, text):
-    """The whole new text or the old one, whatever happens meanwhile."""
+    """Writes a file, which holds either the whole new text or the old one, whatever happens
+    meanwhile."""
     temporary = f"{path}.tmp-{_id()}"
     with open(temporary, "x", encoding="utf-8") as file:
         file.write(text)
@@ -72,7 +73,7 @@ def write_synced(path, text):
 
 
 def output_place(folder):
-    """Where the folder lies when links are followed."""
+    """Returns where the folder lies when links are followed."""
     if os.path.islink(folder) and not os.path.exists(folder):
         raise UserError(f"{folder}: is a link to {os.readlink(folder)}, which is not there")
     place = os.path.realpath(folder)
@@ -93,13 +94,14 @@ def _write_mark(folder, complete):
 
 
 def _recorded_name(record):
-    """A name that is not UTF-8 is recorded as hexadecimal digits besides."""
+    """Returns the name of a record; a name that is not UTF-8 is recorded as hexadecimal digits,
+    too."""
     return os.fsdecode(
         bytes.fromhex(record["name_hex"])) if "name_hex" in record else record["name"]
 
 
 def _read_mark(folder):
-    """(bytes, xxh3) of each file by name; None when there is no mark that can be read."""
+    """Returns (bytes, xxh3) of each file by name; None if there is no mark that can be read."""
     try:
         with open(os.path.join(folder, MARK), encoding="utf-8") as file:
             mark = json.load(file)
@@ -112,7 +114,8 @@ def _read_mark(folder):
 
 
 def holds_all(folder):
-    """Whether a folder was written here and has every file that it was written with."""
+    """Returns whether a folder was written here and still has every file that it was written
+    with."""
     written = _read_mark(folder)
     return written is not None and all(os.path.isfile(os.path.join(folder, name))
                                        for name in written)
@@ -137,7 +140,7 @@ def refuse_foreign_folder(place):
 
 
 def _renameat2(a, b, flags):
-    """False where the file system cannot."""
+    """Renames with flags; returns False if the file system cannot."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False
@@ -151,7 +154,7 @@ def _renameat2(a, b, flags):
 
 
 def _exchange(a, b):
-    """Gives each of two names what the other has; False where the file system cannot."""
+    """Swaps two names; returns False if the file system cannot."""
     return _renameat2(a, b, RENAME_EXCHANGE)
 
 
@@ -170,7 +173,7 @@ def give_name(made, place):
 
 
 def _move_aside(made, place):
-    """Returns where the old folder is."""
+    """Moves the old folder aside; returns where it is."""
     old = f"{place}.replaced-{_id()}"
     os.rename(place, old)
     try:
@@ -193,9 +196,9 @@ def _put_in_place(made, place):
 
 
 def _discard(old, place):
-    """That it stays is no failure: a folder of a network file system cannot be removed while
-    any process reads a file of it. Under a temporary name, as a removal cut short must not look
-    like a complete folder."""
+    """Removes the old folder, which gets a temporary name first, since a removal cut short must not
+    look like a complete folder. That it cannot be removed is no failure: a network file system
+    keeps a folder while any process reads a file of it."""
     try:
         going = old
         if old.startswith(f"{place}.replaced-"):
@@ -208,7 +211,8 @@ def _discard(old, place):
 
 
 def _remove(folder):
-    """The mark goes last: what a kill leaves can still be told for ours."""
+    """Removes a folder, its mark last, so that what a kill leaves can still be recognized as
+    ours."""
     for entry in os.scandir(folder):
         if entry.is_dir(follow_symlinks=False):
             shutil.rmtree(entry.path)
@@ -218,7 +222,8 @@ def _remove(folder):
 
 
 def _lock(descriptor):
-    """False when another process holds the folder; a file system that cannot lock holds nothing."""
+    """Locks a folder; returns False if another process has locked it. On a file system without
+    locks nothing is locked."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -243,8 +248,8 @@ def _is_held(folder):
 
 
 def recover(place):
-    """After a kill: what stepped aside comes back where nothing took its place, the rest goes. A
-    folder that another process is writing stays."""
+    """Recovers after a kill: a folder that was moved aside is restored if nothing took its place;
+    other leftovers are removed. A folder that another process is writing stays."""
     parent, name = os.path.split(place)
     if not os.path.isdir(parent):
         return

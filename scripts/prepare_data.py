@@ -126,8 +126,8 @@ def file_sha256(path):
 
 
 def tokenizer_files(a):
-    """All that decides the layout; config.json and generation_config.json
-    for the ends of answers."""
+    """Returns the files that decide the layout, and config.json and generation_config.json, which
+    say how answers end."""
     names = ["tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json"]
     names += [] if a.plain else ["chat_template.jinja"]
     paths = [os.path.join(a.tokenizer, n) for n in names]
@@ -138,13 +138,13 @@ def tokenizer_files(a):
 
 
 def inputs_record(inputs):
-    """Of a few bytes, however many inputs there are."""
+    """Returns a record of the inputs that takes a few bytes, however many inputs there are."""
     return {"count": len(inputs), "xxh3": xxhash.xxh3_64(json.dumps(inputs).encode()).hexdigest(),
             "first": [i["name"] for i in inputs[:3]]}
 
 
 def recorded_recipe(side):
-    """Earlier versions recorded every input."""
+    """Returns the recorded recipe; earlier versions recorded every input."""
     made_from = side["made_from"]
     if isinstance(made_from["inputs"], list):
         made_from = {**made_from, "inputs": inputs_record(made_from["inputs"])}
@@ -152,7 +152,8 @@ def recorded_recipe(side):
 
 
 def recipe(a, paths, encoding):
-    """What decides the output; recorded, so that the same command need not be done again."""
+    """Returns everything that decides the output. It is recorded, so that the same command need not
+    run again."""
     return {"inputs": inputs_record([{"name": printable(os.path.basename(p)),
                                       "bytes": os.stat(p).st_size,
                                       "modified_ns": os.stat(p).st_mtime_ns} for p in paths]),
@@ -186,7 +187,7 @@ def pick_dtype(wanted, vocab_size):
 
 
 def write_splits(a, paths, encoding, encoder, writers, tally, fitting):
-    """The documents that cannot be used."""
+    """Writes the splits; returns the documents that cannot be used."""
     progress = Progress(sum(os.stat(p).st_size for p in paths))
     number, bad = 0, BadDocuments()
     stream = documents(paths, encoding, a.as_text)
@@ -216,7 +217,7 @@ def write_splits(a, paths, encoding, encoder, writers, tally, fitting):
 
 
 class BadDocuments:
-    """How many documents cannot be used, and what is wrong with the first."""
+    """Counts documents that cannot be used, and keeps what is wrong with the first."""
 
     def __init__(self):
         self.seen, self.number, self.first = 0, 0, []
@@ -259,7 +260,7 @@ def refuse_empty(a, writers, tally, fitting):
 
 
 def refuse_left_over(out, splits):
-    """A validation set of before, whose samples would now be trained on as well."""
+    """Refuses an earlier validation set whose samples would now be trained on, too."""
     old = os.path.join(out, "validation")
     if "validation" not in splits and read_side(old) is not None:
         raise UserError(f"{old}.bin: was split off by an earlier --validation-every, and its "
@@ -306,7 +307,7 @@ def prepare(a):
         for writer in writers.values():
             writer.finish(facts)
         for writer in writers.values():
-            writer.put_in_place()
+            writer.move_into_place()
     if bad.number:
         print(bad.summary())
     for split, writer in writers.items():
@@ -319,7 +320,8 @@ def prepare(a):
 
 
 def lengths_text(writer):
-    """Of the samples of a split, and of those that `documents` and `none` rows leave out."""
+    """Returns a text on the lengths of a split's samples, and of those that `documents` and `none`
+    rows leave out."""
     lengths = np.array(writer.lengths)
     longer = ", ".join(f"{100 * np.mean(lengths > t + 1):.1f}% at {t}" for t in ROWS)
     text = (f"  documents of {lengths.min()} to {lengths.max()} tokens, mean {lengths.mean():.0f}; "

@@ -24,8 +24,8 @@ PASSED = ("passed", "skipped")
 
 
 def look_again(folder, first):
-    """Runs the entries that failed by waiting once more; returns (entry of the first run, entry
-    of the second) of each."""
+    """Runs the entries that failed by waiting once more; returns (entry of the first run, entry of
+    the second) of each."""
     waited = [entry for entry in first if entry.verdict == "waited"]
     if not waited:
         return []

@@ -1,4 +1,4 @@
-"""What the scripts refuse, each with the exit code of docs/errors.md, and how a script ends."""
+"""Errors of the scripts, each with the exit code of docs/errors.md, and the way a script ends."""
 import contextlib
 import errno
 import os
@@ -50,7 +50,7 @@ class EnvironmentFault(UserError):
 
 
 class BadDocument(UserError):
-    """One document that cannot be used; the others may be."""
+    """A document that cannot be used, though others may be."""
 
 
 # ---- streams ----
@@ -84,7 +84,7 @@ class Stream:
             return otherwise
 
     def _discard(self):
-        """What is left in the buffer would fail again when Python ends."""
+        """Discards what is left in the buffer, which would fail again when Python ends."""
         try:
             void = os.open(os.devnull, os.O_WRONLY)
             os.dup2(void, self._stream.fileno())
@@ -94,7 +94,7 @@ class Stream:
 
 
 def prepare_streams():
-    """Output of any encoding, and none at all, will do."""
+    """Prepares standard output and error for any encoding, and for streams that are closed."""
     # a file would get the number of a closed stream
     while (free := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
@@ -110,8 +110,8 @@ def prepare_streams():
 
 
 def printable(text):
-    """A text that UTF-8 holds: bytes of the names of files that Python could not read come as what
-    they are, or escaped."""
+    """Returns a text that UTF-8 can hold: bytes of file names that Python could not read are shown
+    as they are, or escaped."""
     if text.isascii():
         return text
     try:
@@ -165,7 +165,7 @@ def attempt(name, work):
 
 
 def explained(error):
-    """(line, exit code) of an error."""
+    """Returns (line, exit code) of an error."""
     if isinstance(error, UserError):
         return f"error: {error}", error.exit_code
     if isinstance(error, KeyboardInterrupt):

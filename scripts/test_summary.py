@@ -35,14 +35,14 @@ def budgets(path):
 
 
 def pace(ran, budget):
-    """How many times slower than its budgets this run was, by the median of the entries of
+    """Returns how many times slower than its budgets this run was, by the median of the entries of
     some length; 1 to PACE."""
     ratios = [seconds / budget[name] for name, seconds in ran.items() if budget.get(name, 0) >= 2]
     return min(PACE, max(1.0, statistics.median(ratios))) if len(ratios) >= 5 else 1.0
 
 
 def beyond(ran, budget):
-    """(line that tells it, whether it fails the run) of each entry beyond its budget, the
+    """Returns (line that reports it, whether it fails the run) of each entry beyond its budget, the
     largest excess first."""
     scale, found = pace(ran, budget), []
     for name, seconds in ran.items():

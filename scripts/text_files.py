@@ -35,13 +35,14 @@ def refuse_pointers(paths):
 
 
 def marked_encoding(head):
-    """(name, Python's name) by the mark that a text begins with; None where it has none."""
+    """Returns (name, Python's name) of the encoding whose byte order mark begins a text; None if it
+    has no mark."""
     return next(((name, codec) for mark, name, codec in MARKS if head.startswith(mark)), None)
 
 
 def wide_encoding(head):
-    """(name, Python's name) of a text in UTF-16 or UTF-32: by its mark, else as it reads in
-    it; None for any other."""
+    """Returns (name, Python's name) of a text in UTF-16 or UTF-32, by its mark, else by how it
+    reads; None for any other."""
     marked = marked_encoding(head)
     if marked:
         return marked if marked[0] != "UTF-8" else None
@@ -54,8 +55,7 @@ def wide_encoding(head):
 
 
 def reads_as(head, codec):
-    """How many characters of ASCII a text has in an encoding; 0 where it
-    does not read as a text."""
+    """Returns how many ASCII characters a text has in an encoding; 0 if it cannot be read in it."""
     width = 4 if "32" in codec else 2
     try:
         text = codecs.getincrementaldecoder(codec)().decode(head[:len(head) // width * width])
@@ -66,7 +66,7 @@ def reads_as(head, codec):
 
 
 def family(encoding):
-    """UTF-8, UTF-16, UTF-32, or Python's own name of another encoding."""
+    """Returns UTF-8, UTF-16, UTF-32, or Python's own name of another encoding."""
     name = codecs.lookup(encoding).name
     return next((wide for wide in ("utf-8", "utf-16", "utf-32") if name.startswith(wide)),
                 name).upper()
@@ -104,12 +104,12 @@ def is_utf8(head):
 
 
 def decoded(raw, encoding):
-    """The text of bytes, without a mark. Error UnicodeError."""
+    """Returns the text of bytes, without a byte order mark. Raises UnicodeError."""
     return raw.decode(encoding).removeprefix("\ufeff")
 
 
 def read_text(path):
-    """A text of UTF-8 that is read whole, such as the JSON of a model folder. Error UserError."""
+    """Reads a whole UTF-8 text, such as the JSON of a model folder. Raises UserError."""
     with open(path, "rb") as file:
         raw = file.read()
     refuse_pointer(path, raw)

@@ -18,7 +18,7 @@ namespace ftrun::testing {
 
 /// Fails the test case by waiting: "60 s for a line of rank 1".
 [[noreturn]] inline void fail_waiting(const std::string& what) {
-  note_wait(what);
+  record_wait(what);
   throw std::runtime_error(what);
 }
 
@@ -44,7 +44,7 @@ inline void require_exit(int found, int expected, const std::string& output) {
 /// Returns the message of an error; notes it where it is an error of a wait.
 inline std::string said_by(const std::exception& error) {
   const auto* ours = dynamic_cast<const Error*>(&error);
-  if (ours != nullptr && ours->code() == ExitCode::kPeerLost) note_wait(ours->what());
+  if (ours != nullptr && ours->code() == ExitCode::kPeerLost) record_wait(ours->what());
   return error.what();
 }
 

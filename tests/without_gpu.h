@@ -7,7 +7,7 @@
 
 namespace ftrun::testing {
 
-/// Says why a program that needs a GPU does not run, and returns its exit code: 77, which CTest
+/// Returns why a program that needs a GPU does not run, and returns its exit code: 77, which CTest
 /// counts as skipped, where the machine has none; 1 where the module of the kernels does not fit
 /// this program, which is not the machine's fault.
 inline int exit_code_without_gpu(const Error& error) {

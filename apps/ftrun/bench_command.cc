@@ -83,11 +83,11 @@ Command add_bench(CLI::App& app) {
   machine->add_flag("--quick", options->quick, "fewer sizes and rounds");
   machine
       ->add_option("--out", options->out,
-                   "the file (without: this machine's own, in ~/.cache/ftrun, which runs compare "
-                   "their steps with)")
+                   "the file to write (default: this machine's own, in ~/.cache/ftrun, with which "
+                   "runs compare their steps)")
       ->option_text("FILE");
   machine->add_option("--name", options->name,
-                      "what the machine is called there (without: its host name)");
+                      "name of the machine in the file (default: its host name)");
   return [options] { return bench_command(*options); };
 }
 

@@ -136,8 +136,8 @@ int check_command(const CheckOptions& options, Answer& answer) {
 
 Command add_check(CLI::App& app, Answer& answer) {
   auto options = std::make_shared<CheckOptions>();
-  CLI::App* command = app.add_subcommand(
-      "check", "say everything that is wrong with a config, without touching a device");
+  CLI::App* command =
+      app.add_subcommand("check", "report every problem of a config, without using a device");
   add_config_options(*command, options->source);
   command->add_flag("--data", options->data, "also read every token of the data sets");
   add_nodes_option(*command, options->nodes);

@@ -120,13 +120,12 @@ void require_model_folder(const FoundFolder& found) {
           : "";
   std::error_code error;
   if (!fs::exists(folder, error))
-    throw Error(
-        ExitCode::kBadInput,
-        cat(folder, ": there is no such folder",
-            did_you_mean(hub_name_like(folder, process_environment()))),
-        "name a model folder on this machine, as seen from the working directory, or a model of "
-        "the Hugging Face Hub that "
-        "was downloaded, as owner/name; ftrun downloads nothing (hf download owner/name does)");
+    throw Error(ExitCode::kBadInput,
+                cat(folder, ": there is no such folder",
+                    did_you_mean(hub_name_like(folder, process_environment()))),
+                "name a model folder on this machine, relative to the working directory, or a "
+                "model of the Hugging Face Hub that was downloaded, as owner/name; ftrun downloads "
+                "nothing (hf download owner/name does)");
   if (!fs::is_directory(folder, error)) {
     const fs::path file = folder;
     const bool is_of_model = file.filename() == "config.json" || file.extension() == ".safetensors";
@@ -245,20 +244,20 @@ void check_trained(const Config& config, const ModelConfig& model, Report& repor
 
 /// Reports the bubble of a config that is good, as a pipeline has at most as many stages as its
 /// model has layers then.
-void note_bubble(const Config& config, Report& report) {
+void report_bubble(const Config& config, Report& report) {
   const std::string bubble = bubble_notice(config);
   if (!bubble.empty()) add_notice(config.origins, "parallel.pipeline", bubble, "", report);
 }
 
-/// Says how an adapter is served, which should be known before it is trained.
-void note_serving(const Config& config, Report& report) {
+/// Reports how an adapter is served, which should be known before it is trained.
+void report_serving(const Config& config, Report& report) {
   for (const std::string& limits : serving_limits(config.adapter, config.quantization))
     add_notice(config.origins, "adapter", limits, "", report);
 }
 
 /// Reports that more positions are asked for than the model was trained on, which is allowed, and
 /// which scaling of its rotation would serve them.
-void note_positions(const Config& config, const ModelConfig& model, Report& report) {
+void report_positions(const Config& config, const ModelConfig& model, Report& report) {
   const int64_t tokens = config.data.sequence_length, most = reached_positions(model);
   if (most == 0 || tokens <= most) return;
   const char* const reach =
@@ -270,8 +269,8 @@ void note_positions(const Config& config, const ModelConfig& model, Report& repo
              scaling_for(model, tokens), report);
 }
 
-/// Says which factors longrope has in this run, which its longest row decides.
-void note_longrope(const Config& config, const ModelConfig& model, Report& report) {
+/// Reports which factors longrope has in this run, which its longest row decides.
+void report_longrope(const Config& config, const ModelConfig& model, Report& report) {
   const int64_t tokens = config.data.sequence_length;
   for (const RopeConfig& rope : model.rotations()) {
     if (rope.type != RopeType::kLongRope) continue;
@@ -400,8 +399,9 @@ void require_files(const ConfigSource& source) {
 
 void add_config_options(CLI::App& command, ConfigSource& source) {
   command
-      .add_option("-c,--config", source.files,
-                  "config file, JSON or YAML; again for more, the later wins")
+      .add_option(
+          "-c,--config", source.files,
+          "config file, JSON or YAML; may be repeated, and later files override earlier ones")
       ->type_name("FILE")
       ->allow_extra_args(false)
       ->expected(1)
@@ -493,13 +493,13 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
     check_data_files(result.config,
                      result.model ? std::optional(result.model->vocab_rows) : std::nullopt, report);
   if (!report.errors.empty()) refuse(report);
-  if (result.model) note_positions(result.config, *result.model, report);
-  if (result.model) note_longrope(result.config, *result.model, report);
+  if (result.model) report_positions(result.config, *result.model, report);
+  if (result.model) report_longrope(result.config, *result.model, report);
   if (const auto notice = row_padding_notice(result.config)) report.add({*notice});
   if (result.model)
     if (const auto notice = other_parts_notice(result.config, *result.model)) report.add({*notice});
-  if (result.model) note_bubble(result.config, report);
-  note_serving(result.config, report);
+  if (result.model) report_bubble(result.config, report);
+  report_serving(result.config, report);
   if (!gaps.empty()) refuse_gaps(gaps);
   result.lines.insert(result.lines.begin(), report.notices.begin(), report.notices.end());
   return result;

@@ -64,7 +64,7 @@ std::string step_folder(const std::string& path) {
               "give a run folder or a step folder");
 }
 
-/// Says whether a folder has another config.json or other tensors than the one that run.json
+/// Returns whether a folder has another config.json or other tensors than the one that run.json
 /// recorded: a path that is not absolute leads elsewhere from another working directory. A folder
 /// whose weights are gone cannot be compared.
 bool is_another_model(const std::string& folder, const std::string& recorded) {

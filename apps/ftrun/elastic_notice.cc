@@ -40,7 +40,7 @@ std::string elastic_notice(const LoadedConfig& loaded, const LaunchEnvironment& 
   const std::vector<BatchShare> shares = smaller_shares(config);
   if (shares.empty() || !why_none.empty()) return "";
   return notice_at(config, "elasticity.enabled",
-                   cat("ranks that keep failing may leave, down to ",
+                   cat("ranks that keep failing may be removed, down to ",
                        shares.back().data_ranks * model_ranks(config.parallel), " of ",
                        loaded.ranks, ": elasticity.min_gpus is ", config.elasticity.min_gpus));
 }

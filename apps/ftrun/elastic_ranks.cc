@@ -68,7 +68,7 @@ void ElasticRanks::drop_replica_of(const FailureSummary& failure, int times) {
     if (!try_share(share, why_not)) continue;
     drop_replicas(failure.rank, share.data_ranks);
     why_left_ = cat(failed, ": ", first_line(failure.reason));
-    log_warning(cat(failed, "; going on with ", data_ranks_text(share.data_ranks), " of ",
+    log_warning(cat(failed, "; continuing with ", data_ranks_text(share.data_ranks), " of ",
                     before.parallel.data, ", global batch unchanged: train_batch_size ",
                     before.train_batch_size, " = micro ", share.micro_batch, " × accumulation ",
                     share.accumulation, " × data-parallel ", share.data_ranks));

@@ -21,7 +21,7 @@ std::string torch_folder();
 /// LibTorch.
 std::vector<std::string> library_folders();
 
-/// Says whether this installation has the CUDA kernels, without loading anything.
+/// Returns whether this installation has the CUDA kernels, without loading anything.
 bool has_cuda_module();
 
 /// Trains as one rank; loads the engine if it is not loaded yet.

@@ -127,7 +127,7 @@ void refuse_options_before(const CLI::App& app, const CLI::App& command) {
   }
 }
 
-/// Says what a bug report needs to know of a build, and whether its LibTorch is there.
+/// Returns what a bug report needs to know of a build, and whether its LibTorch is there.
 std::string version_text() {
   const BuildInfo build = build_info();
   std::string torch;

@@ -69,7 +69,7 @@ class Merge {
           out.subspan(static_cast<size_t>(at - piece.begin), static_cast<size_t>(last - first)));
       at += last - first;
     }
-    note_loss();
+    record_loss();
   }
 
   const MergeLoss& loss() const { return loss_; }
@@ -119,7 +119,7 @@ class Merge {
     }
   }
 
-  void note_loss() {
+  void record_loss() {
     const double share = delta_squares_ > 0 ? std::sqrt(error_squares_ / delta_squares_) : 0;
     if (share > loss_.share) loss_ = {share, module_};
   }

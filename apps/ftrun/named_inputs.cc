@@ -26,7 +26,7 @@ struct RecordedCommit {
   HubKind kind = HubKind::kModel;
 };
 
-/// Says whether a revision is a whole commit, which nothing can move.
+/// Returns whether a revision is a whole commit, which nothing can move.
 bool is_commit(const std::string& revision) {
   constexpr size_t kDigits = 40;
   return revision.size() == kDigits && is_hexadecimal(revision);
@@ -100,7 +100,7 @@ Error removed_commit_error(const std::string& named, const std::string& reposito
           cat(named, ": the run began with commit ", kept,
               ", which the Hugging Face cache does not hold any more",
               now.empty() ? "" : cat(" (it holds ", now, ")")),
-          cat("hf download ", repository, option, " --revision ", kept, " brings it",
+          cat("hf download ", repository, option, " --revision ", kept, " downloads it",
               now.empty() ? ""
                           : cat("; or write ", repository, "@", now,
                                 ", which is then compared with what the run was trained on"))};
@@ -132,8 +132,9 @@ class NameLookup {
   NamedInputs& found_;
 };
 
-/// Says whether an entry of data.train may be a data set's name: nothing on this machine has that
-/// name, and the cache holds it, or it is neither named like a file nor in a folder that exists.
+/// Returns whether an entry of data.train may be a data set's name: nothing on this machine has
+/// that name, and the cache holds it, or it is neither named like a file nor in a folder that
+/// exists.
 bool may_be_data_set(const std::string& path) {
   std::error_code error;
   if (!parse_hub_name(path) || fs::exists(fs::symlink_status(path, error)) || find_data_file(path))

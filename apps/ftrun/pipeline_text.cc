@@ -46,7 +46,7 @@ std::string stage_layers(const ModelDescription& model, const PipelineLayout& la
 
 /// Explains the letters of the picture.
 std::string legend(PipelineSchedule schedule, int chunks) {
-  const bool split = schedule == PipelineSchedule::kZbH1 || schedule == PipelineSchedule::kZbV;
+  const bool split = traits_of(schedule).splits_backward;
   return cat("F forward, ", split ? "I input gradients, W weight gradients" : "B backward",
              " and the micro-batch",
              chunks > 1 ? cat(", a to ", static_cast<char>('a' + std::min(chunks, 26) - 1),
@@ -91,7 +91,7 @@ std::string pipeline_text(const Config& config, const ModelConfig& model_config,
   const PipelineLayout layout = pipeline_layout(config, model);
   const auto lists = make_schedules(schedule, stages, chunks, count);
   const ScheduleTimeline timeline =
-      run_timeline(lists, placement_of(schedule), part_costs(model, layout));
+      run_timeline(lists, traits_of(schedule).placement, part_costs(model, layout));
   return cat(
       "schedule ", name_of(config.parallel.schedule), ": ", stages, " stages, ",
       chunks > 1 ? cat(chunks, " parts each, ") : "", count,

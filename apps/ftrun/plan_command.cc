@@ -108,7 +108,7 @@ void print_traffic(const StepPlan& plan, const Program& program) {
                        : traffic_text(traffic));
 }
 
-/// Says what a plan assumes if there is no data.
+/// Returns what a plan assumes if there is no data.
 std::string assumption_text(const Config& config) {
   return cat("assumed: every sequence has ", config.data.sequence_length,
              " tokens (data.sequence_length), because data.train ",
@@ -315,10 +315,11 @@ int plan_command(PlanOptions options, Answer& answer) {
 /// Adds the options that choose what is shown of a plan.
 void add_shown_options(CLI::App& command, PlanOptions& options) {
   command.add_flag("--memory", options.memory,
-                   "memory alone, and which changes of the config would save most of it");
+                   "only memory, and which changes of the config would save most of it");
   command.add_flag("--program", options.program, "only the step program, an instruction a line");
-  command.add_flag("--schedule", options.schedule,
-                   "the pipeline alone: its picture, and what each stage waits and keeps");
+  command.add_flag(
+      "--schedule", options.schedule,
+      "only the pipeline: its picture, and how long each stage waits and what it keeps");
   CLI::Option* evaluation = command.add_flag(
       "--evaluation", options.evaluation, "the program of a validation instead of a training step");
   command

@@ -42,7 +42,7 @@ std::string options_text(const SearchOptions& options) {
   return text;
 }
 
-/// Says what the keys of a layout do.
+/// Returns what the keys of a layout do.
 std::map<std::string, std::string> layout_comments(const Layout& layout) {
   return {
       {"parallel.data", "ranks that read different samples"},
@@ -57,11 +57,11 @@ std::map<std::string, std::string> layout_comments(const Layout& layout) {
        : layout.zero == 1 ? "the optimizer's state is sharded"
        : layout.zero == 2 ? "the optimizer's state and gradients are sharded"
                           : "parameters, gradients and the optimizer's state are sharded"},
-      {"recompute.policy", "what backward makes again instead of keeping it"},
+      {"recompute.policy", "activations that backward computes again instead of keeping them"},
   };
 }
 
-/// Says what would help where nothing fits.
+/// Returns what would help where nothing fits.
 std::string too_large_remedy(const SearchTask& task, const SearchResult& result) {
   if (result.on_more_nodes)
     return cat("use --nodes ", result.more_nodes, " (", result.more_nodes * task.machine.devices,
@@ -70,8 +70,8 @@ std::string too_large_remedy(const SearchTask& task, const SearchResult& result)
                " a rank); or train an adapter "
                "(adapter: {type: lora}), on a quantized base (quantization: {type: nf4})");
   const std::string more = result.nodes_left > 0
-                               ? cat("give more time (--seconds): it was over before ",
-                                     result.nodes_left, " nodes were looked at; or ")
+                               ? cat("give more time (--seconds): it ended before ",
+                                     result.nodes_left, " nodes were searched; or ")
                                : "";
   return cat(more,
              "train an adapter (adapter: {type: lora}), on a quantized base (quantization: {type: "

@@ -56,7 +56,7 @@ std::string what_if_line(const std::string& what_if, double seconds, double as_f
 void add_time_options(CLI::App& command, TimeOptions& options) {
   command
       .add_option("--slow", options.slow,
-                  "what if a rank takes that many times as long as the others; again for more")
+                  "what if a rank takes that many times as long as the others; may be repeated")
       ->option_text("rank=R:FACTOR")
       ->allow_extra_args(false)
       ->expected(1)

@@ -37,7 +37,8 @@ Command add_report(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "report", "write one HTML page of a run, or of several laid over each other");
   command->add_option("runs", options->runs, "run folders (output_dir)")->required();
-  command->add_option("--out", options->out, "the page; of one run report.html in its folder");
+  command->add_option("--out", options->out,
+                      "the page (default for one run: report.html in its folder)");
   return [options] { return report(*options); };
 }
 

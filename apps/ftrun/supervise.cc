@@ -75,8 +75,8 @@ class SupervisedRun {
   }
   /// Records a start, between what the last start wrote and what the next, of those ranks, will
   /// write.
-  void note_start(const RanksOfStart& ranks) {
-    record_.note_start(static_cast<int64_t>(wall_seconds()) + 1, ranks);
+  void record_start(const RanksOfStart& ranks) {
+    record_.record_start(static_cast<int64_t>(wall_seconds()) + 1, ranks);
   }
 
  private:
@@ -134,7 +134,7 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
     if (!next) return next;
     if (times >= kFailuresOfRank) ranks.drop_replica_of(failure, times);
     ranks.add_to(*next);
-    run.note_start(ranks.ranks());
+    run.record_start(ranks.ranks());
     return next;
   };
   load_engine();

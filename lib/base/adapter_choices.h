@@ -1,8 +1,6 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <string_view>
 
 #include "base/enum_names.h"
 
@@ -19,8 +17,7 @@ enum class LoraInit : uint8_t {
 };
 template <>
 struct EnumNames<LoraInit> {
-  static constexpr std::array<std::string_view, 4> kNames{"true", "gaussian", "orthogonal",
-                                                          "false"};
+  static constexpr auto kNames = enum_names<LoraInit>({"true", "gaussian", "orthogonal", "false"});
 };
 
 /// AdapterBias is adapter.bias: which biases train besides an adapter.
@@ -31,7 +28,7 @@ enum class AdapterBias : uint8_t {
 };
 template <>
 struct EnumNames<AdapterBias> {
-  static constexpr std::array<std::string_view, 3> kNames{"none", "all", "lora_only"};
+  static constexpr auto kNames = enum_names<AdapterBias>({"none", "all", "lora_only"});
 };
 
 }  // namespace ftrun

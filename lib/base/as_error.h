@@ -11,7 +11,7 @@ namespace ftrun {
 /// holds it; any other exception is a defect of ftrun.
 Error as_error(const std::exception& exception);
 
-/// Says whether an exception was thrown for lack of memory; a terminate handler may call it.
+/// Returns whether an exception was thrown for lack of memory; a terminate handler may call it.
 /// Returns false for no exception.
 bool lacks_memory(const std::exception_ptr& thrown);
 

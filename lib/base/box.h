@@ -19,7 +19,7 @@ struct Box {
 /// Returns the box of a whole tensor of this shape.
 Box whole_box(const std::vector<int64_t>& shape);
 
-/// Says whether `box` contains all of `part`; both have the same number of dimensions.
+/// Returns whether `box` contains all of `part`; both have the same number of dimensions.
 bool holds(const Box& box, const Box& part);
 
 /// Cuts elements [begin, end) of the box's own row-major order into boxes of the tensor, in that

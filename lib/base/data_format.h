@@ -1,8 +1,5 @@
 #pragma once
 
-#include <array>
-#include <string_view>
-
 #include "base/enum_names.h"
 
 namespace ftrun {
@@ -17,8 +14,8 @@ enum class DataFormat {
 };
 template <>
 struct EnumNames<DataFormat> {
-  static constexpr std::array<std::string_view, 5> kNames{"auto", "megatron", "llmc", "nanogpt",
-                                                          "jsonl"};
+  static constexpr auto kNames =
+      enum_names<DataFormat>({"auto", "megatron", "llmc", "nanogpt", "jsonl"});
 };
 
 }  // namespace ftrun

@@ -7,9 +7,35 @@
 namespace ftrun {
 
 /// EnumNames holds the names of an enumeration's values, in the order of their numbers, as a config
-/// writes them.
+/// writes them. `kNames` is made by enum_names().
 template <typename E>
 struct EnumNames;
+
+/// Says whether a number is one of an enumeration's values: compilers write those by their names,
+/// and any other as a cast, "(E)7".
+template <auto value>
+consteval bool is_enumerator() {
+  const std::string_view function = __PRETTY_FUNCTION__;
+  return function.find("value = (") == std::string_view::npos;
+}
+
+/// Says whether an enumeration has the values 0 to count-1 and no further one. nvcc, whose texts of
+/// functions differ, takes any count: the compiler of the host checks the same headers.
+template <typename E, size_t count>
+consteval bool has_values() {
+#ifdef __CUDACC__
+  return true;
+#else
+  return is_enumerator<static_cast<E>(count - 1)>() && !is_enumerator<static_cast<E>(count)>();
+#endif
+}
+
+/// Makes the names of an enumeration. Does not compile unless each value has one.
+template <typename E, size_t count>
+consteval std::array<std::string_view, count> enum_names(const std::string_view (&names)[count]) {
+  static_assert(has_values<E, count>(), "an enumeration has as many names as values");
+  return std::to_array(names);
+}
 
 template <typename E>
 std::string_view name_of(E value) {

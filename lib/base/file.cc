@@ -64,7 +64,7 @@ std::string wanted_and_free(const std::string& path, int64_t wanted) {
   return cat(" (", human_bytes(wanted), " wanted", free_text, ")");
 }
 
-/// Says whether the file system lacks a call, at least for this kind of file, and not rights or
+/// Returns whether the file system lacks a call, at least for this kind of file, and not rights or
 /// space.
 bool is_refused(int error_number) {
   return error_number == EINVAL || error_number == ENOSYS || error_number == EOPNOTSUPP;
@@ -262,7 +262,7 @@ size_t size_of(int fd) {
   return ::fstat(fd, &info) == 0 ? static_cast<size_t>(info.st_size) : 0;
 }
 
-/// Says whether any page of the file lies in memory, as far as the kernel shows it.
+/// Returns whether any page of the file lies in memory, as far as the kernel shows it.
 bool is_cached(int fd) {
   constexpr size_t kMappedBytes = 64 << 20;  // of the address space, which may be limited
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
@@ -317,8 +317,8 @@ StandIn stand_in_at(int fd, const std::string& path) {
   return stand_in_of(path, std::span(head).first(static_cast<size_t>(std::max<ssize_t>(bytes, 0))));
 }
 
-/// Says whether an id has a letter, so that a date is not taken for an id ("model.tmp-20251125"): a
-/// file of such a name is the user's own.
+/// Returns whether an id has a letter, so that a date is not taken for an id
+/// ("model.tmp-20251125"): a file of such a name is the user's own.
 bool has_letter(std::string_view id) {
   return id.find_first_of("abcdef") != std::string_view::npos;
 }

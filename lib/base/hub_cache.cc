@@ -36,8 +36,8 @@ bool is_part(std::string_view part) {
          part.find("..") == std::string_view::npos;
 }
 
-/// Says whether a revision may become part of a path: "refs/pr/1" may, one that leaves the folder
-/// may not.
+/// Returns whether a revision may become part of a path: "refs/pr/1" may, one that leaves the
+/// folder may not.
 bool is_revision(std::string_view text) {
   const std::vector<std::string> parts = split(std::string(text), '/');
   const auto is_allowed = [](char c) {
@@ -186,10 +186,11 @@ std::vector<std::string> commits_beginning_with(const std::string& folder,
                                   name.revision, " of it");
   const std::vector<std::string> whole = commits_beginning_with(folder, name.revision);
   if (whole.empty()) throw Error(ExitCode::kBadInput, message + cached_revisions(folder), remedy);
-  throw Error(ExitCode::kBadInput,
-              cat(message, "; it holds ", whole.size() == 1 ? "the commit " : "the commits ",
-                  join(whole, ", ")),
-              cat("a commit is named by all of its digits: ", name.repository, "@", whole.front()));
+  throw Error(
+      ExitCode::kBadInput,
+      cat(message, "; it holds ", whole.size() == 1 ? "the commit " : "the commits ",
+          join(whole, ", ")),
+      cat("a commit must be named by all of its digits: ", name.repository, "@", whole.front()));
 }
 
 FoundFolder find_snapshot(const HubName& name, const std::string& file, const EnvLookup& lookup,
@@ -197,8 +198,8 @@ FoundFolder find_snapshot(const HubName& name, const std::string& file, const En
   const std::string cache = hub_cache_folder(lookup);
   const std::string folder = repository_folder(cache, name.repository, kind);
   const char* where = kind == HubKind::kModel ? "a folder" : "a file";
-  const std::string remedy = cat(download_line(name, kind), " brings it; or name ", where,
-                                 " on this machine, as seen from the working directory");
+  const std::string remedy = cat(download_line(name, kind), " downloads it; or name ", where,
+                                 " on this machine, relative to the working directory");
   const std::string shown = cat(name.repository, name.gives_revision ? "@" + name.revision : "");
   if (!posix_files().exists(folder))
     throw Error(ExitCode::kBadInput,

@@ -20,7 +20,7 @@ struct HubName {
   std::string with_revision() const { return repository + "@" + revision; }
 };
 
-/// Says whether a text is all hexadecimal digits, as a commit is.
+/// Returns whether a text is all hexadecimal digits, as a commit is.
 bool is_hexadecimal(std::string_view text);
 
 /// Reads a text as a Hub name by the Hub's own rules: two parts of letters, digits, "-", "_" and
@@ -74,8 +74,8 @@ std::optional<HubFile> parse_hub_file(const std::string& text);
 /// the name of a file whose data set is not in the cache.
 std::string find_hub_file(const std::string& path);
 
-/// Says whether the cache holds the repository that a Hub name means, at whatever revision; false
-/// for any other path.
+/// Returns whether the cache holds the repository that a Hub name means, at whatever revision;
+/// false for any other path.
 bool hub_cache_holds(const std::string& path, HubKind kind = HubKind::kModel);
 /// Finds the Hub name that the user may have meant by a missing model path; "" for none. For an
 /// address ("https://huggingface.co/owner/name") the result is the name in it; for any other path

@@ -91,7 +91,7 @@ std::string writing_remedy(int error_number, const std::string& elsewhere) {
       return kMoreFiles;
     case EXDEV:
       // A folder of a container's image, which can be written to but not renamed.
-      return "its file system cannot rename what a lower layer holds: write to another folder, or "
+      return "its file system cannot rename files of a lower layer: write to another folder, or "
              "remove that one first";
     default:
       return "check that the folder exists and that this user may write to it";

@@ -39,7 +39,7 @@ struct PackedFormat {
 
   /// Returns the number of scales in a record.
   int64_t scales() const { return kPackedRecord / block; }
-  /// Says whether records hold codes of scales, with the numbers that decode them.
+  /// Returns whether records hold codes of scales, with the numbers that decode them.
   bool holds_scale_codes() const { return double_quantized && !holds_scales; }
   /// Returns the byte of a record at which its scales or their codes begin: after the elements'
   /// codes.

@@ -1,8 +1,6 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <string_view>
 
 #include "base/enum_names.h"
 
@@ -17,7 +15,7 @@ enum class RecomputeLevel : uint8_t {
 };
 template <>
 struct EnumNames<RecomputeLevel> {
-  static constexpr std::array<std::string_view, 3> kNames{"none", "selective", "full"};
+  static constexpr auto kNames = enum_names<RecomputeLevel>({"none", "selective", "full"});
 };
 
 }  // namespace ftrun

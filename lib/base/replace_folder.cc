@@ -124,7 +124,7 @@ std::string temporary_beside(const std::string& folder) {
   return unique_name(folder);
 }
 
-std::string put_in_place(FileSystem& files, const std::string& made, const std::string& folder) {
+std::string move_into_place(FileSystem& files, const std::string& made, const std::string& folder) {
   if (files.exists(folder))
     return files.exchange(made, folder) ? made : move_aside(files, made, folder);
   files.rename(made, folder);
@@ -143,7 +143,7 @@ void replace_folder(FileSystem& files, const std::string& made, const std::strin
   std::string old;
   try {
     if (before)
-      old = put_in_place(files, made, folder);
+      old = move_into_place(files, made, folder);
     else
       files.rename(made, folder);  // which fails where another process has made it since
   } catch (const Error&) {

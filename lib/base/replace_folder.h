@@ -23,11 +23,11 @@ std::string temporary_beside(const std::string& folder);
 /// Renames the synced folder `made` to `folder` of the same parent. Returns the new path of the
 /// folder that had the name, "" when there was none, for remove_replaced() once the parent is
 /// synced.
-std::string put_in_place(FileSystem& files, const std::string& made, const std::string& folder);
+std::string move_into_place(FileSystem& files, const std::string& made, const std::string& folder);
 
-/// Removes what put_in_place(files, ..., folder) returned. The entry called `mark` is removed last,
-/// so that a folder that a kill left half removed is still recognised as ours. A failure to remove
-/// the folder is a warning.
+/// Removes what move_into_place(files, ..., folder) returned. The entry called `mark` is removed
+/// last, so that a folder that a kill left half removed is still recognised as ours. A failure to
+/// remove the folder is a warning.
 void remove_replaced(FileSystem& files, const std::string& old, const std::string& folder,
                      std::string_view mark = "");
 
@@ -39,8 +39,8 @@ struct FolderIdentity {
 };
 std::optional<FolderIdentity> identity_of(const std::string& folder);
 
-/// Calls put_in_place(), syncs the parent and calls remove_replaced(). `before` is the folder that
-/// had the name when `made` was begun: if two processes write one folder, the first to finish
+/// Calls move_into_place(), syncs the parent and calls remove_replaced(). `before` is the folder
+/// that had the name when `made` was begun: if two processes write one folder, the first to finish
 /// succeeds and the other fails. Throws Error(kEnvironment) only before the new folder is in place.
 void replace_folder(FileSystem& files, const std::string& made, const std::string& folder,
                     std::string_view mark, const std::optional<FolderIdentity>& before);

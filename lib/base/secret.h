@@ -4,7 +4,7 @@
 
 namespace ftrun {
 
-/// Says whether a name speaks of a secret: one of its words (split at '_', '-' and capitals) is
+/// Returns whether a name speaks of a secret: one of its words (split at '_', '-' and capitals) is
 /// password, passwd, secret, credential(s), token or auth, or it ends in "key" after another word
 /// ("api_key"). The word "token" counts only in the singular: total_tokens and tokenizer hold no
 /// secret, and neither does "token" before a last word dtype, id(s) or indices (token_dtype,

@@ -1,8 +1,5 @@
 #pragma once
 
-#include <array>
-#include <string_view>
-
 #include "base/enum_names.h"
 
 namespace ftrun {
@@ -19,7 +16,7 @@ enum class SequencePacking {
 };
 template <>
 struct EnumNames<SequencePacking> {
-  static constexpr std::array<std::string_view, 3> kNames{"concat", "documents", "none"};
+  static constexpr auto kNames = enum_names<SequencePacking>({"concat", "documents", "none"});
 };
 
 }  // namespace ftrun

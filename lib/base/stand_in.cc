@@ -21,7 +21,7 @@ constexpr std::array<std::string_view, 2> kLfsStarts{"version https://git-lfs.gi
 constexpr std::string_view kAnnexStart = "/annex/objects/";
 constexpr std::array<std::string_view, 2> kPageStarts{"<!doctype html", "<html"};
 
-/// Says whether `text` begins with `start`, which is in lower case, ignoring case.
+/// Returns whether `text` begins with `start`, which is in lower case, ignoring case.
 bool begins_with_any_case(std::string_view text, std::string_view start) {
   return text.size() >= start.size() &&
          std::equal(start.begin(), start.end(), text.begin(), [](char small, char c) {
@@ -29,7 +29,7 @@ bool begins_with_any_case(std::string_view text, std::string_view start) {
          });
 }
 
-/// Says whether a file is meant to be a web page, by its name.
+/// Returns whether a file is meant to be a web page, by its name.
 bool is_page_by_name(const std::string& path) {
   const std::string extension = fs::path(path).extension().string();
   return extension == ".html" || extension == ".htm" || extension == ".xhtml";

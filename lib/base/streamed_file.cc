@@ -93,11 +93,11 @@ void StreamedFile::write(const void* data, size_t size) {
     filled_ += part;
     from += part;
     size -= part;
-    if (filled_ == piece_bytes_) hand_over();
+    if (filled_ == piece_bytes_) submit_piece();
   }
 }
 
-void StreamedFile::hand_over() {
+void StreamedFile::submit_piece() {
   if (filled_ == 0) return;
   const int64_t offset = pieces_ * static_cast<int64_t>(piece_bytes_);
   writer_.start(
@@ -111,7 +111,7 @@ void StreamedFile::write_at(int64_t, const void*, size_t) {
 }
 
 void StreamedFile::sync() {
-  hand_over();
+  submit_piece();
   writer_.wait();
   file_->sync();
 }

@@ -34,7 +34,7 @@ class StreamedFile : public WritableFile {
 
  private:
   std::byte* piece() const;
-  void hand_over();
+  void submit_piece();
 
   std::unique_ptr<WritableFile> file_;
   std::span<std::byte> staging_;

@@ -1,8 +1,6 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <string_view>
 
 #include "base/enum_names.h"
 
@@ -14,7 +12,7 @@ namespace ftrun {
 enum class UnitGranularity : uint8_t { kBlock, kLayer, kModel };
 template <>
 struct EnumNames<UnitGranularity> {
-  static constexpr std::array<std::string_view, 3> kNames{"block", "layer", "model"};
+  static constexpr auto kNames = enum_names<UnitGranularity>({"block", "layer", "model"});
 };
 
 }  // namespace ftrun

@@ -17,7 +17,7 @@ std::string escaped_bytes(std::string_view bytes) {
   return out;
 }
 
-/// Says whether a character changes how the text around it is shown.
+/// Returns whether a character changes how the text around it is shown.
 bool steers_a_terminal(uint32_t character) {
   const bool is_control = (character < 0x20 && character != '\n' && character != '\t') ||
                           (character >= 0x7F && character < 0xA0);
@@ -26,8 +26,8 @@ bool steers_a_terminal(uint32_t character) {
   return is_control || turns_direction;
 }
 
-/// Says whether a second byte is well-formed after a first one (Unicode standard, table 3-7), which
-/// excludes overlong forms, surrogates and values above U+10FFFF.
+/// Returns whether a second byte is well-formed after a first one (Unicode standard, table 3-7),
+/// which excludes overlong forms, surrogates and values above U+10FFFF.
 bool may_follow(uint8_t first, uint8_t second) {
   const uint8_t low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
   const uint8_t high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
@@ -49,7 +49,7 @@ constexpr WideEncoding kWideEncodings[] = {
     {"\xFE\xFF", "0x", "UTF-16 (big-endian)"},
 };
 
-/// Says whether the first characters, two at least, are all below U+0100 in this encoding.
+/// Returns whether the first characters, two at least, are all below U+0100 in this encoding.
 bool begins_as(const WideEncoding& encoding, std::string_view text) {
   constexpr size_t kCharacters = 16;
   const size_t width = encoding.pattern.size(),

@@ -29,7 +29,7 @@ class WaitNotice {
   /// Begins the wait at `since`.
   explicit WaitNotice(WaitNoticeOptions options = {}, Clock::time_point since = Clock::now());
 
-  /// Says whether the wait must be reported now; returns true once for each report.
+  /// Returns whether the wait must be reported now; returns true once for each report.
   bool is_due(Clock::time_point now = Clock::now());
   /// Reports `what` when a report is due; `what` is called with the length of the wait so far
   /// ("10.0s").

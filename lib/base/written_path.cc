@@ -49,8 +49,8 @@ void push_names(const std::string& path, std::vector<std::string>& names) {
 [[noreturn]] void refuse_link(const std::string& path, const std::string& name,
                               const struct stat& link) {
   throw Error(ExitCode::kEnvironment,
-              cat(path, ": nothing is written there: \"", name,
-                  "\" on the way is a link of another user (uid ", link.st_uid,
+              cat(path, ": cannot be written to: \"", name,
+                  "\" in its path is a link of another user (uid ", link.st_uid,
                   ") in a folder that others may write to"),
               "name the folder that the link leads to, if that is where it should go; else choose "
               "a folder that only you may write to");

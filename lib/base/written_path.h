@@ -15,7 +15,7 @@ namespace ftrun {
 /// by folder, each opened relative to the one before it, and a link is followed only if
 /// may_follow_link() allows it. The operation at the path's end is relative to the open folder.
 
-/// Says whether `user` follows a link that lies in `folder`: it is the user's own or root's, or
+/// Returns whether `user` follows a link that lies in `folder`: it is the user's own or root's, or
 /// nobody but the folder's owner may write to the folder.
 bool may_follow_link(const struct stat& link, const struct stat& folder, uid_t user);
 

@@ -37,7 +37,7 @@ std::string missing_text(const std::string& folder, const std::string& tensor,
              " is in no file");
 }
 
-/// Says whether a kept state may be read in another precision, which changes only its rounding.
+/// Returns whether a kept state may be read in another precision, which changes only its rounding.
 bool can_become(DType stored, DType wanted) {
   return stored == wanted ||
          (is_weight_dtype(stored) && (wanted == DType::kF32 || wanted == DType::kBF16));
@@ -159,7 +159,7 @@ Checkpoint::Checkpoint(std::string folder)
   const std::string path = folder_ + "/checkpoint.json";
   const auto step = step_of_folder(fs::path(folder_).filename().string());
   if (step && *step != meta().step)
-    refuse(cat(path, ": is of step ", meta().step, ", the folder is named for step ", *step));
+    refuse(cat(path, ": is of step ", meta().step, ", but the folder's name says step ", *step));
   files_.resize(manifest_.files.size());
   for (const RankRecord& file : manifest_.files) verified_.emplace_back(file.slices.size(), false);
   add_states();
@@ -232,7 +232,7 @@ std::vector<StateConversion> Checkpoint::require_states(
   }
   if (!found.empty())
     refuse(cat(path, ": ", state_text(found.begin()->second.tensor, found.begin()->second.kind),
-               " is in the checkpoint, the run has no such state"),
+               " is in the checkpoint, but the run has no such state"),
            kOtherModel);
   std::vector<StateConversion> conversions;
   for (const auto& [dtypes, kinds] : converted)

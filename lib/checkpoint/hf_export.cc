@@ -281,7 +281,7 @@ bool ends_with_any(std::string_view name, std::initializer_list<std::string_view
                      [&](std::string_view ending) { return name.ends_with(ending); });
 }
 
-// Says whether a file of the source folder is copied: not weights in any format, nor a file that
+// Returns whether a file of the source folder is copied: not weights in any format, nor a file that
 // this export writes itself, nor the model card, which describes the base model.
 bool is_copied(std::string_view name) {
   if (name.starts_with(".") || name == "config.json" || name == "adapter_config.json" ||
@@ -327,7 +327,7 @@ void require_readable(FileSystem& files, const ExportOptions& options) {
       "restore them (of a hub's cache: fetch the model again), or remove them from the folder");
 }
 
-/// Says whether `path` is `folder` or lies in it; both have no links in them.
+/// Returns whether `path` is `folder` or lies in it; both have no links in them.
 bool is_within(const fs::path& path, const fs::path& folder) {
   const auto [end, rest] = std::mismatch(folder.begin(), folder.end(), path.begin(), path.end());
   return end == folder.end();

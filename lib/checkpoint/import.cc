@@ -114,14 +114,14 @@ void ImportedState::add_file(const std::string& name) {
     if (dot == 0 ||
         std::find(kImportedKinds.begin(), kImportedKinds.end(), kind) == kImportedKinds.end())
       refuse_import(cat(file.path(), ": tensor \"", printable(full),
-                        "\" is named for none of param, exp_avg, exp_avg_sq"));
+                        "\" has none of the kinds param, exp_avg, exp_avg_sq in its name"));
     if (entry.dtype != DType::kF32)
       refuse_import(cat(file.path(), ": tensor \"", printable(full), "\" is ",
                         dtype_name(entry.dtype), ", expected F32"));
     if (entry.shape.size() > kMostStateDimensions || entry.elements == 0)
       refuse_import(cat(file.path(), ": tensor \"", printable(full), "\" has shape ",
-                        shape_text(entry.shape), "; from 1 element, in at most ",
-                        kMostStateDimensions, " dimensions, is read"));
+                        shape_text(entry.shape), "; expected at least 1 element in at most ",
+                        kMostStateDimensions, " dimensions"));
     states_.push_back({std::string(full.substr(0, dot)), std::string(kind), files_.size() - 1});
   }
 }

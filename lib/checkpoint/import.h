@@ -33,7 +33,7 @@ struct ImportRecord {
 /// Reads a record from JSON. Error(kBadInput) begins with `where`.
 ImportRecord import_record_from(const std::string& text, const std::string& where);
 
-/// Says whether a folder holds an import.json.
+/// Returns whether a folder holds an import.json.
 bool is_import(const std::string& folder);
 
 class ImportedState {

@@ -63,13 +63,13 @@ class ModelFolder {
   /// missing, shorter, or holds another dtype.
   void read_f32(std::string_view name, int64_t begin, int64_t end, std::span<float> out) const;
   void read_bf16(std::string_view name, int64_t begin, int64_t end, std::span<uint16_t> out) const;
-  /// Says whether two tensors have the same shape and the same values, as read by read_f32().
+  /// Returns whether two tensors have the same shape and the same values, as read by read_f32().
   bool holds_equal(std::string_view one, std::string_view other) const;
   /// Allows the kernel to drop the pages of elements [begin, end), which are not read again.
   void release(std::string_view name, int64_t begin, int64_t end) const;
 
-  /// Says whether every weight file still exists and has the length that it had when it was opened:
-  /// reading beyond the end of a shortened file would end the process.
+  /// Returns whether every weight file still exists and has the length that it had when it was
+  /// opened: reading beyond the end of a shortened file would end the process.
   bool is_as_long() const;
 
   /// Returns the number of tensors whose codes are read as the numbers that they stand for.

@@ -91,8 +91,8 @@ bool is_unchanged(const std::string& path, const OutputFile& written, OutputChec
   return check == OutputCheck::kSizes || xxh3_of_file(path) == written.xxh3;
 }
 
-/// Says whether a file system is mounted at the folder: the content of a mount can be replaced, the
-/// mount point cannot.
+/// Returns whether a file system is mounted at the folder: the content of a mount can be replaced,
+/// the mount point cannot.
 bool is_mount_point(const std::string& folder) {
   struct statx found {};
   return ::statx(AT_FDCWD, folder.c_str(), 0, STATX_BASIC_STATS, &found) == 0 &&

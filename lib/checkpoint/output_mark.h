@@ -29,8 +29,9 @@ struct OutputFile {
 void finish_output(FileSystem& files, const std::string& folder,
                    const std::vector<OutputFile>& content);
 
-/// Says whether a folder under a temporary name is a leftover of a killed process: no process holds
-/// it, and it is empty, or has a mark (complete or not) and no file that the mark does not list.
+/// Returns whether a folder under a temporary name is a leftover of a killed process: no process
+/// holds it, and it is empty, or has a mark (complete or not) and no file that the mark does not
+/// list.
 bool is_begun_output(FileSystem& files, const std::string& folder);
 
 /// Returns the absolute path of the output `folder` after following links. Throws Error(kBadInput)

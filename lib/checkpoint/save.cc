@@ -129,7 +129,8 @@ struct WrittenHere {
 WrittenHere write_here(FileSystem& files, const SaveOptions& options, const std::string& folder,
                        const std::vector<StateSlice>& slices, int rank) {
   if (!files.exists(folder))
-    throw Error(ExitCode::kEnvironment, cat(folder, ": was made by rank 0 and is not seen here"),
+    throw Error(ExitCode::kEnvironment,
+                cat(folder, ": rank 0 made it, but this rank does not see it"),
                 "output_dir must be on a file system that all ranks share");
   WrittenHere written{write_rank_file(files, folder, rank, slices, *options.room)};
   RankRecord& record = written.record;
@@ -204,7 +205,7 @@ void publish_latest(FileSystem& files, const std::string& root, const std::strin
 
 /// Renames a file or folder that has the name of a step and is not our checkpoint, or a link to
 /// one: it belongs to somebody else and is kept.
-void keep_what_is_not_ours(FileSystem& files, const std::string& place) {
+void preserve_foreign_files(FileSystem& files, const std::string& place) {
   std::error_code error;
   const bool is_link = fs::is_symlink(fs::symlink_status(place, error));
   if (!is_link && (!files.exists(place) || files.exists(below(place, kCheckpointFile)))) return;
@@ -213,16 +214,16 @@ void keep_what_is_not_ours(FileSystem& files, const std::string& place) {
   log_warning(cat(place, " was not a checkpoint of this run and was renamed to ", kept));
 }
 
-// Gives the checkpoint its name. The checkpoint exists only after put_in_place(). Returns "" or
+// Gives the checkpoint its name. The checkpoint exists only after move_into_place(). Returns "" or
 // what went wrong after it.
 std::string commit(FileSystem& files, const SaveOptions& options, const CheckpointMeta& meta,
                    const std::string& made, const std::vector<std::string>& records) {
   const CheckpointManifest manifest = manifest_of(options, meta, records);
   const std::string name = step_folder_name(meta.step);
   write_manifest(files, options, made, manifest);
-  keep_what_is_not_ours(files, below(options.root, name));
+  preserve_foreign_files(files, below(options.root, name));
   // A resumed run can reach a step whose folder exists already.
-  const std::string old = put_in_place(files, made, below(options.root, name));
+  const std::string old = move_into_place(files, made, below(options.root, name));
   try {
     publish_latest(files, options.root, name);
     if (options.best) write_best(files, options.root, *options.best);
@@ -258,8 +259,8 @@ void abandon(FileSystem& files, const std::string& folder, const CheckpointGroup
               "check that disk (dmesg, smartctl); --resume auto continues from the checkpoint");
 }
 
-/// Says whether a leftover is a folder, not a link to one: nothing else is made here under such a
-/// name.
+/// Returns whether a leftover is a folder, not a link to one: nothing else is made here under such
+/// a name.
 bool is_our_leftover(const Leftover& leftover, const std::string& path) {
   std::error_code error;
   return step_of_folder(leftover.original) && fs::is_directory(fs::symlink_status(path, error));

@@ -8,7 +8,7 @@
 
 namespace ftrun {
 
-/// Says whether elements of this type can be read as weights: F32, BF16, F16.
+/// Returns whether elements of this type can be read as weights: F32, BF16, F16.
 bool is_weight_dtype(DType dtype);
 
 /// Converts out.size() elements at `source`, of any alignment. `dtype` must be a weight dtype.

@@ -64,10 +64,10 @@ inline int64_t payload_bytes(const CollectiveRecord& record) {
 
 /// Describes a collective: "all_reduce #12 (gradient bucket 7, 4194304 x F32)".
 std::string describe(const CollectiveRecord& record);
-/// Says whether two ranks are in the same collective: everything except time, state and call site
-/// is equal.
+/// Returns whether two ranks are in the same collective: everything except time, state and call
+/// site is equal.
 bool same_collective(const CollectiveRecord& a, const CollectiveRecord& b);
-/// Says whether `kind` is kSend or kReceive.
+/// Returns whether `kind` is kSend or kReceive.
 bool between_two(CollectiveKind kind);
 
 }  // namespace ftrun

@@ -112,15 +112,15 @@ std::string how_it_ended(const RankFailure& failure) {
              kernel_hint(failure), ")");
 }
 
-/// Says whether a failure belongs to its rank. A rank that ended without a report was ended only by
-/// a signal; one that crashed after its report has the reported failure.
+/// Returns whether a failure belongs to its rank. A rank that ended without a report was ended only
+/// by a signal; one that crashed after its report has the reported failure.
 bool belongs_to_rank(const RankFailure& failure) {
   if (failure.of_device) return true;
   if (failure.exit_code == kPeerLostCode) return failure.culprit >= 0;
   return failure.signal != 0 && failure.message.empty();
 }
 
-/// Says whether two failures are one: joint work of ranks fails on all of them with one message.
+/// Returns whether two failures are one: joint work of ranks fails on all of them with one message.
 bool same_failure(const RankFailure& a, const RankFailure& b) {
   return a.exit_code == b.exit_code && a.signal == b.signal && a.message == b.message &&
          !a.message.empty();

@@ -30,7 +30,7 @@ struct RankEnd {
 /// restart, else 128 + the signal's number. Signal handlers may call it.
 int stop_exit_code(int signal) noexcept;
 
-/// Says whether an end is not a failure: exit code 0, a saved run that asks for a restart, or a
+/// Returns whether an end is not a failure: exit code 0, a saved run that asks for a restart, or a
 /// stop by a signal. The signal is the one that was forwarded (`forwarded`, 0 for none), or one
 /// that reached a single rank, which then finished its step with all others and exited with 129,
 /// 130 or 143.
@@ -40,14 +40,14 @@ bool ended_as_asked(int exit_code, int signal, int forwarded);
 /// terminals send it to a process and to its group.
 inline constexpr int64_t kSameSignalMs = 1000;
 
-/// Says whether `signal`, that many milliseconds after the `first` one that asked to stop, asks the
-/// process to end at once without saving. Signal handlers may call it. A lost terminal (SIGHUP)
+/// Returns whether `signal`, that many milliseconds after the `first` one that asked to stop, asks
+/// the process to end at once without saving. Signal handlers may call it. A lost terminal (SIGHUP)
 /// never asks for that: no user waits there, and systemd sends SIGTERM and SIGHUP together. Neither
 /// does a scheduler's repeated warning, because SLURM loses a warning that it sends while it starts
 /// the ranks.
 bool ends_at_once(int first, int signal, int64_t after_ms) noexcept;
 
-/// Says whether this process inherited the signal as ignored; nohup does this with SIGHUP.
+/// Returns whether this process inherited the signal as ignored; nohup does this with SIGHUP.
 bool inherits_ignored(int signal) noexcept;
 
 struct RankEnds {

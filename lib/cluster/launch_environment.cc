@@ -240,9 +240,9 @@ LaunchEnvironment from_node_variables(const Variables& env) {
   return launch;
 }
 
-/// Says whether this is a task of a SLURM step. A batch script has SLURM_PROCID=0 and SLURM_NTASKS
-/// too: only a real step has SLURM_STEP_ID, and numbers from 0xfffffff0 are the batch and
-/// interactive pseudo-steps.
+/// Returns whether this is a task of a SLURM step. A batch script has SLURM_PROCID=0 and
+/// SLURM_NTASKS too: only a real step has SLURM_STEP_ID, and numbers from 0xfffffff0 are the batch
+/// and interactive pseudo-steps.
 bool in_slurm_step(const Variables& env) {
   const auto step = env.text("SLURM_STEP_ID");
   if (!step || !env.has("SLURM_PROCID")) return false;

@@ -33,8 +33,8 @@ LocalBoards LocalBoards::make(int count) {
   if (fd && ::ftruncate(fd.get(), bytes) == 0 && ::fcntl(fd.get(), F_ADD_SEALS, kSeals) == 0)
     memory = map(fd.get(), bytes);
   if (memory == nullptr)
-    throw Error(ExitCode::kEnvironment,
-                cat("no shared memory for what ", count, " ranks show: ", errno_text(errno)));
+    throw Error(ExitCode::kEnvironment, cat("no shared memory for what ", count,
+                                            " ranks report to each other: ", errno_text(errno)));
   return {std::move(fd), memory, count};
 }
 

@@ -88,7 +88,7 @@ std::string name_of(const PeerView& peer) {
   return cat("rank ", peer.global_rank, process);
 }
 
-/// Says whether a peer has reached the collective of `mine`, or has passed it.
+/// Returns whether a peer has reached the collective of `mine`, or has passed it.
 bool is_there(const CollectiveRecord& peer, const CollectiveRecord& mine) {
   return peer.state != CollectiveState::kNone && peer.sequence >= mine.sequence;
 }
@@ -108,7 +108,8 @@ class Chain {
       passed_.insert(views[static_cast<size_t>(self)].global_rank);
   }
 
-  /// Says what `peer` does instead, to follow its name; "" if nothing is known. Sets the culprit.
+  /// Returns what `peer` does instead, to follow its name; "" if nothing is known. Sets the
+  /// culprit.
   std::string doing(const PeerView& peer) {
     culprit = peer.global_rank;
     passed_.insert(peer.global_rank);
@@ -129,7 +130,7 @@ class Chain {
   std::vector<int> unknown;
 
  private:
-  /// Says whether the rank waits there, or did until its timeout ended a moment before ours.
+  /// Returns whether the rank waits there, or did until its timeout ended a moment before ours.
   static bool waited_in(const RankState& state, const RankState::GroupState& group) {
     if (group.record.state == CollectiveState::kAborted) return true;
     return group.record.state == CollectiveState::kEntered && !own_work(state);
@@ -193,7 +194,7 @@ class Chain {
     const RankState::GroupState* found = peer.state.find(group);
     return found == nullptr ? CollectiveRecord{} : found->record;
   }
-  /// Says whether a peer is at the other end of a message: a send waits for its receive and a
+  /// Returns whether a peer is at the other end of a message: a send waits for its receive and a
   /// receive for its send, and both ends count the messages of one direction alike.
   static bool meets(const CollectiveRecord& theirs, const CollectiveRecord& wanted,
                     const PeerView& peer, const RankState::GroupState& group) {
@@ -324,7 +325,7 @@ Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRe
   const PeerView& partner = views[static_cast<size_t>(mine.peer)];
   Chain chain(views, mine, self, others);
   const std::string doing = chain.doing(partner);
-  return {cat("rank ", partner.global_rank, " is there but has not taken its part",
+  return {cat("rank ", partner.global_rank, " is running but has not taken part",
               doing.empty() ? "" : "; ", doing),
           chain.culprit};
 }

@@ -32,10 +32,10 @@ std::string identity_text(const PeerIdentity& identity);
 PeerIdentity parse_identity(const std::string& text);
 
 enum class ProcessState { kUnknown, kRunning, kStopped, kGone };
-/// Says whether a process of this machine is stopped.
+/// Returns whether a process of this machine is stopped.
 bool is_stopped(int pid);
-/// Says whether a process has ended, or its first thread has and the others are ending: only then
-/// does waiting for it return.
+/// Returns whether a process has ended, or its first thread has and the others are ending: only
+/// then does waiting for it return.
 bool is_gone(int pid);
 /// Reads a peer's state under /proc; kUnknown for a rank of another machine.
 ProcessState process_state(const PeerIdentity& peer, const PeerIdentity& self);

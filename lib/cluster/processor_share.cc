@@ -41,7 +41,7 @@ std::vector<int> parse_ranges(const std::string& text) {
   return numbers;
 }
 
-/// Says whether two lists, both in order, have a processor in common.
+/// Returns whether two lists, both in order, have a processor in common.
 bool share_one(const std::vector<int>& a, const std::vector<int>& b) {
   return std::any_of(a.begin(), a.end(),
                      [&](int number) { return std::binary_search(b.begin(), b.end(), number); });

@@ -48,7 +48,7 @@ struct RankGroup {
   std::string name() const;
   /// Returns the axes along which the group's ranks differ.
   MeshAxes axes() const;
-  /// Says whether the group's ranks differ along this axis, or along some of these axes and no
+  /// Returns whether the group's ranks differ along this axis, or along some of these axes and no
   /// others.
   bool runs_along(MeshAxis axis) const { return axes().contains(axis); }
   bool runs_within(MeshAxes some) const { return !axes().empty() && some.contains(axes()); }

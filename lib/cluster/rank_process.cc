@@ -96,7 +96,7 @@ void await_start(pid_t pid, Pipe failure) {
   const bool lacks_descriptors = reason == EMFILE || reason == ENFILE;
   throw Error(ExitCode::kEnvironment, cat("cannot start a rank: ", errno_text(reason)),
               lacks_descriptors  ? kMoreFiles
-              : reason == ENOENT ? "see that /dev/null and /proc/self/fd are there"
+              : reason == ENOENT ? "make /dev/null and /proc/self/fd available"
                                  : "");
 }
 

@@ -30,7 +30,7 @@ struct RankState {
   std::vector<GroupState> groups;
 
   const GroupState* find(const std::string& group) const;
-  /// Says whether nothing was ever shown.
+  /// Returns whether nothing was ever shown.
   bool empty() const;
 };
 

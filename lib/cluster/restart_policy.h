@@ -8,8 +8,8 @@
 
 namespace ftrun {
 
-/// Says whether a restart of the ranks may succeed: the environment (5) or a peer (6) failed, or a
-/// signal ended a rank. An error of the config, the data, ftrun itself or the numbers (1 to 4, 7)
+/// Returns whether a restart of the ranks may succeed: the environment (5) or a peer (6) failed, or
+/// a signal ended a rank. An error of the config, the data, ftrun itself or the numbers (1 to 4, 7)
 /// would occur again.
 bool may_succeed_on_restart(const FailureSummary& failure);
 

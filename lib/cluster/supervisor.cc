@@ -111,7 +111,7 @@ StoreSocket bind_store_socket() {
   return store;
 }
 
-/// Says whether a child has ended, though it has not been reaped yet.
+/// Returns whether a child has ended, though it has not been reaped yet.
 bool has_ended(pid_t pid) {
   siginfo_t info{};
   return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
@@ -168,7 +168,7 @@ class Supervisor {
                           " dropped because the output was blocked; see the ranks' logs");
     return summary;
   }
-  /// Says whether a signal that asks to stop was received.
+  /// Returns whether a signal that asks to stop was received.
   bool asked_to_stop() const { return forwarded_ != 0; }
 
  private:
@@ -195,7 +195,7 @@ class Supervisor {
   void read_channel(LocalRank& rank, OwnedFd& fd, OutputStream stream);
   void read_reports();
   void reap();
-  void note_end(LocalRank& rank, int status, const rusage& used);
+  void record_end(LocalRank& rank, int status, const rusage& used);
   void stop_others();
   std::string doing(const LocalRank& rank) const;
   bool holds_up_others(const LocalRank& rank) const;
@@ -373,11 +373,11 @@ void Supervisor::reap() {
     int status = 0;
     rusage used{};
     uninterrupted([&] { return ::wait4(rank.process.pid, &status, 0, &used); });
-    note_end(rank, status, used);
+    record_end(rank, status, used);
   }
 }
 
-void Supervisor::note_end(LocalRank& rank, int status, const rusage& used) {
+void Supervisor::record_end(LocalRank& rank, int status, const rusage& used) {
   const auto seconds = [](const timeval& time) {
     return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
   };
@@ -404,8 +404,8 @@ std::string Supervisor::doing(const LocalRank& rank) const {
   return table == nullptr ? "" : activity_text(read_state(*table));
 }
 
-/// Says whether others waited in vain for a rank that is late or stopped. A rank that has ended, or
-/// failed by itself, does not count, whatever the others report.
+/// Returns whether others waited in vain for a rank that is late or stopped. A rank that has ended,
+/// or failed by itself, does not count, whatever the others report.
 bool Supervisor::holds_up_others(const LocalRank& rank) const {
   bool blamed = false, failed = false;
   for (const FailureReport& report : failures_) {
@@ -481,7 +481,7 @@ void Supervisor::report_wait() {
                           : what.empty()               ? ""
                                                        : cat(" is in ", what)));
     }
-    return cat("SIG", ::sigabbrev_np(forwarded_), " came ", waited,
+    return cat("SIG", ::sigabbrev_np(forwarded_), " was received ", waited,
                " ago: waiting for the ranks to finish their step and save (", join(ranks, "; "),
                "); a second signal ends them at once, without saving");
   });

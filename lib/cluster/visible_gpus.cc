@@ -10,7 +10,7 @@
 namespace ftrun {
 namespace {
 
-/// Says whether a file is a GPU's, as "nvidia0" is; "nvidiactl" and "nvidia-uvm" are not.
+/// Returns whether a file is a GPU's, as "nvidia0" is; "nvidiactl" and "nvidia-uvm" are not.
 bool names_gpu(const std::string& file) {
   constexpr std::string_view kPrefix = "nvidia";
   return file.starts_with(kPrefix) && file.size() > kPrefix.size() &&

@@ -96,7 +96,7 @@ bool CollectiveWatch::poll(const WatchedCollective& entry) {
       give_up(entry, {"lost a peer in", ""});
   } catch (const RankError& error) {
     watched_.device_failed(entry.record, error);
-    note_given_up();
+    record_abort();
   } catch (const std::exception& error) {
     give_up(entry, {"lost a connection in", first_line(error.what())});
   }
@@ -117,10 +117,10 @@ bool CollectiveWatch::is_late(Clock::duration waited) {
 
 void CollectiveWatch::give_up(const WatchedCollective& entry, const CollectiveFailure& failure) {
   watched_.lost(entry.record, failure);
-  note_given_up();
+  record_abort();
 }
 
-void CollectiveWatch::note_given_up() {
+void CollectiveWatch::record_abort() {
   const std::lock_guard lock(mutex_);
   gave_up_ = true;
 }

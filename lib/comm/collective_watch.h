@@ -28,7 +28,7 @@ class WatchedCollectives {
   /// Records that the device has begun the collective; ended() notes that it is over.
   virtual void begun(const CollectiveRecord& record) = 0;
   virtual void ended() = 0;
-  /// Says whether a member is known to have given up, or its process to have ended. May take a
+  /// Returns whether a member is known to have given up, or its process to have ended. May take a
   /// moment.
   virtual bool peer_lost() = 0;
   // Reports that the rank's wait ends by a failure: lost() or device_failed() is called, at most
@@ -74,10 +74,10 @@ class CollectiveWatch {
   bool has_issued() const { return !entries_.empty() && entries_.front().issued; }
   bool is_late(Clock::duration waited);
   bool is_time_for_members();
-  /// Says whether there is nothing to do before the next look.
+  /// Returns whether there is nothing to do before the next look.
   bool poll(const WatchedCollective& entry);
   void give_up(const WatchedCollective& entry, const CollectiveFailure& failure);
-  void note_given_up();
+  void record_abort();
 
   WatchedCollectives& watched_;
   std::mutex mutex_;

@@ -280,8 +280,8 @@ void Communicator::end_replay() {
   replays_ = false;
 }
 
-/// Says whether the earlier work is of the same order: collectives among themselves, receives from
-/// one peer, sends to one peer.
+/// Returns whether the earlier work is of the same order: collectives among themselves, receives
+/// from one peer, sends to one peer.
 bool Communicator::blocks(const Pending& earlier, const Pending& wanted) const {
   const CollectiveRecord& a = earlier.collective.record;
   const CollectiveRecord& b = wanted.collective.record;
@@ -423,7 +423,7 @@ Error Communicator::failure(const CollectiveRecord& record, const CollectiveFail
     return peer.process == ProcessState::kGone;
   });
   return Error(ExitCode::kPeerLost, text,
-               ended ? "look in the named ranks' own logs for why they ended"
+               ended ? "read the named ranks' own logs, which say why they ended"
                      : "look at the named ranks' own logs first; if they were only slow, raise "
                        "comm.timeout");
 }

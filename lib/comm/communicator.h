@@ -188,7 +188,7 @@ class Communicator {
   /// and their wait() makes it wait. Nothing on hosts.
   virtual void use_stream(void* stream) { static_cast<void>(stream); }
 
-  // Says whether a device may record what collectives put into its streams and do it again and
+  // Returns whether a device may record what collectives put into its streams and do it again and
   // again (LaneDevice::begin_recording). Calls between begin_recording() and end_recording() do not
   // count and nobody waits for them; begin_replay() and end_replay(), around each replay, count the
   // recorded calls.
@@ -243,9 +243,9 @@ class Communicator {
   /// Views what is known of the members now, by rank in the group.
   virtual std::vector<PeerView> view_peers() = 0;
   virtual CommBuffer allocate_memory(int64_t bytes);
-  /// Says whether a group of one is served by a copy between host buffers.
+  /// Returns whether a group of one is served by a copy between host buffers.
   virtual bool copies_alone() const { return size() == 1; }
-  /// Says whether a device runs collectives while the host continues: the back end then decides
+  /// Returns whether a device runs collectives while the host continues: the back end then decides
   /// what the board shows.
   virtual bool device_runs() const { return false; }
 
@@ -309,7 +309,7 @@ class Communicator {
   std::string broken_;  // why no more calls are possible
 };
 
-/// Says whether all_reduce and reduce_scatter take the type.
+/// Returns whether all_reduce and reduce_scatter take the type.
 bool reducible(DType dtype);
 
 }  // namespace ftrun

@@ -181,7 +181,7 @@ void DeviceCommunicator::complete(Collective&) {
   check();
 }
 
-/// Says whether sums add in rank order: maxima, minima and sums of integers are the same in any
+/// Returns whether sums add in rank order: maxima, minima and sums of integers are the same in any
 /// order.
 bool DeviceCommunicator::adds_in_order(const CollectiveRecord& record) const {
   const bool reduces =

@@ -183,7 +183,7 @@ bool serves_store(const StorePlace& place, Milliseconds limit) {
 
 JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline, bool patient,
                    std::shared_ptr<StoreServer> served,
-                   const std::function<void(const std::string& why)>& note_failure)
+                   const std::function<void(const std::string& why)>& record_failure)
     : member_(std::move(member)), served_(std::move(served)) {
   std::string why = "something else answers there, or nothing";
   // If rank 0 answered once, `why` keeps its answer: the last try may fail only because no time was
@@ -206,7 +206,7 @@ JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline, bo
     } catch (const std::exception& error) {
       if (!answered) why = error.what();
     }
-    if (note_failure) note_failure(why);
+    if (record_failure) record_failure(why);
     std::this_thread::sleep_for(kBetweenTries);
   } while (Clock::now() < deadline);
   throw std::runtime_error(why);
@@ -251,7 +251,8 @@ JobStore::Reply JobStore::must(StoreOperation operation, const std::vector<std::
                                size_t results, Milliseconds timeout) {
   Reply reply = ask(operation, asked, timeout);
   if (reply.answer == StoreAnswer::kTimeout)
-    throw std::runtime_error(cat("the job's store had not all of ", asked.size(), " keys in time"));
+    throw std::runtime_error(
+        cat("the job's store did not have all of ", asked.size(), " keys in time"));
   const auto fields = fields_of(std::string_view(reply.bytes).substr(1));
   if (reply.answer != StoreAnswer::kDone || !fields || fields->size() != results)
     throw std::runtime_error("the job's store refused a request");

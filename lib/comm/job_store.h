@@ -25,7 +25,7 @@ struct StorePlace {
   std::string token;
 };
 
-/// Says whether rank 0 serves the store at `place`: false where nothing that knows the token
+/// Returns whether rank 0 serves the store at `place`: false where nothing that knows the token
 /// answers within `limit`.
 bool serves_store(const StorePlace& place, std::chrono::milliseconds limit);
 
@@ -38,12 +38,12 @@ class JobStore final : public c10d::Store {
   /// is not known yet; std::runtime_error: not yet for this reason; Error: never). Throws
   /// std::runtime_error with the last reason; at once where `find` can say nothing else and the
   /// token is refused (`patient` false). Error(kUsage) at once where rank 0 does not accept
-  /// `member` as one of its ranks. `served`: kept for as long as this client. `note_failure`
+  /// `member` as one of its ranks. `served`: kept for as long as this client. `record_failure`
   /// receives the reason why a try has failed.
   using Find = std::function<std::optional<StorePlace>()>;
   JobStore(Find find, StoreMember member, std::chrono::steady_clock::time_point deadline,
            bool patient, std::shared_ptr<StoreServer> served = nullptr,
-           const std::function<void(const std::string& why)>& note_failure = nullptr);
+           const std::function<void(const std::string& why)>& record_failure = nullptr);
 
   c10::intrusive_ptr<Store> clone() override;
   void set(const std::string& key, const std::vector<uint8_t>& value) override;

@@ -49,9 +49,9 @@ Resolved resolve(const std::string& address, int port, int type) {
                                           port, ": ", errno_text(reason)));
 }
 
-/// Says whether the socket met itself: where nobody listens yet, it may be given the very port as
-/// its own, and keeps the port from who wants to listen: it goes at once, without a trace of it in
-/// the kernel.
+/// Returns whether the socket met itself: where nobody listens yet, it may be given the very port
+/// as its own, and keeps the port from who wants to listen: it goes at once, without a trace of it
+/// in the kernel.
 bool is_connected_to_itself(int fd) {
   sockaddr_in own{}, other{};
   socklen_t own_size = sizeof own, other_size = sizeof other;

@@ -21,14 +21,14 @@ ListenSocket listen_on(const std::string& address, int port);
 /// `deadline`.
 OwnedFd connect_to(const std::string& address, int port,
                    std::chrono::steady_clock::time_point deadline);
-/// Says why the name cannot be resolved; nothing when it can.
+/// Returns why the name cannot be resolved; nothing when it can.
 std::optional<std::string> unknown_host(const std::string& address);
 /// The remedy if the name of rank 0 cannot be resolved.
 inline constexpr const char* kNameRankZero =
     "set MASTER_ADDR to a name or address of the machine of rank 0";
-/// Says whether a name that can be resolved is this machine's own, over the loopback interface.
+/// Returns whether a name that can be resolved is this machine's own, over the loopback interface.
 bool is_loopback(const std::string& address);
-/// Says why no network of this machine leads to an address; nothing where one does, or the name
+/// Returns why no network of this machine leads to an address; nothing where one does, or the name
 /// cannot be resolved.
 std::optional<std::string> missing_route(const std::string& address);
 /// Returns the port of a socket that was handed to us; Error(kEnvironment) when it is not bound to

@@ -11,7 +11,7 @@ namespace ftrun {
 /// peers while they are recorded. Call it before there are threads.
 void prepare_nccl_environment();
 
-/// Says why this many ranks of one machine cannot share memory in the folder where NCCL puts it:
+/// Returns why this many ranks of one machine cannot share memory in the folder where NCCL puts it:
 /// the folder does not exist, cannot be written to, or has too little room; with a remedy. A
 /// warning: GPUs that reach each other's memory need none. "" where there is no problem.
 std::string shared_folder_warning(int ranks, const std::string& folder = "/dev/shm");

@@ -117,7 +117,7 @@ class Rendezvous {
   /// Leaves a note for the others that this rank has given the group up, for groups whose transport
   /// does not report it.
   void give_up(const std::string& group, const std::string& reason) noexcept;
-  /// Says whether a member's process is known to have ended, or one has given the group up. Asks
+  /// Returns whether a member's process is known to have ended, or one has given the group up. Asks
   /// the store; any thread.
   bool any_lost(const std::vector<int>& members, const std::string& group);
 

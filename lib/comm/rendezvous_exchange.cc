@@ -37,7 +37,7 @@ class SignsOfLife {
     Last& last = last_.try_emplace(rank, Last{{}, Clock::now()}).first->second;
     if (beat && beat != last.beat) last = {beat, Clock::now()};
   }
-  /// Says whether each of them has shown one within `limit`.
+  /// Returns whether each of them has shown one within `limit`.
   bool all_within(const std::vector<int>& ranks, Milliseconds limit) const {
     return std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
       const auto found = last_.find(rank);
@@ -147,7 +147,7 @@ Rendezvous::Impl::Absence Rendezvous::Impl::absent_for_others(const TextExchange
   return absence;
 }
 
-/// Says whether this rank logs the wait: the first one of those that wait does.
+/// Returns whether this rank logs the wait: the first one of those that wait does.
 bool Rendezvous::Impl::reports_wait(const TextExchange& exchange, const Absence& absence) const {
   if (absence.ranks.empty()) return false;
   return std::ranges::all_of(exchange.members, [&](int member) {

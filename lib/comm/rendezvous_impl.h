@@ -55,7 +55,7 @@ struct Rendezvous::Impl {
   void show_state();
   std::optional<std::vector<uint8_t>> last_heartbeat(int rank);
   /// Records whether a rank gave no sign of life at the last look.
-  void note_silent(int rank, bool is_silent);
+  void record_silence(int rank, bool is_silent);
   bool is_silent(int rank);
   std::vector<std::string> keys_of_leaving(bool of_ended);
   std::optional<RankState> shown_here(int rank) const;

@@ -110,7 +110,7 @@ std::optional<std::vector<uint8_t>> Rendezvous::Impl::last_heartbeat(int rank) {
   }
 }
 
-void Rendezvous::Impl::note_silent(int rank, bool is_silent) {
+void Rendezvous::Impl::record_silence(int rank, bool is_silent) {
   const std::lock_guard lock(silent_mutex);
   if (is_silent)
     silent_ranks.insert(rank);
@@ -204,7 +204,7 @@ std::vector<PeerView> Rendezvous::view(const std::vector<int>& members, const st
     const bool elsewhere = view.process == ProcessState::kUnknown;
     view.silent = elsewhere && (!now || now == before[i]);
     view.heard = !elsewhere || (now && !now->empty());
-    impl_->note_silent(members[i], view.silent);
+    impl_->record_silence(members[i], view.silent);
     view.record = ProgressBoard::find(view.state, group);
     views.push_back(std::move(view));
   }

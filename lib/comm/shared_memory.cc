@@ -46,8 +46,8 @@ Registry& registry() {
   return instance;
 }
 
-/// Says what helps if memory cannot be made or mapped; `otherwise` where the cause is not a limit
-/// of this process or machine.
+/// Returns what helps if memory cannot be made or mapped; `otherwise` where the cause is not a
+/// limit of this process or machine.
 std::string remedy_of(int error, const char* otherwise) {
   if (error == ENOMEM) return less_memory_remedy();
   if (error == EMFILE || error == ENFILE) return kMoreFiles;
@@ -81,7 +81,7 @@ std::byte* map_shared(int fd, int64_t bytes) {
   return base == MAP_FAILED ? nullptr : static_cast<std::byte*>(base);
 }
 
-/// Says whether all of a huge page's memory is there: collapsing it then takes no more.
+/// Returns whether all of a huge page's memory is there: collapsing it then takes no more.
 bool is_filled(std::byte* page) {
   std::array<unsigned char, kHugePage / kPage> present{};
   if (::mincore(page, kHugePage, present.data()) != 0) return false;

@@ -143,7 +143,7 @@ class ShmCommunicator final : public Communicator {
   bool has_room(const CollectiveRecord& record);
   void publish(const Collective& work);
   CommBuffer spare_buffer(int64_t bytes);
-  void give_back_copies(PeerSends& outgoing, int64_t sequence);
+  void return_copies(PeerSends& outgoing, int64_t sequence);
   void finish_send(const Collective& work);
   void receive_now(const Collective& work);
 
@@ -589,7 +589,7 @@ CommBuffer ShmCommunicator::spare_buffer(int64_t bytes) {
   return allocate_shared(static_cast<int64_t>(std::bit_ceil(size)));
 }
 
-void ShmCommunicator::give_back_copies(PeerSends& outgoing, int64_t sequence) {
+void ShmCommunicator::return_copies(PeerSends& outgoing, int64_t sequence) {
   std::erase_if(outgoing.copies, [&](auto& sent) {
     if (sent.first != sequence) return false;
     const int64_t bytes = sent.second.bytes();
@@ -624,7 +624,7 @@ void ShmCommunicator::finish_send(const Collective& work) {
     publish_deferred();
   }
   await(taken, static_cast<uint32_t>(sequence), peer);
-  give_back_copies(outgoing, sequence);
+  return_copies(outgoing, sequence);
 }
 
 void ShmCommunicator::receive_now(const Collective& work) {

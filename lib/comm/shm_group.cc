@@ -83,7 +83,7 @@ bool ShmGroup::lost(int peer) const {
   return process_state(rendezvous_.identity(global), self) == ProcessState::kGone;
 }
 
-/// Says whether any member is lost: a meeting needs everyone, not only the rank we wait for.
+/// Returns whether any member is lost: a meeting needs everyone, not only the rank we wait for.
 bool ShmGroup::someone_lost() const {
   for (int peer = 0; peer < size(); ++peer) {
     if (peer != rank_ && lost(peer)) return true;

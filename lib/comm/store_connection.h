@@ -48,7 +48,7 @@ struct StoreConnection {
     if (!result) throw StoreSilent();
     return std::move(*result);
   }
-  /// Says whether the last answer is still missing.
+  /// Returns whether the last answer is still missing.
   bool is_stuck() { return prompt && silent && worker.is_stuck(kStuckTimeout); }
   void set(const std::string& key, std::vector<uint8_t> value,
            std::chrono::milliseconds limit = kControlTimeout) {

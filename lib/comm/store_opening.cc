@@ -224,7 +224,7 @@ Stores find_store(const RendezvousOptions& options, OpeningReason& reason) {
 Stores join_agent_store(const RendezvousOptions& options, OpeningReason& reason) {
   warn_of_no_way(options);
   const StorePtr main = agent_store(options);
-  reason.set("not all ranks of this start have come into torchrun's store");
+  reason.set("not all ranks of this start have registered in torchrun's store");
   StoreWorker worker;
   const auto agree = [main, options] {
     try {

@@ -177,7 +177,7 @@ struct StoreServer::Loop {
   Outgoing values_of(const std::vector<std::string>& keys) const;
   bool send_next(Peer& peer);
   void update_peer(Peer& peer);
-  void note_stored();
+  void record_stored();
   bool store(const std::string& key, std::string_view value);
   Outgoing add(const StoreRequest& request);
   void check_waiting();
@@ -378,7 +378,7 @@ void StoreServer::Loop::update_peer(Peer& peer) {
   owner.most_bytes_ = std::max(owner.most_bytes_.load(), held_bytes);
 }
 
-void StoreServer::Loop::note_stored() {
+void StoreServer::Loop::record_stored() {
   owner.keys_ = static_cast<int64_t>(values.size());
   owner.stored_bytes_ = static_cast<int64_t>(stored_bytes);
   owner.most_bytes_ = std::max(owner.most_bytes_.load(), held_bytes);
@@ -506,7 +506,7 @@ bool StoreServer::Loop::store(const std::string& key, std::string_view value) {
   stored_bytes = after;
   values[key] = value_of(key, value, held_bytes);
   if (waiting.contains(key)) arrived.push_back(key);
-  note_stored();
+  record_stored();
   return true;
 }
 
@@ -570,7 +570,7 @@ Outgoing StoreServer::Loop::run(const StoreRequest& request) {
       if (known == values.end()) return answer(StoreAnswer::kNo);
       stored_bytes -= known->first.size() + known->second->size();
       values.erase(known);
-      note_stored();
+      record_stored();
       return answer(StoreAnswer::kDone);
     }
     case StoreOperation::kCount:

@@ -38,7 +38,7 @@ class StoreWorker {
   StoreWorker(const StoreWorker&) = delete;
   StoreWorker& operator=(const StoreWorker&) = delete;
 
-  /// Says whether an operation that was given up on still waits, even after another `limit`.
+  /// Returns whether an operation that was given up on still waits, even after another `limit`.
   bool is_stuck(std::chrono::milliseconds limit) { return !late_->none_within(limit); }
 
   /// Returns or throws the result of `operation`; nothing when it does not end within `limit`. It

@@ -111,7 +111,7 @@ int64_t degree_of(const ConfigNode* node) {
              : std::max<int64_t>(1, node->integer);
 }
 
-// Says whether a value is set: Accelerate writes "none" and "None" for one that is not.
+// Returns whether a value is set: Accelerate writes "none" and "None" for one that is not.
 bool is_set(const ConfigNode& value) {
   return value.kind != ConfigNodeKind::kNull && value.text != "none" && value.text != "None";
 }
@@ -318,9 +318,10 @@ class Translator {
   void refuse() {
     const ConfigNode* type = root_.find("distributed_type");
     if (type_ == "FSDP")
-      problems_.error(type->at,
-                      "distributed_type FSDP: an fsdp_config is not read; ZeRO does its work here",
-                      cat("write what it stands for: ", fsdp_as_zero()));
+      problems_.error(
+          type->at,
+          "distributed_type FSDP: an fsdp_config is not read; ftrun shards with ZeRO instead",
+          cat("write what it stands for: ", fsdp_as_zero()));
     else if (type_ == "MEGATRON_LM" && !text_of_megatron().empty())
       problems_.error(type->at, "distributed_type MEGATRON_LM: a megatron_lm_config is not read",
                       cat("write what it stands for: ", text_of_megatron()));

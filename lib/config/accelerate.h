@@ -6,7 +6,7 @@
 
 namespace ftrun {
 
-/// Says whether Hugging Face Accelerate's launcher reads such a file (`accelerate launch
+/// Returns whether Hugging Face Accelerate's launcher reads such a file (`accelerate launch
 /// --config_file`).
 bool is_accelerate(const ConfigNode& root);
 

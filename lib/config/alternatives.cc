@@ -60,7 +60,7 @@ void replace(const KeyPair& pair, bool second_is_later, ConfigNode& base, const 
   if (!has_written_value(now) || !has_written_value(before) || over.at_path(earlier) != nullptr)
     return;
   if (!excludes(pair, second_is_later ? *before : *now, second_is_later ? *now : *before)) return;
-  problems.notice(now->at, cat(later, " ", value_text(*now), " takes the place of ", earlier, " ",
+  problems.notice(now->at, cat(later, " ", value_text(*now), " replaces ", earlier, " ",
                                value_text(*before), " (", to_text(before->at), ")"));
   base.erase_path(earlier);
 }

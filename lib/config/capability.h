@@ -13,7 +13,7 @@ std::vector<NotYet> missing_capabilities(const Config& config);
 /// Lists features that the config requests on GPUs and that have run on emulated GPUs only, as
 /// texts of a notice.
 std::vector<std::string> only_emulated_on_gpus(const Config& config);
-/// Says whether a key requests such a feature.
+/// Returns whether a key requests such a feature.
 bool only_emulated_on_gpus(const std::string& path);
 
 /// Finds where the request of a key is written: a degree of `parallel` may have been set by another

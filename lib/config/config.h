@@ -1,12 +1,10 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "axes/pipeline/names.h"
@@ -30,7 +28,7 @@ namespace ftrun {
 enum class PaddingRowGradient { kTrained, kTransformers };
 template <>
 struct EnumNames<PaddingRowGradient> {
-  static constexpr std::array<std::string_view, 2> kNames{"trained", "transformers"};
+  static constexpr auto kNames = enum_names<PaddingRowGradient>({"trained", "transformers"});
 };
 
 struct ModelSection {
@@ -45,7 +43,7 @@ struct ModelSection {
 enum class TokenDtype { kAuto, kUint16, kUint32 };
 template <>
 struct EnumNames<TokenDtype> {
-  static constexpr std::array<std::string_view, 3> kNames{"auto", "uint16", "uint32"};
+  static constexpr auto kNames = enum_names<TokenDtype>({"auto", "uint16", "uint32"});
 };
 
 /// DataConfig is the section data.
@@ -123,14 +121,14 @@ struct TraceConfig {
   bool operator==(const TraceConfig&) const = default;
 };
 
-/// Says whether a step is traced.
+/// Returns whether a step is traced.
 bool is_traced(const TraceConfig& trace, int64_t step);
 
 /// DecayExempt lists the parameters that have no weight decay.
 enum class DecayExempt { kNone, kNormsAndBiases };
 template <>
 struct EnumNames<DecayExempt> {
-  static constexpr std::array<std::string_view, 2> kNames{"none", "norms_and_biases"};
+  static constexpr auto kNames = enum_names<DecayExempt>({"none", "norms_and_biases"});
 };
 
 /// TrainConfig is the section train.
@@ -166,7 +164,7 @@ struct TrainConfig {
 enum class AdapterType { kNone, kLora };
 template <>
 struct EnumNames<AdapterType> {
-  static constexpr std::array<std::string_view, 2> kNames{"none", "lora"};
+  static constexpr auto kNames = enum_names<AdapterType>({"none", "lora"});
 };
 
 /// AdapterConfig is the section adapter: PEFT's LoraConfig, with its names and defaults.
@@ -200,7 +198,7 @@ struct AdapterConfig {
 enum class QuantizationType { kNone, kNf4, kInt8 };
 template <>
 struct EnumNames<QuantizationType> {
-  static constexpr std::array<std::string_view, 3> kNames{"none", "nf4", "int8"};
+  static constexpr auto kNames = enum_names<QuantizationType>({"none", "nf4", "int8"});
 };
 
 /// QuantizationConfig is the section quantization: how the frozen weight matrices of the blocks are
@@ -223,7 +221,7 @@ struct ParallelConfig {
   bool sequence = true;
   /// The number of pipeline stages, whichever of its names the config uses.
   int64_t pipeline = 1;
-  PipelineSchedule schedule = PipelineSchedule::k1F1B;
+  PipelineSchedule schedule = kDefaultSchedule;
   /// The number of parts of the model that each stage has; 0 only before the config is resolved.
   int64_t virtual_stages = 0;
   /// The number of blocks of each part, in order; empty = cut by pipeline.partition.
@@ -253,19 +251,19 @@ struct PartitionConfig {
 enum class TagValidation { kWarn, kIgnore, kFail };
 template <>
 struct EnumNames<TagValidation> {
-  static constexpr std::array<std::string_view, 3> kNames{"Warn", "Ignore", "Fail"};
+  static constexpr auto kNames = enum_names<TagValidation>({"Warn", "Ignore", "Fail"});
 };
 
 enum class IfBusy { kWait, kSkip };
 template <>
 struct EnumNames<IfBusy> {
-  static constexpr std::array<std::string_view, 2> kNames{"wait", "skip"};
+  static constexpr auto kNames = enum_names<IfBusy>({"wait", "skip"});
 };
 
 enum class BestMode { kMin, kMax };
 template <>
 struct EnumNames<BestMode> {
-  static constexpr std::array<std::string_view, 2> kNames{"min", "max"};
+  static constexpr auto kNames = enum_names<BestMode>({"min", "max"});
 };
 
 /// KeepBestConfig is the section checkpoint.keep_best.
@@ -297,7 +295,7 @@ struct CheckpointConfig {
 enum class BackendChoice { kAuto, kGloo, kNccl };
 template <>
 struct EnumNames<BackendChoice> {
-  static constexpr std::array<std::string_view, 3> kNames{"auto", "gloo", "nccl"};
+  static constexpr auto kNames = enum_names<BackendChoice>({"auto", "gloo", "nccl"});
 };
 
 /// CommConfig is the section comm.
@@ -313,13 +311,13 @@ struct CommConfig {
 enum class ExportDtype { kAuto, kFp32, kFp16, kBf16 };
 template <>
 struct EnumNames<ExportDtype> {
-  static constexpr std::array<std::string_view, 4> kNames{"auto", "fp32", "fp16", "bf16"};
+  static constexpr auto kNames = enum_names<ExportDtype>({"auto", "fp32", "fp16", "bf16"});
 };
 
 enum class ExportWhich { kLast, kBest };
 template <>
 struct EnumNames<ExportWhich> {
-  static constexpr std::array<std::string_view, 2> kNames{"last", "best"};
+  static constexpr auto kNames = enum_names<ExportWhich>({"last", "best"});
 };
 
 /// ExportConfig is the section export.
@@ -344,14 +342,14 @@ struct RecomputeConfig {
 enum class DeviceKind { kCpu, kCuda };
 template <>
 struct EnumNames<DeviceKind> {
-  static constexpr std::array<std::string_view, 2> kNames{"cpu", "cuda"};
+  static constexpr auto kNames = enum_names<DeviceKind>({"cpu", "cuda"});
 };
 
 /// ProductChoice names the library that multiplies matrices on processors.
 enum class ProductChoice { kAuto, kMkl, kOneDnn, kOpenBlas };
 template <>
 struct EnumNames<ProductChoice> {
-  static constexpr std::array<std::string_view, 4> kNames{"auto", "mkl", "onednn", "openblas"};
+  static constexpr auto kNames = enum_names<ProductChoice>({"auto", "mkl", "onednn", "openblas"});
 };
 
 /// AttentionChoice says which kernels compute attention on GPUs, or which units of a processor do.
@@ -360,7 +358,7 @@ struct EnumNames<ProductChoice> {
 enum class AttentionChoice { kAuto, kOwn, kCudnn, kAmx };
 template <>
 struct EnumNames<AttentionChoice> {
-  static constexpr std::array<std::string_view, 4> kNames{"auto", "own", "cudnn", "amx"};
+  static constexpr auto kNames = enum_names<AttentionChoice>({"auto", "own", "cudnn", "amx"});
 };
 
 /// KernelsConfig is the section kernels.
@@ -390,7 +388,7 @@ struct Origins {
   /// A source could not be read, so a missing key says nothing.
   bool partial = false;
   const Origin* find(const std::string& path) const;
-  /// Says whether the key was written, and not as "auto".
+  /// Returns whether the key was written, and not as "auto".
   bool is_written(const std::string& path) const;
   bool is_auto(const std::string& path) const;
   Position position(const std::string& path) const;

@@ -32,7 +32,7 @@ struct ConfigNode {
   std::vector<ConfigEntry> entries;  // kMap, in the order written
 
   bool is_map() const { return kind == ConfigNodeKind::kMap; }
-  /// Says whether the value is left open: null or "auto".
+  /// Returns whether the value is left open: null or "auto".
   bool is_open() const {
     return kind == ConfigNodeKind::kNull || (kind == ConfigNodeKind::kText && text == "auto");
   }

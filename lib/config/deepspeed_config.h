@@ -1,14 +1,13 @@
 #pragma once
 
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <numbers>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/enum_names.h"
+#include "config/scheduler_types.h"
 #include "optimizers/optimizer_config.h"
 
 namespace ftrun {
@@ -19,7 +18,7 @@ namespace ftrun {
 enum class OffloadDevice { kNone, kCpu, kNvme };
 template <>
 struct EnumNames<OffloadDevice> {
-  static constexpr std::array<std::string_view, 3> kNames{"none", "cpu", "nvme"};
+  static constexpr auto kNames = enum_names<OffloadDevice>({"none", "cpu", "nvme"});
 };
 
 /// OffloadParamConfig is the section zero_optimization.offload_param.
@@ -129,7 +128,7 @@ struct Bf16Config {
 enum class ConfigDtype { kModel, kFp32, kFp16, kBf16 };
 template <>
 struct EnumNames<ConfigDtype> {
-  static constexpr std::array<std::string_view, 4> kNames{"model", "fp32", "fp16", "bf16"};
+  static constexpr auto kNames = enum_names<ConfigDtype>({"model", "fp32", "fp16", "bf16"});
 };
 
 /// DataTypesConfig is the section data_types.
@@ -142,7 +141,7 @@ struct DataTypesConfig {
 enum class AllreduceOp { kMean, kSum };
 template <>
 struct EnumNames<AllreduceOp> {
-  static constexpr std::array<std::string_view, 2> kNames{"mean", "sum"};
+  static constexpr auto kNames = enum_names<AllreduceOp>({"mean", "sum"});
 };
 
 /// ReductionConfig says how gradients of the data-parallel ranks are summed (top-level keys).
@@ -154,53 +153,16 @@ struct ReductionConfig {
   bool operator==(const ReductionConfig&) const = default;
 };
 
-enum class SchedulerType {
-  // The types of transformers: a linear warm-up from 0 (kWarmupStableDecay: of a chosen shape, from
-  // its lowest rate).
-  kConstant,
-  kLinear,
-  kCosine,
-  kCosineWithRestarts,
-  kPolynomial,
-  kInverseSqrt,
-  kCosineWithMinLr,
-  kWarmupStableDecay,
-  // The types of DeepSpeed.
-  kWarmupLR,
-  kWarmupDecayLR,
-  kWarmupCosineLR,
-  kOneCycle,
-  kLRRangeTest,
-  kTorch,  // a class of torch.optim.lr_scheduler: not offered here
-};
-template <>
-struct EnumNames<SchedulerType> {
-  static constexpr std::array<std::string_view, 14> kNames{"constant",
-                                                           "linear",
-                                                           "cosine",
-                                                           "cosine_with_restarts",
-                                                           "polynomial",
-                                                           "inverse_sqrt",
-                                                           "cosine_with_min_lr",
-                                                           "warmup_stable_decay",
-                                                           "WarmupLR",
-                                                           "WarmupDecayLR",
-                                                           "WarmupCosineLR",
-                                                           "OneCycle",
-                                                           "LRRangeTest",
-                                                           "torch.optim.lr_scheduler"};
-};
-
 enum class WarmupShape { kLog, kLinear, kCosine, kOneMinusSqrt };
 template <>
 struct EnumNames<WarmupShape> {
-  static constexpr std::array<std::string_view, 4> kNames{"log", "linear", "cosine", "1-sqrt"};
+  static constexpr auto kNames = enum_names<WarmupShape>({"log", "linear", "cosine", "1-sqrt"});
 };
 
 enum class DecayShape { kCosine, kLinear, kOneMinusSqrt };
 template <>
 struct EnumNames<DecayShape> {
-  static constexpr std::array<std::string_view, 3> kNames{"cosine", "linear", "1-sqrt"};
+  static constexpr auto kNames = enum_names<DecayShape>({"cosine", "linear", "1-sqrt"});
 };
 
 /// SchedulerConfig is the section scheduler. Steps are optimizer steps. Values that a type does not
@@ -210,7 +172,7 @@ struct SchedulerConfig {
   double warmup_min_lr = 0.0;
   /// Resolved: the optimizer's lr (WarmupLR) or 0.001 (WarmupDecayLR) if the config is silent.
   double warmup_max_lr = 0.001;
-  /// Resolved: 1000 for DeepSpeed's types, 0 for ftrun's own, if the config is silent.
+  /// Resolved: 1000 for DeepSpeed's types, 0 for transformers', if the config is silent.
   int64_t warmup_num_steps = 0;
   /// Resolved: linear for warmup_stable_decay, log for DeepSpeed's, if the config is silent.
   WarmupShape warmup_type = WarmupShape::kLog;

@@ -56,7 +56,7 @@ void expand_peft_file(ConfigNode& adapter, Problems& problems) {
   for (const std::string_view key : kOfPeft) adapter.erase(key);
   for (const std::string_view key : kOfOurs)
     if (const ConfigEntry* entry = adapter.entry(key); entry != nullptr) {
-      problems.error(entry->at, cat("adapter.", key, ": no key of a file of PEFT"),
+      problems.error(entry->at, cat("adapter.", key, ": not a key of PEFT's files"),
                      "remove it from the file");
       adapter.erase(key);
     }
@@ -141,7 +141,7 @@ void split_pattern(ConfigNode& adapter, const std::string& key, const std::strin
   adapter.entries.push_back({numbers, at, std::move(values), key});
 }
 
-/// Says whether a list names only matrices that are never quantized here.
+/// Returns whether a list names only matrices that are never quantized here.
 bool names_unquantized(const ConfigNode& modules) {
   const auto is_unquantized = [](const ConfigNode& module) {
     return module.kind == ConfigNodeKind::kText &&

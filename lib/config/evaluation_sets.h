@@ -23,7 +23,7 @@ std::vector<EvaluationSet> evaluation_sets(const DataConfig& data);
 enum class MetricKind { kLoss, kPerplexity, kAccuracy };
 template <>
 struct EnumNames<MetricKind> {
-  static constexpr std::array<std::string_view, 3> kNames{"loss", "perplexity", "accuracy"};
+  static constexpr auto kNames = enum_names<MetricKind>({"loss", "perplexity", "accuracy"});
 };
 
 /// EvaluationMetric is a set and the metric that is measured on it: "validation.loss".
@@ -37,7 +37,7 @@ std::optional<EvaluationMetric> evaluation_metric(const DataConfig& data, std::s
 /// Lists the names of all metrics: "validation.loss", "validation.perplexity", ...
 std::vector<std::string> metric_names(const DataConfig& data);
 
-/// Says whether a larger value of the metric is better.
+/// Returns whether a larger value of the metric is better.
 bool more_is_better(const EvaluationMetric& metric);
 
 }  // namespace ftrun

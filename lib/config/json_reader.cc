@@ -233,7 +233,7 @@ class JsonReader {
     for (int i = 0; i < 4; ++i) {
       const char c = peek();
       if (std::isxdigit(static_cast<unsigned char>(c)) == 0)
-        stop_at(at, "\\u wants four hexadecimal digits");
+        stop_at(at, "\\u expects four hexadecimal digits");
       const int digit = c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10;
       value = value * 16 + static_cast<uint32_t>(digit);
       advance();

@@ -23,7 +23,7 @@
 namespace ftrun {
 namespace {
 
-// Says whether a file is JSON: by name, else by the first character that is not blank or in a
+// Returns whether a file is JSON: by name, else by the first character that is not blank or in a
 // comment: JSON opens with a brace.
 bool looks_like_json(const std::string& name, const std::string& text) {
   const auto ends = [&](const char* extension) { return name.ends_with(extension); };
@@ -51,13 +51,13 @@ std::optional<std::string> read_source(const std::string& file, Problems& proble
   return std::nullopt;
 }
 
-/// Says whether an override gives more than one value, or was meant to.
+/// Returns whether an override gives more than one value, or was meant to.
 bool is_section(const std::string& text) {
   return text.find_first_of("{[\n") != std::string::npos || text.find(": ") != std::string::npos;
 }
 
-/// Says whether a value with the form of a list, a map or a quoted text is an existing path, or a
-/// path in an existing folder ("[v2] run/out").
+/// Returns whether a value with the form of a list, a map or a quoted text is an existing path, or
+/// a path in an existing folder ("[v2] run/out").
 bool is_path_there(const std::string& text) {
   if (text.empty() || std::string_view("[{\"'").find(text[0]) == std::string_view::npos)
     return false;

@@ -111,7 +111,9 @@ RankCount count_ranks(const WrittenConfig& c, std::optional<int64_t> launcher_wo
     return from_batch(c, mesh, inner);
   mesh.data = 1;
   if (inner > 1) return {inner, "the mesh: " + mesh_text(mesh), {}};
-  return {1, "one rank: neither launcher, --nproc, parallel.data nor all batch sizes say more", {}};
+  return {1,
+          "one rank: no launcher, --nproc or parallel.data, and not all batch sizes, give a number",
+          {}};
 }
 
 }  // namespace ftrun

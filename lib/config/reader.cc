@@ -13,8 +13,8 @@
 namespace ftrun {
 namespace {
 
-// Says whether a name is a class of torch.optim or its lr_scheduler that DeepSpeed would build by
-// name.
+// Returns whether a name is a class of torch.optim or its lr_scheduler that DeepSpeed would build
+// by name.
 bool torch_class(const std::string& path, const std::string& name) {
   static const std::vector<std::string> kSchedulers{"ChainedScheduler",
                                                     "ConstantLR",
@@ -43,7 +43,7 @@ bool applies(const Field& field, std::string_view type) {
          std::find(field.types.begin(), field.types.end(), type) != field.types.end();
 }
 
-// Says whether a free-form section is on: its own `enabled`, else any inside it.
+// Returns whether a free-form section is on: its own `enabled`, else any inside it.
 bool switched_on(const ConfigNode& node) {
   const ConfigNode* enabled = node.find("enabled");
   if (enabled != nullptr) return enabled->boolean || enabled->text == "true";

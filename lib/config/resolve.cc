@@ -57,10 +57,10 @@ void resolve_train(Resolving& r) {
   }
   if (!r.context.for_training || r.config.origins.partial) return;
   if (r.config.model.path.empty())
-    r.error("model", "model.path is missing: which model to train",
+    r.error("model", "model.path is missing: it names the model to train",
             "name a Hugging Face folder, for example --set model.path=models/SmolLM2-135M");
   if (r.config.data.train.empty() && !r.context.plans_only)
-    r.error("data", "data.train is missing: what to train on",
+    r.error("data", "data.train is missing: it names the data to train on",
             "name a tokenised file, for example --set data.train=data/train.bin");
 }
 
@@ -119,7 +119,7 @@ void resolve_device(Resolving& r) {
   };
   if (r.config.comm.backend == BackendChoice::kGloo)
     return stay("comm.backend gloo is not supported there",
-                "leave that out to train on GPUs, or write device: cpu");
+                "remove it to train on GPUs, or write device: cpu");
   if (r.context.local_ranks > r.context.gpus)
     return stay(cat("it has ", r.context.local_ranks, " ranks, and each needs a GPU of its own"),
                 "start one rank a GPU, or write device: cpu");

@@ -94,7 +94,7 @@ void compare_with_deepspeed(Resolving& r, const BatchSizes& given, const BatchSi
 std::string contradiction_remedy(const Resolving& r, const BatchSizes& given, int64_t value) {
   const BatchSizes all = counting_all_ranks(r, given);
   if (!is_autotp(r) || product(all) != all.total)
-    return "leave one of the three out: it follows from the other two";
+    return "remove one of the three: it follows from the other two";
   return cat("write train_batch_size ", value, ", or remove it: ", deepspeed_counts(r, all), " (",
              all_ranks_product(all), " = ", all.total,
              "), and those of a tensor group share their sequences");
@@ -112,7 +112,7 @@ bool check(Resolving& r, const BatchSizes& given, const BatchSizes& b) {
   }
   if (b.micro == 0)
     return refuse(cat("train_batch_size ", b.total, " < accumulation ", b.steps,
-                      " × data-parallel ", b.ranks, ": not one sequence a rank"),
+                      " × data-parallel ", b.ranks, ": less than one sequence for each rank"),
                   nearest_multiples(b.total, times(b.steps, b.ranks)));
   if (b.steps == 0)
     return refuse(cat("train_batch_size ", b.total, " < micro ", b.micro, " × data-parallel ",

@@ -190,7 +190,7 @@ void check_nvme(Resolving& r) {
         z.offload_optimizer.nvme_path);
 }
 
-// Says whether activation_checkpointing holds more than the defaults that an effective config
+// Returns whether activation_checkpointing holds more than the defaults that an effective config
 // writes.
 bool configures_recompute(const Config& config) {
   if (config.activation_checkpointing.cpu_checkpointing) return true;
@@ -207,7 +207,7 @@ void check_recompute(Resolving& r) {
   if (off && recompute.every > 1 && origins.find("recompute.policy") == nullptr)
     r.error("recompute.every",
             cat("recompute.every ", recompute.every,
-                " says which layers, and not what: recompute.policy is missing"),
+                " selects layers, but recompute.policy is missing"),
             "write recompute.policy: full or selective");
   else if (off && recompute.every > 1)
     r.notice("recompute.every",
@@ -222,10 +222,10 @@ void check_recompute(Resolving& r) {
 void check_backend(Resolving& r) {
   if (r.config.comm.backend == BackendChoice::kNccl && r.config.device != DeviceKind::kCuda)
     r.error("comm.backend", "comm.backend nccl is for GPUs, and the ranks compute on CPUs",
-            "remove it: auto takes shared memory within a machine and gloo between machines");
+            "remove it: auto uses shared memory within a machine and gloo between machines");
   if (r.config.comm.backend == BackendChoice::kGloo && r.config.device == DeviceKind::kCuda)
     r.error("comm.backend", "comm.backend gloo moves main memory, and the ranks compute on GPUs",
-            "remove it: auto takes nccl between GPUs");
+            "remove it: auto uses nccl between GPUs");
 }
 
 void check_elastic(Resolving& r) {

@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-/// Says whether a name is valid for a set: it appears in file names, in tables and before a dot.
+/// Returns whether a name is valid for a set: it appears in file names, in tables and before a dot.
 bool is_set_name(std::string_view name) {
   constexpr std::string_view kAllowed =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";

@@ -21,7 +21,7 @@ struct Resolving {
 
   bool is_written(const std::string& path) const { return config.origins.is_written(path); }
   bool is_auto(const std::string& path) const { return config.origins.is_auto(path); }
-  /// Says whether resolve() has to decide a key, because it is "auto" or no source sets it.
+  /// Returns whether resolve() has to decide a key, because it is "auto" or no source sets it.
   bool is_open(const std::string& path) const { return config.left_auto.contains(path); }
   void error(const std::string& path, std::string message, std::string remedy = "");
   void notice(const std::string& path, std::string message, std::string remedy = "");

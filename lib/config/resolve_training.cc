@@ -98,46 +98,33 @@ void resolve_optimizer(Resolving& r) {
 
 namespace {
 
-bool own_type(SchedulerType type) {
-  return type < SchedulerType::kWarmupLR;
-}
-
-bool warms_up(SchedulerType type) {
-  return own_type(type) || type == SchedulerType::kWarmupLR ||
-         type == SchedulerType::kWarmupDecayLR || type == SchedulerType::kWarmupCosineLR;
-}
-
-/// Returns the type of the same curve that may begin at the full learning rate. DeepSpeed's types
-/// begin at the lowest: with a warm-up of 1 step their first two steps have that rate.
-SchedulerType without_warmup(SchedulerType type) {
-  return type == SchedulerType::kWarmupLR        ? SchedulerType::kConstant
-         : type == SchedulerType::kWarmupDecayLR ? SchedulerType::kLinear
-                                                 : SchedulerType::kCosine;
-}
-
+/// Decides the steps of the warm-up. DeepSpeed's types need one: they begin at the lowest rate, and
+/// with a warm-up of 1 step their first two steps have that rate.
 void resolve_warmup(Resolving& r) {
   SchedulerConfig& s = r.config.scheduler;
   TrainConfig& train = r.config.train;
   const std::string path = "scheduler.params.warmup_num_steps";
+  const bool needs_warmup = !is_of_transformers(s.type);
+  const int64_t least = needs_warmup ? 1 : 0;
   match(r, path, static_cast<double>(s.warmup_num_steps), "train.warmup_steps",
         static_cast<double>(train.warmup_steps));
   if (r.is_auto(path)) {
-    s.warmup_num_steps = std::max<int64_t>(own_type(s.type) ? 0 : 1, train.warmup_steps);
+    s.warmup_num_steps = std::max(least, train.warmup_steps);
     r.decide(path, std::to_string(s.warmup_num_steps),
              s.warmup_num_steps == train.warmup_steps
                  ? "train.warmup_steps"
                  : cat("the least of a ", name_of(s.type), "; train.warmup_steps is ",
                        train.warmup_steps));
   } else if (!r.is_written(path)) {
-    const int64_t least = own_type(s.type) ? 0 : 1;
-    s.warmup_num_steps = own_type(s.type) || r.is_written("train.warmup_steps")
+    s.warmup_num_steps = !needs_warmup || r.is_written("train.warmup_steps")
                              ? std::max(least, train.warmup_steps)
                              : 1000;
   }
-  if (!own_type(s.type) && s.warmup_num_steps == 0)
-    r.error(path, cat(path, ": expected a whole number of at least 1, found 0"),
-            cat("for no warm-up write scheduler: {type: ", name_of(without_warmup(s.type)), "}; a ",
-                name_of(s.type), " begins with one"));
+  if (needs_warmup && s.warmup_num_steps == 0)
+    r.error(
+        path, cat(path, ": expected a whole number of at least 1, found 0"),
+        cat("for no warm-up write scheduler: {type: ", name_of(traits_of(s.type).without_warmup),
+            "}; a ", name_of(s.type), " begins with one"));
   train.warmup_steps = s.warmup_num_steps;
 }
 
@@ -164,23 +151,41 @@ void resolve_total(Resolving& r) {
            s.total_num_steps != 0 ? "the run's steps" : "known when the data is counted");
 }
 
-/// Returns the learning rate that a schedule keeps after its last step.
+/// Returns the learning rate that a schedule with a total keeps after its last step.
 double last_rate(const Config& c) {
   const SchedulerConfig& s = c.scheduler;
   const double lr = c.optimizer.lr;
-  if (s.type == SchedulerType::kWarmupCosineLR) return lr * s.cos_min_ratio;
-  if (s.type == SchedulerType::kCosineWithRestarts) return 0;
-  if (s.type == SchedulerType::kPolynomial) return s.lr_end;
-  if (s.type == SchedulerType::kWarmupStableDecay) return lr * s.min_lr_ratio;
-  if (s.type == SchedulerType::kCosineWithMinLr) {
-    const double lowest = lowest_cosine_rate(s, lr);
-    return lowest + (lr - lowest) * cosine_left(s.num_cycles, 1.0);
+  switch (s.type) {
+    case SchedulerType::kLinear:
+    case SchedulerType::kCosine:
+      return s.min_lr;
+    case SchedulerType::kCosineWithRestarts:
+      return 0;
+    case SchedulerType::kPolynomial:
+      return s.lr_end;
+    case SchedulerType::kCosineWithMinLr: {
+      const double lowest = lowest_cosine_rate(s, lr);
+      return lowest + (lr - lowest) * cosine_left(s.num_cycles, 1.0);
+    }
+    case SchedulerType::kWarmupStableDecay:
+      return lr * s.min_lr_ratio;
+    case SchedulerType::kWarmupDecayLR:
+      return s.warmup_min_lr;
+    case SchedulerType::kWarmupCosineLR:
+      return lr * s.cos_min_ratio;
+    case SchedulerType::kConstant:
+    case SchedulerType::kInverseSqrt:
+    case SchedulerType::kWarmupLR:
+    case SchedulerType::kOneCycle:
+    case SchedulerType::kLRRangeTest:
+    case SchedulerType::kTorch:
+      break;
   }
-  return s.type == SchedulerType::kWarmupDecayLR ? s.warmup_min_lr : s.min_lr;
+  bug("this schedule has no last step");
 }
 
 /// Reports a decaying schedule that is shorter than the run: usually both have the same length.
-void note_decay(Resolving& r) {
+void report_decay(Resolving& r) {
   const SchedulerConfig& s = r.config.scheduler;
   const int64_t steps = steps_of_run(r);
   if (s.total_num_steps < steps)
@@ -191,7 +196,7 @@ void note_decay(Resolving& r) {
              "remove total_num_steps for a schedule as long as the run");
 }
 
-void note_rise(Resolving& r) {
+void report_rise(Resolving& r) {
   const SchedulerConfig& s = r.config.scheduler;
   const std::string text = steps_of_run(r) == 0 ? "" : unfinished_rise(s, steps_of_run(r));
   if (text.empty()) return;
@@ -243,6 +248,11 @@ void resolve_stable_decay(Resolving& r) {
     r.error("scheduler",
             "scheduler.params.num_decay_steps is missing: warmup_stable_decay needs it",
             "write the steps of the decay: a tenth of the run's is usual");
+}
+
+/// Decides the last step of warmup_stable_decay: the sum of its parts if all are written.
+void resolve_total_of_parts(Resolving& r) {
+  SchedulerConfig& s = r.config.scheduler;
   if (s.num_stable_steps >= 0) {
     s.total_num_steps = s.warmup_num_steps + s.num_stable_steps + s.num_decay_steps;
   } else {
@@ -253,12 +263,14 @@ void resolve_stable_decay(Resolving& r) {
                   s.num_decay_steps, " > total_num_steps ", s.total_num_steps),
               "make one of them shorter, or the run longer");
   }
-  if (s.total_num_steps != 0) note_decay(r);
 }
 
-/// Resolves the keys that some of transformers' types have in addition to warm-up and total.
-void resolve_own_type(Resolving& r) {
+/// Resolves the keys that some types have in addition to warm-up and total.
+void resolve_keys_of_type(Resolving& r) {
   SchedulerConfig& s = r.config.scheduler;
+  if (s.type == SchedulerType::kWarmupLR || s.type == SchedulerType::kWarmupDecayLR)
+    resolve_rates(r);
+  if (s.type == SchedulerType::kOneCycle) resolve_cycle(r);
   if (s.type == SchedulerType::kCosineWithRestarts && !r.is_written("scheduler.params.num_cycles"))
     s.num_cycles = 1.0;
   if (s.type == SchedulerType::kCosineWithMinLr) resolve_min_lr(r);
@@ -266,10 +278,19 @@ void resolve_own_type(Resolving& r) {
   if (s.type == SchedulerType::kWarmupStableDecay) resolve_stable_decay(r);
 }
 
+/// Decides the last step of a schedule that has one.
+void resolve_end(Resolving& r) {
+  if (r.config.scheduler.type == SchedulerType::kWarmupStableDecay)
+    resolve_total_of_parts(r);
+  else
+    resolve_total(r);
+  if (r.config.scheduler.total_num_steps != 0) report_decay(r);
+}
+
 /// Checks the warm-up's type: DeepSpeed's are logarithmic or linear.
 void check_warmup_type(Resolving& r) {
   const SchedulerConfig& s = r.config.scheduler;
-  if (own_type(s.type) || s.warmup_type == WarmupShape::kLog ||
+  if (is_of_transformers(s.type) || s.warmup_type == WarmupShape::kLog ||
       s.warmup_type == WarmupShape::kLinear)
     return;
   r.error("scheduler.params.warmup_type",
@@ -293,7 +314,7 @@ void resolve_bucket(Resolving& r, const std::string& key, int64_t& value, int64_
 }  // namespace
 
 std::string unfinished_rise(const SchedulerConfig& s, int64_t steps) {
-  if (warms_up(s.type) && s.warmup_num_steps > steps)
+  if (traits_of(s.type).warms_up && s.warmup_num_steps > steps)
     return cat("scheduler: warmup_num_steps ", s.warmup_num_steps, " > the run's ", steps,
                " steps: training ends inside the warm-up");
   if (s.type == SchedulerType::kOneCycle && s.cycle_first_step_size > steps)
@@ -305,23 +326,15 @@ std::string unfinished_rise(const SchedulerConfig& s, int64_t steps) {
 void resolve_scheduler(Resolving& r) {
   SchedulerConfig& s = r.config.scheduler;
   const bool written = r.config.origins.find("scheduler") != nullptr;
-  if (written && !own_type(s.type) && r.config.origins.find("scheduler.params") == nullptr)
+  if (written && !is_of_transformers(s.type) &&
+      r.config.origins.find("scheduler.params") == nullptr)
     r.error("scheduler", cat("scheduler: ", name_of(s.type), " needs a section params"),
             "write params: {} for all defaults");
-  if (warms_up(s.type)) resolve_warmup(r);
-  if (s.type == SchedulerType::kWarmupLR || s.type == SchedulerType::kWarmupDecayLR)
-    resolve_rates(r);
-  if (s.type == SchedulerType::kOneCycle) resolve_cycle(r);
+  if (traits_of(s.type).warms_up) resolve_warmup(r);
+  resolve_keys_of_type(r);
   check_warmup_type(r);
-  resolve_own_type(r);
-  const bool decays =
-      s.type == SchedulerType::kWarmupDecayLR || s.type == SchedulerType::kLinear ||
-      s.type == SchedulerType::kWarmupCosineLR || s.type == SchedulerType::kCosine ||
-      s.type == SchedulerType::kCosineWithRestarts || s.type == SchedulerType::kPolynomial ||
-      s.type == SchedulerType::kCosineWithMinLr;
-  if (decays) resolve_total(r);
-  if (decays) note_decay(r);
-  note_rise(r);
+  if (traits_of(s.type).has_total) resolve_end(r);
+  report_rise(r);
   if (!written)
     r.lines.push_back(cat("default: scheduler = constant after ", s.warmup_num_steps,
                           " steps of warm-up (no scheduler section)"));

@@ -91,7 +91,7 @@ struct Field {
   std::function<FieldValue(const Config&)> load;
 
   std::string path() const { return section.empty() ? name : section + "." + name; }
-  /// Says whether a value is the "auto" that resolve() decides.
+  /// Returns whether a value is the "auto" that resolve() decides.
   bool is_auto(const FieldValue& value) const;
 
   // The functions below set members in the rows of the schema.
@@ -201,8 +201,8 @@ void from_value(T& member, const FieldValue& value) {
 /// decide it again.
 FieldValue effective_value(const Config& config, const Field& field);
 
-/// Says whether a config does not use the field's section at all; the list of keys with an effect
-/// then omits the field.
+/// Returns whether a config does not use the field's section at all; the list of keys with an
+/// effect then omits the field.
 bool is_switched_off(const Config& config, const Field& field);
 
 }  // namespace ftrun

@@ -12,7 +12,7 @@ constexpr auto kHybrid2 =
 void declare_deepspeed_top(Schema& s) {
   auto top = top_level(s, kDs);
   top.key("train_batch_size", &Config::train_batch_size,
-          "Sequences of an optimizer step = micro-batch × accumulation × data-parallel ranks.")
+          "Sequences of an optimizer step: micro-batch × accumulation × data-parallel ranks.")
       .at_least(1)
       .in("sequences")
       .unset_is_zero()
@@ -41,7 +41,7 @@ void declare_deepspeed_top(Schema& s) {
           "Print the time of forward, backward and step.");
   top.key("log_level", &Config::log_level, "debug, info, notice, warning or error.").or_null();
   top.key("sequence_parallel_size", &Config::sequence_parallel_size,
-          "Ranks that share each sequence (Ulysses); parallel.context is ftrun's word.")
+          "Ranks that share each sequence (Ulysses); parallel.context is ftrun's key.")
       .at_least(1)
       .in("ranks");
 
@@ -51,30 +51,32 @@ void declare_deepspeed_top(Schema& s) {
   auto reduce = top_level(s, kDs, reduction);
   reduce
       .key("communication_data_type", &ReductionConfig::communication_data_type,
-           "dtype in which gradients are reduced; model: the one they are accumulated in.")
+           "dtype in which gradients are reduced; model: the dtype in which they are accumulated.")
       .in_any_case()
       .or_null();
   reduce
       .key("gradient_allreduce_op", &ReductionConfig::gradient_allreduce_op,
-           "mean over data-parallel ranks, or sum.")
+           "Reduction over the data-parallel ranks: mean or sum.")
       .in_any_case();
   reduce.key("prescale_gradients", &ReductionConfig::prescale_gradients,
-             "Divide by the number of data-parallel ranks before the reduction instead of after.");
+             "Divide gradients by the number of data-parallel ranks before the reduction instead "
+             "of after it.");
   reduce
       .key("gradient_predivide_factor", &ReductionConfig::gradient_predivide_factor,
-           "Divide by this before the reduction and by data-parallel ranks / this after.")
+           "Divide gradients by this factor before the reduction, and by data-parallel ranks / "
+           "factor after it.")
       .above(0);
   auto data = top_level(
       s, kDs, [](auto& c) -> auto& { return c.data; });
   data.key("dataloader_drop_last", &DataConfig::drop_last,
-           "Leave out rows that do not fill a global batch at the end of an epoch.");
+           "Drop rows that do not fill a global batch at the end of an epoch.");
 
   top.unkept_choice("seq_parallel_communication_data_type", {"fp32", "fp16", "bf16"},
                     "dtype of Ulysses' gradient reduction.")
       .in_any_case()
       .or_null();
   top.unkept<bool>("managed_gradient_accumulation", true,
-                   "Accumulation boundaries set by the caller; false = yes.")
+                   "false: the caller sets the boundaries of accumulation.")
       .reject_if_on();
   top.unkept<bool>("sparse_gradients", false, "Sparse gradients of embeddings.").reject_if_on();
   top.unkept<int64_t>("data_parallel_size", 1, "The mesh of DeepSpeed's AutoSP; use parallel.data.")
@@ -107,15 +109,15 @@ void declare_precision(Schema& s) {
   fp16.key("enabled", &Fp16Config::enabled, "Train in fp16.");
   fp16.key("auto_cast", &Fp16Config::auto_cast, "Cast float inputs to fp16.").notice();
   fp16.key("loss_scale", &Fp16Config::loss_scale,
-           "0 = dynamic, above 0 = static. The loss is divided by the counted tokens of the global "
-           "batch before backward, so that a rank's gradients in memory carry loss_scale / "
-           "data-parallel ranks (loss_scale / gradient_predivide_factor where that is written and "
-           "prescale_gradients is off). DeepSpeed's carry loss_scale until they are averaged: a "
-           "static scale of its files, times the ranks, gives the same gradients in memory. What "
-           "the optimizer gets is the same with both.")
+           "0 = a dynamic scale, above 0 = a static one. ftrun divides the loss by the counted "
+           "tokens of the global batch before backward, so a rank's gradients are scaled by "
+           "loss_scale / data-parallel ranks (by loss_scale / gradient_predivide_factor if that is "
+           "set and prescale_gradients is off). DeepSpeed's gradients are scaled by loss_scale "
+           "until they are averaged; for the same gradients in memory, multiply the static scale "
+           "of its files by the number of ranks. The optimizer gets the same gradients from both.")
       .at_least(0);
   fp16.key("initial_scale_power", &Fp16Config::initial_scale_power,
-           "The dynamic scale starts at 2 to this power.")
+           "The dynamic scale starts at 2 ^ initial_scale_power.")
       .range(0, 1000);
   fp16.key("loss_scale_window", &Fp16Config::loss_scale_window,
            "Steps without overflow before the scale is doubled.")
@@ -124,7 +126,7 @@ void declare_precision(Schema& s) {
       .in("overflows");
   fp16.key("consecutive_hysteresis", &Fp16Config::consecutive_hysteresis,
            "Refill the hysteresis at every step without overflow.");
-  fp16.key("min_loss_scale", &Fp16Config::min_loss_scale, "The dynamic scale goes no lower.");
+  fp16.key("min_loss_scale", &Fp16Config::min_loss_scale, "Least value of the dynamic scale.");
   fp16.unkept<bool>("fp16_master_weights_and_grads", false,
                     "fp16 master weights: fewer bytes, other numbers.")
       .reject_if_on();
@@ -134,7 +136,7 @@ void declare_precision(Schema& s) {
       [](auto& c) -> auto& { return c.bf16; });
   bf16.key("enabled", &Bf16Config::enabled, "Train in bf16 (master weights stay fp32).");
   bf16.key("check_grad_overflow", &Bf16Config::check_grad_overflow,
-           "Leave out the update of a step whose loss or gradient is not finite.")
+           "Skip the update of a step whose loss or gradient is not finite.")
       .notice(
           "always done; train.max_nonfinite_steps says how many such steps in a row are tolerated");
   bf16.unkept<bool>("immediate_grad_update", false, "Order of gradient updates.");
@@ -145,11 +147,12 @@ void declare_precision(Schema& s) {
            "Moments in bf16: fewer bytes, other numbers; rounded stochastically.");
 
   auto types = section(
-      s, {.path = "data_types", .doc = "dtypes apart from the model's.", .vocabulary = kDs},
+      s,
+      {.path = "data_types", .doc = "dtypes that may differ from the model's.", .vocabulary = kDs},
       [](auto& c) -> auto& { return c.data_types; });
   types
       .key("grad_accum_dtype", &DataTypesConfig::grad_accum_dtype,
-           "dtype in which gradients are accumulated: fp32, or the one it trains in (model).")
+           "dtype in which gradients are accumulated: fp32, or the dtype of training (model).")
       .or_null();
   types
       .key("param_dtype", &DataTypesConfig::param_dtype,
@@ -166,8 +169,8 @@ void declare_zero(Schema& s) {
        .vocabulary = kDs},
       [](auto& c) -> auto& { return c.zero; });
   zero.key("stage", &ZeroConfig::stage,
-           "0 nothing, 1 optimizer state, 2 + gradients, 3 + parameters; FSDP's words mean the "
-           "same.")
+           "State that is sharded. 0: none. 1: optimizer state. 2: also gradients. 3: also "
+           "parameters. FSDP's names are read, too.")
       .range(0, 3)
       .word("NO_SHARD", 0)
       .word("SHARD_GRAD_OP", 2)
@@ -187,7 +190,7 @@ void declare_zero(Schema& s) {
       .or_null()
       .defaults_to("true at stage 3, else false");
   zero.key("contiguous_gradients", &ZeroConfig::contiguous_gradients,
-           "Gradients lie in flat buffers; here always, one of each unit.")
+           "Gradients are stored in flat buffers; ftrun always does so, with one for each unit.")
       .notice();
   zero.key("reduce_scatter", &ZeroConfig::reduce_scatter,
            "Gradients of stage 1: reduce-scatter instead of all-reduce.");
@@ -195,8 +198,8 @@ void declare_zero(Schema& s) {
            "All-gather instead of broadcasts.")
       .notice();
   zero.key("load_from_fp32_weights", &ZeroConfig::load_from_fp32_weights,
-           "Master weights come from a checkpoint's fp32 ones, not from its 16-bit ones.")
-      .notice("checkpoints hold the optimizer's own weights, and a resumed run takes those");
+           "Load master weights from a checkpoint's fp32 weights, not from its 16-bit weights.")
+      .notice("checkpoints hold the optimizer's own weights, and a resumed run loads those");
   zero.key("sub_group_size", &ZeroConfig::sub_group_size, "Tile of the stage-3 update.")
       .at_least(0)
       .in("elements")
@@ -207,22 +210,23 @@ void declare_zero(Schema& s) {
       .in("elements")
       .alias("stage3_prefetch_bucket_size");
   zero.key("param_persistence_threshold", &ZeroConfig::param_persistence_threshold,
-           "Smaller parameters stay whole (stage 3).")
+           "Parameters smaller than this stay whole on each rank (stage 3).")
       .at_least(0)
       .in("elements")
       .alias("stage3_param_persistence_threshold");
   zero.key("model_persistence_threshold", &ZeroConfig::model_persistence_threshold,
-           "Parameters that stay whole, all together (stage 3).")
+           "Most elements of all parameters that stay whole (stage 3).")
       .at_least(0)
       .in("elements")
       .alias("stage3_model_persistence_threshold");
   zero.key("max_live_parameters", &ZeroConfig::max_live_parameters,
-           "Whole parameters held at a time (stage 3).")
+           "Most elements of gathered parameters in memory at a time (stage 3).")
       .at_least(0)
       .in("elements")
       .alias("stage3_max_live_parameters");
   zero.key("max_reuse_distance", &ZeroConfig::max_reuse_distance,
-           "Parameters used again within so many are not released (stage 3). (DeepSpeed: 1e9.)")
+           "Gathered parameters that are used again within this many elements are not released "
+           "(stage 3). (DeepSpeed: 1e9.)")
       .at_least(0)
       .in("elements")
       .alias("stage3_max_reuse_distance");
@@ -236,17 +240,16 @@ void declare_zero(Schema& s) {
   zero.key("round_robin_gradients", &ZeroConfig::round_robin_gradients,
            "Order of gradients inside shards.")
       .notice();
-  zero.key(
-          "zero_hpz_partition_size", &ZeroConfig::hpz_partition_size,
-          "Data-parallel ranks of a node that keep a second copy of the weights between them, from "
-          "which all gathers of a step but the first bring them (ZeRO++ hpZ, stage 3). Nodes are "
-          "runs of that many × tensor consecutive ranks: a divisor of the ranks of a machine keeps "
-          "them inside it. 0 and 1 = none.")
+  zero.key("zero_hpz_partition_size", &ZeroConfig::hpz_partition_size,
+           "Data-parallel ranks of a node that together keep a second copy of the weights (ZeRO++ "
+           "hpZ, stage 3). The first gather of a step reads from all ranks, all others from this "
+           "copy. A node is zero_hpz_partition_size × tensor consecutive ranks; a divisor of the "
+           "ranks of a machine keeps it inside the machine. 0 and 1 = none.")
       .at_least(0)
       .in("ranks");
   zero.key("mics_shard_size", &ZeroConfig::mics_shard_size,
-           "Data-parallel ranks of a shard group (MiCS, stage 3): parallel.data_replicate = data / "
-           "this.")
+           "Data-parallel ranks of a shard group (MiCS, stage 3); it sets parallel.data_replicate "
+           "to data / mics_shard_size.")
       .in("ranks");
 
   zero.unkept<bool>("use_multi_rank_bucket_allreduce", true, "Reduction of mixed buckets.");
@@ -301,22 +304,22 @@ void declare_zero(Schema& s) {
   param.key("nvme_path", &OffloadParamConfig::nvme_path, "Folder for device nvme.").or_null();
   param
       .key("buffer_count", &OffloadParamConfig::buffer_count,
-           "Buffers for what comes from NVMe: a rank has at most buffer_count × buffer_size "
-           "elements "
-           "of its own on their way ahead of their use (stage3_prefetch_bucket_size is the other "
-           "limit).")
+           "Buffers for reads from NVMe. A rank reads at most buffer_count × buffer_size elements "
+           "of its own ahead of their use (stage3_prefetch_bucket_size is the other limit).")
       .at_least(0);
   param
       .key("buffer_size", &OffloadParamConfig::buffer_size,
-           "Size of such a buffer; a unit that is larger still comes.")
+           "Size of a buffer for reads from NVMe; a larger unit is still read.")
       .at_least(0)
       .in("elements");
-  param.key("max_in_cpu", &OffloadParamConfig::max_in_cpu, "Kept in memory with device nvme.")
+  param
+      .key("max_in_cpu", &OffloadParamConfig::max_in_cpu,
+           "Elements kept in memory with device nvme.")
       .at_least(0)
       .in("elements")
       .notice("with device nvme all parameters lie on the disk; device cpu keeps them in memory");
   param.key("pin_memory", &OffloadParamConfig::pin_memory,
-            "Page-locked host memory, where there is a device.");
+            "Use page-locked host memory if there is a device.");
 
   auto optimizer = section(
       s,
@@ -333,12 +336,14 @@ void declare_zero(Schema& s) {
       .at_least(0)
       .notice("the state is processed in intervals through two buffers, whatever this says");
   optimizer.key("pin_memory", &OffloadOptimizerConfig::pin_memory,
-                "Page-locked host memory, where there is a device.");
+                "Use page-locked host memory if there is a device.");
   optimizer
       .key("pipeline_read", &OffloadOptimizerConfig::pipeline_read,
            "Reads the state from NVMe before it is used.")
       .notice("always done");
-  optimizer.key("pipeline_write", &OffloadOptimizerConfig::pipeline_write, "Write behind to NVMe.")
+  optimizer
+      .key("pipeline_write", &OffloadOptimizerConfig::pipeline_write,
+           "Writes the state to NVMe while the next part is updated.")
       .notice("always done");
   optimizer.key("fast_init", &OffloadOptimizerConfig::fast_init, "Faster start with NVMe.")
       .notice();

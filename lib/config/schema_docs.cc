@@ -25,32 +25,39 @@ constexpr std::string_view kIntroduction = R"(# Config reference
 
 With this page you can write a config and look up any key: its type, default, unit and meaning.
 
-A config is JSON (comments and trailing commas are fine) or YAML. `--config` may be repeated: a
-later file wins key by key. `--set section.key=value` overrides both; the value is read as YAML. Of
-two keys that exclude each other (`train.steps` and `train.epochs`, a rate in `train` and in
-`optimizer.params`, `fp16` and `bf16`, ...), the one that is set later (`--set` after the file)
-takes the place of the other, with a notice; in one place both are an error. A launcher file of
-Hugging Face Accelerate is read as the config it stands for.
+A config file is JSON (comments and trailing commas are allowed) or YAML.
 
-* DeepSpeed's keys stand at top level, exactly as in a DeepSpeed config, so that one file serves
-  both programs. The sections `model`, `data`, `adapter`, `quantization`, `train`, `parallel`,
-  `elastic`, `partition`, `recompute`, `kernels`, `comm`, `export` and the keys `output_dir`,
-  `device`, `threads` are ftrun's own, as are `checkpoint.every`, `every_minutes`, `background`,
-  `if_busy`, `keep_last` and `keep_best`.
-* Unknown keys are errors. Whole numbers may be written as `5e8`; numbers and true/false in quotes
-  are read with a notice. `"auto"` leaves a key to ftrun, which prints what it took.
+* `--config` may be repeated; keys of a later file override those of an earlier one.
+* `--set section.key=value` overrides all files; its value is read as YAML.
+* A launcher file of Hugging Face Accelerate is read as the config that it represents.
+* Some keys exclude each other: `train.steps` and `train.epochs`, a rate in `train` and in
+  `optimizer.params`, `fp16` and `bf16`, and others. If they are set in different places, the later
+  one (`--set` after the files) replaces the earlier one, and a notice says so. In one place they
+  are an error.
+* DeepSpeed's keys stand at top level, as in a DeepSpeed config, so that one file serves both
+  programs. The sections `model`, `data`, `adapter`, `quantization`, `train`, `parallel`,
+  `elastic`, `partition`, `recompute`, `kernels`, `comm` and `export` are ftrun's own. So are the
+  keys `output_dir`, `device` and `threads`, and in `checkpoint` the keys `every`, `every_minutes`,
+  `background`, `if_busy`, `keep_last` and `keep_best`.
+* Unknown keys are errors. Whole numbers may be written as `5e8`. Numbers and true/false in quotes
+  are read, with a notice. With `"auto"` ftrun chooses the value, and prints it.
 * `train_batch_size` = `train_micro_batch_size_per_gpu` × `gradient_accumulation_steps` ×
-  data-parallel ranks. Give one or two of the three; the rest follows.
-* The number of ranks is the launcher's, else `--nproc`, else the product of the degrees in
-  `parallel` (when `parallel.data` is a number), else what the three batch keys imply, else 1.
-* Column *does*: **yes** honoured; **ignored** checked, then without effect; **not yet** followed by
-  what of it ftrun does not have, while the rest is honoured; **refused** a feature ftrun does not
-  have; **GPUs: emulated** measured on CPUs, tested on emulated GPUs, not yet run on one (a
-  notice says so when a run begins). A run that asks for what is not there ends with exit code 3.
+  data-parallel ranks. Set one or two of the three; ftrun computes the rest.
+* The launcher gives the number of ranks, else `--nproc`, else the product of the degrees in
+  `parallel` (if `parallel.data` is a number), else the three batch keys. Otherwise it is 1.
 
-`ftrun check --config FILE` reports every problem of a config with its place, without touching a
-device. The whole config, with every default filled in, is written to the run folder as
-`config.yaml`.
+`ftrun check --config FILE` reports every problem of a config with its place, and uses no device.
+A run writes the whole config, with every default, to `config.yaml` in the run folder.
+
+The column *does* says what ftrun does with a key:
+
+| word | meaning |
+|---|---|
+| yes | The key works. |
+| ignored | The value is checked and has no effect. |
+| not yet | The key works, except for the named feature, which ends a run with exit code 3. |
+| refused | ftrun does not have the feature; a run that asks for it ends with exit code 3. |
+| GPUs: emulated | The key works on CPUs and emulated GPUs; no GPU has run it yet (a notice). |
 )";
 
 std::vector<std::string> accepted_words(const Field& field) {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <initializer_list>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -140,6 +141,32 @@ void declare_optimizer(Schema& s) {
   declare_foreign_parameters(params);
 }
 
+/// Lists the names of the types for which `has` holds, DeepSpeed's first.
+template <class Has>
+Types schedulers_with(const Has& has) {
+  Types names;
+  for (const SchedulerOrigin origin : {SchedulerOrigin::kDeepSpeed, SchedulerOrigin::kTransformers})
+    for (const SchedulerTraits& traits : kSchedulerTraits)
+      if (traits.origin == origin && has(traits)) names.emplace_back(traits.name);
+  return names;
+}
+
+/// Lists the types of a program with their other names: "constant (also constant_with_warmup)".
+std::string schedulers_text(SchedulerOrigin origin) {
+  Types names;
+  for (const SchedulerTraits& traits : kSchedulerTraits)
+    if (traits.origin == origin)
+      names.push_back(
+          cat(traits.name, traits.alias.empty() ? "" : cat(" (also ", traits.alias, ")")));
+  return join(names, ", ");
+}
+
+Types names_of(std::initializer_list<SchedulerType> types) {
+  Types names;
+  for (const SchedulerType type : types) names.emplace_back(name_of(type));
+  return names;
+}
+
 void declare_scheduler(Schema& s) {
   const auto part = [](auto& c) -> auto& {
     return c.scheduler;
@@ -148,27 +175,25 @@ void declare_scheduler(Schema& s) {
       s,
       {.path = "scheduler", .doc = "Absent: constant after train.warmup_steps.", .vocabulary = kDs},
       part);
-  scheduler
-      .key("type", &SchedulerConfig::type,
-           "DeepSpeed's WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle, LRRangeTest, or Hugging "
-           "Face's constant (also constant_with_warmup), linear, cosine, cosine_with_restarts, "
-           "polynomial, inverse_sqrt, cosine_with_min_lr, warmup_stable_decay (also wsd).")
-      .in_any_case()
-      .synonym("constant_with_warmup", "constant")
-      .synonym("wsd", "warmup_stable_decay");
+  const std::string types_text =
+      cat("DeepSpeed's ", schedulers_text(SchedulerOrigin::kDeepSpeed), ", or Hugging Face's ",
+          schedulers_text(SchedulerOrigin::kTransformers), ".");
+  auto& type = scheduler.key("type", &SchedulerConfig::type, types_text.c_str()).in_any_case();
+  for (const SchedulerTraits& traits : kSchedulerTraits)
+    if (!traits.alias.empty()) type.synonym(traits.alias.data(), traits.name.data());  // literals
 
   auto params = section(
       s, {.path = "scheduler.params", .doc = "Parameters of the scheduler.", .vocabulary = kDs},
       part);
   using C = SchedulerConfig;
-  const Types warmup{"WarmupLR", "WarmupDecayLR"};
-  const std::string stable_decay = "warmup_stable_decay", restarts = "cosine_with_restarts",
-                    least = "cosine_with_min_lr";
-  const Types all_warmup{"WarmupLR",     "WarmupDecayLR", "WarmupCosineLR", "constant",
-                         "linear",       "cosine",        restarts,         "polynomial",
-                         "inverse_sqrt", least,           stable_decay};
-  const Types cycle{"OneCycle"};
-  const Types range_test{"LRRangeTest"};
+  using S = SchedulerType;
+  const Types warmup = names_of({S::kWarmupLR, S::kWarmupDecayLR});
+  const Types stable_decay = names_of({S::kWarmupStableDecay});
+  const Types all_warmup =
+      schedulers_with([](const SchedulerTraits& traits) { return traits.warms_up; });
+  const Types with_total =
+      schedulers_with([](const SchedulerTraits& traits) { return traits.has_total; });
+  const Types cycle = names_of({S::kOneCycle}), range_test = names_of({S::kLRRangeTest});
   params.key("warmup_min_lr", &C::warmup_min_lr, "Learning rate at the start.")
       .at_least(0)
       .of(warmup);
@@ -183,63 +208,64 @@ void declare_scheduler(Schema& s) {
       .of(all_warmup)
       .defaults_to("1000; for ftrun's types 0");
   params.key("warmup_type", &C::warmup_type, "Shape of the warm-up.")
-      .of({"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", stable_decay})
+      .of(names_of({S::kWarmupLR, S::kWarmupDecayLR, S::kWarmupCosineLR, S::kWarmupStableDecay}))
       .defaults_to("log; warmup_stable_decay: linear");
   params.key("total_num_steps", &C::total_num_steps, "Steps until the end of the decay.")
       .at_least(1)
       .in("steps")
       .unset_is_zero()
       .defaults_to("the run's steps")
-      .of({"WarmupDecayLR", "WarmupCosineLR", "linear", "cosine", restarts, "polynomial", least,
-           stable_decay});
+      .of(with_total);
   params.key("warmup_min_ratio", &C::warmup_min_ratio, "Start, as a share of optimizer.params.lr.")
       .at_least(0)
-      .of({"WarmupCosineLR"});
+      .of(names_of({S::kWarmupCosineLR}));
   params.key("cos_min_ratio", &C::cos_min_ratio, "End, as a share of optimizer.params.lr.")
       .at_least(0)
-      .of({"WarmupCosineLR"});
+      .of(names_of({S::kWarmupCosineLR}));
   params.key("min_lr", &C::min_lr, "Learning rate at the end.")
       .at_least(0)
-      .of({"linear", "cosine", least});
+      .of(names_of({S::kLinear, S::kCosine, S::kCosineWithMinLr}));
   params
       .key("min_lr_rate", &C::min_lr_rate,
            "Learning rate at the end, as a share of optimizer.params.lr; min_lr or this is needed.")
       .range(0, 1)
       .unset_is_zero()
-      .of({least});
+      .of(names_of({S::kCosineWithMinLr}));
   params
       .key("num_cycles", &C::num_cycles,
            "Waves of the cosine; of cosine_with_restarts half waves, each from the top.")
       .above(0)
-      .of({restarts, least, stable_decay})
+      .of(names_of({S::kCosineWithRestarts, S::kCosineWithMinLr, S::kWarmupStableDecay}))
       .defaults_to("0.5; cosine_with_restarts: 1");
   params.key("lr_end", &C::lr_end, "Learning rate at the end, below optimizer.params.lr.")
       .at_least(0)
-      .of({"polynomial"});
-  params.key("power", &C::power, "Power of what is left of the decay.").above(0).of({"polynomial"});
+      .of(names_of({S::kPolynomial}));
+  params.key("power", &C::power, "Power of what is left of the decay.")
+      .above(0)
+      .of(names_of({S::kPolynomial}));
   params.key("timescale", &C::timescale, "Steps after which the rate falls as the inverse root.")
       .at_least(1)
       .in("steps")
       .unset_is_zero()
-      .of({"inverse_sqrt"})
+      .of(names_of({S::kInverseSqrt}))
       .defaults_to("warmup_num_steps, or 10000 without warm-up");
   params.key("num_decay_steps", &C::num_decay_steps, "Steps of the decay; needed.")
       .at_least(0)
       .in("steps")
-      .of({stable_decay});
+      .of(stable_decay);
   params
       .key("num_stable_steps", &C::num_stable_steps,
            "Steps between warm-up and decay; -1: what these leave of total_num_steps.")
       .at_least(-1)
       .in("steps")
-      .of({stable_decay});
-  params.key("decay_type", &C::decay_type, "Shape of the decay.").of({stable_decay});
+      .of(stable_decay);
+  params.key("decay_type", &C::decay_type, "Shape of the decay.").of(stable_decay);
   params
       .key("min_lr_ratio", &C::min_lr_ratio,
            "Learning rate at the start of warm-up and the end of decay, as a share of "
            "optimizer.params.lr.")
       .range(0, 1)
-      .of({stable_decay});
+      .of(stable_decay);
   params.key("cycle_min_lr", &C::cycle_min_lr, "Lowest learning rate; needed.")
       .at_least(0)
       .of(cycle);

@@ -15,48 +15,52 @@ void declare_model_and_data(Schema& s) {
       "a model that the Hugging Face cache holds: owner/name, owner/name@revision. A folder of "
       "that path comes first. Needed to train.");
   model.key("padding_row_gradient", &ModelSection::padding_row_gradient,
-            "trained: the embedding's row of config.json's pad_token_id is trained as any other; "
-            "transformers: it gets no gradient from the tokens that are read, as there "
-            "(padding_idx), for runs that are compared.");
+            "trained: the embedding row of the padding token (config.json's pad_token_id) is "
+            "trained as any other row. transformers: the row gets no gradient from input tokens, "
+            "as in transformers (padding_idx), so that losses can be compared.");
 
   auto data = section(
       s, {.path = "data", .doc = "Tokenised data sets.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.data; });
   data.key("train", &DataConfig::train,
-           "Data set file, or a list of them read one after the other; or a list of {path, "
-           "weight}: data sets that are mixed by weight. A data set of the Hugging Face cache is "
-           "named owner/name or owner/name@revision: its train.bin or train.jsonl. Needed to "
-           "train.")
+           "Data set file, or a list of files that are read one after the other, or a list of "
+           "{path, weight}, which mixes data sets by weight. owner/name or owner/name@revision "
+           "names a data set of the Hugging Face cache, of which train.bin or train.jsonl is read. "
+           "Needed to train.")
       .or_weighted();
   data.key("train_weights", &DataConfig::train_weights,
-           "Relative weight of each entry of train: its share of the tokens that are trained on. "
-           "Another way to write {path, weight} there; empty: train is one stream.")
+           "Relative weight of each entry of train: its share of the trained tokens. This key is "
+           "another way to write {path, weight} in train; empty: the files are read one after the "
+           "other.")
       .above(0);
   data.key("validation", &DataConfig::validation,
-           "Data set file or files for the validation loss; or several sets by name, {NAME: file "
-           "or files}. One set without a name is called validation. None = no validation.")
+           "Data set file or files for the validation loss, or several sets by name: {NAME: file "
+           "or files}. A single set without a name is called validation. none = no validation.")
       .or_named();
-  data.key("validation_names", &DataConfig::validation_names,
-           "The name of the set of each entry of validation; entries of one name are one set. "
-           "Another way to write {NAME: ...} there; empty: one set.");
-  data.key("sequence_length", &DataConfig::sequence_length, "Tokens in a row.")
+  data.key(
+      "validation_names", &DataConfig::validation_names,
+      "Name of the set to which each entry of validation belongs; entries with the same name are "
+      "one set. This key is another way to write {NAME: ...} in validation; empty: one set.");
+  data.key("sequence_length", &DataConfig::sequence_length,
+           "Tokens in a row (a sequence of the batch).")
       .at_least(1)
       .in("tokens");
   data.key("packing", &DataConfig::packing,
-           "concat: documents run together, and attention crosses from one into the next; "
-           "documents: "
-           "packed, attention stays inside a document; none: one document a row, padded.")
+           "concat: documents are joined, and attention crosses from one document into the next. "
+           "documents: documents are packed into rows, and attention stays inside each. none: a "
+           "row holds one document and padding.")
       .defaults_to("documents where the samples are conversations, else concat");
-  data.key("format", &DataConfig::format, "Format of the files; auto looks at name and content.");
-  data.key(
-      "token_dtype", &DataConfig::token_dtype,
-      "Width of a token in flat files that do not say it; auto: what x.json or meta.json beside "
-      "the file says, else uint16 for train.bin and val.bin (nanoGPT's names); other files are "
-      "refused until it is written.");
+  data.key("format", &DataConfig::format,
+           "Format of the files; auto: ftrun recognizes it by name and content.");
+  data.key("token_dtype", &DataConfig::token_dtype,
+           "Integer type of a token in flat files, which do not record it. auto: the type that "
+           "NAME.json or meta.json beside the file names, else uint16 for train.bin and val.bin "
+           "(nanoGPT's names); for other files the key is required.");
   data.key("shuffle", &DataConfig::shuffle,
-           "Order rows by seed; false = file order. Either is a function of seed and step alone.");
+           "Shuffle the rows by train.seed; false = file order. Either order depends on seed and "
+           "step only.");
   data.key("prefetch", &DataConfig::prefetch,
-           "Optimizer steps whose batches are made ready ahead of the one that is computed.")
+           "Optimizer steps whose batches are read ahead of the current step.")
       .range(0, 1024)
       .in("steps");
 }
@@ -90,11 +94,11 @@ void declare_train(Schema& s) {
       .at_least(0)
       .in("steps");
   train.key("freeze", &TrainConfig::freeze,
-            "Parameters that do not train: regular expressions, each of a part of a name "
-            "(\"embed_tokens\", "
-            "\"layers\\\\.[0-7]\\\\.\"). They have no gradient and no optimizer state.");
+            "Frozen parameters: regular expressions, each of which matches a part of a parameter's "
+            "name (\"embed_tokens\", \"layers\\\\.[0-7]\\\\.\"). Frozen parameters have no "
+            "gradient and no optimizer state.");
   train.key("only", &TrainConfig::only,
-            "Parameters that train, written as in freeze; all others are frozen.");
+            "Trained parameters, written as in freeze; all others are frozen.");
   train
       .key("weight_decay_exempt", &TrainConfig::weight_decay_exempt,
            "Parameters without weight decay; auto: norms and biases when optimizer is absent, "
@@ -109,17 +113,17 @@ void declare_train(Schema& s) {
 
   train
       .key("check_replicas", &TrainConfig::check_replicas,
-           "Steps after which ranks compare what several of them hold alike (whole parameters, "
-           "replicas), by hashes, as before each checkpoint: a memory or processor that changed a "
-           "bit is named; 0 = never.")
+           "Steps between two comparisons of state that several ranks hold (whole parameters, "
+           "replicas). Ranks compare hashes, also before each checkpoint; an error names the rank "
+           "whose memory or processor changed a bit. 0 = never.")
       .at_least(0)
       .in("steps");
 
   auto evaluation = section(
       s,
       {.path = "train.evaluation",
-       .doc = "Loss, perplexity and token accuracy on each set of data.validation, before the "
-              "first and after the last step and in between.",
+       .doc = "Loss, perplexity and token accuracy on each set of data.validation: before the "
+              "first step, after the last step, and between them.",
        .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.train.evaluation; });
   evaluation
@@ -135,15 +139,15 @@ void declare_train(Schema& s) {
       .in("minutes");
   evaluation
       .key("samples", &EvaluationConfig::samples,
-           "Sequences of each set that are used, always the same; 0 = all.")
+           "Sequences of each set that are evaluated, always the same ones; 0 = all.")
       .at_least(0)
       .in("sequences");
 
   auto stopping = section(
       s,
       {.path = "train.early_stopping",
-       .doc = "The run ends before its last step when evaluations do not improve any more. The one "
-              "before the first step does not count.",
+       .doc = "The run ends before its last step when evaluations no longer improve. The "
+              "evaluation before the first step does not count.",
        .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.train.early_stopping; });
   stopping.key("metric", &EarlyStoppingConfig::metric,
@@ -175,25 +179,27 @@ void declare_train(Schema& s) {
       [](auto& c) -> auto& { return c.train.generate; });
   generate
       .key("prompt_tokens", &GenerateConfig::prompt_tokens,
-           "Tokens of a validation document that are continued; of a conversation the whole "
-           "prompt: what comes before its first token that is trained on; 0 = no text.")
+           "Tokens of a validation document that the model continues. Of a conversation it "
+           "continues the whole prompt: all tokens before the first trained one. 0 = no text.")
       .at_least(0)
       .in("tokens");
   generate
       .key("prompts", &GenerateConfig::prompts,
-           "Documents of the first validation set that are continued, from its start.")
+           "Documents that the model continues, from the start of the first validation set.")
       .range(1, 64)
       .in("documents");
   generate.key("tokens", &GenerateConfig::tokens, "Length of each text.").at_least(1).in("tokens");
-  generate.key("temperature", &GenerateConfig::temperature, "0 = always the likeliest token.")
+  generate
+      .key("temperature", &GenerateConfig::temperature,
+           "Sampling temperature; 0 = always the likeliest token.")
       .at_least(0);
 
   auto trace = section(
       s,
       {.path = "train.trace",
-       .doc = "Start and end of each instruction of some steps: measured, beside the predicted "
-              "step, in trace.json of the run folder, for Perfetto's and Chrome's viewers "
-              "(docs/plan.md).",
+       .doc = "Measured start and end of each instruction of some steps. The run folder's "
+              "trace.json holds them beside the predicted step, for the viewers of Perfetto and "
+              "Chrome (docs/plan.md).",
        .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.train.trace; });
   trace
@@ -203,7 +209,7 @@ void declare_train(Schema& s) {
       .at_least(1);
   trace
       .key("ranks", &TraceConfig::ranks,
-           "Ranks that are traced; empty = the lowest of each kind of ranks with like programs, as "
+           "Ranks that are traced; empty = the lowest rank of each group with the same program, as "
            "in the trace of ftrun plan.")
       .at_least(0);
 }
@@ -214,15 +220,16 @@ void declare_parallel(Schema& s) {
       [](auto& c) -> auto& { return c.parallel; });
   parallel
       .key("data", &ParallelConfig::data,
-           "All data-parallel ranks, replicas × shards; auto = what the launcher gives, divided by "
-           "tensor × pipeline × context.")
+           "All data-parallel ranks: replicas × shards. auto = the launcher's ranks / (tensor × "
+           "pipeline × context).")
       .at_least(1)
       .in("ranks")
       .unset_is_zero()
       .defaults_to("auto");
   parallel
       .key("tensor", &ParallelConfig::tensor,
-           "Ranks that share each matrix of a layer; neighbours, so that they lie on one machine.")
+           "Ranks that share each matrix of a layer (tensor parallelism). They have consecutive "
+           "numbers, so that they are on one machine.")
       .at_least(1)
       .in("ranks");
   parallel.key("sequence", &ParallelConfig::sequence,
@@ -230,39 +237,40 @@ void declare_parallel(Schema& s) {
                "parallelism); no effect at tensor 1.");
   parallel
       .key("pipeline", &ParallelConfig::pipeline,
-           "Stages of a pipeline: consecutive layers on ranks of their own; micro-batches are the "
-           "accumulation steps.")
+           "Stages of a pipeline, each of which holds consecutive layers on ranks of its own. The "
+           "accumulation steps are its micro-batches.")
       .at_least(1)
       .in("ranks");
   parallel.key(
       "schedule", &ParallelConfig::schedule,
-      "The order in which stages run micro-batches: gpipe, all forward passes first; 1f1b, one "
-      "forward, one backward; interleaved, the same with several parts of the model a stage; "
-      "zb-h1, 1f1b with weight gradients in idle time; zbv, the same with two parts a stage. "
-      "docs/parallelism.md compares them.");
+      "The order in which stages run micro-batches. gpipe: all forward passes, then all backward "
+      "passes. 1f1b: one forward and one backward in turn. interleaved: 1f1b with several parts of "
+      "the model on each stage. zb-h1: 1f1b that computes weight gradients in idle time. zbv: "
+      "zb-h1 with two parts on each stage. docs/parallelism.md compares them.");
   parallel
       .key("virtual_stages", &ParallelConfig::virtual_stages,
-           "Parts of the model that each stage has, for schedule interleaved.")
+           "Parts of the model on each stage, for schedule interleaved.")
       .at_least(1)
       .in("parts")
       .unset_is_zero()
       .defaults_to("2 for interleaved and zbv, else 1");
   parallel
-      .key(
-          "pipeline_layers", &ParallelConfig::pipeline_layers,
-          "Blocks (decoder layers) of each part of the model, pipeline x virtual_stages numbers in "
-          "the order of the parts; the embedding goes with the first, the head with the last, and "
-          "these two may be 0.")
+      .key("pipeline_layers", &ParallelConfig::pipeline_layers,
+           "Blocks (decoder layers) of each part of the model: pipeline × virtual_stages numbers "
+           "in the order of the parts. The embedding belongs to the first part and the head to the "
+           "last, so these two may have 0 blocks.")
       .at_least(0)
       .in("blocks")
       .unset_is_zero()
       .defaults_to("balanced by cost");
-  parallel.key("context", &ParallelConfig::context, "Ranks that share each sequence.")
+  parallel
+      .key("context", &ParallelConfig::context,
+           "Ranks that share each sequence (context parallelism).")
       .at_least(1)
       .in("ranks");
   parallel
       .key("expert", &ParallelConfig::expert,
-           "Ranks that share the experts; folded inside the data ranks.")
+           "Ranks that share the experts of a mixture of experts, among the data-parallel ranks.")
       .at_least(1)
       .in("ranks");
   parallel
@@ -274,25 +282,27 @@ void declare_parallel(Schema& s) {
   auto elastic = section(
       s,
       {.path = "elastic",
-       .doc = "The numbers of ranks that a run may continue with. A rank with two failures of its "
-              "own in a row "
-              "and no new checkpoint leaves with its replica: there are fewer data-parallel ranks "
-              "then, with the same train_batch_size. On one machine, under ftrun's own restarts.",
+       .doc = "The numbers of ranks with which a run may continue. If a rank fails twice in a row "
+              "without a new checkpoint, ftrun removes its replica: the run continues on fewer "
+              "data-parallel ranks with the same train_batch_size. This works on one machine, if "
+              "ftrun restarts the ranks.",
        .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.elastic; });
   elastic
       .key("min_ranks", &ElasticConfig::min_ranks,
-           "Fewest ranks; 0 = none leaves, unless elasticity is enabled, whose min_gpus counts "
-           "then.")
+           "Fewest ranks with which the run continues. 0 = no rank is removed, unless elasticity "
+           "is enabled; then its min_gpus is the limit.")
       .at_least(0)
       .in("ranks");
 
   auto partition = section(
-      s, {.path = "partition", .doc = "Groups of parameters.", .vocabulary = kOwn},
+      s,
+      {.path = "partition",
+       .doc = "Groups of parameters that ZeRO gathers and shards together (units).",
+       .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.partition; });
   partition.key("unit", &PartitionConfig::unit,
-                "The parameters that are gathered together: block (attention and MLP apart), "
-                "layer, or model.");
+                "Parameters of a unit: block (attention and MLP are two units), layer, or model.");
 }
 
 void declare_checkpoint(Schema& s) {
@@ -314,9 +324,9 @@ void declare_checkpoint(Schema& s) {
       .in("minutes");
   rows.key(
       "background", &CheckpointConfig::background,
-      "Training waits only until the state has been copied to main memory (on a disk tier: "
-      "noted), and continues while the checkpoint is written. false: it waits for the whole of "
-      "it, and needs no memory for a copy.");
+      "Training waits only until the state has been copied to main memory (state on a disk tier is "
+      "not copied), and continues while the checkpoint is written. false: training waits until the "
+      "checkpoint is written, and needs no memory for a copy.");
   rows.key("if_busy", &CheckpointConfig::if_busy,
            "The action if a checkpoint is due while the one before is still being written: wait "
            "for it, or skip this one.");
@@ -334,8 +344,8 @@ void declare_checkpoint(Schema& s) {
            "SET.loss, SET.perplexity or SET.accuracy, such as validation.loss; none = no best "
            "checkpoint.");
   best.key("mode", &KeepBestConfig::mode,
-           "The better direction: min (less) or max (more); auto: more of accuracy, less of the "
-           "others.")
+           "The better direction: min (lower is better) or max (higher is better). auto: max for "
+           "accuracy, min for the others.")
       .or_auto();
   const auto theirs = [](Field& field) -> Field& {
     field.vocabulary = Vocabulary::kDeepSpeed;
@@ -359,12 +369,14 @@ void declare_recompute(Schema& s) {
   auto recompute = section(
       s,
       {.path = "recompute",
-       .doc = "Activations computed again in backward instead of kept.",
+       .doc = "Activations that the backward pass computes again instead of keeping them "
+              "(activation checkpointing).",
        .vocabulary = kOwn,
        .plain_key = "policy"},
       [](auto& c) -> auto& { return c.recompute; });
   recompute.key("policy", &RecomputeConfig::policy,
-                "selective: what is cheap to redo inside a layer; full: all but a layer's input.");
+                "selective: activations that are cheap to compute again; full: all activations "
+                "except a layer's input.");
   recompute
       .key("every", &RecomputeConfig::every,
            "Layers from one recomputed layer to the next (2: layers 0, 2, 4, ... recompute); the "
@@ -380,58 +392,61 @@ void declare_rest(Schema& s) {
   kernels.key(
       "products", &KernelsConfig::products,
       "Library that multiplies matrices; auto: by vendor and instructions of the processor.");
-  kernels.key("attention", &KernelsConfig::attention,
-              "Implementation of attention on GPUs. cudnn: cuDNN 9 in bf16 (heads of up to 128 "
-              "elements, on compute capability 9.x 256 and documents of a row as sequences of "
-              "their own; other bits than own), own kernels elsewhere. amx: on CPUs with matrix "
-              "units for bf16 (Intel's AMX) these multiply in bf16 (other bits). auto: "
-              "cudnn on compute capability 9.0, where it was measured, if cuDNN 9.19 or later is "
-              "installed, documents with heads of 96 elements and more alone, as own is faster for "
-              "smaller ones; else own, as amx has run on no such processor yet.");
+  kernels.key(
+      "attention", &KernelsConfig::attention,
+      "Implementation of attention. own: ftrun's kernels. cudnn: on GPUs in bf16, cuDNN 9 for "
+      "heads of up to 128 elements, on compute capability 9.x of up to 256 and also for rows of "
+      "several documents; own kernels for the rest. amx: on CPUs with matrix units for bf16 "
+      "(Intel's AMX), products in bf16. cudnn and amx give other bits than own. auto: cudnn on "
+      "compute capability 9.0, where it was measured, if cuDNN 9.19 or later is installed; for "
+      "rows of several documents only with heads of at least 96 elements, since own is faster for "
+      "smaller ones. Else auto is own; amx has not run on such a processor yet.");
   kernels.key("step_graph", &KernelsConfig::step_graph,
-              "A step on GPUs without offload and pipelines is recorded once (CUDA graphs) and "
-              "started as a whole, which saves small models the time to start their kernels (2 to "
-              "3 % of a step of SmolLM2-135M on an H200).");
+              "Record a step on GPUs once as a CUDA graph and launch it as a whole, which saves "
+              "the time to launch single kernels: 2 to 3 % of a step of SmolLM2-135M on an H200. "
+              "No effect with offload or pipelines.");
 
   auto comm = section(
       s, {.path = "comm", .doc = "Communication between ranks.", .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.comm; });
   comm.key("backend", &CommConfig::backend, "auto: nccl between GPUs, gloo between hosts.");
   comm.key("timeout", &CommConfig::timeout,
-           "Longest wait for another rank in a collective; 0 or auto: ten times the slowest step "
-           "of the run so far, "
-           "at least ten minutes, and half an hour until the first step is done. Work that a rank "
-           "does alone is waited for while its heartbeat continues.")
+           "Longest wait for another rank in a collective. 0 or auto: ten times the slowest step "
+           "of the run so far, at least ten minutes, and half an hour until the first step is "
+           "done. While one rank works alone, the others wait as long as its heartbeat continues.")
       .range(0,
              // a week: more would be no limit, and no longer fit the clocks and polls that wait
              604'800)
       .defaults_to("auto")
       .in("seconds");
-  comm.key("deterministic", &CommConfig::deterministic,
-           "Sums on GPUs add in rank order, 16 bits in fp32, by kernels of our own instead of "
-           "NCCL's, whose order and rounding follow its topology. Costs a second pass over what is "
-           "summed and 32 MiB a group. On CPUs sums always are so.");
+  comm.key(
+      "deterministic", &CommConfig::deterministic,
+      "Sum ranks' values on GPUs in rank order, 16-bit values in fp32, by ftrun's kernels instead "
+      "of NCCL's, whose order and rounding depend on its topology. This costs a second pass over "
+      "the summed data and 32 MiB for each group. Sums on CPUs are always in rank order.");
 
   auto out = section(
-      s, {.path = "export", .doc = "The Hugging Face folder at the end.", .vocabulary = kOwn},
+      s,
+      {.path = "export",
+       .doc = "The Hugging Face model folder that a run writes at its end.",
+       .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.model_export; });
   out.key("enabled", &ExportConfig::enabled, "Write export/ when training has ended.");
   out.key("which", &ExportConfig::which,
           "The weights after the last step, or those of checkpoint.keep_best.");
   out.key("dtype", &ExportConfig::dtype,
-          "dtype of the written weights; auto: the model's own, of an adapter fp32.");
+          "dtype of the written weights; auto: the model's own dtype, and fp32 for an adapter.");
 
   auto top = top_level(s, kOwn);
   top.key("output_dir", &Config::output_dir,
           "Run folder: logs, metrics, checkpoints, export. Must be empty or resumed.");
   top.key("device", &Config::device,
-          "The device that ranks compute on; auto: NVIDIA GPUs where this process sees some that "
-          "can do what "
-          "the config asks for, else CPUs.")
+          "Device on which ranks compute. auto: NVIDIA GPUs if this process sees some that support "
+          "the config, else CPUs.")
       .or_auto();
   top.key("threads", &Config::threads,
-          "Threads of a rank; 0 = the processors that the ranks of a machine may use (affinity, "
-          "quota of their control group) / those ranks.")
+          "Threads of each rank; 0 = the processors that the ranks of a machine may use (by "
+          "affinity and control group) / the number of these ranks.")
       .range(0, 4096)
       .in("threads");
 }

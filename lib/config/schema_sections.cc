@@ -16,10 +16,10 @@ void declare_activation_checkpointing(Schema& s) {
        .vocabulary = kDs},
       [](auto& c) -> auto& { return c.activation_checkpointing; });
   rows.key("cpu_checkpointing", &ActivationCheckpointingConfig::cpu_checkpointing,
-           "The inputs of recomputed layers wait in host memory.");
-  rows.unkept<bool>("partition_activations", false, "Inputs shared out over tensor ranks.");
+           "Keep the inputs of recomputed layers in host memory until backward needs them.");
+  rows.unkept<bool>("partition_activations", false, "Divides the inputs among the tensor ranks.");
   rows.unkept<bool>("contiguous_memory_optimization", false,
-                    "One buffer for all inputs; ftrun's memory is planned so always.");
+                    "Keeps all inputs in one buffer; ftrun's memory plan always does.");
   rows.unkept<int64_t>("number_checkpoints", 0, "Inputs that this buffer holds.").or_null();
   rows.unkept<bool>("synchronize_checkpoint_boundary", false, "Waits for the device.");
   rows.unkept<bool>("profile", false, "Times recomputation.");
@@ -27,13 +27,13 @@ void declare_activation_checkpointing(Schema& s) {
 
 void declare_aio(Schema& s) {
   auto aio = section(
-      s, {.path = "aio", .doc = "Disk access of state on NVMe.", .vocabulary = kDs},
+      s, {.path = "aio", .doc = "Disk access to state on NVMe.", .vocabulary = kDs},
       [](auto& c) -> auto& { return c.aio; });
   aio.key("block_size", &AioConfig::block_size, "Size of one request; a multiple of 4096.")
       .range(1, 1 << 30)
       .in("bytes")
       .or_null();
-  aio.key("queue_depth", &AioConfig::queue_depth, "Requests in flight of each thread.")
+  aio.key("queue_depth", &AioConfig::queue_depth, "Requests that each thread keeps in flight.")
       .range(1, 32768)
       .in("requests")
       .or_null();
@@ -57,7 +57,7 @@ void declare_placement_sections(Schema& s) {
   auto pipeline = section(
       s,
       {.path = "pipeline",
-       .doc = "DeepSpeed's pipeline engine; parallel.pipeline is ftrun's word.",
+       .doc = "DeepSpeed's pipeline engine; parallel.pipeline is ftrun's key.",
        .vocabulary = kDs},
       [](auto& c) -> auto& { return c.pipeline; });
   pipeline
@@ -66,9 +66,9 @@ void declare_placement_sections(Schema& s) {
       .in("ranks");
   pipeline.key(
       "partition", &PipelineConfig::partition,
-      "The measure that is equal for all parts of the model: best, the time of forward and "
-      "backward; parameters; uniform, the number of layers, embedding and head among them; "
-      "type:REGEX, the number of the layers whose class it matches (decoder layers).");
+      "Measure that is balanced over the parts of the model. best: the time of forward and "
+      "backward. parameters: the number of parameters. uniform: the number of layers, embedding "
+      "and head included. type:REGEX: the number of layers whose class matches (decoder layers).");
   pipeline.unkept<bool>("seed_layers", false, "Seeds the random numbers of each layer.");
   pipeline.unkept<int64_t>("activation_checkpoint_interval", 0,
                            "Layers that are recomputed together.");
@@ -83,29 +83,31 @@ void declare_monitors(Schema& s) {
       s,
       {.path = "csv_monitor",
        .doc = "Metrics as CSV files in DeepSpeed's layout, with one header and each step once, "
-              "through resumes too.",
+              "even if the run is resumed.",
        .vocabulary = kDs},
       [](auto& c) -> auto& { return c.csv_monitor; });
   csv.key("enabled", &CsvMonitorConfig::enabled, "Write these files.");
   csv.key("output_path", &CsvMonitorConfig::output_path,
-          "Folder, seen from where the command runs; empty = the run folder.")
+          "Folder, relative to the working directory of the command; empty = the run folder.")
       .or_null();
-  csv.key("job_name", &CsvMonitorConfig::job_name, "Folder inside it.");
+  csv.key("job_name", &CsvMonitorConfig::job_name, "Folder inside output_path.");
 
   auto wandb = section(
       s,
       {.path = "wandb",
-       .doc = "Weights & Biases: scripts/follow_run.py sends the run, beside it and from what it "
-              "writes, where a Python has the client.",
+       .doc = "Weights & Biases. scripts/follow_run.py runs beside the training, reads the files "
+              "that the run writes, and sends them, if a Python environment has the client.",
        .vocabulary = kDs},
       [](auto& c) -> auto& { return c.wandb; });
   wandb.key("enabled", &WandbConfig::enabled,
-            "Start it with the run. Where there is no client, a warning says so at the run's start "
-            "and end.");
+            "Start the script with the run. If there is no client, a warning says so at the start "
+            "and at the end.");
   wandb.key("group", &WandbConfig::group, "Group of runs; empty = none.").or_null();
-  wandb.key("team", &WandbConfig::team, "Account or team there; empty = the client's own.")
+  wandb
+      .key("team", &WandbConfig::team,
+           "Account or team of Weights & Biases; empty = the client's default.")
       .or_null();
-  wandb.key("project", &WandbConfig::project, "Project there.").or_null();
+  wandb.key("project", &WandbConfig::project, "Project of Weights & Biases.").or_null();
 
   auto tensorboard =
       ignored(s, "tensorboard", "ftrun writes tensorboard/ in the run folder itself.");
@@ -160,13 +162,12 @@ void declare_elasticity(Schema& s) {
   auto rows = section(
       s,
       {.path = "elasticity",
-       .doc = "Batch sizes that fit several numbers of ranks.",
+       .doc = "Batch sizes that can be divided among several numbers of ranks.",
        .vocabulary = kDs},
       [](auto& c) -> auto& { return c.elasticity; });
   using C = ElasticityConfig;
   rows.key("enabled", &C::enabled, "Choose the batch sizes from the number of ranks.");
-  rows.key("max_train_batch_size", &C::max_train_batch_size,
-           "The batch is at most this; needed when enabled.")
+  rows.key("max_train_batch_size", &C::max_train_batch_size, "Largest batch; needed when enabled.")
       .at_least(1)
       .in("sequences");
   rows.key("micro_batch_sizes", &C::micro_batch_sizes,
@@ -179,14 +180,15 @@ void declare_elasticity(Schema& s) {
       .in("minutes")
       .notice("failed ranks leave at once, and adding ranks needs a new start");
   rows.key("version", &C::version,
-           "0.1 counts ranks; 0.2 counts machines, and other numbers of ranks get a batch of their "
-           "own.")
+           "0.1: the batch fits numbers of ranks. 0.2: it fits numbers of machines, and other "
+           "numbers of ranks get a batch of their own.")
       .range(0.1, 0.2);
-  rows.key("prefer_larger_batch", &C::prefer_larger_batch, "Among equals take the larger.");
+  rows.key("prefer_larger_batch", &C::prefer_larger_batch,
+           "Prefer the larger batch among those that fit equally many numbers of ranks.");
   rows.key("ignore_non_elastic_batch_info", &C::ignore_non_elastic_batch_info,
-           "Let the batch keys be overridden.");
+           "Allow elasticity to override the batch keys.");
   rows.key("model_parallel_size", &C::model_parallel_size,
-           "Ranks that share a model: tensor × pipeline × context.")
+           "Ranks that share one copy of the model: tensor × pipeline × context.")
       .at_least(1)
       .in("ranks")
       .defaults_to("from parallel");
@@ -235,17 +237,18 @@ void declare_tensor_parallel(Schema& s) {
   auto rows = section(
       s,
       {.path = "tensor_parallel",
-       .doc = "DeepSpeed's AutoTP; parallel.tensor is ftrun's word.",
+       .doc = "DeepSpeed's AutoTP; parallel.tensor is ftrun's key.",
        .vocabulary = kDs,
        .nullable = true},
       [](auto& c) -> auto& { return c.tensor_parallel; });
-  rows.key("autotp_size", &TensorParallelConfig::autotp_size,
-           "Another name of parallel.tensor; 0 and 1 = off. The data-parallel ranks are ranks / "
-           "tensor here; DeepSpeed's batch arithmetic counts all ranks, and a notice shows both.")
+  rows.key(
+          "autotp_size", &TensorParallelConfig::autotp_size,
+          "Another name of parallel.tensor; 0 and 1 = off. In ftrun the data-parallel ranks are "
+          "ranks / tensor; DeepSpeed's batch arithmetic counts all ranks, and a notice shows both.")
       .at_least(0)
       .in("ranks");
   rows.free("preset_model", "Rules of a known model.").notice(kSplit);
-  rows.free("partition_config", "Rules of one's own.").notice(kSplit);
+  rows.free("partition_config", "The user's own rules.").notice(kSplit);
   rows.free("injection_policy_tuple", "Matrices whose products are summed.").notice(kSplit);
   for (const char* name : {"tp", "tensor_parallel"})
     rows.free(name, "tp_size and tp_grain_size.")

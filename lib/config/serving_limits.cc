@@ -17,7 +17,7 @@ constexpr std::array<int64_t, 9> kServedRanks{1, 8, 16, 32, 64, 128, 256, 320, 5
 constexpr int64_t kServedByDefault = 16;
 
 constexpr std::string_view kMerge =
-    "; merged into its base it serves it: ftrun convert RUN --merge --out FOLDER";
+    "; it serves the adapter merged into its base: ftrun convert RUN --merge --out FOLDER";
 
 /// Lists settings that both servers lack.
 std::vector<std::string> unserved_everywhere(const AdapterConfig& adapter) {

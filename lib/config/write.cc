@@ -22,7 +22,7 @@ std::string float_text(double value) {
   return text;
 }
 
-// Says whether a text may stand without quotes: no reader of YAML can take it for anything else.
+// Returns whether a text may stand without quotes: no reader of YAML can take it for anything else.
 bool plain_word(const std::string& text) {
   if (text.empty() || std::isalpha(static_cast<unsigned char>(text[0])) == 0) return false;
   static const std::vector<std::string> kReserved{"true", "false", "null", "yes", "no", "on",
@@ -79,7 +79,7 @@ std::string text_of(const Field& field, const FieldValue& value) {
   return field.zero_unset && is_zero(value) ? "null" : yaml_text(value);
 }
 
-/// Says whether the config's type of optimizer or scheduler has the key.
+/// Returns whether the config's type of optimizer or scheduler has the key.
 bool suits_type(const Field& field, const Config& config) {
   if (field.types.empty()) return true;
   const std::string_view type = field.section == "optimizer.params"

@@ -99,7 +99,7 @@ class YamlReader {
       for (ConfigNode& item : source.items) collect_merged(std::move(item), merged);
     } else {
       problems_.error(source.at,
-                      cat("the merge key << wants a section, found ", value_text(source)));
+                      cat("the merge key << expects a section, found ", value_text(source)));
     }
   }
 

@@ -14,8 +14,8 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-/// Says whether the first document has tokens that do not count; it represents all documents of a
-/// file without .json.
+/// Returns whether the first document has tokens that do not count; it represents all documents of
+/// a file without .json.
 bool masks_first_document(const std::string& path) {
   const MappedFile file(path);
   const auto bytes = file.bytes();

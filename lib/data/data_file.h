@@ -7,7 +7,7 @@
 
 namespace ftrun {
 
-/// Says whether a regular file of this name, or a link to one, exists.
+/// Returns whether a regular file of this name, or a link to one, exists.
 bool is_data_file(const std::string& path);
 
 /// Finds the file that a name in data.train or data.validation stands for: the file itself, or the
@@ -15,8 +15,8 @@ bool is_data_file(const std::string& path);
 /// beside the data (.json, .mask, .idx) are named after this file, never after the prefix.
 std::optional<std::string> find_data_file(const std::string& name);
 
-/// Says whether a file that find_data_file() found is read as JSON Lines: data.format decides if it
-/// is set, else the file's name.
+/// Returns whether a file that find_data_file() found is read as JSON Lines: data.format decides if
+/// it is set, else the file's name.
 bool is_jsonl(const std::string& file, DataFormat format);
 
 }  // namespace ftrun

@@ -89,7 +89,7 @@ bool count_ids(const TokenFile& file, DataStatistics& s, const std::atomic<bool>
   return true;
 }
 
-void note_changed(const TokenFile& file, const std::vector<FileRecord>& computed) {
+void report_changed(const TokenFile& file, const std::vector<FileRecord>& computed) {
   const auto side = read_sidecar(file.path());
   if (!side || compare(side->files, computed) != Match::kTouched) return;
   for (size_t i = 0; i < computed.size(); ++i)
@@ -174,7 +174,7 @@ std::optional<DataFingerprint> compute_fingerprint(const TokenDataset& data,
     }
     DataStatistics statistics;
     if (!count_ids(*file, statistics, stop)) return std::nullopt;
-    note_changed(*file, records);
+    report_changed(*file, records);
     add(found.statistics, statistics);
     found.files.insert(found.files.end(), records.begin(), records.end());
   }

@@ -59,7 +59,7 @@ BinaryLayout llmc_layout(const MappedFile& file, int32_t magic) {
   return {cat("llm.c .bin, ", token_type_name(dtype)), dtype, kLlmcHeaderBytes, tokens};
 }
 
-/// Says whether bytes are probably uint32: read as uint16, ids below 65536 are then an id, 0, an
+/// Returns whether bytes are probably uint32: read as uint16, ids below 65536 are then an id, 0, an
 /// id, 0, ...; with larger vocabularies the second half is 0, 1 or 2. Text never has this form.
 bool looks_like_uint32(std::span<const std::byte> bytes) {
   const size_t pairs = std::min<size_t>(bytes.size() / 4, 4096);

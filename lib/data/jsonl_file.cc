@@ -11,7 +11,7 @@
 namespace ftrun {
 namespace {
 
-/// Says whether a problem of a line begins with a field's name; it then ends with a remedy.
+/// Returns whether a problem of a line begins with a field's name; it then ends with a remedy.
 bool names_field(std::string_view problem) {
   return problem.starts_with('"');
 }

@@ -74,18 +74,20 @@ std::string problem_of(JsonlField field, const JsonValue& value) {
     case JsonlField::kBoundaries: {
       const int64_t one = field == JsonlField::kBoundaries ? 2 : 1;
       const bool several = value.list && (value.entries > one || value.first.starts_with("["));
-      return several ? "tells of several documents; packed lines are not read: write one document "
+      return several ? "describes several documents; packed lines are not read: write one document "
                        "a line"
                      : "";
     }
     case JsonlField::kSegments:
       return value.list && (!value.alike || value.first.starts_with("["))
-                 ? "tells parts of the line apart; packed lines are not read: write one document a "
+                 ? "separates parts of the line; packed lines are not read: write one document a "
                    "line"
                  : "";
     case JsonlField::kWeights:
-      return all_ones ? ""
-                      : cat("weighs tokens, and all that count do so alike here: ", kWriteLabels);
+      return all_ones
+                 ? ""
+                 : cat("gives tokens weights, and ftrun gives all trained tokens the same weight: ",
+                       kWriteLabels);
     case JsonlField::kOtherMask:
       return all_ones ? "" : cat("is not read: ", kWriteLabels);
     case JsonlField::kPreference:
@@ -180,11 +182,11 @@ class LineReader {
     else if (field == JsonlField::kPositionIds)
       read_positions();
     else
-      note_other(key, field, read_value());
+      handle_other(key, field, read_value());
   }
 
   /// Keeps, counts or refuses a field that is not an array of tokens.
-  void note_other(std::string_view key, JsonlField field, const JsonValue& value) {
+  void handle_other(std::string_view key, JsonlField field, const JsonValue& value) {
     if (value.holds_nothing() || field == JsonlField::kHarmless) return;
     if (field == JsonlField::kLossMask) {
       loss_masks_.emplace_back(key, value);

@@ -44,7 +44,7 @@ std::optional<int64_t> bytes_of(const std::string& path) {
   return static_cast<int64_t>(bytes);
 }
 
-/// Says whether a file begins as ours: prepare_data.py writes the format first.
+/// Returns whether a file begins as ours: prepare_data.py writes the format first.
 bool has_our_head(const std::string& path) {
   std::array<char, 4096> head{};
   std::ifstream file(path, std::ios::binary);

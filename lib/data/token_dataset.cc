@@ -20,8 +20,8 @@ size_t file_of(const std::vector<int64_t>& starts, int64_t at) {
   return static_cast<size_t>(after - starts.begin() - 1);
 }
 
-/// Says whether a name in data.train is that of an existing file or folder, or the prefix of a data
-/// file.
+/// Returns whether a name in data.train is that of an existing file or folder, or the prefix of a
+/// data file.
 bool is_there(const std::string& name) {
   std::error_code error;
   return fs::exists(name, error) || find_data_file(name).has_value();

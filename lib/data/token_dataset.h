@@ -43,7 +43,7 @@ class TokenDataset {
   TokenPlace place(int64_t token) const;
   /// Lists findings of opening the files that do not stop training, a sentence each.
   std::vector<std::string> notes() const;
-  /// Says whether every token counts as a label.
+  /// Returns whether every token counts as a label.
   bool all_trained() const;
   /// Returns the number of tokens in [first, first + count) that count as labels.
   int64_t trained(int64_t first, int64_t count) const;

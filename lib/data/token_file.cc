@@ -49,10 +49,9 @@ std::vector<std::string> data_files_of(const std::string& folder) {
 }
 
 [[noreturn]] void refuse_kind(const std::string& path) {
-  throw Error(
-      ExitCode::kBadInput,
-      cat(path, ": not a kind of data file that is read here (expected .bin, .idx or .jsonl)"),
-      "turn text or chats into tokens with scripts/prepare_data.py");
+  throw Error(ExitCode::kBadInput,
+              cat(path, ": not a data file that ftrun reads (expected .bin, .idx or .jsonl)"),
+              "turn text or chats into tokens with scripts/prepare_data.py");
 }
 
 /// Returns kMegatron, kJsonl, or kAuto for a flat file, whose first bytes decide.
@@ -86,7 +85,7 @@ void refuse_lost_companion(const std::string& path) {
     throw Error(ExitCode::kBadInput,
                 cat(path, ": its ", record.role == "mask" ? "loss mask" : "index", ", ", companion,
                     ", is not there, and ", side->path, " lists it"),
-                cat("bring it back; if the data has none any more, remove ", side->path));
+                cat("restore it; if the data no longer has one, remove ", side->path));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -43,19 +44,30 @@ double lower_quartile(std::vector<double> values) {
 
 using Clock = std::chrono::steady_clock;
 
-/// Measures the seconds of a call: the lower quartile of at least 5 samples over a tenth of a
-/// second, as other programs can only add time.
-double seconds_of(const std::function<void()>& body) {
-  body();
-  std::vector<double> samples;
-  const auto begin = Clock::now();
-  while (samples.size() < 5 || (seconds_since(begin) < 0.1 && samples.size() < 1000)) {
-    const auto start = Clock::now();
-    body();
-    samples.push_back(seconds_since(start));
+/// CallTimer takes samples of one call, some in each round of a measurement: a host that is slow
+/// for a second spoils one round of all calls, not all rounds of one.
+class CallTimer {
+ public:
+  explicit CallTimer(std::function<void()> body) : body_(std::move(body)) {}
+
+  /// Calls the body for 20 ms, at least twice; the first call of a round is not counted.
+  void run() {
+    body_();
+    const auto begin = Clock::now();
+    do {
+      const auto start = Clock::now();
+      body_();
+      samples_.push_back(seconds_since(start));
+    } while (seconds_since(begin) < 0.02);
   }
-  return lower_quartile(std::move(samples));
-}
+
+  /// Returns the lower quartile of the samples, as other programs can only add time.
+  double seconds() const { return lower_quartile(samples_); }
+
+ private:
+  std::function<void()> body_;
+  std::vector<double> samples_;
+};
 
 /// Freed gives memory back by free().
 struct Freed {
@@ -201,46 +213,71 @@ Curve curve_through(std::vector<std::pair<double, double>> points) {
   return Curve(std::move(joined));
 }
 
-/// Measures the bytes a second that all threads read and write while they add one large buffer to
-/// another: the rate of memory.
-double measure_memory() {
-  constexpr int64_t kElements = 16 << 20;
-  const Memory from = allocate(kElements * 4), to = allocate(kElements * 4);
-  std::memset(from.get(), 0, kElements * 4);
-  std::memset(to.get(), 0, kElements * 4);
-  const double seconds =
-      seconds_of([&] { add_into(to.get(), DType::kF32, from.get(), DType::kF32, kElements); });
-  return 12.0 * kElements / seconds;
-}
-
-void measure_flat(const Rates& rates, Points& points) {
-  for (const int64_t elements : {int64_t{1} << 16, int64_t{1} << 20, int64_t{1} << 23}) {
-    std::vector<Memory> memory;
-    for (int i = 0; i < 4; ++i) {
-      memory.push_back(allocate(elements * 4));
-      std::memset(memory.back().get(), 0, static_cast<size_t>(elements * 4));
+/// FlatBench times what a step does to flat buffers, at three sizes, and the rate of memory.
+class FlatBench {
+ public:
+  FlatBench() {
+    for (Memory& buffer : buffers_) {
+      buffer = allocate(kMost * 4);
+      std::memset(buffer.get(), 0, kMost * 4);
     }
-    void* const a = memory[0].get();
-    void* const b = memory[1].get();
-    const auto note = [&](const char* kind, double bytes_an_element,
-                          const std::function<void()>& body) {
-      const double ideal = bytes_an_element * static_cast<double>(elements) / rates.memory;
-      points[kind].emplace_back(ideal, seconds_of(body) / ideal);
+    for (const int64_t elements : {int64_t{1} << 16, int64_t{1} << 20, int64_t{1} << 23})
+      add_calls(elements);
+  }
+
+  void run() {
+    memory_.run();
+    for (Timed& call : calls_) call.timer.run();
+  }
+
+  /// Returns the bytes a second that all threads read and write while they add one large buffer to
+  /// another.
+  double memory_rate() const { return 12.0 * kMost / memory_.seconds(); }
+
+  void note(const Rates& rates, Points& points) const {
+    for (const Timed& call : calls_) {
+      const double ideal = call.bytes / rates.memory;
+      points[call.kind].emplace_back(ideal, call.timer.seconds() / ideal);
+    }
+  }
+
+ private:
+  static constexpr int64_t kMost = 16 << 20;
+
+  struct Timed {
+    std::string kind;
+    /// The bytes that the call reads and writes.
+    double bytes;
+    CallTimer timer;
+  };
+
+  void add_calls(int64_t elements) {
+    void* const a = buffers_[0].get();
+    void* const b = buffers_[1].get();
+    const auto add = [&](const char* kind, double bytes_an_element, std::function<void()> body) {
+      calls_.push_back(
+          {kind, bytes_an_element * static_cast<double>(elements), CallTimer(std::move(body))});
     };
-    OptimizerConfig optimizer;
-    const StepScalars scalars{.learning_rate = 1e-3F, .update = 2};
     FlatUpdate update;
     update.parameters = a;
     update.gradients = b;
-    update.states = {memory[2].get(), memory[3].get()};
+    update.states = {buffers_[2].get(), buffers_[3].get()};
     update.count = elements;
-    note("update", 28, [&] { optimizer_update(update, optimizer, scalars); });
-    note("copy", 6, [&] { convert(a, DType::kF32, b, DType::kBF16, elements); });
-    note("accumulate", 12, [&] { add_into(a, DType::kF32, b, DType::kF32, elements); });
-    note("clear", 4, [&] { std::memset(a, 0, static_cast<size_t>(elements) * 4); });
-    note("gradient_norm", 4, [&] { sum_of_squares(a, DType::kF32, elements); });
+    add("update", 28, [=] {
+      optimizer_update(update, OptimizerConfig{}, {.learning_rate = 1e-3F, .update = 2});
+    });
+    add("copy", 6, [=] { convert(a, DType::kF32, b, DType::kBF16, elements); });
+    add("accumulate", 12, [=] { add_into(a, DType::kF32, b, DType::kF32, elements); });
+    add("clear", 4, [=] { std::memset(a, 0, static_cast<size_t>(elements) * 4); });
+    add("gradient_norm", 4, [=] { sum_of_squares(a, DType::kF32, elements); });
   }
-}
+
+  std::array<Memory, 4> buffers_;
+  CallTimer memory_{[this] {
+    add_into(buffers_[0].get(), DType::kF32, buffers_[1].get(), DType::kF32, kMost);
+  }};
+  std::vector<Timed> calls_;
+};
 
 /// SampledModel is a model for one dtype, and the benches of its graphs.
 struct SampledModel {
@@ -254,7 +291,7 @@ struct SampledModel {
   }
 };
 
-void note_operations(const SampledModel& sampled, const Rates& rates, Points& points) {
+void record_operations(const SampledModel& sampled, const Rates& rates, Points& points) {
   for (const auto& bench : sampled.benches)
     bench->for_each([&](const Op& op, double seconds) {
       const double ideal = ideal_seconds(rates, bench->graph(), op);
@@ -276,23 +313,26 @@ double best_product(const std::vector<SampledModel>& models) {
 
 Rates measure_rates(int ranks, int threads, bool quick) {
   set_kernel_threads(threads);
-  Rates rates{.ranks = ranks, .threads = threads, .memory = measure_memory()};
-  Points points;
-  measure_flat(rates, points);
+  FlatBench flat;
+  std::map<DType, std::vector<SampledModel>> models;
   std::vector<DType> dtypes{DType::kF32, DType::kBF16};
   if (!quick) dtypes.push_back(DType::kF16);
-  for (const DType dtype : dtypes) {
-    std::vector<SampledModel> models;
-    models.reserve(8);
+  for (const DType dtype : dtypes)
     for (const auto& [config, batch] : sampled_models(quick))
-      models.emplace_back(config, batch, dtype);
-    const int rounds = quick ? 5 : 9;
-    for (int round = 0; round < rounds; ++round)
-      for (SampledModel& sampled : models)
-        for (const auto& bench : sampled.benches) bench->run();
-    rates.products[dtype] = best_product(models);
-    for (const SampledModel& sampled : models) note_operations(sampled, rates, points);
+      models[dtype].emplace_back(config, batch, dtype);
+  const int rounds = quick ? 5 : 9;
+  for (int round = 0; round < rounds; ++round) {
+    flat.run();
+    for (auto& [dtype, sampled] : models)
+      for (SampledModel& model : sampled)
+        for (const auto& bench : model.benches) bench->run();
   }
+  Rates rates{.ranks = ranks, .threads = threads, .memory = flat.memory_rate()};
+  Points points;
+  flat.note(rates, points);
+  for (const auto& [dtype, sampled] : models) rates.products[dtype] = best_product(sampled);
+  for (const auto& [dtype, sampled] : models)
+    for (const SampledModel& model : sampled) record_operations(model, rates, points);
   std::vector<double> all;
   for (auto& [kind, measured] : points) {
     for (const auto& [ideal, factor] : measured) all.push_back(factor);
@@ -458,23 +498,68 @@ std::map<std::string, Curve> measure_exchanges_of(int ranks, int processors) {
   return found;
 }
 
+/// Two passes over all measurements: a slow period of the host spoils one of them.
+constexpr int kPasses = 2;
+/// The share of time by which two passes may differ without a word.
+constexpr double kUneven = 0.15;
+
+/// Returns the seconds of a block of the second sampled model at the rates: how fast a pass found
+/// the machine.
+double block_seconds(const Rates& rates) {
+  const auto [config, batch] = sampled_models(true)[1];
+  const ModelDescription model =
+      build_model(config, batch, Mode::kTrain, {.compute = DType::kF32});
+  const LayerGraph& block = model.graphs[static_cast<size_t>(model.layers[1].graph)];
+  const Machine machine{.name = "measured", .rates = {rates}};
+  return list_seconds(machine, rates, block, block.forward) +
+         list_seconds(machine, rates, block, block.backward);
+}
+
+/// Adds curves of another pass. Of a curve that is there already each point keeps the fewer
+/// seconds, as other programs can only add time.
+void keep_faster(std::map<std::string, Curve>& curves, std::map<std::string, Curve> pass) {
+  for (auto& [name, curve] : pass) {
+    Curve& kept = curves.try_emplace(name, curve).first->second;
+    std::vector<std::pair<double, double>> points = kept.points();
+    for (size_t i = 0; i < points.size(); ++i)
+      points[i].second = std::min(points[i].second, curve.points()[i].second);
+    kept = Curve(std::move(points));
+  }
+}
+
 }  // namespace
 
 Machine bench_machine(const BenchRequest& request) {
   Machine machine{
       .name = request.name, .processor = request.processor, .measured = request.measured};
   machine.devices = usable_processors();
-  for (int ranks = 1; ranks <= machine.devices; ++ranks) {
-    if (machine.devices % ranks != 0) continue;
-    request.say(cat("measuring ", ranks, ranks == 1 ? " rank" : " ranks", " of ",
-                    machine.devices / ranks, machine.devices == ranks ? " thread" : " threads"));
-    machine.rates.push_back(measure_beside_others(ranks, machine.devices, request.quick));
+  std::map<int, std::vector<Rates>> rates;
+  for (int pass = 1; pass <= kPasses; ++pass) {
+    for (int ranks = 1; ranks <= machine.devices; ++ranks) {
+      if (machine.devices % ranks != 0) continue;
+      request.say(cat("measuring ", ranks, ranks == 1 ? " rank" : " ranks", " of ",
+                      machine.devices / ranks, machine.devices == ranks ? " thread" : " threads",
+                      ", pass ", pass, " of ", kPasses));
+      rates[ranks].push_back(measure_beside_others(ranks, machine.devices, request.quick));
+    }
+    // Runs of two and four ranks are common on machines with fewer processors, too.
+    for (int ranks = 2; ranks <= std::max(machine.devices, 4); ranks *= 2) {
+      request.say(
+          cat("measuring what ", ranks, " ranks exchange, pass ", pass, " of ", kPasses));
+      keep_faster(machine.exchanges, measure_exchanges_of(ranks, machine.devices));
+    }
   }
-  // Runs of two and four ranks are common on machines with fewer processors, too.
-  for (int ranks = 2; ranks <= std::max(machine.devices, 4); ranks *= 2) {
-    request.say(cat("measuring what ", ranks, " ranks exchange"));
-    machine.exchanges.merge(measure_exchanges_of(ranks, machine.devices));
+  double unevenness = 0;
+  for (auto& [ranks, passes] : rates) {
+    const auto [fast, slow] = std::ranges::minmax_element(passes, {}, block_seconds);
+    unevenness = std::max(unevenness, block_seconds(*slow) / block_seconds(*fast) - 1);
+    machine.rates.push_back(*fast);
   }
+  if (unevenness > kUneven)
+    request.say(cat("the machine computed unevenly: one pass took ",
+                    std::lround(100 * unevenness),
+                    " % longer than the other, and the faster one is kept; measure again while "
+                    "nothing else runs"));
   // The node's link stands for numbers of ranks that were not measured, and for transfers.
   if (const auto pair = machine.exchanges.find("all_gather 2"); pair != machine.exchanges.end()) {
     const auto& points = pair->second.points();

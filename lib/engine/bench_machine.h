@@ -22,7 +22,8 @@ struct BenchRequest {
 /// Measures the processors of this machine by running layer operations, optimizer updates, copies
 /// and collectives in processes of its own, for each number of ranks that divides the number of
 /// processors. A figure is a lower quartile, as other programs can only add time; that of a
-/// collective between pieces of work is a mean without outliers (middle_mean()).
+/// collective between pieces of work is a mean without outliers (middle_mean()). All is measured
+/// in two passes, of which the faster one is kept; where they differ much, a line says so.
 /// Error(kEnvironment) where a process cannot be started or fails.
 Machine bench_machine(const BenchRequest& request);
 

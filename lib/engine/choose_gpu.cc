@@ -8,7 +8,7 @@
 namespace ftrun {
 namespace {
 
-/// Says whether offloaded state is pinned: it is, unless a key that is in use says otherwise.
+/// Returns whether offloaded state is pinned: it is, unless a key that is in use says otherwise.
 bool pins(const Config& config) {
   const OffloadParamConfig& parameters = config.zero.offload_param;
   const OffloadOptimizerConfig& optimizer = config.zero.offload_optimizer;

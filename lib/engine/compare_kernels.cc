@@ -213,7 +213,7 @@ class GraphComparison {
   }
 
  private:
-  /// Says where each value begins, and where the last one ends.
+  /// Returns where each value begins, and where the last one ends.
   static std::vector<int64_t> places_of(const LayerGraph& graph) {
     std::vector<int64_t> places{0};
     for (const Value& value : graph.values)
@@ -265,8 +265,8 @@ class GraphComparison {
             static_cast<size_t>(on_host_.at(id).bytes())};
   }
 
-  /// Says whether a value passes only between operations of one device, as a chunk's logits do: it
-  /// is not a result to compare.
+  /// Returns whether a value passes only between operations of one device, as a chunk's logits do:
+  /// it is not a result to compare.
   bool is_private(ValueId id) const {
     const auto makes = [id](const Op& op) {
       const int result = op_spec(op.kind).private_result;

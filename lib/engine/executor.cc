@@ -27,8 +27,8 @@ std::vector<Communicator*> communicators_of(const Program& program, const RankGr
   return found;
 }
 
-/// Says how each instruction is shown while it runs. A decision waits for all that a device does,
-/// with others too.
+/// Returns how each instruction is shown while it runs. A decision waits for all that a device
+/// does, with others too.
 std::vector<Activity> activities_of(const Program& program, bool asynchronous) {
   std::vector<Activity> all;
   for (const Instr& instr : program.instrs) {
@@ -468,7 +468,7 @@ void Executor::start_disk(size_t at) {
   disk_tickets_[at] = memory_.start_disk(program_, disk, address<std::byte>(memory), write);
 }
 
-/// Says whether a disk request may start. Whether the step's decision lets it run is known when
+/// Returns whether a disk request may start. Whether the step's decision lets it run is known when
 /// what it waits for is done: the checker has proved that it waits for the decision, and what the
 /// lane knew before it is done already.
 bool Executor::may_start_disk(InstrId id) {

@@ -151,7 +151,7 @@ class Executor {
   void copy_disk(const Instr& instr);
   void start_disk(size_t at);
   bool may_start_disk(InstrId id);
-  /// Says whether the step updates, once its decision is made: a step that is only searched for
+  /// Returns whether the step updates, once its decision is made: a step that is only searched for
   /// values that are not finite updates nothing.
   bool updates() const { return step_->finite && !looks_for_nonfinite_; }
   void drop_disk_requests();

@@ -42,10 +42,10 @@ GpuDevice::GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*
   make_staging();
 }
 
-/// Says whether a run can be recorded: no disk, no update or sum of the host tier, no counts that
-/// the host reads, no peers except through the device's collectives (links of a pipeline wait for
-/// each other across lanes, which a sequential list of launches does not allow), no timing marks;
-/// and the instructions after the decision either run as a whole or not at all.
+/// Returns whether a run can be recorded: no disk, no update or sum of the host tier, no counts
+/// that the host reads, no peers except through the device's collectives (links of a pipeline wait
+/// for each other across lanes, which a sequential list of launches does not allow), no timing
+/// marks; and the instructions after the decision either run as a whole or not at all.
 bool GpuDevice::runs_all_on_device() const {
   if (!std::all_of(groups_.begin(), groups_.end(),
                    [](const Communicator* group) { return group->can_record(); }))
@@ -62,8 +62,8 @@ bool GpuDevice::runs_all_on_device() const {
   return true;
 }
 
-/// Says whether the instruction adds or converts between the device and the host tier, which a copy
-/// cannot do.
+/// Returns whether the instruction adds or converts between the device and the host tier, which a
+/// copy cannot do.
 bool GpuDevice::crosses_tiers(const Instr& instr) const {
   if (instr.kind != InstrKind::kCopy && instr.kind != InstrKind::kAccumulate) return false;
   const Buffer& from = program_.at(instr.reads[0].buffer);
@@ -72,7 +72,7 @@ bool GpuDevice::crosses_tiers(const Instr& instr) const {
   return instr.kind == InstrKind::kAccumulate || from.dtype != to.dtype;
 }
 
-/// Says whether host code reads or writes memory of the host tier in it.
+/// Returns whether host code reads or writes memory of the host tier in it.
 bool GpuDevice::works_on_host(const Instr& instr) const {
   const auto on_host = [&](const Range& range) { return tier(range) != Tier::kDevice; };
   switch (instr.kind) {

@@ -67,10 +67,10 @@ class LaneDevice {
   /// instructions for which it waits have left their own lanes.
   virtual void enter(const Instr& instr) = 0;
   virtual void leave(const Instr& instr) = 0;
-  /// Says whether the instructions for which `instr` waits have ended, not only started.
+  /// Returns whether the instructions for which `instr` waits have ended, not only started.
   virtual bool waits_are_over(const Instr& instr) = 0;
-  /// Says whether instructions may still run after the lanes' threads have started them: the times
-  /// of those threads then do not show how long instructions run.
+  /// Returns whether instructions may still run after the lanes' threads have started them: the
+  /// times of those threads then do not show how long instructions run.
   virtual bool is_asynchronous() const = 0;
   /// Waits for the last run, and returns its times if the device measures them (GpuOptions::timed),
   /// else nothing.
@@ -103,7 +103,7 @@ class LaneDevice {
   virtual void measure(Lane lane, const FlatUpdate& update, Tier tier,
                        const OptimizerConfig& optimizer) = 0;
 
-  // Says whether the device can record instructions. If it can, one thread may run instructions
+  // Returns whether the device can record instructions. If it can, one thread may run instructions
   // [first, last) in program order between begin_recording() and end_recording(), which records
   // their device work instead of doing it. replay() does the recorded work, as often as wanted,
   // after earlier and before later work of the compute lane.

@@ -123,7 +123,8 @@ void Lanes::run_steps(size_t worker) {
   }
 }
 
-/// Says whether everything that the step waits for on `first_lane` and the lanes after it is done.
+/// Returns whether everything that the step waits for on `first_lane` and the lanes after it is
+/// done.
 bool Lanes::done_before(const LaneInstr& step, Lane first_lane) const {
   for (auto lane = static_cast<size_t>(first_lane); lane < lanes_; ++lane)
     if (done_[lane] < step.after[lane]) return false;

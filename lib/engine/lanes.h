@@ -32,7 +32,7 @@ class Lanes {
   /// Runs every instruction once. Rethrows the first failure after all lanes have stopped.
   void run_once();
 
-  /// Says whether everything that the instruction waits for is done. Only the lane that runs the
+  /// Returns whether everything that the instruction waits for is done. Only the lane that runs the
   /// previous instruction may call it.
   bool ready(InstrId id);
 

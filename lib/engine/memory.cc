@@ -53,7 +53,7 @@ std::byte* TierBlock::data() const {
 
 namespace {
 
-/// Says what an arena is for: the most that it holds at one moment, by category.
+/// Returns what an arena is for: the most that it holds at one moment, by category.
 std::string arena_text(const Program& program, Tier tier) {
   const TierPlan plan = memory_plan({&program}).at(tier);
   return cat("the arena of temporary buffers (most at ", plan.fullest, ": ",
@@ -84,7 +84,7 @@ int64_t lacking_bytes(int64_t bytes) {
 RankMemory::RankMemory(Communicator& group, SwapOptions swap, MemoryAdvice advice, Gpu* gpu)
     : group_(group), swap_options_(std::move(swap)), advice_(std::move(advice)), gpu_(gpu) {}
 
-/// Says why memory was refused: what it was for, what there is, what the rank has already.
+/// Returns why memory was refused: what it was for, what there is, what the rank has already.
 std::string RankMemory::refusal(int64_t bytes, Tier tier, const std::string& what,
                                 const Error& error) const {
   int64_t held = 0;

@@ -89,7 +89,7 @@ class RankMemory {
 
   /// Returns the GPU whose memory is the device tier; null on a processor.
   Gpu* gpu() const { return gpu_; }
-  /// Says whether host code may read and write the range in place, because it is in main memory.
+  /// Returns whether host code may read and write the range in place, because it is in main memory.
   bool in_reach(const Program& program, const Range& range) const;
   /// Copies a range in memory to main memory; write() copies back. Must not be called while lanes
   /// run.

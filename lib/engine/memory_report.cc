@@ -72,7 +72,7 @@ void tier_rows(Tier tier, const MemoryReport& report, std::vector<Row>& rows) {
       });
 }
 
-/// Says what shares the arenas of a tier.
+/// Returns what shares the arenas of a tier.
 std::string peak_text(Tier tier, const TierPlan& planned) {
   if (planned.arenas == 0) return "";
   return cat(tier_name(tier), " temporary, at most: ", categories_text(planned.arena_peak),
@@ -111,7 +111,7 @@ std::string memory_text(const MemoryReport& report) {
           " measured at most, error ", percent_off(report.measured, report.predicted()));
   if (report.on_gpu())
     arenas += cat("GPU: ", human_bytes(report.gpu.total_bytes - report.gpu.free_bytes), " of ",
-                  human_bytes(report.gpu.total_bytes), " in use at the end, CUDA's own among it\n");
+                  human_bytes(report.gpu.total_bytes), " in use at the end, CUDA's own included\n");
   return "\nmemory of rank 0\n" +
          format_table({"tier", "category", "predicted", "allocated", "touched", "error", ""},
                       rows) +

@@ -74,8 +74,8 @@ std::string MovedTensors::warning() const {
         "; no gradient has reached them, or the learning rate is 0 or too small to change them"));
   if (!lost.empty())
     parts.push_back(cat("what ", lost.size(), " of ", states_.size(),
-                        " trained tensors have learned is less than ", precision_name(dtype_),
-                        " holds, and the export has their first values: ", listed(lost),
+                        " trained tensors have learned is too small for ", precision_name(dtype_),
+                        ", so the export has their first values: ", listed(lost),
                         "; export.dtype: fp32 keeps it"));
   if (!absent.empty())
     parts.push_back(cat(absent.size(), " of ", trained_.size(),

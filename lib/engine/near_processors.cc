@@ -35,7 +35,7 @@ std::string lower_case(std::string text) {
   return text;
 }
 
-/// Says whether the calling thread may run on all of them.
+/// Returns whether the calling thread may run on all of them.
 bool may_run_on(const std::vector<int>& processors) {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);

@@ -44,7 +44,7 @@ class PhaseClock {
   const PipelineSeconds& seconds() const { return seconds_; }
 
  private:
-  /// Says whether there is anything to measure: a program of one stage has no pipeline times.
+  /// Returns whether there is anything to measure: a program of one stage has no pipeline times.
   bool is_on() const { return program_.stage.count > 1; }
 
   const Program& program_;

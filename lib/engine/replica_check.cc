@@ -94,9 +94,9 @@ RankError difference(const std::map<std::string, std::vector<int>>& versions, in
       ExitCode::kEnvironment,
       known ? cat(ranks_text(few), few.size() == 1 ? " holds" : " hold", " other bits than ",
                   ranks_text(most->second), " of ", tensor, " after step ", step,
-                  ", which all must hold alike: a memory or processor there changed them")
+                  ", which must be equal on all: a memory or processor there changed them")
             : cat(ranks_text(everyone), " do not hold the same bits of ", tensor, " after step ",
-                  step, ", which they must: a memory or processor of one of them changed them"),
+                  step, ", which must be equal: a memory or processor of one of them changed them"),
       cat(kRemedy,
           ", before which this was compared too (if the ranks run on different CPU models, "
           "rounding "

@@ -27,7 +27,7 @@ class ReplicaCheck {
   ReplicaCheck(const ProgramPlan& train, const Partition& partition, const RankMemory& memory,
                std::vector<std::string> state_kinds, ExchangeTexts exchange, Sum sum);
 
-  /// Says whether any two ranks hold copies of the same state.
+  /// Returns whether any two ranks hold copies of the same state.
   bool compares() const { return !shared_.empty(); }
 
   /// Compares the copies of all ranks. Collective. Where copies differ, throws the same

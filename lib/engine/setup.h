@@ -65,7 +65,7 @@ class TrainingSetup {
   const ModelConfig& model_config() const { return model_.config; }
   const ModelFolder& folder() const { return model_.folder; }
 
-  /// Says whether running the model needs all ranks, because a single rank does not have all
+  /// Returns whether running the model needs all ranks, because a single rank does not have all
   /// parameters.
   bool needs_all_ranks() const {
     const StateOptions& state = model_.plan.options.state;

@@ -28,10 +28,10 @@ class Derivation {
   ValueId gradient(ValueId id);
   /// Returns the gradient of an operation's result; there is none only if nothing reads the result.
   ValueId result_gradient(ValueId id);
-  /// Says whether a value is the result of an operation that has no gradients, such as the lengths
-  /// of rows.
+  /// Returns whether a value is the result of an operation that has no gradients, such as the
+  /// lengths of rows.
   bool is_constant(ValueId id) const;
-  /// Says whether a value gets a gradient; values of the batch do not.
+  /// Returns whether a value gets a gradient; values of the batch do not.
   bool wants_gradient(ValueId id) const;
   void add_term(ValueId id, ValueId term);
   /// Replaces the terms of a gradient by `sum`, which holds all of them so far.
@@ -61,11 +61,11 @@ class Derivation {
 
   // --- tensor-parallel ranks ---
 
-  /// Says whether a value is the result of an operation whose gradient accepts each rank's term of
-  /// a sum: an all-gather's gradient sums the terms, dropout's passes them on to its operand.
+  /// Returns whether a value is the result of an operation whose gradient accepts each rank's term
+  /// of a sum: an all-gather's gradient sums the terms, dropout's passes them on to its operand.
   bool passes_on_terms(ValueId id) const;
-  /// Says whether `op` is the first operation of the forward list that reads the value, and so the
-  /// last one in backward.
+  /// Returns whether `op` is the first operation of the forward list that reads the value, and so
+  /// the last one in backward.
   bool is_first_reader(const Op& op, ValueId id) const;
   /// Returns the gradient with respect to `id`; `term` is this rank's term of its sum over the
   /// ranks.

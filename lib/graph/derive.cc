@@ -104,7 +104,7 @@ ValueId Derivation::make_again(ValueId id) {
   return again_.at(id);
 }
 
-/// Says whether a value needs no operation.
+/// Returns whether a value needs no operation.
 bool Derivation::has(ValueId id) const {
   return kept_[static_cast<size_t>(id)] || again_.contains(id);
 }
@@ -150,9 +150,9 @@ void Derivation::finish_inputs() {
   }
 }
 
-/// Says whether operation `at` of the backward list, which is recomputed only for weight gradients,
-/// writes fewer bytes than the operands that only it reads, which would have to be kept instead:
-/// gate and up of a gated activation are twice its result.
+/// Returns whether operation `at` of the backward list, which is recomputed only for weight
+/// gradients, writes fewer bytes than the operands that only it reads, which would have to be kept
+/// instead: gate and up of a gated activation are twice its result.
 bool Derivation::is_smaller_when_made(size_t at) const {
   const Op& op = graph_.backward[at];
   if (is_collective(op.kind)) return false;

@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-/// Says whether an operation uses a value; reading it to change it does not count.
+/// Returns whether an operation uses a value; reading it to change it does not count.
 bool uses(const Op& op, ValueId id) {
   return std::count(op.in.begin(), op.in.end(), id) > 0 &&
          std::count(op.out.begin(), op.out.end(), id) == 0;

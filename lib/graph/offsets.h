@@ -23,7 +23,7 @@ class Offsets {
   int64_t bytes_ = 0;
 };
 
-/// Says whether elements have 16 bits; their arithmetic has 32.
+/// Returns whether elements have 16 bits; their arithmetic has 32.
 inline bool is_narrow(int64_t element_bytes) {
   return element_bytes < dtype_bytes(DType::kF32);
 }

@@ -64,7 +64,7 @@ class OpAttrs {
   struct Held {
     explicit Held(const std::type_info& of) : type(of) {}
     virtual ~Held() = default;
-    /// Says whether the values are equal; `other` holds the same type.
+    /// Returns whether the values are equal; `other` holds the same type.
     virtual bool equals(const Held& other) const = 0;
     const std::type_info& type;
   };
@@ -93,10 +93,10 @@ struct Op {
 /// Returns the name of a kind in programs, messages and traces: "linear_dgrad", ...
 std::string_view op_name(OpKind kind);
 
-/// Says whether a kind is cheap: backward recomputes its results instead of saving them.
+/// Returns whether a kind is cheap: backward recomputes its results instead of saving them.
 bool is_cheap(OpKind kind);
 
-/// Says whether a kind is communication among the tensor-parallel ranks, which no kernel runs.
+/// Returns whether a kind is communication among the tensor-parallel ranks, which no kernel runs.
 bool is_collective(OpKind kind);
 
 /// Returns the input whose storage output 0 may reuse if nothing reads that input later; -1: none.

@@ -91,16 +91,16 @@ Op sum_of(ValueId a, ValueId b, ValueId sum);
 /// (ops/collective/spec.cc).
 Op sum_over_ranks(ValueId term, ValueId whole, int64_t ranks);
 
-/// Says whether a GPU computes list[i] and the next operation in one pass (OpSpec::gpu_pair); the
-/// scratch of the first then lives until the second is done.
+/// Returns whether a GPU computes list[i] and the next operation in one pass (OpSpec::gpu_pair);
+/// the scratch of the first then lives until the second is done.
 bool is_gpu_pair(std::span<const Op> list, size_t i);
 
-/// Says whether each rank computes a term of a result's sum over the ranks, if tensor-parallel
+/// Returns whether each rank computes a term of a result's sum over the ranks, if tensor-parallel
 /// ranks divide the operation along `letter` (x w^T of some columns of x and w). False: each rank
 /// computes its part of the result.
 bool result_is_term(OpKind kind, size_t result, char letter);
 
-/// Says whether each rank computes a term of the gradient with respect to an operand: it has the
+/// Returns whether each rank computes a term of the gradient with respect to an operand: it has the
 /// whole operand and uses its part of the results' gradients. False: each rank computes the whole
 /// gradient, or has a part of the operand and of its gradient.
 bool gradient_is_term(OpKind kind, size_t operand, char letter);

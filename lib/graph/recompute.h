@@ -47,7 +47,7 @@ struct RecomputePolicy {
 /// always kept.
 std::vector<bool> choose_kept(const LayerGraph& graph, const RecomputePolicy& policy);
 
-/// Says whether a value is a result of a cheap kind, which is recomputed under every policy. The
+/// Returns whether a value is a result of a cheap kind, which is recomputed under every policy. The
 /// sum of a residual norm and statistics are not such results.
 bool is_cheap_result(const LayerGraph& graph, ValueId id);
 

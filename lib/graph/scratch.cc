@@ -19,7 +19,7 @@ std::vector<int> reads_of(const LayerGraph& graph, std::span<const Op> list) {
   return reads;
 }
 
-/// Says of each value whether it lives only in `list`. A deferred value does where the list both
+/// Returns for each value whether it is used only in `list`. A deferred value is, if the list both
 /// makes it and has all its readers.
 std::vector<bool> scratch_of(const LayerGraph& graph, std::span<const Op> list) {
   std::vector<bool> made(graph.values.size());

@@ -41,7 +41,7 @@ class Letters {
   }
 
  private:
-  /// Says whether a size is the sum of its parts; true if it is not known.
+  /// Returns whether a size is the sum of its parts; true if it is not known.
   bool is_sum(const char* whole, std::initializer_list<const char*> parts) const {
     const auto known = known_.find(whole);
     if (known == known_.end()) return true;
@@ -61,7 +61,7 @@ class Letters {
     return whole_ == dims;
   }
 
-  /// Says whether dims are [t R, ...], or [t, R, ...] of a block [R, ...] that is known.
+  /// Returns whether dims are [t R, ...], or [t, R, ...] of a block [R, ...] that is known.
   bool match_blocks(Dims dims) {
     const int64_t ranks = known_.at("t");
     if (dims.empty() || dims[0] % ranks != 0) return false;

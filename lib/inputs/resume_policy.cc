@@ -67,7 +67,7 @@ std::string config_to_compare(const CheckpointMeta& saved, const std::string& no
   return config.dump(2);
 }
 
-/// Says whether a difference is a key of the config that the record's version did not know, and
+/// Returns whether a difference is a key of the config that the record's version did not know, and
 /// that this run leaves at its default.
 bool is_new_default(const ManifestDifference& difference) {
   constexpr std::string_view kConfig = "config.";

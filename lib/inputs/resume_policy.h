@@ -38,8 +38,8 @@ inline constexpr const char* kEvaluationRecord = "evaluations";
 /// Describes which states of a checkpoint a run keeps in another precision, and the effect on them.
 std::string conversion_notice(const std::string& folder, const StateConversion& conversion);
 
-/// Says whether a checkpoint was imported from another program's checkpoint, which has no config,
-/// seed or data of ftrun.
+/// Returns whether a checkpoint was imported from another program's checkpoint, which has no
+/// config, seed or data of ftrun.
 bool is_imported(const CheckpointMeta& saved);
 /// Writes a notice for a run that resumes from an imported checkpoint: the checkpoint's source, and
 /// what it does not record.

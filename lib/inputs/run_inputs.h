@@ -32,7 +32,7 @@ class DataFingerprints {
   /// Returns (role, digest) of the fingerprints that have become known since the last call. Never
   /// waits.
   std::vector<std::pair<std::string, std::string>> finish();
-  /// Says whether all fingerprints have been found.
+  /// Returns whether all fingerprints have been found.
   bool all_found() const { return unknown_.empty(); }
 
  private:

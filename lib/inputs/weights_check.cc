@@ -82,7 +82,7 @@ void name_as_model(ModelFolder& folder, const ModelDescription& model, bool tell
                    std::count_if(stored.begin(), stored.end(), is_of_other_part),
                    " tensors of its other parts stay as they are, and are exported with it"));
   } else if (const std::string spelling = spelling_text(model, names); tells && !spelling.empty())
-    log_notice(cat(folder.path(), ": the weights have names of their own (", spelling,
+    log_notice(cat(folder.path(), ": the weights have other names than the model's (", spelling,
                    "); they are read, and exported under the model's"));
 }
 

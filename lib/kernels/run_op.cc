@@ -10,15 +10,20 @@ namespace ftrun {
 
 namespace {
 
+[[noreturn]] void refuse_collective(const OpCall& call) {
+  bug(cat(op_name(call.op().kind), " has no kernel"));
+}
+
 template <class S>
 void run_as(const OpCall& call) {
   switch (call.op().kind) {
 #define FTRUN_OP(kind, name) \
   case OpKind::kind:         \
     return cpu::name<S>(call);
-#define FTRUN_COLLECTIVE(kind, name) case OpKind::kind:
+#define FTRUN_COLLECTIVE(kind, name) \
+  case OpKind::kind:                 \
+    refuse_collective(call);
 #include "ops/kinds.inc"
-    bug(cat(op_name(call.op().kind), " has no kernel"));
   }
   bug("unknown operation kind");
 }

@@ -303,7 +303,7 @@ std::string read_named(const std::string& name, std::string_view what,
     names.emplace_back(file.name);
   }
   throw Error(ExitCode::kBadInput,
-              cat("\"", name, "\" is no file, and no ", what, " that ftrun has",
+              cat("\"", name, "\" is neither a file nor a ", what, " that ftrun knows",
                   did_you_mean(nearest(name, names))),
               cat("name a file, or one of ", join(names, ", ")));
 }

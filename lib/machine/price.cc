@@ -12,7 +12,7 @@ namespace {
 constexpr double kLeastPrice = 1e-6, kHighestPrice = 1e6;
 constexpr size_t kLettersOfCurrency = 3;
 
-/// Says whether a text is "USD/h", with any three capital letters.
+/// Returns whether a text is "USD/h", with any three capital letters.
 bool is_hourly(std::string_view unit) {
   return unit.size() == kLettersOfCurrency + 2 && unit.ends_with("/h") &&
          std::all_of(unit.begin(), unit.begin() + kLettersOfCurrency,

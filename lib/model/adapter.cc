@@ -85,7 +85,7 @@ class ModuleChoice {
     return excludes_by_name(module);
   }
 
-  /// Says whether an entry excludes a module by its name, also one that is not wanted: such an
+  /// Returns whether an entry excludes a module by its name, also one that is not wanted: such an
   /// entry is not mistyped.
   bool excludes_by_name(const std::string& module) {
     bool any = false;
@@ -159,8 +159,8 @@ class ModuleChoice {
  private:
   using Pattern = std::optional<std::regex>;
 
-  /// Says whether exclude_pattern matches modules of a multimodal model's other parts, which get no
-  /// adapter anyway.
+  /// Returns whether exclude_pattern matches modules of a multimodal model's other parts, which get
+  /// no adapter anyway.
   bool excludes_other_parts() const {
     return is_multimodal_ &&
            std::any_of(kModulesOfOtherParts.begin(), kModulesOfOtherParts.end(),

@@ -91,7 +91,7 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options);
 std::string lora_a_name(const std::string& module);
 std::string lora_b_name(const std::string& module);
 std::string lora_magnitude_name(const std::string& module);
-/// Says whether a tensor of that name belongs to a low-rank adapter.
+/// Returns whether a tensor of that name belongs to a low-rank adapter.
 bool is_lora_name(std::string_view tensor);
 /// Returns the module of such a tensor: "model.layers.0.self_attn.q_proj".
 std::string lora_module(const std::string& tensor);

@@ -587,7 +587,7 @@ std::string block_name(const ModelConfig& c, const BlockKind& kind) {
              kind.rotation > 0 ? cat(".rope", kind.rotation) : "", differs ? ".unrotated" : "");
 }
 
-/// Says where the angles of a rotation are in the table of all that the model has.
+/// Returns where the angles of a rotation are in the table of all that the model has.
 RopeAttrs rope_attrs(const ModelConfig& c, const HeadAttrs& heads, int rotation) {
   const int64_t angles = c.rotary_size() / 2;
   if (c.rotations().size() == 1) return {.heads = heads, .pairs = c.rotates_pairs};
@@ -849,7 +849,7 @@ class DecoderBuilder {
 
   int64_t position_rows() const { return c_.max_positions + c_.position_offset; }
 
-  /// Says which positions the rows of the rank are: those before position 0 are of none.
+  /// Returns which positions the rows of the rank are: those before position 0 are of none.
   RowsAttrs position_rows_of(int64_t of_rank) const {
     if (c_.position_offset == 0) return rows_of(c_.max_positions, of_rank);
     return {split_.index * of_rank - c_.position_offset, c_.max_positions};

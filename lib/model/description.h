@@ -207,7 +207,7 @@ struct ModelDescription {
     return graphs[static_cast<size_t>(layer.graph)];
   }
   const TensorInfo& tensor(TensorId id) const { return tensors[static_cast<size_t>(id)]; }
-  /// Says whether nothing is frozen.
+  /// Returns whether nothing is frozen.
   bool trains_all() const {
     return std::all_of(tensors.begin(), tensors.end(),
                        [](const TensorInfo& info) { return info.trainable; });

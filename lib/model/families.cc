@@ -44,8 +44,8 @@ void require_float(DType dtype, std::string_view what) {
 
 }  // namespace
 
-void note_dropouts(ConfigReader& reader, ModelConfig& config,
-                   std::initializer_list<const char*> keys, double of_class) {
+void record_dropouts(ConfigReader& reader, ModelConfig& config,
+                     std::initializer_list<const char*> keys, double of_class) {
   for (const char* const key : keys)
     if (reader.number_or(key, of_class, false) != 0) config.dropouts.emplace_back(key);
 }

@@ -84,8 +84,8 @@ struct Family {
 
 /// Records the dropouts that config.json requests under these keys; `of_class` is the class's
 /// default if config.json has no such key. Training with dropout is refused (build_model()).
-void note_dropouts(ConfigReader& reader, ModelConfig& config,
-                   std::initializer_list<const char*> keys, double of_class = 0);
+void record_dropouts(ConfigReader& reader, ModelConfig& config,
+                     std::initializer_list<const char*> keys, double of_class = 0);
 
 std::span<const Family> families();
 /// Returns the family of a model_type, or null.

@@ -46,9 +46,9 @@ std::string name_in_multimodal_model(std::string_view name, std::string_view roo
 /// exclude_modules.
 inline constexpr std::string_view kOtherPartsPattern = ".*(vision_tower|multi_modal_projector).*";
 
-/// Says whether a stored tensor belongs to another part than the decoder.
+/// Returns whether a stored tensor belongs to another part than the decoder.
 bool is_of_other_part(std::string_view stored);
-/// Says whether files use the model's names in memory, as some files of transformers 5 do. It is
+/// Returns whether files use the model's names in memory, as some files of transformers 5 do. It is
 /// decided by the name of a tensor of another part ("model.vision_tower.patch_conv.weight").
 bool has_names_in_memory(std::string_view of_other_part);
 

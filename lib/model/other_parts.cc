@@ -43,7 +43,7 @@ std::vector<OtherModule> list_other_modules(
   return list;
 }
 
-/// Says whether the path has the entry's parts side by side anywhere.
+/// Returns whether the path has the entry's parts side by side anywhere.
 bool holds_parts(const std::string& path, const std::string& entry) {
   return cat(".", path, ".").find(cat(".", entry, ".")) != std::string::npos;
 }

@@ -14,7 +14,7 @@ bool has_whole_rows(const TensorInfo& tensor) {
   return tensor.local.extent[1] == tensor.shape[1];
 }
 
-/// Says whether runs of `count` elements of what the rank has are such runs of the whole tensor,
+/// Returns whether runs of `count` elements of what the rank has are such runs of the whole tensor,
 /// counted from both first ones.
 bool keeps_runs(const TensorInfo& tensor, int64_t count) {
   const int64_t columns = tensor.shape[1];

@@ -34,7 +34,7 @@ std::vector<LinearProduct> block_products(const ModelConfig& c, const TensorSpli
 
 namespace {
 
-/// Says whether attention and MLP are parallel, each with its own norm.
+/// Returns whether attention and MLP are parallel, each with its own norm.
 bool has_parallel_norms(const ModelConfig& config) {
   return config.parallel_residual && config.mlp_norm;
 }

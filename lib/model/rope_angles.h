@@ -14,7 +14,7 @@ namespace ftrun {
 std::vector<double> inverse_frequencies(const RopeConfig& rope, int64_t rotary_size,
                                         int64_t longest_row);
 
-/// Says whether longrope divides by its long factors in a run whose longest row has this many
+/// Returns whether longrope divides by its long factors in a run whose longest row has this many
 /// tokens. transformers decides this for each batch; here it is decided once for a run, so that no
 /// step depends on which rows are in one batch.
 bool uses_long_factors(const RopeConfig& rope, int64_t longest_row);

@@ -91,7 +91,7 @@ std::optional<std::string> find_head(const std::map<std::string, std::string>& p
   return found;
 }
 
-/// Says what the folder holds in place of the tensors that are wanted.
+/// Reports what the folder holds in place of the tensors that are wanted.
 void explain(const std::vector<std::string>& stored, const std::vector<std::string>& prefixes,
              StoredNames& names) {
   const auto is_adapters = [](const std::string& name) {

@@ -19,23 +19,21 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kIntroduction =
-    "# Model families\n\n"
-    "Written by `ftrun schema --models`, which tries each feature on a small model of each family; "
-    "a test "
-    "compares. How a family is added: CONTRIBUTING.md.\n\n"
-    "Every family trains on data-parallel ranks with all ZeRO stages and tiers, on tensor-parallel "
-    "ranks and in pipelines, on CPUs and on GPUs; what has run on emulated GPUs alone is in "
-    "[config.md](config.md). "
-    "Of multimodal models (`gemma3`, `mistral3`) the decoder trains on text, and all other parts "
-    "stay as they are.\n\n";
+    "# Model families\n\nWith this page you can look up which model families ftrun trains, and "
+    "which features of a model and of a run each family supports. `ftrun schema --models` writes "
+    "it: the command tries each feature on a small model of each family, and a test compares the "
+    "page. CONTRIBUTING.md says how to add a family.\n\nEvery family trains on data-parallel ranks "
+    "with all ZeRO stages and tiers, on tensor-parallel ranks and in pipelines, on CPUs and on "
+    "GPUs. [config.md](config.md) says what has run on emulated GPUs only. Of multimodal models "
+    "(`gemma3`, `mistral3`) the decoder trains on text, and all other parts stay unchanged.\n\n";
 
 constexpr const char* kRotations =
     "`longrope` (also `su`) has factors for rows of up to `original_max_position_embeddings` "
-    "tokens, and others for longer rows. transformers chooses by the longest row of each batch; a "
-    "run chooses once, by `data.sequence_length`, for training and evaluation alike, and says "
-    "which it took. `yarn` has all keys that transformers reads; other keys of its object are "
-    "refused by name, as are those of `longrope`. A `data.sequence_length` beyond the positions "
-    "that the model was made for is noted, with the scaling that would reach it.\n\n";
+    "tokens, and others for longer rows. transformers chooses by the longest row of each batch. A "
+    "run chooses once, by `data.sequence_length`, for training and evaluation, and a notice says "
+    "which factors it uses. `yarn` supports all keys that transformers reads; other keys of its "
+    "object are refused by name, as are other keys of `longrope`. If `data.sequence_length` is "
+    "beyond the positions of the model, a notice names the scaling that would reach it.\n\n";
 
 /// Makes the config.json of a small model of a family, without dropout.
 Json small_config(const Family& family) {
@@ -198,7 +196,7 @@ class Notes {
   std::vector<std::string> texts_;
 };
 
-/// Finds the word for a feature: "yes", "as ever" where it changes nothing of the model, or "no"
+/// Finds the word for a feature: "yes", "unchanged" where it changes nothing of the model, or "no"
 /// and the number of the limit.
 std::string cell(const Family& family, const Feature& feature, Notes& notes) {
   Json json = small_config(family);
@@ -210,7 +208,7 @@ std::string cell(const Family& family, const Feature& feature, Notes& notes) {
     const ModelConfig changed = parse(json);
     build(changed, feature.request);
     const bool is_same = without_idle_rope(changed) == without_idle_rope(base);
-    return is_run || !is_same ? "yes" : "as ever";
+    return is_run || !is_same ? "yes" : "unchanged";
   } catch (const Error& limit) {
     if (limit.code() == ExitCode::kBug) throw;
     return notes.mark(limit);
@@ -280,14 +278,14 @@ std::string support_markdown() {
   Notes notes;
   std::string text = kIntroduction + family_table();
   text +=
-      "## What config.json may ask for\n\n`as ever`: the same model as without the key, because "
-      "that is the family's default or because its class takes no notice of the key, here as in "
-      "transformers.\n\n";
+      "## Features in config.json\n\n`unchanged`: the model is the same as without the key, "
+      "because the value is the family's default, or because the family's class does not read the "
+      "key, in ftrun as in transformers.\n\n";
   text += feature_table("config.json", config_features(), notes);
   text += kRotations;
-  text += "## What a run may ask for\n\n" + feature_table("run", run_features(), notes);
+  text += "## Features of a run\n\n" + feature_table("run", run_features(), notes);
   std::vector<std::string> methods(kReadableQuantizations.begin(), kReadableQuantizations.end());
-  text += cat("Models that were published quantized are read where `quant_method` is ",
+  text += cat("Models that were published quantized are read if `quant_method` is ",
               join(methods, " or "),
               " ([checkpoint.md](checkpoint.md#hugging-face-model-folders)).\n\n## Limits\n\n");
   return text + notes.list();

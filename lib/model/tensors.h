@@ -28,11 +28,11 @@ inline constexpr size_t kMostTensorProblems = 20;
 std::string tensor_problems_text(const std::vector<std::string>& problems,
                                  size_t most = kMostTensorProblems);
 
-/// Says whether a tensor of a model folder, which the model does not read, may be ignored.
+/// Returns whether a tensor of a model folder, which the model does not read, may be ignored.
 bool is_ignored_tensor(const ModelDescription& model, const std::string& name);
 
-/// Says whether AdamW's weight decay usually applies to the tensor: it does to matrices and to all
-/// tensors of adapters, but not to norms and biases.
+/// Returns whether AdamW's weight decay usually applies to the tensor: it does to matrices and to
+/// all tensors of adapters, but not to norms and biases.
 bool decays(const TensorInfo& tensor);
 
 /// Formats dimensions: "[576, 1536]".

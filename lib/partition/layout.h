@@ -50,8 +50,8 @@ UnitRange shard_range(const Unit& unit, int index, int count);
 /// Returns the slices of tensors in elements [begin, end) of a unit, by position; padding has none.
 std::vector<Slice> slices_in(const Unit& unit, int64_t begin, int64_t end);
 
-/// Says whether some block of a tensor, counted over the whole tensor, is not a block of the unit:
-/// tensor-parallel ranks each have a part of it, or the slice begins within it.
+/// Returns whether some block of a tensor, counted over the whole tensor, is not a block of the
+/// unit: tensor-parallel ranks each have a part of it, or the slice begins within it.
 bool straddles_blocks(const TensorInfo& tensor, const Slice& slice);
 
 /// UpdateKind says how an update treats a tensor: with or without weight decay, and whether its

@@ -38,7 +38,7 @@ class UnitBuilder {
       require(!param.tensors.empty(), "a parameter has at least one tensor");
       const auto& first = placed_[static_cast<size_t>(param.tensors.front())];
       places.push_back(first ? shared_place(param) : place(index, param));
-      note_reader(places.back().unit, index);
+      record_reader(places.back().unit, index);
     }
     out_.places.push_back(std::move(places));
   }
@@ -102,7 +102,7 @@ class UnitBuilder {
     return true;
   }
 
-  /// Says whether a parameter's tensors are updated: all of them are, or none.
+  /// Returns whether a parameter's tensors are updated: all of them are, or none.
   bool trains(const GraphParam& param) const {
     const bool first = model_.tensor(param.tensors.front()).trainable;
     for (const TensorId tensor : param.tensors)
@@ -111,8 +111,8 @@ class UnitBuilder {
     return first;
   }
 
-  /// Says whether some of its tensors have states that are codes, and whether some have states that
-  /// are numbers.
+  /// Returns whether some of its tensors have states that are codes, and whether some have states
+  /// that are numbers.
   std::pair<bool, bool> kinds_of_states(const GraphParam& param) const {
     const auto is_coded = [&](TensorId id) {
       return trains(param) && coded_ && coded_(model_.tensor(id));
@@ -161,7 +161,7 @@ class UnitBuilder {
     return {layer.name + ".mlp", {index, 1}};
   }
 
-  void note_reader(UnitId id, int layer) {
+  void record_reader(UnitId id, int layer) {
     auto& layers = out_.units[static_cast<size_t>(id)].layers;
     if (layers.empty() || layers.back() != layer) layers.push_back(layer);
   }

@@ -225,7 +225,7 @@ class Prefetch {
     places_.push_back(at);
   }
 
-  /// Says whether the next gather may be placed now. A unit larger than the limit still overlaps
+  /// Returns whether the next gather may be placed now. A unit larger than the limit still overlaps
   /// the work before it.
   bool may_start() const {
     if (places_.size() == spans_.size() || limits_.prefetch_elements <= 0) return false;

@@ -7,7 +7,7 @@
 namespace ftrun {
 namespace {
 
-/// Says whether other ranks compute terms of the unit's gradient from other samples or tokens.
+/// Returns whether other ranks compute terms of the unit's gradient from other samples or tokens.
 bool has_gradient_peers(const StateSpec& state) {
   return state.shard != kNoGroup || state.replica != kNoGroup;
 }

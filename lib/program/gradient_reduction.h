@@ -47,7 +47,7 @@ class GradientReduction {
   Range gradient_range(const ParamPlace& place, int64_t bytes, int32_t micro_batch);
   const std::vector<GradientUse>& uses() const { return uses_; }
 
-  /// Says whether a tensor's gradient must be zero before backward. In a unit with a tied matrix
+  /// Returns whether a tensor's gradient must be zero before backward. In a unit with a tied matrix
   /// the embedding's backward adds to all gradients that it writes, even to those that the head has
   /// not written before.
   bool begins_as_zero(UnitId id, TensorId tensor) const;
@@ -57,7 +57,7 @@ class GradientReduction {
   /// Makes the reduction of a gradient. `first`: the buffer of the sum holds nothing from this step
   /// yet.
   Reduction reduce(const GradientUse& use, bool first);
-  /// Says whether another stage computes a term of the unit's gradient.
+  /// Returns whether another stage computes a term of the unit's gradient.
   bool is_shared_by_stages(UnitId id) const { return placement_.spec(id).shared_by_stages; }
 
  private:

@@ -28,7 +28,7 @@ void place_planned(const LayerGraph& graph, const ScratchPlan& plan, BufferId bu
 InstrKind kind_of(Phase phase);
 /// Returns the list of operations from which instructions of a kind run a part.
 const std::vector<Op>& list_of(const LayerGraph& graph, InstrKind kind);
-/// Says whether the graph contains the operations of the instruction.
+/// Returns whether the graph contains the operations of the instruction.
 bool has_ops(const LayerGraph& graph, const Instr& instr);
 /// Returns the operations that the instruction runs.
 std::span<const Op> ops_of(const LayerGraph& graph, const Instr& instr);

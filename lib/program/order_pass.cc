@@ -105,8 +105,8 @@ class BucketsInFlight {
     const Buffer& buffer = program_.at(range.buffer);
     return !buffer.persistent && buffer.category == Category::kBuckets;
   }
-  /// Says whether the instruction takes gradients out of the bucket; a sum of tensor-parallel ranks
-  /// leaves them there.
+  /// Returns whether the instruction takes gradients out of the bucket; a sum of tensor-parallel
+  /// ranks leaves them there.
   bool empties(const Instr& instr) const {
     if (instr.group() != kNoGroup && program_.group(instr.group()).ranks.runs_within(kLayerAxes))
       return false;
@@ -215,7 +215,7 @@ class Orderer {
     return needed;
   }
 
-  /// Says whether `instr` takes turns with a lane: computation with communication. Communication
+  /// Returns whether `instr` takes turns with a lane: computation with communication. Communication
   /// between stages, including the sum of the loss, overlaps both: a stage that waited for it would
   /// delay the others.
   bool alternates(const Instr& instr, size_t lane) const {

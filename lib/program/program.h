@@ -100,7 +100,7 @@ enum class Arena : uint8_t { kDevice, kShared, kHost };
 inline constexpr size_t kArenaCount = 3;
 using ArenaBytes = std::array<int64_t, kArenaCount>;
 Arena arena_of(const Buffer& buffer);
-/// Says whether peers can read the buffer in place, persistent or not.
+/// Returns whether peers can read the buffer in place, persistent or not.
 inline bool in_shared_memory(const Buffer& buffer) {
   return buffer.peer_visible || buffer.in_gap;
 }
@@ -256,7 +256,7 @@ struct Instr {
   bool runs_list() const { return std::holds_alternative<LayerOps>(detail); }
   const LayerOps& ops() const { return std::get<LayerOps>(detail); }
   LayerOps& ops() { return std::get<LayerOps>(detail); }
-  /// Says whether the instruction runs together with other ranks: a collective, or a transfer
+  /// Returns whether the instruction runs together with other ranks: a collective, or a transfer
   /// between two.
   bool communicates() const { return std::holds_alternative<Exchange>(detail); }
   bool is_collective() const { return communicates() && !is_transfer(); }
@@ -309,18 +309,18 @@ BufferId find_persistent(const Program& program, Persistent which, Tier tier = T
 /// Finds the result buffer (is_result), at most one in a program; -1 where there is none.
 BufferId find_result(const Program& program);
 
-/// Says whether two ranges share bytes of memory or of the disk: in one buffer or, once plan_memory
-/// has placed them, in one arena.
+/// Returns whether two ranges share bytes of memory or of the disk: in one buffer or, once
+/// plan_memory has placed them, in one arena.
 bool share_bytes(const Program& program, const Range& a, const Range& b);
-/// Says whether one of two instructions writes bytes that the other reads or writes.
+/// Returns whether one of two instructions writes bytes that the other reads or writes.
 bool share_written_bytes(const Program& program, const Instr& a, const Instr& b);
 
 /// Returns the number of lanes of a program: the lanes of its groups and the four before them.
 int lane_count(const Program& program);
 /// Returns the group that a lane belongs to; null for the other lanes.
 const ProgramGroup* group_on(const Program& program, Lane lane);
-/// Says whether a lane belongs to a link, or to any group of several stages: links, the ends of a
-/// pipeline, and all its ranks.
+/// Returns whether a lane belongs to a link, or to any group of several stages: links, the ends of
+/// a pipeline, and all its ranks.
 bool is_link(const Program& program, Lane lane);
 bool is_between_stages(const Program& program, Lane lane);
 

@@ -153,7 +153,8 @@ class SettingChanges {
   std::vector<SettingChange> all_;
 };
 
-/// Says whether a change brings new objections: advice that `ftrun check` would refuse is left out.
+/// Returns whether a change brings new objections: advice that `ftrun check` would refuse is left
+/// out.
 bool brings_objections(const Config& changed, const std::set<std::string>& before) {
   const std::set<std::string> now = objections(changed);
   return !std::includes(before.begin(), before.end(), now.begin(), now.end());

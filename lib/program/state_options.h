@@ -91,7 +91,7 @@ struct StateOptions {
   /// same function.
   std::function<bool(const TensorInfo&)> coded;
 
-  /// Says whether a tensor has `state`, one of `optimizer_states`.
+  /// Returns whether a tensor has `state`, one of `optimizer_states`.
   bool keeps(const TensorInfo& tensor, const KeptState& state) const {
     return state.coded == (coded && coded(tensor));
   }
@@ -144,7 +144,7 @@ inline int gradient_ranks(const StateOptions& state) {
   return state_place(state).count * state.replicas;
 }
 
-/// Says whether this is the lowest rank of its stage of the pipeline.
+/// Returns whether this is the lowest rank of its stage of the pipeline.
 inline bool is_first_of_stage(const StateOptions& state) {
   return state.replica == 0 && state_place(state).index == 0 && state.tensor.index == 0;
 }

@@ -113,7 +113,7 @@ class StatePieces {
   std::vector<StatePiece> release() { return std::move(pieces_); }
 
  private:
-  /// Says whether checkpoints hold the unit; frozen ones are in the model folder.
+  /// Returns whether checkpoints hold the unit; frozen ones are in the model folder.
   bool is_saved(UnitId id) const {
     return placement_.spec(id).counted && placement_.spec(id).trainable;
   }

@@ -11,9 +11,9 @@
 namespace ftrun {
 namespace {
 
-/// Says whether each micro-batch's gradients have their own buffer and are then added to the sum,
-/// whichever tier holds it: the tier of the optimizer must not change how they are added. With one
-/// micro-batch there is no sum, and a single rank may keep them where they are computed.
+/// Returns whether each micro-batch's gradients have their own buffer and are then added to the
+/// sum, whichever tier holds it: the tier of the optimizer must not change how they are added. With
+/// one micro-batch there is no sum, and a single rank may keep them where they are computed.
 bool reduces_micro_batches(const StateOptions& options, ShardPlace place, int32_t micro_batches) {
   return options.stage >= 2 &&
          (place.count > 1 || micro_batches > 1 || options.optimizer_tier != Tier::kDevice);

@@ -96,7 +96,7 @@ struct StateSpec {
 std::vector<UnitRange> update_intervals(const UnitRange& own, Tier optimizer,
                                         int64_t update_elements);
 
-/// Says how an update treats a tensor.
+/// Returns how an update treats a tensor.
 UpdateKind update_kind(const ModelDescription& model, const StateOptions& options,
                        const Slice& slice);
 

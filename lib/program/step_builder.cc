@@ -114,7 +114,7 @@ bool has_input_grads(const StageActions& actions) {
   });
 }
 
-/// Says whether the layers' lists have collectives.
+/// Returns whether the layers' lists have collectives.
 bool has_collectives(const ModelDescription& model) {
   return std::any_of(model.graphs.begin(), model.graphs.end(), [](const LayerGraph& graph) {
     return std::any_of(graph.forward.begin(), graph.forward.end(),
@@ -432,7 +432,7 @@ void StepBuilder::run_collective(const Instr& like, const Op& op, const ValuePla
       make_collective(instr_kind(op_spec(op.kind).collective), exchange, sums ? out : in, out));
 }
 
-/// Says whether a list adds to gradients: the first list that writes a parameter's gradient
+/// Returns whether a list adds to gradients: the first list that writes a parameter's gradient
 /// overwrites, later ones add, within a step where one buffer holds it all the time, else within a
 /// micro-batch.
 bool StepBuilder::accumulates(size_t l, int32_t micro_batch, const std::set<ValueId>& made) {

@@ -18,7 +18,7 @@ struct StepOptions {
   /// The number of micro-batches of a step on each rank (gradient accumulation), and the order of
   /// their passes.
   int32_t micro_batches = 1;
-  PipelineSchedule schedule = PipelineSchedule::k1F1B;
+  PipelineSchedule schedule = kDefaultSchedule;
   StateOptions state;
   /// The size of buckets in elements (DeepSpeed's reduce_bucket_size and allgather_bucket_size).
   int64_t bucket_elements = 500'000'000;

@@ -52,7 +52,7 @@ std::vector<std::string> optimizer_state_kinds(const OptimizerConfig& optimizer)
 /// except norms and biases.
 std::function<bool(const TensorInfo&)> decay_rule(const TrainConfig& train);
 
-/// Says whether some checkpoints of a resolved config's run are written while it trains on.
+/// Returns whether some checkpoints of a resolved config's run are written while it trains on.
 bool saves_in_background(const Config& config);
 
 /// Plans the steps of rank `rank` of a resolved config. Throws the errors of training_model().

@@ -14,7 +14,7 @@
 namespace ftrun {
 namespace {
 
-/// Says whether an instruction sends; a receive is counted by its sender.
+/// Returns whether an instruction sends; a receive is counted by its sender.
 bool sends(const Instr& instr) {
   return instr.communicates() && instr.kind != InstrKind::kReceive;
 }

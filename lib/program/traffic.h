@@ -42,7 +42,7 @@ struct DiskTraffic {
 };
 DiskTraffic disk_traffic(const Program& program);
 
-/// Says whether an instruction gathers parameters for layers to read; a gather of updated
+/// Returns whether an instruction gathers parameters for layers to read; a gather of updated
 /// parameters writes to the persistent buffer instead.
 bool gathers_parameters(const Program& program, const Instr& instr);
 

@@ -51,7 +51,7 @@ class UnitPlacement {
   UnitPlacement(Program& program, const ModelDescription& model, const Partition& partition,
                 const StateOptions& options, int32_t micro_batches);
 
-  /// Says whether the step trains.
+  /// Returns whether the step trains.
   bool trains() const { return !gradients_.empty(); }
   const StateGroups& groups() const { return groups_; }
   const Partition& partition() const { return partition_; }

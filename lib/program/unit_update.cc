@@ -119,7 +119,7 @@ class UpdateStaging {
   UpdateStaging(Program& program, const UnitPlacement& placement)
       : program_(program), placement_(placement) {}
 
-  /// Says whether an update takes copies of what lies in another tier than where it runs.
+  /// Returns whether an update takes copies of what lies in another tier than where it runs.
   bool is_staged(UnitId id) const {
     return placement_.spec(id).optimizer != Tier::kDevice ||
            tier_of(placement_.parameters(id, placement_.part(id))) != Tier::kDevice;
@@ -233,7 +233,7 @@ class UpdateBuilder {
     }
     join_gathers(program_, {&in_place, &staged}, bucket_elements);
     emit_updates(in_place, staged, program_);
-    keep_straddling();
+    copy_new_scales();
   }
 
  private:
@@ -431,7 +431,7 @@ class UpdateBuilder {
   }
 
   /// Copies the new scales to the old ones, for the next step.
-  void keep_straddling() {
+  void copy_new_scales() {
     for (const auto& [tier, buffer] : new_scales_)
       emit(make_copy(program_, program_.whole(buffer), program_.whole(scales_.buffers.at(tier))))
           .if_finite = true;

@@ -82,7 +82,7 @@ AppendFile CsvMonitor::open(const std::string& path, const std::string& header) 
   if (is_there) {
     const std::string aside = unique_name(path, ".other-");
     posix_files().rename(path, aside);
-    log_notice(cat(path, ": held rows of another run; it is ", aside, " now"));
+    log_notice(cat(path, ": held rows of another run; it was renamed to ", aside, " now"));
   }
   AppendFile file(path);
   file.append(header);

@@ -24,15 +24,15 @@ std::string fewer_ranks_text(const RanksOfStart& start) {
 
 }  // namespace
 
-void note_first_start(RunManifest& manifest, double unix_seconds) {
+void record_first_start(RunManifest& manifest, double unix_seconds) {
   manifest.counters.try_emplace(kFirstStart, in_thousandths(unix_seconds));
 }
 
-EffectiveTime note_effective_time(RunManifest& manifest, const std::vector<StepMetrics>& metrics,
-                                  double unix_seconds) {
+EffectiveTime record_effective_time(RunManifest& manifest, const std::vector<StepMetrics>& metrics,
+                                    double unix_seconds) {
   EffectiveTime time;
   for (const StepMetrics& step : metrics) time.steps_seconds += step.step_seconds;
-  note_first_start(manifest, unix_seconds);
+  record_first_start(manifest, unix_seconds);
   time.all_seconds = unix_seconds - static_cast<double>(manifest.counters[kFirstStart]) * 1e-3;
   manifest.counters["counted_steps_milliseconds"] = in_thousandths(time.steps_seconds);
   manifest.counters["since_first_start_milliseconds"] = in_thousandths(time.all_seconds);

@@ -21,11 +21,11 @@ struct EffectiveTime {
 };
 
 /// Records the first start of a run that has none yet, at `unix_seconds`.
-void note_first_start(RunManifest& manifest, double unix_seconds);
+void record_first_start(RunManifest& manifest, double unix_seconds);
 
 /// Writes the current figures to the manifest, and returns them.
-EffectiveTime note_effective_time(RunManifest& manifest, const std::vector<StepMetrics>& metrics,
-                                  double unix_seconds);
+EffectiveTime record_effective_time(RunManifest& manifest, const std::vector<StepMetrics>& metrics,
+                                    double unix_seconds);
 
 /// Writes "effective training time: 83.1 % of 12.3s since the first start (10.2s in steps that
 /// counted)".

@@ -6,7 +6,7 @@
 
 namespace ftrun {
 
-/// Says whether a manifest may show an environment variable: one that changes how a run
+/// Returns whether a manifest may show an environment variable: one that changes how a run
 /// behaves (OMP_*, NCCL_*, CUDA_VISIBLE_DEVICES, ...) or says where it ran (SLURM_JOB_ID, RANK,
 /// ...). A name that sounds like a secret (is_secret_name) is never among them.
 bool is_recorded_variable(std::string_view name);

@@ -4,7 +4,7 @@
 
 namespace ftrun {
 
-/// Says whether the brackets of JSON `text` (without strings) nest deeper than `limit`. Parsing
+/// Returns whether the brackets of JSON `text` (without strings) nest deeper than `limit`. Parsing
 /// needs no stack, but walking and printing the result does, so text from outside is checked first.
 inline bool nests_deeper_than(std::string_view text, int limit) {
   int depth = 0;

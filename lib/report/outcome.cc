@@ -21,7 +21,7 @@ std::string without_remedy(const std::string& message) {
 }
 
 /// Records a restart whose ranks failed before they trained one step.
-void note_failed_start(RunManifest& manifest, const LaunchMark& launch) {
+void record_failed_start(RunManifest& manifest, const LaunchMark& launch) {
   const int64_t step = manifest.restarts.empty() ? 0 : manifest.restarts.back().to_step;
   manifest.restarts.push_back({utc_text(launch.attempt), manifest.exit_reason, manifest.exit_rank,
                                step, step, launch.ranks});
@@ -40,13 +40,13 @@ bool began_by_agent(const std::string& path, const std::string& agent) {
   return found != environment.end() && found->second == agent;
 }
 
-bool note_failure(const std::string& path, const LaunchMark& launch, const FailedRun& failure,
-                  FileSystem& files) {
+bool record_failure(const std::string& path, const LaunchMark& launch, const FailedRun& failure,
+                    FileSystem& files) {
   if (!posix_files().exists(path)) return false;
   RunManifest manifest = read_manifest(path);
   if (!is_of(manifest, launch)) return false;
   if (manifest.started < utc_text(launch.attempt) && manifest.exit_code)
-    note_failed_start(manifest, launch);
+    record_failed_start(manifest, launch);
   manifest.exit_code = failure.exit_code;
   manifest.exit_reason = without_remedy(failure.reason);
   manifest.exit_rank = failure.rank;
@@ -59,7 +59,7 @@ bool note_failure(const std::string& path, const LaunchMark& launch, const Faile
 LaunchRecord::LaunchRecord(std::string path, const LaunchMark& launch, FileSystem& files)
     : path_(std::move(path)), launch_(launch), files_(files) {}
 
-void LaunchRecord::note_start(int64_t attempt, const RanksOfStart& ranks) {
+void LaunchRecord::record_start(int64_t attempt, const RanksOfStart& ranks) {
   launch_.attempt = attempt;
   launch_.ranks = ranks;
 }
@@ -70,7 +70,7 @@ void LaunchRecord::note(const FailedRun& failure) {
       begun_ = Begun::kUnreadable;
       begun_ = has_begun(path_, launch_) ? Begun::kYes : Begun::kNo;
     }
-    if (begun_ == Begun::kYes) note_failure(path_, launch_, failure, files_);
+    if (begun_ == Begun::kYes) record_failure(path_, launch_, failure, files_);
   } catch (const Error& error) {
     log_debug(error.what());
   }

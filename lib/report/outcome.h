@@ -32,10 +32,10 @@ struct LaunchMark {
   RanksOfStart ranks = {};
 };
 
-/// Says whether `launch` wrote the run.json at `path`; false if there is none. Throws an Error when
-/// it cannot be read.
+/// Returns whether `launch` wrote the run.json at `path`; false if there is none. Throws an Error
+/// when it cannot be read.
 bool has_begun(const std::string& path, const LaunchMark& launch);
-/// Says whether the torchrun launch `agent` wrote the run.json at `path`.
+/// Returns whether the torchrun launch `agent` wrote the run.json at `path`.
 bool began_by_agent(const std::string& path, const std::string& agent);
 
 /// Writes the failure to the run.json at `path` if `launch` wrote the file, and returns true. If
@@ -43,8 +43,8 @@ bool began_by_agent(const std::string& path, const std::string& agent);
 /// a separate restart. Does not change the file of an earlier run, or of another run that holds the
 /// folder: ranks that were refused before training wrote no file. Error when the file cannot be
 /// read or written.
-bool note_failure(const std::string& path, const LaunchMark& launch, const FailedRun& failure,
-                  FileSystem& files = posix_files());
+bool record_failure(const std::string& path, const LaunchMark& launch, const FailedRun& failure,
+                    FileSystem& files = posix_files());
 
 /// LaunchRecord holds what the supervisor of a launch knows of its run.json, and writes to that
 /// file.
@@ -56,11 +56,11 @@ class LaunchRecord {
   LaunchRecord(std::string path, const LaunchMark& launch, FileSystem& files = posix_files());
 
   /// Records that the ranks are restarted, at the time `attempt` (seconds since 1970).
-  void note_start(int64_t attempt, const RanksOfStart& ranks);
+  void record_start(int64_t attempt, const RanksOfStart& ranks);
   /// Writes the failure to run.json if the launch has written that file. An error of the disk is
   /// only logged: it may be the failure itself.
   void note(const FailedRun& failure);
-  /// Says whether the launch had begun at the last failure; this never becomes false again.
+  /// Returns whether the launch had begun at the last failure; this never becomes false again.
   Begun begun() const { return begun_; }
 
  private:

@@ -196,7 +196,7 @@ ProgressLine::ProgressLine(std::ostream& out, ProgressOptions options, int64_t t
   options_.every = std::max<int64_t>(options_.every, 1);
 }
 
-void ProgressLine::note_duration(const StepMetrics& metrics) {
+void ProgressLine::record_duration(const StepMetrics& metrics) {
   // The first step pays for warming up; it counts only while nothing better is known.
   if (std::exchange(only_warm_up_, false)) durations_.clear();
   only_warm_up_ = steps_timed_++ == 0;
@@ -213,7 +213,7 @@ std::optional<double> ProgressLine::seconds_left(int64_t step) const {
 }
 
 void ProgressLine::show(const StepMetrics& metrics) {
-  if (metrics.trained) note_duration(metrics);
+  if (metrics.trained) record_duration(metrics);
   const ProgressState state{metrics, total_steps_, seconds_left(metrics.step)};
   const bool important = first_ || !metrics.trained || metrics.skipped ||
                          !metrics.evaluations.empty() || !std::isfinite(metrics.loss) ||

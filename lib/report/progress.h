@@ -77,7 +77,7 @@ class ProgressLine {
 
  private:
   std::optional<double> seconds_left(int64_t step) const;
-  void note_duration(const StepMetrics& metrics);
+  void record_duration(const StepMetrics& metrics);
   void show_live(const ProgressState& state, bool important);
   void draw(const std::string& text);
 

@@ -76,11 +76,11 @@ class RunFolder {
   RunFolder& operator=(const RunFolder&) = delete;
 
   const RunPaths& paths() const { return paths_; }
-  /// Says whether the folder held a run (its run.json) before this one.
+  /// Returns whether the folder held a run (its run.json) before this one.
   bool has_earlier_run() const { return has_earlier_run_; }
   /// Finds a folder beside this one that holds a run and has a similar name; "" for none.
   std::string run_nearby() const;
-  /// Says whether the folder was removed while this run used it, and another run made it again:
+  /// Returns whether the folder was removed while this run used it, and another run made it again:
   /// `.lock` is another file then.
   bool is_another_runs() const;
   /// Throws Error(kEnvironment) where is_another_runs().

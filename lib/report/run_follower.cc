@@ -159,7 +159,7 @@ void RunFollower::check_process(int milliseconds) {
   int status = 0;
   if (::waitpid(process_, &status, WNOHANG) != process_) return;
   if (status != 0)
-    why_not_ = cat("what sends it has ended ", how_it_ended(status), ": see ",
+    why_not_ = cat("the process that sends it has ended ", how_it_ended(status), ": see ",
                    RunPaths(options_.run).follower_log());
 }
 
@@ -213,8 +213,8 @@ std::string RunFollower::problem() noexcept {
     if (!why_not_.empty()) return cat("wandb.enabled: the run was not sent: ", why_not_);
     if (process_ > 0) return "";
     return cat(
-        "wandb.enabled: what sends an earlier start of the run was still at it, so steps of this "
-        "start may be missing there; send them: ",
+        "wandb.enabled: the process that sends an earlier start of the run was still running, so "
+        "steps of this start may be missing there; send them: ",
         by_hand());
   } catch (const std::exception&) {
     return "";

@@ -30,14 +30,14 @@ struct EvaluationResult {
   int64_t tokens = 0;
   double seconds = 0;
   double perplexity() const;
-  /// Says whether any token counts; otherwise the result has no value to compare.
+  /// Returns whether any token counts; otherwise the result has no value to compare.
   bool has_value() const;
-  /// Says whether tokens count and their loss is NaN or infinity: no figure of this model can be
+  /// Returns whether tokens count and their loss is NaN or infinity: no figure of this model can be
   /// trusted then, including its accuracy.
   bool is_nonfinite() const;
 };
 
-/// Says whether the loss of any set is NaN or infinity.
+/// Returns whether the loss of any set is NaN or infinity.
 bool is_nonfinite(const std::vector<EvaluationResult>& results);
 
 /// StepMetrics holds the figures of one optimizer step: one line of metrics.jsonl, and one for each

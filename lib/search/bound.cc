@@ -86,17 +86,18 @@ void for_layers(const PipelineLayout& cut, int stage, int32_t layers, const Each
   }
 }
 
-/// Says whether weight gradients have separate lists.
+/// Returns whether weight gradients have separate lists.
 bool runs_apart(const Layout& layout) {
-  return layout.pipeline > 1 &&
-         (layout.schedule == PipelineSchedule::kZbH1 || layout.schedule == PipelineSchedule::kZbV);
+  return layout.pipeline > 1 && traits_of(layout.schedule).splits_backward;
 }
 
-/// Returns a number of micro-batches from which on a stage has no more in flight: one schedule
-/// keeps all of them, another runs in rounds whose sizes depend on their number.
+/// Returns a number of micro-batches with which a stage has as many in flight as with all of the
+/// step's. Few are enough, unless the stage keeps all of them, or the size of rounds depends on
+/// their number.
 int64_t sampled_micro_batches(const Layout& layout) {
   constexpr int64_t kRounds = 4;
-  return layout.schedule == PipelineSchedule::kInterleaved
+  const ScheduleTraits& traits = traits_of(layout.schedule);
+  return traits.keeps_all_micro_batches || traits.runs_in_rounds
              ? layout.accumulation
              : std::min(layout.accumulation, kRounds * layout.pipeline);
 }
@@ -197,7 +198,7 @@ const Bounds::ModelCosts& Bounds::model_costs_of(const Layout& layout) {
 Bounds::PipelineCut& Bounds::cut_of(const ModelCosts& costs, const Layout& layout) {
   const auto stages = static_cast<int>(layout.pipeline), chunks = static_cast<int>(layout.chunks);
   const ChunkPlacement placement =
-      stages == 1 ? ChunkPlacement::kLoop : placement_of(layout.schedule);
+      stages == 1 ? ChunkPlacement::kLoop : traits_of(layout.schedule).placement;
   std::vector<int64_t> blocks;
   if (stages > 1) {
     std::vector<int64_t>& known = blocks_[{costs.whole_weights, stages * chunks}];
@@ -328,7 +329,7 @@ int64_t Bounds::saved_of(const ModelCosts& costs, const PipelineLayout& cut, int
   }
   if (cut.stages() == 1) return chunks.front().saved;
   const bool apart = runs_apart(layout);
-  if (layout.schedule == PipelineSchedule::kGpipe)
+  if (traits_of(layout.schedule).keeps_all_micro_batches)
     return chunks.front().saved * layout.accumulation;
   int64_t now = 0, most = 0;
   for (const ScheduleAction& action :

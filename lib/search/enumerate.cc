@@ -58,15 +58,23 @@ std::vector<StateOffload> state_offloads(const SearchTask& task, int64_t stage) 
 }
 
 struct Pipeline {
-  PipelineSchedule schedule = PipelineSchedule::k1F1B;
+  PipelineSchedule schedule = kDefaultSchedule;
   int64_t chunks = 1;
 };
 
+/// Lists what a search tries on so many stages; of layouts that are equally good and equally simple
+/// the search keeps the first.
 std::vector<Pipeline> pipelines(int64_t stages) {
   if (stages == 1) return {{}};
-  return {{PipelineSchedule::k1F1B, 1},        {PipelineSchedule::kGpipe, 1},
-          {PipelineSchedule::kInterleaved, 2}, {PipelineSchedule::kInterleaved, 4},
-          {PipelineSchedule::kZbH1, 1},        {PipelineSchedule::kZbV, 2}};
+  std::vector<Pipeline> all;
+  const auto add = [&](const ScheduleTraits& traits) {
+    all.push_back({traits.schedule, traits.usual_chunks});
+    if (traits.has_any_chunks) all.push_back({traits.schedule, 2 * traits.usual_chunks});
+  };
+  add(traits_of(kDefaultSchedule));
+  for (const ScheduleTraits& traits : kScheduleTraits)
+    if (traits.schedule != kDefaultSchedule) add(traits);
+  return all;
 }
 
 /// ByComplexity holds layouts by complexity(), in the order in which they were added.

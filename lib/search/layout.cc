@@ -9,7 +9,7 @@ namespace {
 /// Keys that concern only pipelines.
 constexpr const char* kPipelineKeys[] = {"parallel.schedule", "parallel.virtual_stages"};
 
-/// Says whether a key is left out of configs that have its default.
+/// Returns whether a key is left out of configs that have its default.
 bool is_silent(const std::string& path) {
   return path == "parallel.data_replicate" || path == "recompute.policy" ||
          path == "recompute.every" || path.find(".offload_") != std::string::npos;

@@ -20,7 +20,7 @@ struct Layout {
   int64_t tensor = 1;
   int64_t pipeline = 1;
   /// The schedule of a pipeline, and the number of parts of the model that each stage has.
-  PipelineSchedule schedule = PipelineSchedule::k1F1B;
+  PipelineSchedule schedule = kDefaultSchedule;
   int64_t chunks = 1;
   /// The ZeRO stage.
   int64_t zero = 0;

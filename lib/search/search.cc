@@ -130,7 +130,7 @@ class Search {
 
   bool over(double share) const { return passed() > share * limits_.seconds; }
 
-  /// Says whether an exact plan that takes as long as the longest so far would end too late.
+  /// Returns whether an exact plan that takes as long as the longest so far would end too late.
   bool is_late_for_plan(double share) const {
     return passed() + longest_ > share * limits_.seconds;
   }
@@ -273,8 +273,8 @@ class Search {
       if (candidates_[i].fits && !exact_.contains(i) && !may_win(i)) ++result_.counts.pruned;
   }
 
-  /// Says whether a layout that was too large differs in nothing but what takes more memory here:
-  /// larger micro-batches, less recompute, a lower stage, fewer shards.
+  /// Returns whether a layout that was too large differs in nothing but what takes more memory
+  /// here: larger micro-batches, less recompute, a lower stage, fewer shards.
   bool is_likely_large(const Layout& layout) const {
     return std::any_of(too_large_.begin(), too_large_.end(), [&](const Layout& other) {
       return layout.ranks() == other.ranks() && layout.tensor == other.tensor &&

@@ -50,7 +50,7 @@ int64_t host_budget(const SearchTask& task, int64_t ranks);
 /// Returns the bytes that a rank, one of `ranks` of a node, needs beyond those that it may use.
 int64_t lacking(const SearchTask& task, const MemoryNeed& memory, int64_t ranks);
 
-/// Says whether a rank, one of `ranks` of a node, has the memory that it needs.
+/// Returns whether a rank, one of `ranks` of a node, has the memory that it needs.
 bool fits(const SearchTask& task, const MemoryNeed& memory, int64_t ranks);
 
 }  // namespace ftrun

@@ -23,7 +23,7 @@ std::string place(const Program& program, size_t at) {
   return instr_place(program, static_cast<InstrId>(at));
 }
 
-/// Says whether every range lies in a buffer and every collective has one: what the other checks
+/// Returns whether every range lies in a buffer and every collective has one: what the other checks
 /// rely on.
 bool check_ranges(const Program& program, Faults& faults) {
   bool sound = true;
@@ -106,7 +106,7 @@ void check_written_before_read(const Program& program, Faults& faults) {
   }
 }
 
-/// Says of a buffer that a collective takes its elements for others than they are.
+/// Reports a buffer whose elements a collective uses as another dtype than they have.
 void check_dtype(const Program& program, size_t at, BufferId id, DType dtype, Faults& faults) {
   if (program.at(id).dtype == dtype || program.at(id).dtype == DType::kU8) return;
   faults.push_back(cat(place(program, at), " uses ", program.at(id).name, " as ", dtype_name(dtype),
@@ -182,7 +182,7 @@ void check_parts(const Program& program, size_t at, Faults& faults) {
   }
 }
 
-/// Says whether the rank sends on a link of which it is the sender, or receives on another, what
+/// Returns whether the rank sends on a link of which it is the sender, or receives on another, what
 /// the link carries.
 bool is_sound_transfer(const Program& program, const Instr& instr) {
   const bool sends = instr.kind == InstrKind::kSend;
@@ -197,7 +197,7 @@ bool is_sound_transfer(const Program& program, const Instr& instr) {
          ranges[0].bytes % dtype_bytes(instr.exchange().dtype) == 0;
 }
 
-/// Says whether a copy is on the lane of the link that it uses. Within a tier compute and
+/// Returns whether a copy is on the lane of the link that it uses. Within a tier compute and
 /// communication lanes may copy.
 bool runs_on_its_link(const Program& program, const Instr& instr) {
   const Tier from = program.at(instr.reads[0].buffer).tier;
@@ -252,7 +252,7 @@ void check_sums(const Program& program, size_t at, std::set<BufferId>& made, Fau
   }
 }
 
-/// Says whether a range holds as many elements of a state as the update has.
+/// Returns whether a range holds as many elements of a state as the update has.
 bool has_elements(const Program& program, const Instr& instr, const Range& range) {
   return program.at(range.buffer).bytes_of(element_count(program, instr.reads[0])) == range.bytes;
 }
@@ -263,7 +263,8 @@ size_t scales_read(const Instr& instr, size_t states) {
   return instr.update().blocks ? 2 * states : 0;
 }
 
-/// Says whether an update writes the same ranges, the weights and states, that it reads them from.
+/// Returns whether an update writes the same ranges, the weights and states, that it reads them
+/// from.
 bool is_sound_update(const Program& program, const Instr& instr) {
   const size_t written = instr.writes.size() - (instr.update().writes_copy ? 1 : 0);
   if (written == 0 || !instr.if_finite ||
@@ -276,7 +277,7 @@ bool is_sound_update(const Program& program, const Instr& instr) {
                     instr.reads.begin() + 1);
 }
 
-/// Says whether a kMeasure has its ranges: new scales are read and written.
+/// Returns whether a kMeasure has its ranges: new scales are read and written.
 bool is_sound_measure(const Program& program, const Instr& instr) {
   const size_t states = instr.writes.size();
   if (states == 0 || !instr.if_finite || !instr.update().blocks ||
@@ -297,9 +298,9 @@ ShardPlace place_of_sum(const Program& program, BufferId buffer) {
   return {};
 }
 
-/// Says whether every sum of squares has a slot of its own, one for each run and rank of the stage
-/// that counts it: added in their order, they give the same bits everywhere. Where ranks share
-/// slots the exchange adds up theirs.
+/// Returns whether every sum of squares has a slot of its own, one for each run and rank of the
+/// stage that counts it: added in their order, they give the same bits everywhere. Where ranks
+/// share slots the exchange adds up theirs.
 bool is_sound_norm(const Program& program, const Instr& instr) {
   if (instr.writes.empty()) return instr.reads.empty() && instr.lane == Lane::kCompute;
   ShardPlace place = place_of_sum(program, instr.writes[0].buffer);
@@ -319,7 +320,7 @@ bool is_sound_norm(const Program& program, const Instr& instr) {
   return instr.reads.size() == instr.writes.size() && instr.lane == Lane::kCompute;
 }
 
-/// Says whether the instruction's detail is the one that its kind asks for.
+/// Returns whether the instruction's detail is the one that its kind asks for.
 bool has_its_detail(const Instr& instr) {
   switch (instr.kind) {
     case InstrKind::kForward:

@@ -486,7 +486,7 @@ void Interpreter::load_batch(SymbolicMemory& rank, const Instr& instr) {
 
 namespace {
 
-/// Says whether the value is a sum to which an operation adds, which is not an input of the
+/// Returns whether the value is a sum to which an operation adds, which is not an input of the
 /// addition.
 bool is_sum(const Value& value) {
   return value.role == ValueRole::kParamGrad || value.port == Port::kLoss;

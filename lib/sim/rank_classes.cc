@@ -112,7 +112,7 @@ class ShardTraits {
   std::vector<const Unit*> units_;
 };
 
-/// Says whether the last of the tensor-parallel ranks has padding, seen from any of them.
+/// Returns whether the last of the tensor-parallel ranks has padding, seen from any of them.
 bool has_padding(const ModelDescription& model) {
   return std::any_of(model.tensors.begin(), model.tensors.end(), [](const TensorInfo& tensor) {
     return tensor.shape[0] % tensor.rank_extent(0) != 0;

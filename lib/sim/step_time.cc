@@ -160,8 +160,8 @@ void refuse_other_device(const ClassPlans& all, const Machine& machine) {
   throw Error(ExitCode::kUsage,
               cat("the run computes on ", on_gpus ? "GPUs" : "CPUs", ", and the machine ",
                   machine.name, " is one of ", on_gpus ? "CPUs" : "GPUs"),
-              on_gpus ? "set device: cpu, or take a machine file of GPUs"
-                      : "set device: cuda, or take a machine file of CPUs");
+              on_gpus ? "set device: cpu, or use a machine file of GPUs"
+                      : "set device: cuda, or use a machine file of CPUs");
 }
 
 int ranks_of_node(const RankClasses& classes, const Machine& machine, int64_t nodes) {
@@ -207,8 +207,8 @@ int least_on_node(const World::Group& group, const NodeOf& node_of) {
   return least;
 }
 
-/// Says of each group of a program whether its ranks are of several nodes, of which the one with
-/// fewest has on_node[g].
+/// Returns for each group of a program whether its ranks are of several nodes, of which the one
+/// with fewest has on_node[g].
 std::vector<bool> crossing_groups(const Program& program, const std::vector<int>& on_node) {
   std::vector<bool> crosses;
   for (size_t g = 0; g < on_node.size(); ++g)

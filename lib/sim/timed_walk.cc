@@ -91,13 +91,13 @@ class TimedWalk {
     const World::Rank& rank = world_.ranks[static_cast<size_t>(turn.rank)];
     const InstrCost cost = walk_.takes_part(turn) ? cost_(rank.program, instr) : InstrCost();
     const bool on_compute = instr.lane == Lane::kCompute && !instr.communicates();
-    if (on_compute) note_wait(turn.rank, instr);
+    if (on_compute) record_wait(turn.rank, instr);
     running_.push_back({cost.alone, cost.threads, on_compute, instr.kind, now_});
     for (const int32_t member : walk_.members(turn))
       busy_[static_cast<size_t>(node_of(member))] += cost.threads;
   }
 
-  void note_wait(int32_t rank, const Instr& step) {
+  void record_wait(int32_t rank, const Instr& step) {
     const auto r = static_cast<size_t>(rank);
     const Picoseconds waited = now_ - compute_end_[r];
     if (waited == 0 || released_by_[r] < 0) return;

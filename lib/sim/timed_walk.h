@@ -15,7 +15,7 @@ namespace ftrun {
 enum class WaitedFor : uint8_t { kGroup, kStages, kCopies, kDisk };
 inline constexpr size_t kWaitedForKinds = 4;
 
-/// Says what compute waits for while it waits for a step of this other lane.
+/// Returns what compute waits for while it waits for a step of this other lane.
 WaitedFor waited_for(const Program& program, Lane lane);
 
 /// RankTime holds the times of one rank in a walk.

@@ -18,13 +18,14 @@ std::string instr_place(const Program& program, InstrId id) {
 
 namespace {
 
-/// Says whether an instruction sums copies of a matrix on two stages, each of which has other units
-/// beside it.
+/// Returns whether an instruction sums copies of a matrix on two stages, each of which has other
+/// units beside it.
 bool adds_copies_of_stages(const Program& program, const Instr& instr) {
   return instr.unit >= 0 && program.group(instr.group()).ranks.runs_within(kStageAxes);
 }
 
-/// Says whether an instruction sums what each member holds of a whole: its place does not matter.
+/// Returns whether an instruction sums what each member holds of a whole: its place does not
+/// matter.
 bool adds_parts(const Program& program, const Instr& instr) {
   return program.group(instr.group()).ranks.runs_within(kReplicaAxes) &&
          std::any_of(program.groups.begin(), program.groups.end(), [&](const ProgramGroup& group) {
@@ -88,7 +89,7 @@ Course empty_course(const Program& program) {
   return course;
 }
 
-void note_used(Course& course) {
+void mark_used(Course& course) {
   for (size_t lane = 0; lane < course.lanes.size(); ++lane)
     if (!course.lanes[lane].empty()) course.used.push_back(static_cast<int32_t>(lane));
 }
@@ -118,7 +119,7 @@ Course whole_course(const Program& program, Announcements& announcements) {
                               : cat(instr_label(instr), " ", static_cast<int>(instr.lane), " ",
                                     announcement_of(program, instr)));
     }
-  note_used(course);
+  mark_used(course);
   return course;
 }
 
@@ -159,7 +160,7 @@ Course collective_course(const Program& program, Announcements& announcements) {
     ids[own].push_back(static_cast<InstrId>(i));
     course.lanes[own].push_back(step);
   }
-  note_used(course);
+  mark_used(course);
   return course;
 }
 
@@ -184,7 +185,7 @@ class Joining {
         Course::Step& copy = out_.lanes[lane].emplace_back(step);
         copy_waits(step, copy);
       }
-    note_used(out_);
+    mark_used(out_);
     return std::move(out_);
   }
 

@@ -79,7 +79,7 @@ class Walk {
   /// Lists the turns that may go now, in no order.
   const std::vector<Turn>& ready() const { return ready_; }
   const Instr& instr(Turn turn) const;
-  /// Says whether the turn's instruction runs: some do not where the step is not finite.
+  /// Returns whether the turn's instruction runs: some do not where the step is not finite.
   bool takes_part(Turn turn) const { return takes_part(step(turn)); }
   /// Returns the ranks that run the turn together: indices, ascending.
   std::span<const int32_t> members(const Turn& turn) const;
@@ -92,7 +92,7 @@ class Walk {
   /// of others, an instruction that would start before the decision that it depends on; once
   /// nothing is ready, which ranks wait for which. "" when all ranks reached the end.
   std::string fault() const;
-  /// Says whether there is a fault that no further step can resolve: the walk can stop.
+  /// Returns whether there is a fault that no further step can resolve: the walk can stop.
   bool has_fault() const { return !fault_.empty(); }
 
  private:
@@ -129,7 +129,7 @@ class Walk {
   size_t next(const WalkedRank& rank, int32_t lane) const {
     return static_cast<size_t>(lane_at(rank, lane).next);
   }
-  /// Says whether a lane is at its end; lanes that the rank's program does not have always are.
+  /// Returns whether a lane is at its end; lanes that the rank's program does not have always are.
   bool at_end(Turn turn) const {
     const WalkedRank& rank = at(turn.rank);
     return static_cast<size_t>(turn.lane) >= rank.course->lanes.size() ||

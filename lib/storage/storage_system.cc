@@ -34,7 +34,8 @@ int set_flag(int fd, int flag, bool on) {
   return status_of(::fcntl(fd, F_SETFL, on ? flags | flag : flags & ~flag));
 }
 
-/// Says whether a file would exceed the limit of file sizes, where a signal would kill the process.
+/// Returns whether a file would exceed the limit of file sizes, where a signal would kill the
+/// process.
 bool above_size_limit(int64_t bytes) {
   rlimit limit{};
   return ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&

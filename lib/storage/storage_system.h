@@ -28,7 +28,7 @@ class StorageSystem {
   /// Turns direct I/O off: reads and writes go through the page cache.
   virtual int use_page_cache(int fd) = 0;
   virtual int64_t free_bytes(const std::string& folder) = 0;
-  /// Says whether the folder lies in memory (tmpfs, ramfs).
+  /// Returns whether the folder lies in memory (tmpfs, ramfs).
   virtual bool in_memory(const std::string& folder) = 0;
   virtual QueueOrErrno open_ring(int fd, int depth, bool single_submit) = 0;
   virtual std::unique_ptr<BlockQueue> open_threads(int fd, int depth) = 0;

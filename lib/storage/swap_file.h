@@ -77,7 +77,7 @@ class SwapFile {
   Ticket read(void* data, int64_t bytes, int64_t offset);
   Ticket write(const void* data, int64_t bytes, int64_t offset);
 
-  /// Says whether wait() would return at once. Does not block.
+  /// Returns whether wait() would return at once. Does not block.
   bool done(Ticket ticket);
   /// Blocks until the request is done. Error(kEnvironment) with file, bytes, offset and reason when
   /// the disk failed; the request's other blocks have then ended, too.
@@ -98,9 +98,9 @@ class SwapFile {
   int64_t reserved_on_disk() const;
   /// Returns the name that the file had at first, for messages.
   const std::string& path() const { return path_; }
-  /// Says whether I/O is direct; false when the file system refused it.
+  /// Returns whether I/O is direct; false when the file system refused it.
   bool direct() const { return direct_; }
-  /// Says whether io_uring is used; false when the kernel refused it.
+  /// Returns whether io_uring is used; false when the kernel refused it.
   bool uses_ring() const { return ring_; }
 
  private:

@@ -23,7 +23,7 @@ class BackgroundSave {
 
   /// Returns the step after which the state was copied.
   int64_t step() const { return step_; }
-  /// Says whether finish() would return at once.
+  /// Returns whether finish() would return at once.
   bool has_ended() const { return ended_; }
 
   struct Outcome {

@@ -30,8 +30,8 @@ Checkpointer::Checkpointer(const TrainRequest& request, Session& session, Checkp
   if (saves_in_background(config_)) background_ = session.background_group();
 }
 
-/// Says whether there is a checkpoint to resume from. Only rank 0 checks, because this also removes
-/// files that a killed run left half written.
+/// Returns whether there is a checkpoint to resume from. Only rank 0 checks, because this also
+/// removes files that a killed run left half written.
 bool Checkpointer::finds_checkpoint(const std::function<RunManifest()>& describe) {
   const std::string root = RunPaths(config_.output_dir).checkpoints();
   return session_.broadcast_decision("resuming", [&] {
@@ -52,7 +52,7 @@ std::optional<ResumedRun> Checkpointer::load(const std::function<RunManifest()>&
   if (session_.is_first()) base_weights_ = parts_.model.base_fingerprint();
   model_fingerprint_ = parts_.model.fingerprint();
   if (finds_checkpoint(describe)) return resume(describe);
-  if (parts_.recorder != nullptr) parts_.recorder->note_new_start();
+  if (parts_.recorder != nullptr) parts_.recorder->record_new_start();
   session_.run_together("reading the weights", [&] {
     const std::string& adapter = config_.adapter.path;
     std::optional<AdapterFolder> begun;
@@ -101,7 +101,7 @@ bool Checkpointer::is_due(int64_t step) const {
   return due_by_time_ || (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0);
 }
 
-/// Says whether a save that is due is left out, as the one before it is still being written.
+/// Returns whether a save that is due is left out, as the one before it is still being written.
 bool Checkpointer::skips() const {
   return under_way_ && !all_have_ended_ && config_.checkpoint.if_busy == IfBusy::kSkip;
 }

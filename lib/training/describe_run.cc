@@ -91,7 +91,7 @@ void add_thread_notes(const ThreadsInUse& threads, std::vector<std::string>& not
                         plural(threads.share), " a rank"));
 }
 
-/// Says how ranks add; a single rank adds nothing up.
+/// Returns how ranks add; a single rank adds nothing up.
 std::string sums_text(const RunParts& run) {
   const bool nccls = run.session.gpu() != nullptr && run.session.world() > 1;
   return nccls && !run.request.config.comm.deterministic ? "nccl" : "rank order, fp32";
@@ -125,7 +125,7 @@ std::string validation_text(const EvaluationConfig& evaluation, const NamedSampl
              " sequences (train.evaluation.samples)");
 }
 
-/// Says whether gradients reach `token` in a row: the token is read at or before a label that
+/// Returns whether gradients reach `token` in a row: the token is read at or before a label that
 /// counts, in the same document.
 bool trains_on(const Batch& row, int32_t token) {
   auto reached = static_cast<int32_t>(row.tokens.size());
@@ -163,16 +163,14 @@ void add_padding_note(const RunParts& run, std::vector<std::string>& notes) {
   if (!trains_on(*run.data.train, model.vocab_rows, static_cast<int32_t>(*row))) return;
   const std::string found = cat("token ", *row, ", the model's pad_token_id, is trained on: ");
   if (run.request.config.model.padding_row_gradient == PaddingRowGradient::kTransformers)
-    notes.push_back(
-        found +
-        "its row of the embedding gets no gradient from where it is read, as in transformers "
-        "(model.padding_row_gradient: transformers)");
+    notes.push_back(found +
+                    "its row of the embedding gets no gradient from input tokens, as in "
+                    "transformers (model.padding_row_gradient: transformers)");
   else
     notes.push_back(found +
-                    "its row of the embedding learns as any other, where transformers gives it no "
-                    "gradient and has other "
-                    "gradient norms and losses; model.padding_row_gradient: transformers does as "
-                    "transformers does");
+                    "its row of the embedding is trained as any other row; transformers gives it "
+                    "no gradient, so its gradient norms and losses differ; for the same results "
+                    "set model.padding_row_gradient: transformers");
 }
 
 }  // namespace

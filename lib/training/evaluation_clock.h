@@ -24,8 +24,9 @@ class EvaluationClock {
   void add_vote(Votes& votes) const;
   void read_votes(const Votes& votes) { due_by_time_ = votes.of(Vote::kEvaluationDue) > 0; }
 
-  /// Says whether an evaluation is due after `step`: by the interval, by the clock, or because it
-  /// is the last of `total_steps`. The caller handles a run that ends earlier for another reason.
+  /// Returns whether an evaluation is due after `step`: by the interval, by the clock, or because
+  /// it is the last of `total_steps`. The caller handles a run that ends earlier for another
+  /// reason.
   bool is_due(int64_t step, int64_t total_steps) const;
   void begin();
 

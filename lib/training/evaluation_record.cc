@@ -60,11 +60,11 @@ void EvaluationRecord::add(int64_t step, const std::vector<EvaluationResult>& re
   for (const EvaluationResult& result : results)
     if (result.is_nonfinite() && nonfinite_set_.empty()) nonfinite_set_ = result.set;
   if (step == 0) return;
-  note_best(step, results);
-  note_improvement(step, results);
+  record_best(step, results);
+  record_improvement(step, results);
 }
 
-void EvaluationRecord::note_loss(double loss, int64_t tokens) {
+void EvaluationRecord::record_loss(double loss, int64_t tokens) {
   if (tokens > 0) last_loss_is_finite_ = std::isfinite(loss);
 }
 
@@ -83,7 +83,7 @@ void EvaluationRecord::forget(int64_t step, const std::string& set) {
   if (step == last_step_ && nonfinite_set_.empty()) nonfinite_set_ = set;
 }
 
-void EvaluationRecord::note_best(int64_t step, const std::vector<EvaluationResult>& results) {
+void EvaluationRecord::record_best(int64_t step, const std::vector<EvaluationResult>& results) {
   if (!best_metric_) return;
   const std::optional<double> value = finite_value(*best_metric_, results);
   const bool more = keep_best_.mode == BestMode::kMax;
@@ -92,8 +92,8 @@ void EvaluationRecord::note_best(int64_t step, const std::vector<EvaluationResul
   best_ = BestEvaluation{step, *value};
 }
 
-void EvaluationRecord::note_improvement(int64_t step,
-                                        const std::vector<EvaluationResult>& results) {
+void EvaluationRecord::record_improvement(int64_t step,
+                                          const std::vector<EvaluationResult>& results) {
   if (!stop_metric_ || !results.at(stop_metric_->set).has_value()) return;
   const std::optional<double> value = finite_value(*stop_metric_, results);
   const bool more = more_is_better(*stop_metric_);

@@ -26,7 +26,7 @@ class EvaluationRecord {
   void add(int64_t step, const std::vector<EvaluationResult>& results);
   /// Records the training loss of a step, the only sign of the weights' quality where nothing is
   /// evaluated. A step without counted tokens is ignored.
-  void note_loss(double loss, int64_t tokens);
+  void record_loss(double loss, int64_t tokens);
 
   /// Returns the reason why the weights after `step`, the last one, must not be exported as good:
   /// "the loss on validation after step 8 is not finite"; "" where no reason is known.
@@ -38,7 +38,7 @@ class EvaluationRecord {
   };
   /// Returns the best evaluation, strictly better than all before it.
   const std::optional<BestEvaluation>& best() const { return best_; }
-  /// Says whether the state after this step is the best so far.
+  /// Returns whether the state after this step is the best so far.
   bool is_best(int64_t step) const { return best_ && best_->step == step; }
   /// Forgets a best checkpoint that could not be written or no longer exists; the previous best is
   /// the best again.
@@ -46,7 +46,7 @@ class EvaluationRecord {
   /// Returns the metric by which the best checkpoint is chosen; "" where none is kept.
   const std::string& metric() const { return keep_best_.metric; }
 
-  /// Says whether the last early_stopping.patience evaluations have not improved.
+  /// Returns whether the last early_stopping.patience evaluations have not improved.
   bool stops() const;
   /// Returns the reason why the run stops: "validation.loss has not improved by more than 0.01 in 3
   /// evaluations (best 3.125 after step 10)".
@@ -55,7 +55,8 @@ class EvaluationRecord {
   /// Forgets the evaluation after `step`, because set `set` was not finite: a record of an older
   /// version may have counted it.
   void forget(int64_t step, const std::string& set);
-  /// Says whether the restored text is of a version that counted evaluations that are not finite.
+  /// Returns whether the restored text is of a version that counted evaluations that are not
+  /// finite.
   bool is_of_older_version() const { return is_of_older_version_; }
 
   /// Returns the step of the last evaluation; -1 before any.
@@ -67,8 +68,8 @@ class EvaluationRecord {
   void restore(const std::string& text);
 
  private:
-  void note_best(int64_t step, const std::vector<EvaluationResult>& results);
-  void note_improvement(int64_t step, const std::vector<EvaluationResult>& results);
+  void record_best(int64_t step, const std::vector<EvaluationResult>& results);
+  void record_improvement(int64_t step, const std::vector<EvaluationResult>& results);
 
   KeepBestConfig keep_best_;
   EarlyStoppingConfig stopping_;

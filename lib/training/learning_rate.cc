@@ -89,38 +89,53 @@ ScheduledRate one_cycle(const SchedulerConfig& s, int64_t i) {
   return rate;
 }
 
-/// Returns what a decay of transformers' schedules has left at p of it (0 to 1), as a share of the
-/// way from the highest rate to the lowest.
-double left_of(const SchedulerConfig& s, double p) {
-  switch (s.type) {
-    case SchedulerType::kLinear:
-      return 1.0 - p;
-    case SchedulerType::kPolynomial:
-      return std::pow(1.0 - p, s.power);
-    case SchedulerType::kCosineWithRestarts:
-      return p >= 1.0 ? 0.0 : cosine_left(0.5, std::fmod(s.num_cycles * p, 1.0));
-    case SchedulerType::kCosineWithMinLr:
-      return cosine_left(s.num_cycles, p);
-    default:
-      return cosine_left(0.5, p);
-  }
+double inverse_sqrt(const SchedulerConfig& s, double lr, int64_t after_warmup) {
+  const int64_t warmup = s.warmup_num_steps;
+  const int64_t scale = s.timescale > 0 ? s.timescale : warmup > 0 ? warmup : 10'000;
+  return lr / std::sqrt(real(after_warmup + scale) / real(scale));
 }
 
-/// Computes transformers' schedules at the k-th step; their steps count from 0.
-double own_schedule(const SchedulerConfig& s, double lr, int64_t k) {
-  const int64_t at = k - 1, warmup = s.warmup_num_steps;
-  if (at < warmup) return lr * real(at) / real(std::max<int64_t>(1, warmup));
-  if (s.type == SchedulerType::kConstant) return lr;
-  if (s.type == SchedulerType::kInverseSqrt) {
-    const int64_t scale = s.timescale > 0 ? s.timescale : warmup > 0 ? warmup : 10'000;
-    return lr / std::sqrt(real(at - warmup + scale) / real(scale));
+/// Computes one of transformers' schedules with a linear warm-up, a number of steps after that.
+double rate_after_warmup(const SchedulerConfig& s, double lr, int64_t steps) {
+  const int64_t all_steps = std::max<int64_t>(1, s.total_num_steps - s.warmup_num_steps);
+  const double p = std::min(1.0, real(steps) / real(all_steps));
+  const double lowest = lowest_cosine_rate(s, lr);
+  const auto falls_to = [&](double end, double share_left) {
+    return end + (lr - end) * share_left;
+  };
+  switch (s.type) {
+    case SchedulerType::kConstant:
+      return lr;
+    case SchedulerType::kLinear:
+      return falls_to(lowest, 1.0 - p);
+    case SchedulerType::kCosine:
+      return falls_to(lowest, cosine_left(0.5, p));
+    case SchedulerType::kCosineWithRestarts:
+      return falls_to(0.0, p >= 1.0 ? 0.0 : cosine_left(0.5, std::fmod(s.num_cycles * p, 1.0)));
+    case SchedulerType::kPolynomial:
+      return falls_to(s.lr_end, std::pow(1.0 - p, s.power));
+    case SchedulerType::kInverseSqrt:
+      return inverse_sqrt(s, lr, steps);
+    case SchedulerType::kCosineWithMinLr:
+      return falls_to(lowest, cosine_left(s.num_cycles, p));
+    case SchedulerType::kWarmupStableDecay:
+    case SchedulerType::kWarmupLR:
+    case SchedulerType::kWarmupDecayLR:
+    case SchedulerType::kWarmupCosineLR:
+    case SchedulerType::kOneCycle:
+    case SchedulerType::kLRRangeTest:
+    case SchedulerType::kTorch:
+      break;
   }
-  const double p =
-      std::min(1.0, real(at - warmup) / real(std::max<int64_t>(1, s.total_num_steps - warmup)));
-  const double lowest = s.type == SchedulerType::kPolynomial           ? s.lr_end
-                        : s.type == SchedulerType::kCosineWithRestarts ? 0.0
-                                                                       : lowest_cosine_rate(s, lr);
-  return lowest + (lr - lowest) * left_of(s, p);
+  bug("this schedule has a warm-up of its own");
+}
+
+/// Computes transformers' schedules with a linear warm-up at the k-th step; their steps count from
+/// 0.
+double linear_warmup(const SchedulerConfig& s, double lr, int64_t k) {
+  const int64_t at = k - 1, warmup = s.warmup_num_steps;
+  return at < warmup ? lr * real(at) / real(std::max<int64_t>(1, warmup))
+                     : rate_after_warmup(s, lr, at - warmup);
 }
 
 /// Computes transformers' warmup_stable_decay at the k-th step.
@@ -159,7 +174,7 @@ ScheduledRate scheduled_rate(const SchedulerConfig& lr_schedule, const Optimizer
     case SchedulerType::kPolynomial:
     case SchedulerType::kInverseSqrt:
     case SchedulerType::kCosineWithMinLr:
-      return {own_schedule(lr_schedule, optimizer.lr, k), {}, {}};
+      return {linear_warmup(lr_schedule, optimizer.lr, k), {}, {}};
     case SchedulerType::kWarmupStableDecay:
       return {warmup_stable_decay(lr_schedule, optimizer.lr, k), {}, {}};
     case SchedulerType::kWarmupLR:

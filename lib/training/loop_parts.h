@@ -50,7 +50,7 @@ class Saver {
   virtual void add_votes(Votes& votes) const = 0;
   virtual void read_votes(const Votes& votes) = 0;
 
-  /// Says whether save_if_due() would write a checkpoint now.
+  /// Returns whether save_if_due() would write a checkpoint now.
   virtual bool will_save(const TrainingProgress& progress) const = 0;
   /// Ends a step of a run that continues: logs how a save in the background ended, and saves if the
   /// config requires it or this is the best state so far, in the background if the config says so.
@@ -64,7 +64,7 @@ class Saver {
   /// Returns the seconds of the longest save since this start of the run; 0 before the first one
   /// has ended.
   virtual double longest_save() const = 0;
-  /// Says whether the state after this step has been saved.
+  /// Returns whether the state after this step has been saved.
   virtual bool has_saved(int64_t step) const = 0;
 };
 
@@ -73,7 +73,7 @@ class Evaluator {
  public:
   virtual ~Evaluator() = default;
 
-  /// Says whether the run has any set to evaluate.
+  /// Returns whether the run has any set to evaluate.
   virtual bool has_sets() const = 0;
   /// Collective: returns the results of all sets; nothing if the ranks agreed to stop before the
   /// end.
@@ -102,7 +102,7 @@ class Journal {
   /// Adds a traced step to the run's trace. A failing disk does not end the run.
   virtual void record(const TracedStep& step) = 0;
   /// Records that a step has its data; the first call records how long the start took.
-  virtual void note_ready() = 0;
+  virtual void record_ready() = 0;
   /// Shows the figures of a step that the config asks for.
   virtual void show_step(const TrainingProgress& progress, const StepRun& step,
                          const StepMetrics& metrics) = 0;
@@ -115,7 +115,7 @@ class DataWatch {
  public:
   virtual ~DataWatch() = default;
 
-  /// Says whether the run was resumed from a checkpoint.
+  /// Returns whether the run was resumed from a checkpoint.
   virtual bool is_resumed() const = 0;
   /// Records the fingerprints that have become known. Throws Error(kUsage) when the resumed run had
   /// other data.

@@ -16,14 +16,14 @@ class LossScaler {
   explicit LossScaler(const Config& config);
 
   double scale() const { return state_.scale; }
-  /// Says whether an overflow may still halve the scale; values that are not finite are then
+  /// Returns whether an overflow may still halve the scale; values that are not finite are then
   /// normal.
   bool expects_overflow() const;
 
   /// Updates the scale after a step.
   void update(bool overflow);
-  /// Says whether the last step overflowed at the smallest scale. DeepSpeed stops the run then at
-  /// stages 1 to 3.
+  /// Returns whether the last step overflowed at the smallest scale. DeepSpeed stops the run then
+  /// at stages 1 to 3.
   bool exhausted() const { return exhausted_; }
 
   /// Returns the state for checkpoints; nothing without fp16.

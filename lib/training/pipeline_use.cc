@@ -90,7 +90,7 @@ void PipelineUse::total(Session& session) {
   for (size_t rank = 0; rank < texts.size(); ++rank)
     stages[static_cast<size_t>(mesh.place_on(static_cast<int>(rank), kStageAxes))].add(
         decode(texts[rank]));
-  idle_ = idle_shares(lists_, placement_of(options().schedule), stages);
+  idle_ = idle_shares(lists_, traits_of(options().schedule).placement, stages);
 }
 
 std::string PipelineUse::text() const {
@@ -99,7 +99,7 @@ std::string PipelineUse::text() const {
   for (size_t stage = 0; stage < idle_.size(); ++stage)
     rows.push_back({cat("stage ", stage), percent_text(idle_[stage].measured, 1),
                     percent_text(idle_[stage].by_schedule, 1)});
-  return cat("\nwhat each stage waited for the others, of its steps until the update\n",
+  return cat("\ntime that each stage waited for others, as a share of its steps until the update\n",
              format_table({"pipeline", "measured", "by the schedule alone"}, rows));
 }
 

@@ -104,7 +104,7 @@ void Recorder::refuse_if_checkpoints_are_gone() const {
               "bring one back, or start again in another output_dir");
 }
 
-void Recorder::note_new_start() {
+void Recorder::record_new_start() {
   if (!request_.resume.wanted) return;
   if (before_) {
     start_ += ": --resume found a run that had saved no checkpoint";
@@ -118,8 +118,8 @@ void Recorder::note_new_start() {
 
 void Recorder::start(RunManifest manifest, int64_t first_step, int64_t total_steps) {
   first_step_ = first_step;
-  note_restart(manifest, first_step);
-  note_first_start(manifest, wall_seconds() - read_process_times().age_seconds);
+  record_restart(manifest, first_step);
+  record_first_start(manifest, wall_seconds() - read_process_times().age_seconds);
   manifest.start = start_;
   manifest_.emplace(paths().manifest(), std::move(manifest));
   write_file_atomic(posix_files(), paths().config(), request_.config_yaml);
@@ -158,7 +158,7 @@ void Recorder::end_following() {
 }
 
 /// Copies into the new manifest what the earlier run of the folder left in its own.
-void Recorder::note_restart(RunManifest& manifest, int64_t first_step) const {
+void Recorder::record_restart(RunManifest& manifest, int64_t first_step) const {
   if (!before_) return;
   manifest.restarts = before_->restarts;
   manifest.counters = before_->counters;
@@ -275,7 +275,7 @@ EffectiveTime Recorder::write_outcome(int exit_code, const std::string& reason,
     manifest.ended = utc_now();
     manifest.exit_code = exit_code;
     manifest.exit_reason = reason;
-    time = note_effective_time(manifest, metrics, wall_seconds());
+    time = record_effective_time(manifest, metrics, wall_seconds());
   });
   return time;
 }

@@ -44,7 +44,7 @@ class Recorder {
   void admit(const std::string& folder, const CheckpointMeta& saved, const RunManifest& now);
   /// Reports, and notes for run.json, that training starts from the model's weights although a
   /// resume was asked for.
-  void note_new_start();
+  void record_new_start();
   /// Throws Error(kBadInput) for a resumed run whose saved checkpoints are gone: a run never starts
   /// over unless the user asks for it.
   void refuse_if_checkpoints_are_gone() const;
@@ -70,7 +70,7 @@ class Recorder {
 
  private:
   void admit(const std::string& path, const RunManifest& before, const RunManifest& now);
-  void note_restart(RunManifest& manifest, int64_t first_step) const;
+  void record_restart(RunManifest& manifest, int64_t first_step) const;
   void open_progress(int64_t total_steps);
   void follow();
   void end_following();

@@ -110,8 +110,8 @@ class Pieces {
   bool broken() const { return broken_; }
 
  private:
-  /// Says whether this rank sends: replicas hold the same, so only the first one's ranks send, and
-  /// the others only vote on stopping.
+  /// Returns whether this rank sends: replicas hold the same, so only the first one's ranks send,
+  /// and the others only vote on stopping.
   bool sends() const { return setup_.plan().options.state.replica == 0; }
 
   TrainingSetup& setup_;

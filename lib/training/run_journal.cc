@@ -90,7 +90,7 @@ void RunJournal::record(int64_t step, const std::vector<TextSample>& samples) {
   if (recorder_) recorder_->record(step, samples);
 }
 
-void RunJournal::note_ready() {
+void RunJournal::record_ready() {
   if (std::exchange(ready_, true)) return;
   const auto milliseconds = static_cast<int64_t>(read_process_times().age_seconds * 1e3);
   update([&](RunManifest& manifest) { manifest.counters["ready_milliseconds"] = milliseconds; });

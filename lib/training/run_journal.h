@@ -46,7 +46,7 @@ class RunJournal : public Journal {
   void record(const TracedStep& step) override;
   void record(int64_t step, const std::vector<TextSample>& samples);
 
-  void note_ready() override;
+  void record_ready() override;
   /// Shows steps with the times that this executor measured. The executor is borrowed.
   void show_times_of(const Executor& executor) { executor_ = &executor; }
   void show_step(const TrainingProgress& progress, const StepRun& step,

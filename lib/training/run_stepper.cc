@@ -60,7 +60,7 @@ void RunStepper::run(StepRun& step) {
 }
 
 void RunStepper::note(const StepMetrics& metrics) {
-  session_.note_step(metrics.step_seconds);
+  session_.record_step(metrics.step_seconds);
   const Executor& executor = setup_.train_executor();
   // A traced step is not replayed on GPUs, and takes longer than the others.
   if (tracer_ && tracer_->traces(metrics.step))
@@ -81,7 +81,8 @@ NonfiniteSearch RunStepper::find_nonfinite(const StepRun& step) {
   return ftrun::find_nonfinite(session_, setup_, step);
 }
 
-/// Says nothing if it is not known how long a rank stood for others: then all take equally long.
+/// Returns warnings of slow ranks. There are none if it is unknown how long a rank waited for
+/// others: then all take equally long.
 std::vector<std::string> RunStepper::find_slow_ranks(const StepMetrics& metrics) {
   if (!slow_ranks_ || !metrics.exposed_communication_seconds) return {};
   const double disk = use_.disk_wait_seconds();

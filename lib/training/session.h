@@ -80,7 +80,7 @@ class Session {
   int vote_to_stop(int signal);
   /// Records the duration of a step: with comm.timeout auto, the limit of waits for other ranks
   /// follows from the slowest step. Must not be called while a collective runs.
-  void note_step(double seconds);
+  void record_step(double seconds);
   /// Returns the present time limit of a collective.
   std::chrono::milliseconds longest_wait() const { return timeout_; }
   /// Shows what this rank does from now on, for ranks that would wait for it.

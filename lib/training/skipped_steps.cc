@@ -67,11 +67,11 @@ std::string SkippedSteps::count(int64_t step, bool finite,
   ++total_;
   if (answered)
     return cat("step ", step, ": the gradients overflow at loss scale ", scale,
-               "; the update was left out, the next scale is ", scaler_.scale());
+               "; the update was skipped, the next scale is ", scaler_.scale());
   ++in_a_row_;
   if (search) search_ = search;
-  return cat("step ", step, ": loss or gradient is not finite; the update was left out (",
-             in_a_row_, " in a row)", where());
+  return cat("step ", step, ": loss or gradient is not finite; the update was skipped (", in_a_row_,
+             " in a row)", where());
 }
 
 void SkippedSteps::refuse_too_many(int64_t step) const {

@@ -50,7 +50,7 @@ class SkippedSteps {
   double loss_scale() const { return scaler_.scale(); }
   std::optional<LossScalerState> scaler_state() const { return scaler_.state(); }
 
-  /// Says whether to repeat a step that is not finite to find the place: only the first of
+  /// Returns whether to repeat a step that is not finite to find the place: only the first of
   /// consecutive such steps, and not if the loss scale handles it.
   bool needs_place() const { return !scaler_.expects_overflow() && !search_; }
 

@@ -55,8 +55,8 @@ StopLead::StopLead(double lead, bool saves_in_background) : lead_(lead) {
 
 void StopLead::read_counters(const std::map<std::string, int64_t>& counters) {
   if (lead_ == 0) lead_ = seconds_of(counters, kLeadCounter);
-  note_step(seconds_of(counters, kStepCounter));
-  note_save(seconds_of(counters, kSaveCounter));
+  record_step(seconds_of(counters, kStepCounter));
+  record_save(seconds_of(counters, kSaveCounter));
 }
 
 void StopLead::write_counters(std::map<std::string, int64_t>& counters) const {
@@ -70,11 +70,11 @@ bool StopLead::has_grown() const {
          is_notable(costs_.longest_save, written_.longest_save);
 }
 
-void StopLead::note_step(double seconds) {
+void StopLead::record_step(double seconds) {
   costs_.longest_step = std::max(costs_.longest_step, seconds);
 }
 
-void StopLead::note_save(double seconds) {
+void StopLead::record_save(double seconds) {
   costs_.longest_save = std::max(costs_.longest_save, seconds);
 }
 

@@ -35,13 +35,13 @@ class StopLead {
   void read_counters(const std::map<std::string, int64_t>& counters);
   /// Writes the lead and the costs, rounded up to milliseconds.
   void write_counters(std::map<std::string, int64_t>& counters) const;
-  /// Says whether a cost has grown by more than a tenth, and by more than 50 ms, since
-  /// note_written().
+  /// Returns whether a cost has grown by more than a tenth, and by more than 50 ms, since
+  /// record_written().
   bool has_grown() const;
-  void note_written() { written_ = costs_; }
+  void record_written() { written_ = costs_; }
 
-  void note_step(double seconds);
-  void note_save(double seconds);
+  void record_step(double seconds);
+  void record_save(double seconds);
 
   /// Returns a warning, with the arithmetic, that the lead is too short. Returns "" if it is long
   /// enough or not given, or if the warning was given already for costs that were not much smaller.

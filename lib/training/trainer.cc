@@ -201,7 +201,7 @@ void Trainer::open_outputs() {
   journal_.open([this] { return describe(); }, progress_.step, total_steps_);
   if (const Recorder* recorder = journal_.recorder(); recorder != nullptr && recorder->before())
     stop_lead_.read_counters(recorder->before()->counters);
-  stop_lead_.note_written();
+  stop_lead_.record_written();
   journal_.update([this](RunManifest& manifest) { stop_lead_.write_counters(manifest.counters); });
   session_.run_together("beginning to read the data for its fingerprint", [this] {
     if (!session_.is_first()) return;
@@ -284,7 +284,7 @@ void Trainer::finish() {
   session_.run_together("recording the checkpoints", [this] {
     journal_.update([this](RunManifest& manifest) {
       checkpointer_->add_to(manifest);
-      stop_lead_.note_save(checkpointer_->longest_save());
+      stop_lead_.record_save(checkpointer_->longest_save());
       stop_lead_.write_counters(manifest.counters);
     });
   });
@@ -295,13 +295,12 @@ void Trainer::finish() {
   if (!withheld_.empty())
     throw Error(ExitCode::kNumerical, withheld_,
                 cat("lower the learning rate, and start again from an earlier checkpoint or from "
-                    "the beginning; "
-                    "to have the weights all the same: ",
+                    "the beginning; to export the weights anyway: ",
                     convert_command()));
 }
 
-/// Says that the last evaluation is not finite where it is not, and gives a reason where there is
-/// no better checkpoint to export.
+/// Returns the problem of the last evaluation, if it is not finite, and why there is no better
+/// checkpoint to export; "" if nothing is wrong.
 std::string Trainer::why_not_exported() {
   const bool wants_best = config_.model_export.which == ExportWhich::kBest;
   const std::string problem = progress_.evaluations.problem_after(progress_.step);

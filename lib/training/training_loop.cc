@@ -66,9 +66,10 @@ void TrainingLoop::check_replicas() {
 /// run that is killed at its time limit writes nothing more.
 void TrainingLoop::review_stop_lead() {
   StopLead& lead = parts_.stop_lead;
-  if (parts_.saver.longest_save() > 0) lead.note_save(parts_.saver.longest_save() + longest_check_);
+  if (parts_.saver.longest_save() > 0)
+    lead.record_save(parts_.saver.longest_save() + longest_check_);
   if (lead.has_grown()) {
-    lead.note_written();
+    lead.record_written();
     try {
       parts_.journal.update(
           [&lead](RunManifest& manifest) { lead.write_counters(manifest.counters); });
@@ -86,7 +87,7 @@ StepMetrics TrainingLoop::train_step() {
   parts_.journal.show_phase(cat("reading the data of step ", progress_.step + 1));
   const Loader::Fetched fetched = parts_.next_batch();
   parts_.journal.show_phase(cat("step ", progress_.step + 1));
-  parts_.journal.note_ready();
+  parts_.journal.record_ready();
   StepRun step = prepare_step(config_, plan_.lr_schedule, progress_, fetched.batch);
   parts_.stop.add_vote(step.votes);
   parts_.saver.add_votes(step.votes);
@@ -101,8 +102,8 @@ StepMetrics TrainingLoop::train_step() {
   StepMetrics metrics = metrics_of(step);
   metrics.data_wait_seconds = fetched.wait_seconds;
   metrics.step_seconds = parts_.clock() - start;
-  progress_.evaluations.note_loss(metrics.loss, metrics.tokens);
-  parts_.stop_lead.note_step(metrics.step_seconds);
+  progress_.evaluations.record_loss(metrics.loss, metrics.tokens);
+  parts_.stop_lead.record_step(metrics.step_seconds);
   metrics.tokens_per_second = step.counted_tokens / metrics.step_seconds;
   parts_.stepper.add_use(metrics);
   parts_.stepper.note(metrics);

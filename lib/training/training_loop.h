@@ -36,7 +36,7 @@ class TrainingLoop {
   /// a stop signal it saves at once.
   void save_last();
 
-  /// Says whether the run is over: no step is left, or the evaluations stop it.
+  /// Returns whether the run is over: no step is left, or the evaluations stop it.
   bool has_ended() const { return progress_.has_ended(plan_.total_steps); }
 
  private:

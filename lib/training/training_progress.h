@@ -22,7 +22,7 @@ struct TrainingProgress {
   EvaluationRecord evaluations;
 
   int64_t updates() const { return step - skipped.total(); }
-  /// Says whether no step of `total_steps` is left, or the evaluations stop the run.
+  /// Returns whether no step of `total_steps` is left, or the evaluations stop the run.
   bool has_ended(int64_t total_steps) const { return step >= total_steps || evaluations.stops(); }
 
   /// Writes the progress into a checkpoint's record; restore() reads it back.

@@ -61,7 +61,8 @@ def read_dcp(folder):
 
 
 def places_of(folder, path, stored):
-    """(key, offsets): (file, offset, bytes); an object, which has no offsets, has ()."""
+    """Returns {(key, offsets): (file, offset, bytes)}; the offsets of an object, which has none,
+    are ()."""
     places = {}
     for index, info in stored.items():
         key, offsets = (index.field("fqn"),
@@ -112,7 +113,7 @@ def tensor_state(path, key, what, places):
 
 @functools.lru_cache(maxsize=4)
 def tensor_at(place, key, size):
-    """Read piece by piece; kept, as its checksum is taken once."""
+    """Returns a tensor, read piece by piece. It is kept, since its checksum is computed once."""
     file = TorchFile(*place)
     tensor = file.value()
     if not isinstance(tensor, Tensor):

@@ -12,7 +12,8 @@ UNIVERSAL_HINT = ("make a universal checkpoint of it (python -m "
 
 
 def entry(value, key, kind, place):
-    """value[key], of the given type; the message names the class of what is there instead."""
+    """Returns value[key], which must be of the given type; the error names the class that was
+    found."""
     if not isinstance(value, dict) or key not in value:
         raise BadFile(f"{place}: has no {printable(key)}")
     if not isinstance(value[key], kind) or isinstance(value[key], bool):
@@ -21,7 +22,7 @@ def entry(value, key, kind, place):
 
 
 def number(value, place):
-    """A number, also one in a tensor; None for none."""
+    """Returns a number, which may be stored in a tensor; None if there is none."""
     if isinstance(value, Tensor) and value.elements == 1:
         value = value.number()
     if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
@@ -30,7 +31,7 @@ def number(value, place):
 
 
 def shapes_of(value, place):
-    """One dictionary (name: shape) a group."""
+    """Returns one dictionary {name: shape} for each group."""
     groups = [value] if isinstance(value, dict) else value
     if not isinstance(groups, list):
         raise BadFile(f"{place}: param_shapes is {shown_type(groups)}, which is not read")
@@ -55,7 +56,7 @@ def flat_tensors(value, key, place):
 
 
 def rank_files(folder):
-    """The optimizer's files of all data-parallel ranks, in their order."""
+    """Returns the optimizer files of all data-parallel ranks, in the order of ranks."""
     found = {}
     for name in sorted(os.listdir(folder)):
         if re.match(r"expp_rank_\d+|layer_\d+_expert_", name):
@@ -104,7 +105,7 @@ def read_zero(folder):
 
 
 def stage_of(optimizer):
-    """An enumeration's member is made of its number."""
+    """Returns the ZeRO stage, 1 or 2; an enumeration's member is read by its number."""
     stage = optimizer.get("zero_stage")
     if isinstance(stage, Inert) and stage.arguments:
         stage = stage.arguments[0]
@@ -124,10 +125,10 @@ def require_ranks(optimizers, files):
 
 
 def read_stage_one_or_two(run, model, path, optimizers, files):
-    """Each group's parameters lie one after another in a flat range that is cut in equal
-    parts over the ranks. Which part of a parameter a rank holds, and where, its
-    param_slice_mappings say; the ranks' parts follow each other. Older versions have none:
-    then the order of param_shapes tells."""
+    """Reads stages 1 and 2. The parameters of a group lie one after another in a flat range, which
+    is cut into equal parts over the ranks, in their order. param_slice_mappings say which part of a
+    parameter a rank holds, and where. Older versions lack them; then the order of param_shapes
+    decides."""
     shapes = shapes_of(model.get("param_shapes"), path)
     weights = [flat_tensors(o, "single_partition_of_fp32_groups", f)
                for o, f in zip(optimizers, files)]
@@ -153,7 +154,7 @@ def read_stage_one_or_two(run, model, path, optimizers, files):
 
 
 def group_states(optimizer, key, file, groups):
-    """The optimizer's state of each group; {} where it has none."""
+    """Returns the optimizer's state of each group; {} for a group that has none."""
     base = optimizer.get(key)
     if isinstance(base, list):
         raise BadFile(f"{file}: is an elastic checkpoint (zero_optimization.elastic_checkpoint), "
@@ -173,8 +174,8 @@ def group_states(optimizer, key, file, groups):
 
 
 def fragments(optimizers, files, group):
-    """For each rank {name: (first element of its flat part, elements)}; None where
-    the files do not say."""
+    """Returns for each rank {name: (first element of its flat part, elements)}; None if the files
+    do not say."""
     places = []
     for optimizer, file in zip(optimizers, files):
         mappings = optimizer.get("param_slice_mappings")
@@ -215,9 +216,9 @@ def places_in_order(weights, group, names, path):
 
 
 def read_stage_three(run, model, path, optimizers, files, folder):
-    """Each parameter is cut by itself: rank r holds elements [r c, (r + 1) c), c =
-    elements / ranks, rounded up; a flat group holds the ranks' parts in the order of
-    param_shapes, each of c elements."""
+    """Reads stage 3. Each parameter is cut by itself: rank r holds elements [r c, (r + 1) c), c =
+    elements / ranks, rounded up. A flat group holds the ranks' parts in the order of param_shapes,
+    each of c elements."""
     shapes = shapes_of(model.get("param_shapes"), path)
     for rank in range(1, len(files)):
         other = model_file(folder, rank)
@@ -257,8 +258,8 @@ def read_stage_three(run, model, path, optimizers, files, folder):
 
 
 def read_universal(folder):
-    """A folder for each parameter; each state is a whole tensor, in its shape ({"param":
-    tensor}) or flat (stage 3)."""
+    """Reads a universal checkpoint, which has a folder for each parameter. Each state is a whole
+    tensor, in its shape ({"param": tensor}) or flat (stage 3)."""
     path = model_file(folder)
     model = TorchFile(path).value()
     if not isinstance(model, dict):
@@ -306,8 +307,8 @@ def read_universal_state(run, name, kind, file, shape):
 
 
 def read_frozen(run, model, path):
-    """Parameters that do not train have no master weights: their own serve, in
-    whatever dtype they have."""
+    """Reads the parameters that are not trained. They have no master weights, so their own values
+    are read, in whatever dtype they have."""
     held = model.get("module")
     shapes = model.get("frozen_param_shapes") or {}
     if isinstance(shapes, dict):
@@ -344,7 +345,8 @@ def read_numbers(run, model, path):
 
 
 def read_scaler(run, optimizer, file):
-    """A scale that does not change is in the config; one of 1 is none."""
+    """Reads the loss scale, if it is dynamic; a static one is in the config, and 1 means that there
+    is none."""
     scaler = optimizer.get("loss_scaler")
     if not isinstance(scaler, Inert) or scaler.made_by.name != "DynamicLossScaler":
         return
@@ -368,7 +370,7 @@ def take_updates(run, steps, place):
 
 
 def take_settings(run, optimizer):
-    """Of all parameter groups alike."""
+    """Reads the settings that all parameter groups share."""
     groups = optimizer.get("param_groups") if isinstance(optimizer, dict) else None
     if not isinstance(groups, list) or not groups or not all(isinstance(group, dict)
                                                              for group in groups):

@@ -1,5 +1,5 @@
-"""What the readers of other programs' checkpoints give: where each state of each tensor lies,
-and the run's numbers."""
+"""The state that readers of other programs' checkpoints return: where each state of each tensor
+lies, and the run's numbers."""
 import dataclasses
 
 import numpy as np
@@ -23,15 +23,15 @@ class Part:
 
 @dataclasses.dataclass
 class State:
-    """One state of one tensor, in boxes. `grid` is what the boxes are parts of: the tensor's shape,
-    or its number of elements where it is cut as a flat range."""
+    """A state of a tensor, in boxes. `grid` is the shape that the boxes are parts of: the tensor's,
+    or its number of elements if it is cut as a flat range."""
     shape: tuple
     grid: tuple
     parts: list
 
     def pieces(self, name):
-        """All elements in fp32, row by row, some rows at a time. Each must
-        be in exactly one part."""
+        """Yields all elements in fp32, row by row, a few rows at a time. Each must be in exactly
+        one part."""
         rows = self.grid[0] if self.grid else 1
         row = count(self.grid[1:])
         if rows * row == 0:
@@ -75,7 +75,7 @@ def count(shape):
 
 
 def flat_state(shape, parts, name):
-    """Of consecutive ranges: (tensor, first element in it, elements)."""
+    """Returns a state made of consecutive ranges, each (tensor, first element in it, elements)."""
     boxes, at = [], 0
     for tensor, first, elements in parts:
         boxes.append(Part((at,), (elements,), lambda tensor=tensor: tensor, first))

@@ -1,4 +1,4 @@
-"""What torch.save wrote, read without running anything of it.
+"""A reader of torch.save's files that runs nothing of them.
 
 A pickle is a program. This reader is a machine of its own for that program: names in it (`module
 class`) stay names, and what would be called or constructed becomes an Inert, which has no
@@ -43,14 +43,14 @@ class Name:
 
 
 class Inert:
-    """What an object of any class was made of."""
+    """An object of any class: its constructor's name, arguments and state."""
     __slots__ = ("made_by", "arguments", "state", "items")
 
     def __init__(self, made_by, arguments):
         self.made_by, self.arguments, self.state, self.items = made_by, arguments, None, []
 
     def field(self, name, default=None):
-        """An attribute, as the object's state has it."""
+        """Returns an attribute of the object, from its pickled state."""
         state = self.state
         if isinstance(state, tuple) and len(state) == 2:  # dictionary and slots
             state = {**(state[0] or {}), **(state[1] or {})}
@@ -66,8 +66,8 @@ class Storage:
 
 
 def printable(text, most=200):
-    """For messages: no control characters, not endless. What is no text is not unfolded: nested
-    lists may be endless."""
+    """Returns a text for a message: shortened, without control characters. Values that are not
+    texts are named by type, since nested lists may be endless."""
     if not isinstance(text, str):
         return shown_type(text)
     shown = "".join(c if c.isprintable() else "?" for c in text[:most])
@@ -115,7 +115,7 @@ class Tensor:
         return count
 
     def read(self, first, last):
-        """Elements [first, last), as they are stored."""
+        """Returns elements [first, last) as they are stored."""
         if not 0 <= first <= last <= self.elements:
             raise BadFile(f"{self.storage.file.place}: elements {first} to {last} are asked for of "
                           f"a tensor that has {self.elements}")
@@ -131,7 +131,7 @@ class Tensor:
         return values.astype(np.float32, copy=False)
 
     def number(self):
-        """Of a tensor of one element."""
+        """Returns the value of a tensor of one element."""
         value = self.read_f32(0, 1) if self.dtype == "bfloat16" else self.read(0, 1)
         return value[0].item()
 
@@ -175,7 +175,7 @@ def rebuild_parameter(arguments, place):
 
 
 def rebuild_from_type(arguments, place):
-    """A tensor with attributes: (function, type, its arguments, attributes)."""
+    """Rebuilds a tensor that has attributes: (function, type, its arguments, attributes)."""
     if len(arguments) >= 3 and isinstance(arguments[0],
                                           Name) and isinstance(arguments[2], tuple) and \
             arguments[0].module == "torch._utils" and (
@@ -213,7 +213,7 @@ def encoded(arguments, place):
 
 
 def numpy_scalar(arguments, place):
-    """numpy.core.multiarray.scalar(dtype, bytes)"""
+    """Rebuilds numpy.core.multiarray.scalar(dtype, bytes)."""
     if len(arguments) == 2 and isinstance(arguments[0], Inert) and isinstance(arguments[1], bytes):
         code = arguments[0].arguments[0] if arguments[0].arguments else None
         if code in ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "b1"):
@@ -252,7 +252,7 @@ def named(module, name, place):
 
 
 def shown_type(value):
-    """What kind of thing stands there, for messages: the class of what is not read."""
+    """Returns the type of a value for a message; for an object that is not read, its class."""
     if isinstance(value, Inert):
         return f"an object of {value.made_by}"
     return str(value) if isinstance(value, Name) else f"a {type(value).__name__}"
@@ -262,7 +262,7 @@ def shown_type(value):
 
 
 def usable_key(key, place):
-    """Keys are hashed: nothing that nests goes in."""
+    """Returns a dictionary's key, which must be hashable: nested values are refused."""
     flat = key if type(key) is tuple else (key,)
     if all(type(k) in (str, int, float, bool, bytes, type(None), Inert, Name) for k in flat):
         return key
@@ -448,7 +448,7 @@ STEPS = {
 
 
 def read_pickle(path):
-    """The value of a file that is one pickle."""
+    """Returns the value of a file that is a single pickle."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
@@ -555,7 +555,8 @@ class TorchFile:
         self.checked = set()
 
     def _entries(self):
-        """(offset, bytes, CRC) of each entry by its name below the archive's one folder."""
+        """Returns (offset, bytes, CRC) of each entry, by its name below the archive's one
+        folder."""
         try:
             with zipfile.ZipFile(self.window) as archive:
                 infos = archive.infolist()
@@ -609,7 +610,7 @@ class TorchFile:
         return data
 
     def _check(self, name, begin, size, crc):
-        """Once for each entry, piece by piece."""
+        """Compares the checksum of an entry, which is read piece by piece, once."""
         if name in self.checked or not self.check_sums:
             return
         found = 0
@@ -622,7 +623,7 @@ class TorchFile:
         self.checked.add(name)
 
     def _storage(self, what):
-        """What BINPERSID names: ("storage", class, key, device, elements)."""
+        """Returns the storage that BINPERSID names: ("storage", class, key, device, elements)."""
         if not isinstance(what,
                           tuple) or len(what) != 5 or what[0] != "storage" or not isinstance(
                               what[1], Name) \
@@ -643,7 +644,7 @@ class TorchFile:
         return Storage(self, entry, kind, what[4])
 
     def value(self):
-        """What was saved; its tensors refer to this file."""
+        """Returns the saved value; its tensors refer to this file."""
         order = self.entries.get("byteorder")
         if order and self.entry_bytes("byteorder", 0, order[1]) != b"little":
             raise BadFile(f"{self.place}: was saved on a machine of another byte order")

@@ -18,7 +18,7 @@ PREFIX = "base_model.model."
 
 
 def unapplied(settings, metadata):
-    """The settings of an adapter that llama.cpp has nothing for."""
+    """Returns the settings of an adapter that llama.cpp does not support."""
     found = [key for key in ("use_dora", "modules_to_save", "alpha_pattern", "lora_bias",
                              "layer_replication", "trainable_token_indices") if settings.get(key)]
     if settings.get("bias", "none") != "none":
@@ -67,11 +67,12 @@ class AdapterTensors:
         return tuple(self.opened.get_slice(self.places[name]).get_shape())
 
     def source(self, name):
-        """The folder's own values, fp32."""
+        """Returns the folder's own values, fp32."""
         return self.opened.get_tensor(self.places[name]).float().numpy()
 
     def values(self, name):
-        """The values for GGUF, fp32: rows of B stand as those of the matrix they are added to."""
+        """Returns the values for GGUF, fp32. Rows of B are in the order of the matrix that they are
+        added to."""
         return self._ordered(name, self.source(name), True)
 
     def restored(self, name, values):
@@ -86,14 +87,14 @@ class AdapterTensors:
 
 
 def refusal(folder, what):
-    """The error of an adapter that llama.cpp does not apply as it is."""
+    """Returns the error for an adapter that llama.cpp cannot apply unchanged."""
     return UserError(f"{folder}: llama.cpp does not apply this adapter as it is ({what}); merge it "
                      f"with its base first: ftrun convert {shlex.quote(folder)} --merge "
                      "--out FOLDER")
 
 
 def base_of(folder):
-    """The folder or name of the model that an adapter says it was trained on."""
+    """Returns the folder or name of the model that an adapter says it was trained on."""
     named = read_json(os.path.join(folder, CONFIG)).get("base_model_name_or_path")
     if not named:
         raise UserError(f"{folder}: does not say what it was trained on; give --base FOLDER")

@@ -105,12 +105,12 @@ class Family:
         return {**COMMON_KEYS, **self.keys}
 
     def key(self, name):
-        """config.json's key of a setting that all families have."""
+        """Returns config.json's key of a setting that all families have."""
         return self.setting_keys()[name]
 
     def module_names(self, layers, choices=()):
-        """Hugging Face's module by GGUF's name, for a model of so many layers with the modules of
-        these choices."""
+        """Returns Hugging Face's module by GGUF's name, for a model of `layers` layers with the
+        modules of `choices`."""
         import gguf
         arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items()
                     if name == self.architecture)
@@ -261,8 +261,8 @@ INSIDE = (("language_model.", ""), ("model.language_model.", "model."))
 
 
 def decoder_name(name):
-    """The name that the decoder alone has for a module or a tensor of a multimodal model; None for
-    one of another part."""
+    """Returns the name that the decoder alone has for a module or tensor of a multimodal model;
+    None if it belongs to another part."""
     if name.startswith(OTHER_PARTS):
         return None
     for inside, alone in INSIDE:
@@ -272,7 +272,7 @@ def decoder_name(name):
 
 
 def family_by_architecture(architecture):
-    """The family that reads an architecture of llama.cpp; None where none does."""
+    """Returns the family that reads an architecture of llama.cpp; None if there is none."""
     return next((f for f in FAMILIES.values() if f.architecture == architecture), None)
 
 
@@ -286,7 +286,7 @@ class Shape:
     head_size: int
 
     def convert(self, name, values, to_gguf):
-        """The values of the tensor that GGUF calls `name`, for GGUF or back; fp32."""
+        """Converts the values of the tensor that GGUF calls `name`, for GGUF or back; fp32."""
         part = name.split(".")[-2]
         if self.family.norms_less_one and part.endswith("norm"):
             return values + np.float32(1) if to_gguf else values - np.float32(1)
@@ -306,7 +306,7 @@ class Shape:
         return values
 
     def turns(self, name, axes):
-        """Whether a tensor's axes are exchanged."""
+        """Returns whether a tensor is transposed."""
         return self.family.transposed and name.startswith("blk.") and axes == 2
 
 
@@ -325,23 +325,24 @@ def kv_heads(family, config):
 
 
 def choices_made(family, config):
-    """The choices of a family whose modules a model has."""
+    """Returns the choices of a family whose modules a model has."""
     return [choice for choice in family.choices if choice.is_made(config)]
 
 
 def windowed_layers(family, layers):
-    """layer_types as llama.cpp takes them for the architecture."""
+    """Returns layer_types as llama.cpp assumes them for the architecture."""
     return ["full_attention" if (i + 1) % family.window_period == 0 else "sliding_attention"
             for i in range(layers)]
 
 
 def rotating_layers(family, layers):
-    """no_rope_layers as llama.cpp takes them for the architecture: 1 where a layer rotates."""
+    """Returns no_rope_layers as llama.cpp assumes them for the architecture: 1 for a layer that
+    rotates."""
     return [int((i + 1) % family.unrotated_period != 0) for i in range(layers)]
 
 
 def score_scalar(family, shape, hidden, layers):
-    """query_pre_attn_scalar as llama.cpp takes it for the architecture."""
+    """Returns query_pre_attn_scalar as llama.cpp assumes it for the architecture."""
     return hidden // shape.query_heads if layers == family.wide_score_layers else shape.head_size
 
 

@@ -81,7 +81,8 @@ class GgufFile:
         return default if found is None else found.contents()
 
     def setting(self, name, default=None):
-        """A setting of the architecture; one value where the file has the same for each layer."""
+        """Returns a setting of the architecture; one value if the file has the same for each
+        layer."""
         self.asked.add(name)
         value = self.field(f"{self.architecture}.{name}", default)
         if value is None:
@@ -110,7 +111,7 @@ class GgufFile:
         return Shape(self.family, heads, kv_heads, size)
 
     def config(self):
-        """config.json, without the types of its tensors."""
+        """Returns config.json, without the types of its tensors."""
         family, shape = self.family, self.model_shape
         layers = self.count("block_count")
         config = {"architectures": [family.hf_class], "model_type": family.model_type,
@@ -150,7 +151,7 @@ class GgufFile:
         return config
 
     def _refuse_unread(self):
-        """UserError naming the first setting that no one asked for and that may change numbers."""
+        """Raises UserError for the first setting that was not read and may change numbers."""
         prefix = f"{self.architecture}."
         for key in self.reader.fields:
             name = key.removeprefix(prefix)
@@ -172,18 +173,18 @@ class GgufFile:
         return name in NEUTRAL and value == NEUTRAL[name]
 
     def special_ids(self):
-        """The ids of bos, eos, pad and unk, as far as the file names them."""
+        """Returns the ids of bos, eos, pad and unk, as far as the file names them."""
         found = {ours: self.field(f"tokenizer.ggml.{theirs}_token_id")
                  for ours, theirs in SPECIAL_TOKENS.items()}
         return {name: int(i) for name, i in found.items() if i is not None}
 
     def end_ids(self):
-        """The ids that end an answer."""
+        """Returns the ids that end an answer."""
         found = [self.field(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
         return sorted({int(i) for i in found if i is not None})
 
     def _rotation(self):
-        """rope_parameters."""
+        """Returns rope_parameters."""
         size = self.model_shape.head_size
         theta = float(self.setting("rope.freq_base", 10000.0))
         kind, factor = self._scaling()
@@ -217,7 +218,7 @@ class GgufFile:
     # ---- tensors ----
 
     def _hf_tensors(self, tensor, modules):
-        """What the folder has of a tensor, by its names."""
+        """Returns the folder's tensors that a tensor of the file holds, by their names."""
         module, _, kind = tensor.name.rpartition(".")
         if module not in modules or kind not in ("weight", "bias"):
             raise UserError(f"{self.path}: tensor {tensor.name!r} has no place in a "
@@ -229,7 +230,7 @@ class GgufFile:
         return {f"{module}.{kind}": tensor}
 
     def _require_all(self, modules):
-        """UserError naming the first matrix or norm that the file lacks."""
+        """Raises UserError for the first matrix or norm that the file lacks."""
         optional = {"output"}
         if self.family.model_type == "stablelm" and self.setting("use_parallel_residual"):
             optional |= {name for name in modules if name.endswith("ffn_norm")}
@@ -245,7 +246,7 @@ class GgufFile:
         return stored[::-1] if self.model_shape.turns(tensor.name, len(stored)) else stored
 
     def values(self, tensor):
-        """fp32, as the folder holds it."""
+        """Returns the values as the folder holds them, fp32."""
         if isinstance(tensor, HeadNorm):
             return self.values(tensor.tensor)[tensor.head]
         try:
@@ -261,11 +262,12 @@ class GgufFile:
 
 
 def shown(value):
-    """A setting's value in an error, cut short."""
+    """Returns a setting's value for an error, shortened."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def shortest(value):
-    """The shortest decimal of a fraction that GGUF stores in fp32: 9.99999974e-06 means 1e-05."""
+    """Returns the shortest decimal of a fraction that GGUF stores in fp32: 1e-05 for
+    9.99999974e-06."""
     return float(str(np.float32(value)))

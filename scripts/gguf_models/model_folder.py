@@ -15,7 +15,7 @@ from text_files import read_text, refuse_pointers
 
 
 def read_json(path):
-    """The object of a file of JSON. Error UserError."""
+    """Returns the object of a JSON file. Raises UserError."""
     try:
         found = json.loads(read_text(path))
     except ValueError as error:
@@ -30,8 +30,8 @@ INSIDE_OF = "multimodal"
 
 
 def read_config(folder):
-    """config.json of a family that is handed over, with what its class takes where it is silent;
-    of a multimodal model, its decoder's. UserError for any other."""
+    """Returns config.json of a family that can be exported, with its class's defaults for missing
+    keys; for a multimodal model, that of its decoder. Raises UserError for any other."""
     path = os.path.join(folder, "config.json")
     found = read_json(path).get("model_type")
     config = completed_config(folder, path) if found in (*FAMILIES, *MULTIMODAL) else None
@@ -58,7 +58,8 @@ def completed_config(folder, path):
 
 
 def derived(config):
-    """The config with what its class derives of other keys where a key is null."""
+    """Returns the config in which null keys have the values that its class derives from other
+    keys."""
     if config["model_type"] == "gpt2":
         config["n_inner"] = config["n_inner"] or 4 * config["n_embd"]
     if config["model_type"] == "falcon" and config["num_ln_in_parallel_attn"] is None:
@@ -67,7 +68,7 @@ def derived(config):
 
 
 def refuse_settings(family, config, path):
-    """UserError naming the first setting that llama.cpp does not compute."""
+    """Raises UserError for the first setting that llama.cpp does not compute."""
     def refuse(key, remedy=""):
         raise UserError(f"{path}: {key} {config[key]!r} is not computed by llama.cpp's "
                         f"{family.architecture}{remedy}")
@@ -104,7 +105,7 @@ def is_windowed(config, positions):
 
 
 def write_settings(writer, config, path):
-    """The architecture's keys."""
+    """Writes the architecture's keys."""
     family = FAMILIES[config["model_type"]]
     shape = config_shape(family, config)
     for name, key in family.setting_keys().items():
@@ -220,7 +221,7 @@ class Tensors:
         return shape[::-1] if self.model_shape.turns(name, len(shape)) else shape
 
     def source(self, name):
-        """The folder's own values, fp32; None for what is made."""
+        """Returns the folder's own values, fp32; None for a tensor that is made here."""
         if name in self.made:
             return None
         if name in self.heads:
@@ -229,29 +230,29 @@ class Tensors:
         return read_values(*self.places[name])
 
     def values(self, name):
-        """The values for GGUF, fp32."""
+        """Returns the values for GGUF, fp32."""
         if name in self.made:
             return self.made[name]
         return self.model_shape.convert(name, self.source(name), True)
 
     def adds_one(self, name):
-        """Whether GGUF holds the folder's values and 1 more."""
+        """Returns whether GGUF holds the folder's values plus 1."""
         return self.family.norms_less_one and name.endswith("norm.weight")
 
     def restored(self, name, values):
-        """The folder's values, made of those in GGUF, fp32."""
+        """Returns the folder's values, computed from those in GGUF, fp32."""
         return self.model_shape.convert(name, values, False)
 
 
 def split_head(module):
-    """The module and the head of a norm that a file holds head by head (q_layernorm.norms.3); any
-    other module, and None."""
+    """Returns the module and the head of a norm that a file holds head by head
+    (q_layernorm.norms.3); for any other module, the module and None."""
     before, _, head = module.rpartition(".norms.")
     return (before, int(head)) if before and head.isdecimal() else (module, None)
 
 
 def read_values(name, opened):
-    """A tensor of an opened file, fp32."""
+    """Returns a tensor of an opened file, fp32."""
     values = opened.get_tensor(name)
     if not isinstance(values, np.ndarray):
         values = values.float().numpy()
@@ -259,12 +260,12 @@ def read_values(name, opened):
 
 
 def is_buffer(name):
-    """Buffers that older files hold and no model reads."""
+    """Returns whether a name is of a buffer that older files hold and no model reads."""
     return name.endswith(("rotary_emb.inv_freq", ".attn.bias", ".masked_bias", ".attention.bias"))
 
 
 def open_safetensors(path, framework):
-    """A file of tensors. UserError where it is none."""
+    """Opens a file of tensors. Raises UserError if it is not one."""
     from safetensors import SafetensorError, safe_open
     refuse_pointers([path])
     try:
@@ -277,7 +278,8 @@ def open_safetensors(path, framework):
 
 
 def has_bf16(file):
-    """numpy has no bf16: torch reads such a file. It was opened before, so its header is one."""
+    """Returns whether a file holds bf16, which numpy lacks, so that torch has to read it. The file
+    was opened before, so its header is valid."""
     with open(file, "rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
         header = json.loads(opened.read(length))

@@ -51,14 +51,15 @@ def has_peft():
 
 
 def tolerance(kind, config):
-    """The largest difference of a log-probability, and the largest divergence."""
+    """Returns the largest allowed difference of a log-probability, and the largest allowed
+    divergence."""
     activations = (config.get(key) for key in ACTIVATION_KEYS)
     with_gelu = any((activation or "").startswith("gelu") for activation in activations)
     return tuple(map(max, TOLERANCE[kind], GELU_TOLERANCE if with_gelu else (0, 0)))
 
 
 def compare_tensors(path, tensors, kind_of):
-    """Each tensor's values as the file's type rounds them."""
+    """Compares each tensor's values with the model's, as the file's type rounds them."""
     import gguf
     reader = gguf.GGUFReader(path)
     found = {tensor.name: tensor for tensor in reader.tensors}
@@ -77,8 +78,8 @@ def compare_tensors(path, tensors, kind_of):
 
 
 def is_source(tensors, name, values, kind):
-    """Whether a tensor in fp32 is the folder's own, once what GGUF stores otherwise is undone: bit
-    for bit, and as far as fp32 goes where 1 was added."""
+    """Returns whether a tensor in fp32 is the folder's own after GGUF's conversions are undone: bit
+    for bit, or to fp32's precision where 1 was added."""
     source = tensors.source(name)
     if source is None or kind.name != "F32":
         return True
@@ -89,9 +90,9 @@ def is_source(tensors, name, values, kind):
 
 
 def rounding(values, kind):
-    """How far each value may move in a type. Sources: the formats' significands (10, 7 bits; f16's
-    least step 2^-24); Q8_0 keeps blocks of 32 in steps of their largest value / 127, itself in
-    f16."""
+    """Returns how far each value may move by rounding to a type. Sources: the formats' significands
+    (10, 7 bits; f16's least step 2^-24); Q8_0 keeps blocks of 32 in steps of their largest value /
+    127, itself in f16."""
     import gguf
     size = np.abs(values)
     if kind == gguf.GGMLQuantizationType.F32:
@@ -155,9 +156,9 @@ class LlamaCpp:
         return self.ask("/apply-template", {"messages": messages})["prompt"]
 
     def next_token(self, ids, vocabulary):
-        """Log-probabilities of the token after `ids`, fp64 [vocabulary]; minus infinity where none
-        is given. They are those before sampling. What is sampled is a letter: of a part of a
-        character no probabilities are told."""
+        """Returns log-probabilities of the token after `ids`, before sampling, fp64 [vocabulary];
+        minus infinity for tokens that llama.cpp does not list. The sampled token is a letter, since
+        no probabilities are listed for a part of a character."""
         said = self.server.handle_completions({
             "prompt": ids, "n_predict": 1, "n_probs": vocabulary, "temperature": 0.0,
             "cache_prompt": False, "logit_bias": [[self.letter, 1e4]]})
@@ -168,8 +169,9 @@ class LlamaCpp:
 
 
 def compare_with_llama_cpp(path, folder, kind, adapter=None):
-    """A line of what was compared. UserError naming the first token or probability that differs.
-    `adapter` is an adapter's GGUF file and its folder."""
+    """Compares a file with its folder in llama.cpp; returns a line that says what was compared.
+    Raises UserError for the first token or probability that differs. `adapter` is (GGUF file of an
+    adapter, its folder)."""
     tokenizer = load_tokenizer(folder)
     prompts = {text: tokenizer(text).input_ids for text in PROMPTS}
     context = max(512, 2 * max(map(len, prompts.values())))
@@ -193,12 +195,12 @@ def compare_with_llama_cpp(path, folder, kind, adapter=None):
     return (f"llama.cpp has the token ids of {len(PROMPTS)} prompts{template} and the next token's "
             f"log-probabilities (off by {worst[0]:.1e} at most, {allowed[0]:g} is allowed; "
             f"divergence {worst[1]:.1e}, {allowed[1]:g})"
-            + (change_told(adapted, allowed[0]) if adapter else ""))
+            + (change_text(adapted, allowed[0]) if adapter else ""))
 
 
-def change_told(adapted, allowed):
-    """What an adapter's part in the proof is: one that changes less than rounding may is not seen
-    to be applied."""
+def change_text(adapted, allowed):
+    """Returns a clause about how much an adapter changes. A change within rounding does not prove
+    that llama.cpp applies the adapter."""
     if adapted > allowed:
         return f"; the adapter changes them by up to {adapted:.1e}"
     return (f"; the adapter changes them by {adapted:.1e} at most, which rounding may as well: "
@@ -206,7 +208,7 @@ def change_told(adapted, allowed):
 
 
 def next_log_probabilities(model, ids):
-    """Log-probabilities of the token after `ids`, fp64 [vocabulary]."""
+    """Returns log-probabilities of the token after `ids`, fp64 [vocabulary]."""
     import torch
     with torch.no_grad():
         logits = model(torch.tensor([ids])).logits[0, -1].double()
@@ -214,12 +216,12 @@ def next_log_probabilities(model, ids):
 
 
 def change(before, after):
-    """The largest difference of a log-probability among the tokens that may come."""
+    """Returns the largest change of a log-probability among the likely tokens."""
     return float(np.abs(after - before)[after > np.log(LEAST_PROBABILITY)].max())
 
 
 def load_model(folder, adapter):
-    """transformers' model in fp32, with an adapter's folder by PEFT."""
+    """Loads transformers' model in fp32, with an adapter's folder by PEFT if one is given."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
     is_multimodal = AutoConfig.from_pretrained(folder).model_type in MULTIMODAL
@@ -253,7 +255,8 @@ def compare_layout(path, found, tokenizer):
 
 
 def compare_probabilities(path, text, found, expected, kind, allowed, tokenizer):
-    """The largest difference over what may come, and the divergence of the distributions."""
+    """Returns the largest difference among the likely tokens, and the divergence of the
+    distributions."""
     likely = expected > np.log(LEAST_PROBABILITY)
     off = np.where(likely, np.abs(found - expected), 0.0)
     worst = int(off.argmax())

@@ -9,8 +9,8 @@ LLAMA3_POSITIONS = 8192
 
 
 def rope_settings(config, layers="full_attention"):
-    """rope_theta, rope_type and what scales the rotation; of the layers without a window where
-    those with one have a rotation of their own."""
+    """Returns rope_theta, rope_type and what scales the rotation. If layers with a window have a
+    rotation of their own, it is that of the layers without one."""
     settings = config.get("rope_parameters") or config.get("rope_scaling") or {}
     settings = dict(settings.get(layers, settings))
     settings.setdefault("rope_theta", config.get("rope_theta", 10000.0))
@@ -19,8 +19,9 @@ def rope_settings(config, layers="full_attention"):
 
 
 def llama3_factors(rope, size):
-    """The divisors of Llama 3.1's frequencies: 1 for the short wavelengths, `factor` for the long
-    ones, between them a linear mixture of the frequencies (rope_freqs in GGUF), fp32 [size / 2]."""
+    """Returns the divisors of Llama 3.1's frequencies: 1 for the short wavelengths, `factor` for
+    the long ones, between them a linear mixture of the frequencies (rope_freqs in GGUF), fp32 [size
+    / 2]."""
     wavelengths = rotation_wavelengths(rope["rope_theta"], size)
     low, high, factor = rope["low_freq_factor"], rope["high_freq_factor"], rope["factor"]
     trained = rope["original_max_position_embeddings"]
@@ -33,8 +34,9 @@ def rotation_wavelengths(theta, size):
 
 
 def llama3_settings(factors, theta, path):
-    """The settings that make these factors, with Llama 3's own bounds of frequencies; the number of
-    positions that the model was trained on follows from a factor between 1 and the largest."""
+    """Returns the settings that give these factors, with Llama 3's own bounds of frequencies. The
+    number of positions that the model was trained on follows from a factor between 1 and the
+    largest."""
     factors = np.asarray(factors, dtype=np.float64)
     wavelengths = rotation_wavelengths(theta, 2 * len(factors))
     largest = float(factors.max())

@@ -46,7 +46,8 @@ NORMALIZERS = (None, {"type": "NFC"})
 
 
 def cutting(step):
-    """A step of a pre-tokenizer without what does not cut; a space put before the text does."""
+    """Returns a step of a pre-tokenizer without the keys that cut nothing; a space put before the
+    text does cut."""
     if step["type"] == "ByteLevel" and step.get("add_prefix_space"):
         return step
     silent = ("add_prefix_space", "trim_offsets")
@@ -69,7 +70,7 @@ def is_sentencepiece(tokenizer):
 
 
 def token_list(tokenizer, size, path):
-    """(tokens, types) of `size` ids; ids that no token has are unused."""
+    """Returns (tokens, types) of `size` ids; ids without a token are unused."""
     tokens, types = [f"[PAD{i}]" for i in range(size)], [UNUSED] * size
     known = {i: (token, NORMAL) for token, i in tokenizer["model"]["vocab"].items()}
     for token in tokenizer.get("added_tokens", []):
@@ -88,8 +89,8 @@ def token_list(tokenizer, size, path):
 
 
 def scores_by_merges(tokenizer, tokens):
-    """SentencePiece merges the pair with the best score first: the earlier a merge, the higher the
-    score of what it makes."""
+    """Returns a score for each token. SentencePiece merges the pair with the best score first, so a
+    token of an earlier merge gets a higher score."""
     ranks = {}
     for rank, merge in enumerate(tokenizer["model"]["merges"]):
         left, right = merge if isinstance(merge, list) else merge.split(" ")
@@ -133,15 +134,15 @@ def write_vocabulary(writer, folder, size):
 
 @functools.cache
 def load_tokenizer(folder):
-    """transformers' own, loaded once: what is written, and what that is compared with, ask the same
-    one."""
+    """Loads transformers' own tokenizer, once: what is written and what it is compared with use the
+    same one."""
     from transformers import AutoTokenizer
     return AutoTokenizer.from_pretrained(folder)
 
 
 def adds_bos(folder, special):
-    """Whether the tokenizer puts the begin-of-text id before a text: asked of itself, as files say
-    it in many ways."""
+    """Returns whether the tokenizer puts the begin-of-text id before a text. The tokenizer is tried
+    out, since files say it in many ways."""
     ids = load_tokenizer(folder)("x").input_ids
     return bool(ids) and ids[0] == special.special_token_ids.get("bos", -1)
 
@@ -150,7 +151,7 @@ def adds_bos(folder, special):
 
 
 def read_vocabulary(file):
-    """The tokenizer of a GGUF file, as the package tokenizers has it."""
+    """Returns the tokenizer of a GGUF file, as the package tokenizers represents it."""
     kind = file.field("tokenizer.ggml.model")
     if kind == "gpt2":
         tokenizer = byte_level_tokenizer(file)
@@ -164,7 +165,7 @@ def read_vocabulary(file):
 
 
 def words(file):
-    """(token, id) of all tokens but those that stand for no text, in the order of ids."""
+    """Returns {token: id} of all tokens that stand for text, in the order of ids."""
     tokens = file.field("tokenizer.ggml.tokens")
     types = file.field("tokenizer.ggml.token_type", [NORMAL] * len(tokens))
     return {token: i for i, (token, kind) in enumerate(zip(tokens, types, strict=True))
@@ -216,8 +217,8 @@ def sentencepiece_tokenizer(file):
 
 
 def merges_by_scores(scores, ids):
-    """The pairs of tokens that make a token, the best score first: SentencePiece merges that pair
-    first; among those of one token, the pair of the earlier tokens."""
+    """Returns the pairs of tokens that make a token, the best score first, as SentencePiece merges
+    them; among pairs that make the same token, that of the earlier tokens."""
     found = []
     for token, score in scores.items():
         for i in range(1, len(token)):

@@ -1,4 +1,4 @@
-"""From files of texts and chats to token files: the parts of prepare_data.py, in the order in which
+"""The parts of prepare_data.py, from files of texts and chats to token files, in the order in which
 a document passes through them.
 
   records        files (JSONL, JSON, Parquet, Arrow, text; gzip, zstd) to documents

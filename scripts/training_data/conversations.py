@@ -1,4 +1,4 @@
-"""From a document's object to a conversation: the shapes in which people keep chats."""
+"""The shapes in which people keep chats: a document's object becomes a conversation."""
 import dataclasses
 import json
 
@@ -50,8 +50,8 @@ class Text:
 
 
 def read_object(content, place, ignored=frozenset()):
-    """The Chat or Text that an object holds. `ignored` are canonical names of fields
-    that are passed over."""
+    """Returns the Chat or Text that an object holds. `ignored` are canonical names of fields that
+    are passed over."""
     record = Fields(content, RECORD_MEANINGS, place, ignored)
     if not record.found and "input_ids" in content:
         raise BadDocument(f'{place}: holds token ids ("input_ids"); name such a file in data.train '
@@ -67,8 +67,8 @@ def read_object(content, place, ignored=frozenset()):
 
 
 def read_shape(record, place, ignored, content):
-    """The first shape whose key holds something; an empty prompt is one where
-    nothing else is there."""
+    """Reads the first shape whose key has a value; an empty prompt is one if there is nothing
+    else."""
     shapes = {"messages": chat_of, "prompt": chat_of_prompt, "instruction": chat_of_instruction,
               "text": text_of_record}
     found = [meaning for meaning in shapes if not holds_nothing(record.raw(meaning))] or \
@@ -83,8 +83,8 @@ def read_shape(record, place, ignored, content):
 
 
 def refuse_label(record, read, place):
-    """An unpaired preference: a completion that is labelled false is one that
-    must not be imitated."""
+    """Refuses a completion that is labelled false (an unpaired preference), which must not be
+    imitated."""
     if record.has("good"):
         if verdict(record.get("good")) is False:
             raise BadDocument(f'{place}: "{record.key("good")}" is {shown(record.get("good"))}: '
@@ -147,7 +147,8 @@ def chat_of_prompt(record, place, ignored):
 
 
 def chat_of_lists(record, prompt_key, answer, place, ignored):
-    """A prompt and its completion that are messages; only the completion's may be trained on."""
+    """Returns the chat of a prompt and a completion that are lists of messages; only the
+    completion's may be trained on."""
     parts, unread = [], []
     for key, role, value in ((prompt_key, "user", record.raw("prompt")),
                              (answer, "assistant", record.raw("answer"))):
@@ -213,8 +214,8 @@ def text_of_record(record, place, ignored):
 
 
 def with_system(record, turns, place):
-    """Messages and what they say of being trained on, the record's system text first. The
-    same text twice is one."""
+    """Returns messages and whether each is trained on, the record's system text first. If both say
+    the same text, it comes once."""
     given = record.get("system")
     system = None if holds_nothing(given) else system_text(given)
     if system is None and not holds_nothing(given):
@@ -232,8 +233,8 @@ def with_system(record, turns, place):
 
 
 def system_text(value):
-    """The text of a system prompt as files hold it: a text, parts of a content, a message; None
-    where it is none of these."""
+    """Returns the text of a system prompt, which may be a text, parts of a content, or a message;
+    None for anything else."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
@@ -248,7 +249,8 @@ def system_text(value):
 
 
 def refuse_second_answer(record, messages, place):
-    """An answer beside messages is one of theirs, or nobody can tell which is trained on."""
+    """Refuses an answer beside messages that is not one of theirs, since it is unclear which is
+    trained on."""
     for meaning in ("answer", "instruction", "history"):
         value = record.get(meaning)
         if value is None or (isinstance(value, str)
@@ -265,7 +267,7 @@ def second_prompt(record, meaning, beside, place):
 
 
 def other_contents(record, messages, place):
-    """Names of what repeats the conversation, or leads to it, and is passed over."""
+    """Returns names of fields that repeat the conversation, or lead to it, and are passed over."""
     return [record.key(m) for m in ("prompt", "input", "text", "answer", "instruction")
             if record.has(m)]
 
@@ -275,7 +277,7 @@ def texts_beside(record):
 
 
 def first_held_back(turns):
-    """The number of the first message that says that it is not trained on."""
+    """Returns the number of the first message that says that it is not trained on."""
     return next((n for n, (_, trains) in enumerate(turns, 1) if trains is False), None)
 
 
@@ -316,7 +318,8 @@ def options_of(record, place):
 
 
 def parsed(value, what, place):
-    """Tables hold lists and objects as JSON where their kinds differ from row to row."""
+    """Parses a list or object that a table holds as JSON, where its kinds differ from row to
+    row."""
     if not isinstance(value, str):
         return value
     try:
@@ -340,8 +343,8 @@ def parsed_or(value, nothing, what, place):
 
 
 def trains(fields, role, number, place):
-    """Whether the message says that it is trained on (OpenAI's weight of 0 or 1, others' train);
-    None where it says nothing."""
+    """Returns whether the message says that it is trained on (OpenAI's weight of 0 or 1, others'
+    train); None if it says nothing."""
     said = None
     for meaning in ("weight", "train"):
         if not fields.has(meaning):
@@ -365,7 +368,7 @@ def trains(fields, role, number, place):
 
 
 def message_of(turn, names, number, place, ignored=frozenset(), unread=None):
-    """The message as a template takes it, and whether it says that it is trained on."""
+    """Returns the message as a template reads it, and whether it says that it is trained on."""
     if not isinstance(turn, dict):
         raise needs_texts(names, number, place)
     here = f"{place}: message {number}"
@@ -435,8 +438,8 @@ def joined_parts(parts, number, place, ignored):
 
 
 def calls_of(fields, number, place):
-    """The calls of a message in OpenAI's present form; its first one had a single
-    call beside the content."""
+    """Returns the calls of a message in OpenAI's present form; its first form had a single call
+    beside the content."""
     key = fields.key("tool_calls")
     calls = parsed_or(fields.get("tool_calls"), [], f'"{key}" of message {number}', place)
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
@@ -472,7 +475,7 @@ def checked_calls(calls, number, place, key="tool_calls"):
 
 
 def refuse_missing_answer(record, usual, beside, place):
-    """Where a text stands beside a prompt, either may be what is meant."""
+    """Refuses a text beside a prompt, since either may be the answer."""
     if "answer" not in record.found and record.has("text"):
         raise BadDocument(f'{place}: needs a text "{usual}" beside "{beside}"; where "text" is '
                           f'meant, pass over that with --ignore-fields {beside}')

@@ -1,4 +1,4 @@
-"""From a document to token ids, and which of them are trained on."""
+"""Encodes a document as token ids, and marks which of them are trained on."""
 import collections
 import functools
 import glob
@@ -21,7 +21,7 @@ Encoded = collections.namedtuple("Encoded", "samples shape notes")
 
 
 class Notes:
-    """What the report tells of a document besides: how often, and the first case of each."""
+    """Counts what else the report says of documents, with the first example of each."""
 
     def __init__(self):
         self.counts, self.examples = collections.Counter(), {}
@@ -33,7 +33,8 @@ class Notes:
                 self.examples.setdefault(what, example)
 
     def of(self, kind):
-        """((kind, what), how often) of all counts of a kind, in the order in which they came."""
+        """Returns ((kind, what), how often) of all counts of a kind, in the order in which they
+        came."""
         return [(what, number) for what, number in self.counts.items() if isinstance(what, tuple)
                 and what[0] == kind]
 
@@ -89,7 +90,7 @@ class Encoder:
         return ChatTemplate(self.folder, *self._template)
 
     def _begin_id(self, folder, settings, bos):
-        """The id that a plain text begins with, or None; add_bos_token overrides
+        """Returns the id that a plain text begins with, or None; add_bos_token overrides
         tokenizer.json, as in transformers."""
         if bos == "never":
             return None
@@ -107,7 +108,8 @@ class Encoder:
         return begin
 
     def _special_id(self, which, config, settings):
-        """Of eos or bos, as tokenizer_config.json names it, else as config.json does."""
+        """Returns the id of eos or bos, as tokenizer_config.json names it, else as config.json
+        does."""
         token = settings.get(f"{which}_token")
         token = token.get("content") if isinstance(token, dict) else token
         found = self.tokenizer.token_to_id(token) if isinstance(token, str) and token else None
@@ -119,7 +121,7 @@ class Encoder:
     # ---- a document ----
 
     def encode(self, document):
-        """Error BadDocument when it cannot be used."""
+        """Encodes a document. Raises BadDocument if it cannot be used."""
         content, place = document.content, document.place
         if isinstance(content, bytes):
             content = line_content(content, place)
@@ -143,7 +145,8 @@ class Encoder:
                        notes)
 
     def count_forged(self, read, place, notes):
-        """Special tokens that a text spells out become those tokens, whoever says it."""
+        """Counts special tokens that a text spells out; they become those tokens, whoever writes
+        them."""
         if isinstance(read, Text):
             begin = self.begin_text if self.begin_text and read.text.startswith(
                 self.begin_text) else ""
@@ -170,7 +173,8 @@ class Encoder:
         return self.plain(prompt + answer, None if self.train_on == "all" else len(prompt), place)
 
     def plain(self, text, answer, place):
-        """A text, with the end-of-text id, trained on from character `answer` on (None: all)."""
+        """Encodes a text with the end-of-text id. It is trained on from character `answer` on
+        (None: all)."""
         encoded = self.tokens(text, place)
         ids, trained = np.array(encoded.ids, dtype=np.int32), np.ones(len(encoded.ids), dtype=bool)
         if answer is not None:
@@ -181,7 +185,7 @@ class Encoder:
         return ids, trained
 
     def laid_out(self, sample, place, notes):
-        """What a chat template made: its own tokens and no others."""
+        """Encodes the text that a chat template made, with no other tokens than its own."""
         encoded = self.tokens(sample.text, place)
         ids = np.array(encoded.ids, dtype=np.int32)
         if self.bos is not None and ids.size > 1 and ids[0] == self.bos and ids[1] == self.bos:
@@ -195,9 +199,9 @@ class Encoder:
         return ids, trained
 
     def mark_turn(self, encoded, ids, trained, turn, size, place, notes):
-        """A token that straddles the begin of an answer belongs to the prompt. What ends the answer
-        is trained on, also where the template's marks end before it; what the template writes after
-        it is not, as no model says it."""
+        """Marks the tokens of an answer as trained on. A token that straddles its begin belongs to
+        the prompt. The token that ends the answer is trained on, even if the template's marks end
+        before it; text that the template writes after it is not, since no model generates it."""
         chosen = [i for b, e in turn.ranges for i in range(first_token(encoded, b, size),
                                                            first_token(encoded, e, size))]
         limit = first_token(encoded, turn.limit, size)
@@ -231,7 +235,7 @@ class Encoder:
 
 
 def model_texts(folder):
-    """The files that say how the model's text is laid out."""
+    """Returns the files that say how the model's text is laid out."""
     names = ("tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json",
              "special_tokens_map.json", "added_tokens.json",
              "chat_template.jinja")
@@ -254,7 +258,7 @@ def refuse_unreadable(path):
 
 
 def texts_of(value):
-    """Every text within a message, its role apart."""
+    """Yields every text within a message, except its role."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -267,7 +271,7 @@ def texts_of(value):
 
 
 def end_ids(end, config, generation):
-    """Every id at which a server ends an answer."""
+    """Returns every id at which a server ends an answer."""
     ids = {end}
     for settings in (config, generation):
         value = settings.get("eos_token_id")
@@ -276,7 +280,7 @@ def end_ids(end, config, generation):
 
 
 def first_token(encoded, at, size):
-    """The first token that begins at character `at` or later."""
+    """Returns the first token that begins at character `at` or later."""
     if at >= size:
         return len(encoded.ids)
     token = encoded.char_to_token(at)

@@ -84,7 +84,8 @@ TRUE, FALSE = (True, 1, "true", "yes", "1", "desirable",
 
 @functools.lru_cache(4096)
 def canonical(key):
-    """The spelling that stands for all of a name: schemaVersion and schema_version are one."""
+    """Returns one spelling for all variants of a name: schemaVersion and schema_version are the
+    same."""
     return "".join(c for c in key.lower() if c.isalnum())
 
 
@@ -102,21 +103,21 @@ HARMLESS_NAMES, TOKEN_NAMES, CALL_NAMES, WEIGHT_NAMES, TRAIN_NAMES = map(
 
 
 def is_absent(value):
-    """Whether a field holds nothing: null, NaN, an empty list or object, a text
-    without a character to see."""
+    """Returns whether a field is empty: null, NaN, an empty list or object, a text without a
+    visible character."""
     return (value is None or value != value
             or (isinstance(value, (list, dict)) and not value)
             or (isinstance(value, str) and not value.strip()))
 
 
 def holds_nothing(value):
-    """Whether a field holds nothing, also where a table keeps a list or an object as its JSON."""
+    """Returns whether a field is empty, also if a table keeps a list or an object as its JSON."""
     return is_absent(value) or (isinstance(value, str)
                                 and value.strip() in ("null", "None", "[]", "{}"))
 
 
 def verdict(value):
-    """True or False as a label or switch says it; None where it says neither."""
+    """Returns True or False as a label or switch says it; None if it says neither."""
     value = value.strip().lower() if isinstance(value, str) else value
     if isinstance(value, (str, bool, int, float)):
         return True if value in TRUE else False if value in FALSE else None
@@ -146,7 +147,7 @@ class Fields:
                                   "values; leave one of them out")
 
     def key(self, meaning):
-        """The spelling that the object has; the usual one where it has none."""
+        """Returns the spelling that the object has; the usual one if it has none."""
         return self.found[meaning][0] if meaning in self.found else None
 
     def has(self, meaning):
@@ -156,13 +157,13 @@ class Fields:
         return self.found[meaning][1] if self.has(meaning) else None
 
     def raw(self, meaning):
-        """The value even where it is empty: an empty answer is an answer."""
+        """Returns the value even if it is empty: an empty answer is an answer."""
         return self.found[meaning][1] if meaning in self.found else None
 
 
 def kind_of_field(key, value):
-    """What a field beside those that are read is: harmless, unread,
-    preference, or a key of REFUSED."""
+    """Returns what kind of field it is, of those that are not read: harmless, unread, preference,
+    or a key of REFUSED."""
     name = canonical(key)
     if name in HARMLESS_NAMES:
         return "harmless"
@@ -187,8 +188,8 @@ def kind_of_field(key, value):
 
 
 def refuse_or_count(others, place, where="", has_messages=False):
-    """Names of the fields that are passed over and counted; refuses those that could change what is
-    trained on. `where` is empty for the record, or the message that has them."""
+    """Returns names of the fields that are passed over and counted; refuses those that could change
+    what is trained on. `where` is empty for the record, or names the message that has them."""
     unread, preference = [], []
     for key, value in others.items():
         kind = kind_of_field(key, value)

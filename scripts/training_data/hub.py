@@ -14,9 +14,9 @@ IS_FILE = re.compile(r"\.(txt|text|md|jsonl?|ndjson|parquet|arrow|csv|tsv|py|htm
 
 
 def find(path, repo_type, say):
-    """The folder of `path`: itself when it is there or is no name of the Hub, else the snapshot of
-    the cache. `repo_type`: "model" or "dataset"; `say` gets a line when a snapshot is taken.
-    UserError with the line that brings what is missing."""
+    """Returns the folder of `path`: itself if it exists or is no name of the Hub, else the snapshot
+    in the cache. `repo_type` is "model" or "dataset"; `say` gets a line if a snapshot is used.
+    Raises UserError with the command that downloads what is missing."""
     name = NAME.fullmatch(path)
     if os.path.lexists(path) or not name or "--" in path or ".." in path or IS_FILE.search(path):
         return path
@@ -33,6 +33,6 @@ def find(path, repo_type, say):
         at = f" --revision {revision}" if revision else ""
         raise UserError(f"{path}: there is no such file or folder, and no such {repo_type} in the "
                         f"Hugging Face cache, {constants.HF_HUB_CACHE}; hf download "
-                        f"{repository}{kind}{at} brings it") from None
+                        f"{repository}{kind}{at} downloads it") from None
     say(f"{path}: commit {os.path.basename(folder)} in the Hugging Face cache")
     return folder

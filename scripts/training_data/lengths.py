@@ -1,4 +1,4 @@
-"""What becomes of samples that are longer than a row, and how long samples are."""
+"""Fits samples that are longer than a row, and counts how long samples are."""
 import numpy as np
 
 from script_errors import UserError
@@ -18,7 +18,7 @@ class Fitting:
         self.lengths, self.places = [], []
 
     def fitted(self, ids, trained, place):
-        """The samples that become of one."""
+        """Returns the samples that one sample becomes."""
         self.samples += 1
         if self.length is None or ids.size <= self.length + 1:
             return [(ids, trained)]
@@ -44,8 +44,8 @@ class Fitting:
         return []
 
     def _split(self, ids, trained):
-        """As rows of documents are split: a piece begins with the last token of the one before,
-        which is no label there."""
+        """Splits a sample as rows of documents are split: a piece begins with the last token of the
+        piece before, which is no label there."""
         pieces, held = [], np.zeros(ids.size, bool)
         for begin in range(0, ids.size - 1, self.length):
             piece = trained[begin:begin + self.length + 1].copy()
@@ -84,7 +84,7 @@ class Fitting:
 
 
 def histogram(lengths):
-    """(from, to, how many) of bins whose ends are powers of two."""
+    """Returns (from, to, how many) of bins whose ends are powers of two."""
     lengths = np.asarray(lengths)
     edges = [1]
     while edges[-1] <= lengths.max():

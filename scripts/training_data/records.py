@@ -40,7 +40,7 @@ Document = collections.namedtuple("Document", "path place size content")
 
 
 def input_files(patterns):
-    """(the files, what of the folders is left out, a sentence each)."""
+    """Returns (the files, a sentence for each kind of file in the folders that is left out)."""
     paths, left_out = [], []
     for pattern in patterns:
         if os.path.isdir(pattern):
@@ -92,7 +92,8 @@ def folder_files(folder):
 
 
 def use_of(name):
-    """train, validation, test, card or other: what a file of a folder is, by its name within."""
+    """Returns what a file of a folder is for, by its name: train, validation, test, card or
+    other."""
     extension = name_and_compression(name)[1]
     if extension not in (*TEXT_EXTENSIONS, *LINE_EXTENSIONS, ".parquet"):
         return "card" if CARD.match(os.path.basename(name)) else "other"
@@ -111,7 +112,7 @@ def listed(paths, folder, most=5):
 
 
 def split_files(folder):
-    """Of a DatasetDict that datasets saved."""
+    """Returns the files of a DatasetDict that the package datasets saved."""
     splits = read_json(os.path.join(folder, "dataset_dict.json")).get("splits", [])
     if len(splits) != 1:
         raise UserError(f"{folder}: holds the splits {', '.join(splits)}; name one of them, such "
@@ -120,7 +121,7 @@ def split_files(folder):
 
 
 def arrow_folder_files(folder):
-    """Of a Dataset that datasets saved: its files in their order."""
+    """Returns the files, in their order, of a Dataset that the package datasets saved."""
     state = read_json(os.path.join(folder, "state.json"))
     if state.get("_indices_data_files"):
         raise UserError(f"{folder}: its rows are chosen by a list of indices; save it again after "
@@ -136,7 +137,7 @@ def arrow_folder_files(folder):
 
 
 def read_json(path):
-    """The object of a small file; an empty one where there is none."""
+    """Returns the object of a small file; an empty one if there is no file."""
     if not os.path.isfile(path):
         return {}
     try:
@@ -154,7 +155,7 @@ def read_json(path):
 
 
 def name_and_compression(path):
-    """(compression that the name says, extension without it)."""
+    """Returns (compression that the name says, extension without it)."""
     stem, extension = os.path.splitext(path.lower())
     if extension in COMPRESSIONS:
         return COMPRESSIONS[extension], os.path.splitext(stem)[1]
@@ -162,14 +163,14 @@ def name_and_compression(path):
 
 
 def compression_of(path):
-    """By content: a name may say otherwise."""
+    """Returns the compression by content, since a name may say otherwise."""
     with open(path, "rb") as file:
         head = file.read(4)
     return next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), None)
 
 
 def kind_of(path, as_text=False):
-    """lines, json, parquet, arrow or text: by name, else by the first bytes."""
+    """Returns lines, json, parquet, arrow or text: by name, else by the first bytes."""
     extension = name_and_compression(path)[1]
     for kind, extensions in (("lines", LINE_EXTENSIONS), ("json", (".json",)),
                              ("parquet", (".parquet",)),
@@ -194,7 +195,7 @@ def kind_of(path, as_text=False):
 
 
 def opened(path):
-    """The bytes of a file, unpacked."""
+    """Opens the bytes of a file, unpacked."""
     kind = compression_of(path)
     if kind == "gzip":
         return gzip.open(path, "rb")
@@ -249,7 +250,7 @@ def package(name, path, what):
 
 
 def unpacking_errors():
-    """What a packed file that is damaged or cut short ends with."""
+    """Returns the errors that a damaged or truncated packed file raises."""
     errors = [EOFError, zlib.error, gzip.BadGzipFile]
     if importlib.util.find_spec("zstandard"):
         errors.append(importlib.import_module("zstandard").ZstdError)
@@ -291,7 +292,7 @@ def text_documents(path, encoding):
 
 
 def checked_text(path, raw, encoding):
-    """The text of a file, without a mark."""
+    """Returns the text of a file, without a byte order mark."""
     check_encoding(path, raw[:HEAD_BYTES], encoding)
     try:
         return decoded(raw, encoding)
@@ -301,8 +302,8 @@ def checked_text(path, raw, encoding):
 
 
 def lines_of(path, encoding):
-    """The lines of a file in UTF-8, each without the mark that it, or a part of a joined
-    file, may begin with."""
+    """Yields the lines of a file in UTF-8, each without the byte order mark that it, or a part of a
+    joined file, may begin with."""
     with opened(path) as file:
         check_encoding(path, file.read(HEAD_BYTES), encoding)
     number, as_bytes = 0, family(encoding) == "UTF-8"
@@ -333,7 +334,7 @@ NUL = ("holds NUL bytes, which no text has; where UTF-16 was appended to a file 
 
 
 def line_content(line, place):
-    """The object of a line, or the BadDocument that it is."""
+    """Returns the object of a line, or a BadDocument."""
     if b"\0" in line:
         return BadDocument(f"{place}: {NUL}")
     try:
@@ -364,7 +365,7 @@ def object_or_bad(content, place):
 
 
 def json_documents(path, encoding):
-    """Of an array of objects, or of a file that has an object a line."""
+    """Yields the documents of an array of objects, or of a file with one object for each line."""
     with opened(path) as file:
         raw = file.read()
     text = checked_text(path, raw, encoding)
@@ -388,7 +389,7 @@ def json_documents(path, encoding):
 
 
 def first_lines(text):
-    """Two, as one may be the bad one."""
+    """Returns two lines, as one may be the bad one."""
     lines = text[:1 << 24].split("\n")
     return [line.encode("utf-8", "surrogatepass") for line in lines if line.strip()][:2]
 
@@ -406,7 +407,8 @@ def parquet_documents(path):
 
 
 def arrow_documents(path):
-    """A stream, as datasets saves it, or a file with an index (Feather)."""
+    """Yields the documents of a stream, as the package datasets saves it, or of a file with an
+    index (Feather)."""
     if compression_of(path):
         raise UserError(f"{path}: an Arrow file is mapped into memory; unpack it first")
     pyarrow = package("pyarrow", path, "Arrow")
@@ -443,8 +445,8 @@ def row_documents(path, record_batches):
 
 
 def without_nulls(value):
-    """Arrow gives all structs of a column the same keys and fills with null those that a row does
-    not have: a call's arguments would get what another tool takes."""
+    """Removes the nulls with which Arrow fills missing keys, since it gives all structs of a column
+    the same keys: the arguments of a call would get those of another tool."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):

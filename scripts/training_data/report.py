@@ -1,4 +1,4 @@
-"""What was made of the input: on the terminal, and as a page of its own (PREFIX.html)."""
+"""Reports what was made of the input: on the terminal, and as a page of its own (PREFIX.html)."""
 import collections
 import html
 import os
@@ -100,7 +100,7 @@ class Tally:
         return found
 
     def unread_line(self):
-        """The fields that are neither read nor on the list of harmless ones."""
+        """Returns a line that names the fields that are neither read nor listed as harmless."""
         named = [f"{key} ({number} {'times' if number > 1 else 'time'}, the first: "
                  f"{self.notes.examples[what]})"
                  for what, number in self.notes.of("unread") for key in what[1:]]
@@ -128,12 +128,13 @@ class Tally:
         return self.encoder.tokenizer.id_to_token(number) or f"id {number}"
 
     def turn_ends(self):
-        """The ids with which trained answers end."""
+        """Returns the ids with which trained answers end."""
         return sorted(what[1] for what, _ in [*self.notes.of("end"), *self.notes.of("other end")]
                       if what[1] is not None)
 
     def pieces(self, ids, trained):
-        """The sample's text, in runs that are trained on or not. The first token is no label."""
+        """Returns the sample's text, in runs that are trained on or not. The first token is no
+        label."""
         runs, begin = [], 0
         for i in range(1, len(ids) + 1):
             if i == len(ids) or trained[i] != trained[begin]:
@@ -175,7 +176,7 @@ def terminal_text(tally, fitting, colour):
 
 
 def harmless(text):
-    """For a terminal, which would obey what some characters ask for."""
+    """Replaces characters that a terminal would obey."""
     return "".join(c if c in "\n\t" or ord(c) >= 32 and not 127 <= ord(c) < 160 else "?"
                    for c in text)
 

@@ -58,7 +58,7 @@ class ChatTemplate:
         raise UserError(f"{self.folder}: has no chat template {name!r}; it has {known}")
 
     def source(self, tools):
-        """The template's text: as transformers chooses it."""
+        """Returns the template's text, chosen as transformers chooses it."""
         key = tools is not None
         if key not in self._sources:
             try:
@@ -87,8 +87,8 @@ class ChatTemplate:
             raise self._failure(error, place) from None
 
     def marks(self, messages, chat, place):
-        """The ranges of characters in the template's own generation blocks;
-        None where it has none."""
+        """Returns the ranges of characters in the template's own generation blocks; None if it has
+        none."""
         source = self.source(chat.tools)
         if not re.search(GENERATION_TAG, source):
             return None
@@ -115,8 +115,8 @@ class ChatTemplate:
 
     @functools.lru_cache(4)
     def variables(self, source):
-        """The names of what the template takes; none where it is no Jinja,
-        which rendering tells."""
+        """Returns the names of the variables that the template reads; none if it is no valid Jinja,
+        which rendering reports."""
         from jinja2 import Environment, TemplateError, meta
 
         try:
@@ -129,7 +129,7 @@ class ChatTemplate:
 
     @functools.cached_property
     def reserved(self):
-        """The names that apply_chat_template itself takes."""
+        """Returns the names of apply_chat_template's own parameters."""
         return frozenset(inspect.signature(self.tokenizer.apply_chat_template).parameters) | {
             "messages"}
 
@@ -153,8 +153,8 @@ class ChatTemplate:
             notes.count(("unread", f"{key} of --template-options"), place)
 
     def with_tools_as_read(self, chat, notes, place):
-        """The chat, its tools in the form that this template reads: as they
-        are, else in OpenAI's."""
+        """Returns the chat with its tools in the form that this template reads: as they are, else
+        in OpenAI's."""
         if not chat.tools or all("function" in tool for tool in chat.tools):
             return chat
         if not self.reads_tools(False) and self.reads_tools(True):
@@ -174,7 +174,7 @@ class ChatTemplate:
 
     @functools.lru_cache(256)
     def reads_tool_key(self, key, wrapped):
-        """Whether the template shows what stands under a key of a tool's function."""
+        """Returns whether the template shows the value of a key of a tool's function."""
         function = {"name": PROBED_NAME, "description": "seeks",
                     "parameters": {"type": "object", "properties": {}}}
         shown = [self._probed([{"role": "user", "content": "x"}],
@@ -194,7 +194,7 @@ class ChatTemplate:
     # ---- samples ----
 
     def samples(self, chat, train_on, place, notes):
-        """The Samples of a chat. `notes` (encoding.Notes) counts what the report tells."""
+        """Returns the Samples of a chat. `notes` (encoding.Notes) counts what the report says."""
         self.check_arguments(chat, place, notes)
         chat = self.with_tools_as_read(chat, notes, place)
         messages = self.with_calls_as_read(chat, place)
@@ -235,15 +235,16 @@ class ChatTemplate:
                 for part, text, turns in groups]
 
     def is_rendering_of(self, text, messages, chat, place):
-        """Whether the template makes the same of other messages; one that it
-        refuses is not the same."""
+        """Returns whether the template renders the same text from other messages; a refusal is not
+        the same."""
         try:
             return text == self.render(messages, chat, place)
         except BadDocument:
             return False
 
     def refuse_lost_reasoning(self, messages, text, chat, place):
-        """The reasoning of an answer that is trained on, which is the last message here."""
+        """Refuses a template that drops the reasoning of an answer that is trained on, which is the
+        last message here."""
         keys = [key for key in messages[-1] if canonical(key) in map(canonical, REASONING)]
         if keys and self.is_rendering_of(text, [*messages[:-1], without(messages[-1], keys)], chat,
                                          place):
@@ -253,7 +254,7 @@ class ChatTemplate:
 
     def count_unread(self, messages, whole, answers, chat, place, notes):
         """Counts the keys of messages and calls that the template passes over. The reasoning of
-        `answers` is looked at elsewhere."""
+        `answers` is checked elsewhere."""
         checked = {i: CHECKED_KEYS if i in answers else CHECKED_KEYS[:-len(REASONING)]
                    for i in range(len(messages))}
         found = dict.fromkeys((m["role"], k) for i, m in enumerate(messages) for k in m
@@ -298,8 +299,8 @@ class ChatTemplate:
         return answer_turn(same, text)
 
     def opening_turn(self, messages, text, chat, place):
-        """A chat that the assistant begins: no server renders an empty one, so what leads an
-        answer in is looked for."""
+        """Returns the turn of a chat that the assistant begins. No server renders an empty chat, so
+        the text that introduces an answer is searched for."""
         user = [{"role": "user", "content": "x"}]
         lead = self.render(user, chat, place,
                            prompt=True).removeprefix(self.render(user, chat, place))
@@ -307,7 +308,7 @@ class ChatTemplate:
         return answer_turn(0 if at < 0 else at + len(lead), text)
 
     def marked(self, messages, text, turns, chat, place):
-        """The turns without what the template's marks leave out."""
+        """Returns the turns without what the template's marks leave out."""
         marks = self.marks(messages, chat, place)
         if marks is None:
             return turns
@@ -323,7 +324,8 @@ class ChatTemplate:
         return narrowed
 
     def whole_text(self, messages, chat, place):
-        """The conversation; refused where the template silently leaves something of it out."""
+        """Returns the conversation's text; refuses it if the template silently leaves something of
+        it out."""
         whole = self.render(messages, chat, place)
         self.refuse_parts(messages, whole, chat, place)
         self.refuse_lost_tools(messages, whole, chat, place)
@@ -342,8 +344,8 @@ class ChatTemplate:
         return whole
 
     def refuse_parts(self, messages, whole, chat, place):
-        """Contents of several parts, which are one text here, where the template knows parts and
-        lays them out otherwise."""
+        """Refuses contents of several parts, which are one text here, if the template knows parts
+        and renders them differently."""
         for i, message in enumerate(messages):
             parts = getattr(message, "parts", None)
             if not parts:
@@ -360,7 +362,8 @@ class ChatTemplate:
 
     @staticmethod
     def changed_calls(messages):
-        """Each call left out once, and once without its arguments."""
+        """Yields the messages with one call left out, and with one call's arguments left out, for
+        each call."""
         for i, message in enumerate(messages):
             calls = message.get("tool_calls") or []
             if calls:
@@ -394,8 +397,8 @@ class ChatTemplate:
                                         place)
 
     def unseen(self, messages, whole, chat, place):
-        """Messages whose text is not seen in the whole, answers without calls apart: a short one
-        may be seen by chance, so all of these are tried at once with others in their place."""
+        """Returns the messages whose text is not found in the whole, except answers without calls.
+        A short text may be found by chance, so all short ones are replaced at once."""
         said = {i: m["content"].strip() for i, m in enumerate(messages) if m["role"] != "assistant"
                 or m.get("tool_calls")}
         doubtful = [i for i, text in said.items() if text and (len(text) < 8 or text not in whole)]
@@ -412,8 +415,8 @@ class ChatTemplate:
     # ---- calls of tools ----
 
     def with_calls_as_read(self, chat, place):
-        """The messages, the arguments of calls as objects or as the text of one: what this template
-        lays out as the JSON that a server would have."""
+        """Returns the messages with the arguments of calls as objects or as JSON text, whichever
+        this template renders as the JSON that a server would have."""
         if not any(m.get("tool_calls") for m in chat.messages):
             return chat.messages
         as_text = self.calls_are_texts(chat)
@@ -438,7 +441,8 @@ class ChatTemplate:
         return {**call, "function": function} if "function" in call else function
 
     def calls_are_texts(self, chat):
-        """Tried out: objects, unless only texts come out as JSON."""
+        """Returns whether arguments of calls are passed as texts. It is tried out: they are
+        objects, unless only texts come out as JSON."""
         key = chat.tools is not None
         if key not in self._forms:
             objects = self._laid_out({PROBED_KEY: PROBED_VALUE}, chat)
@@ -451,7 +455,8 @@ class ChatTemplate:
 
     @functools.lru_cache(1)
     def reads_bare_calls(self):
-        """Whether the template knows calls that are no {"type": "function", "function": ...}."""
+        """Returns whether the template reads calls that are not {"type": "function", "function":
+        ...}."""
         call = {"name": PROBED_NAME, "arguments": {PROBED_KEY: PROBED_VALUE}}
         text = self._probed([{"role": "user", "content": "x"},
                              {"role": "assistant", "content": "", "tool_calls": [call]}], None)
@@ -469,7 +474,7 @@ class ChatTemplate:
 
 
 def wrapped(call, wrap):
-    """A bare call in OpenAI's form, where that is wanted."""
+    """Returns a bare call in OpenAI's form, if that is wanted."""
     if not wrap or "function" in call:
         return call
     inside = {key: value for key, value in call.items() if key in ("name", "arguments")}
@@ -482,7 +487,7 @@ def without(message, keys):
 
 
 def more_keys(call):
-    """Keys that a call has besides those that make it one."""
+    """Returns keys that a call has besides those that make it one."""
     outer = without(call, ("id", "type", "index", "function",
                            *(() if "function" in call else ("name", "arguments"))))
     inner = without(call["function"], ("name", "arguments")) if "function" in call else {}
@@ -501,7 +506,7 @@ def answer_turn(begin, text):
 
 
 def template_line(error):
-    """Of the innermost line of the template that an error went through."""
+    """Returns a clause that names the innermost line of the template that an error went through."""
     line, trace = None, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == "<template>":

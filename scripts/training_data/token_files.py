@@ -23,7 +23,8 @@ FORMAT, UNFINISHED = "ftrun-data", "ftrun-data-unfinished"
 
 
 def read_side(prefix):
-    """What PREFIX.json says of the data set; None when it is not there or is something else's."""
+    """Returns what PREFIX.json says of the data set; None if it is missing or is another
+    program's."""
     try:
         with open(prefix + ".json", encoding="utf-8") as file:
             side = json.load(file)
@@ -35,13 +36,13 @@ def read_side(prefix):
 
 
 def own_records(side):
-    """Of every file that the data set may consist of: a run that was killed while it put its files
-    in place left some of the new ones and some of the old ones."""
+    """Returns records of every file that the data set may consist of. A run that was killed while
+    it moved its files into place left some new and some old ones."""
     return side["files"] + side.get("replaced", []) + ([side["report"]] if "report" in side else [])
 
 
 def refuse_foreign(prefix):
-    """Names a file that would be replaced and was not written here, or was changed since."""
+    """Refuses to replace a file that was not written here, or was changed since."""
     there = [e for e in EXTENSIONS if os.path.lexists(prefix + e)]
     side = read_side(prefix)
     for extension in there:
@@ -59,7 +60,8 @@ def refuse_foreign(prefix):
 
 
 def refuse_own_inputs(inputs, prefixes):
-    """An input would be gone, whatever it is called: links of both kinds, and ways through .. ."""
+    """Refuses an output that would replace an input, by whatever name: hard and symbolic links, and
+    paths with ".."."""
     outputs = [prefix + extension for prefix in prefixes for extension in EXTENSIONS]
     for path in inputs:
         for output in outputs:
@@ -72,8 +74,9 @@ def refuse_own_inputs(inputs, prefixes):
 
 @contextlib.contextmanager
 def workshop(out):
-    """A folder in OUT in which the files are written. Its lock is held while its process lives, so
-    that one that a kill left can be told, and two runs into one folder cannot mix their files."""
+    """Yields a folder in OUT in which the files are written. Its lock is held while its process
+    lives, so that a folder left by a kill is recognized, and two runs into one folder cannot mix
+    their files."""
     for name in os.listdir(out):
         path = os.path.join(out, name)
         if re.fullmatch(r"\.ftrun-[a-z0-9_]{8}\.tmp", name) and not os.path.islink(path):
@@ -107,7 +110,7 @@ def remove_stale(out, folder):
 
 class SplitWriter:
     """Writes one data set in a folder of its own; finish() completes it,
-    put_in_place() moves it."""
+    move_into_place() moves it."""
 
     def __init__(self, folder, prefix, dtype):
         self.made, self.prefix, self.dtype = os.path.join(folder,
@@ -143,7 +146,7 @@ class SplitWriter:
         self.spare_bits = bits[whole:]
 
     def add_page(self, text):
-        """The report, which is no part of the data: no fingerprint depends on it."""
+        """Writes the report, which is no part of the data: no fingerprint depends on it."""
         with open(self.made + ".html", "x", encoding="utf-8") as file:
             file.write(text)
             sync(file)
@@ -184,8 +187,9 @@ class SplitWriter:
             file.write(np.arange(lengths.size + 1, dtype="<i8").tobytes())
             sync(file)
 
-    def put_in_place(self):
-        """PREFIX.json first says which files may lie there until all have been moved."""
+    def move_into_place(self):
+        """Moves the files into place. PREFIX.json first says which files may be there until all
+        have been moved."""
         refuse_foreign(self.prefix)
         old = read_side(self.prefix)
         replaced = own_records(old) if old else []

@@ -13,7 +13,7 @@ _encoder = None
 
 
 def start_worker(arguments):
-    """Processes are forked, so they find the encoder that the first one made."""
+    """Starts a worker. Processes are forked, so they find the encoder that the first one made."""
     global _encoder
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
     if _encoder is None:
@@ -65,7 +65,7 @@ def submitted(pool, batch):
 
 
 def encoded_batches(stream, workers, encoder):
-    """(documents, encoded) in the order of the stream, however many processes work on it."""
+    """Yields (documents, encoded) in the order of the stream, however many processes work on it."""
     global _encoder
     _encoder = encoder
     if workers == 1:

@@ -24,7 +24,7 @@ void put_text(const std::string& path) {
   std::ofstream(path) << "x";
 }
 
-/// Says why a name is refused, or "accepted".
+/// Returns why a name is refused, or "accepted".
 std::string refusal(const std::string& folder, std::string_view name) {
   try {
     confined_path(folder, name);

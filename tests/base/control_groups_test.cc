@@ -30,7 +30,7 @@ TEST_CASE("a group of version 2 is followed by those around it") {
         "/sys/fs/cgroup (2)");
 }
 
-TEST_CASE("of version 1 the hierarchy of the controller counts, wherever it is mounted") {
+TEST_CASE("the hierarchy of version 1's controller counts, wherever it is mounted") {
   PseudoRoot root;
   root.write("/proc/self/cgroup", "5:cpu,cpuacct:/job\n4:memory:/other\n3:cpuset:/set\n");
   root.write("/sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us", "-1\n");

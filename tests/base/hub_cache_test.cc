@@ -134,15 +134,15 @@ TEST_CASE("what the cache lacks is said with the line that brings it") {
       failure("acme/small-1.5") ==
       "4: acme/small-1.5: there is no such folder, and no such model in the Hugging Face cache, " +
           cache.root.path() +
-          " | hf download acme/small-1.5 brings it; or name a folder on this machine, as seen from "
-          "the working directory");
+          " | hf download acme/small-1.5 downloads it; or name a folder on this machine, relative "
+          "to the working directory");
   cache.add("main", kFirst);
   write(cache.repository + "/refs/v1", kFirst);
-  CHECK(failure("acme/small-1.5@v2") ==
-        "4: acme/small-1.5@v2: the Hugging Face cache, " + cache.root.path() +
-            ", has no revision v2 of it (it holds main, v1) | hf download acme/small-1.5 "
-            "--revision v2 "
-            "brings it; or name a folder on this machine, as seen from the working directory");
+  CHECK(
+      failure("acme/small-1.5@v2") ==
+      "4: acme/small-1.5@v2: the Hugging Face cache, " + cache.root.path() +
+          ", has no revision v2 of it (it holds main, v1) | hf download acme/small-1.5 --revision "
+          "v2 downloads it; or name a folder on this machine, relative to the working directory");
   fs::remove(cache.repository + "/snapshots/" + kFirst + "/config.json");
   CHECK(failure("acme/small-1.5").find("4: acme/small-1.5: its download is not complete: ") == 0);
   fs::remove(cache.repository + "/blobs/" + kFirst);
@@ -152,7 +152,7 @@ TEST_CASE("what the cache lacks is said with the line that brings it") {
         std::string::npos);  // a link to a blob that is gone
 }
 
-TEST_CASE("a name that is nearly one in the cache is told that one") {
+TEST_CASE("a name that is nearly one in the cache is reported with that one") {
   Cache cache;
   cache.add("main", kFirst);
   CHECK(fixtures::failure_of([&] {
@@ -170,7 +170,7 @@ TEST_CASE("a name that is nearly one in the cache is told that one") {
     CHECK(like(path).empty());
 }
 
-TEST_CASE("a short commit is told the whole one") {
+TEST_CASE("a shortened commit is reported with the whole one") {
   Cache cache;
   cache.add("main", kFirst);
   const auto failure = [&](const std::string& name) {
@@ -179,7 +179,7 @@ TEST_CASE("a short commit is told the whole one") {
   CHECK(failure("acme/small-1.5@aaaaaaa") ==
         "4: acme/small-1.5@aaaaaaa: the Hugging Face cache, " + cache.root.path() +
             ", has no revision aaaaaaa of it; it holds the commit " + kFirst +
-            " | a commit is named by all of its digits: acme/small-1.5@" + kFirst);
+            " | a commit must be named by all of its digits: acme/small-1.5@" + kFirst);
   CHECK(failure("acme/small-1.5@bbbbbbb").find("(it holds main)") != std::string::npos);
 }
 
@@ -213,7 +213,7 @@ TEST_CASE("data sets have folders and download lines of their own") {
       "4: acme/text@v1: there is no such file, and no such data set in the Hugging Face cache, " +
           cache.root.path() +
           " (did you mean \"acme/texts\"?) | hf download acme/text --repo-type dataset --revision "
-          "v1 brings it; or name a file on this machine, as seen from the working directory");
+          "v1 downloads it; or name a file on this machine, relative to the working directory");
   CHECK(hub_download_line(cache.repository + "/snapshots/" + kFirst) ==
         "hf download acme/texts --repo-type dataset --revision " + kFirst);
 }

@@ -148,8 +148,8 @@ TEST_CASE(
                                          "content", identity_of(root.file("old")));
                         }) == cat("5: ", root.file("old"),
                                   ": exchange failed: Invalid cross-device link",
-                                  " | its file system cannot rename what a lower layer holds: "
-                                  "write to another folder, or remove that one first"));
+                                  " | its file system cannot rename files of a lower layer: write "
+                                  "to another folder, or remove that one first"));
 }
 
 TEST_CASE("files are read where shared mappings are refused") {

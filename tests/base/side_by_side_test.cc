@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-TEST_CASE("work side by side is done once for each number") {
+TEST_CASE("concurrent work is done once for each number") {
   for (const size_t count : std::vector<size_t>{0, 1, 2, 1000}) {
     std::vector<int> done(count, 0);
     side_by_side(count, [&](size_t i) { ++done[i]; });
@@ -17,7 +17,7 @@ TEST_CASE("work side by side is done once for each number") {
   }
 }
 
-TEST_CASE("of errors of work side by side the first number's is thrown, after all is done") {
+TEST_CASE("the error of the lowest number of concurrent work is thrown, after all is done") {
   std::vector<int> done(100, 0);
   const auto work = [&](size_t i) {
     done[i] = 1;

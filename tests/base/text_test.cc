@@ -115,7 +115,7 @@ TEST_CASE("the nearest word forgives case, dashes and a third of its letters") {
   CHECK(nearest("anything", {}).empty());
 }
 
-TEST_CASE("of two equally near words the first is named") {
+TEST_CASE("the first of two equally near words is named") {
   CHECK(nearest("cat", {"hat", "bat"}) == "hat");
 }
 

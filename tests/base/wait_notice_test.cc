@@ -20,7 +20,7 @@ TEST_CASE("a wait is told after ten seconds and every half minute after that") {
         std::vector<std::string>{"waited 10.0s", "waited 40.0s", "waited 1m 10s", "waited 1m 40s"});
 }
 
-TEST_CASE("a wait of which there is nothing to say is asked about again half a minute later") {
+TEST_CASE("a wait without a description is asked for one again half a minute later") {
   std::vector<std::string> lines;
   const auto start = WaitNotice::Clock::now();
   WaitNotice notice({.say = [&](const std::string& line) { lines.push_back(line); }}, start);
@@ -30,7 +30,7 @@ TEST_CASE("a wait of which there is nothing to say is asked about again half a m
   CHECK(lines == std::vector<std::string>{"41.0s"});
 }
 
-TEST_CASE("a wait that stands still is told by a thread, which ends with it") {
+TEST_CASE("a wait without progress is reported by a thread, which ends with it") {
   std::atomic<int> told = 0;
   {
     const WaitReporter wait(

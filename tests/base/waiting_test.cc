@@ -33,7 +33,7 @@ TEST_CASE("waits: an error that the test did not expect", "[.waits]") {
 }
 
 TEST_CASE("fault: an assertion", "[.fault]") {
-  testing::note_wait("3 s for a sign of life");
+  testing::record_wait("3 s for a sign of life");
   CHECK(1 + 1 == 3);
 }
 

@@ -134,10 +134,9 @@ TEST_CASE("nothing is written through another user's link in a folder that other
   const std::string told = folder.file("shared/out");
   const auto refused = [&](const std::string& on_the_way) {
     return "5: " + on_the_way +
-           ": nothing is written there: \"out\" on the way is a link of another user (uid 12345) "
-           "in a folder that others may write to | "
-           "name the folder that the link leads to, if that is where it should go; else choose a "
-           "folder that only you may write to";
+           ": cannot be written to: \"out\" in its path is a link of another user (uid 12345) in a "
+           "folder that others may write to | name the folder that the link leads to, if that is "
+           "where it should go; else choose a folder that only you may write to";
   };
   FileSystem& files = posix_files();
   CHECK(failure_of([&] { files.create(told + "/file"); }) == refused(told));

@@ -28,7 +28,7 @@ class Incomplete(Exception):
 
 
 def times_of(log):
-    """Milliseconds by (documents, model, shape): forward and backward together."""
+    """Returns milliseconds by (documents, model, shape), forward and backward together."""
     found = collections.defaultdict(dict)
     for what, model, shape, milliseconds in ROW.findall(log):
         found["documents" in what, model, shape][what] = float(milliseconds)
@@ -43,14 +43,14 @@ def gpu_of(log):
 
 
 def ratios(own, cudnn):
-    """Our time over cuDNN's, by case."""
+    """Returns our time over cuDNN's, by case."""
     if own.keys() != cudnn.keys():
         raise Incomplete(f"only one of the logs has {sorted(own.keys() ^ cudnn.keys())}")
     return {case: own[case] / cudnn[case] for case in own}
 
 
 def narrowest(found, documents):
-    """The narrowest head that cuDNN takes, as the table has it."""
+    """Returns the narrowest head that cuDNN computes, as the table writes it."""
     pays = {}
     for model in SIZES:
         some = [ratio for (of_documents, name, _), ratio in found.items()

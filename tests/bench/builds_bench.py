@@ -33,7 +33,8 @@ TIMEOUT = 600
 
 
 def train(binary, ranks, settings, model, tokens, folder):
-    """The median of the steps' seconds, and the cores that other processes kept busy."""
+    """Trains; returns the median of the steps' seconds, and the cores that other processes kept
+    busy."""
     config = folder.with_suffix(".json")
     config.write_text(json.dumps({
         "model": {"path": str(model)}, "output_dir": str(folder),

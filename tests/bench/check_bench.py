@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `ftrun check` of the shipped configs costs, beside `ftrun --version`, which only starts.
+"""Measures `ftrun check` of the shipped configs beside `ftrun --version`, which only starts.
 
   check_bench.py [--rounds 15] [--binary FTRUN] [--config NAME...]
 
@@ -55,7 +55,7 @@ def lay_out(folder, configs):
 
 
 def measure(command, folder):
-    """Wall-clock and processor milliseconds of a process that must succeed."""
+    """Returns wall-clock and processor milliseconds of a process that must succeed."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     wall, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -70,7 +70,7 @@ def train(args, name, steps, every, background=True, resume=False):
 
 
 def saved(text):
-    """(bytes, seconds beside training, pause of training) of each checkpoint that was
+    """Returns (bytes, seconds beside training, pause of training) of each checkpoint that was
     written in the background."""
     found = re.findall(r"saved \S+ \(([\d.]+ \w+), in ([\d.]+\w+) while training went on, which "
                        r"paused for ([\d.]+ ?\w+)", text)
@@ -82,7 +82,8 @@ def saved(text):
 
 
 def copy_seconds(size, threads):
-    """Of `size` bytes between two regions whose pages are there, the best of three."""
+    """Returns the seconds of copying `size` bytes between two regions whose pages are mapped, the
+    best of three."""
     count = size // 8
     source, target = np.ones(count), np.zeros(count)
     cuts = np.linspace(0, count, threads + 1).astype(int)
@@ -97,7 +98,7 @@ def copy_seconds(size, threads):
 
 
 def disk_seconds(folder, size):
-    """(write and sync, read from the disk) of one file."""
+    """Returns the seconds to (write and sync, read from the disk) one file."""
     path, piece = folder / "disk", np.random.default_rng(0).bytes(8 << 20)
     start = time.perf_counter()
     with open(path, "wb", buffering=0) as file:
@@ -118,9 +119,9 @@ def disk_seconds(folder, size):
 
 
 def costs_within(lines, every, seconds, held):
-    """What each checkpoint but the first cost the training that it is of: its pause, and what the
-    steps beside its writing took longer than those before and after them. The machine's rate may
-    wander from one training to the next by more than that is."""
+    """Returns what each checkpoint but the first cost the training: its pause, and the extra time
+    of the steps beside its writing over those before and after them. Both are of one training,
+    since the machine's rate may change more than that from one training to the next."""
     times = {line["step"]: line["step_seconds"] for line in lines if "loss" in line}
     beside = math.ceil(seconds / statistics.median(times.values()))
     costs = []
@@ -286,7 +287,8 @@ PEERS = {"dcp": ("DCP", DCP), "deepspeed": ("DeepSpeed", DEEPSPEED.replace("WRIT
 
 
 def evict(folder):
-    """Out of the kernel's memory, so that it is read from the disk; bytes of all files."""
+    """Removes files from the kernel's page cache, so that they are read from the disk; returns the
+    bytes of all files."""
     size = 0
     for path in folder.rglob("*"):
         if path.is_file():
@@ -298,8 +300,8 @@ def evict(folder):
 
 
 def run_ftrun(args):
-    """The last of three checkpoints is written when training has ended:
-    alone, as the peer's are."""
+    """Runs ftrun. The last of three checkpoints is written after training has ended: alone, as the
+    peer's are."""
     text, _, _ = train(args, "saving", 6, 2)
     held = saved(text)[-1][2]
     total, verified = map(quantity, re.findall(r"saved \S+ \([\d.]+ \w+, in ([\d.]+\w+); "

@@ -79,7 +79,7 @@ def config(args, out):
 
 
 def run(args, scratch, settings):
-    """What a run printed, its manifest and its steps; None and why when it ended with an error."""
+    """Returns a run's output, manifest and steps; None and its last lines if it failed."""
     out = pathlib.Path(scratch) / "run"
     shutil.rmtree(out, ignore_errors=True)
     file = pathlib.Path(scratch) / "config.json"
@@ -95,7 +95,7 @@ def run(args, scratch, settings):
 
 
 def hidden(printed):
-    """Of all steps but the first two: hidden time over all time of copies."""
+    """Returns hidden time over all time of copies, of all steps but the first two."""
     found = [(float(ms), float(share)) for ms, share in
              re.findall(r"copies between device and host: ([\d.]+) ms, (\d+) % of it", printed)][2:]
     total = sum(ms for ms, _ in found)
@@ -103,7 +103,7 @@ def hidden(printed):
 
 
 def model_flops(folder, sequence, frozen):
-    """Floating-point operations of one token's forward and backward pass; the docstring
+    """Returns floating-point operations of one token's forward and backward pass; the docstring
     above has the formula."""
     c = json.loads((folder / "config.json").read_text())
     heads, kv, size = c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"]
@@ -114,8 +114,8 @@ def model_flops(folder, sequence, frozen):
 
 
 def peer(args, compiled):
-    """Tokens/s of transformers' own loop, of the median step without the first two; and
-    bytes that torch reserved."""
+    """Returns tokens/s of transformers' own loop, from the median step without the first two, and
+    the bytes that torch reserved."""
     import array
     import time
     import torch

@@ -63,7 +63,7 @@ class Runs:
         return random_model.make(shape, self.args.scratch / f"model-{shape}")
 
     def run(self, name, device, shape, steps, sequence, resume=False, environment=None, **more):
-        """The finished process and its run folder."""
+        """Runs ftrun; returns the finished process and its run folder."""
         out = self.args.scratch / name
         if not resume:
             shutil.rmtree(out, ignore_errors=True)
@@ -144,7 +144,7 @@ def cudnn(runs):
 
 
 def documents(runs):
-    """Lengths from one token to more than a row; rows of 512 have eight places for
+    """Trains on documents of one token to more than a row; rows of 512 have eight places for
     documents of up to 256 tokens."""
     for name, lengths in (("several documents a row", (200, 90, 1, 700, 40, 300, 2, 150)),
                           ("more than the lists hold", (9, 3, 30, 1, 14, 5, 22))):

@@ -45,7 +45,8 @@ def milliseconds(torch, body, calls=5, rounds=5):
 
 
 def attention(torch, name):
-    """Forward, and backward alone, of torch's fastest kernel for these heads."""
+    """Returns functions that run forward, and backward alone, of torch's fastest kernel for these
+    heads."""
     model, rows, tokens = re.match(r"attention\S* (\S+) (\d+) x (\d+)", name).groups()
     query, kv, size = HEADS[model]
     shapes = ((int(rows), heads, int(tokens), size) for heads in (query, kv, kv))

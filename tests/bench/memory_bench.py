@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""How far the planned peak of a process is from the measured one: trains small models in every way
-that runs on processors, on 1, 2 and 4 ranks, and prints a row of a table for each.
+"""Compares the planned peak memory of a process with the measured one: trains small models in every
+way that runs on processors, on 1, 2 and 4 ranks, and prints a row of a table for each.
 
     memory_bench.py [--binary build/release/bin/ftrun] [--only WORD] [--families] [--out FILE]
 
@@ -33,7 +33,7 @@ WORST_SHARE, WORST_BYTES = 0.015, 16 * MIB
 
 
 def layout(data=1, tensor=1, pipeline=1, rows=4, accumulation=1, **more):
-    """Settings of `rows` rows of 256 tokens a step, on so many ranks."""
+    """Returns settings of `rows` rows of 256 tokens a step, on that many ranks."""
     return {"parallel": {"data": data, "tensor": tensor, "pipeline": pipeline},
             "train_micro_batch_size_per_gpu": rows // data // accumulation,
             "gradient_accumulation_steps": accumulation} | more
@@ -162,7 +162,7 @@ def written(path, name, model, tokens, settings, out):
 
 
 def held(pid):
-    """Anonymous and shared bytes in memory of a process; 0 where it has ended."""
+    """Returns the anonymous and shared bytes that a process has in memory; 0 if it has ended."""
     try:
         text = pathlib.Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -171,7 +171,7 @@ def held(pid):
 
 
 def rank_below(pid):
-    """The process of rank 0 below a process; None where there is none."""
+    """Returns the process of rank 0 below a process; None if there is none."""
     try:
         below = [int(child) for task in pathlib.Path(f"/proc/{pid}/task").iterdir()
                  for child in (task / "children").read_text().split()]
@@ -200,7 +200,7 @@ class Peak(threading.Thread):
 
 
 def run(binary, config, nproc):
-    """Trains; returns the most that rank 0 was seen to hold."""
+    """Trains; returns the most bytes that rank 0 was seen to hold."""
     with subprocess.Popen(
             [str(binary), "--config", str(config), "--nproc", str(nproc), "--restarts", "0"],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

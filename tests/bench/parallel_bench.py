@@ -59,7 +59,7 @@ def config(args, model, out, parallel, micro_batches, steps, threads):
 
 
 def train(args, model, parallel, micro_batches, steps, threads=1):
-    """(run as it was watched, lines of metrics, run.json) of ftrun"""
+    """Trains with ftrun; returns (run as it was watched, lines of metrics, run.json)."""
     out, file = args.scratch / "run", args.scratch / "config.json"
     shutil.rmtree(out, ignore_errors=True)
     file.write_text(json.dumps(config(args, model, out, parallel, micro_batches, steps, threads)))
@@ -99,8 +99,8 @@ def run_peer(args, model, script, *options):
 
 
 def compare(args, runs):
-    """Rounds of all runs, by turns; the first of them against each other one. The quiet rounds, or
-    all where none was quiet."""
+    """Trains all runs by turns, and compares the first with each other one, over the quiet rounds,
+    or over all if none was quiet."""
     ours, *others = runs
     found = []
     for i in range(args.pairs):
@@ -158,7 +158,7 @@ def compare_pipeline(args):
 
 
 def compare_schedules(args):
-    """Four parts are cut by ftrun itself."""
+    """Compares schedules on a model that ftrun itself cuts into four parts."""
     names = [name for name in SCHEDULES if name != "gpipe"]
     print(f"{args.shape}, {args.tokens} tokens, {MICRO_BATCHES} micro-batches, two stages",
           flush=True)
@@ -194,8 +194,8 @@ def compare_schedules(args):
 
 
 def in_flight(schedule, stages, stage, micro_batches):
-    """Most micro-batches whose activations a stage keeps, counted in whole stages, by the
-    schedules' papers: GPipe (Huang et al. 2019), 1F1B (Narayanan et al. 2019), interleaved 1F1B
+    """Returns the most micro-batches whose activations a stage keeps, counted in whole stages, by
+    the schedules' papers: GPipe (Huang et al. 2019), 1F1B (Narayanan et al. 2019), interleaved 1F1B
     (Narayanan et al. 2021), ZB-H1 and ZBV (Qi et al. 2024)."""
     if schedule == "gpipe":
         return micro_batches
@@ -207,7 +207,7 @@ def in_flight(schedule, stages, stage, micro_batches):
 
 
 def stage_bytes(args, model, schedule, stages, micro_batches):
-    """Of each stage by category; one process where there is no pipeline."""
+    """Returns bytes of each stage by category; of one process if there is no pipeline."""
     more, _ = SCHEDULES[schedule]
     parallel = {"pipeline": stages, "schedule": schedule, **more} if stages > 1 else {}
     _, lines, run = train(args, model, parallel, micro_batches, 2)
@@ -217,8 +217,9 @@ def stage_bytes(args, model, schedule, stages, micro_batches):
 
 
 def compare_memory(args):
-    """One micro-batch's activations are what two GPipe runs of 4 and 8 micro-batches differ in, a
-    quarter of it; gradients and scratch lie in the same memory, where activations are gone."""
+    """Compares memory. Activations of one micro-batch are a quarter of the difference between GPipe
+    runs of 4 and 8 micro-batches; gradients and scratch lie in memory that activations have
+    left."""
     model = random_model.make(MEMORY_SHAPE, args.scratch / "model")[0]
     print("| stages | schedule | stage | parameters | optimizer | temporary | of it in flight | "
           "process |")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""How long `ftrun plan` takes for all ranks of a large run, and the memory that it takes,
-beside the same of few ranks.
+"""Measures the time and memory of `ftrun plan` for all ranks of a large run, beside the same for a
+few ranks.
 
   tests/bench/plan_bench.py [--binary build/release/bin/ftrun] [--config
   tests/sim/llama-3-405b/plan.yaml] [--times 5]
@@ -26,7 +26,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def plan(binary, config, *arguments):
-    """(what was checked, wall-clock seconds, processor seconds, bytes of memory at most)"""
+    """Runs `ftrun plan`; returns (what was checked, wall-clock seconds, processor seconds, peak
+    memory in bytes)."""
     start = time.monotonic()
     process = subprocess.Popen([binary, "plan", "--config", config, *arguments],
                                stdout=subprocess.PIPE, text=True, cwd=ROOT)
@@ -51,7 +52,7 @@ def settings(*of_config):
 
 
 def draw(binary, config, *arguments):
-    """(wall-clock seconds, processor seconds) of the picture"""
+    """Draws the picture; returns (wall-clock seconds, processor seconds)."""
     start, before = time.monotonic(), os.times()
     subprocess.run([binary, "plan", "--schedule", "--config", config, *arguments], check=True,
                    stdout=subprocess.DEVNULL, cwd=ROOT)

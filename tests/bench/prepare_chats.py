@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How fast chats become training data, beside transformers'
+"""Measures how fast chats become training data, beside transformers'
 apply_chat_template(tokenize=True) on as many processes.
 
   tests/bench/prepare_chats.py [--model models/smollm2-135m] [--chats 4000]
@@ -55,13 +55,14 @@ def apply(lines):
 
 
 def used():
-    """Seconds of processors, of this process and of those that have ended."""
+    """Returns processor seconds of this process and of its children that have ended."""
     both = resource.getrusage(resource.RUSAGE_CHILDREN), resource.getrusage(resource.RUSAGE_SELF)
     return sum(r.ru_utime + r.ru_stime for r in both)
 
 
 def reference(path, model, workers, times):
-    """Seconds with processes that have the tokenizer already, and tokens. Notes when they begin."""
+    """Returns the seconds of processes that already hold the tokenizer, and tokens. Records when
+    they begin."""
     load(model)
     times.append(used())
     with multiprocessing.get_context("fork").Pool(workers) as pool, open(path) as file:
@@ -75,7 +76,7 @@ def reference(path, model, workers, times):
 
 
 def prepared(path, model, workers, out):
-    """Seconds as the command itself counts them, start of the processes included."""
+    """Returns the seconds that the command itself reports, start of the processes included."""
     script = [sys.executable, str(ROOT / "scripts/prepare_data.py"), "--tokenizer", model, "--out",
               out, "--workers", str(workers), path]
     told = subprocess.run(script, check=True, capture_output=True, text=True).stdout

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""How far `ftrun plan --machine` is from training speeds that others have published: plans each
-row of published_rows.tsv with the machine file of its GPU and the numbers of its software stack
+"""Compares `ftrun plan --machine` with training speeds that others have published: plans each row
+of published_rows.tsv with the machine file of its GPU and the numbers of its software stack
 (configs/stacks), and prints predicted and published seconds of a step, good and bad.
 
     published_rows.py [--binary build/release/bin/ftrun] [--only WORD] [--fit NUMBER,...]
@@ -44,7 +44,7 @@ def number(row, key):
 
 
 def model_config(row):
-    """The config.json of a row's shape: GPT's block for gelu, else rotating ones."""
+    """Returns config.json of a row's shape: GPT's block for gelu, else blocks with RoPE."""
     if row["mlp"] == "gelu":
         return {"model_type": "gpt2", "vocab_size": number(row, "vocab"),
                 "n_embd": number(row, "hidden"), "n_layer": number(row, "layers"),
@@ -90,7 +90,7 @@ def settings(row, micro_batch, parts):
 
 
 def plan(binary, row, stack, micro_batch, parts):
-    """What `ftrun plan --json` answers, or None and what it says."""
+    """Returns what `ftrun plan --json` answers, or None and its error."""
     with tempfile.TemporaryDirectory() as folder:
         config = pathlib.Path(folder) / "config.json"
         config.write_text(json.dumps(model_config(row)))
@@ -116,7 +116,7 @@ def machine_memory(row):
 
 
 def choices(row):
-    """The micro-batches and parts that the row's rules may take, the first that fits first."""
+    """Yields the micro-batches and parts that the row's rules allow, the first that fits first."""
     share = number(row, "batch") // number(row, "data")
     stages = number(row, "pipeline")
     least = 4 * stages if stages > 1 else 1
@@ -131,7 +131,7 @@ def choices(row):
 
 
 def settle(binary, row, stack):
-    """Says what the rules make of a row's question marks."""
+    """Chooses what the row's question marks leave open, by the rules."""
     made = list(choices(row))
     for micro_batch, parts in made[:-1]:
         answer, _ = plan(binary, row, stack, micro_batch, parts)
@@ -141,8 +141,8 @@ def settle(binary, row, stack):
 
 
 def model_flops(row):
-    """Floating-point operations of a step as Megatron-LM counts them: 12 B s L h^2 (2 + s/h + 2
-    ffn/(2 h) + V/(2 L h)), attention's scores whole, without recompute."""
+    """Returns floating-point operations of a step as Megatron-LM counts them: 12 B s L h^2 (2 + s/h
+    + 2 ffn/(2 h) + V/(2 L h)), attention's scores whole, without recompute."""
     hidden, layers, tokens = (number(row, key) for key in ("hidden", "layers", "row"))
     inner = 2 + tokens / hidden + number(row, "ffn") / hidden + number(row, "vocab") / (
         2 * layers * hidden)
@@ -180,7 +180,7 @@ class Rows:
                 lambda row: settle(binary, row, STACKS / f"{row['stack']}.yaml"), rows))
 
     def predicted(self, values_of):
-        """Seconds of each row, by the numbers of its stack."""
+        """Returns the predicted seconds of each row, by the numbers of its stack."""
         with tempfile.TemporaryDirectory() as folder:
             for name, values in values_of.items():
                 pathlib.Path(folder, f"{name}.yaml").write_text(stack_text(name, values))
@@ -201,7 +201,7 @@ PULL = 0.002
 
 
 def descend(error, start, keys):
-    """The numbers with the least error near `start`, by halving steps."""
+    """Returns the numbers with the least error near `start`, found by halving steps."""
     best, least, step = start, error(start), 0.2
     while step > 1e-3:
         moved = False
@@ -218,8 +218,8 @@ def descend(error, start, keys):
 
 
 def fit(binary, rows, keys):
-    """Seconds are taken as linear in the inverses of the numbers, with slopes from a run of each:
-    a second call, from what the first one printed, corrects what is not."""
+    """Fits the numbers. Seconds are assumed linear in the inverses of the numbers, with slopes from
+    one run of each; a second call, which begins with the printed numbers, corrects the rest."""
     for name in sorted({row["stack"] for row in rows}):
         mine = Rows(binary, [row for row in rows if row["stack"] == name])
         start = read_stack(name)
@@ -259,7 +259,7 @@ def waiting_text(row):
 
 
 def faults(lines, errors, page, is_whole):
-    """Lists what the page does not say as it is, and goals that are missed."""
+    """Returns what the page states wrongly, and the goals that are missed."""
     text = page.read_text()
     found = [f"not in {page}: {line}" for line in lines if line not in text.splitlines()]
     if not is_whole:

@@ -130,7 +130,7 @@ def config(shape):
 
 
 def make(shape, out):
-    """The model's folder and the tokens' file; made once."""
+    """Makes the model's folder and the tokens' file, once; returns both."""
     out = pathlib.Path(out)
     out.mkdir(parents=True, exist_ok=True)
     done = out / "made"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What it costs to start ranks: whole runs of two steps of a tiny model, nearly all
-of which is start and end.
+"""Measures the start of ranks: whole runs of two steps of a tiny model, nearly all of which is
+start and end.
 
   start_bench.py [--ranks 1 2 4 8] [--pairs 5] [--binary FTRUN]
 
@@ -45,8 +45,8 @@ def write_config(folder, name, ranks):
 
 
 def measured(commands):
-    """Processor and wall-clock seconds of processes that run side by side, each
-    with its own environment."""
+    """Returns processor and wall-clock seconds of processes that run concurrently, each with its
+    own environment."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     started = [subprocess.Popen(command, env={**os.environ, **more}, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, text=True)

@@ -1,4 +1,4 @@
-"""What tracing a step costs: trainings in which every other step is traced.
+"""Measures what tracing a step costs, in trainings in which every other step is traced.
 
     trace_bench.py BINARY [--ranks 2] [--stage 3] [--runs 3] [--shape 15-narrow-layers]
 

@@ -91,15 +91,15 @@ CATEGORIES = ("parameters", "optimizer", "temporary")
 
 
 def tuned_environment(args):
-    """Huge pages for tensors and for what malloc gives, and tcmalloc instead of it
-    where it is installed."""
+    """Returns an environment with huge pages for tensors and for malloc, or with tcmalloc if it is
+    installed."""
     env = {"THP_MEM_ALLOC_ENABLE": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     return env | ({"LD_PRELOAD": str(args.tcmalloc)} if args.tcmalloc else {})
 
 
 def peer_environment(args):
-    """DeepSpeed compiles an extension at its first start; a folder of our own keeps it from
-    waiting on another's lock."""
+    """Returns the peer's environment. DeepSpeed compiles an extension at its first start; a folder
+    of its own keeps it from waiting on another's lock."""
     return {"PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false", "DS_ACCELERATOR": "cpu",
             "DS_BUILD_OPS": "0", "MAX_JOBS": "2",
@@ -129,8 +129,8 @@ def json_lines(text):
 
 
 def figures(watched, steps, tokens, **more):
-    """What is compared, of either side. Step times are each program's own; the rest is
-    observed from outside."""
+    """Returns the figures that are compared, of either program. Step times are each program's own;
+    the rest is measured from outside."""
     times = [step["step_s"] for step in steps][1:]
     return {"tokens_per_s": tokens / statistics.median(times),
             "first_step_s": watched.first_step_seconds,
@@ -180,8 +180,8 @@ def ftrun_config(args, case, out):
 
 
 def kinds_of(printed):
-    """Median seconds of each kind of instruction, where wall_clock_breakdown printed them;
-    without the first step."""
+    """Returns median seconds of each kind of instruction that wall_clock_breakdown printed, without
+    the first step."""
     steps = [dict(re.findall(r"(\w+): ([\d.]+)", line)) for line in printed.splitlines()
              if "time (ms) |" in line][1:]
     return {kind: statistics.median(float(step[kind]) / 1e3 for step in steps)
@@ -233,14 +233,14 @@ class Results:
 
 
 def counted(records):
-    """The quiet ones where there are enough, else all, which are no result but an indication."""
+    """Returns the quiet pairs if there are enough, else all, which only indicate a result."""
     quiet = [record for record in records if record["quiet"]]
     return quiet if len(quiet) >= QUIET_PAIRS else records
 
 
 def repeat(args, name, once, print_one):
-    """Runs `once(i)` until --pairs of what is recorded under `name` were quiet, at most
-    twice as many in all."""
+    """Runs `once(i)` until --pairs of the runs recorded under `name` were quiet, at most twice as
+    many in all."""
     while True:
         found = args.results.of(name)
         if sum(record["quiet"] for record in found) >= args.pairs or len(found) >= 2 * args.pairs:
@@ -249,7 +249,7 @@ def repeat(args, name, once, print_one):
 
 
 def run_all(runs, i):
-    """By turns, beginning with another one each time."""
+    """Runs each once, beginning with another one in each round."""
     names = list(runs)
     turned = names[i % len(names):] + names[:i % len(names)]
     found = {name: runs[name]() for name in turned}
@@ -355,9 +355,9 @@ def table(args):
 
 
 def disk(args):
-    """How long the update takes with the optimizer on disk, beside the longer of its two parts.
-    Short sequences, so that little else is in a step; what else there is is that of the same step
-    with the optimizer in memory."""
+    """Measures the update with the optimizer on disk, beside the longer of its two parts. Sequences
+    are short, so that a step does little else; the rest is measured by the same step with the
+    optimizer in memory."""
     common = ["data.sequence_length=32", "zero_optimization.stage=1", "wall_clock_breakdown=true"]
     case = dict(ranks=1, mb=1, settings=common)
 
@@ -376,7 +376,7 @@ def disk(args):
 
 
 def ways(args):
-    """Each way once a round."""
+    """Measures each way once a round."""
     runs = {name: (lambda settings=settings: run_ftrun(args,
                                                        dict(ranks=2, mb=1, settings=settings)))
             for name, settings in WAYS.items()}
@@ -448,8 +448,8 @@ print(json.dumps({"step": 1, "seconds": seconds, "best": won}), flush=True)
 
 
 def bound(args):
-    """tokens/s beside what the step's matrix products alone would allow, each by the fastest of all
-    libraries, in the same run."""
+    """Measures tokens/s beside the rate that the step's matrix products alone would allow, each by
+    the fastest of all libraries, in the same run."""
     def products():
         time.sleep(SETTLE_SECONDS)
         watched = watch([sys.executable, "-c", BOUND, "2", "512"], {"OMP_NUM_THREADS": "2"},
@@ -477,9 +477,9 @@ def exact_text(runs):
 
 
 def exact(args, name):
-    """Losses and gradient norms of ftrun and of each peer as they print them, and of one process
-    in fp64 over the same global batches: whose rounding it is that they differ by. Speed and
-    load do not matter here."""
+    """Prints losses and gradient norms of ftrun, of each peer, and of one process in fp64 over the
+    same global batches, which shows whose rounding makes the difference. Speed and load do not
+    matter here."""
     case = CASES[name]
     words = [args.peer_python, HERE / "exact_reference.py", "--common", args.peers, "--model",
              args.model, "--data", args.data,
@@ -499,8 +499,8 @@ def exact(args, name):
 
 
 def flat_data(args):
-    """The token file under a name of its own with what the peers want beside it, and without an
-    index that would make another kind of file of it."""
+    """Links the token file under a name of its own beside the files that the peers read, and
+    without an index, which would make it another kind of file."""
     folder = args.scratch / "tokens"
     folder.mkdir()
     (folder / "train.bin").symlink_to(pathlib.Path(args.data).resolve())

@@ -47,7 +47,8 @@ def join_group():
 
 
 def compiled(a, own, model):
-    """Whole where one process has all of it; layer by layer where hooks stand between layers."""
+    """Compiles the model: whole if one process holds all of it, layer by layer if hooks stand
+    between layers."""
     if not own.compile:
         return model
     import torch
@@ -59,7 +60,7 @@ def compiled(a, own, model):
 
 
 def empty_model(a):
-    """On the meta device: no memory yet."""
+    """Returns the model on the meta device, which takes no memory yet."""
     import torch
     import transformers
     config = transformers.AutoConfig.from_pretrained(a.model)
@@ -73,8 +74,8 @@ def empty_model(a):
 
 
 def fill_shards(a, model):
-    """Reads of every tensor the rows that this rank holds (FSDP2 shards the first dimension
-    as torch.chunk does)."""
+    """Reads this rank's rows of every tensor (FSDP2 shards the first dimension as torch.chunk
+    does)."""
     import torch
     from safetensors import safe_open
     model.to_empty(device="cpu")

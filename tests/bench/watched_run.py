@@ -19,14 +19,14 @@ signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
 def busy_seconds():
-    """Of all processors, since the machine started; what a hypervisor took away
-    counts as somebody else's."""
+    """Returns busy seconds of all processors since the machine started; time that a hypervisor took
+    counts as another's."""
     fields = [int(x) for x in open("/proc/stat").readline().split()[1:9]]
     return (fields[0] + fields[1] + fields[2] + fields[5] + fields[6] + fields[7]) / TICKS
 
 
 def processes():
-    """Parent and processor seconds (of ended children too) of every process."""
+    """Returns parent and processor seconds (those of ended children included) of every process."""
     found = {}
     for path in pathlib.Path("/proc").iterdir():
         if not path.name.isdigit():
@@ -40,7 +40,7 @@ def processes():
 
 
 def seconds_of_tree(root):
-    """Processor seconds of a process and its descendants."""
+    """Returns processor seconds of a process and its descendants."""
     table = processes()
     children = {}
     for pid, (parent, _) in table.items():
@@ -73,8 +73,8 @@ class Watched:
 
     @property
     def foreign_cores(self):
-        """Between the end of the first step and the end of the last: the steps
-        whose time is reported."""
+        """Returns the cores that other processes used between the end of the first step and the end
+        of the last, the steps whose time is reported."""
         first, last = self.steps[1], self.steps[max(self.steps)]
         return max(0.0,
                    (last.busy - first.busy) - (last.own - first.own)) / (

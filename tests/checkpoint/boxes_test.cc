@@ -193,7 +193,7 @@ TEST_CASE("random boxes in the files of several ranks are read as any others") {
   }
 }
 
-TEST_CASE("of boxes that hold the same, one is read") {
+TEST_CASE("one of several boxes that hold the same is read") {
   const StoredBoxes stored(
       "a", {4, 4},
       {{{{0, 0}, {4, 4}}, 0, 0, 0}, {{{0, 0}, {4, 4}}, 1, 0, 0}, {{{2, 0}, {2, 4}}, 2, 0, 0}});

@@ -166,7 +166,8 @@ TEST_CASE("states that the run and the checkpoint do not share are refused by na
   states = expected_states();
   states.pop_back();
   REQUIRE(bad_input([&] { checkpoint.require_states(states); }) ==
-          manifest + ": tensor \"scale\" (param) is in the checkpoint, the run has no such state");
+          manifest +
+              ": tensor \"scale\" (param) is in the checkpoint, but the run has no such state");
   states = expected_states();
   states[1].dtype = DType::kF16;
   REQUIRE(bad_input([&] { checkpoint.require_states(states); }) ==
@@ -267,10 +268,10 @@ TEST_CASE("files that were swapped, cut, renamed or added are named") {
   REQUIRE(verify_checkpoint(folder) ==
           std::vector<std::string>{folder + "/other: is not in the manifest"});
   fs::rename(folder, run / "step-00000002");
-  REQUIRE(
-      verify_checkpoint(run / "step-00000002") ==
-      std::vector<std::string>{(run / "step-00000002") +
-                               "/checkpoint.json: is of step 1, the folder is named for step 2"});
+  REQUIRE(verify_checkpoint(run / "step-00000002") ==
+          std::vector<std::string>{
+              (run / "step-00000002") +
+              "/checkpoint.json: is of step 1, but the folder's name says step 2"});
 }
 
 TEST_CASE("files of another checkpoint of the same layout are refused") {

@@ -55,7 +55,7 @@ class FaultFileSystem : public FileSystem {
   void restart(Survival survival, uint64_t seed = 0);
   /// Restores the state of the power cut before the last restart, so that another selection of data
   /// can survive it.
-  void go_back_to_cut() { tree_ = at_cut_; }
+  void rewind_to_cut() { tree_ = at_cut_; }
   void set_free_bytes(int64_t bytes) { free_bytes_ = bytes; }
 
   std::unique_ptr<WritableFile> create(const std::string& path) override;

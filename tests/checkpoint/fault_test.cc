@@ -156,7 +156,7 @@ Outcomes cut_power_at_each_call(int64_t step, int64_t keep_last, bool clean_firs
     save_step(files, scene.root, step, 2, keep_last);
     for (int variant = 0; variant < 4 + 8; ++variant) {
       const auto survival = static_cast<Survival>(std::min(variant, 5));
-      if (variant > 0) files.go_back_to_cut();
+      if (variant > 0) files.rewind_to_cut();
       files.restart(survival, static_cast<uint64_t>(k * 100 + variant));
       if (clean_first) clean_checkpoints(files, scene.root);
       const int version = resumed_version(scene.root);
@@ -282,7 +282,7 @@ TEST_CASE("a power cut in the first save of a run leaves no checkpoint that only
       files.cut_power_at(k);
       save_step(files, scene.root, 1, 1);
       for (int variant = 0; variant < 8; ++variant) {
-        if (variant > 0) files.go_back_to_cut();
+        if (variant > 0) files.rewind_to_cut();
         files.restart(static_cast<Survival>(std::min(variant, 5)), static_cast<uint64_t>(variant));
         clean_checkpoints(files, scene.root);
         const int version = resumed_version(scene.root);

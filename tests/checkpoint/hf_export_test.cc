@@ -677,7 +677,7 @@ TEST_CASE(
       } catch (const Error&) {
       }
       for (int variant = 0; variant < 4 + 6; ++variant) {
-        if (variant > 0) files.go_back_to_cut();
+        if (variant > 0) files.rewind_to_cut();
         files.restart(static_cast<Survival>(std::min(variant, 5)),
                       static_cast<uint64_t>(k * 100 + variant));
         INFO("call " << k << ", variant " << variant << ", exchange " << can_exchange);

@@ -133,8 +133,8 @@ TEST_CASE("an import is refused whose numbers or tensors are not what they must 
   auto misnamed = states;
   misnamed[1].name = "w.momentum";
   REQUIRE(import_refusal(temp, kWholeImport, misnamed) ==
-          "/state-00001.safetensors: tensor \"w.momentum\" is named for none of param, exp_avg, "
-          "exp_avg_sq");
+          "/state-00001.safetensors: tensor \"w.momentum\" has none of the kinds param, exp_avg, "
+          "exp_avg_sq in its name");
   auto narrow = states;
   narrow[0].dtype = DType::kBF16;
   REQUIRE(import_refusal(temp, kWholeImport, narrow) ==

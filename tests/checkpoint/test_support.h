@@ -63,7 +63,7 @@ class ToyState {
   /// Makes a state whose values are a function of tensor, kind, element and `version`.
   ToyState(int world_size, int rank, int version, ToyCut cut = ToyCut::kFlat);
   std::vector<StateSlice> slices();
-  /// Says whether the memory holds exactly what `version` of this layout holds.
+  /// Returns whether the memory holds exactly what `version` of this layout holds.
   bool equals(int version) const;
   void clear();
   static std::vector<std::pair<std::string, std::vector<int64_t>>> tensors();

@@ -27,7 +27,7 @@ TEST_CASE(
   CHECK(process_state(other, own_identity()) == ProcessState::kGone);
 }
 
-TEST_CASE("who has no descriptor left to look with takes nobody for gone") {
+TEST_CASE("a process that has no descriptor left declares no other process gone") {
   const PeerIdentity parent = own_identity();
   CHECK(testing::exit_of([&] {
           const PeerIdentity self = own_identity();

@@ -79,7 +79,7 @@ std::string content(const std::string& path) {
   return text.str();
 }
 
-/// Says whether the process is there and no zombie.
+/// Returns whether the process is there and no zombie.
 bool alive(pid_t pid) {
   const std::string stat = content("/proc/" + std::to_string(pid) + "/stat");
   const size_t state = stat.rfind(") ");
@@ -94,7 +94,7 @@ pid_t spawn_supervisor(int ranks, std::vector<std::string> words, const std::str
   return testing::start_program(all, output, ignored);
 }
 
-/// Says whether a child has ended; its exit code is still to be had.
+/// Returns whether a child has ended; its exit code is still to be had.
 bool has_ended(pid_t child) {
   siginfo_t info{};
   return ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
@@ -469,7 +469,7 @@ TEST_CASE("a second signal kills the ranks at once") {
 
 namespace {
 
-/// Says whether the ranks of a supervisor survive two SIGTERM a tenth of a second apart, and end
+/// Returns whether the ranks of a supervisor survive two SIGTERM a tenth of a second apart, and end
 /// with a third signal; nothing if a second passed between the two on a busy machine, so that they
 /// may have counted as different requests.
 std::optional<bool> outlive_the_same_signal() {
@@ -604,12 +604,12 @@ TEST_CASE(
   };
   CHECK(run_supervisor(options) == 143);
   CHECK_THAT(text, Catch::Matches("\\[rank 0\\] ready\n"
-                                  "notice: SIGTERM came 0\\.\\ds ago: waiting for the ranks to "
-                                  "finish their step and save \\(rank 0\\); a second signal "
-                                  "ends them at once, without saving\n(.|\n)*"));
+                                  "notice: SIGTERM was received 0\\.\\ds ago: waiting for the "
+                                  "ranks to finish their step and save \\(rank 0\\); a second "
+                                  "signal ends them at once, without saving\n(.|\n)*"));
 }
 
-TEST_CASE("a process that cannot be made is told") {
+TEST_CASE("a process that cannot be started is reported") {
   CHECK(exit_of([] {
           // A process that is not root's can be counted.
           const rlimit none{1, 1};

@@ -120,7 +120,7 @@ TEST_CASE("a start that lost a rank while it met, or had another number of ranks
   }
 }
 
-TEST_CASE("of two processes that call themselves one rank of a start, one belongs to it") {
+TEST_CASE("one of two processes that call themselves the same rank belongs to a start") {
   const AgentStore agent;
   const auto met = start_ranks(agent, 2, "a");
   REQUIRE(met[1].texts == std::vector<std::string>{"a0", "a1"});

@@ -18,7 +18,7 @@ int64_t number_from(const char* variable, int64_t otherwise) {
 
 }  // namespace
 
-TEST_CASE("of hangs that are injected the culprit is named, with what it does") {
+TEST_CASE("the culprit of each injected hang is named, with what it does") {
   const int64_t cases = number_from("FTRUN_HANG_CASES", 12);
   std::mt19937 random(static_cast<unsigned>(number_from("FTRUN_HANG_SEED", 20261123)));
   std::vector<HangCase> hangs;

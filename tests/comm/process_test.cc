@@ -185,7 +185,7 @@ TEST_CASE("a rank killed at a random moment is named as gone by the others") {
 namespace {
 
 /// Returns what the other of two ranks says when this one is stopped.
-std::string said_of_stopped(const char* backend, int victim, int limit_ms, std::string& stopped) {
+std::string output_of_stopped(const char* backend, int victim, int limit_ms, std::string& stopped) {
   Ranks ranks(2, backend, limit_ms, "loop");
   for (int rank = 0; rank < 2; ++rank) ranks.await_text(rank, "looping");
   std::this_thread::sleep_for(random_moment());
@@ -204,7 +204,7 @@ TEST_CASE("a rank stopped at a random moment is named as stopped when the wait e
       // A rank that is late by more than the limit before it is stopped is told as that:
       // then there is a longer one.
       for (const int limit_ms : {1'000, 5'000, 20'000}) {
-        said = said_of_stopped(backend, victim, limit_ms, stopped);
+        said = output_of_stopped(backend, victim, limit_ms, stopped);
         if (said.find(stopped) != std::string::npos) break;
       }
       CAPTURE(backend, victim);

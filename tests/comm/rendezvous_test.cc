@@ -118,7 +118,7 @@ TEST_CASE("an exchange names the ranks that did not come") {
                           "at that rank's own log first"));
 }
 
-TEST_CASE("of many ranks each names those that did not come") {
+TEST_CASE("each of many ranks names those that did not come") {
   constexpr int kWorld = 40;
   auto all = Rendezvous::in_process(kWorld, 1500ms);
   std::vector<std::string> heard(kWorld);
@@ -139,7 +139,7 @@ TEST_CASE("of many ranks each names those that did not come") {
                  Catch::EndsWith("s for \"program\": rank 7, 39 did not arrive in time"));
 }
 
-TEST_CASE("of many ranks each names the first one where that did not come") {
+TEST_CASE("each of many ranks names the first rank if that did not come") {
   auto all = Rendezvous::in_process(40, 300ms);
   REQUIRE_THROWS_WITH(all[1]->exchange_text("program", "x"),
                       Catch::Contains("s for \"program\": rank 0 did not arrive in time"));
@@ -253,7 +253,7 @@ void come(Rendezvous& store, const std::string& key, int rank) {
 }
 
 /// Tells, as the first one of a large group does, who is absent.
-void tell_absent(Rendezvous& store, const std::string& key, const std::string& rank) {
+void report_absent(Rendezvous& store, const std::string& key, const std::string& rank) {
   std::string list;
   put_field(list, rank);
   prefixed_store(store, cat("x/", key, "/1/absent"))
@@ -348,12 +348,12 @@ TEST_CASE(
              Catch::EndsWith("s for \"export\": rank 0 has not finished collecting the replies"));
 }
 
-TEST_CASE("of many ranks the list of who is absent is not believed of those that have come since") {
+TEST_CASE("ranks that have come since a list of absent ranks was made are not taken for absent") {
   constexpr int kWorld = 40;
   auto all = Rendezvous::in_process(kWorld, 300ms, 20ms);
   for (int rank = 0; rank < kWorld; ++rank)
     if (rank != 5) come(*all[0], "program", rank);
-  tell_absent(*all[0], "program", "7");
+  report_absent(*all[0], "program", "7");
   all[0].reset();  // while rank 7 lives on
   CHECK_THAT(heard_in(*all[5], "program", "x"),
              Catch::EndsWith("s for \"program\": rank 0 has not finished collecting the replies"));

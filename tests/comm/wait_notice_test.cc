@@ -43,8 +43,8 @@ class Told {
 };
 
 /// Runs `body` on each rank of `world` and returns what was told of waits of that kind.
-std::vector<std::string> told_by(int world, const std::string& kind,
-                                 const std::function<void(Rendezvous&, Told&)>& body) {
+std::vector<std::string> notices_of(int world, const std::string& kind,
+                                    const std::function<void(Rendezvous&, Told&)>& body) {
   Told told(kind);
   auto all = Rendezvous::in_process(world, 60s, 10ms, told.options());
   std::vector<std::thread> threads;
@@ -62,7 +62,7 @@ void require_all(const std::vector<std::string>& lines, const std::string& expre
 
 TEST_CASE("the first rank of an exchange tells whom it waits for, and again after a while") {
   const auto lines =
-      told_by(3, "rank 2 is in reading the data", [](Rendezvous& rendezvous, Told& told) {
+      notices_of(3, "rank 2 is in reading the data", [](Rendezvous& rendezvous, Told& told) {
         if (rendezvous.rank() == 2) {
           rendezvous.board().show_phase("reading the data");
           told.await(2);
@@ -77,7 +77,7 @@ TEST_CASE("the first rank of an exchange tells whom it waits for, and again afte
 }
 
 TEST_CASE("where the first rank of an exchange is missing the next one tells it") {
-  const auto lines = told_by(3, "for rank 0", [](Rendezvous& rendezvous, Told& told) {
+  const auto lines = notices_of(3, "for rank 0", [](Rendezvous& rendezvous, Told& told) {
     if (rendezvous.rank() == 0) told.await(1);
     rendezvous.exchange_text("hash", "x");
   });
@@ -89,7 +89,7 @@ TEST_CASE("where the first rank of an exchange is missing the next one tells it"
 
 TEST_CASE(
     "the first rank that stands in a collective tells who is missing and what that one does") {
-  const auto lines = told_by(3, "writing a checkpoint", [](Rendezvous& rendezvous, Told& told) {
+  const auto lines = notices_of(3, "writing a checkpoint", [](Rendezvous& rendezvous, Told& told) {
     const auto group = open_world(rendezvous, CommBackend::kSharedMemory);
     if (rendezvous.rank() == 1) {
       rendezvous.board().show_phase("writing a checkpoint");
@@ -107,7 +107,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a receive tells whom it waits for, whoever else waits") {
-  const auto lines = told_by(3, "receive", [](Rendezvous& rendezvous, Told& told) {
+  const auto lines = notices_of(3, "receive", [](Rendezvous& rendezvous, Told& told) {
     const auto group = open_world(rendezvous, CommBackend::kSharedMemory);
     std::vector<float> data(4, 1.0F);
     if (rendezvous.rank() == 1) told.await(1);
@@ -120,7 +120,7 @@ TEST_CASE("a receive tells whom it waits for, whoever else waits") {
 }
 
 TEST_CASE("a wait in a collective that is as long as steps of this run are is not told") {
-  const auto lines = told_by(2, "barrier #1", [](Rendezvous& rendezvous, Told&) {
+  const auto lines = notices_of(2, "barrier #1", [](Rendezvous& rendezvous, Told&) {
     rendezvous.expect_waits(1h);
     const auto group = open_world(rendezvous, CommBackend::kSharedMemory);
     if (rendezvous.rank() == 1) std::this_thread::sleep_for(200ms);

@@ -147,7 +147,7 @@ TEST_CASE("num_processes counts the tensor ranks too") {
         Lines{"c.yaml:2:22: error: parallelism_config.tp_size: unknown key"});
 }
 
-TEST_CASE("of several machines the ranks are the launcher's") {
+TEST_CASE("the launcher gives the ranks of several machines") {
   const std::string text =
       kHead + "deepspeed_config: {zero_stage: 1}\nnum_machines: 4\nnum_processes: 16";
   CHECK(
@@ -159,25 +159,23 @@ TEST_CASE("of several machines the ranks are the launcher's") {
 }
 
 TEST_CASE("what Accelerate has and ftrun has not is refused with what to write") {
+  CHECK(problems_in("fsdp.yaml") ==
+        Lines{"fsdp.yaml:2:19: error: distributed_type FSDP: an fsdp_config is not read; ftrun "
+              "shards with ZeRO instead\n  remedy: write what it stands for: zero_optimization: "
+              "{stage: 3, offload_param: {device: cpu}, offload_optimizer: {device: cpu}}; bf16: "
+              "{enabled: true}; recompute: full; parallel: {data: 8, data_replicate: 2}"});
   CHECK(
-      problems_in("fsdp.yaml") ==
+      problems_of("c.yaml",
+                  "distributed_type: FSDP\nfsdp_config: {fsdp_reshard_after_forward: false}") ==
       Lines{
-          "fsdp.yaml:2:19: error: distributed_type FSDP: an fsdp_config is not read; ZeRO does its "
-          "work here\n  remedy: write what it stands for: zero_optimization: {stage: 3, "
-          "offload_param: {device: cpu}, offload_optimizer: {device: cpu}}; bf16: {enabled: true}; "
-          "recompute: full; parallel: {data: 8, data_replicate: 2}"});
-  CHECK(problems_of("c.yaml",
-                    "distributed_type: FSDP\nfsdp_config: {fsdp_reshard_after_forward: false}") ==
-        Lines{"c.yaml:1:19: error: distributed_type FSDP: an fsdp_config is not read; ZeRO does "
-              "its work "
-              "here\n  remedy: write what it stands for: zero_optimization: {stage: 2}"});
+          "c.yaml:1:19: error: distributed_type FSDP: an fsdp_config is not read; ftrun shards "
+          "with ZeRO instead\n  remedy: write what it stands for: zero_optimization: {stage: 2}"});
   CHECK(problems_of("c.yaml",
                     "distributed_type: FSDP\nparallelism_config: {parallelism_config_tp_size: 2}\n"
                     "num_processes: 8") ==
-        Lines{"c.yaml:1:19: error: distributed_type FSDP: an fsdp_config is not read; ZeRO does "
-              "its work "
-              "here\n  remedy: write what it stands for: zero_optimization: {stage: 3}; parallel: "
-              "{data: 4, tensor: 2}"});
+        Lines{"c.yaml:1:19: error: distributed_type FSDP: an fsdp_config is not read; ftrun shards "
+              "with ZeRO instead\n  remedy: write what it stands for: zero_optimization: {stage: "
+              "3}; parallel: {data: 4, tensor: 2}"});
   CHECK(
       problems_of(
           "c.yaml",

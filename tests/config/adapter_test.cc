@@ -62,7 +62,7 @@ TEST_CASE("what a server does not take is said with the remedy") {
   CHECK(serving_limits(read("adapter: {r: 320}")) ==
         Lines{"vLLM serves this adapter with --max-lora-rank 320"});
   const std::string merged =
-      "; merged into its base it serves it: ftrun convert RUN --merge --out FOLDER";
+      "; it serves the adapter merged into its base: ftrun convert RUN --merge --out FOLDER";
   CHECK(serving_limits(read("adapter: {r: 513}")) ==
         Lines{"vLLM serves adapters of a rank up to 512, this one has r 513" + merged});
   CHECK(
@@ -169,9 +169,9 @@ TEST_CASE("PEFT's own file is taken in place of the section, with the folder to 
   CHECK(adapter.modules_to_save == std::vector<std::string>{"lm_head"});
   CHECK(adapter.alpha_pattern == std::vector<std::string>{"v_proj"});
   const Folder foreign(R"({"r": 4, "path": "/etc", "target_pattern": "x"})");
-  CHECK(
-      errors(cat("adapter: ", foreign.path.string())) ==
-      "adapter.path: no key of a file of PEFT\nadapter.target_pattern: no key of a file of PEFT\n");
+  CHECK(errors(cat("adapter: ", foreign.path.string())) ==
+        "adapter.path: not a key of PEFT's files\nadapter.target_pattern: not a key of PEFT's "
+        "files\n");
   CHECK(errors("adapter: /not/there").find("neither here nor beside") != std::string::npos);
 }
 

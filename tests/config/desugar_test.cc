@@ -45,8 +45,7 @@ TEST_CASE("a source that is put on others takes away what it says by another key
   CHECK(tree.root().at_path("train.steps")->integer == 3);
   CHECK(later.root().at_path("train.steps")->integer == 3);
   REQUIRE(problems.all().size() == 1);
-  CHECK(problems.all()[0].message ==
-        "train.steps 3 takes the place of train.epochs 2 (a.yaml:1:17)");
+  CHECK(problems.all()[0].message == "train.steps 3 replaces train.epochs 2 (a.yaml:1:17)");
 }
 
 TEST_CASE("keys of PEFT's files are dropped from such a file alone, and its folder is the path") {

@@ -198,7 +198,7 @@ TEST_CASE("fewer data-parallel ranks share the same batch, as few as elastic.min
   REQUIRE(shares(deepspeed + "elastic: {min_ranks: 4}", 6) == "d4 m3 g2");
 }
 
-TEST_CASE("of no more ranks than have to stay none may leave, which is told") {
+TEST_CASE("no rank may be removed where as few as possible remain, which is reported") {
   const Resolution r = resolve(
       written_of("train_micro_batch_size_per_gpu: 1\nelastic: {min_ranks: 3}"), {.world_size = 2});
   REQUIRE(

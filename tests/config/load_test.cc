@@ -230,7 +230,7 @@ data: {packing: document, sequence_length: 0}
            "found 0"});
 }
 
-TEST_CASE("a key in the wrong section is told its place") {
+TEST_CASE("a key in the wrong section is reported with its right place") {
   REQUIRE(problems_of("c.yaml", "stage: 2\nlr: 1\nbatch_size: 4\nsteps: 3\nnonsense: 1\n") ==
           Lines{"c.yaml:1:1: error: stage: unknown key (did you mean \"zero_optimization.stage\"?)",
                 "c.yaml:2:1: error: lr: unknown key (did you mean \"optimizer.params.lr\"?)",
@@ -241,7 +241,7 @@ TEST_CASE("a key in the wrong section is told its place") {
           Lines{"c.yaml:1:21: error: zero_optimization.train.steps: unknown key"});
 }
 
-TEST_CASE("the words of other programs are told ftrun's") {
+TEST_CASE("a key of another program is reported with ftrun's key") {
   REQUIRE(
       problems_of("c.yaml",
                   "data: {seq_length: 8}\ntrain: {lr: 1, max_steps: 3}\n"

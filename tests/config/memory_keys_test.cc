@@ -124,8 +124,8 @@ TEST_CASE("recompute is a word or a section") {
           Lines{"c.yaml:1:20: error: recompute.every: expected a whole number of at least 1, found "
                 "0"});
   REQUIRE(problem("recompute: {every: 2}") ==
-          "2:20: error: recompute.every 2 says which layers, and not what: recompute.policy is "
-          "missing\n  remedy: write recompute.policy: full or selective");
+          "2:20: error: recompute.every 2 selects layers, but recompute.policy is missing\n  "
+          "remedy: write recompute.policy: full or selective");
   REQUIRE(problem("recompute: {policy: none, every: 2}") ==
           "2:34: notice: recompute.every 2 has no effect with policy none");
 }
@@ -248,7 +248,7 @@ TEST_CASE("shard groups must divide the ranks they divide") {
           "found stage 2");
 }
 
-TEST_CASE("a shard size of MiCS is said in ftrun's word") {
+TEST_CASE("a shard size of MiCS is read as parallel.data_replicate") {
   const Resolution r = resolved_keys("zero_optimization: {stage: 3, mics_shard_size: 2}", 8);
   REQUIRE(std::set<std::string>(r.lines.begin(), r.lines.end())
               .count("default: parallel.data_replicate = 4 (data-parallel 8 / mics_shard_size 2)"));

@@ -30,8 +30,9 @@ TEST_CASE(
                 "gradient_accumulation_steps: 2}") ==
           "4: train_batch_size 32 / (micro 4 × accumulation 2)");
   REQUIRE(ranks("sequence_parallel_size: 2") == "2: the mesh: data 1 × context 2");
-  REQUIRE(ranks("train_batch_size: 32") ==
-          "1: one rank: neither launcher, --nproc, parallel.data nor all batch sizes say more");
+  REQUIRE(
+      ranks("train_batch_size: 32") ==
+      "1: one rank: no launcher, --nproc or parallel.data, and not all batch sizes, give a number");
 }
 
 TEST_CASE("a batch or mesh that gives no number of ranks is explained") {

@@ -52,10 +52,9 @@ TEST_CASE("batch sizes follow from each other as DeepSpeed has it") {
 }
 
 TEST_CASE("contradictory batch sizes are explained with their arithmetic") {
-  REQUIRE(
-      batch(cat("{", kT, 8, ", ", kM, 2, ", ", kG, 1, "}"), 2) ==
-      "c.yaml:1:20: error: train_batch_size 8 ≠ micro 2 × accumulation 1 × data-parallel 2 = 4\n"
-      "  remedy: leave one of the three out: it follows from the other two");
+  REQUIRE(batch(cat("{", kT, 8, ", ", kM, 2, ", ", kG, 1, "}"), 2) ==
+          "c.yaml:1:20: error: train_batch_size 8 ≠ micro 2 × accumulation 1 × data-parallel 2 = "
+          "4\n  remedy: remove one of the three: it follows from the other two");
   REQUIRE(batch(cat(kT, 30)) ==
           "c.yaml:1:19: error: train_batch_size 30 ≠ micro 7 × accumulation 1 × data-parallel 4 = "
           "28\n  remedy: use train_batch_size 28 or 32");
@@ -63,8 +62,8 @@ TEST_CASE("contradictory batch sizes are explained with their arithmetic") {
           "c.yaml:1:20: error: train_batch_size 30 ≠ micro 2 × accumulation 3 × data-parallel 4 = "
           "24\n  remedy: use train_batch_size 24 or 32");
   REQUIRE(batch(cat(kT, 2)) ==
-          "c.yaml:1:19: error: train_batch_size 2 < accumulation 1 × data-parallel 4: not one "
-          "sequence a rank\n  remedy: use train_batch_size 4 or a multiple of it");
+          "c.yaml:1:19: error: train_batch_size 2 < accumulation 1 × data-parallel 4: less than "
+          "one sequence for each rank\n  remedy: use train_batch_size 4 or a multiple of it");
   REQUIRE(batch(cat("{", kT, 32, ", ", kM, 16, "}")) ==
           "c.yaml:1:20: error: train_batch_size 32 < micro 16 × data-parallel 4 = 64: not one "
           "micro-batch\n  remedy: use train_batch_size 64 or a multiple of it");
@@ -273,10 +272,9 @@ TEST_CASE("contradictions between keys are errors at their place") {
   REQUIRE(first("train: {epochs: 1, steps: 3}\n") ==
           "c.yaml:2:17: error: train.steps 3 and train.epochs 1 both say how long to train\n"
           "  remedy: keep one of the two");
-  REQUIRE(
-      first("comm: {backend: nccl}\n") ==
-      "c.yaml:2:17: error: comm.backend nccl is for GPUs, and the ranks compute on CPUs\n"
-      "  remedy: remove it: auto takes shared memory within a machine and gloo between machines");
+  REQUIRE(first("comm: {backend: nccl}\n") ==
+          "c.yaml:2:17: error: comm.backend nccl is for GPUs, and the ranks compute on CPUs\n  "
+          "remedy: remove it: auto uses shared memory within a machine and gloo between machines");
   REQUIRE(first("train: {learning_rate: 1}\noptimizer: {type: Adam, params: {lr: 2}}\n") ==
           "c.yaml:3:38: error: optimizer.params.lr 2 contradicts train.learning_rate 1\n"
           "  remedy: keep one of the two, or write \"auto\" for optimizer.params.lr");
@@ -311,64 +309,66 @@ TEST_CASE("contradictions between keys are errors at their place") {
 }
 
 TEST_CASE("what follows evaluations needs some before the last step") {
-  const auto said = [](const std::string& text) {
+  const auto messages_of = [](const std::string& text) {
     return texts(resolved("train_batch_size: 1\ndata: {validation: [v.bin]}\n" + text).problems);
   };
   const std::string remedy =
       "\n  remedy: set train.evaluation.every to the steps between two evaluations";
-  REQUIRE(said("train: {early_stopping: {metric: validation.loss}}\n") ==
+  REQUIRE(messages_of("train: {early_stopping: {metric: validation.loss}}\n") ==
           Lines{"c.yaml:3:34: error: train.early_stopping: can never stop the run: "
                 "train.evaluation.every is 0, so that nothing is evaluated before the last step" +
                 remedy});
   REQUIRE(
-      said("checkpoint: {keep_best: {metric: validation.loss}}\n") ==
+      messages_of("checkpoint: {keep_best: {metric: validation.loss}}\n") ==
       Lines{
           "c.yaml:3:34: notice: checkpoint.keep_best: the best checkpoint is always the last one: "
           "train.evaluation.every is 0, so that nothing is evaluated before the last step" +
           remedy});
   for (const char* interval : {"every: 5", "every_minutes: 5"})
-    REQUIRE(said(cat("train: {early_stopping: {metric: validation.loss}, evaluation: {", interval,
-                     "}}\n", "checkpoint: {keep_best: {metric: validation.loss}}\n")) == Lines{});
+    REQUIRE(messages_of(cat("train: {early_stopping: {metric: validation.loss}, evaluation: {",
+                            interval, "}}\n",
+                            "checkpoint: {keep_best: {metric: validation.loss}}\n")) == Lines{});
 }
 
 TEST_CASE("only steps and ranks that the run has are traced") {
-  const auto said = [](const std::string& trace, const std::string& more = "") {
+  const auto messages_of = [](const std::string& trace, const std::string& more = "") {
     return texts(
         resolved(cat("train_batch_size: 1\ntrain: {steps: 10, trace: {", trace, "}}\n", more))
             .problems);
   };
-  REQUIRE(said("steps: [1, 10], ranks: [0]") == Lines{});
-  REQUIRE(said("steps: [1, 11]") ==
+  REQUIRE(messages_of("steps: [1, 10], ranks: [0]") == Lines{});
+  REQUIRE(messages_of("steps: [1, 11]") ==
           Lines{"c.yaml:2:35: error: train.trace.steps: step 11 is beyond the run's 10 steps\n"
                 "  remedy: write steps from 1 to 10"});
-  REQUIRE(said("ranks: [0]") ==
+  REQUIRE(messages_of("ranks: [0]") ==
           Lines{"c.yaml:2:35: error: train.trace.ranks: no step is traced: train.trace.steps is "
                 "empty\n  remedy: write the steps, for example train: {trace: {steps: [10]}}"});
-  REQUIRE(said("steps: [1], ranks: [1]") ==
+  REQUIRE(messages_of("steps: [1], ranks: [1]") ==
           Lines{"c.yaml:2:47: error: train.trace.ranks: there is no rank 1: the run has rank 0 "
                 "alone"});
   // A run that may lose ranks continues with the remaining ones.
-  REQUIRE(said("steps: [1], ranks: [1]", "elastic: {min_ranks: 1}\n") == Lines{});
+  REQUIRE(messages_of("steps: [1], ranks: [1]", "elastic: {min_ranks: 1}\n") == Lines{});
   std::string many = "1";
   for (int step = 0; step < 32; ++step) many += ", 2";
-  REQUIRE(said(cat("steps: [", many, "]"))
+  REQUIRE(messages_of(cat("steps: [", many, "]"))
               .front()
               .ends_with("error: train.trace.steps: 33 steps, and a trace holds at most 32"));
 }
 
 TEST_CASE("a text that continues nothing is a notice") {
-  const auto said = [](const std::string& text) {
+  const auto messages_of = [](const std::string& text) {
     return texts(
         resolved("train_batch_size: 1\ntrain: {generate: {prompt_tokens: 4}}\n" + text).problems);
   };
-  REQUIRE(said("") == Lines{"c.yaml:2:35: notice: train.generate: no text is written: it continues "
-                            "documents of data.validation, and there is none\n"
-                            "  remedy: give data.validation"});
-  REQUIRE(said("data: {validation: [v.bin]}\n") == Lines{});
+  REQUIRE(messages_of("") ==
+          Lines{"c.yaml:2:35: notice: train.generate: no text is written: it continues "
+                "documents of data.validation, and there is none\n"
+                "  remedy: give data.validation"});
+  REQUIRE(messages_of("data: {validation: [v.bin]}\n") == Lines{});
 }
 
 TEST_CASE("the lengths of a schedule and of the run are compared") {
-  const auto said = [](const std::string& steps, const std::string& scheduler) {
+  const auto messages_of = [](const std::string& steps, const std::string& scheduler) {
     return texts(
         resolved(
             "train_batch_size: 1\noptimizer: {type: AdamW, params: {lr: 0.5}}\ntrain: {steps: " +
@@ -382,40 +382,42 @@ TEST_CASE("the lengths of a schedule and of the run are compared") {
                  "schedule's end train with its last learning rate, " +
                  rate + remedy};
   };
-  REQUIRE(said("20", "{type: linear, params: {total_num_steps: 10}}") ==
+  REQUIRE(messages_of("20", "{type: linear, params: {total_num_steps: 10}}") ==
           short_one("c.yaml:4:53", "0"));
-  REQUIRE(said("20",
-               "{type: WarmupDecayLR, params: {total_num_steps: 10, warmup_num_steps: 2, "
-               "warmup_min_lr: 0.25}}") == short_one("c.yaml:4:60", "0.25"));
-  REQUIRE(said("20",
-               "{type: WarmupCosineLR, params: {total_num_steps: 10, warmup_num_steps: 2, "
-               "cos_min_ratio: 0.5}}") == short_one("c.yaml:4:61", "0.25"));
-  REQUIRE(said("20", "{type: cosine, params: {total_num_steps: 20}}") == Lines{});
-  REQUIRE(said("5", "{type: linear, params: {total_num_steps: 20, warmup_num_steps: 6}}") ==
+  REQUIRE(messages_of("20",
+                      "{type: WarmupDecayLR, params: {total_num_steps: 10, warmup_num_steps: 2, "
+                      "warmup_min_lr: 0.25}}") == short_one("c.yaml:4:60", "0.25"));
+  REQUIRE(messages_of("20",
+                      "{type: WarmupCosineLR, params: {total_num_steps: 10, warmup_num_steps: 2, "
+                      "cos_min_ratio: 0.5}}") == short_one("c.yaml:4:61", "0.25"));
+  REQUIRE(messages_of("20", "{type: cosine, params: {total_num_steps: 20}}") == Lines{});
+  REQUIRE(messages_of("5", "{type: linear, params: {total_num_steps: 20, warmup_num_steps: 6}}") ==
           Lines{"c.yaml:4:75: notice: scheduler: warmup_num_steps 6 > the run's 5 steps: training "
                 "ends inside the warm-up"});
-  REQUIRE(said("6", "{type: linear, params: {total_num_steps: 20, warmup_num_steps: 6}}") ==
+  REQUIRE(messages_of("6", "{type: linear, params: {total_num_steps: 20, warmup_num_steps: 6}}") ==
           Lines{});
 }
 
 TEST_CASE("a warm-up that is longer than the run is told of schedules that do not decay too") {
-  const auto said = [](const std::string& steps, const std::string& rest) {
+  const auto messages_of = [](const std::string& steps, const std::string& rest) {
     return texts(resolved("train_batch_size: 1\ntrain: {steps: " + steps + rest).problems);
   };
   const std::string text =
       ": notice: scheduler: warmup_num_steps 6 > the run's 5 steps: training ends inside the "
       "warm-up";
-  REQUIRE(said("5", "}\nscheduler: {type: WarmupLR, params: {warmup_num_steps: 6}}\n") ==
+  REQUIRE(messages_of("5", "}\nscheduler: {type: WarmupLR, params: {warmup_num_steps: 6}}\n") ==
           Lines{"c.yaml:3:56" + text});
-  REQUIRE(said("5", "}\nscheduler: {type: constant, params: {warmup_num_steps: 6}}\n") ==
+  REQUIRE(messages_of("5", "}\nscheduler: {type: constant, params: {warmup_num_steps: 6}}\n") ==
           Lines{"c.yaml:3:56" + text});
-  REQUIRE(said("5", ", warmup_steps: 6}\n") == Lines{"c.yaml:2:33" + text});
-  REQUIRE(said("6", "}\nscheduler: {type: WarmupLR, params: {warmup_num_steps: 6}}\n") == Lines{});
-  REQUIRE(said("5",
-               "}\nscheduler: {type: OneCycle, params: {cycle_min_lr: 0.1, cycle_max_lr: 0.2, "
-               "cycle_first_step_size: 6}}\n") ==
-          Lines{"c.yaml:3:99: notice: scheduler: cycle_first_step_size 6 > the run's 5 steps: "
-                "training ends before the learning rate falls"});
+  REQUIRE(messages_of("5", ", warmup_steps: 6}\n") == Lines{"c.yaml:2:33" + text});
+  REQUIRE(messages_of("6", "}\nscheduler: {type: WarmupLR, params: {warmup_num_steps: 6}}\n") ==
+          Lines{});
+  REQUIRE(
+      messages_of("5",
+                  "}\nscheduler: {type: OneCycle, params: {cycle_min_lr: 0.1, cycle_max_lr: 0.2, "
+                  "cycle_first_step_size: 6}}\n") ==
+      Lines{"c.yaml:3:99: notice: scheduler: cycle_first_step_size 6 > the run's 5 steps: "
+            "training ends before the learning rate falls"});
 }
 
 TEST_CASE("an automatic value that is not taken says what is") {
@@ -494,11 +496,10 @@ TEST_CASE("a run needs a model and data, a check does not") {
   const std::string text = "train_batch_size: 8\n";
   REQUIRE(texts(resolved(text).problems) == Lines{});
   REQUIRE(texts(resolved(text, {.for_training = true}).problems) ==
-          Lines{"config: error: model.path is missing: which model to train\n"
-                "  remedy: name a Hugging Face folder, for example --set "
-                "model.path=models/SmolLM2-135M",
-                "config: error: data.train is missing: what to train on\n"
-                "  remedy: name a tokenised file, for example --set data.train=data/train.bin"});
+          Lines{"config: error: model.path is missing: it names the model to train\n  remedy: name "
+                "a Hugging Face folder, for example --set model.path=models/SmolLM2-135M",
+                "config: error: data.train is missing: it names the data to train on\n  remedy: "
+                "name a tokenised file, for example --set data.train=data/train.bin"});
   const Resolution r =
       resolved(text + "model: {path: m}\ndata: {train: d.bin}\n", {.for_training = true});
   REQUIRE(texts(r.problems) == Lines{});
@@ -583,9 +584,9 @@ TEST_CASE("device: auto says why it leaves GPUs alone") {
           "GPU: it has 2 ranks, and "
           "each needs a GPU of its own\n  remedy: start one rank a GPU, or write device: cpu");
   REQUIRE(notice("{device: auto, comm: {backend: gloo}}", {.gpus = 1}) ==
-          "c.yaml:1:10: notice: device: auto selects the CPU, although this machine shows 1 "
-          "GPU: comm.backend gloo is "
-          "not supported there\n  remedy: leave that out to train on GPUs, or write device: cpu");
+          "c.yaml:1:10: notice: device: auto selects the CPU, although this machine shows 1 GPU: "
+          "comm.backend gloo is not supported there\n  remedy: remove it to train on GPUs, or "
+          "write device: cpu");
 }
 
 }  // namespace ftrun

@@ -125,10 +125,9 @@ TEST_CASE("a batch in DeepSpeed's arithmetic is explained") {
       "  remedy: write train_batch_size 8, or remove it: with autotp_size 2 DeepSpeed counts "
       "all 4 ranks (micro 1 × accumulation 4 × 4 = 16), and those of a tensor group share their "
       "sequences");
-  REQUIRE(
-      only_problem(three + "12", 4) ==
-      "c.yaml:4:19: error: train_batch_size 12 ≠ micro 1 × accumulation 4 × data-parallel 2 = 8\n"
-      "  remedy: leave one of the three out: it follows from the other two");
+  REQUIRE(only_problem(three + "12", 4) ==
+          "c.yaml:4:19: error: train_batch_size 12 ≠ micro 1 × accumulation 4 × data-parallel 2 = "
+          "8\n  remedy: remove one of the three: it follows from the other two");
   // ftrun's own word promises nothing of DeepSpeed.
   REQUIRE(texts(resolved_on(kOneSequence + "parallel: {tensor: 2}", 4).problems) == Lines{});
 }

@@ -55,7 +55,7 @@ TEST_CASE("a YAML reader merges merge keys, own keys first") {
   REQUIRE(use.find("z")->integer == 4);
   REQUIRE(use.find("<<") == nullptr);
   REQUIRE(yaml_faults("a:\n  <<: 3\n") ==
-          Lines{"c.yaml:2:7: error: the merge key << wants a section, found 3"});
+          Lines{"c.yaml:2:7: error: the merge key << expects a section, found 3"});
 }
 
 TEST_CASE("a YAML reader says where a key is written twice") {

@@ -78,7 +78,7 @@ MARKED = CHATML.replace(
 
 
 def write_model(folder, template, eos="<|im_end|>", generation=None, **settings):
-    """A tokenizer of single bytes with the families' special tokens."""
+    """Writes a tokenizer of single bytes with the families' special tokens."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -146,7 +146,7 @@ class Case(unittest.TestCase):
         return err.removeprefix("prepare_data: error: ").removesuffix("\n")
 
     def shown(self, split="train"):
-        """The samples, what is trained on in [ ]."""
+        """Returns the samples, with [ ] around what is trained on."""
         found = []
         for ids, trained in read_pair(f"{self.out}/{split}"):
             text, begin = "", 0
@@ -185,7 +185,7 @@ class Templates(Case):
                           "[a<end_of_turn>]\n"])
 
     def test_an_end_that_no_server_knows_is_told_and_recorded(self):
-        """A model would learn to end its answers, and a server would not stop there."""
+        """A model would learn to end its answers with it, and a server would not stop there."""
         self.use(GEMMA, eos="<|end|>")
         out = self.prepare(self.chats(self.TURNS))
         self.assertIn("  warning: 2 of 2 answers end with <end_of_turn> (id 8), which is none of "
@@ -209,7 +209,7 @@ class Templates(Case):
         self.assertTrue(self.of(*self.TURNS)[0].endswith("[b<|im_end|>]\n"))
 
     def test_a_template_that_rewrites_history_gives_a_sample_for_each_answer(self):
-        """The vector of four messages: the reasoning of the first answer is gone from history."""
+        """History has lost the reasoning of the first answer: a vector of four messages."""
         self.use(QWEN3)
         turns = (user("a"), assistant("<think>\nr1\n</think>\n\nb"), user("c"), assistant("d"))
         out = self.prepare(self.chats(turns))
@@ -341,7 +341,7 @@ class Templates(Case):
                          "other")
 
     def test_arguments_of_calls_are_json_once_whatever_the_template_takes(self):
-        """Templates that take objects, that take texts, and that write what lists items."""
+        """Some templates read objects, some read texts, and some write the items themselves."""
         call = "{% for c in m.tool_calls or [] %}{{ c.function.name + ' ' }}ARGS{% endfor %}"
         for args, written in (("{{ c.function.arguments | tojson }}", '{"k": "né", "n": 1}'),
                               ("{{ '' + c.function.arguments }}", '{"k": "né", "n": 1}'),
@@ -497,7 +497,7 @@ class Fields(Case):
         self.encoder = Encoder(self.model)
 
     def encoded(self, content):
-        """(samples, what is counted as not read), or the text of the refusal."""
+        """Returns (samples, names of what is counted as not read), or the text of the refusal."""
         try:
             found = self.encoder.encode(Document("c", "c:1", 1, content))
         except BadDocument as bad:
@@ -789,7 +789,7 @@ class Fields(Case):
                 "text": {"text": "p"}}[shape]
 
     def places(self, record):
-        """(what the level is called, the object) of all levels that can have a field."""
+        """Yields (name of the level, its object) of all levels that can have a field."""
         yield "", record
         for message in record.get("messages", record.get("completion", [])):
             if isinstance(message, dict):
@@ -801,7 +801,7 @@ class Fields(Case):
                     yield "call.", call["function"]
 
     def test_the_lists_of_harmless_fields_are_one(self):
-        """Of docs/data.md, of lib/data and of the scripts."""
+        """Lists stand in docs/data.md, in lib/data and in the scripts."""
         docs = (ROOT / "docs/data.md").read_text().split("Harmless are:\n\n")[1].split("\n\n")[0]
         source = (ROOT / "lib/data/jsonl_fields.cc").read_text().split(
             "kHarmlessNames = {")[1].split("}")[0]
@@ -809,7 +809,7 @@ class Fields(Case):
         self.assertEqual(re.findall('"(.*?)"', source), list(fields.HARMLESS))
 
     def test_no_field_vanishes_silently(self):
-        """Drawn: shape, level, name in any spelling, value."""
+        """Fields are drawn: their shape, level, name in any spelling, and value."""
         chance, outcomes = random.Random(20261126), collections.Counter()
         for _ in range(1000):
             shape = chance.choice(("messages", "parts", "pair", "lists", "alpaca", "text"))
@@ -830,7 +830,7 @@ class Fields(Case):
                                             "holds nothing", "read", "refused"], outcomes)
 
     def outcome(self, found, plain, name, value):
-        """What became of the field; None where it vanished."""
+        """Returns what became of the field; None if it vanished."""
         known = fields.canonical(name)
         # a list of messages, or what one says of itself, is named by the message
         if isinstance(found, str):

@@ -75,8 +75,8 @@ def byte_level_tokenizer(rule, adds_bos=False, size=500):
 
 
 def sentencepiece_tokenizer():
-    """A tokenizer as transformers writes Llama 2's: byte fallback, a space put first, merges in the
-    order of scores."""
+    """Returns a tokenizer as transformers writes Llama 2's: byte fallback, a space put first,
+    merges in the order of scores."""
     normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     learned = Tokenizer(models.BPE())
     learned.normalizer = normalizer
@@ -100,7 +100,7 @@ def sentencepiece_tokenizer():
 
 
 def write_model(folder, kind, tokenizer, template=TEMPLATE, **settings):
-    """A random model whose weights are large enough for its next tokens to differ."""
+    """Writes a random model whose weights are large enough for its next tokens to differ."""
     size = max(tokenizer.get_vocab().values()) + 3  # two ids without a token
     settings = {"vocab_size": size, "hidden_size": 64, "intermediate_size": 96,
                 "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -200,7 +200,7 @@ MULTIMODAL = {
 
 
 def in_new_names(name):
-    """The name that transformers 5 has in memory for a tensor of a multimodal file."""
+    """Returns the name that transformers 5 has in memory for a tensor of a multimodal file."""
     for before, now in (("language_model.model.", "model.language_model."),
                         ("language_model.lm_head.", "lm_head."),
                         ("vision_tower.", "model.vision_tower."),
@@ -211,7 +211,7 @@ def in_new_names(name):
 
 
 def write_multimodal_model(folder, alone, kind, tokenizer):
-    """A random multimodal model, and its decoder alone in another folder."""
+    """Writes a random multimodal model, and its decoder alone in another folder."""
     of_decoder, text, more = MULTIMODAL[kind]
     text = text | {"vocab_size": max(tokenizer.get_vocab().values()) + 3, "pad_token_id": 2,
                    "bos_token_id": 0, "eos_token_id": 1}
@@ -233,8 +233,8 @@ def write_multimodal_model(folder, alone, kind, tokenizer):
 
 
 def write_adapter(folder, base, of_decoder=False, **settings):
-    """A random adapter of a model, or of a multimodal model's decoder, as PEFT writes it; it
-    changes what the model says."""
+    """Writes a random adapter of a model, or of a multimodal model's decoder, as PEFT writes it; it
+    changes the model's predictions."""
     import peft
     model = (transformers.AutoModelForImageTextToText if of_decoder else
              transformers.AutoModelForCausalLM).from_pretrained(base)
@@ -246,7 +246,7 @@ def write_adapter(folder, base, of_decoder=False, **settings):
 
 
 def same_tokens(case, was, now):
-    """Both folders cut texts alike, special tokens and conversations included."""
+    """Asserts that both folders tokenize texts alike, special tokens and conversations included."""
     before, after = (transformers.AutoTokenizer.from_pretrained(folder) for folder in (was, now))
     texts = [*proof.PROMPTS, "<|begin|>user <tool>x<|end|>"]
     for text in texts:
@@ -273,7 +273,7 @@ class Case(unittest.TestCase):
         return code, out.getvalue(), err.getvalue()
 
     def refused(self, *words, **arguments):
-        """What it says, and that nothing was left."""
+        """Asserts that the export is refused with these words and leaves nothing."""
         before = sorted(os.listdir(self.folder / "out"))
         code, _, said = self.export(**arguments)
         self.assertEqual(code, 4, said)
@@ -296,7 +296,8 @@ class Case(unittest.TestCase):
 
 class HandedOver(Case):
     def test_families_there_and_back(self):
-        """Each is proven in llama.cpp, and the folder that the file is read into is the model."""
+        """The export of each family is proven in llama.cpp, and the folder that the file is read
+        into is the model."""
         self.assertEqual({name.split()[0] for name in MODELS}, set(FAMILIES))
         tokenizer = byte_level_tokenizer("smollm")
         for name, (kind, settings) in MODELS.items():
@@ -362,7 +363,7 @@ class HandedOver(Case):
             self.assertIn("; the adapter changes them by up to ", said)
 
     def move_tensors(self):
-        """The tensors of the exported file by name, whose place is free again."""
+        """Returns the tensors of the exported file by name, and moves the file away."""
         import gguf
         path = self.folder / "out" / "m.gguf"
         found = {tensor.name: tensor.data.tobytes() for tensor in gguf.GGUFReader(path).tensors}
@@ -408,7 +409,8 @@ class HandedOver(Case):
                 self.accepted("--type", kind)
 
     def test_adapters(self):
-        """Beside their base's file, with rows of B in the order of the matrix' rows."""
+        """Adapters lie beside their base's file, with rows of B in the order of the matrix'
+        rows."""
         for name, targets, settings in (
                 ("llama", ["q_proj", "k_proj", "o_proj", "down_proj"], {"use_rslora": True}),
                 ("gpt2", ["c_attn", "mlp.c_proj"], {"rank_pattern": {"c_attn": 2}}),

@@ -255,7 +255,7 @@ TEST_CASE("recorded ids outside the model are refused before the first step", "[
               " recorded), outside the model's 44 rows");
 }
 
-TEST_CASE("of a large JSONL file the first document is checked, where its reader finds it",
+TEST_CASE("the first document of a large JSONL file is checked, where its reader finds it",
           "[check]") {
   TempFolder folder;
   const std::string rest((1 << 20) + 1, ' '), good = R"({"input_ids": [1]})", mark = "\xEF\xBB\xBF";
@@ -368,7 +368,7 @@ TEST_CASE("a mask or an index that is lost is missed where the sidecar lists it"
           TokenDataset({name}, {}),
           path + ": its " + (lost == "mask" ? "loss mask" : "index") + ", " +
               folder.file("x." + lost) + ", is not there, and " + folder.file("x.json") +
-              " lists it\n  remedy: bring it back; if the data has none any more, remove " +
+              " lists it\n  remedy: restore it; if the data no longer has one, remove " +
               folder.file("x.json"));
     std::filesystem::remove(folder.file("x.json"));
     if (lost == "mask") REQUIRE(TokenDataset({path}, {}).files().size() == 1);

@@ -29,7 +29,7 @@ TEST_CASE("prepare_data.py's own files are read back", "[fixture]") {
   REQUIRE(data.place(142).value == 0);  // the end id
 }
 
-TEST_CASE("its fingerprint and ftrun's are the same", "[fixture]") {
+TEST_CASE("prepare_data.py's fingerprint and ftrun's are the same", "[fixture]") {
   const TokenDataset data({kPrefix + ".bin"}, {});
   const auto computed = compute_fingerprint(data, kNeverStop);
   const auto side = read_sidecar(kPrefix + ".bin");

@@ -450,8 +450,8 @@ TEST_CASE("missing files, folders and other kinds are refused kindly", "[formats
                                         "  remedy: name one of its files: train.bin");
   REQUIRE(refusal(folder.write("a.txt", "hello")) ==
           folder.file("a.txt") +
-              ": not a kind of data file that is read here (expected .bin, .idx or "
-              ".jsonl)\n  remedy: turn text or chats into tokens with scripts/prepare_data.py");
+              ": not a data file that ftrun reads (expected .bin, .idx or .jsonl)\n  remedy: turn "
+              "text or chats into tokens with scripts/prepare_data.py");
   REQUIRE(refusal(folder.write("val.bin", "")) ==
           folder.file("val.bin") +
               ": holds no tokens\n  remedy: write the data again with scripts/prepare_data.py");

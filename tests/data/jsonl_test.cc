@@ -28,9 +28,9 @@ Parsed parse(const std::string& line) {
 
 using TokenIds = std::vector<int32_t>;
 
-/// Says whether a field of a line of the ids 1, 1 that are both trained on, one document, says no
-/// more than that.
-bool says_what_is_so(JsonlField field, const std::string& value) {
+/// Returns whether a field of a line of the ids 1, 1 that are both trained on, one document, says
+/// no more than that.
+bool repeats_known_facts(JsonlField field, const std::string& value) {
   switch (field) {
     case JsonlField::kLabels:
     case JsonlField::kAttentionMask:
@@ -106,11 +106,17 @@ TEST_CASE("fields that could change what is trained on are refused by name", "[j
       {R"("Token-Type-Ids":[0,1,1])",
        "\"Token-Type-Ids\" tells parts of the line apart; " + packed},
       {R"("loss_weights":[0.0,1.0,1.0])",
-       "\"loss_weights\" weighs tokens, and all that count do so alike here: " + labels},
+       "\"loss_weights\" gives tokens weights, and ftrun gives all trained tokens the same "
+       "weight: " +
+           labels},
       {R"("sample_weight":0.5)",
-       "\"sample_weight\" weighs tokens, and all that count do so alike here: " + labels},
+       "\"sample_weight\" gives tokens weights, and ftrun gives all trained tokens the same "
+       "weight: " +
+           labels},
       {R"("w\u0065ight":2)",
-       "\"w\\u0065ight\" weighs tokens, and all that count do so alike here: " + labels},
+       "\"w\\u0065ight\" gives tokens weights, and ftrun gives all trained tokens the same "
+       "weight: " +
+           labels},
       {R"("loss_mask":[0,1,1])", "\"loss_mask\" is not read: " + labels},
       {R"("loss_mask":[1,1])", "input_ids has 3 entries, loss_mask has 2"},
       {R"("labels":[1,2,3],"loss_mask":[0,1,1])",
@@ -188,7 +194,7 @@ TEST_CASE("no field of a JSONL line vanishes silently", "[jsonl]") {
     const bool nothing = value == "null" || value == "[]" || value == "{}" || value == "\"\"";
     const bool read = parsed.ids != plain.ids || parsed.labels != plain.labels;
     const bool counted = parsed.unread.count(name) == 1;
-    const bool anyway = says_what_is_so(field, value);
+    const bool anyway = repeats_known_facts(field, value);
     if (!parsed.problem.empty())
       CHECK((!nothing || field == JsonlField::kLabels || field == JsonlField::kAttentionMask ||
              field == JsonlField::kPositionIds));
@@ -303,7 +309,7 @@ TEST_CASE("a bad line of a JSONL file is named with a remedy that fits", "[jsonl
               "{\"input_ids\": [1, 2, 3], \"labels\": [-100, 2, 3]}");
   REQUIRE(refused("{\"input_ids\":[1,2],\"seq_lengths\":[1,1]}\n") ==
           path +
-              ":1: \"seq_lengths\" tells of several documents; packed lines are not read: write "
+              ":1: \"seq_lengths\" describes several documents; packed lines are not read: write "
               "one document a line");
   REQUIRE(refused("{\"messages\":[]}\n") ==
           path +

@@ -3,8 +3,8 @@ import os
 
 
 def ends_before(at, prepare, run):
-    """Runs `run`, which returns an exit code, in a child that ends, as SIGKILL would end it, before
-    the `at`-th call of what `prepare(ending)` has wrapped; True when it came to its end."""
+    """Runs `run`, which returns an exit code, in a child that ends, as if by SIGKILL, before the
+    `at`-th call of what `prepare(ending)` has wrapped; returns whether it ran to its end."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

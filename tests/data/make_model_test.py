@@ -31,7 +31,7 @@ TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 
 
 def interleaved(weight, heads):
-    """What the GGUF converter does to query and key rows."""
+    """Reorders query and key rows as the GGUF converter does."""
     rows, columns = weight.shape
     return weight.reshape(heads, 2, rows // heads // 2,
                           columns).swapaxes(1, 2).reshape(rows, columns)
@@ -43,7 +43,7 @@ def vocabulary():
 
 
 def weights(seed=0):
-    """Tensors by their Hugging Face name."""
+    """Returns tensors by their Hugging Face name."""
     random = np.random.default_rng(seed)
     kv = HIDDEN // HEADS * KV_HEADS
     shapes = {"model.embed_tokens.weight": (len(vocabulary()[0]), HIDDEN),
@@ -59,7 +59,8 @@ def weights(seed=0):
 
 
 def write_gguf(path, tensors, architecture="llama", kind="F32", more=()):
-    """`kind` is the type of matrices whose rows its blocks divide, `more` are other settings."""
+    """Writes a GGUF file. `kind` is the type of matrices whose rows its blocks divide, `more` are
+    other settings."""
     tokens, merges = vocabulary()
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(64)
@@ -126,7 +127,8 @@ class MakeModel(unittest.TestCase):
             self.assertTrue(np.array_equal(made[name], values), name)
 
     def test_types_of_files(self):
-        """What is quantized comes back as its codes stand for it, in the folder's order of rows."""
+        """Quantized tensors come back as the values of their codes, in the folder's order of
+        rows."""
         for kind, most in (("F16", 2e-3), ("BF16", 2e-2), ("Q8_0", 3e-2), ("Q4_1", 0.4)):
             with self.subTest(kind):
                 path = str(self.folder / f"{kind}.gguf")
@@ -210,7 +212,7 @@ class MakeModel(unittest.TestCase):
                          "abc")
 
     def test_added_heads_change_neither_what_is_computed_nor_what_is_learnt(self):
-        """And they are heads of zeros, which stay zeros."""
+        """Added heads are zeros, and stay zeros."""
         import torch
         from transformers import AutoModelForCausalLM
 
@@ -361,7 +363,7 @@ class MakeModel(unittest.TestCase):
         self.assertFalse(os.path.exists(made))
 
     def test_after_a_kill_at_any_moment_a_whole_folder_is_there(self):
-        """With and without a file system that can swap two names."""
+        """A file system that can swap two names is tried, and one that cannot."""
         for swaps in (True, False):
             at, finished, found = 0, False, set()
             while not finished:
@@ -379,7 +381,7 @@ class MakeModel(unittest.TestCase):
             self.assertEqual((dtype, found), ("bfloat16", {"bfloat16", "float32"}))
 
     def test_a_file_system_that_cannot_sync_folders_or_swap_names_will_do(self):
-        """As those of networks and of FUSE; a disk that fails to sync is an error."""
+        """Networks and FUSE have such file systems; a disk that fails to sync is an error."""
         sync = os.fsync
         for number in (errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP, errno.EIO):
             def refuse(descriptor, number=number):
@@ -393,7 +395,7 @@ class MakeModel(unittest.TestCase):
             self.assertEqual(codes, [5, 5] if number == errno.EIO else [0, 0], os.strerror(number))
 
     def test_a_replaced_folder_that_cannot_be_removed_is_a_warning_and_never_comes_back(self):
-        """As on a network file system, while another process reads a file of it."""
+        """Network file systems keep a folder while another process reads a file of it."""
         for swaps in (True, False):
             shutil.rmtree(self.out, ignore_errors=True)
             self.run_script("--dtype", "fp32")
@@ -426,8 +428,8 @@ class MakeModel(unittest.TestCase):
         self.assertEqual(json.loads((self.out / "config.json").read_text())["dtype"], "float32")
 
     def killed(self, at, swaps, *arguments):
-        """Runs the script in a child that ends before the `at`-th rename; True
-        when it came to its end."""
+        """Runs the script in a child that ends before the `at`-th rename; returns whether it ran to
+        its end."""
         def prepare(ending):
             exchange = own_output._exchange if swaps else lambda a, b: False
             own_output._exchange = ending(exchange)

@@ -46,7 +46,7 @@ std::vector<int32_t> varied_lengths(int count, int longest, uint32_t seed) {
 
 }  // namespace
 
-TEST_CASE("concat cuts the stream every T tokens and reads one more", "[packing]") {
+TEST_CASE("packing concat cuts the stream every T tokens and reads one more", "[packing]") {
   TempFolder folder;
   const TokenDataset data({write_documents(folder, {4, 3, 6})}, {});
   REQUIRE(rows_of(RowTable(data, SequencePacking::kConcat, 4)) ==
@@ -55,14 +55,14 @@ TEST_CASE("concat cuts the stream every T tokens and reads one more", "[packing]
   REQUIRE(RowTable(data, SequencePacking::kConcat, 13).size() == 0);
 }
 
-TEST_CASE("none gives each document its row, cut at T", "[packing]") {
+TEST_CASE("packing none gives each document its row, cut at T", "[packing]") {
   TempFolder folder;
   const TokenDataset data({write_documents(folder, {4, 1, 9, 2})}, {});
   REQUIRE(rows_of(RowTable(data, SequencePacking::kNone, 4)) ==
           std::vector<Row>{{{0, 3}}, {{5, 4}}, {{14, 1}}});
 }
 
-TEST_CASE("documents packs first fit and splits what is longer than a row", "[packing]") {
+TEST_CASE("packing documents packs first fit and splits what is longer than a row", "[packing]") {
   TempFolder folder;
   // Pairs per document: 5, 3, 20, 2, 1, 4. The long one becomes 8 + 8 + 4.
   const TokenDataset data({write_documents(folder, {6, 4, 21, 3, 2, 5})}, {});
@@ -71,7 +71,7 @@ TEST_CASE("documents packs first fit and splits what is longer than a row", "[pa
               {{0, 5}, {6, 3}}, {{10, 8}}, {{18, 8}}, {{26, 4}, {31, 2}, {34, 1}}, {{36, 4}}});
 }
 
-TEST_CASE("documents keeps every pair exactly once and wastes little", "[packing]") {
+TEST_CASE("packing documents keeps every pair exactly once and wastes little", "[packing]") {
   TempFolder folder;
   for (const int longest : {10, 100, 900}) {
     const std::vector<int32_t> lengths = varied_lengths(1500, longest, 5);

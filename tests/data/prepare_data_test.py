@@ -29,8 +29,8 @@ SPECIAL = ["<|end|>", "<|im_start|>", "<|im_end|>"]
 
 
 def write_tokenizer(folder, template=TEMPLATE, vocab_size=300):
-    """A tokenizer of single bytes: ids 0-2 are special, a byte's id is its
-    place in the alphabet."""
+    """Writes a tokenizer of single bytes: ids 0-2 are special, a byte's id is its place in the
+    alphabet."""
     from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -51,7 +51,8 @@ def write_tokenizer(folder, template=TEMPLATE, vocab_size=300):
 
 
 def read_pair(prefix):
-    """Documents of a Megatron pair and their mask, read by the format's description alone."""
+    """Returns the documents of a Megatron pair and their mask, read by the format's description
+    alone."""
     index = pathlib.Path(prefix + ".idx").read_bytes()
     assert index[:9] == b"MMIDIDX\0\0"
     version, code, sequences, boundaries = struct.unpack_from("<QBQQ", index, 9)
@@ -92,7 +93,7 @@ class PrepareData(unittest.TestCase):
         return path
 
     def run_script(self, *arguments):
-        """Exit code, standard output, standard error."""
+        """Runs the script; returns its exit code, standard output and standard error."""
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
@@ -117,7 +118,7 @@ class PrepareData(unittest.TestCase):
         return text.replace("Ġ", " ").replace("Ċ", "\n")
 
     def trained_text(self, document):
-        """The document with what is trained on in [ ]."""
+        """Returns the document with [ ] around what is trained on."""
         text, inside = "", False
         for token, trained in zip(*document):
             if trained != inside:
@@ -329,7 +330,7 @@ class PrepareData(unittest.TestCase):
     # --- what it never replaces ---
 
     def everything(self):
-        """All below the test's folder: names, kinds and contents."""
+        """Returns everything below the test's folder: names, kinds and contents."""
         found = {}
         for path in sorted(pathlib.Path(self.folder).rglob("*")):
             found[str(path)] = os.readlink(
@@ -417,8 +418,8 @@ class PrepareData(unittest.TestCase):
                         and os.path.exists(self.folder + "/nowhere/train.bin"))
 
     def killed(self, at, *arguments):
-        """Runs the script in a child that ends, as SIGKILL would end it, before the `at`-th rename
-        or removal; True when it came to its end."""
+        """Runs the script in a child that ends, as if by SIGKILL, before the `at`-th rename or
+        removal; returns whether it ran to its end."""
         def prepare(ending):
             prepare_data.os.replace, prepare_data.os.remove = ending(os.replace), ending(os.remove)
             prepare_data.shutil.rmtree = ending(shutil.rmtree)
@@ -462,7 +463,7 @@ class PrepareData(unittest.TestCase):
                                                         "train.json"])
 
     def test_a_file_system_without_locks_will_do(self):
-        """There nothing tells whether what lies there is in use, so it stays."""
+        """A leftover stays, since nothing tells there whether it is in use."""
         text = self.write("a.txt", "hello")
         os.makedirs(self.out + "/.ftrun-01234567.tmp")
         pathlib.Path(self.out, ".ftrun-01234567.tmp", "lock").write_text("")
@@ -489,7 +490,7 @@ class PrepareData(unittest.TestCase):
         self.assertEqual((held, os.listdir(self.out)), ([], []))
 
     def test_a_tokenizer_of_links_is_read(self):
-        """As a hub's cache lays out a model."""
+        """Hub caches lay out a model as links."""
         snapshot = self.folder + "/hub/models--me--tiny/snapshots/0123"
         os.makedirs(snapshot)
         os.rename(self.model, self.folder + "/hub/models--me--tiny/blobs")
@@ -994,8 +995,8 @@ class PrepareData(unittest.TestCase):
 
 
 class ScriptEnds(unittest.TestCase):
-    """How every script ends, whatever it prints to and whatever fails: one
-    line and an exit code."""
+    """Every script ends with one line and an exit code, whatever it prints to and whatever
+    fails."""
 
     def run_code(self, code, **options):
         start = f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); import script_errors\n"

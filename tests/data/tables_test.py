@@ -34,7 +34,7 @@ class Tables(Case):
             writer.write_table(table)
 
     def dataset_folder(self, folder):
-        """As datasets' save_to_disk lays it out, in two files."""
+        """Writes a Dataset in two files, as save_to_disk of the package datasets does."""
         os.makedirs(folder)
         names = [f"data-0000{i}-of-00002.arrow" for i in range(2)]
         for name, begin in zip(names, (0, 300)):

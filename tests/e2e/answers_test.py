@@ -1,6 +1,5 @@
-"""What commands answer to programs with --json: one object on standard output that fits the schema
-of `ftrun schema --answers`, for what went well and for every kind of failure, whose code has a
-section in docs/errors.md."""
+"""Commands answer --json with one object on standard output that fits the schema of `ftrun schema
+--answers`, in success and in every kind of failure, whose code has a section in docs/errors.md."""
 import json
 import os
 import pathlib

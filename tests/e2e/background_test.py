@@ -19,7 +19,7 @@ def often(**keys):
 
 
 def stored(out):
-    """Hashes of all files of all checkpoints."""
+    """Returns hashes of all files of all checkpoints."""
     found = {}
     for name in checkpoints(out):
         text = json.loads((out / "checkpoints" / name / "checkpoint.json").read_text())

@@ -1,5 +1,5 @@
-"""What is wrong is refused with an exact message, a remedy and the right exit code, before the
-first step where that can be; and a run that failed leaves behind what it had saved."""
+"""Bad input is refused with an exact message, a remedy and the right exit code, if possible before
+the first step; and a run that failed leaves behind what it had saved."""
 import json
 import os
 import re
@@ -17,13 +17,13 @@ from runner import (BINARY, TINY_CONFIG, Job, case, checkpoints, environment, ev
 
 FEW = {"train": {"steps": 4}}
 NO_SHUFFLE = {"shuffle": False, "token_dtype": "uint16"}
-NO_MODEL = ("  remedy: name a model folder on this machine, as seen from the working directory, or "
+NO_MODEL = ("  remedy: name a model folder on this machine, relative to the working directory, or "
             "a model of the Hugging Face Hub that was downloaded, as owner/name; ftrun downloads "
             "nothing (hf download owner/name does)\n")
 
 
 def said(process):
-    """What ftrun printed as its failure."""
+    """Returns what ftrun printed as its failure."""
     return process.stderr[process.stderr.index("ftrun: "):]
 
 
@@ -33,7 +33,7 @@ def expect(process, code, message):
 
 
 def hollow_model(folder, **changes):
-    """A model whose weights are a hole in a file: any size, no disk."""
+    """Writes a model whose weights are a hole in a file: any size, no disk."""
     tiny_model(folder, **changes)
     shape = TINY_CONFIG | changes
     hidden, inner, heads = (shape["hidden_size"], shape["intermediate_size"],
@@ -113,8 +113,8 @@ with tempfile.TemporaryDirectory() as scratch:
                             "data-parallel ranks; or give --nproc\n1 problem in the config; "
                             "nothing was started\n", train_batch_size=7)
         refused("batch", 2, "ftrun: CONFIG:34:22: error: train_batch_size 8 ≠ micro 2 × "
-                            "accumulation 2 × data-parallel 3 = 12\n  remedy: leave one of the "
-                            "three out: it follows from the other two\n1 problem in the config; "
+                            "accumulation 2 × data-parallel 3 = 12\n  remedy: remove one of the "
+                            "three: it follows from the other two\n1 problem in the config; "
                             "nothing was started\n", "--nproc", 3, train_batch_size=8)
 
     @case
@@ -336,8 +336,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def weights_under_other_names():
-        """Wrappers and prefixes in the names of tensors are seen through, and a tied matrix may be
-        stored as the head alone; the export has the model's names."""
+        """Names of tensors may have wrappers and prefixes, and a tied matrix may be stored as the
+        head alone; the export has the model's names."""
         two, even = {"train": {"steps": 2}}, {"tie_word_embeddings": True, "vocab_size": 212}
         tied = {name: values for name, values in tiny_weights(vocabulary=212).items()
                 if name != "lm_head.weight"}
@@ -395,7 +395,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                                 train={"steps": 40, "max_nonfinite_steps": 3})), 7)
         place = ("first met by rank 0, forward layer 2 mb 0 (layers.1): sum; "
                  "the weight model.layers.1.mlp.up_proj.weight is not finite")
-        left_out = "loss or gradient is not finite; the update was left out"
+        left_out = "loss or gradient is not finite; the update was skipped"
         assert run.stderr.endswith(
             f"warning: step 1: {left_out} (1 in a row): {place}\n"
             f"warning: step 2: {left_out} (2 in a row): {place}\n"
@@ -467,8 +467,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def recorded_ids_outside_the_model():
-        """What prepare_data.py recorded is looked at by check, too, without
-        a reading of the data."""
+        """Ids that prepare_data.py recorded are checked without reading the data, by `check`,
+        too."""
         path = root / "recorded.bin"
         path.write_bytes(ids.tobytes())
         path.with_suffix(".json").write_text(json.dumps({
@@ -636,7 +636,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def output_folder_cannot_be_written():
-        """As another user where the test runs as root, who may write everywhere."""
+        """A test that runs as root, who may write everywhere, runs ftrun as another user."""
         sealed = root / "sealed"
         sealed.mkdir()
         sealed.chmod(0o555)
@@ -666,8 +666,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def disk_too_small_for_a_checkpoint():
-        """The weights are a hole in a file; a checkpoint of them would take twice
-        what is free, or half."""
+        """The weights are a hole in a file; a checkpoint of them would take twice the free space,
+        or half of it."""
         free, hidden = shutil.disk_usage(root).free, 1 << 16
         found = {}
         for name, share in (("twice", 2.0), ("half", 0.5)):
@@ -706,7 +706,7 @@ with tempfile.TemporaryDirectory() as scratch:
     # --- checkpoints -------------------------------------------------------------------------
 
     def damaged(name):
-        """A run of 4 steps whose newest checkpoint, of step 4, has one wrong byte."""
+        """Writes a run of 4 steps whose newest checkpoint, of step 4, has one wrong byte."""
         saved = {"checkpoint": {"every": 2, "keep_last": 0}}
         job.run(name, **FEW, **saved)
         path = job.out(name) / "checkpoints/step-00000004/rank-00000.safetensors"

@@ -122,7 +122,7 @@ HANDED_ON = re.compile(r"(scripts/\w+\.py)|bin/ftrun\b")
 
 
 def small_model(folder):
-    """A random model whose tokenizer knows bytes, with a chat template."""
+    """Writes a random model whose tokenizer knows bytes, with a chat template."""
     write_model(folder, CHATML)
     tiny_model(folder, tiny_weights(vocabulary=VOCABULARY), vocab_size=VOCABULARY,
                max_position_embeddings=2048, eos_token_id=3)
@@ -137,7 +137,7 @@ def write_chats(path, count):
 
 
 def readme(folder):
-    """A file of chats, and the page's own config, which follows its commands."""
+    """Writes a file of chats, and the page's own config, which its commands use."""
     write_chats(folder / "chats.jsonl", 2000)
     config, = [block.text for block in blocks(SOURCE, "README.md") if block.label == "yaml"]
     (folder / "mine.yaml").write_text(config)
@@ -151,7 +151,7 @@ def data(folder):
 
 
 def checkpoint(folder):
-    """A run of DeepSpeed that ended at a checkpoint, and the config with which it goes on."""
+    """Writes a DeepSpeed run that ended at a checkpoint, and the config that continues it."""
     with tarfile.open(IMPORTS / "deepspeed.tar.xz") as packed:
         packed.extraction_filter = getattr(tarfile, "data_filter", None)
         packed.extractall(folder / "deepspeed")
@@ -224,8 +224,9 @@ LEFT = {"README.md": left_by_readme, "docs/data.md": left_by_data,
 
 @functools.cache
 def options_of(program, command):
-    """All options that a program takes: ftrun's and those of Python scripts by their help; a shell
-    script's by what it compares its arguments with, and those of whom it hands them on to."""
+    """Returns all options that a program has. The help of ftrun and of Python scripts lists theirs;
+    a shell script's are those that it compares its arguments with, and those of programs to which
+    it passes them on."""
     if program == "ftrun":
         return set(OPTION.findall(help_of([BINARY, *(command.split() if command else [])])))
     text = (SOURCE / program).read_text()
@@ -249,7 +250,7 @@ def help_of(run):
 
 
 def unknown_options(where, text):
-    """Options in a command, or in a text that names one, that its program does not know."""
+    """Yields options in a command, or in a text that names one, that its program does not know."""
     found = PROGRAM.match(text)
     if not found:
         return
@@ -273,7 +274,7 @@ def without_comment(command):
 
 
 def row_of(page, command):
-    """The row of a table that says why this command is not run here; None where it is."""
+    """Returns the table's row that says why this command is not run here; None if it is run."""
     rows = [row for row in (*ELSEWHERE, *NOT_RUN) if row.page == page
             and command.startswith(row.begins)]
     return max(rows, key=lambda row: len(row.begins), default=None)
@@ -293,8 +294,8 @@ def run_here(folder, block, command):
 
 
 def prepared(folder):
-    """The folder in which a reader types: the repository's scripts, configs
-    and build, and a model."""
+    """Prepares the folder in which a reader types: the repository's scripts, configs and build, and
+    a model."""
     (folder / "build" / "release").mkdir(parents=True)
     (folder / "build" / "release" / "bin").symlink_to(pathlib.Path(BINARY).parent)
     for name in ("scripts", "configs"):
@@ -309,8 +310,8 @@ COMMAND_BLOCKS = [block for page in pages(SOURCE) for block in blocks(SOURCE, pa
 
 @case
 def tables_say_what_is_so():
-    """Each row is of a command that is there, has an allowed reason, or
-    names a file that runs it."""
+    """Rows name existing commands, and have an allowed reason or name a file that runs the
+    command."""
     typed = [(block.page, command) for block in COMMAND_BLOCKS for command in commands(block.text)]
     used = [row_of(page, command) for page, command in typed]
     for row in (*ELSEWHERE, *NOT_RUN):

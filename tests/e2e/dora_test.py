@@ -52,7 +52,7 @@ def require_near(here, there, least):
 
 
 def module_matrices(adapter, tensor):
-    """A, B and the magnitudes of a weight's module, or None."""
+    """Returns A, B and the magnitudes of a weight's module, or None."""
     module = "base_model.model." + tensor.removesuffix(".weight")
     if f"{module}.lora_A.weight" not in adapter:
         return None
@@ -147,8 +147,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def tensor_ranks_train_what_one_process_trains():
-        """Rows of a product that ranks have columns of are as long as the
-        ranks' parts together say."""
+        """Rows of a product whose columns ranks share have the length that the ranks' parts give
+        together."""
         for dropout in (0, 0.25):
             same = {"adapter": DORA | {"init_lora_weights": False, "lora_dropout": dropout},
                     "optimizer": FAST}
@@ -283,8 +283,8 @@ with tempfile.TemporaryDirectory() as scratch:
         missing = f"tensor {vector} is missing; expected shape [{rows}]"
 
         def refused(name, problem, change=None, file=None, use_dora=True, **settings):
-            """A folder whose tensors `change` has changed, or which has those of
-            `file`, says `problem`."""
+            """Asserts that a folder whose tensors `change` has changed, or which has those of
+            `file`, is refused with `problem`."""
             folder = scratch / f"wrong-{name}"
             shutil.copytree(given, folder)
             said = json.loads((folder / "adapter_config.json").read_text())

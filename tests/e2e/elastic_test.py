@@ -15,7 +15,7 @@ SAVING = {"train": {"steps": STEPS, "log": {"every": 1}}, "data": {"sequence_len
 
 
 def kill_rank(running, rank, count):
-    """Kills one of so many ranks, once all have started."""
+    """Kills one of `ranks` ranks, once all have started."""
     ranks = running.await_ranks(count)
     running.kill(signal.SIGKILL, ranks[rank])
     return ranks
@@ -45,7 +45,7 @@ with tempfile.TemporaryDirectory() as scratch:
         kill_rank(running, 3, 4)
         seen = running.await_line("resumed from", seen)
         kill_rank(running, 3, 4)
-        seen = running.await_line("rank 3 failed twice without a new checkpoint; going on with 2 "
+        seen = running.await_line("rank 3 failed twice without a new checkpoint; continuing with 2 "
                                   "data ranks of 4, global batch unchanged: train_batch_size 16 = "
                                   "micro 4 × accumulation 2 × data-parallel 2", seen)
         seen = running.await_line("restart 2 (1 of 3 without a new checkpoint) in 1.0s, from "
@@ -80,7 +80,7 @@ with tempfile.TemporaryDirectory() as scratch:
         kill_rank(running, 0, 4)
         seen = running.await_line("step 1/", seen)
         kill_rank(running, 0, 4)
-        running.await_line("rank 0 failed twice without a new checkpoint; going on with 1 data "
+        running.await_line("rank 0 failed twice without a new checkpoint; continuing with 1 data "
                            "rank of 2, global batch unchanged", seen)
         running.wait(0)
         same_losses(job, "straight-mesh", "mesh")
@@ -94,7 +94,7 @@ with tempfile.TemporaryDirectory() as scratch:
                             "gradient_accumulation_steps": None}
         job.run("straight-elastic", "--nproc", 3, **elastic)
         running = start("--config", job.config("elastic", **elastic), "--nproc", 3)
-        running.await_line("notice: ranks that keep failing may leave, down to 2 of 3: "
+        running.await_line("notice: ranks that keep failing may be removed, down to 2 of 3: "
                            "elasticity.min_gpus is 2")
         seen = running.await_line("step 1/")
         kill_rank(running, 1, 3)

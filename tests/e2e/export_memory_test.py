@@ -1,4 +1,4 @@
-"""What writes a model needs the same memory for a large one as for a small one: `convert --out`,
+"""Writing a model needs the same memory for a large one as for a small one: `convert --out`,
 `convert --merge`, and the export at the end of a run, beside what training holds."""
 import json
 import pathlib
@@ -16,7 +16,7 @@ MOST_KIB = 64 << 10
 
 
 def adapter_of(folder, model):
-    """In PEFT's layout."""
+    """Writes an adapter in PEFT's layout."""
     folder.mkdir()
     (folder / "adapter_config.json").write_text(json.dumps({
         "peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"],
@@ -38,7 +38,8 @@ with tempfile.TemporaryDirectory() as scratch:
     jobs = {size: Job(scratch, model) for size, model in models.items()}
 
     def trained(size, **changes):
-        """One step on one rank, which is this process alone."""
+        """Trains one step on one rank, which is this process alone; returns its peak memory in KiB,
+        and its folder."""
         name = f"{size}-{'-'.join(changes)}"
         config = jobs[size].config(name, train={"steps": 1}, data={"sequence_length": 8},
                                    train_micro_batch_size_per_gpu=1,

@@ -180,7 +180,8 @@ def ids_of(text):
 
 
 def cannot_be_cut(folder, changes):
-    """Says whether two tensor ranks cannot share the model's heads or rows of matrices evenly."""
+    """Returns whether two tensor ranks cannot share the model's heads or rows of matrices
+    evenly."""
     if "tensor" not in changes.get("parallel", {}):
         return False
     model = json.loads((folder / "model" / "config.json").read_text())

@@ -88,7 +88,8 @@ def has_padding(folder):
 
 
 def config_of(folder, out, ranks=1, changes=None):
-    """The config of a family's small model on so many ranks, with the changes of a layout."""
+    """Returns the config of a family's small model on `ranks` ranks, with the changes of a
+    layout."""
     changes = changes or {}
     value = config(folder / "model", folder / "data" / "train.bin", out, **changes)
     value["gradient_accumulation_steps"] = accumulation(changes, ranks, 2)
@@ -109,7 +110,7 @@ def check_family(folder, ranks, scratch, layout=None, changes=None):
     # queries and keys are, two all the same.
     value["threads"] = 2 if ranks == 1 and folder.name.startswith(("mistral", "qwen3")) else 1
     done = must(ftrun("--config", write_config(scratch, value), "--nproc", ranks))
-    assert (((NOTE + "gets no gradient from where it is read, as in transformers") in done.stdout)
+    assert (((NOTE + "gets no gradient from input tokens, as in transformers") in done.stdout)
             == has_padding(folder)), done.stdout
     rotated_by, said = LONGROPE.get(folder.name, ""), done.stdout + done.stderr
     assert (said.count("factor rotates all rows of the run\n") == bool(rotated_by)
@@ -125,7 +126,8 @@ def check_family(folder, ranks, scratch, layout=None, changes=None):
 
 
 def check_untrained_bytes(folder, scratch, ranks=2):
-    """Tensors that files hold in other pieces than ranks come back bit by bit as they were read."""
+    """Checks that tensors that files hold in other pieces than ranks are exported bit by bit as
+    they were read."""
     out = scratch / f"{folder.name}-untrained-{ranks}"
     value = config(folder / "model", folder / "data" / "train.bin", out,
                    **(LAYOUTS["tensor"] if ranks == 2 else {}))
@@ -140,8 +142,8 @@ def check_untrained_bytes(folder, scratch, ranks=2):
 
 
 def check_trained_padding(folder, scratch):
-    """By default the row of the padding token is trained as any other; a token that is not
-    read is not spoken of."""
+    """Checks that by default the row of the padding token is trained as any other, and that no
+    message names a token that is not read."""
     reference = json.loads((folder / "reference.json").read_text())
     value = config(folder / "model", folder / "data" / "train.bin", scratch / "trained-padding")
     value["train"]["steps"], value["export"] = 1, {"enabled": False}

@@ -1,9 +1,9 @@
-"""What README.md and docs/fine-tuning.md tell a user to type, from a file of chats to an adapter in
-use, a merged model and a report, and from a name on the Hub to answers of transformers and of
-llama.cpp: each command as it is written there, in their order, on a small random model with
-SmolLM2's tokenizer and template, which a Hugging Face cache holds under the Hub's name too. Two
-lines are not run: the one that makes the real model (e2e.quickstart runs its script) and the one
-that downloads it. Left out (exit 77) where models/smollm2-135m is not there."""
+"""The commands of README.md and docs/fine-tuning.md run as they are written there, in their order:
+from a file of chats to an adapter in use, a merged model and a report, and from a name on the Hub
+to answers of transformers and of llama.cpp. The model is small and random with SmolLM2's tokenizer
+and template; a Hugging Face cache holds it under the Hub's name, too. Two lines are not run: the
+one that makes the real model (e2e.quickstart runs its script) and the one that downloads it. The
+test is skipped (exit 77) if there is no models/smollm2-135m."""
 import json
 import os
 import pathlib
@@ -26,7 +26,7 @@ HUB_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
 def small_model(folder):
-    """Two layers of 64; matrices that NF4 can pack."""
+    """Writes a model of two layers of 64, whose matrices NF4 can pack."""
     shape = json.loads((SMOLLM2 / "config.json").read_text())
     tiny_model(folder, weights=tiny_weights(hidden=64, inner=128, heads=4, kv_heads=2,
                                             vocabulary=shape["vocab_size"]),

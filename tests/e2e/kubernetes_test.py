@@ -109,7 +109,8 @@ with tempfile.TemporaryDirectory() as scratch:
                 and {"name": "shm", "mountPath": "/dev/shm"} in container["volumeMounts"])
 
     def pod(index, port, config):
-        """Command and environment of a pod of the Job; its service's names lead to this machine."""
+        """Returns command and environment of a pod of the Job; its service's names lead to this
+        machine."""
         container = container_of(JOB["spec"]["template"])
         env = {"FTRUN_TOKEN": "0123456789abcdef0123456789abcdef"}
         for entry in container["env"]:

@@ -180,8 +180,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @waiting
     def two_jobs_with_one_token_do_not_mix():
-        """Started by hand, so that no launcher tells them apart: the rank of the second that comes
-        to the first is told, the first goes on."""
+        """Jobs started by hand have no launcher that tells them apart: the second's rank that
+        reaches the first is refused, and the first continues."""
         configs = {name: job.config(name, **FEW, comm={"timeout": 60})
                    for name in ("a-job", "b-job")}
         port = str(free_port())

@@ -8,7 +8,7 @@ STEPS = {"train": {"steps": 40}, "scheduler": {"type": "cosine", "params": {"war
 
 
 def kinds(scratch):
-    """Layouts: how many ranks, and the keys."""
+    """Returns layouts, each the number of ranks and the keys."""
     disk = {"device": "nvme", "nvme_path": str(scratch / "swap")}
 
     def zero(stage, **keys):

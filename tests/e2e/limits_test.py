@@ -1,5 +1,5 @@
-"""What machines, shells and launchers limit: it is followed, or named at once with what to change,
-and nothing is left behind."""
+"""Limits of machines, shells and launchers are respected, or named at once with what to change, and
+nothing is left behind."""
 import os
 import re
 import tempfile

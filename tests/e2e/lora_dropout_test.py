@@ -72,8 +72,8 @@ PACKAGES = ("torch", "transformers", "peft")
 
 
 def losses_of_peft(model, adapter, tokens, *numbers):
-    """Losses of PEFT's trainings with its own dropout, a list for each seed, as they are kept where
-    they are of this script, these packages, files and numbers."""
+    """Returns losses of PEFT's trainings with its own dropout, a list for each seed. They are read
+    from a file if it is of this script, these packages, files and numbers."""
     said = json.loads((adapter / "adapter_config.json").read_text())
     said.pop("base_model_name_or_path")
     of = hashlib.sha256(json.dumps(
@@ -107,7 +107,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def every_layout_has_the_same_masks():
-        """12 samples a step, shared out among ranks and micro-batches in many ways."""
+        """Layouts share 12 samples a step among ranks and micro-batches in many ways."""
         job.run("one", **(job.settings(1) | usual))
         layouts = {
             "accumulation": (1, job.settings(1, accumulation=3)),
@@ -186,8 +186,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def evaluation_and_export_drop_nothing():
-        """With a learning rate of 0 the model stays what it was: only the losses of
-        training know of dropout."""
+        """A learning rate of 0 leaves the model as it was: only the losses of training show
+        dropout."""
         still = job.settings(1) | {"optimizer": {"type": "AdamW", "params": {"lr": 0.0}},
                                    "data": {"validation": str(job.data)},
                                    "train": {"steps": 2, "evaluation": {"every": 1, "samples": 8}}}
@@ -239,8 +239,8 @@ with tempfile.TemporaryDirectory() as scratch:
         near("loss", losses(job.out("bf16")), losses(job.out("fp32")), 2e-3)
 
     def drawn_adapter(out, folder):
-        """The adapter of a run with values that numpy draws, so that they are the same bits on any
-        machine."""
+        """Fills the adapter of a run with values that numpy draws, so that they are the same bits
+        on any machine."""
         shutil.copytree(out / "export" / "adapter", folder)
         path = folder / "adapter_model.safetensors"
         tensors = tensors_of_file(path)
@@ -249,8 +249,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def dropout_of_peft_trains_to_the_same_losses_on_average():
-        """30 steps on the same 4 rows, which an adapter without dropout learns by heart, over 8
-        seeds: means of the last steps within 4 of their own standard deviations, which are a
+        """Training takes 30 steps on 4 rows, which an adapter without dropout learns by heart, over
+        8 seeds: means of the last steps are within 4 of their own standard deviations, which are a
         fraction of what dropout changes."""
         count, seeds, p = 30, 8, 0.5
         few = tiny_data(scratch / "few.bin", tokens=129)

@@ -73,8 +73,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def peft_loads_what_was_trained_and_its_model_has_the_same_logits():
-        """For each case: transformers with the folder that ftrun wrote, beside transformers with
-        PEFT's own after 20 steps."""
+        """Transformers computes each case with ftrun's folder, and with PEFT's own after 20
+        steps."""
         for folder in sorted(references.iterdir()):
             plain = logits_of(model_of(folder / "model"))
             theirs = logits_of(model_of(folder / "model", folder / "trained"))
@@ -89,8 +89,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_new_adapter_leaves_the_model_as_it_is():
-        """With B zero the first loss is the base's, for each way to begin; drawn values are
-        the same on any ranks."""
+        """B is zero, so the first loss is the base's, for each way to begin; drawn values are the
+        same on any number of ranks."""
         job.run("base", **job.settings(1))
         first = steps(job.out("base"))[0]["loss"]
         for begin in (True, "gaussian", "orthogonal", False):
@@ -213,7 +213,7 @@ with tempfile.TemporaryDirectory() as scratch:
         tiny = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-7, "weight_decay": 0.0}},
                 "train": {"steps": 2}}
         lost = job.run("lost", **job.settings(1) | tiny | {"export": {"dtype": "bf16"}})
-        assert ("have learned is less than bf16 holds, and the export has their first values: "
+        assert ("have learned is too small for bf16, so the export has their first values: "
                 in lost.stdout + lost.stderr), lost.stderr
         # An adapter that is gone while the run goes on from it costs this look, and no export.
         shutil.copytree(job.out("moved") / "export" / "adapter", scratch / "begun")
@@ -233,8 +233,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_merged_model_is_the_base_with_the_adapter():
-        """W + scale B A, worked out here from the files; from a checkpoint and from
-        PEFT's folder the same."""
+        """W + scale B A is computed here from the files; a checkpoint and PEFT's folder give the
+        same."""
         name = "merged-run"
         job.run(name, **(job.settings(1) | {"adapter": {**LORA, "rank_pattern": {"q_proj": 2}},
                                             "optimizer": {"type": "AdamW",
@@ -274,8 +274,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def another_base_is_noticed():
-        """The same names and shapes, one tensor with other values: a checkpoint of an adapter does
-        not go on, nor is it merged."""
+        """The other base has the same names and shapes, but one tensor has other values: a
+        checkpoint of an adapter is neither resumed nor merged."""
         base = load_file(job.model / "model.safetensors")
         name = "merged-run"  # of the case above
         other = scratch / "other-base"

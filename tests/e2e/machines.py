@@ -2,7 +2,7 @@
 
 
 def two_processors(memory=None):
-    """A node of two processors, with so much memory for each of them."""
+    """Returns a node of two processors, each with so much memory."""
     return f"""machine: two
 device: processor
 devices: 2

@@ -1,5 +1,5 @@
-"""What is planned is what is allocated, used and carried, at every stage, tier and kind of
-recompute; the formulas of ZeRO and of recompute hold; what does not fit is refused before it
+"""The planned memory is what is allocated, used and carried, at every stage, tier and kind of
+recompute; the formulas of ZeRO and of recompute hold; a run that does not fit is refused before it
 starts, with what would help."""
 import json
 import pathlib
@@ -26,7 +26,7 @@ CPU = {"device": "cpu"}
 
 
 def shape_only(folder, sizes):
-    """A model folder without weights: planning reads config.json alone."""
+    """Writes a model folder without weights: planning reads config.json alone."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(TINY_CONFIG | sizes))
     return str(folder)
@@ -107,8 +107,8 @@ with tempfile.TemporaryDirectory() as scratch:
         return manifest(job.out(name))
 
     def check_tiers(name, config, memory):
-        """What was allocated is what was planned but for whole pages, and what was
-        used of it is within 2 %."""
+        """Checks that the allocated bytes are the planned ones, up to whole pages, and that the
+        used ones are within 2 % of them."""
         planned, given, used = memory["predicted"], memory["allocated"], memory["touched"]
         assert set(planned) == set(given), f"{name}: {memory}"
         text = plan(config, "--nproc", 2)
@@ -129,7 +129,7 @@ with tempfile.TemporaryDirectory() as scratch:
                     f"{name}: {tier}: {planned[tier]} planned, {used[tier]} touched")
 
     def check_metrics(name, memory):
-        """metrics.jsonl has what was in use after each step, by category."""
+        """Checks that metrics.jsonl has the bytes in use after each step, by category."""
         for key, size in metrics(job.out(name))[-1]["memory"].items():
             tier, _, category = key.rpartition("_")
             source = memory["allocated" if tier == "nvme" else "touched"]
@@ -137,7 +137,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert 0.98 * most <= size <= most, f"{name}: {key} {size}: {source}"
 
     def check_traffic(name, traffic, most):
-        """What shared memory, sockets and disk carried is what the program says."""
+        """Checks that shared memory, sockets and disk carried what the program says."""
         sent = traffic["communication"]
         off = sent["transport"] / sent["program"] - 1
         print(f"  {name}: {sent['program']} bytes by the program, {sent['transport']} transported, "
@@ -168,7 +168,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def over_sockets_the_kernel_counts_the_same():
-        """Gloo's headers, and the comparison of what the ranks mean, come on top."""
+        """Gloo adds its headers, and the comparison of the ranks' announcements."""
         for stage in (0, 3):
             run = trained(f"gloo-{stage}", 2, zero_optimization={"stage": stage},
                           comm={"backend": "gloo"})

@@ -15,8 +15,8 @@ MANY = 20000
 
 
 def whole_state(out):
-    """{(tensor, kind): the whole array} of a run's last checkpoint, each element
-    of which is there once."""
+    """Returns {(tensor, kind): the whole array} of a run's last checkpoint, in which each element
+    comes once."""
     whole, seen = {}, {}
     for piece, place, values in stored_boxes(out / "checkpoints" / checkpoints(out)[-1]):
         key = (piece["tensor"], piece["kind"])
@@ -43,7 +43,7 @@ def validation_losses(out):
 
 
 def refused(config, *arguments):
-    """What `ftrun check` and the start say, which is the same."""
+    """Returns the refusal of `ftrun check` and of the start, which are the same."""
     told = set()
     for command in (("check", "-q"), ()):
         process = must(ftrun(*command, "--config", config, *arguments), 2)
@@ -66,7 +66,7 @@ class MeshJob(ShardedJob):
                               vocabulary=VOCABULARY)
 
     def on_mesh(self, parallel, total=4, stage=0, **changes):
-        """Settings of the same global batch on a mesh."""
+        """Returns settings of the same global batch on a mesh."""
         given = self.settings(parallel["data"], stage=stage, **changes)
         given["train"] = {"steps": total, "generate": {"prompt_tokens": 8, "tokens": 16,
                                                        "temperature": 0}} | changes.get("train", {})
@@ -116,7 +116,7 @@ class MeshJob(ShardedJob):
         assert len({sample[1] for sample in found.values()}) == 1, found
 
     def uses_what_is_planned(self, name, mesh, ranks):
-        """The plan of the last rank."""
+        """Checks that the run uses what is planned; returns the plan of the last rank."""
         record = manifest(self.out(name))
         config = self.config(f"plan-{name}", **self.settings_of(**mesh))
         planned, sent = [], []
@@ -162,7 +162,8 @@ class MeshJob(ShardedJob):
                                                       for key in first))
 
     def goes_on_elsewhere(self, path, one):
-        """Two steps on each mesh; what the last part printed."""
+        """Trains two steps on each mesh, resuming on the next; returns the output of the last
+        part."""
         self.run("straight", **self.settings_of(**one, total=2 * len(path)))
         for part, mesh in enumerate(path):
             run = self.run("moved", *(("--resume", "auto") if part else ()),
@@ -178,7 +179,8 @@ class MeshJob(ShardedJob):
         return run
 
     def poisoned(self, tensor, place):
-        """The model with an element that is not a number, as a run's settings have it."""
+        """Returns the setting `model` of a copy of the model in which one element is not a
+        number."""
         weights = load_file(self.model / "model.safetensors")
         weights[tensor][place] = np.nan
         shape = json.loads((self.model / "config.json").read_text())

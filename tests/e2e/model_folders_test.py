@@ -20,7 +20,7 @@ def is_quantized(name):
 
 
 def as_fp8(name, matrix):
-    """Codes and a scale for each block, and the numbers that they stand for."""
+    """Returns codes and a scale for each block, and the numbers that they represent."""
     rows, columns = (torch.arange(size) // BLOCK for size in matrix.shape)
     scales = torch.zeros(int(rows[-1]) + 1, int(columns[-1]) + 1)
     for r in range(scales.shape[0]):
@@ -41,7 +41,7 @@ def as_int8(name, matrix):
 
 
 def as_nf4(name, matrix):
-    """Double quantization: the scales less their mean are 8-bit codes of a table."""
+    """Quantizes twice: the scales less their mean are 8-bit codes of a table."""
     table = torch.linspace(-1, 1, 16)
     blocks = matrix.flatten().view(-1, 64)
     scales = blocks.abs().amax(1)
@@ -75,7 +75,7 @@ with tempfile.TemporaryDirectory() as scratch:
     weights = load_file(scratch / "model" / "model.safetensors")
 
     def quantized(name, quantization, quantize):
-        """A quantized folder, and one of the bf16 numbers that it stands for."""
+        """Writes a quantized folder, and one of the bf16 numbers that it represents."""
         codes, values = {}, {}
         for tensor, matrix in weights.items():
             parts, exact = quantize(tensor,

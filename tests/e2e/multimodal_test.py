@@ -45,7 +45,7 @@ FREED = ("missing_keys", "unexpected_keys", "mismatched_keys")
 
 
 def open_whole(folder, kind="Gemma3"):
-    """The multimodal model of a folder; no key may lack or be left over."""
+    """Opens the multimodal model of a folder; asserts that no key is missing or left over."""
     of_class = getattr(transformers, kind + "ForConditionalGeneration")
     model, found = of_class.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
@@ -130,7 +130,8 @@ with tempfile.TemporaryDirectory() as scratch:
         near("loss", losses[:1], [float(wanted)], 1e-5)
 
     def compare_exports(name, own_name, source, kind):
-        """The run's export is the source's folder with the decoder of the other run's export."""
+        """Checks that the run's export is the source's folder with the decoder of the other run's
+        export."""
         after, own = (tensors_of(scratch / each / "export/model") for each in (name, own_name))
         assert after.keys() == source.keys(), after.keys() ^ source.keys()
         for tensor, value in after.items():
@@ -245,8 +246,8 @@ with tempfile.TemporaryDirectory() as scratch:
         assert again["exclude_modules"] == first["exclude_modules"]
 
     def rule_of_peft(names, shapes, target_modules, **more):
-        """The modules among `names` that PEFT's rule chooses by each entry of target_modules, by
-        part, as {entry: {part: names}}; modules of the decoder are left out."""
+        """Returns the modules among `names` that PEFT's rule chooses by each entry of
+        target_modules, by part, as {entry: {part: names}}, without modules of the decoder."""
         if target_modules == "all-linear":
             entries = {"all-linear": [name for name in names if "embedding" not in name
                                       and len(shapes.get(name + ".weight", ())) == 2]}
@@ -265,7 +266,8 @@ with tempfile.TemporaryDirectory() as scratch:
         return found
 
     def told(folder, adapter):
-        """What `ftrun check` tells of target_modules, as {entry: {part: (count, first)}}."""
+        """Returns what `ftrun check` says of target_modules, as {entry: {part: (count, first)}},
+        and its notices."""
         value = settings("out-told", folder, adapter={"type": "lora", "r": 4} | adapter)
         answer = json.loads(must(ftrun("check", "--json", "--config", value)).stdout)
         notices = [line for line in answer["result"]["notices"]

@@ -65,8 +65,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_first_step_follows_from_the_gradient():
-        """SGD's first step gives the gradient; where states lie and in how many parts must not
-        change what they begin with."""
+        """The gradient follows from SGD's first step. Where states lie, and in how many parts, must
+        not change the values that they begin with."""
         once = {"train": {"steps": 1}, "scheduler": {"type": "constant"}}
         job.train("gradient", 1, **once, optimizer={"type": "SGD", "params": {"lr": 1.0}})
         before = load_file(job.model / "model.safetensors")
@@ -107,7 +107,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def codes_are_kept_in_checkpoints_which_other_layouts_read():
         """Large tensors have codes and a scale for each 256 elements, small ones fp32 moments; one
-        process goes on from three ranks'."""
+        process resumes from three ranks'."""
         saving = settings_of("AdamW8bit", checkpoint={"every": 1, "keep_last": 0})
         three = job.train("codes-three", 3, **saving, stage=2)
         copy_without_last(three, job.out("codes-one"), 4)

@@ -1,5 +1,5 @@
-"""What a run writes: metrics, TensorBoard events, manifest, config, logs, report, checkpoints and a
-Hugging Face folder that gives the loss the run ended with."""
+"""A run writes metrics, TensorBoard events, manifest, config, logs, report, checkpoints, and a
+Hugging Face folder that gives the loss at which the run ended."""
 import csv
 import fcntl
 import json
@@ -38,7 +38,7 @@ def varint(data, at):
 
 
 def fields(data):
-    """The fields of a protobuf message as (number, value)."""
+    """Yields the fields of a protobuf message as (number, value)."""
     at = 0
     while at < len(data):
         key, at = varint(data, at)
@@ -65,8 +65,8 @@ def crc32c(data):
 
 
 def events(path):
-    """The scalars of an event file as {(tag, step): value}; checks both
-    checksums of each record."""
+    """Returns the scalars of an event file as {(tag, step): value}; checks both checksums of each
+    record."""
     data, at, found = path.read_bytes(), 0, {}
     while at < len(data):
         (size,) = struct.unpack_from("<Q", data, at)
@@ -116,8 +116,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def descriptors_that_are_closed_take_nothing_from_the_run():
-        """The first files that are opened would get their numbers, and what is
-        printed would go into them."""
+        """Closed numbers would be given to the first files that are opened, and output would go
+        into them."""
         few = {"train": {"steps": 3}}
         job.run("open", **few)
         lock = [line.split(" ")[0] for line in (job.out("open") / ".lock").read_text().splitlines()]
@@ -526,8 +526,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_file_system_that_lacks_calls_is_written_and_read_all_the_same():
-        """Its folders cannot be swapped, locked, passed the kernel's memory by or mapped as
-        shared: docs/checkpoint.md."""
+        """The file system cannot swap or lock folders, bypass the kernel's page cache, or map
+        shared memory: docs/checkpoint.md."""
         wrapper = (sys.executable, pathlib.Path(__file__).with_name("refused_calls.py"))
         unlocked = ("its file system has no locks (No locks available); a second run into it would "
                     "not be noticed\n")
@@ -591,7 +591,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_model_of_links_trains_and_is_exported_as_files():
-        """The layout of a hub's cache: every file of a snapshot is a link to a blob."""
+        """Hub caches have this layout: every file of a snapshot is a link to a blob."""
         hub = job.scratch / "hub" / "models--me--tiny"
         snapshot = hub / "snapshots" / "0123456789abcdef"
         shutil.copytree(job.model, hub / "blobs")
@@ -627,7 +627,8 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "nothing" in missing.stderr, missing.stderr
 
     def on_a_terminal(*arguments, columns=72, output=None):
-        """What a run writes to a terminal; with `output` its stdout goes to that file instead."""
+        """Returns what a run writes to a terminal; with `output`, its stdout goes to that file
+        instead."""
         pid, terminal = pty.fork()
         if pid == 0:
             if output:

@@ -1,5 +1,5 @@
-"""What scripts/package.sh makes runs where it is unpacked: a tree that was moved, a wheel in an
-environment of its own, the files of a .deb. LibTorch is the build's own. Whole distributions are
+"""The packages of scripts/package.sh run where they are unpacked: a tree that was moved, a wheel in
+an environment of its own, the files of a .deb. LibTorch is the build's own. Whole distributions are
 tried by scripts/try_packages.sh."""
 import os
 import pathlib
@@ -9,7 +9,7 @@ import sys
 import tarfile
 import tempfile
 
-from runner import Job, case, environment, must, note_exit, run_cases, skip, steps
+from runner import Job, case, environment, must, record_exit, run_cases, skip, steps
 
 SOURCE = pathlib.Path(sys.argv[1])
 BUILD = SOURCE / "build" / "release"
@@ -37,11 +37,11 @@ with tempfile.TemporaryDirectory(prefix="ftrun packages ") as scratch:
         done = subprocess.run([binary, *map(str, arguments)], capture_output=True, text=True,
                               cwd=scratch,
                               env=environment({"LD_LIBRARY_PATH": "", **variables}))
-        note_exit(done.returncode, done.stderr)
+        record_exit(done.returncode, done.stderr)
         return done
 
     def trains(binary, name):
-        """The losses of two ranks, the same as the build's own."""
+        """Trains on two ranks; checks that the losses are those of the build itself."""
         changes = {"train": {"steps": 3, "weight_decay_exempt": "none"},
                    "train_micro_batch_size_per_gpu": 1}
         must(run(binary, "--config", job.config(name, **changes), "--nproc", 2,

@@ -20,13 +20,13 @@ class Block(typing.NamedTuple):
 
 
 def pages(source):
-    """Paths of the pages that a reader of the repository is sent to, relative to it."""
+    """Returns paths of the pages that a reader of the repository is sent to, relative to it."""
     docs = sorted(path.relative_to(source).as_posix() for path in (source / "docs").glob("*.md"))
     return ["README.md", "CONTRIBUTING.md", *docs]
 
 
 def blocks(source, page):
-    """All fenced blocks of a page, in order."""
+    """Yields all fenced blocks of a page, in order."""
     text = (source / page).read_text()
     for found in BLOCK.finditer(text):
         line = text.count("\n", 0, found.start()) + 2
@@ -34,12 +34,12 @@ def blocks(source, page):
 
 
 def command_blocks(source, page):
-    """Texts of a page's blocks of commands, in order."""
+    """Returns the texts of a page's blocks of commands, in order."""
     return [block.text for block in blocks(source, page) if block.label == "sh"]
 
 
 def commands(text):
-    """The commands of a block: each with its continuation lines and its here-document."""
+    """Returns the commands of a block, each with its continuation lines and its here-document."""
     found, end = [], None
     for line in text.splitlines():
         if end is None and not (found and found[-1].endswith("\\")):

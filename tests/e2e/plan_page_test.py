@@ -30,7 +30,7 @@ with tempfile.TemporaryDirectory() as scratch:
         return job.config(name, **{**settings, **changes})
 
     def large(page, *arguments):
-        """405 billion parameters on 16,384 GPUs, 64 micro-batches on 16 stages."""
+        """Plans 405 billion parameters on 16,384 GPUs, 64 micro-batches on 16 stages."""
         return plan(SOURCE / "tests/sim/llama-3-405b/plan.yaml", page, "--nproc", 16384, "--nodes",
                     2048, *(argument for key in
                             ("device=cuda", "parallel.pipeline=16", "parallel.data=auto",

@@ -126,7 +126,7 @@ with tempfile.TemporaryDirectory() as scratch:
         told = search(config, "--device-memory", "1KiB", "--seconds", 0.001, code=5).stderr
         assert re.search(r"none of (\d+ layouts|the \d+ layouts planned so far \(of \d+\)) fits "
                          r"on 2 processors ", told), told
-        assert ("remedy: give more time (--seconds): it was over before 2 nodes were looked at; "
+        assert ("remedy: give more time (--seconds): it ended before 2 nodes were searched; "
                 "or train an adapter" in told), told
 
     @case

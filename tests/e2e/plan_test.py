@@ -55,7 +55,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def the_check_of_a_config_and_a_run_ask_for_data_and_weights():
         for command in (["check"], []):
             text = must(ftrun(*command, "--config", config()), 2).stderr
-            assert "data.train is missing: what to train on" in text, text
+            assert "data.train is missing: it names the data to train on" in text, text
         text = must(ftrun("check", "--config", config(train=str(data))), 4).stderr
         assert "shape-only" in text and "safetensors" in text, text
 

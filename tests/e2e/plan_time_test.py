@@ -1,6 +1,6 @@
-"""What a step takes, before a run and after it: `ftrun bench machine` measures this machine, `ftrun
-plan --machine` says what a step would take, a run compares its own steps with that; what is wrong
-with a machine file is told with its place."""
+"""The time of a step is predicted and measured: `ftrun bench machine` measures this machine, `ftrun
+plan --machine` predicts a step, a run compares its own steps with that; errors in a machine file
+are reported with their place."""
 import json
 import re
 import tempfile
@@ -107,7 +107,8 @@ with tempfile.TemporaryDirectory() as scratch:
         assert round(times["layers"]["predicted"] * 1e6) == record["predicted"]["layers"], times
 
     def lanes_of(path):
-        """Spans of time (begin, end, name), in their order, by name of the process and the lane."""
+        """Returns spans of time (begin, end, name), in order, by name of the process and the
+        lane."""
         names, lanes = {}, {}
         events = json.loads(path.read_text())["traceEvents"]
         for event in events:
@@ -123,7 +124,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 for process, of in lanes.items()}
 
     def is_within(some, all_of):
-        """Whether the names come in `all_of` too, in their order."""
+        """Returns whether the names come in `all_of` too, in their order."""
         rest = iter(name for _, _, name in all_of)
         return all(any(name == other for other in rest) for _, _, name in some)
 

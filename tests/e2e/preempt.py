@@ -48,8 +48,8 @@ PHASES = ("start", "save", "validation", "text", "export", "any", "any", "any", 
 
 
 def writer_model(folder):
-    """A model that has words to write with and no token that ends a text. Its folder holds a large
-    file, so that its export takes a moment."""
+    """Writes a model that can generate words and has no token that ends a text. Its folder holds a
+    large file, so that its export takes a moment."""
     tiny_model(
         folder, tiny_weights(vocabulary=VOCABULARY), vocab_size=VOCABULARY, eos_token_id=None
     )
@@ -64,12 +64,12 @@ def writer_model(folder):
 
 
 def trained(out):
-    """Steps that the run's metrics hold."""
+    """Returns the number of steps in the run's metrics."""
     return len(steps(out)) if (out / "metrics.jsonl").exists() else 0
 
 
 def require_saved(out, number, code, what):
-    """The run has ended with the signal's code, and what it has trained is saved."""
+    """Checks that the run ended with the signal's code, and saved what it trained."""
     assert code == CODES[number], what
     if not (out / "run.json").exists():
         return
@@ -123,7 +123,7 @@ class Contract:
         }
 
     def undisturbed(self, kind):
-        """Its folder, and the seconds it took."""
+        """Returns the folder of a run that nothing disturbs, and the seconds it took."""
         if kind not in self.straight:
             name = f"straight-{len(self.straight)}"
             began = time.monotonic()
@@ -162,7 +162,8 @@ class Contract:
         return time.sleep(self.chance.uniform(0, 0.03))
 
     def receivers(self, running):
-        """The supervisor, one rank, or, as SLURM does it, all processes."""
+        """Chooses who gets the signal: the supervisor, one rank, or, as SLURM does it, all
+        processes."""
         first = running.process.pid
         ranks = children(first) if running.process.poll() is None else []
         return self.chance.choice(
@@ -170,7 +171,7 @@ class Contract:
         )
 
     def stop_once(self, kind, running, out, seconds):
-        """Sends a signal and checks the end. False where the run was over before."""
+        """Sends a signal and checks the end; returns False if the run had ended before."""
         before = trained(out)
         phase = self.chance.choice(PHASES)
         number = self.chance.choice(DRAWN)

@@ -10,7 +10,8 @@ import torch.distributed.run as torchrun
 
 
 def read_request(requests):
-    """Output, folder, words and variables of the next agent; None when the test has ended."""
+    """Reads output, folder, words and variables of the next agent; returns None when the test has
+    ended."""
     head, output, _, _ = socket.recv_fds(requests, struct.calcsize("=III"), 2)
     if not head:
         return None

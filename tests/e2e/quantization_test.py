@@ -48,8 +48,8 @@ def is_packed(tensor, values):
 
 
 def packed_bytes(section, elements):
-    """Records of 256 weights: their codes, and behind them four scales or what the
-    codes of four scales need."""
+    """Returns the bytes of records of 256 weights: their codes, then four scales or what the codes
+    of four scales take."""
     if section["type"] == "int8":
         return elements // 256 * (256 + 16)
     scales = 12 if section.get("double", True) else 4 * 256 // section.get("block", 64)
@@ -98,14 +98,14 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def the_unquantized_base_has_other_losses():
-        """Else the case above could not tell a quantized base from one that is not."""
+        """Equal losses would hide in the case above whether a base is quantized."""
         plain = train("nf4", "unquantized", quantization={"type": "none"}, train={"steps": 2})
         losses = json.loads((references / "nf4" / "reference.json").read_text())["losses"]
         assert abs(steps(plain)[0]["loss"] / losses[0] - 1) > 1e-4, steps(plain)[0]["loss"]
 
     @case
     def any_sizes_are_packed_that_are_not_refused():
-        """Rows that are no whole blocks, and matrices that are packed in several parts."""
+        """Rows that are no whole blocks are packed, and matrices in several parts."""
         for what, sizes, section in (("rows", {"hidden_size": 96, "intermediate_size": 104,
                                                "head_dim": 24}, {"type": "nf4"}),
                                      ("parts", {"hidden_size": 576, "intermediate_size": 640,
@@ -143,8 +143,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_killed_run_goes_on_bit_by_bit():
-        """Before and after the kill, and on other ranks, the base is quantized anew
-        from the model folder."""
+        """The base is quantized again from the model folder before and after the kill, and on other
+        ranks."""
         saving = {"zero_optimization": STAGE3, "checkpoint": {"every": 1, "keep_last": 0},
                   "train": {"steps": 8}}
         straight = train("nf4", "straight", 2, **saving)
@@ -193,7 +193,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def an_adapter_remembers_its_base():
-        """What its file says may be anybody's."""
+        """An adapter's file may name any base."""
         folder = scratch / "nf4-one" / "export" / "adapter"
         for section in ({"type": "none"}, {"type": "int8"}, {"type": "nf4", "double": False}):
             told = ftrun("check", "--config",

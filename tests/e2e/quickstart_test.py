@@ -19,7 +19,8 @@ SHORT = ("--set", "train.evaluation.samples=8", "--set", "data.sequence_length=6
 
 
 def listing(folder):
-    """Names, sizes and times below a folder: what a run into another folder must leave as it is."""
+    """Returns names, sizes and times below a folder, which a run into another folder must not
+    change."""
     return sorted((str(path), path.lstat().st_size, path.lstat().st_mtime_ns)
                   for path in folder.rglob("*")) if folder.is_dir() else None
 

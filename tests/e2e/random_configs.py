@@ -81,7 +81,7 @@ def write_documents(path, seed, count=90):
 
 
 class Draw:
-    """What one run trains, and the layouts it trains it on."""
+    """A random training, and the layouts that it is run on."""
 
     def __init__(self, chance, scratch, number):
         self.chance = chance
@@ -204,7 +204,7 @@ class Draw:
         return {"device": "nvme", "nvme_path": str(self.scratch / f"{name}-{self.number}")}
 
     def layout(self):
-        """Ranks, and the keys that say how they train."""
+        """Draws the number of ranks, and the keys that say how they train."""
         chance = self.chance
         tensor, pipeline, data = self.weighted(((1, 1, 1), 2), ((1, 1, 2), 4), ((1, 1, 3), 2),
                                                ((1, 1, 4), 3), ((2, 1, 1), 2), ((2, 1, 2), 3),
@@ -270,7 +270,7 @@ class Draw:
 
 
 class Finding(Exception):
-    """What a run should not have done."""
+    """A defect that a run has shown."""
 
 
 class Run:
@@ -286,7 +286,8 @@ class Run:
         return self.scratch / name
 
     def refusal(self, name, ranks, how):
-        """What `check` says, or "" where it accepts, and so must `plan`."""
+        """Returns the refusal of `check`, or "" if it accepts, in which case `plan` must accept,
+        too."""
         file = self.write(name, how)
         done = ftrun("check", "--config", file, "--nproc", ranks)
         said = done.stderr + done.stdout
@@ -308,7 +309,7 @@ class Run:
         raise Finding(f"twenty layouts in turn were refused; the last one:\n{said}")
 
     def compare(self, what, found, expected):
-        """All lines of metrics of two runs of the same training."""
+        """Compares all lines of metrics of two runs of the same training."""
         for ours, theirs in zip(metrics(found), metrics(expected), strict=True):
             for key in ("step", "evaluation", "tokens", "lr", "skipped", "loss_scale"):
                 if ours.get(key) != theirs.get(key):
@@ -326,8 +327,9 @@ class Run:
                                   f"{theirs[key]}, {off:.2g} apart")
 
     def check_record(self, out, ranks, how):
-        """Memory and traffic as planned: whole pages of each buffer more, Gloo's headers, and small
-        all-reduces of more than two ranks, whose inputs each rank reads whole."""
+        """Checks memory and traffic against the plan. Allowed above it: whole pages for each
+        buffer, Gloo's headers, and small all-reduces of more than two ranks, whose inputs each rank
+        reads whole."""
         record = manifest(out)
         memory, traffic = record["memory"], record["traffic"]
         for key, planned in memory["predicted"].items():
@@ -345,7 +347,7 @@ class Run:
             raise Finding(f"communication: {moved}")
 
     def cut(self, out, name):
-        """The folder of a run as it was when half of its steps were saved."""
+        """Copies the folder of a run as it was when half of its steps were saved."""
         half = self.draw.steps // 2
         copy_without_last(out, self.scratch / name, self.draw.steps)
         for step in range(half + 1, self.draw.steps):
@@ -354,13 +356,13 @@ class Run:
         shutil.rmtree(self.scratch / name / "export")
 
     def train_killed(self, name, ranks, how):
-        """kill -9 of the process that was started, at a moment drawn, and again, until a
-        start ends by itself."""
+        """Trains; kills the started process with kill -9 at a random moment, again and again, until
+        a start ends by itself."""
         file = self.write(name, how, every=1, keep_last=0)
         out = self.scratch / name
 
         def command():
-            """Of a start that goes on where the one before had begun its run."""
+            """Returns the command that resumes if an earlier start has begun its run."""
             if (out / "run.json").exists():
                 return "--config", file, "--nproc", ranks, "--resume", "auto"
             shutil.rmtree(out, ignore_errors=True)
@@ -375,7 +377,7 @@ class Run:
         return out
 
     def go(self):
-        """False where the config cannot be trained at all."""
+        """Tries the config; returns False if it cannot be trained at all."""
         draw = self.draw
         if self.refusal("one", 1, draw.plain()):
             return False
@@ -398,7 +400,7 @@ class Run:
 
 
 def same_files(a, b):
-    """Metrics and what is exported, bit by bit."""
+    """Asserts that metrics and exported files are equal bit by bit."""
     if numbers(a) != numbers(b):
         raise Finding(f"metrics of a run that went on differ:\n{numbers(a)}\n{numbers(b)}")
     files = sorted(path.relative_to(a) for path in (a / "export").rglob("*.safetensors"))

@@ -24,7 +24,7 @@ NO_NEW_PRIVILEGES, SECCOMP, FILTER = 38, 22, 2
 
 
 def instruction(code, value, otherwise=0):
-    """`otherwise`: how many to skip where a comparison does not hold."""
+    """Encodes an instruction; `otherwise` is how many to skip if a comparison does not hold."""
     return struct.pack("=HBBI", code, 0, otherwise, value)
 
 

@@ -20,8 +20,8 @@ ENDLESS = {"train": {"steps": 20000}}
 
 
 def await_end(agent, code=None):
-    """The exit code of an agent of torchrun's; what it prints of ranks that were killed
-    holds traces of its own."""
+    """Waits for the end of a torchrun agent; returns its exit code. It may print stack traces of
+    its own about ranks that were killed."""
     try:
         found = agent.process.wait(TIMEOUT)
     except subprocess.TimeoutExpired:
@@ -43,7 +43,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def runs_that_nobody_disturbs():
-        """What all that follow are compared with."""
+        """All cases that follow are compared with these runs."""
         job.run("straight-1", **SAVING)
         job.run("straight-2", "--nproc", 2, **SAVING)
         job.run("straight", "--nproc", 3, **SAVING)

@@ -18,7 +18,7 @@ with tempfile.TemporaryDirectory() as scratch:
     FEW = {**TWELVE, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}
 
     def interrupted(name, ranks, optimizer):
-        """Trains until step 5 is saved, is killed there, and is resumed."""
+        """Trains until step 5 is saved, kills the run there, and resumes it."""
         saving = {**FEW, "checkpoint": {"every": 5, "keep_last": 0}, "optimizer": optimizer}
         for _ in range(5):  # the whole run takes a tenth of a second: the kill may come too late
             shutil.rmtree(job.out(name), ignore_errors=True)
@@ -104,8 +104,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_mix_of_data_sets_goes_on_with_the_same_samples():
-        """Stopped and resumed, on its own ranks and on others; with other
-        weights it is another run."""
+        """A run is stopped and resumed, on its own ranks and on others; with other weights it is
+        another run."""
         few = tiny_data(job.scratch / "few.bin", tokens=600, seed=3)
         mix = {"train": [{"path": str(job.data), "weight": 1}, {"path": str(few), "weight": 0.5}],
                "token_dtype": "uint16"}
@@ -195,7 +195,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert len(lines) == 6 and abs(lines[-1]["lr"] - 1e-3) < 1e-9, lines[-1]
 
     def without_run_json(name, **changes):
-        """A saved run of four steps whose run.json is gone."""
+        """Trains and saves four steps, and removes run.json."""
         job.run(name, **{**FEW, "optimizer": ADAMW, "scheduler": None, "train": {"steps": 4}}
                 | changes)
         (job.out(name) / "run.json").unlink()

@@ -39,7 +39,7 @@ TRACES = ("terminate called", "Exception raised from", "Segmentation fault", "co
 
 
 def config(model, data, out, **changes):
-    """A config with the tests' usual settings; `changes` replaces whole top-level keys."""
+    """Returns a config with the tests' usual settings; `changes` replaces whole top-level keys."""
     base = {
         "model": {"path": str(model)},
         "data": {"train": str(data), "sequence_length": 32, "shuffle": False},
@@ -63,7 +63,7 @@ def write_config(folder, value, name="config.json"):
 
 
 def environment(extra=None):
-    """This process's, without what a launcher around the tests may have set."""
+    """Returns this process's environment without what a launcher around the tests may have set."""
     kept = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
     kept.update(extra or {})
     return kept
@@ -125,7 +125,7 @@ def require_in_time(begin, seconds, what):
 SAID_WHILE_WAITING = set()
 
 
-def note_exit(code, text):
+def record_exit(code, text):
     """Remembers what a program said of its own wait: which peers it names, and when, a
     busy machine may change."""
     if code == WAITING_CODE:
@@ -140,7 +140,7 @@ def is_wait(error):
 
 
 def waited_alone(error):
-    """Whether an exception, and each one during whose handling it was raised, is a wait."""
+    """Returns whether an exception, and each one during whose handling it was raised, is a wait."""
     while error is not None:
         if not is_wait(error):
             return False
@@ -174,7 +174,7 @@ class PreloadedRun:
         self.end = os.pidfd_open(pid)
 
     def wait(self, timeout=None):
-        """The exit code; a negative one for a signal, as subprocess has it."""
+        """Waits; returns the exit code, negative for a signal, as subprocess has it."""
         if self.returncode is None:
             ended = select.poll()
             ended.register(self.end, select.POLLIN)
@@ -244,7 +244,7 @@ PRELOADED_TORCHRUN = None
 
 
 def tells_of_ends():
-    """Whether the kernel tells of a process' end by a descriptor."""
+    """Returns whether the kernel reports a process's end through a descriptor."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError:
@@ -253,7 +253,8 @@ def tells_of_ends():
 
 
 def preload():
-    """From now on each training that ftrun() and start() begin finds the engine loaded."""
+    """Loads the engine in a process from which each later training of ftrun() and start()
+    begins."""
     global PRELOADED
     library = os.environ.get("FTRUN_PRELOADED")
     if library and tells_of_ends():
@@ -261,8 +262,8 @@ def preload():
 
 
 def preload_torchrun():
-    """From now on each agent that is Running finds torch imported, which takes three seconds of a
-    processor."""
+    """Imports torch in a process from which each later agent in Running begins, which saves three
+    seconds of processor time."""
     global PRELOADED_TORCHRUN
     if tells_of_ends():
         server = pathlib.Path(__file__).with_name("preloaded_torchrun.py")
@@ -270,8 +271,8 @@ def preload_torchrun():
 
 
 def finds_engine(arguments, env):
-    """Whether the run is one of Preloaded: a training (the other commands load no engine) for which
-    no environment is given, not even an empty one."""
+    """Returns whether the run begins in Preloaded: a training (the other commands load no engine)
+    for which no environment is given, not even an empty one."""
     return PRELOADED is not None and env is None and list(arguments[:1]) == ["--config"]
 
 
@@ -289,15 +290,15 @@ def ftrun(*arguments, env=None, timeout=TIMEOUT, cwd=None, wrapper=()):
 
 
 def must(process, code=0):
-    note_exit(process.returncode, process.stdout + process.stderr)
+    record_exit(process.returncode, process.stdout + process.stderr)
     require_exit(process.returncode, code, f"stdout:\n{process.stdout[-3000:]}\nstderr:\n"
                                            f"{process.stderr[-3000:]}")
     return process
 
 
 def peak_kib(*command):
-    """The most memory that a process held. A small process starts it: what this one holds would
-    count before its exec."""
+    """Returns the peak memory of a process in KiB. A small process starts it, since what this one
+    holds would count before its exec."""
     script = ("import os, subprocess, sys\np = subprocess.Popen(sys.argv[1:], "
               "stdout=subprocess.DEVNULL)\n_, status, used = os.wait4(p.pid, 0)\n"
               "print(used.ru_maxrss)\nsys.exit(os.waitstatus_to_exitcode(status))")
@@ -316,19 +317,20 @@ def steps(out):
 
 
 def evaluations(out, name="validation"):
-    """The lines of what was evaluated on one set."""
+    """Returns the lines of the evaluations of one set."""
     return [m for m in metrics(out) if m.get("evaluation") == name]
 
 
 def accumulation(changes, ranks, micro_batches):
-    """gradient_accumulation_steps with which the ranks of a config's layout take so many
+    """Returns gradient_accumulation_steps with which the ranks of a config's layout train so many
     micro-batches a step together."""
     layout = changes.get("parallel", {})
     return micro_batches * layout.get("tensor", 1) * layout.get("pipeline", 1) // ranks
 
 
 def near(name, found, expected, relative):
-    """The largest difference, relative to what is expected; fails above `relative` and at a NaN."""
+    """Returns the largest difference, relative to what is expected; fails above `relative` and at a
+    NaN."""
     worst = float(np.max([abs(f - e) / abs(e) for f, e in zip(found, expected, strict=True)]))
     assert worst <= relative, f"{name}: off by {worst:.3g} relative, {relative:g} allowed"
     return worst
@@ -375,7 +377,7 @@ TINY_CONFIG = {
 
 
 def tiny_model(folder, weights=None, **changes):
-    """A Llama of 2 layers with random weights, as a Hugging Face folder."""
+    """Writes a Llama of 2 layers with random weights, as a Hugging Face folder."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(TINY_CONFIG | changes, indent=1))
@@ -384,7 +386,7 @@ def tiny_model(folder, weights=None, **changes):
 
 
 def tiny_data(path, tokens=4097, seed=0, vocabulary=VOCABULARY):
-    """A flat uint16 file of ids that a model can learn in part."""
+    """Writes a flat uint16 file of ids that a model can partly learn."""
     path = pathlib.Path(path)
     random = np.random.default_rng(seed)
     ids = np.zeros(tokens, dtype=np.uint16)
@@ -396,8 +398,8 @@ def tiny_data(path, tokens=4097, seed=0, vocabulary=VOCABULARY):
 
 
 def bad_data(path):
-    """Settings of data whose sample 3 holds an id that the model has not. Of two ranks that take
-    two samples at a time the second reads it."""
+    """Writes data whose sample 3 holds an id that the model lacks; returns its settings. If two
+    ranks read two samples at a time, the second rank reads it."""
     ids = np.fromfile(tiny_data(path), dtype=np.uint16)
     ids[100] = 5000
     ids.tofile(path)
@@ -446,8 +448,8 @@ PRECISIONS = {"fp32": {}, "bf16": {"bf16": {"enabled": True}},
 
 
 def sharded_model(folder, **changes):
-    """Large enough that each of four ranks holds something of a layer, and
-    that shares are uneven."""
+    """Writes a model so large that each of four ranks holds something of a layer, and that shares
+    are uneven."""
     shape = SHARDED | changes
     weights = tiny_weights(hidden=shape["hidden_size"], inner=shape["intermediate_size"],
                            layers=shape["num_hidden_layers"],
@@ -467,7 +469,7 @@ class ShardedJob(Job):
         self.done = {}
 
     def settings(self, ranks, precision="fp32", stage=0, zero=None, accumulation=1, **changes):
-        """At stage 3 everything but the norms is sharded."""
+        """Returns settings; at stage 3 everything but the norms is sharded."""
         return {
             "train": {"steps": 4},
             "scheduler": {"type": "cosine",
@@ -487,7 +489,7 @@ class ShardedJob(Job):
         return self.out(name)
 
     def plan(self, name, ranks, *arguments, **settings):
-        """What `ftrun plan` prints."""
+        """Returns the output of `ftrun plan`."""
         config = self.config(f"plan-{name}", **self.settings(ranks, **settings))
         return must(ftrun("plan", "--config", config, "--nproc", ranks, *arguments)).stdout
 
@@ -499,7 +501,7 @@ TIMES = ("tokens_per_second", "step_seconds", "data_wait_seconds", "exposed_comm
 
 
 def numbers(out):
-    """The lines of metrics.jsonl without what depends on the clock or on the ranks."""
+    """Returns the lines of metrics.jsonl without what depends on the clock or on the ranks."""
     return [{k: v for k, v in line.items() if k not in TIMES} for line in metrics(out)]
 
 
@@ -521,8 +523,8 @@ def weights_hash(out):
 
 
 def same_tensors(one, other):
-    """Whether two sets of tensors have the same names and, under each, the same
-    values; not two empty ones."""
+    """Returns whether two sets of tensors have the same names and, under each, the same values;
+    False for two empty ones."""
     return bool(one) and one.keys() == other.keys() and all(np.array_equal(one[name], other[name])
                                                             for name in one)
 
@@ -541,8 +543,8 @@ def manifest(out):
 
 
 def stored_boxes(folder, wanted=lambda tensor, kind: True, framework="np"):
-    """(slice of the manifest, its place in the whole tensor, values) of a checkpoint, by
-    docs/checkpoint.md alone."""
+    """Yields (slice of the manifest, its place in the whole tensor, values) of a checkpoint, read
+    by docs/checkpoint.md alone."""
     for file in json.loads((folder / "checkpoint.json").read_text())["files"]:
         with safe_open(folder / file["file"], framework=framework) as held:
             for piece in file["slices"]:
@@ -575,8 +577,8 @@ def kill_before_last(out, step, begin):
 
 
 def copy_without_last(out, to, step):
-    """The folder of a run that saves every step, as it was before its last
-    one, `step`, was saved."""
+    """Copies the folder of a run that saves every step, as it was before its last step, `step`, was
+    saved."""
     shutil.copytree(out, to)
     shutil.rmtree(to / "checkpoints" / f"step-{step:08}")
     (to / "checkpoints" / "latest").write_text(f"step-{step - 1:08}")
@@ -638,7 +640,7 @@ class Running:
         os.kill(pid or self.process.pid, number)
 
     def kill_all(self):
-        """kill -9 of the process that was started; returns when it and its ranks are gone."""
+        """Kills the started process with kill -9; returns when it and its ranks are gone."""
         ranks = children(self.process.pid)
         self.kill()
         self.process.wait(TIMEOUT)
@@ -651,7 +653,7 @@ class Running:
             self.process.wait()
 
     def await_ranks(self, count):
-        """Process ids of its ranks, by rank, once there are so many."""
+        """Waits until the run has `count` ranks; returns their process ids by rank."""
         def found():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one has just ended
                 ranks = self.ranks()
@@ -660,7 +662,7 @@ class Running:
         return await_that(found, f"{count} ranks have started", self, pause=0.005)
 
     def ranks(self):
-        """Process ids of the ranks a supervisor has started, by rank."""
+        """Returns process ids of the ranks that a supervisor has started, by rank."""
         found = {}
         for pid in children(self.process.pid):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # at its end
@@ -670,14 +672,14 @@ class Running:
         return found
 
     def wait(self, code=None, timeout=TIMEOUT):
-        """The exit code; a negative one for a signal, as subprocess has it."""
+        """Waits; returns the exit code, negative for a signal, as subprocess has it."""
         try:
             found = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             fail_waiting(f"still running after {timeout} s", self.text())
         self.reader.join(10)
         refuse_traces(self.text())
-        note_exit(found, self.text())
+        record_exit(found, self.text())
         if code is not None:
             require_exit(found, code, self.text()[-3000:])
         return found
@@ -707,12 +709,13 @@ def alive(pid):
 
 
 def being_written(out, checkpoint="step-*"):
-    """Folders of a run's checkpoints of that name that are not complete."""
+    """Returns folders of a run's checkpoints of that name that are not complete."""
     return list((pathlib.Path(out) / "checkpoints").glob(f"{checkpoint}.tmp-*"))
 
 
 def await_save(running, out, seconds, checkpoint="step-*"):
-    """Until a checkpoint is being written; no longer than this, nor than the run."""
+    """Waits until a checkpoint is being written, at most `seconds` and at most until the run
+    ends."""
     end = time.monotonic() + seconds
     while (not being_written(out, checkpoint) and time.monotonic() < end
            and running.process.poll() is None):
@@ -848,7 +851,7 @@ def run_side_by_side(functions):
 
 
 def processor_seconds():
-    """Seconds of processors that this process and those that it has waited for have taken."""
+    """Returns processor seconds of this process and of those that it has waited for."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 

@@ -34,7 +34,8 @@ def saving(background):
 
 
 def started_until(name, number, background):
-    """A run that is killed at one of its calls; the process, and the calls up to that one."""
+    """Starts a run that is killed at one of its calls; returns the process, and the calls up to
+    that one."""
     calls = job.scratch / f"{name}.calls"
     config = job.config(name, **saving(background))
     process = subprocess.run([KILLER, f"{job.out(name)}/checkpoints", str(number), calls, BINARY,
@@ -59,25 +60,25 @@ def require_latest_is_there(out):
 
 
 def require_order(root, calls):
-    """Files, their folder, its name, `latest`: each is on the disk before the next is begun, and
-    only then an old checkpoint goes."""
+    """Checks the order: files, their folder, its name and `latest` are each on the disk before the
+    next begins, and an old checkpoint is removed only then."""
     below = [call._replace(path=call.path.replace(str(root.resolve()), "").replace(str(root), ""))
              for call in calls]
 
     def last(names, path, before):
-        """The last such call; 0: none."""
+        """Returns the number of the last such call; 0 if there is none."""
         return max((call.number for call in below if call.name in names and call.path == path
                     and call.number < before), default=0)
 
     def synced(path, before):
-        """When what was written of a file was."""
+        """Returns when a file's data was synced."""
         sync = last(SYNCS, path, before)
         assert 0 < last(WRITES, path, before) < sync, (
             f"{path} is not on the disk before call {before}")
         return sync
 
     def renames(source, target):
-        """Those calls, and what had another name before."""
+        """Returns those calls, each with the number of the call and the name's match."""
         found = [(call.number, re.fullmatch(f"({source}) {target}", call.path)) for call in below
                  if call.name.startswith("rename")]
         return [(number, match[1]) for number, match in found if match]
@@ -101,7 +102,8 @@ def require_order(root, calls):
 
 
 def kill_and_go_on(name, number, background):
-    """The call at which it was killed; None where the run ended before it came."""
+    """Kills the run at a call and resumes it; returns the call, or None if the run ended before
+    it."""
     process, calls = started_until(name, number, background)
     if process.returncode == 0:
         return None
@@ -126,7 +128,7 @@ def kill_and_go_on(name, number, background):
 
 
 def of_two_saves(calls):
-    """Those of the first save and of the third."""
+    """Returns the calls of the first save and of the third."""
     begins = [next(call.number for call in calls if f"step-{step:08}.tmp-" in call.path)
               for step in (2, 3, 4)]
     return [call for call in calls if call.number < begins[0]
@@ -134,7 +136,7 @@ def of_two_saves(calls):
 
 
 def one_of_each(calls, which):
-    """Of every other kind of call one, drawn; the other kinds are the other way of saving's."""
+    """Draws one call of every second kind; the other way of saving gets the other kinds."""
     kinds = sorted({call.name for call in calls})
     return [chance.choice([call.number for call in calls if call.name == kind])
             for kind in kinds[which::2]]

@@ -27,7 +27,7 @@ HYBRID = {"parallel": {"data": 4, "data_replicate": 2}}
 
 
 def contents(out, step):
-    """{(tensor, kind): the whole array} of a checkpoint."""
+    """Returns {(tensor, kind): the whole array} of a checkpoint."""
     whole, seen = {}, {}
     for piece, place, values in stored_boxes(out / "checkpoints" / f"step-{step:08d}",
                                              framework="pt"):
@@ -71,7 +71,8 @@ with tempfile.TemporaryDirectory() as scratch:
         return run
 
     def as_not_stopped(straight, ranks, layouts, **precision):
-        """Every layout, stopped after three steps and resumed, is the straight run of stage 0."""
+        """Checks that every layout, stopped after three steps and resumed, equals the run of stage
+        0 that was not stopped."""
         job.train(straight, ranks, **settings(**precision))
         for stage, tier in layouts:
             name = f"{straight}-{stage}-{tier}"
@@ -98,8 +99,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def stochastic_rounding_goes_on():
-        """What is rounded how depends on seed, step and element, and not on
-        when a run was stopped."""
+        """Stochastic rounding depends on seed, step and element, and not on when a run was
+        stopped."""
         job.train("rounded", 2, **settings(stage=1, **ROUNDED))
         stopped("rounded-cut", 2, stage=3, tier="disk-both", **ROUNDED)
         resumed("rounded-cut", 2, stage=3, tier="disk-both", **ROUNDED)
@@ -135,8 +136,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def states_are_kept_in_another_precision():
-        """bf16 moments and master weights of an fp32 checkpoint are its own, rounded; back
-        again they are the same."""
+        """Moments in bf16 and master weights of an fp32 checkpoint are its own, rounded; converted
+        back they are the same."""
         stopped("wide", 2, stage=1, precision="bf16")
         shutil.copytree(job.out("wide"), job.out("narrow"))
         run = resumed("narrow", 2, stage=3, **ROUNDED)
@@ -170,7 +171,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def shards_are_shared_out():
-        """Every rank writes its own part and no more: together they hold each element once."""
+        """Every rank writes its own part only: together they hold each element once."""
         folder = job.out("fp32-3-half") / "checkpoints" / "step-00000006"
         sizes = [file["bytes"]
                  for file in json.loads((folder / "checkpoint.json").read_text())["files"]]

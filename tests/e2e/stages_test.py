@@ -38,7 +38,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def stages_hold_what_they_say():
-        """Bytes of state a rank holds, by category; padding is at most a block a unit."""
+        """Ranks hold the planned bytes of state, by category; padding is at most a block a unit."""
         def kept(category):
             return [steps(job.out(f"fp32-{stage}"))[-1]["memory"][category] for stage in STAGES]
 
@@ -81,8 +81,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def secondary_shards_have_the_same_bits():
-        """Of what is gathered again in a step, each node of two ranks keeps a copy: more memory,
-        fewer bytes from afar."""
+        """Nodes of two ranks keep a copy of what is gathered again in a step: more memory, fewer
+        bytes between nodes."""
         offload = {"offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}
         for accumulation, precision in ((1, "fp32"), (2, "bf16")):
             settings = {"stage": 3, "accumulation": accumulation, "precision": precision}
@@ -125,7 +125,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def small_units_may_stay_whole():
-        """What counts as small decides how units are cut, and so in which groups the squares
+        """The limit for small units decides how units are cut, and so in which groups the squares
         of the norm are added."""
         for name, zero, stages in (("default", {"stage3_param_persistence_threshold": 100000},
                                     (3,)),

@@ -44,7 +44,7 @@ class StepText:
                    if tier in (None, t) and category in (None, c) and name.startswith(prefix))
 
     def lives(self, prefix):
-        """First and last instruction that touches each buffer of that name."""
+        """Returns the first and last instruction that touches each buffer of that name."""
         lives = {}
         for i in self.instrs:
             for name in {*i.reads, *i.writes}:
@@ -53,15 +53,15 @@ class StepText:
         return lives
 
     def peak(self, prefix):
-        """Bytes of such buffers that are alive together at most."""
+        """Returns the most bytes of such buffers that are alive together."""
         lives = self.lives(prefix)
         return max((sum(self.buffers[name][2] for name, (first, last) in lives.items()
                         if first <= i <= last)
                     for i in range(len(self.instrs))), default=0)
 
     def most_ahead(self, prefix="gathered."):
-        """Forward and backward lists that stand between a buffer's first write and its
-        first reader, at most."""
+        """Returns the most forward and backward lists between a buffer's first write and its first
+        reader."""
         most = 0
         for name, (first, _) in self.lives(prefix).items():
             reader = next(i.number for i in self.instrs if i.computes and name in i.reads)
@@ -69,7 +69,7 @@ class StepText:
         return most
 
     def running_beside(self):
-        """Forward and backward lists that start while an earlier instruction of the
+        """Returns the forward and backward lists that start while an earlier instruction of the
         communication lane may still run."""
         beside, done = 0, -1
         for i in self.instrs:

@@ -26,7 +26,7 @@ def processes(running, ranks):
 
 
 def catches(pid, number):
-    """True when the process has a handler for the signal."""
+    """Returns whether the process has a handler for the signal."""
     for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("SigCgt:"):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
@@ -34,7 +34,7 @@ def catches(pid, number):
 
 
 def await_training(running, ranks, number):
-    """Until the ranks have said that they are there, and have a handler for the signal."""
+    """Waits until the ranks have reported and have a handler for the signal."""
     def ready():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             found = processes(running, ranks)
@@ -62,7 +62,7 @@ with tempfile.TemporaryDirectory() as scratch:
     (writer / "tokenizer.json").write_text(json.dumps(words))
 
     def validating(every, samples=1_000_000):
-        """Validation that takes seconds, of thousands of rounds."""
+        """Returns settings of a validation that takes seconds, in thousands of rounds."""
         return {"train": {"steps": 6, "evaluation": {"every": every, "samples": samples}},
                 "data": {"sequence_length": 32, "validation": str(long_text),
                          "token_dtype": "uint16"}}

@@ -127,8 +127,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def recompute_saves_less():
-        """Saved values of the layers; what is made again takes no place
-        from forward to backward."""
+        """Layers save fewer values; what is computed again takes no memory from forward to
+        backward."""
         saved = {name: program(name).bytes(prefix="saved.")
                  for name in ("plain-3", "selective", "every-2", "full")}
         assert saved["plain-3"] > saved["selective"] > saved["full"], saved

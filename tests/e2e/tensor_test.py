@@ -46,9 +46,9 @@ with tempfile.TemporaryDirectory() as scratch:
             assert [m["tokens"] for m in steps(out)] == [m["tokens"] for m in steps(one)]
             told = job.done[f"odd-{name}"].stderr
             ranks = MESHES[name]["tensor"]
-            assert (f"rows of 33 tokens are computed as {places}, so that {ranks} tensor ranks can "
-                    "share them out" in told), told
-        assert "are computed as" not in job.done["odd-one"].stderr
+            assert (f"rows of 33 tokens are padded to {places}, so that {ranks} tensor ranks can "
+                    "share them" in told), told
+        assert "are padded to" not in job.done["odd-one"].stderr
 
     @case
     def the_sample_of_text_is_the_same():

@@ -1,6 +1,6 @@
-"""Where state lies between its uses (device, host, disk) changes no bit; what a disk refuses is
-said exactly; and nothing is left on it. Whole runs are spot checks: the product of stages,
-precisions, replicas and tiers is trained in one process by tests/engine/stages_test.cc."""
+"""The tier in which state lies between its uses (device, host, disk) changes no bit; errors of a
+disk are reported exactly; and nothing is left on it. Whole runs are spot checks: the product of
+stages, precisions, replicas and tiers is trained in one process by tests/engine/stages_test.cc."""
 import os
 import pathlib
 import re
@@ -59,7 +59,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def memory_moves_to_its_tier():
-        """What a form takes off the device is on the tier it names."""
+        """Memory that a form takes off the device is on the tier that it names."""
         def held(form):
             return steps(job.out(f"fp32-3-{form}" if form else "fp32-3"))[-1]["memory"]
 
@@ -82,7 +82,7 @@ with tempfile.TemporaryDirectory() as scratch:
     # --- what a disk refuses -----------------------------------------------------------------
 
     def on_disk(name, folder, ranks=2, **changes):
-        """A config with parameters and optimizer state in that folder."""
+        """Returns a config with parameters and optimizer state in that folder."""
         both = {key: {"device": "nvme", "nvme_path": str(folder)}
                 for key in ("offload_optimizer", "offload_param")}
         return job.config(name, **job.settings(ranks, stage=3, zero=both, **changes))
@@ -137,8 +137,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def file_larger_than_the_limit():
-        """Gloo, because shared memory is a file to the limit, too; without an export, whose file
-        would be refused before."""
+        """Gloo is used, since shared memory is a file under the same limit; no export, whose file
+        would be refused first."""
         refused("limit", disk, "error: rank 0, 1: exit code 5, N s after the start: allocating "
                 f"memory: rank 0: {disk}/ftrun-HASH-rank0.swap: reserving space failed: File too "
                 "large (1.22 MiB wanted, SPACE free)\n  remedy: raise the limit of file sizes "
@@ -202,7 +202,8 @@ with tempfile.TemporaryDirectory() as scratch:
         return (found.f_blocks - found.f_bfree) * found.f_frsize
 
     def killed_run_leaves_nothing(name, folder, empty=None):
-        """The swap files have no name, so that their space comes back with the last process."""
+        """Checks that a killed run frees the space of its swap files, which have no name, with its
+        last process."""
         def used():
             return used_space(folder)
 

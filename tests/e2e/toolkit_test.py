@@ -37,8 +37,8 @@ with tempfile.TemporaryDirectory(prefix="ftrun-toolkit-") as scratch:
     (scratch / "empty").touch(mode=0o644)
 
     def hidden(*command):
-        """Runs in the copied checkout, where no toolkit is to be seen. What Python compiles of the
-        new environment is of no use to others, and goes with it."""
+        """Runs in the copied checkout, where no toolkit is visible. Bytecode that Python compiles
+        of the new environment is of no use to others, and is removed with it."""
         variables = {name: value for name, value in os.environ.items()
                      if not name.startswith("CUDA")}
         variables |= {"PYTHONPYCACHEPREFIX": str(scratch / "pycache")}

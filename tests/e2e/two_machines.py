@@ -25,7 +25,7 @@ NAMESPACES = ["--net", "--uts", "--pid", "--mount"]
 
 
 def missing():
-    """Why this machine cannot be two; "" when it can."""
+    """Returns why this machine cannot act as two; "" if it can."""
     absent = [name for name in PROGRAMS if shutil.which(name) is None]
     if absent:
         return f"no {', '.join(absent)} (Debian: util-linux iproute2)"
@@ -42,7 +42,7 @@ def missing():
 
 
 def tun_in(pid):
-    """A TUN device in the network of that process."""
+    """Opens a TUN device in the network of that process."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     def enter(network):
@@ -140,11 +140,12 @@ class Machine:
         subprocess.run(self.inside(*command), check=True)
 
     def link(self, state):
-        """up or down; down tells nobody, so that the other machine waits for answers."""
+        """Sets the link up or down; nobody is told of down, so the other machine waits for
+        answers."""
         self.run("ip", "link", "set", "cable", state)
 
     def start(self, config, rank, *options, master, port, **variables):
-        """One of two ranks, as a process of this machine."""
+        """Starts one of two ranks, as a process of this machine."""
         return Running(self.inside(BINARY, "--config", config, *options), {
             "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": master, "MASTER_PORT": str(port),
             **variables})
@@ -166,7 +167,7 @@ class TwoMachines:
         self.cable.close()
 
     def start(self, config, *options, **variables):
-        """A rank on each; rank 0 is on the first."""
+        """Starts a rank on each machine; rank 0 is on the first."""
         # The ports of a machine are its own.
         return [machine.start(config, rank, *options, master=self.machines[0].address, port=29400,
                               **variables)

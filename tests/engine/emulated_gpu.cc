@@ -617,7 +617,7 @@ std::vector<std::byte> EmulatedLinks::take(int rank, int64_t number) {
   return result;
 }
 
-EmulatedLinks::Parts EmulatedLinks::take_exchange(int rank, int64_t number) {
+EmulatedLinks::Parts EmulatedLinks::remove_exchange(int rank, int64_t number) {
   const std::lock_guard lock(mutex_);
   Parts parts;
   for (const auto& [from, given] : meetings_.at(number).given)
@@ -746,7 +746,7 @@ void EmulatedNccl::enqueue(std::span<const PeerExchange> by_rank) {
       caller(),
       [=, given = given_, given_up = given_up_] {
         if (*given_up) return;
-        const EmulatedLinks::Parts taken = links->take_exchange(own, *given - 1);
+        const EmulatedLinks::Parts taken = links->remove_exchange(own, *given - 1);
         for (size_t from = 0; from < taken.size(); ++from) {
           require(static_cast<int64_t>(taken[from].size()) == parts[from].receive_bytes,
                   "as much comes as is awaited");

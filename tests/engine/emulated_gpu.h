@@ -189,12 +189,12 @@ class EmulatedLinks {
   /// numbered in the order of their streams.
   using Parts = std::vector<std::vector<std::byte>>;
   void give(int rank, int64_t number, const CollectiveRecord& record, Parts given);
-  /// Says whether all ranks have given their parts.
+  /// Returns whether all ranks have given their parts.
   bool is_met(int64_t number) const;
   /// Returns the result for a rank, and removes it.
   std::vector<std::byte> take(int rank, int64_t number);
   /// Returns the parts of an exchange by rank, and removes them.
-  Parts take_exchange(int rank, int64_t number);
+  Parts remove_exchange(int rank, int64_t number);
   /// Lets devices advance, as real ones do without their hosts.
   void advance();
 

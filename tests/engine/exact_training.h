@@ -53,7 +53,7 @@ std::vector<double> exact_norms(const Config& config, const ModelConfig& model, 
 /// Returns |found - exact| / |exact| of each.
 std::vector<double> errors_of(const std::vector<double>& found, const std::vector<double>& exact);
 
-/// Says whether errors are no worse than one process's own. In the first step, from the same
+/// Returns whether errors are no worse than one process's own. In the first step, from the same
 /// weights, an error is at most `times` one process's own there or in its median step. Later steps
 /// begin at weights that differ: at most `times` its own in its worst step.
 bool no_worse(const std::vector<double>& errors, const std::vector<double>& own, double times);

@@ -91,14 +91,14 @@ TEST_CASE("in 16 bits and with recompute, too, nothing is allocated after the se
   }
 }
 
-TEST_CASE("nor does a traced step allocate anything, but for the first one") {
+TEST_CASE("no traced step but the first allocates anything") {
   set_kernel_threads(1);
   Config config = fixtures::run_of_stage(3);
   fixtures::offload_to(config, OffloadDevice::kCpu);
   REQUIRE(allocations_of_steps(2, config, fixtures::small_model(), true) == 0);
 }
 
-/// Says what is wrong with a trace: an instruction that began before one that it waits for had
+/// Returns what is wrong with a trace: an instruction that began before one that it waits for had
 /// ended, or before the one before it on its lane; "" for a sound one.
 std::string fault_of(const Program& program, const std::vector<Interval>& ran) {
   constexpr double kRounding = 1e-9;

@@ -14,7 +14,8 @@ TensorInfo tensor_of(const char* name, Initial initial) {
   return tensor;
 }
 
-std::vector<float> made(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end) {
+std::vector<float> first_values(const TensorInfo& tensor, uint64_t seed, int64_t begin,
+                                int64_t end) {
   std::vector<float> out(static_cast<size_t>(end - begin), -7);
   make_elements(tensor, seed, begin, end, out);
   return out;
@@ -24,15 +25,15 @@ TEST_CASE(
     "values that are made depend on seed, name and place, not on the pieces they are asked for "
     "in") {
   const TensorInfo tensor = tensor_of("a", {InitialSource::kUniform, 0.5});
-  const std::vector<float> whole = made(tensor, 3, 0, tensor.numel());
+  const std::vector<float> whole = first_values(tensor, 3, 0, tensor.numel());
   for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 1}, {17, 4096}, {65535, 65536}})
-    CHECK(made(tensor, 3, begin, end) ==
+    CHECK(first_values(tensor, 3, begin, end) ==
           std::vector<float>(whole.begin() + begin, whole.begin() + end));
-  CHECK(made(tensor, 4, 0, tensor.numel()) != whole);
-  CHECK(made(tensor_of("b", tensor.initial), 3, 0, tensor.numel()) != whole);
+  CHECK(first_values(tensor, 4, 0, tensor.numel()) != whole);
+  CHECK(first_values(tensor_of("b", tensor.initial), 3, 0, tensor.numel()) != whole);
 }
 
-TEST_CASE("they are spread as asked for") {
+TEST_CASE("random numbers are spread as asked for") {
   struct Moments {
     double mean = 0, deviation = 0, most = 0;
   };
@@ -47,18 +48,18 @@ TEST_CASE("they are spread as asked for") {
   };
   const int64_t count = 64 * 1024;
   const Moments uniform =
-      moments(made(tensor_of("a", {InitialSource::kUniform, 0.25}), 1, 0, count));
+      moments(first_values(tensor_of("a", {InitialSource::kUniform, 0.25}), 1, 0, count));
   CHECK(std::abs(uniform.mean) < 0.002);
   CHECK(std::abs(uniform.deviation / (0.25 / std::sqrt(3.0)) - 1) < 0.01);
   CHECK(uniform.most <= 0.25);
   CHECK(uniform.most > 0.249);
   const Moments normal =
-      moments(made(tensor_of("a", {InitialSource::kNormal, 0.125}), 1, 0, count));
+      moments(first_values(tensor_of("a", {InitialSource::kNormal, 0.125}), 1, 0, count));
   CHECK(std::abs(normal.mean) < 0.002);
   CHECK(std::abs(normal.deviation / 0.125 - 1) < 0.01);
   CHECK(normal.most > 3.5 * 0.125);
   CHECK(normal.most < 6 * 0.125);
-  CHECK(moments(made(tensor_of("a", {InitialSource::kZero}), 1, 0, count)).most == 0);
+  CHECK(moments(first_values(tensor_of("a", {InitialSource::kZero}), 1, 0, count)).most == 0);
 }
 
 TEST_CASE(
@@ -69,7 +70,8 @@ TEST_CASE(
       b("x.q_proj.lora_B.weight", Dims{outputs, rank});
   a.initial = {InitialSource::kOrthogonalA, 0.1};
   b.initial = {InitialSource::kOrthogonalB, 0.1};
-  const std::vector<float> av = made(a, 3, 0, a.numel()), bv = made(b, 3, 0, b.numel());
+  const std::vector<float> av = first_values(a, 3, 0, a.numel()),
+                           bv = first_values(b, 3, 0, b.numel());
   for (const std::vector<float>* values : {&av, &bv}) {
     double squares = 0;
     for (const float v : *values)
@@ -94,9 +96,9 @@ TEST_CASE(
   for (const TensorInfo* tensor : {&a, &b}) {
     const std::vector<float>& whole = tensor == &a ? av : bv;
     for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 1}, {17, 1000}, {3199, 3200}})
-      CHECK(made(*tensor, 3, begin, end) ==
+      CHECK(first_values(*tensor, 3, begin, end) ==
             std::vector<float>(whole.begin() + begin, whole.begin() + end));
-    CHECK(made(*tensor, 4, 0, tensor->numel()) != whole);
+    CHECK(first_values(*tensor, 4, 0, tensor->numel()) != whole);
   }
 }
 

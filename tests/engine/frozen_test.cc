@@ -44,7 +44,7 @@ Trained trained(const Config& config, const Trains& trains, int steps = kTrained
   return out;
 }
 
-/// Says whether a tensor is frozen: the first two layers' attention and all vectors are.
+/// Returns whether a tensor is frozen: the first two layers' attention and all vectors are.
 bool is_frozen(const std::string& name) {
   return name.find("norm") != std::string::npos || (name.find("self_attn") != std::string::npos &&
                                                     name.find("layers.2.") == std::string::npos);

@@ -241,7 +241,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("gpu: so do two and three ranks with collectives of device memory") {
+TEST_CASE("gpu: two and three ranks with collectives of device memory train the processor's bits") {
   set_kernel_threads(1);
   int ranks = 3;
   for (const auto& [name, config] : all_variants()) {
@@ -252,7 +252,7 @@ TEST_CASE("gpu: so do two and three ranks with collectives of device memory") {
   }
 }
 
-TEST_CASE("gpu: SGD, a tied matrix, pageable memory and measured time change nothing either") {
+TEST_CASE("gpu: SGD, a tied matrix, pageable memory and measured time change no bit") {
   set_kernel_threads(1);
   Config sgd = fixtures::run_of_stage(3);
   sgd.optimizer.type = OptimizerType::kSgd;

@@ -63,7 +63,7 @@ struct LatticeFigures {
 inline constexpr double kTimesOwnError = 3;
 inline constexpr double kFreshNormBound = 1e-5;
 
-/// Says whether loss and weights are within their bounds, and the norm if `norm`.
+/// Returns whether loss and weights are within their bounds, and the norm if `norm`.
 bool is_within(const Differences& found, bool norm);
 
 /// Lattice compares cells with one process, which it runs once for each model and global batch.

@@ -31,7 +31,7 @@ ReplicaCheck check_of(const RankRig& rig, Rendezvous& rendezvous) {
 }
 
 /// Returns what the check says on each rank after a step, and once more after `spoil` on each.
-std::vector<std::string> said(
+std::vector<std::string> check_messages(
     const Config& plain, const fixtures::TrainingMesh& mesh,
     const std::function<void(int, RankRig&)>& spoil, bool compares = true,
     const std::function<std::string(int, const std::function<void()>&)>& read =
@@ -79,18 +79,18 @@ void plant_on(int rank, int here, RankRig& rig) {
   if (rank == here) fixtures::plant(rig, kMatrix, 5, 0.25F);
 }
 
-TEST_CASE("of three that hold the same the one that differs is named, on all ranks") {
+TEST_CASE("the one rank of three that differs is named, on all ranks") {
   const std::string wanted = cat("rank 1 holds other bits than ranks 0 and 2 of ", kMatrix,
-                                 " (parameters) after step 2, which all must hold alike: a memory "
+                                 " (parameters) after step 2, which must be equal on all: a memory "
                                  "or processor there changed them",
                                  kRemedy);
   for (const int64_t stage : {0, 1, 2}) {
     INFO("stage " << stage);
-    REQUIRE(said(fixtures::run_of_stage(stage), {.shards = 3}, [](int rank, RankRig& rig) {
-              plant_on(1, rank, rig);
-            }) == std::vector<std::string>(3, wanted));
+    REQUIRE(check_messages(fixtures::run_of_stage(stage), {.shards = 3},
+                           [](int rank, RankRig& rig) { plant_on(1, rank, rig); }) ==
+            std::vector<std::string>(3, wanted));
   }
-  REQUIRE(said(fixtures::run_of_stage(3), {.replicas = 3}, [](int rank, RankRig& rig) {
+  REQUIRE(check_messages(fixtures::run_of_stage(3), {.replicas = 3}, [](int rank, RankRig& rig) {
             plant_on(1, rank, rig);
           }) == std::vector<std::string>(3, wanted));
 }
@@ -99,31 +99,31 @@ TEST_CASE(
     "bits that differ on one of three ranks are a failure of that rank, which may leave; on one of "
     "two they are nobody's") {
   const auto spoil = [](int rank, RankRig& rig) { plant_on(1, rank, rig); };
-  REQUIRE(said(fixtures::run_of_stage(0), {.shards = 3}, spoil, true, failure_of) ==
+  REQUIRE(check_messages(fixtures::run_of_stage(0), {.shards = 3}, spoil, true, failure_of) ==
           std::vector<std::string>(3, "1 fails"));
-  REQUIRE(said(fixtures::run_of_stage(0), {.shards = 2}, spoil, true, failure_of) ==
+  REQUIRE(check_messages(fixtures::run_of_stage(0), {.shards = 2}, spoil, true, failure_of) ==
           std::vector<std::string>{"0 tells", "1 tells"});
 }
 
-TEST_CASE("of two both are named") {
+TEST_CASE("both ranks of two that differ are named") {
   const std::string wanted = cat("ranks 0 and 1 do not hold the same bits of ", kMatrix,
-                                 " (parameters) after step 2, which they must: a memory or "
+                                 " (parameters) after step 2, which must be equal: a memory or "
                                  "processor of one of them changed them",
                                  kRemedy);
-  REQUIRE(said(fixtures::run_of_stage(0), {.shards = 2}, [](int rank, RankRig& rig) {
+  REQUIRE(check_messages(fixtures::run_of_stage(0), {.shards = 2}, [](int rank, RankRig& rig) {
             plant_on(1, rank, rig);
           }) == std::vector<std::string>(2, wanted));
 }
 
 TEST_CASE("replicas of shards compare their own shard, and stages of a pipeline their own layers") {
   const std::vector<std::string> sharded =
-      said(fixtures::run_of_stage(3), {.shards = 2, .replicas = 2},
-           [](int rank, RankRig& rig) { plant_on(3, rank, rig); });
+      check_messages(fixtures::run_of_stage(3), {.shards = 2, .replicas = 2},
+                     [](int rank, RankRig& rig) { plant_on(3, rank, rig); });
   REQUIRE_THAT(sharded[0],
                Catch::StartsWith(cat("ranks 1 and 3 do not hold the same bits of ", kMatrix)));
   const char* const last = "model.layers.3.mlp.down_proj.weight";
-  const std::vector<std::string> staged =
-      said(fixtures::run_of_stage(0), {.shards = 2, .stages = 2}, [&](int rank, RankRig& rig) {
+  const std::vector<std::string> staged = check_messages(
+      fixtures::run_of_stage(0), {.shards = 2, .stages = 2}, [&](int rank, RankRig& rig) {
         if (rank == 3) fixtures::plant(rig, last, 5, 0.25F);
       });
   REQUIRE_THAT(staged[0],
@@ -132,7 +132,7 @@ TEST_CASE("replicas of shards compare their own shard, and stages of a pipeline 
 
 TEST_CASE("tensor-parallel ranks compare the tensors that none of them splits") {
   const std::vector<std::string> norms =
-      said(fixtures::run_of_stage(1), {.tensor = 2}, [](int rank, RankRig& rig) {
+      check_messages(fixtures::run_of_stage(1), {.tensor = 2}, [](int rank, RankRig& rig) {
         if (rank == 1) fixtures::plant(rig, "model.norm.weight", 3, 0.25F);
       });
   REQUIRE_THAT(norms[0],
@@ -140,8 +140,8 @@ TEST_CASE("tensor-parallel ranks compare the tensors that none of them splits") 
                    "ranks 0 and 1 do not hold the same bits of model.norm.weight (parameters)"));
 }
 
-TEST_CASE("where all is cut there is nothing to compare") {
-  REQUIRE(said(
+TEST_CASE("nothing is compared if all state is sharded") {
+  REQUIRE(check_messages(
               fixtures::run_of_stage(3), {.shards = 2},
               [](int rank, RankRig& rig) { plant_on(1, rank, rig); },
               false) == std::vector<std::string>(2));

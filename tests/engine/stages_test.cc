@@ -166,7 +166,9 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("so it is in 16 bits, with gradients and sums in 16 or 32") {
+TEST_CASE(
+    "all stages, tiers and schedules train the same bits in 16 bits, with gradients and sums in 16 "
+    "or 32") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::model_of_many_blocks();
   require_alike(
@@ -223,7 +225,9 @@ TEST_CASE(
   CHECK(bytes("lora_magnitude_vector") == 4 * 64);
 }
 
-TEST_CASE("so it is with a tied matrix, other optimizers, and units that fit one block") {
+TEST_CASE(
+    "a tied matrix, other optimizers, and units that fit one block train the same bits "
+    "everywhere") {
   set_kernel_threads(1);
   const ModelConfig tied = fixtures::model_of_many_blocks(true);
   require_alike(
@@ -250,7 +254,8 @@ TEST_CASE("so it is with a tied matrix, other optimizers, and units that fit one
       fixtures::small_model(true), half_of_variants);
 }
 
-TEST_CASE("so it is with states that are codes, of all tensors or of large ones") {
+TEST_CASE(
+    "states that are codes, of all tensors or of large ones, train the same bits everywhere") {
   set_kernel_threads(1);
   const auto codes_from = [](double elements, const std::function<void(Config&)>& change = {}) {
     return [=](Config& c) {
@@ -292,7 +297,7 @@ TEST_CASE("so it is with states that are codes, of all tensors or of large ones"
   CHECK_FALSE(outcome.state.contains("model.norm.weight.exp_avg_absmax"));
 }
 
-TEST_CASE("so it is in every partition of the model") {
+TEST_CASE("every partition of the model trains the same bits") {
   set_kernel_threads(1);
   for (const UnitGranularity unit : {UnitGranularity::kBlock, UnitGranularity::kModel})
     require_alike(

@@ -41,7 +41,7 @@ TEST_CASE("where one rank does not see its transport, the sum is not known") {
         std::string::npos);
 }
 
-TEST_CASE("of a rank that is alone and has no disk tier there is nothing to tell") {
+TEST_CASE("a rank that is alone and has no disk tier has no traffic to report") {
   CHECK(traffic_text({.steps = 3}, 1).empty());
 }
 

@@ -15,7 +15,7 @@
 namespace ftrun {
 namespace {
 
-/// Says of each instruction whether it is `first`, or runs after it whatever the timing.
+/// Returns for each instruction whether it is `first`, or runs after it whatever the timing.
 std::vector<bool> after(const Program& program, InstrId first) {
   std::vector<bool> found(program.instrs.size());
   found[static_cast<size_t>(first)] = true;
@@ -30,7 +30,7 @@ std::vector<bool> after(const Program& program, InstrId first) {
   return found;
 }
 
-/// Says whether each rank of the first group is in the second one, which has more.
+/// Returns whether each rank of the first group is in the second one, which has more.
 bool is_within(const Program& program, const Instr& one, const Instr& other) {
   const auto ranks = [&](const Instr& instr) {
     std::vector<int> all = program.group(instr.group()).ranks.ranks;

@@ -263,7 +263,7 @@ inline LayerGraph exchanged(const BlockShape& s, bool train = true, int64_t rank
   return g.finish(train, s.recompute);
 }
 
-/// Says whether backward makes and reads the value while it runs interleaved.
+/// Returns whether backward makes and reads the value while it runs interleaved.
 inline bool lives_in_list(const Value& value) {
   return value.role == ValueRole::kTemp || value.role == ValueRole::kDeferred ||
          value.role == ValueRole::kWorkspace;

@@ -216,8 +216,8 @@ TEST_CASE("gradients summed over tokens keep one partial sum for each group of r
   }
 }
 
-/// Says whether ranges that start at `starts` (or -1) and have `sizes` bytes are aligned, disjoint
-/// and inside.
+/// Returns whether ranges that start at `starts` (or -1) and have `sizes` bytes are aligned,
+/// disjoint and inside.
 bool fit(std::vector<std::pair<int64_t, int64_t>> ranges, int64_t bytes) {
   std::erase_if(ranges, [](const auto& range) { return range.first < 0; });
   std::sort(ranges.begin(), ranges.end());

@@ -16,7 +16,7 @@ bool alive(const StorageRequest& r, int64_t at) {
   return r.bytes > 0 && r.first <= at && at <= r.last;
 }
 
-/// Says whether no byte belongs to two of the requests that live at a time.
+/// Returns whether no byte belongs to two of the requests that live at a time.
 bool apart(const std::vector<StorageRequest>& requests, const StorageLayout& layout, int64_t at) {
   std::vector<char> taken(static_cast<size_t>(layout.bytes), 0);
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -142,7 +142,9 @@ TEST_CASE("requests of no bytes or no life get no place") {
   CHECK(pack_storage({}, 64).bytes == 0);
 }
 
-TEST_CASE("one after another they take the room of the largest; together the room of all") {
+TEST_CASE(
+    "requests one after another take the room of the largest, requests at the same time the room "
+    "of all") {
   const StorageRequest apart[] = {{100, 0, 1}, {300, 2, 3}, {200, 4, 9}};
   CHECK(pack_storage(apart, 64).bytes == 320);
   const StorageRequest together[] = {{100, 0, 2}, {300, 1, 3}, {200, 2, 9}};

@@ -10,7 +10,10 @@ or a subject that the reader has to find below.
 
 The /// comment of a function begins with a verb that says what the function does: "Returns", or
 "Return" for several functions; "Collective:" may stand before it, and a formula may take its place.
+So does the docstring of each Python function. That of a test case, whose name says what holds, and
+those of classes and files begin with what they are about.
 """
+import ast
 import pathlib
 import re
 import sys
@@ -43,7 +46,7 @@ FUNCTION = re.compile(r"(?:[\w:<>,&*~\[\] ]|operator\W{1,3})*[\w>~]\((?!\*)")
 
 
 def function_docs(text):
-    """(line, comment) of each /// block above a function, its definition or declaration."""
+    """Yields (line, comment) of each /// block above a function, its definition or declaration."""
     lines = text.split("\n")
     for line, body in blocks(text):
         if not lines[line - 1].lstrip().startswith("///"):
@@ -64,7 +67,7 @@ def begins_with_verb(body):
 
 
 def blocks(text):
-    """(line, first sentence's beginning, lines) of each doc comment."""
+    """Yields (line, text) of each doc comment."""
     lines = text.split("\n")
     at = 0
     while at < len(lines):
@@ -82,8 +85,8 @@ def blocks(text):
 
 
 def declares(comment, following):
-    """Whether the code after a // block declares something: what stands at the margin, or looks
-    like a type or a function."""
+    """Returns whether the code after a // block declares something: what stands at the margin, or
+    looks like a type or a function."""
     if not following or following.startswith(("}", "#", "return", "if ", "if(", "for ", "while ",
                                               "case ", "else")):
         return False
@@ -109,7 +112,7 @@ def folder_of(path):
 
 
 def counted():
-    """Folder: [(path, line, text, whether it begins badly)]."""
+    """Returns {folder: [(path, line, text, whether it begins badly)]}."""
     found = {}
     for top in ("lib", "apps", "tests"):
         for path in sorted((ROOT / top).rglob("*")):
@@ -121,7 +124,7 @@ def counted():
 
 
 def without_verbs():
-    """Folder: [(path, line, text, whether it lacks its verb)] of the functions."""
+    """Returns {folder: [(path, line, text, whether it lacks its verb)]} of the functions."""
     found = {}
     for top in ("lib", "apps", "tests"):
         for path in sorted((ROOT / top).rglob("*")):
@@ -130,6 +133,32 @@ def without_verbs():
                     found.setdefault(folder_of(path), []).append(
                         (path, line, body, not begins_with_verb(body)))
     return found
+
+
+def is_test_case(function):
+    """Returns whether a function's name says what its test asserts."""
+    marks = {ast.unparse(mark).split("(")[0] for mark in function.decorator_list}
+    return function.name.startswith("test_") or bool(marks & {"case", "waiting", "needs"})
+
+
+def docstring_faults(text):
+    """Yields (line, docstring) of each docstring that does not begin as it should."""
+    for node in ast.walk(ast.parse(text)):
+        is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        if not is_function and not isinstance(node, (ast.ClassDef, ast.Module)):
+            continue
+        body = " ".join((ast.get_docstring(node) or "").split())
+        if body and (is_headless(body) or is_value(body)
+                     or is_function and not is_test_case(node) and not begins_with_verb(body)):
+            yield getattr(node, "lineno", 1), body
+
+
+def python_faults():
+    """Yields (path, line, docstring) of each docstring that does not begin as it should."""
+    for top in ("scripts", "tests"):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            for line, body in docstring_faults(path.read_text()):
+                yield path, line, body
 
 
 def share(cells):
@@ -153,6 +182,11 @@ def self_check():
             "/// y = x + 1.\nvoid add(T* y);\n/// Collective: waits.\nvoid wait() {\n")
     assert [begins_with_verb(body) for _, body in function_docs(text)] == [
         False, False, True, True, True], list(function_docs(text))
+    text = ("'Of a page.'\nclass Row:\n  'A row.'\ndef f():\n  'A row.'\ndef g():\n"
+            "  'Returns a row.'\ndef test_a_row_is_read():\n  'A row.'\n"
+            "@case\ndef a_row_is_read():\n  'With a column.'\n")
+    assert [body for _, body in docstring_faults(text)] == [
+        "Of a page.", "A row.", "With a column."], list(docstring_faults(text))
 
 
 def main():
@@ -181,6 +215,8 @@ def main():
             faults.append(f"{folder}: {sum(cell[3] for cell in cells)} of {len(cells)} comments of "
                           f"functions do not begin with a verb, at most {VERB_LIMIT:.0f} %; see "
                           f"them with --list {folder}")
+    faults += [f"{path.relative_to(ROOT)}:{line}: \"{body[:60]}\" does not begin with what the "
+               "function does, or what it is about" for path, line, body in python_faults()]
     every = [cell for cells in found.values() for cell in cells]
     print(f"all: {sum(cell[3] for cell in every)} of {len(every)}, {share(every):.1f} %")
     print("\n".join(faults))

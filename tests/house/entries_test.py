@@ -33,7 +33,7 @@ def entries():
 
 
 def needs_without_entry(found):
-    """A hidden test case that no entry asks for would never run."""
+    """Yields the hidden test cases that no entry runs."""
     built = {name.split(".")[0] for name in found}
     for path in sources("*.cc"):
         folder = path.relative_to(TESTS).parts[0]
@@ -63,7 +63,7 @@ def quiet_ways_out():
 
 
 def asserted_seconds():
-    """An upper bound for a clock, or for a number of seconds that was taken from one."""
+    """Yields assertions of an upper bound for a clock, or for seconds that were read from one."""
     clock = re.compile(r"(REQUIRE|CHECK)(_FALSE)?\([^;]*([cC]lock::now[^;]*<=? "
                        r"*[\w(]|(\b|_)(seconds|took|taken|elapsed)\b[^;]*<=? *\d)")
     for path in sources("*.cc"):

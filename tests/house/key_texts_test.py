@@ -20,7 +20,7 @@ ACTION = re.compile(r"Also (?:evaluate|save) ")
 
 
 def texts(page):
-    """(line number, key or section, text) of each key and section of the page."""
+    """Yields (line number, key or section, text) of each key and section of the page."""
     section = None
     for number, line in enumerate(page.split("\n"), 1):
         if line.startswith("#"):

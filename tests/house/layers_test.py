@@ -21,8 +21,8 @@ def layer_map():
 
 
 def folder_of(path):
-    """The folder whose target a file below lib is of: kernels of an operation are the
-    engine's, wherever they lie, and files of an axis those of the target that can have them."""
+    """Returns the folder whose target compiles a file below lib: kernels of an operation belong to
+    `kernels`, wherever they lie, and files of an axis to the target that their name says."""
     parts = pathlib.PurePath(path).parts
     name = parts[-1].split(".")[0]
     if parts[0] == "ops" and re.match(r"(cpu|gpu)(_(?!workspace)\w+)?\.", parts[-1]):
@@ -56,8 +56,9 @@ def include_faults(folders):
 
 
 def app_faults(folders, text_of=lambda header: (LIB / header).read_text(), apps=None):
-    """Commands start without the engine: but for its entry they include headers of engine folders
-    only where these need no other header of such folders, as a struct of plain fields does."""
+    """Returns the headers that commands may not include: they start without the engine, so except
+    in the entry they include headers of engine folders only if these need no other header of such
+    folders, as a struct of plain fields does."""
     if apps is None:
         apps = {path: path.read_text() for path in sorted((ROOT / "apps").rglob("*"))
                 if path.suffix in (".h", ".cc")}
@@ -98,7 +99,7 @@ def header_cycles():
 
 
 def self_check():
-    """The check must be able to fail: lower folders may not use higher ones."""
+    """Checks that the check can fail: lower folders may not use higher ones."""
     folders = layer_map()
     order = list(folders)
     assert len(order) >= 10, f"only {order} found in lib/CMakeLists.txt"

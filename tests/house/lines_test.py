@@ -27,7 +27,7 @@ def sources(root):
 
 
 def long_lines(path):
-    """(line number, columns, whether it stands in a table) of each line that is too long."""
+    """Yields (line number, columns, whether it stands in a table) of each line that is too long."""
     in_table = False
     for number, line in enumerate(path.read_text().split("\n"), 1):
         if path.suffix in CPP and line.strip() in ("// clang-format off", "// clang-format on"):
@@ -44,8 +44,8 @@ def pages(root):
 
 
 def long_prose(path):
-    """(line number, columns) of each line of prose that is too long. A line of one word, such as
-    a link, cannot be shorter."""
+    """Yields (line number, columns) of each line of prose that is too long. A line of one word,
+    such as a link, cannot be shorter."""
     in_code = False
     for number, line in enumerate(path.read_text().split("\n"), 1):
         text = line.strip()
@@ -71,7 +71,7 @@ def faults(root):
 
 
 def self_check(folder):
-    """The check must be able to fail, in each of its ways."""
+    """Checks that the check can fail, in each of its ways."""
     (folder / "lib").mkdir()
     long = "x" * (COLUMNS + 1)
     (folder / "lib" / "a.cc").write_text(

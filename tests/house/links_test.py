@@ -30,13 +30,13 @@ def pages(root):
 
 
 def headings(text):
-    """Names of a page's headings, as GitHub links to them."""
+    """Yields names of a page's headings, as GitHub links to them."""
     for line in re.findall(r"^#+ (.*)$", FENCE.sub("", text), re.M):
         yield re.sub(r"[^\w\- ]", "", line.strip().lower()).replace(" ", "-")
 
 
 def link_fault(page, target):
-    """What is wrong with a link of the page; None where it resolves."""
+    """Returns what is wrong with a link of the page; None if it resolves."""
     if re.match(r"\w+:", target):
         return None
     path, _, heading = target.partition("#")
@@ -53,8 +53,8 @@ def exists(*places):
 
 
 def path_fault(root, page, text):
-    """What is wrong with a text in backticks; None where it is no path of the
-    repository, or there is one."""
+    """Returns what is wrong with a text in backticks; None if it is no path of the repository, or
+    names an existing one."""
     path = text.rstrip("/").split("::")[0]
     if NOT_A_FILE.search(path) or not re.fullmatch(r"[\w./-]+", path):
         return None
@@ -86,7 +86,7 @@ def faults(root):
 
 
 def self_check(folder):
-    """The check must be able to fail, in each of its ways."""
+    """Checks that the check can fail, in each of its ways."""
     (folder / "docs").mkdir()
     (folder / "lib" / "base").mkdir(parents=True)
     (folder / "lib" / "base" / "file.h").touch()

@@ -19,8 +19,8 @@ def names():
 
 
 def pattern_of(all_names):
-    """The names as identifiers and texts hold them: kLamb, LambRule, lamb_update,
-    LAMB, but not lambda."""
+    """Returns a pattern of the names as identifiers and texts hold them: kLamb, LambRule,
+    lamb_update, LAMB, but not lambda."""
     words = sorted({form for name in all_names for form in (name, name.lower(), name.upper())},
                    key=len, reverse=True)
     return re.compile(r"(?:(?<![A-Za-z])|(?<=\bk))(?:" + "|".join(map(re.escape, words))
@@ -41,7 +41,7 @@ def faults(sources):
 
 
 def self_check():
-    """The check must be able to fail."""
+    """Checks that the check can fail."""
     assert len(names()) >= 10, f"only {sorted(names())} found in list.inc"
     pattern = pattern_of(names())
     for text in ("OptimizerType::kSgd", "adam_update(", 'type == "Muon"', "SgdOptions", "kAdamW",

@@ -51,7 +51,7 @@ FAULTS = (
 
 
 def last_line(body):
-    """The last line of a test with this body, in a process of its own."""
+    """Returns the last line of a test with this body, run in a process of its own."""
     with tempfile.TemporaryFile("w+") as output:
         child = os.fork()
         if child == 0:

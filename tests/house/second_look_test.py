@@ -22,7 +22,8 @@ REPORT = "==7==ERROR: AddressSanitizer: heap-use-after-free on address 0x60"
 
 
 def project(folder, scripts, limits=()):
-    """A folder of CTest's with one entry a script; those in `limits` have three seconds."""
+    """Makes a folder of CTest's with one entry for each script; those in `limits` have three
+    seconds."""
     lines = []
     for name, script in scripts.items():
         path = folder / f"{name}.sh"
@@ -33,7 +34,7 @@ def project(folder, scripts, limits=()):
 
 
 def ran(scripts, limits=()):
-    """(exit code, lines, rows of unsteady.tsv, folder) of a run of such entries."""
+    """Returns (exit code, lines, rows of unsteady.tsv, folder) of a run of such entries."""
     folder = pathlib.Path(tempfile.mkdtemp(dir=scratch))
     project(folder, scripts, limits)
     done = subprocess.run([sys.executable, SOURCE / "scripts" / "run_tests.py", folder,
@@ -45,7 +46,7 @@ def ran(scripts, limits=()):
 
 
 def of_ctest(lines):
-    """The closing line that CTest itself printed for the first run."""
+    """Returns the closing line that CTest itself printed for the first run."""
     return next(line for line in lines if re.match(r"\d+% tests passed", line))
 
 

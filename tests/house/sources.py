@@ -1,12 +1,12 @@
-"""What the checks of the house read: the sources of lib and apps, and their
-code without comments."""
+"""The sources of lib and apps that the checks of the house read, and their code without
+comments."""
 import re
 
 SUFFIXES = (".h", ".cc", ".cu", ".cuh", ".inc")
 
 
 def sources_below(root):
-    """Paths of all sources of lib and apps below `root`."""
+    """Yields paths of all sources of lib and apps below `root`."""
     for top in ("lib", "apps"):
         for path in sorted((root / top).rglob("*")):
             if path.suffix in SUFFIXES:
@@ -14,5 +14,6 @@ def sources_below(root):
 
 
 def without_comments(text):
-    """The code of a source; lines keep their numbers where comments are of one line."""
+    """Returns the code of a source without comments; lines keep their numbers after comments of one
+    line."""
     return re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.S)

@@ -50,7 +50,7 @@ def said(*arguments):
 
 
 def found(*arguments):
-    """(exit code, lines without their times)."""
+    """Returns (exit code, lines without their times)."""
     code, lines, errors = said(*arguments)
     assert not errors, errors
     return code, [line.split("; ")[0] for line in lines[1:]]
@@ -87,7 +87,7 @@ def what_cannot_be_run_is_refused():
 
 
 def processes_of(session):
-    """Process ids of a session that have not ended."""
+    """Returns process ids of a session that have not ended."""
     live = set()
     for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -257,7 +257,7 @@ struct StackWatch {
   volatile int elsewhere = 0;
 } watch;
 
-void look_at_stack_pointer(int, siginfo_t*, void* context) {
+void read_stack_pointer(int, siginfo_t*, void* context) {
   const auto pointer =
       static_cast<uintptr_t>(static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RSP]);
   watch.signals = watch.signals + 1;
@@ -280,7 +280,7 @@ class SignalRain {
     const stack_t own{.ss_sp = stack_.data(), .ss_flags = 0, .ss_size = stack_.size()};
     REQUIRE(::sigaltstack(&own, &stack_before_) == 0);
     struct sigaction action {};
-    action.sa_sigaction = look_at_stack_pointer;
+    action.sa_sigaction = read_stack_pointer;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
     ::sigaction(SIGPROF, &action, &action_before_);
     sigevent to_this_thread{};

@@ -115,8 +115,8 @@ std::map<std::string, std::string> results(BlockShape shape, const RecomputePoli
   return found;
 }
 
-/// Says whether a value of the graph holds the numbers with which memory was poisoned, or numbers
-/// computed from them.
+/// Returns whether a value of the graph holds the numbers with which memory was poisoned, or
+/// numbers computed from them.
 bool has_nan(DType dtype, const std::string& bits) {
   const auto size = static_cast<size_t>(dtype_bytes(dtype));
   for (size_t i = 0; i + size <= bits.size(); i += size) {

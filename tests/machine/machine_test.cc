@@ -237,8 +237,8 @@ TEST_CASE("a name that no machine has is refused with those that there are") {
     return std::string("read");
   };
   CHECK(refused("h100-80g")
-            .starts_with("\"h100-80g\" is no file, and no machine that ftrun has (did "
-                         "you mean \"h100-80gb\"?)\n  remedy: name a file, or one of a100-40gb, "));
+            .starts_with("\"h100-80g\" is neither a file nor a machine that ftrun knows (did you "
+                         "mean \"h100-80gb\"?)\n  remedy: name a file, or one of a100-40gb, "));
   CHECK(refused("folder/h100-80gb").starts_with("folder/h100-80gb: cannot be read"));
   CHECK(refused("h100-80gb.yaml").starts_with("h100-80gb.yaml: cannot be read"));
 }

@@ -110,7 +110,7 @@ TEST_CASE("stages without an embedding still find the rope table's graph") {
   CHECK(frozen.graphs.at(static_cast<size_t>(frozen.rope_graph)).name == "rope");
 }
 
-/// Says whether the tensor is one vector of the first block, for which backward runs through all
+/// Returns whether the tensor is one vector of the first block, for which backward runs through all
 /// blocks.
 bool trains_first_norm(const TensorInfo& tensor) {
   return tensor.name == "model.layers.0.input_layernorm.weight";

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What PEFT makes of low-rank adapters, for the tests of adapters.
+"""Makes low-rank adapters and their training with PEFT, for the tests of adapters.
 
   lora_reference.py OUT [NAME ...]   For each case: a small random model, an adapter that
   training goes on from, and the
@@ -106,17 +106,17 @@ class Adapted:
 
     @staticmethod
     def base_in(name, folder, dtype):
-        """What the adapter is trained on."""
+        """Loads the model that the adapter is trained on."""
         return base_of(folder, dtype)
 
     @classmethod
     def fields(cls, name):
-        """Those of LoraConfig."""
+        """Returns the fields of LoraConfig."""
         return cls.cases[name][1]
 
     @classmethod
     def made_of(cls, name):
-        """Parts of the recipe."""
+        """Returns the parts of the recipe."""
         return [cls.cases[name], reference.recipe(cls.cases[name][0]), reference.code_of(cls)]
 
 
@@ -126,14 +126,14 @@ def base_of(folder, dtype):
 
 
 def draw_adapter(tensors, seed, magnitudes):
-    """All tensors of an adapter at random, but for its magnitudes, which are near the lengths of
-    the base's rows and so not drawn around 0."""
+    """Draws all tensors of an adapter except its magnitudes, which are near the lengths of the
+    base's rows and so not drawn around 0."""
     return {**reference.drawn_weights(tensors, [seed, 1]), **magnitudes}
 
 
 def write_adapter(folder, fields, seed):
-    """PEFT's folder of an adapter whose tensors all are random; returns (shapes as drawn_weights
-    takes them, magnitudes)."""
+    """Writes PEFT's folder of an adapter whose tensors are all random; returns (shapes as
+    drawn_weights reads them, magnitudes)."""
     model = get_peft_model(base_of(folder, torch.float32),
                            LoraConfig(task_type="CAUSAL_LM", **fields))
     model.save_pretrained(folder / "adapter")
@@ -163,8 +163,8 @@ def splitmix64(x):
 
 @np.errstate(over="ignore")
 def kept(step, layer, site, tokens, columns, p):
-    """[tokens, columns]: which elements dropout leaves. `step` counts from 1, `layer` from the
-    embedding's 0; `tokens` are places in the global batch."""
+    """Returns which elements dropout keeps, [tokens, columns]. `step` counts from 1, `layer` from
+    the embedding's 0; `tokens` are places in the global batch."""
     key = splitmix64(splitmix64(splitmix64(np.uint64(SEED)) + np.uint64(1)) ^ np.uint64(step))
     row = splitmix64(splitmix64(key ^ splitmix64(np.uint64(16 * layer + site))) ^ np.asarray(
         tokens, np.uint64))[:, None]
@@ -176,7 +176,7 @@ def kept(step, layer, site, tokens, columns, p):
 
 
 class Dropout(torch.nn.Module):
-    """In place of one of PEFT's. Each call is the next micro-batch."""
+    """A stand-in for PEFT's dropout. Each call is the next micro-batch."""
 
     def __init__(self, p, layer, site):
         super().__init__()
@@ -209,7 +209,7 @@ def train(base, folder, data, dtype):
 
 
 def furthest(single, double):
-    """Of the tensors of one run from those of the other, relative."""
+    """Returns the largest relative distance of a tensor of one run from that of the other."""
     return max(((single[name].double() - values).norm() / values.norm()).item()
                for name, values in double.items())
 
@@ -252,13 +252,13 @@ def train_case(kind, name, folder):
 
 
 def bits_of(folder):
-    """A hash of the weights of base and adapter."""
+    """Returns a hash of the weights of base and adapter."""
     files = ("model/model.safetensors", "adapter/adapter_model.safetensors")
     return hashlib.sha256(b"".join((folder / file).read_bytes() for file in files)).hexdigest()
 
 
 def recipe(kind, name):
-    """A hash of all that decides a case's numbers besides the bits of its weights."""
+    """Returns a hash of all that decides a case's numbers besides the bits of its weights."""
     made_by = (base_of, draw_adapter, write_adapter, splitmix64, kept, Dropout, give_masks, train,
                reference.run_steps, reference.step_gradients, reference.batch, reference.tokens)
     parts = [kind.made_of(name), SEED, SITES, reference.SETTINGS, reference.COMMON,
@@ -323,7 +323,7 @@ def store_cases(cases, kind=Adapted):
 
 
 def model_of(folder, adapter=None):
-    """What transformers reads from a folder, with PEFT's adapter where one is given."""
+    """Returns what transformers reads from a folder, with PEFT's adapter if one is given."""
     load_libraries()
     base = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     return base if adapter is None else PeftModel.from_pretrained(base, adapter).eval()

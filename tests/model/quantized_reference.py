@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What PEFT makes of low-rank adapters on a quantized base, for the tests of quantization.
+"""Makes low-rank adapters on a quantized base with PEFT, for the tests of quantization.
 
   quantized_reference.py OUT [NAME ...]   For each case the files of lora_reference.py. The base
   in OUT/NAME/model is as it
@@ -37,12 +37,12 @@ CASES = {
 
 
 def nearest(x, values):
-    """Of ascending `values`; a number halfway belongs to the lower one."""
+    """Returns the nearest of ascending `values`; a number halfway belongs to the lower one."""
     return values[torch.bucketize(x, (values[:-1] + values[1:]) / 2)]
 
 
 def dynamic_map():
-    """The signed 8-bit code of bitsandbytes."""
+    """Returns the signed 8-bit code of bitsandbytes."""
     values = [0.0, 1.0]
     for e in range(7):
         edges = torch.linspace(0.1, 1, 2**e + 1)
@@ -52,7 +52,7 @@ def dynamic_map():
 
 
 def dequantized(weight, section):
-    """The numbers that a quantized matrix stands for."""
+    """Returns the numbers that a quantized matrix represents."""
     if section["type"] == "int8":
         half = weight.half().float()
         largest = half.abs().amax(1, keepdim=True)
@@ -94,7 +94,7 @@ class Quantized:
 
     @classmethod
     def base_in(cls, name, folder, dtype):
-        """Quantized as fp32, whatever it is trained in."""
+        """Quantizes the base in fp32, whatever dtype it is trained in."""
         base = base_of(folder, torch.float32)
         quantize_blocks(base, cls.cases[name][3])
         return base.to(dtype)

@@ -227,7 +227,8 @@ VERSION_4 = {"llama_tied", "llama3_rope", "qwen2_window"}
 
 
 def tokens():
-    """A walk that a model can learn in part: mostly an affine map of the last token, some noise."""
+    """Draws a walk that a model can partly learn: mostly an affine map of the last token, some
+    noise."""
     state, token, out = 12345, 7, []
     for _ in range(SAMPLES * SETTINGS["sequence"] + 1):
         out.append(token)
@@ -275,7 +276,7 @@ def batch(data, step, slot):
 
 
 def step_gradients(model, data, step):
-    """Gradients of the mean loss of a step's micro-batches; returns that loss."""
+    """Computes gradients of the mean loss of a step's micro-batches; returns that loss."""
     total = 0.0
     for slot in range(SETTINGS["accumulation"]):
         x, y = batch(data, step, slot)
@@ -287,8 +288,8 @@ def step_gradients(model, data, step):
 
 
 def file_parameters(model):
-    """The parameters by their names in files, where the head of GPT-NeoX is called
-    otherwise than in memory."""
+    """Returns the parameters by their names in files; the head of GPT-NeoX has another name in
+    memory."""
     renamed = {"lm_head.weight":
                "embed_out.weight"} if model.config.model_type == "gpt_neox" else {}
     return {renamed.get(name, name): parameter for name, parameter in model.named_parameters()}
@@ -301,7 +302,7 @@ def train(folder, data, dtype):
 
 
 def run_steps(model, parameters, data):
-    """All steps of `parameters`, by their names."""
+    """Runs all steps of `parameters`, by their names."""
     optimizer = torch.optim.AdamW(parameters.values(), lr=SETTINGS["learning_rate"],
                                   betas=tuple(SETTINGS["betas"]), eps=SETTINGS["eps"],
                                   weight_decay=SETTINGS["weight_decay"])
@@ -323,7 +324,7 @@ def norms(tensors):
 
 
 def largest_relative(a, b):
-    """The largest relative difference; NaN where there is one, which max() may pass over."""
+    """Returns the largest relative difference; NaN if there is one, which max() may pass over."""
     return float(np.max([abs(x - y) / abs(y) for x, y in zip(a, b, strict=True)]))
 
 
@@ -332,13 +333,13 @@ KNOWN_BAD = {"gemma3": 1, "llama_bias": 2, "qwen3_bias": 1, "stablelm": 1}
 
 
 def seeds(name):
-    """The seeds that a case of this name is tried with, in turn."""
+    """Returns the seeds that a case of this name is tried with, in turn."""
     first = sum(name.encode())
     return range(first + KNOWN_BAD.get(name, 0), first + 10)
 
 
 def drawn_weights(tensors, seed):
-    """Random values of tensors, given by name as (shape, mean). numpy draws them, so that no test
+    """Draws random values of tensors, given by name as (shape, mean), with numpy, so that no test
     has to load torch for them."""
     random = np.random.default_rng(seed)
     return {name: (mean + 0.1 * random.standard_normal(shape)).astype(np.float32)
@@ -353,8 +354,8 @@ def write_weights(model_folder, tensors, seed):
 
 
 def tensors_of_file(path):
-    """(shape, mean to draw around) of a file's tensors by name: norms and biases stay about
-    what a fresh model has."""
+    """Returns (shape, mean to draw around) of a file's tensors by name: norms and biases stay near
+    those of a fresh model."""
     return {name: (list(values.shape),
                    float(round(values.mean())) if values.ndim == 1 or "norm" in name else 0.0)
             for name, values in load_file(path).items()}
@@ -388,15 +389,18 @@ def write_tokens(folder):
 
 
 def code_of(function):
-    """The text of a function without its comments, which change no number."""
+    """Returns the text of a function or class without comments and docstrings, which change no
+    number."""
     definition, = ast.parse(inspect.getsource(function)).body
-    if ast.get_docstring(definition) is not None:
-        del definition.body[0]
+    for node in ast.walk(definition):
+        if (isinstance(node, (ast.FunctionDef, ast.ClassDef))
+                and ast.get_docstring(node) is not None):
+            del node.body[0]
     return ast.unparse(definition)
 
 
 def recipe(name):
-    """A hash of all that decides a family's numbers besides the bits of its weights."""
+    """Returns a hash of all that decides a family's numbers besides the bits of its weights."""
     made_by = (tokens, small_model, to_version_4, batch, step_gradients, file_parameters, train,
                run_steps, norms)
     parts = [FAMILIES[name], name in VERSION_4, COMMON, SETTINGS,
@@ -484,7 +488,8 @@ def norm_epsilon(config):
 
 
 def parameter_shapes(config):
-    """The state dict's names and shapes in order, for the first and last layer kinds to be seen."""
+    """Returns the state dict's names and shapes in order, with enough layers to show the first and
+    last kinds."""
     config.num_hidden_layers = min(config.num_hidden_layers, 2)
     if getattr(config, "layer_types", None):
         config.layer_types = config.layer_types[:config.num_hidden_layers]

@@ -31,7 +31,7 @@ ModelDescription model_of(bool tied) {
   return model;
 }
 
-TEST_CASE("names of its own are left as they are", "[names]") {
+TEST_CASE("names that are the model's own are kept", "[names]") {
   const StoredNames names = find_stored_names(
       model_of(false), {"model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight",
                         "model.norm.weight", "lm_head.weight"});

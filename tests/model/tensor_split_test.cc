@@ -500,7 +500,7 @@ std::string shared_letter(const LayerPair& pair, const Op& whole, const Op& loca
   return found;
 }
 
-/// Says whether the reader's result is a term, too, if `id` is this rank's term of a product's
+/// Returns whether the reader's result is a term, too, if `id` is this rank's term of a product's
 /// results: it is for adapters, magnitudes and dropout; lengths of rows must be whole.
 bool keeps_term(const LayerGraph& graph, const Op& reader, ValueId id) {
   const auto makes = [&](ValueId result) {

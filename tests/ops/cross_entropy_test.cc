@@ -435,7 +435,7 @@ TEST_CASE("a token whose loss is not finite is never predicted, whatever the sig
   });
 }
 
-TEST_CASE("of equal logits the first is the one that is predicted") {
+TEST_CASE("the first of equal logits is the one that is predicted") {
   const Case c{3, 1, 4, 8, {1, 2, 3}};
   OracleCase o = oracle_case(c);
   o.inputs[0].data = {1, 1, 1};

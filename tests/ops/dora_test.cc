@@ -66,7 +66,8 @@ TEST_CASE("lengths of rows with adapters agree with what the whole matrix says",
   });
 }
 
-TEST_CASE("so do those of packed weights, of the numbers that these stand for", "[products]") {
+TEST_CASE("lengths of packed rows with adapters are those of the numbers that the codes stand for",
+          "[products]") {
   for_each_multiplier([](DType dtype) {
     for (const PackedFormat& format :
          {PackedFormat{PackedKind::kNf4, 64, true}, PackedFormat{PackedKind::kInt8}}) {

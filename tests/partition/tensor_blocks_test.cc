@@ -21,7 +21,8 @@
 namespace ftrun {
 namespace {
 
-/// Says whether [begin, begin + extent) of a tensor of `elements` elements is whole blocks of it.
+/// Returns whether [begin, begin + extent) of a tensor of `elements` elements is whole blocks of
+/// it.
 bool is_whole_blocks(int64_t begin, int64_t extent, int64_t elements) {
   const int64_t end = begin + extent;
   return begin % kTensorBlock == 0 && (end % kTensorBlock == 0 || end == elements);

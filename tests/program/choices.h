@@ -229,7 +229,7 @@ inline void choose_pipeline(std::mt19937_64& random, Choice& choice, PipelineSch
   StateOptions& state = choice.options.state;
   choice.options.schedule = kind;
   choice.mesh.stages = stages;
-  state.pipeline = PipelineLayout(stages, chunks, placement_of(kind), cuts);
+  state.pipeline = PipelineLayout(stages, chunks, traits_of(kind).placement, cuts);
   state.ties_ends = choice.built.model.tied && state.pipeline.stage_of(parts - 1) != 0;
 }
 

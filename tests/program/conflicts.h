@@ -13,7 +13,7 @@ namespace ftrun::fixtures {
 /// instructions.
 std::vector<std::pair<InstrId, InstrId>> conflicts(const Program& program);
 
-/// Says whether two instructions of any lanes touch the same bytes, one of them writing.
+/// Returns whether two instructions of any lanes touch the same bytes, one of them writing.
 bool in_conflict(const Program& program, size_t first, size_t second);
 
 /// Lists those conflicts whose order the lanes and the waits leave open. Without any, all
@@ -21,8 +21,8 @@ bool in_conflict(const Program& program, size_t first, size_t second);
 std::vector<std::pair<InstrId, InstrId>> unordered(
     const Program& program, const std::vector<std::pair<InstrId, InstrId>>& conflicts);
 
-/// Says whether, run in the order of the list, every read finds in memory what was last written to
-/// its own buffer: no buffer has been overwritten by another that lies in the same place.
+/// Returns whether, run in the order of the list, every read finds in memory what was last written
+/// to its own buffer: no buffer has been overwritten by another that lies in the same place.
 bool reads_its_own(const Program& program);
 
 }  // namespace ftrun::fixtures

@@ -310,7 +310,7 @@ TEST_CASE(
   CHECK(mapped_of(beside) == 3 * kUnit);
 }
 
-TEST_CASE("of a message a rank maps so much at a time") {
+TEST_CASE("a rank maps a bounded part of a message at a time") {
   for (const auto& [bytes, mapped] :
        {std::pair(kMiB / 2, kMiB / 2), std::pair(kMiB, 4 * kMiB), std::pair(64 * kMiB, 4 * kMiB)}) {
     Program program = reductions({{0, 1}});

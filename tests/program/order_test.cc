@@ -18,7 +18,7 @@ bool meet(const std::vector<Range>& a, const std::vector<Range>& b) {
   return false;
 }
 
-/// Says whether two instructions must not run at the same time.
+/// Returns whether two instructions must not run at the same time.
 bool first_conflict(const Instr& a, const Instr& b) {
   return meet(a.writes, b.writes) || meet(a.writes, b.reads) || meet(a.reads, b.writes);
 }
@@ -200,7 +200,7 @@ bool is_of_a_list(const Instr& instr) {
   return instr.layer >= 0 && instr.is_collective();
 }
 
-/// Says whether the operations of a list make a parameter's gradient.
+/// Returns whether the operations of a list make a parameter's gradient.
 bool makes_gradients(const Choice& choice, const Instr& instr) {
   const LayerGraph& graph = choice.built.model.graphs[static_cast<size_t>(instr.ops().graph)];
   const std::span<const Op> ops = ops_of(graph, instr);

@@ -107,7 +107,7 @@ TEST_CASE("a pipeline is cut by cost, or as pipeline.partition says") {
   CHECK(pipeline_layout(piped(1), training_model(piped(1), small, 0)).parts() == 1);
 }
 
-TEST_CASE("few micro-batches are told of, with what they cost") {
+TEST_CASE("too few micro-batches are reported, with what they cost") {
   CHECK(bubble_notice(piped(1)) == "");
   Config config = piped(2);
   CHECK(bubble_notice(config) == "");

@@ -47,7 +47,7 @@ inline std::vector<ScheduleGolden> schedule_goldens(const std::string& name,
   return goldens;
 }
 
-/// Lists all goldens of schedules that ftrun has too.
+/// Lists all goldens of schedules that ftrun knows too.
 inline std::vector<ScheduleGolden> schedule_goldens() {
   std::vector<ScheduleGolden> all;
   for (const auto& [name, kind] : std::initializer_list<std::pair<const char*, PipelineSchedule>>{

@@ -12,9 +12,9 @@ namespace {
 std::string picture(PipelineSchedule kind, int stages, int chunks, int32_t micro_batches,
                     size_t width, PhaseSeconds part = {1, 2, 1, 1}) {
   const std::vector<PhaseSeconds> parts(static_cast<size_t>(stages * chunks), part);
-  return schedule_picture(
-      run_timeline(make_schedules(kind, stages, chunks, micro_batches), placement_of(kind), parts),
-      width);
+  return schedule_picture(run_timeline(make_schedules(kind, stages, chunks, micro_batches),
+                                       traits_of(kind).placement, parts),
+                          width);
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -110,7 +110,7 @@ TEST_CASE("what does not fit keeps its begin and its end") {
   CHECK(lines[1].ends_with("      ........ |"));  // B49 began in what is left out
 }
 
-TEST_CASE("of many stages the first and the last are drawn") {
+TEST_CASE("the first and the last of many stages are drawn") {
   const std::vector<std::string> lines = lines_of(picture(PipelineSchedule::k1F1B, 40, 1, 40, 100));
   REQUIRE(lines.size() == 16);
   CHECK(lines[0].starts_with("stage 0  | "));

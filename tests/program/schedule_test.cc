@@ -18,10 +18,6 @@ namespace {
 
 using namespace fixtures;
 
-constexpr PipelineSchedule kKinds[] = {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B,
-                                       PipelineSchedule::kInterleaved, PipelineSchedule::kZbH1,
-                                       PipelineSchedule::kZbV};
-
 std::string text(PipelineSchedule kind, int stages, int stage, int32_t micro_batches,
                  int chunks = 1) {
   return schedule_text(make_schedule(kind, stages, chunks, stage, micro_batches));
@@ -68,12 +64,13 @@ TEST_CASE("schedules are those that other systems run, action by action", "[.nee
 /// to 13 micro-batches, fewer than stages too.
 template <typename Check>
 void for_all_schedules(const Check& check) {
-  for (const PipelineSchedule kind : kKinds)
+  for (const ScheduleTraits& traits : kScheduleTraits)
     for (int stages = 1; stages < 7; ++stages)
       for (int chunks = 1; chunks < 4; ++chunks)
         for (int32_t count = 1; count < 14; ++count) {
-          const bool has = fixed_chunks(kind) == 0 || fixed_chunks(kind) == chunks;
-          if (has && fits(kind, stages, count)) check(kind, stages, chunks, count);
+          const bool has = traits.has_any_chunks || traits.usual_chunks == chunks;
+          if (has && fits(traits.schedule, stages, count))
+            check(traits.schedule, stages, chunks, count);
         }
 }
 
@@ -87,10 +84,38 @@ TEST_CASE("a stage runs each phase of each micro-batch once, in their order") {
       std::vector<int32_t> all(static_cast<size_t>(count));
       std::iota(all.begin(), all.end(), 0);
       for (const auto& [phase, micro_batches] : by_phase) REQUIRE(micro_batches == all);
-      const bool split = kind == PipelineSchedule::kZbH1 || kind == PipelineSchedule::kZbV;
-      REQUIRE(by_phase.size() == static_cast<size_t>(chunks) * (split ? 3 : 2));
+      REQUIRE(by_phase.size() ==
+              static_cast<size_t>(chunks) * (traits_of(kind).splits_backward ? 3 : 2));
     }
   });
+}
+
+/// Counts the micro-batches of all chunks whose activations a stage keeps at once.
+int most_kept(const std::vector<ScheduleAction>& actions) {
+  int now = 0, most = 0;
+  for (const ScheduleAction& action : actions) {
+    now += action.phase == Phase::kForward ? 1 : 0;
+    now -= action.phase == Phase::kBackward || action.phase == Phase::kWeightGrad ? 1 : 0;
+    most = std::max(most, now);
+  }
+  return most;
+}
+
+TEST_CASE("the traits of schedules are those of their actions") {
+  for (const ScheduleTraits& traits : kScheduleTraits) {
+    INFO(traits.name);
+    CHECK(&traits == &traits_of(traits.schedule));
+    bool refuses_a_count = false;
+    for (int32_t count = 1; count < 14; ++count)
+      refuses_a_count = refuses_a_count || !fits(traits.schedule, 4, count);
+    CHECK(refuses_a_count == traits.runs_in_rounds);
+    for (int stage = 0; stage < 4; ++stage) {
+      const auto kept = [&](int32_t count) {
+        return most_kept(make_schedule(traits.schedule, 4, traits.usual_chunks, stage, count));
+      };
+      CHECK((kept(160) > kept(16)) == traits.keeps_all_micro_batches);
+    }
+  }
 }
 
 /// Done holds what has run, by phase, part of the model and micro-batch. Whole backward passes
@@ -111,7 +136,7 @@ size_t run_all(PipelineSchedule kind, int stages, int chunks, int32_t count) {
   const StageActions lists = make_schedules(kind, stages, chunks, count);
   std::vector<int32_t> cuts(static_cast<size_t>(stages * chunks) + 1);
   std::iota(cuts.begin(), cuts.end(), 0);
-  const PipelineLayout layout(stages, chunks, placement_of(kind), cuts);
+  const PipelineLayout layout(stages, chunks, traits_of(kind).placement, cuts);
   std::vector<size_t> at(lists.size());
   Done done;
   size_t ran = 0, before = 1;

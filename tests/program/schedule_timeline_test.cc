@@ -15,8 +15,8 @@ using namespace fixtures;
 ScheduleTimeline timeline(PipelineSchedule kind, int stages, int chunks, int32_t micro_batches,
                           const PhaseSeconds& part = {1, 2, 1, 1}, double transfer = 0) {
   const std::vector<PhaseSeconds> parts(static_cast<size_t>(stages * chunks), part);
-  return run_timeline(make_schedules(kind, stages, chunks, micro_batches), placement_of(kind),
-                      parts, transfer);
+  return run_timeline(make_schedules(kind, stages, chunks, micro_batches),
+                      traits_of(kind).placement, parts, transfer);
 }
 
 TEST_CASE("timelines of equal parts are those of another simulator", "[.needs-reference]") {
@@ -25,8 +25,8 @@ TEST_CASE("timelines of equal parts are those of another simulator", "[.needs-re
     INFO(text(golden));
     const auto lists =
         make_schedules(golden.kind, golden.stages, golden.chunks, golden.micro_batches);
-    const ScheduleTimeline line =
-        run_timeline(lists, placement_of(golden.kind), equal_parts(golden.stages * golden.chunks));
+    const ScheduleTimeline line = run_timeline(lists, traits_of(golden.kind).placement,
+                                               equal_parts(golden.stages * golden.chunks));
     const double work = golden.run.at("work");
     REQUIRE(line.makespan == golden.run.at("makespan").get<double>());
     REQUIRE(line.makespan - work == golden.run.at("bubble").get<double>());

@@ -94,7 +94,7 @@ TEST_CASE("over the ranks of a tensor rank, what is saved of each state partitio
   }
 }
 
-/// Says whether a unit is cut: small units only where each shard has a block of them.
+/// Returns whether a unit is cut: small units only where each shard has a block of them.
 bool is_cut(const Unit& unit, const Choice& choice) {
   const int shards = choice.mesh.shards;
   const bool pays =
@@ -173,8 +173,8 @@ int64_t counted_by_norm(const Choice& choice) {
   return elements;
 }
 
-/// Says whether an instruction reads parameters, or data derived from them, and writes nothing that
-/// outlives it except secondary shards.
+/// Returns whether an instruction reads parameters, or data derived from them, and writes nothing
+/// that outlives it except secondary shards.
 bool brings_parameters_only(const Program& program, const Instr& instr) {
   const auto is_way = [&](const Range& range) {
     const Buffer& buffer = program.at(range.buffer);

@@ -13,16 +13,16 @@ StepMetrics step_of(double seconds) {
 
 TEST_CASE("effective time is that of the steps which are left, of all since the first start") {
   RunManifest manifest;
-  note_first_start(manifest, 1000.0);
-  const EffectiveTime first = note_effective_time(manifest, {step_of(2), step_of(3)}, 1010.0);
+  record_first_start(manifest, 1000.0);
+  const EffectiveTime first = record_effective_time(manifest, {step_of(2), step_of(3)}, 1010.0);
   CHECK(first.ratio() == Approx(0.5));
   CHECK(effective_time_text(first) ==
         "effective training time: 50.0 % of 10.0s since the first start (5.0s in steps that "
         "counted)");
   // A run that is started again keeps its first start.
-  note_first_start(manifest, 1030.0);
+  record_first_start(manifest, 1030.0);
   const EffectiveTime second =
-      note_effective_time(manifest, {step_of(2), step_of(3), step_of(5)}, 1040.0);
+      record_effective_time(manifest, {step_of(2), step_of(3), step_of(5)}, 1040.0);
   CHECK(second.ratio() == Approx(0.25));
   CHECK(manifest.counters.at("counted_steps_milliseconds") == 10'000);
   CHECK(manifest.counters.at("since_first_start_milliseconds") == 40'000);

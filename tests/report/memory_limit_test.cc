@@ -29,7 +29,8 @@ TEST_CASE("a machine without control groups has its own memory") {
   CHECK(limit_of(root) == "1024000000 819200000 this machine");
 }
 
-TEST_CASE("of nested groups of version 2 the tightest limits, and their page cache is free") {
+TEST_CASE(
+    "the tightest of nested groups of version 2 limits, and their page cache counts as free") {
   PseudoRoot root;
   root.write("/proc/meminfo", kMeminfo);
   root.write("/proc/self/cgroup", "0::/job/rank\n");

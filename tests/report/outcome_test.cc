@@ -29,8 +29,8 @@ TEST_CASE("the supervisor's word of a failure replaces what rank 0 saw of it") {
   manifest.exit_reason = "rank 1 is gone";
   manifest.ended = utc_text(kStarted + 9);
   put_file(folder / "run.json", manifest_text(manifest));
-  REQUIRE(note_failure(folder / "run.json", {77, kStarted},
-                       {4, 1, "data.bin: bad id\nline 2\n  remedy: prepare it again"}));
+  REQUIRE(record_failure(folder / "run.json", {77, kStarted},
+                         {4, 1, "data.bin: bad id\nline 2\n  remedy: prepare it again"}));
   manifest.exit_code = 4;
   manifest.exit_reason = "data.bin: bad id\nline 2";
   manifest.exit_rank = 1;
@@ -40,7 +40,7 @@ TEST_CASE("the supervisor's word of a failure replaces what rank 0 saw of it") {
 TEST_CASE("a run whose rank 0 was killed gets its end from the supervisor") {
   const TestFolder folder;
   put_file(folder / "run.json", manifest_text(running("77", kStarted)));
-  REQUIRE(note_failure(folder / "run.json", {77, kStarted}, {137, 0, "killed by signal 9"}));
+  REQUIRE(record_failure(folder / "run.json", {77, kStarted}, {137, 0, "killed by signal 9"}));
   const RunManifest after = read_manifest(folder / "run.json");
   REQUIRE(after.exit_code == 137);
   REQUIRE(after.exit_rank == 0);
@@ -61,7 +61,7 @@ TEST_CASE(
   REQUIRE(has_begun(path, {77, kStarted}));
   REQUIRE_FALSE(has_begun(path, {77, kStarted + 3}));
   REQUIRE_FALSE(has_begun(folder / "none.json", {77, kStarted}));
-  REQUIRE(note_failure(path, {77, kStarted, kStarted + 20}, {6, 0, "rank 2 never came"}));
+  REQUIRE(record_failure(path, {77, kStarted, kStarted + 20}, {6, 0, "rank 2 never came"}));
   const RunManifest after = read_manifest(path);
   REQUIRE(after.restarts.size() == 2);
   REQUIRE(after.restarts[1].time == utc_text(kStarted + 20));
@@ -110,7 +110,7 @@ TEST_CASE("a run whose run.json cannot be written has begun nevertheless") {
   REQUIRE(record.begun() == LaunchRecord::Begun::kYes);
 }
 
-TEST_CASE("of a run.json that cannot be read nobody knows whose it is") {
+TEST_CASE("a run.json that cannot be read belongs to an unknown run") {
   const TestFolder folder;
   const std::string path = folder / "run.json";
   LaunchRecord record(path, {77, kStarted, kStarted});
@@ -128,7 +128,7 @@ TEST_CASE("a start that came to write no manifest is noted with its ranks") {
   LaunchRecord record(path, {77, kStarted, kStarted});
   put_file(path, manifest_text(running("77", kStarted)));
   record.note({137, 1, "killed by signal 9"});
-  record.note_start(kStarted + 20, {.count = 1, .left = {1}, .why_left = "rank 1 failed twice"});
+  record.record_start(kStarted + 20, {.count = 1, .left = {1}, .why_left = "rank 1 failed twice"});
   record.note({6, 0, "nobody came"});
   const RunManifest after = read_manifest(path);
   REQUIRE(after.restarts.size() == 1);
@@ -152,13 +152,13 @@ TEST_CASE("a run that torchrun's agent started is told from others by the agent"
 TEST_CASE("the manifest of another launch is left alone") {
   const TestFolder folder;
   const std::string path = folder / "run.json";
-  REQUIRE_FALSE(note_failure(path, {77, kStarted}, {2, 0, "refused"}));
+  REQUIRE_FALSE(record_failure(path, {77, kStarted}, {2, 0, "refused"}));
   RunManifest unsupervised = running("", kStarted + 5);
   unsupervised.environment.clear();
   for (const RunManifest& other :
        {running("78", kStarted + 5), running("77", kStarted - 1), unsupervised}) {
     put_file(path, manifest_text(other));
-    REQUIRE_FALSE(note_failure(path, {77, kStarted}, {2, 0, "refused"}));
+    REQUIRE_FALSE(record_failure(path, {77, kStarted}, {2, 0, "refused"}));
     REQUIRE(read_file(path) == manifest_text(other));
   }
 }

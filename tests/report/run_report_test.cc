@@ -20,7 +20,7 @@ nlohmann::json data_of(const std::string& page) {
   return nlohmann::json::parse(page.substr(at, page.find("</script>", at) - at));
 }
 
-/// Says whether a page is alone: a text with nothing that a page could load.
+/// Returns whether a page is alone: a text with nothing that a page could load.
 bool is_alone(const std::string& page) {
   for (const char* part : {"src=", "href=", "@import", "url(http", "fetch(", "XMLHttpRequest",
                            "http://", "https://"}) {

@@ -54,7 +54,7 @@ CATCH_REGISTER_REPORTER(kCounting, CountingReporter)
 
 }  // namespace
 
-void note_wait(const std::string& text) {
+void record_wait(const std::string& text) {
   const std::lock_guard lock(failures().mutex);
   if (!text.empty()) failures().noted.push_back(first_line(text));
 }

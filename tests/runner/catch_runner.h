@@ -10,6 +10,6 @@ int run_test_cases(int argc, char** argv);
 
 /// Notes what was said when a wait reached its limit: a failed assertion that shows this text is a
 /// wait. Any thread may call it.
-void note_wait(const std::string& text);
+void record_wait(const std::string& text);
 
 }  // namespace ftrun::testing

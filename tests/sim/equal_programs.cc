@@ -56,7 +56,7 @@ bool equal_fields(const Instr& a, const Instr& b) {
                     b.detail);
 }
 
-/// Says whether an instruction touches a rank's own part of a whole.
+/// Returns whether an instruction touches a rank's own part of a whole.
 bool touches_parts(const Instr& instr) {
   switch (instr.kind) {
     case InstrKind::kAllReduce:

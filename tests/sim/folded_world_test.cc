@@ -86,7 +86,7 @@ TEST_CASE("a member that does not know the group tells its group from others") {
   CHECK(folded->groups[static_cast<size_t>(folded->group_of(1, 0))].members.size() == 2);
 }
 
-bool come_to_the_end(const World& world, const std::vector<Course>& courses) {
+bool reach_end(const World& world, const std::vector<Course>& courses) {
   Walk walk(world, courses);
   walk.begin();
   while (!walk.has_fault() && !walk.ready().empty()) walk.finish(walk.ready().size() - 1);
@@ -140,8 +140,8 @@ TEST_CASE("the folded world comes to its end where all ranks do, and only there"
       const auto folded = folded_world(world, course_numbers(changed));
       if (!folded) continue;
       folds += folded->ranks.size() < world.ranks.size();
-      const bool end = come_to_the_end(world, changed);
-      REQUIRE(come_to_the_end(*folded, changed) == end);
+      const bool end = reach_end(world, changed);
+      REQUIRE(reach_end(*folded, changed) == end);
       ++(end ? ends : hangs);
     }
   }

@@ -57,8 +57,8 @@ inline Program doubled(const Program& program, size_t at) {
   return out;
 }
 
-/// Says whether a fault names the rank and the instruction or buffer, and the reason.
-inline bool tells_enough(const std::string& fault) {
+/// Returns whether a fault names the rank and the instruction or buffer, and the reason.
+inline bool names_place_and_reason(const std::string& fault) {
   return fault.find("rank ") != std::string::npos &&
          (fault.find("instruction ") != std::string::npos ||
           fault.find("buffer") != std::string::npos) &&
@@ -83,7 +83,7 @@ class Mutants {
   std::vector<std::string> faults(const std::vector<StepProgram>& mutants) const {
     return check_programs(programs_of(mutants));
   }
-  /// Says whether mutants compute other results. These depend only on their lists if the checker
+  /// Returns whether mutants compute other results. These depend only on their lists if the checker
   /// finds no fault of order, so one run tells, most often its first step.
   bool compute_otherwise(const std::vector<StepProgram>& mutants) {
     auto wanted = wanted_.begin();

@@ -114,7 +114,7 @@ bool has_two_axes(const Choice& choice) {
 void check_words(const Choice& choice, const std::string& fault) {
   if (!has_two_axes(choice)) return;
   INFO(fault);
-  CHECK(tells_enough(fault));
+  CHECK(names_place_and_reason(fault));
 }
 
 const std::vector<MutatedCase>& cases() {
@@ -187,7 +187,7 @@ bool is_bucket(const Program& program, const Range& range) {
   return program.at(range.buffer).category == Category::kBuckets;
 }
 
-bool takes_turns(const Instr& a, const Instr& b) {
+bool alternates(const Instr& a, const Instr& b) {
   return (a.lane == Lane::kCompute && is_communication(b.lane)) ||
          (is_communication(a.lane) && b.lane == Lane::kCompute);
 }
@@ -196,7 +196,7 @@ TEST_CASE("whichever wait is left out or comes too early: noticed, or no order i
   std::vector<Reason> reasons{
       {"without overlap, computation and communication take turns even where they share nothing",
        [](const Mutation& m) {
-         return !m.choice.options.overlap && takes_turns(m.instr, m.program.instr(m.wait));
+         return !m.choice.options.overlap && alternates(m.instr, m.program.instr(m.wait));
        }},
       {"a bucket begins to fill when the one before the last is empty, which saves memory alone",
        [](const Mutation& m) {
@@ -351,7 +351,7 @@ bool change_both(const Program& program, Instr& instr, size_t read, size_t write
   return true;
 }
 
-/// Says whether a range is of values within a list: where they lie is the graph's own plan.
+/// Returns whether a range is of values within a list: where they lie is the graph's own plan.
 bool is_scratch(const Program& program, const Range& range) {
   const std::string& name = program.at(range.buffer).name;
   return name.starts_with("scratch.") || name.starts_with("saved.");
@@ -622,7 +622,7 @@ bool makes_no_gradient(const Mutation& m) {
   });
 }
 
-/// Says whether the changed instruction, run again, makes the same again of what it has not
+/// Returns whether the changed instruction, run again, makes the same again of what it has not
 /// changed.
 bool makes_the_same_again(const Mutation& m) {
   if (m.change != "twice" || m.instr.runs_list() || m.instr.kind == InstrKind::kAccumulate)
@@ -643,7 +643,7 @@ bool moves_whatever_it_is(const Mutation& m) {
   return m.instr.kind == InstrKind::kAllGather && m.change == "other dtype";
 }
 
-/// Says whether a clear zeroes what is written. The checker has proved that all that is read was
+/// Returns whether a clear zeroes what is written. The checker has proved that all that is read was
 /// written before.
 bool zeroes_what_is_written(const Mutation& m) {
   return (m.instr.kind == InstrKind::kBegin || m.instr.kind == InstrKind::kClear) &&
@@ -659,7 +659,7 @@ bool moves_what_persists(const Mutation& m) {
          std::all_of(m.instr.writes.begin(), m.instr.writes.end(), persists);
 }
 
-/// Says whether the mutant writes back what its memory still holds: without an update that is a
+/// Returns whether the mutant writes back what its memory still holds: without an update that is a
 /// copy of the same, made in this step.
 bool writes_back_what_was_there(const Mutation& m) {
   if (m.change != "other if_finite" || m.instr.kind != InstrKind::kCopy) return false;
@@ -712,8 +712,8 @@ std::optional<UnitRange> gradient_elements(const Mutation& m, const Range& range
   return UnitRange{begin, begin + elements};
 }
 
-/// Says whether two lists are the same: the embedding's backward list is its weight gradients, the
-/// head's (whose matrix has its gradient from forward) its input gradients.
+/// Returns whether two lists are the same: the embedding's backward list is its weight gradients,
+/// the head's (whose matrix has its gradient from forward) its input gradients.
 bool is_the_same_list(const Mutation& m) {
   if (m.instr.kind != InstrKind::kBackward) return false;
   const LayerGraph& graph = m.choice.built.model.graphs[static_cast<size_t>(m.instr.ops().graph)];
@@ -721,7 +721,7 @@ bool is_the_same_list(const Mutation& m) {
          (m.change == cat("as ", instr_name(InstrKind::kInputGrad)) && graph.weight_grad.empty());
 }
 
-/// Says whether this rank's part lies behind the unit's end, where neither norm nor update look.
+/// Returns whether this rank's part lies behind the unit's end, where neither norm nor update look.
 bool is_behind_the_unit(const Mutation& m) {
   const bool moves = m.instr.kind == InstrKind::kCopy || m.instr.kind == InstrKind::kAccumulate;
   const bool twice = m.change == "twice";
@@ -732,8 +732,8 @@ bool is_behind_the_unit(const Mutation& m) {
           (m.changed().writes == m.instr.writes && m.changed().if_finite == m.instr.if_finite));
 }
 
-/// Says it of what stage 3 gathers, and keeps of it in a node: a stride, a node's part, or where it
-/// lies in a whole copy.
+/// Returns it of what stage 3 gathers, and keeps of it in a node: a stride, a node's part, or where
+/// it lies in a whole copy.
 bool is_padding_of_gathered(const Mutation& m, const Range& part) {
   if (m.instr.unit < 0) return false;
   const std::string& name = m.program.at(part.buffer).name;
@@ -749,7 +749,7 @@ bool is_padding_of_gathered(const Mutation& m, const Range& part) {
   return begin >= m.choice.built.partition.unit(m.instr.unit).padded;
 }
 
-/// Says whether a part of the parameters lies behind its unit's end.
+/// Returns whether a part of the parameters lies behind its unit's end.
 bool is_padding_of_parameters(const Mutation& m, const Range& part) {
   StateOptions state = m.choice.options.state;
   if (state.stage == 3) return is_padding_of_gathered(m, part);
@@ -769,7 +769,7 @@ bool is_padding_of_parameters(const Mutation& m, const Range& part) {
   return std::any_of(units.begin(), units.end(), behind);
 }
 
-/// Says whether ranks get something else of this one where neither lists nor updates look.
+/// Returns whether ranks get something else of this one where neither lists nor updates look.
 bool brings_other_padding(const Mutation& m) {
   const bool moves = m.instr.kind == InstrKind::kAllGather || m.instr.kind == InstrKind::kCopy;
   if (!moves || !m.change.starts_with("read ") || m.mutant == nullptr) return false;
@@ -796,7 +796,7 @@ UnitId unit_of_slot(const Mutation& m, const Range& slot) {
   return units.at(static_cast<size_t>(slot.offset / dtype_bytes(DType::kF64) / ranks));
 }
 
-/// Says whether what is left out of gradients or no longer reached lies between tensors: zeros.
+/// Returns whether what is left out of gradients or no longer reached lies between tensors: zeros.
 bool leaves_out_padding(const Mutation& m) {
   const bool half = m.change.ends_with(" halved");
   if (!half && m.change != "left out") return false;
@@ -816,7 +816,7 @@ bool leaves_out_padding(const Mutation& m) {
   return begin >= end || slices_in(unit, begin, end).empty();
 }
 
-/// Says whether all that the sum of losses leaves out are votes of the training loop, of which a
+/// Returns whether all that the sum of losses leaves out are votes of the training loop, of which a
 /// step program makes none: zeros.
 bool leaves_out_votes(const Mutation& m) {
   if (m.instr.kind != InstrKind::kAllReduce || !m.change.ends_with(" halved")) return false;
@@ -825,13 +825,13 @@ bool leaves_out_votes(const Mutation& m) {
          range.bytes >= kLossNumbers * dtype_bytes(DType::kF64);
 }
 
-/// Says whether it runs on another lane, after what it reads and before what reads it, which the
+/// Returns whether it runs on another lane, after what it reads and before what reads it, which the
 /// checker has proved.
 bool runs_elsewhere(const Mutation& m) {
   return m.change.starts_with("on lane ") && !m.instr.communicates();
 }
 
-/// Says whether what it should have added lies between tensors: zeros, here or elsewhere.
+/// Returns whether what it should have added lies between tensors: zeros, here or elsewhere.
 bool adds_zeros_elsewhere(const Mutation& m) {
   const bool adds_again = m.change == "twice";
   if (!m.change.ends_with(" moved") && !adds_again) return false;

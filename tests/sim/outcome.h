@@ -61,7 +61,8 @@ inline bool differs(const Outcome& found, const Outcome& wanted) {
   return !found.fault.empty() || !difference(found, wanted).empty() || found.loss != wanted.loss;
 }
 
-/// Says whether the run fails or ends with other values than `wanted` within a few interleavings.
+/// Returns whether the run fails or ends with other values than `wanted` within a few
+/// interleavings.
 inline bool is_noticed(const Choice& choice, const std::vector<StepProgram>& steps,
                        const Outcome& wanted, std::mt19937_64& random) {
   for (int times = 0; times < 20; ++times)

@@ -220,7 +220,7 @@ struct Verdicts {
       ++refused;
       ++refused_by_name[broken.name];
       INFO(faults.front());
-      CHECK(tells_enough(faults.front()));
+      CHECK(names_place_and_reason(faults.front()));
     } else {
       ++harmless;
       // At both ends alike, another order or size may be as good.
@@ -289,7 +289,7 @@ TEST_CASE(
         if (!faults.empty()) {
           ++refused;
           INFO(faults.front());
-          CHECK(tells_enough(faults.front()));
+          CHECK(names_place_and_reason(faults.front()));
         } else if (!mutants.compute_otherwise(steps)) {
           ++harmless;
         } else {
@@ -356,7 +356,7 @@ TEST_CASE("whichever wait of three axes is left out: refused, or no order is los
           if (faults.empty())
             CHECK(unordered(mutant, pairs).empty());
           else
-            CHECK(tells_enough(faults.front()));
+            CHECK(names_place_and_reason(faults.front()));
           mutant.instrs[i].waits = waits;
         }
       }
@@ -434,7 +434,7 @@ TEST_CASE("with sends that block, 1F1B and its kin hang before step 1, and GPipe
       for (const PipelineSchedule kind : kKinds) {
         const std::string found = fault(kind);
         INFO(static_cast<int>(kind) << ": " << found);
-        CHECK(tells_enough(found));
+        CHECK(names_place_and_reason(found));
         CHECK(found.find("waits for") != std::string::npos);
       }
     }

@@ -133,7 +133,7 @@ TEST_CASE("pipelines take what their schedules' timelines say, to the picosecond
         const double f = 1000.0 * 8 / stages;
         const std::vector<PhaseSeconds> parts(static_cast<size_t>(stages), {f, 2 * f, f, f});
         const double expected =
-            run_timeline(lists, placement_of(pipeline_schedule(config)), parts).makespan;
+            run_timeline(lists, traits_of(pipeline_schedule(config)).placement, parts).makespan;
         CHECK(static_cast<double>(walked(config, model)) == expected);
         // Narayanan et al. 2019: stages - 1 micro-batches of forward and backward stand idle.
         if (name == PipelineSchedule::k1F1B)

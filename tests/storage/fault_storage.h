@@ -65,7 +65,7 @@ class AlignedBytes {
   std::span<std::byte> whole_sectors();
   void fill(uint64_t seed);
   bool equals(const AlignedBytes& other) const;
-  /// Says whether the memory after the bytes is unchanged.
+  /// Returns whether the memory after the bytes is unchanged.
   bool kept_its_end() const;
 
  private:

@@ -121,7 +121,7 @@ TEST_CASE("the space is really reserved, and only for this user") {
   REQUIRE((info.st_mode & 0777) == 0600);
 }
 
-TEST_CASE("a name left by a killed process is taken over, and a link is not followed") {
+TEST_CASE("a name that a killed process left is reused, and a link is not followed") {
   const TemporaryFolder folder;
   std::ofstream(folder.file("precious")) << "text";
   fs::create_symlink(folder.file("precious"), folder.file("ftrun-old.swap"));

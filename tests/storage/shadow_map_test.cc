@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kSector = 4096;
 
-TEST_CASE("without a second place all lies at home") {
+TEST_CASE("without a second place all bytes are in the first one") {
   ShadowMap map(4 * kSector, 10 * kSector, -1);
   REQUIRE(map.write_place(kSector, kSector) == 11 * kSector);
   map.begin();

@@ -177,7 +177,7 @@ struct SavingRun {
 
 using StepNumbers = std::vector<int64_t>;
 
-/// Says whether each line begins with the text of `beginnings` in its place, and there are no
+/// Returns whether each line begins with the text of `beginnings` in its place, and there are no
 /// others.
 bool begin_with(const Lines& lines, const Lines& beginnings) {
   return std::equal(lines.begin(), lines.end(), beginnings.begin(), beginnings.end(),

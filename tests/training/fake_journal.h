@@ -31,7 +31,7 @@ class FakeJournal : public Journal {
     metrics.push_back(of_step);
   }
   void record(const TracedStep& of_step) override { traced.push_back(of_step); }
-  void note_ready() override {}
+  void record_ready() override {}
   void show_step(const TrainingProgress& now, const StepRun&, const StepMetrics&) override {
     calls.push_back(cat("show ", now.step));
   }

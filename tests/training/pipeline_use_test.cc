@@ -120,7 +120,7 @@ Choice pipeline_of(PipelineSchedule kind, int stages, bool overlap) {
   choice.options.micro_batches = 8;
   choice.options.overlap = overlap;
   choice.options.state.decays = fixtures::decays_matrices;
-  choice.options.state.pipeline = PipelineLayout(stages, chunks, placement_of(kind), cuts);
+  choice.options.state.pipeline = PipelineLayout(stages, chunks, traits_of(kind).placement, cuts);
   return choice;
 }
 
@@ -128,7 +128,7 @@ bool is_block(const Choice& choice, int32_t layer) {
   return layer > 0 && layer <= choice.options.state.pipeline.parts();
 }
 
-/// Says whether an instruction is of a block. Embedding and head take no time here.
+/// Returns whether an instruction is of a block. Embedding and head take no time here.
 bool is_of_block(const Choice& choice, const Instr& instr) {
   return instr.runs_list() && is_block(choice, instr.layer);
 }
@@ -143,7 +143,7 @@ std::vector<IdleShare> idle_of(const Choice& choice, const InstrSeconds& seconds
   for (size_t stage = 0; stage < stages.size(); ++stage)
     stages[stage].add(found[stage], lists[stage], pipeline, static_cast<int>(stage),
                       static_cast<int32_t>(choice.built.model.layers.size()));
-  return idle_shares(lists, placement_of(choice.options.schedule), stages);
+  return idle_shares(lists, traits_of(choice.options.schedule).placement, stages);
 }
 
 void require_idle(const std::vector<IdleShare>& found, const std::vector<double>& measured,

@@ -311,7 +311,7 @@ TEST_CASE("a run that starts anew, though it is resumed, says so in run.json") {
     std::string start;
     printed([&] {
       Recorder recorder(request);
-      recorder.note_new_start();
+      recorder.record_new_start();
       recorder.start(make_manifest(request), 1, 2);
       start = read_manifest(recorder.paths().manifest()).start;
     });

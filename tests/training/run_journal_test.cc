@@ -215,10 +215,10 @@ TEST_CASE("how long the start took is noted when the first step has its data") {
     return read_manifest(run.paths().manifest()).counters.count("ready_milliseconds");
   };
   CHECK(noted() == 0);
-  run.journal.note_ready();
+  run.journal.record_ready();
   CHECK(noted() == 1);
   run.journal.update([](RunManifest& manifest) { manifest.counters.erase("ready_milliseconds"); });
-  run.journal.note_ready();
+  run.journal.record_ready();
   CHECK(noted() == 0);
 }
 

@@ -38,7 +38,7 @@ StateOptions data_mesh(const Session& session) {
   return state;
 }
 
-std::string what_it_shows(Session& session) {
+std::string shown_text(Session& session) {
   return session.board().state().phase.what;
 }
 
@@ -71,7 +71,7 @@ TEST_CASE("work that fails on one rank fails on all of them, with its name and r
         done[place(session)] = 1;
       });
     });
-    phases[place(session)] = what_it_shows(session);
+    phases[place(session)] = shown_text(session);
     session.run_together("the next work", [&] { ++done[place(session)]; });
   });
   REQUIRE(failures == Texts(3, ""));
@@ -89,7 +89,7 @@ TEST_CASE("the work of a rank alone fails as it would by itself") {
             throw Error(ExitCode::kBadInput, "x.bin: is torn", "mend it");
           });
         }) == cat(static_cast<int>(ExitCode::kBadInput), ": x.bin: is torn"));
-  CHECK(what_it_shows(*session) == "reading the data");
+  CHECK(shown_text(*session) == "reading the data");
 }
 
 TEST_CASE("rank 0 alone is asked, and its answer is every rank's") {
@@ -248,17 +248,17 @@ TEST_CASE("the longest wait follows from the slowest step, where the config leav
   const auto session = session_alone(request_of(0, 1, config));
   session->open_groups(config, {});
   CHECK(session->longest_wait() == minutes(30));  // the first step has yet to come
-  session->note_step(3);
+  session->record_step(3);
   CHECK(session->longest_wait() == minutes(10));
-  session->note_step(120);
+  session->record_step(120);
   CHECK(session->longest_wait() == minutes(20));
-  session->note_step(1);
+  session->record_step(1);
   CHECK(session->longest_wait() == minutes(20));
 
   config.comm.timeout = 45;
   const auto limited = session_alone(request_of(0, 1, config));
   limited->open_groups(config, {});
-  limited->note_step(120);
+  limited->record_step(120);
   CHECK(limited->longest_wait() == std::chrono::seconds(45));
 }
 

@@ -50,20 +50,20 @@ std::string bad(SkippedSteps& skipped, int64_t step, const std::string& found) {
 TEST_CASE("bad steps are counted in a row, with the place that the first one met") {
   SkippedSteps skipped(three_in_a_row());
   REQUIRE(skipped.needs_place());
-  REQUIRE(bad(skipped, 7, kPlace) ==
-          "step 7: loss or gradient is not finite; the update was left out (1 in a row): first met "
-          "by " +
-              kPlace);
+  REQUIRE(
+      bad(skipped, 7, kPlace) ==
+      "step 7: loss or gradient is not finite; the update was skipped (1 in a row): first met by " +
+          kPlace);
   REQUIRE_FALSE(skipped.needs_place());
-  REQUIRE(bad(skipped, 8, "elsewhere") ==
-          "step 8: loss or gradient is not finite; the update was left out (2 in a row): first met "
-          "by " +
-              kPlace);
+  REQUIRE(
+      bad(skipped, 8, "elsewhere") ==
+      "step 8: loss or gradient is not finite; the update was skipped (2 in a row): first met by " +
+          kPlace);
   REQUIRE(refusal(skipped, 8) == "");
-  REQUIRE(bad(skipped, 9, "elsewhere") ==
-          "step 9: loss or gradient is not finite; the update was left out (3 in a row): first met "
-          "by " +
-              kPlace);
+  REQUIRE(
+      bad(skipped, 9, "elsewhere") ==
+      "step 9: loss or gradient is not finite; the update was skipped (3 in a row): first met by " +
+          kPlace);
   REQUIRE(refusal(skipped, 9) ==
           "7: step 9: loss or gradient was not finite for 3 steps in a row: first met by " +
               kPlace +
@@ -78,10 +78,9 @@ TEST_CASE("a finite step ends the row, and the next row is looked at anew") {
   bad(skipped, 2, kPlace);
   REQUIRE(skipped.count(3, true, std::nullopt) == "");
   REQUIRE(skipped.needs_place());
-  REQUIRE(
-      bad(skipped, 4, "rank 0, elsewhere") ==
-      "step 4: loss or gradient is not finite; the update was left out (1 in a row): first met by "
-      "rank 0, elsewhere");
+  REQUIRE(bad(skipped, 4, "rank 0, elsewhere") ==
+          "step 4: loss or gradient is not finite; the update was skipped (1 in a row): first met "
+          "by rank 0, elsewhere");
   REQUIRE(refusal(skipped, 4) == "");
   REQUIRE(skipped.total() == 3);
 }
@@ -91,12 +90,10 @@ TEST_CASE("what only a sum of gradients makes not finite is looked for once a ro
   const std::string no_layer =
       ": every layer's values are finite; the overflow is in the gradient sum";
   REQUIRE(bad(skipped, 1, "") ==
-          "step 1: loss or gradient is not finite; the update was left out (1 in a row)" +
-              no_layer);
+          "step 1: loss or gradient is not finite; the update was skipped (1 in a row)" + no_layer);
   REQUIRE_FALSE(skipped.needs_place());
   REQUIRE(bad(skipped, 2, kPlace) ==
-          "step 2: loss or gradient is not finite; the update was left out (2 in a row)" +
-              no_layer);
+          "step 2: loss or gradient is not finite; the update was skipped (2 in a row)" + no_layer);
   skipped.count(3, true, std::nullopt);
   REQUIRE(skipped.needs_place());
 }
@@ -104,8 +101,8 @@ TEST_CASE("what only a sum of gradients makes not finite is looked for once a ro
 TEST_CASE("a step that is finite when it is run again is counted and told as what it is") {
   SkippedSteps skipped(three_in_a_row());
   REQUIRE(skipped.count(1, false, NonfiniteSearch{.finite_now = true}) ==
-          "step 1: loss or gradient is not finite; the update was left out (1 in a row): "
-          "re-running the step gave finite values, so this machine is not deterministic");
+          "step 1: loss or gradient is not finite; the update was skipped (1 in a row): re-running "
+          "the step gave finite values, so this machine is not deterministic");
   REQUIRE_FALSE(skipped.needs_place());
   REQUIRE(skipped.total() == 1);
 }
@@ -115,7 +112,7 @@ TEST_CASE("a limit of one step speaks of one step") {
   config.train.max_nonfinite_steps = 1;
   SkippedSteps skipped(config);
   REQUIRE(skipped.count(5, false, std::nullopt) ==
-          "step 5: loss or gradient is not finite; the update was left out (1 in a row)");
+          "step 5: loss or gradient is not finite; the update was skipped (1 in a row)");
   REQUIRE(
       refusal(skipped, 5) ==
       "7: step 5: loss or gradient was not finite for 1 step | lower the learning rate, check the "
@@ -133,7 +130,7 @@ TEST_CASE("overflows that the loss scale answers are no bad steps") {
     REQUIRE(skipped.loss_scale() == scale / 2);
     if (step == 1)
       REQUIRE(warning ==
-              "step 1: the gradients overflow at loss scale 1.04858e+06; the update was left out, "
+              "step 1: the gradients overflow at loss scale 1.04858e+06; the update was skipped, "
               "the next scale is 524288");
     REQUIRE(refusal(skipped, step) == "");
   }
@@ -143,17 +140,17 @@ TEST_CASE("overflows that the loss scale answers are no bad steps") {
 TEST_CASE("an overflow at the smallest scale is the end, with its place") {
   SkippedSteps skipped(small_scale());
   REQUIRE(bad(skipped, 1, kPlace) ==
-          "step 1: the gradients overflow at loss scale 4; the update was left out, the next scale "
+          "step 1: the gradients overflow at loss scale 4; the update was skipped, the next scale "
           "is 2");
   REQUIRE(bad(skipped, 2, kPlace) ==
-          "step 2: the gradients overflow at loss scale 2; the update was left out, the next scale "
+          "step 2: the gradients overflow at loss scale 2; the update was skipped, the next scale "
           "is 1");
   REQUIRE(refusal(skipped, 2) == "");
   REQUIRE(skipped.needs_place());
-  REQUIRE(bad(skipped, 3, kPlace) ==
-          "step 3: loss or gradient is not finite; the update was left out (1 in a row): first met "
-          "by " +
-              kPlace);
+  REQUIRE(
+      bad(skipped, 3, kPlace) ==
+      "step 3: loss or gradient is not finite; the update was skipped (1 in a row): first met by " +
+          kPlace);
   REQUIRE(refusal(skipped, 3) ==
           "7: step 3: the gradients overflow at the smallest loss scale (1): first met by " +
               kPlace + " | lower the learning rate, train in bf16, or lower fp16.min_loss_scale");
@@ -191,7 +188,7 @@ TEST_CASE("a checkpoint's count and scale go on, its row does not") {
   REQUIRE(refusal(plain, 5) == "");
 }
 
-TEST_CASE("of ranks that share sequences those are named that met it first") {
+TEST_CASE("ranks that share sequences are named if they met it first") {
   const auto places = [](const std::vector<RankNonfinite>& ranks) {
     std::vector<std::string> words;
     for (const RankNonfinite& rank : ranks) words.push_back(encode_nonfinite(rank));

@@ -19,8 +19,8 @@ using Times = std::function<SecondsByRankPhase(int rank, int64_t step)>;
 
 /// Lists the lines after each step that has any, which must be equal on all ranks. The ranks run
 /// one after another, and the sums that they request are computed from all ranks' times.
-std::vector<std::pair<int64_t, std::string>> said(const std::vector<int>& teams, int64_t steps,
-                                                  const Times& times) {
+std::vector<std::pair<int64_t, std::string>> warnings_of(const std::vector<int>& teams,
+                                                         int64_t steps, const Times& times) {
   const auto world = static_cast<int>(teams.size());
   std::vector<std::pair<int64_t, std::string>> found;
   std::vector<Lines> last(teams.size());
@@ -54,7 +54,7 @@ TEST_CASE(
   };
   const Lines phases{"computing", "waiting for its data", "waiting for its disk"};
   for (size_t phase = 0; phase < kRankPhases; ++phase) {
-    const auto found = said({0, 0, 0, 0}, 100, times(phase));
+    const auto found = warnings_of({0, 0, 0, 0}, 100, times(phase));
     REQUIRE(found.size() == 2);
     REQUIRE(found[0].first == 50);
     REQUIRE(found[0].second ==
@@ -67,7 +67,7 @@ TEST_CASE(
 
 TEST_CASE("one of two ranks is named too, wherever it stands") {
   for (const int slow : {0, 1}) {
-    const auto found = said({0, 0}, 20, [&](int rank, int64_t) {
+    const auto found = warnings_of({0, 0}, 20, [&](int rank, int64_t) {
       return SecondsByRankPhase{rank == slow ? 2.0 : 1.0, 0, 0};
     });
     REQUIRE(found.size() == 1);
@@ -79,11 +79,11 @@ TEST_CASE("stages that have more to do are not slow; one beside a rank of the sa
   const auto uneven = [](int rank, int64_t) {
     return SecondsByRankPhase{rank < 2 ? 1.0 : 3.0, 0, 0};
   };
-  REQUIRE(said({0, 0, 1, 1}, 100, uneven).empty());
+  REQUIRE(warnings_of({0, 0, 1, 1}, 100, uneven).empty());
   const auto slow = [](int rank, int64_t) {
     return SecondsByRankPhase{rank == 1 ? 2.0 : rank < 2 ? 1.0 : 3.0, 0, 0};
   };
-  REQUIRE(said({0, 0, 1, 1}, 20, slow).size() == 1);
+  REQUIRE(warnings_of({0, 0, 1, 1}, 20, slow).size() == 1);
 }
 
 TEST_CASE("ten thousand even steps raise no alarm, nor does a single slow window") {
@@ -91,14 +91,14 @@ TEST_CASE("ten thousand even steps raise no alarm, nor does a single slow window
   // The noise is up to a quarter more from step to step, and now and then a step that takes ten
   // times as long.
   std::uniform_real_distribution<double> noise(1.0, 1.25);
-  REQUIRE(said({0, 0, 0, 0}, 10000, [&](int, int64_t) {
+  REQUIRE(warnings_of({0, 0, 0, 0}, 10000, [&](int, int64_t) {
             return SecondsByRankPhase{noise(random) * (random() % 50 == 0 ? 10 : 1) * 0.1, 0, 0};
           }).empty());
-  REQUIRE(said({0, 0, 0}, 100, [](int rank, int64_t step) {
+  REQUIRE(warnings_of({0, 0, 0}, 100, [](int rank, int64_t step) {
             return SecondsByRankPhase{rank == 1 && step > 40 && step <= 50 ? 3.0 : 1.0, 0, 0};
           }).empty());
   // Steps that take next to no time are not looked at.
-  REQUIRE(said({0, 0}, 100, [](int rank, int64_t) {
+  REQUIRE(warnings_of({0, 0}, 100, [](int rank, int64_t) {
             return SecondsByRankPhase{rank == 1 ? 0.015 : 0.001, 0, 0};
           }).empty());
 }

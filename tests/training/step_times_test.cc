@@ -8,7 +8,8 @@ namespace ftrun {
 namespace {
 
 /// Returns step times in which layers take half, with waits of `waited` for collectives.
-StepTimes noted(PredictedStep predicted, const std::vector<double>& seconds, double waited) {
+StepTimes step_times_of(PredictedStep predicted, const std::vector<double>& seconds,
+                        double waited) {
   StepTimes times(std::move(predicted));
   for (const double step : seconds)
     times.record_step(
@@ -27,7 +28,7 @@ PredictedStep predicted(double seconds, double communication) {
 
 TEST_CASE(
     "steps are compared with what was predicted, without the first two and their waits for data") {
-  const StepTimes times = noted(predicted(1.0, 0.1), {9, 9, 1.5, 1.6, 1.7}, 0.2);
+  const StepTimes times = step_times_of(predicted(1.0, 0.1), {9, 9, 1.5, 1.6, 1.7}, 0.2);
   CHECK(times.text({}) ==
         "time of a step: 1 s predicted (m, measured today), 1.1 s measured (median of 3 steps): "
         "9.1 % less\n"
@@ -51,21 +52,22 @@ std::string last_line(const std::string& text) {
 }
 
 TEST_CASE("the part that is off most is named beyond 15 %, and what else ran") {
-  const StepTimes shorter = noted(predicted(2.0, 0), {0, 0, 1.5}, 0);
+  const StepTimes shorter = step_times_of(predicted(2.0, 0), {0, 0, 1.5}, 0);
   CHECK(last_line(shorter.text({})) ==
         "  most of the difference is in: layers; other work took less than 5 % of the processors");
   // Other load on the machine never makes a step shorter.
   CHECK(last_line(shorter.text({.others = 0.5})) ==
         "  most of the difference is in: layers; meanwhile other programs took 50 % of the "
         "processors");
-  const StepTimes longer = noted(predicted(1.0, 0.1), {0, 0, 2.5}, 1.0);
+  const StepTimes longer = step_times_of(predicted(1.0, 0.1), {0, 0, 2.5}, 1.0);
   CHECK(last_line(longer.text({.others = 0.3, .stolen = 0.1})) ==
         "  most of the difference is in: waits for collectives; meanwhile other programs took 30 % "
         "and other machines took 10 % of the processors, which explains some of it");
   CHECK(last_line(longer.text({.stolen = 0.06})) ==
         "  most of the difference is in: waits for collectives; meanwhile other machines took 6 % "
         "of the processors, which explains some of it");
-  CHECK(noted(predicted(1.0, 0.1), {0, 0, 1.6}, 0.1).text({}).find("most of") == std::string::npos);
+  CHECK(step_times_of(predicted(1.0, 0.1), {0, 0, 1.6}, 0.1).text({}).find("most of") ==
+        std::string::npos);
 }
 
 TEST_CASE("waits for other stages are a part of their own") {
@@ -82,19 +84,20 @@ TEST_CASE("waits for other stages are a part of their own") {
 
 TEST_CASE("a step that was not predicted is measured, and few steps say nothing") {
   const PredictedStep none{std::nullopt, "", "nobody did"};
-  CHECK(noted(none, {9, 9, 1.5}, 0).text({}) ==
+  CHECK(step_times_of(none, {9, 9, 1.5}, 0).text({}) ==
         "time of a step: 1 s measured (median of 1 steps); not predicted: nobody did");
-  const auto record = noted(none, {9, 9, 1.5}, 0).record({});
+  const auto record = step_times_of(none, {9, 9, 1.5}, 0).record({});
   CHECK_FALSE(record.contains("predicted"));
   CHECK(record.at("measured").size() == 2);
-  CHECK(noted(none, {9, 9}, 0).text({}).empty());
-  CHECK_FALSE(noted(predicted(1, 0), {}, 0).record({}).contains("measured"));
+  CHECK(step_times_of(none, {9, 9}, 0).text({}).empty());
+  CHECK_FALSE(step_times_of(predicted(1, 0), {}, 0).record({}).contains("measured"));
 }
 
 TEST_CASE("only the last thousand steps count") {
   std::vector<double> seconds(2 + 1000, 1.5);
   seconds.resize(2 + 1000 + 600, 3.5);
-  CHECK(noted(predicted(3.0, 0), seconds, 0).record({}).at("measured").at("step") == 3000000);
+  CHECK(step_times_of(predicted(3.0, 0), seconds, 0).record({}).at("measured").at("step") ==
+        3000000);
 }
 
 TEST_CASE(

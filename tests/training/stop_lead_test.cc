@@ -10,13 +10,13 @@ namespace {
 
 TEST_CASE("a stop may take two of the longest steps and the longest save") {
   StopLead lead(120, false);
-  lead.note_step(40.5);
-  lead.note_step(12);
+  lead.record_step(40.5);
+  lead.record_step(12);
   REQUIRE(lead.next_warning().empty());
-  lead.note_save(38.9);
+  lead.record_save(38.9);
   REQUIRE(lead.costs().seconds() == Approx(119.9));
   REQUIRE(lead.next_warning().empty());
-  lead.note_save(39.25);
+  lead.record_save(39.25);
   REQUIRE(lead.next_warning() ==
           "--stop-lead 120.0 s is too short: a stop may take 2 x 40.5 s (longest step) + 39.2 s "
           "(longest save) = 120.2 s"
@@ -27,7 +27,7 @@ TEST_CASE("a stop may take two of the longest steps and the longest save") {
 
 TEST_CASE("steps alone may be too long for the lead, before anything was saved") {
   StopLead lead(30, true);
-  lead.note_step(15.5);
+  lead.record_step(15.5);
   REQUIRE(
       lead.next_warning().starts_with("--stop-lead 30.0 s is too short: a stop may take 2 x 15.5 s "
                                       "(longest step) = 31.0 s and a save, none of which "
@@ -36,8 +36,8 @@ TEST_CASE("steps alone may be too long for the lead, before anything was saved")
 
 TEST_CASE("a save in the background may be under way when the signal comes") {
   StopLead lead(100, true);
-  lead.note_step(10);
-  lead.note_save(45);
+  lead.record_step(10);
+  lead.record_save(45);
   REQUIRE(lead.costs().seconds() == 110);
   REQUIRE(lead.next_warning().starts_with(
       "--stop-lead 100.0 s is too short: a stop may take 2 x 10.0 s (longest step) + "
@@ -46,18 +46,18 @@ TEST_CASE("a save in the background may be under way when the signal comes") {
 
 TEST_CASE("a lead that is too short is told once, and again when a stop may take a tenth longer") {
   StopLead lead(10, false);
-  lead.note_step(6);
+  lead.record_step(6);
   REQUIRE(!lead.next_warning().empty());
   REQUIRE(lead.next_warning().empty());
-  lead.note_step(6.5);
+  lead.record_step(6.5);
   REQUIRE(lead.next_warning().empty());
-  lead.note_step(6.7);
+  lead.record_step(6.7);
   REQUIRE(!lead.next_warning().empty());
 }
 
 TEST_CASE("where no lead was given nothing is told, and what was measured is kept all the same") {
   StopLead lead(0, false);
-  lead.note_step(1e6);
+  lead.record_step(1e6);
   REQUIRE(lead.next_warning().empty());
   std::map<std::string, int64_t> counters;
   lead.write_counters(counters);
@@ -66,8 +66,8 @@ TEST_CASE("where no lead was given nothing is told, and what was measured is kep
 
 TEST_CASE("a resumed run knows the lead and the costs of the earlier one before its first step") {
   StopLead before(20, false);
-  before.note_step(5.0004);
-  before.note_save(11);
+  before.record_step(5.0004);
+  before.record_save(11);
   std::map<std::string, int64_t> counters{{"checkpoints_saved", 3}};
   before.write_counters(counters);
   REQUIRE(counters == std::map<std::string, int64_t>{{"checkpoints_saved", 3},
@@ -89,17 +89,17 @@ TEST_CASE("a resumed run knows the lead and the costs of the earlier one before 
 TEST_CASE("only costs that have grown notably are written while a run goes on") {
   StopLead lead(0, false);
   REQUIRE(!lead.has_grown());
-  lead.note_step(0.04);
+  lead.record_step(0.04);
   REQUIRE(!lead.has_grown());
-  lead.note_step(1);
+  lead.record_step(1);
   REQUIRE(lead.has_grown());
-  lead.note_written();
-  lead.note_step(1.09);
+  lead.record_written();
+  lead.record_step(1.09);
   REQUIRE(!lead.has_grown());
-  lead.note_step(1.2);
+  lead.record_step(1.2);
   REQUIRE(lead.has_grown());
-  lead.note_written();
-  lead.note_save(0.5);
+  lead.record_written();
+  lead.record_save(0.5);
   REQUIRE(lead.has_grown());
 }
 

@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-std::string told(const std::exception& exception) {
+std::string message_of(const std::exception& exception) {
   const Error error = training_error(exception);
   return cat(static_cast<int>(error.code()), " ", error.what());
 }
@@ -21,21 +21,21 @@ TEST_CASE("memory that a step lacks is the environment's and the config's, whoev
   const std::string expected =
       "5 out of memory\n  remedy: use a smaller micro-batch or sequence, or a machine with more "
       "memory";
-  CHECK(told(std::bad_alloc()) == expected);
+  CHECK(message_of(std::bad_alloc()) == expected);
   try {
     TORCH_CHECK(
         false,
         "DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes. Error code 12 "
         "(Cannot allocate memory)");
   } catch (const std::exception& exception) {
-    CHECK(told(exception) == expected);
+    CHECK(message_of(exception) == expected);
   }
   try {
     TORCH_CHECK(false, "sizes differ");
   } catch (const std::exception& exception) {
-    CHECK(told(exception) == "1 internal error: sizes differ");
+    CHECK(message_of(exception) == "1 internal error: sizes differ");
   }
-  CHECK(told(Error(ExitCode::kPeerLost, "rank 1 is gone", "look at its log")) ==
+  CHECK(message_of(Error(ExitCode::kPeerLost, "rank 1 is gone", "look at its log")) ==
         "6 rank 1 is gone\n  remedy: look at its log");
 }
 

@@ -326,8 +326,8 @@ TEST_CASE(
   CHECK(only(run, {"find"}) == Calls{"find 2", "find 5"});
   REQUIRE(run.warnings.size() == 3);
   CHECK(run.warnings[1] ==
-        "step 3: loss or gradient is not finite; the update was left out (2 in a row): first met "
-        "by rank 1, forward layer 2");
+        "step 3: loss or gradient is not finite; the update was skipped (2 in a row): first met by "
+        "rank 1, forward layer 2");
   CHECK(run.manifest.counters.at("skipped_steps") == 3);
   REQUIRE(run.metrics.size() == 6);
   CHECK(run.metrics[1].skipped);

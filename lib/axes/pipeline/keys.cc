@@ -26,7 +26,7 @@ constexpr const char* kDecoderLayers[] = {
 /// GPT2Block, GPTNeoXLayer.
 constexpr std::string_view kLayerEnds[] = {"DecoderLayer", "Block", "NeoXLayer"};
 
-/// Says whether an expression is the name of a class of decoder layers, of whatever family.
+/// Returns whether an expression is the name of a class of decoder layers, of whatever family.
 bool names_decoder_layer(std::string_view expression) {
   const bool is_name = std::all_of(expression.begin(), expression.end(), [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '_';
@@ -37,7 +37,7 @@ bool names_decoder_layer(std::string_view expression) {
 
 constexpr const char* kTypePrefix = "type:";
 
-/// Says whether an expression matches a class name of decoder layers, in any case.
+/// Returns whether an expression matches a class name of decoder layers, in any case.
 bool matches_decoder_layers(const std::string& expression) {
   if (names_decoder_layer(expression)) return true;
   regex_t compiled;
@@ -50,26 +50,21 @@ bool matches_decoder_layers(const std::string& expression) {
   return matches;
 }
 
-/// Returns the parts of the model that a stage has unless the config says otherwise.
-int64_t usual_chunks(PipelineSchedule schedule) {
-  return schedule == PipelineSchedule::kInterleaved || schedule == PipelineSchedule::kZbV ? 2 : 1;
-}
-
 void resolve_chunks(Resolving& r) {
   ParallelConfig& p = r.config.parallel;
   const std::string path = "parallel.virtual_stages";
-  const int64_t usual = usual_chunks(p.schedule);
-  const bool interleaved = p.schedule == PipelineSchedule::kInterleaved;
+  const ScheduleTraits& schedule = traits_of(p.schedule);
+  const int64_t usual = schedule.usual_chunks;
   if (p.virtual_stages == 0) {
     p.virtual_stages = usual;
-    if (interleaved || r.is_auto(path))
-      r.decide(path, std::to_string(usual), cat("schedule ", name_of(p.schedule)));
-  } else if (interleaved && p.virtual_stages == 1) {
-    r.error(path, cat(path, " 1 leaves schedule interleaved nothing to interleave"),
-            "write 2 or more, or parallel.schedule: 1f1b");
-  } else if (!interleaved && p.virtual_stages != usual) {
+    if (schedule.has_any_chunks || r.is_auto(path))
+      r.decide(path, std::to_string(usual), cat("schedule ", schedule.name));
+  } else if (schedule.has_any_chunks && p.virtual_stages == 1) {
+    r.error(path, cat(path, " 1 leaves schedule ", schedule.name, " nothing to interleave"),
+            cat("write 2 or more, or parallel.schedule: ", name_of(kDefaultSchedule)));
+  } else if (!schedule.has_any_chunks && p.virtual_stages != usual) {
     r.error(path,
-            cat(path, " ", p.virtual_stages, " cannot be used with schedule ", name_of(p.schedule),
+            cat(path, " ", p.virtual_stages, " cannot be used with schedule ", schedule.name,
                 ", which has ", usual, usual == 1 ? " part" : " parts", " of the model a stage"),
             "remove it, or write parallel.schedule: interleaved");
   }
@@ -85,12 +80,12 @@ std::string nearest_counts(int64_t count, int64_t unit) {
 void check_rounds(Resolving& r) {
   const ParallelConfig& p = r.config.parallel;
   const int64_t count = r.config.gradient_accumulation_steps;
-  if (p.schedule != PipelineSchedule::kInterleaved || count % p.pipeline == 0) return;
+  if (!traits_of(p.schedule).runs_in_rounds || count % p.pipeline == 0) return;
   r.error(r.is_written("gradient_accumulation_steps") ? "gradient_accumulation_steps"
                                                       : "parallel.schedule",
-          cat("schedule interleaved runs micro-batches in rounds of one a stage: "
-              "gradient_accumulation_steps ",
-              count, " cannot be divided by pipeline ", p.pipeline),
+          cat("schedule ", name_of(p.schedule),
+              " runs micro-batches in rounds of one a stage: gradient_accumulation_steps ", count,
+              " cannot be divided by pipeline ", p.pipeline),
           nearest_counts(count, p.pipeline));
 }
 

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string_view>
 
 #include "base/enum_names.h"
@@ -18,10 +20,64 @@ enum class PipelineSchedule : uint8_t {
   kZbH1,         // 1F1B with weight gradients where a stage would be idle (Qi et al. 2024)
   kZbV,          // the same over two chunks a stage that lie in a V (Qi et al. 2024)
 };
+
+/// ChunkPlacement says where the chunks of stages lie among the parts of a model that is cut into
+/// stages x chunks parts: chunk k of stage s is part k x stages + s, or (two chunks) chunk 1 is
+/// part 2 x stages - 1 - s, so that the first stage has the first and the last part.
+enum class ChunkPlacement : uint8_t { kLoop, kV };
+
+/// ScheduleTraits holds what code other than schedule.cc knows about a schedule: such code asks for
+/// a trait and names no schedule (tests/house/schedules_test.py).
+struct ScheduleTraits {
+  PipelineSchedule schedule{};
+  std::string_view name;  // in parallel.schedule
+  /// Parts of the model that a stage has unless the config has another number.
+  int usual_chunks = 1;
+  /// The config may have another number of parts, of at least 2.
+  bool has_any_chunks = false;
+  ChunkPlacement placement = ChunkPlacement::kLoop;
+  /// The gradients of inputs and of weights are separate actions.
+  bool splits_backward = false;
+  /// A stage turns to its next chunk after a round of micro-batches; all rounds are of one size.
+  bool runs_in_rounds = false;
+  /// A stage keeps the activations of all micro-batches. With any other schedule it keeps those of
+  /// a number that does not grow with that of micro-batches.
+  bool keeps_all_micro_batches = false;
+};
+
+inline constexpr ScheduleTraits kScheduleTraits[] = {
+    {.schedule = PipelineSchedule::kGpipe, .name = "gpipe", .keeps_all_micro_batches = true},
+    {.schedule = PipelineSchedule::k1F1B, .name = "1f1b"},
+    {.schedule = PipelineSchedule::kInterleaved,
+     .name = "interleaved",
+     .usual_chunks = 2,
+     .has_any_chunks = true,
+     .runs_in_rounds = true},
+    {.schedule = PipelineSchedule::kZbH1, .name = "zb-h1", .splits_backward = true},
+    {.schedule = PipelineSchedule::kZbV,
+     .name = "zbv",
+     .usual_chunks = 2,
+     .placement = ChunkPlacement::kV,
+     .splits_backward = true},
+};
+
+/// The schedule of a config that names none, and of a single stage.
+inline constexpr PipelineSchedule kDefaultSchedule = PipelineSchedule::k1F1B;
+
+constexpr const ScheduleTraits& traits_of(PipelineSchedule schedule) {
+  return kScheduleTraits[static_cast<size_t>(schedule)];
+}
+
 template <>
 struct EnumNames<PipelineSchedule> {
-  static constexpr std::array<std::string_view, 5> kNames{"gpipe", "1f1b", "interleaved", "zb-h1",
-                                                          "zbv"};
+  static constexpr size_t kCount = std::size(kScheduleTraits);
+  static_assert(has_values<PipelineSchedule, kCount>(), "every schedule has traits");
+  static constexpr std::array<std::string_view, kCount> kNames = [] {
+    std::array<std::string_view, kCount> names;
+    for (const ScheduleTraits& traits : kScheduleTraits)
+      names[static_cast<size_t>(traits.schedule)] = traits.name;
+    return names;
+  }();
 };
 
 /// PipelinePartition is the key pipeline.partition: the quantity that a pipeline divides as equally

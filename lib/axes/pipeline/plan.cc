@@ -16,7 +16,7 @@ double idle_share(const Config& config, int32_t micro_batches) {
   const int stages = pipeline_stages(config), chunks = pipeline_chunks(config);
   const PipelineSchedule schedule = pipeline_schedule(config);
   return run_timeline(make_schedules(schedule, stages, chunks, micro_batches),
-                      placement_of(schedule), equal_parts(stages * chunks))
+                      traits_of(schedule).placement, equal_parts(stages * chunks))
       .idle_share();
 }
 
@@ -51,7 +51,7 @@ int pipeline_chunks(const Config& config) {
 }
 
 PipelineSchedule pipeline_schedule(const Config& config) {
-  return pipeline_stages(config) == 1 ? PipelineSchedule::k1F1B : config.parallel.schedule;
+  return pipeline_stages(config) == 1 ? kDefaultSchedule : config.parallel.schedule;
 }
 
 void require_pipeline(const Config& config, int64_t blocks) {
@@ -71,7 +71,7 @@ PipelineLayout pipeline_layout(const Config& config, const ModelDescription& mod
   const int stages = pipeline_stages(config), chunks = pipeline_chunks(config);
   if (stages == 1) return {};
   require_pipeline(config, model.block_count);
-  const ChunkPlacement placement = placement_of(pipeline_schedule(config));
+  const ChunkPlacement placement = traits_of(pipeline_schedule(config)).placement;
   if (!config.parallel.pipeline_layers.empty())
     return layout_of_blocks(stages, chunks, placement, config.parallel.pipeline_layers);
   return balance_stages(model, stages, chunks, placement, balance_by(config));

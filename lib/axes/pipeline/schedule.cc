@@ -128,22 +128,18 @@ void v_shaped(ScheduleWriter& out, int stages, int stage, int32_t micro_batches)
 
 }  // namespace
 
-ChunkPlacement placement_of(PipelineSchedule schedule) {
-  return schedule == PipelineSchedule::kZbV ? ChunkPlacement::kV : ChunkPlacement::kLoop;
-}
-
 int part_of(ChunkPlacement placement, int stages, int stage, int chunk) {
   const bool back = placement == ChunkPlacement::kV && chunk == 1;
   return back ? 2 * stages - 1 - stage : chunk * stages + stage;
 }
 
 int fixed_chunks(PipelineSchedule schedule) {
-  if (schedule == PipelineSchedule::kInterleaved) return 0;
-  return schedule == PipelineSchedule::kZbV ? 2 : 1;
+  const ScheduleTraits& traits = traits_of(schedule);
+  return traits.has_any_chunks ? 0 : traits.usual_chunks;
 }
 
 bool fits(PipelineSchedule schedule, int stages, int32_t micro_batches) {
-  return schedule != PipelineSchedule::kInterleaved ||
+  return !traits_of(schedule).runs_in_rounds ||
          micro_batches % round_size(stages, micro_batches) == 0;
 }
 

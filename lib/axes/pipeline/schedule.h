@@ -25,19 +25,12 @@ struct ScheduleAction {
   bool operator==(const ScheduleAction&) const = default;
 };
 
-/// ChunkPlacement says where the chunks of stages lie among the parts of a model that is cut into
-/// stages x chunks parts: chunk k of stage s is part k x stages + s, or (two chunks) chunk 1 is
-/// part 2 x stages - 1 - s, so that the first stage has the first and the last part.
-enum class ChunkPlacement : uint8_t { kLoop, kV };
-
-ChunkPlacement placement_of(PipelineSchedule schedule);
 /// Returns the part that a chunk of a stage is.
 int part_of(ChunkPlacement placement, int stages, int stage, int chunk);
 /// Returns the number of chunks that the schedule requires of a stage; 0: any number.
 int fixed_chunks(PipelineSchedule schedule);
-/// Says whether a schedule can run that many micro-batches. The interleaved schedule runs the
-/// chunks in rounds of equal size; a round has as nearly one micro-batch for each stage as the
-/// number divides.
+/// Returns whether a schedule can run that many micro-batches. One that runs in rounds needs rounds
+/// of equal size; a round has as nearly one micro-batch for each stage as the number divides.
 bool fits(PipelineSchedule schedule, int stages, int32_t micro_batches);
 
 /// Lists the actions of stage `stage` of `stages`, `chunks` chunks each, for `micro_batches`

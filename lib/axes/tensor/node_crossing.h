@@ -24,8 +24,8 @@ struct TensorCrossing {
 /// Returns the bytes that a rank sends to its tensor group in one run of the program.
 int64_t tensor_bytes(const Program& program);
 
-/// Says whether the next tensor rank after `rank`, in a ring, is on another node. `nodes`: the name
-/// of each rank's node.
+/// Returns whether the next tensor rank after `rank`, in a ring, is on another node. `nodes`: the
+/// name of each rank's node.
 bool passes_to_other_node(const RankMesh& mesh, int rank, std::span<const std::string> nodes);
 
 /// Sums the crossing of all ranks; `bytes_of` returns tensor_bytes() of a rank.

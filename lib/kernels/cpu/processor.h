@@ -8,7 +8,7 @@ namespace ftrun {
 /// Returns the vendor as CPUID spells it: "GenuineIntel", "AuthenticAMD", "HygonGenuine".
 std::string processor_vendor();
 
-/// Says whether the vendor is AMD, or makes AMD's processors under license.
+/// Returns whether the vendor is AMD, or makes AMD's processors under license.
 bool is_amd(std::string_view vendor);
 
 }  // namespace ftrun

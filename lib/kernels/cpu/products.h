@@ -71,9 +71,9 @@ void multiply_with(ProductLibrary library, const ProductCall<double, double>& ca
 /// as 0.
 void multiply_with(ProductLibrary library, const ProductCall<BFloat16, float>& call);
 
-/// Says whether the library can be called on this machine; MKL always can.
+/// Returns whether the library can be called on this machine; MKL always can.
 bool has_product_library(ProductLibrary library);
-/// Says whether the library multiplies bf16 without widening on this processor.
+/// Returns whether the library multiplies bf16 without widening on this processor.
 bool has_bf16_products(ProductLibrary library);
 /// Returns the library's name with its version: "openblas 0.3.34".
 std::string describe_product_library(ProductLibrary library);

@@ -247,7 +247,7 @@ extern const VectorKernels<BFloat16> kBFloat16;
 /// multiplies bf16 without widening: by vdpbf16ps, and on Intel's matrix units (AMX).
 enum class Isa : uint8_t { kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
-/// Says whether this processor and its operating system kernel can run `isa`. A call with kAmx
+/// Returns whether this processor and its operating system kernel can run `isa`. A call with kAmx
 /// requests the matrix units from the kernel, which then keeps their state for every thread of the
 /// process.
 bool can_run(Isa isa);

@@ -17,7 +17,7 @@
 // (ops/attention/gpu_documents.cu).
 namespace ftrun::cuda {
 
-/// Says whether cuDNN may compute attention in place of our kernels: bf16; heads whose size is a
+/// Returns whether cuDNN may compute attention in place of our kernels: bf16; heads whose size is a
 /// multiple of 8, up to 128 elements on GPUs of compute capability 8.x and up to 256 on 9.x; rows
 /// of at least two tokens; any window; a workspace (cudnn_workspace_bytes) of at most an eighth of
 /// the GPU's memory. `documents` (rows may hold several) only on 9.x: on 8.x cuDNN's gradients of
@@ -57,7 +57,7 @@ class CudnnAttention {
   CudnnAttention(const CudnnAttention&) = delete;
   CudnnAttention& operator=(const CudnnAttention&) = delete;
 
-  /// Says whether the config names cuDNN, in contrast to the rule having chosen it.
+  /// Returns whether the config names cuDNN, in contrast to the rule having chosen it.
   bool required() const { return required_; }
   /// Returns the library's name and version: "cudnn 9.19.0".
   std::string version() const;
@@ -65,7 +65,7 @@ class CudnnAttention {
   /// plan, throws Error(kUnsupported) if cuDNN is required; else has_plan() stays false.
   void prepare(const AttentionAttrs& attrs, int64_t tokens, bool documents, bool backward);
   bool has_plan(const AttentionAttrs& attrs, int64_t tokens, bool documents, bool backward) const;
-  /// Says whether cuDNN computes any of the prepared shapes.
+  /// Returns whether cuDNN computes any of the prepared shapes.
   bool has_plans() const;
   /// Returns the reason why cuDNN does not compute a shape that it was asked to prepare; "" when it
   /// computes all.

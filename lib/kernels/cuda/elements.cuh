@@ -157,7 +157,7 @@ inline bool aligned(const void* p) {
   return reinterpret_cast<uintptr_t>(p) % 16 == 0;
 }
 
-/// Says whether rows of `width` elements of T at all these addresses can be moved 16 bytes at a
+/// Returns whether rows of `width` elements of T at all these addresses can be moved 16 bytes at a
 /// time.
 template <class T, class... Pointers>
 bool vectors_fit(int64_t width, Pointers... pointers) {

@@ -26,7 +26,7 @@ template <class... Parameters, class... Arguments>
 void launch(const Launch& shape, void (*kernel)(Parameters...), Arguments... arguments) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
   if (shape.shared > kSharedWithoutAsking)
-    ask_for_shared_memory(reinterpret_cast<const void*>(kernel), shape.shared);
+    request_shared_memory(reinterpret_cast<const void*>(kernel), shape.shared);
   kernel<<<shape.grid, shape.block, shape.shared, shape.stream>>>(
       static_cast<Parameters>(arguments)...);
   check(cudaGetLastError(), "starting a kernel");

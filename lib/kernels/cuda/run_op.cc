@@ -23,6 +23,10 @@ void prepare_operation(const LayerGraph& graph, const Op& op, const Libraries& l
   }
 }
 
+[[noreturn]] void refuse_collective(const Operation& op) {
+  bug(cat(op_name(op.op().kind), " has no kernel"));
+}
+
 }  // namespace
 
 void prepare(const LayerGraph& graph, const Libraries& libraries) {
@@ -35,9 +39,10 @@ void run_operation(const Operation& op, const Libraries& libraries) {
 #define FTRUN_OP(kind, name) \
   case OpKind::kind:         \
     return run_##name(op, libraries);
-#define FTRUN_COLLECTIVE(kind, name) case OpKind::kind:
+#define FTRUN_COLLECTIVE(kind, name) \
+  case OpKind::kind:                 \
+    refuse_collective(op);
 #include "ops/kinds.inc"
-    bug(cat(op_name(op.op().kind), " has no kernel"));
   }
   bug("unknown operation kind");
 }

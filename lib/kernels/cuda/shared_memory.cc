@@ -10,7 +10,7 @@
 
 namespace ftrun::cuda {
 
-void ask_for_shared_memory(const void* kernel, size_t bytes) {
+void request_shared_memory(const void* kernel, size_t bytes) {
   static std::mutex mutex;
   // Bytes by kernel and GPU.
   static std::map<std::pair<const void*, int>, size_t> granted;

@@ -10,6 +10,6 @@ inline constexpr size_t kSharedWithoutAsking = size_t{48} * 1024;
 /// Allows blocks of `kernel` to have `bytes` of dynamic shared memory on this thread's GPU. It
 /// requests this from CUDA once for each kernel and GPU, and again if more is needed. Any thread
 /// may call it. Throws the errors of check().
-void ask_for_shared_memory(const void* kernel, size_t bytes);
+void request_shared_memory(const void* kernel, size_t bytes);
 
 }  // namespace ftrun::cuda

@@ -29,7 +29,7 @@ void read_falcon(ConfigReader& reader, ModelConfig& config) {
                        "2 norms in blocks of the old architecture are not supported yet");
   if (is_new && !reader.flag_or("parallel_attn", true))
     reader.unsupported("parallel_attn", kNotYet);
-  note_dropouts(reader, config, {"hidden_dropout"});
+  record_dropouts(reader, config, {"hidden_dropout"});
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ void read_gpt2(ConfigReader& reader, ModelConfig& config) {
   if (!reader.flag_or("scale_attn_weights", true)) config.attention_scale = 1.0;
   for (const char* key : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"})
     if (reader.flag_or(key, false)) reader.unsupported(key, "is not supported yet");
-  note_dropouts(reader, config, {"embd_pdrop", "resid_pdrop"}, 0.1);
+  record_dropouts(reader, config, {"embd_pdrop", "resid_pdrop"}, 0.1);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ void read_gpt_neox(ConfigReader& reader, ModelConfig& config) {
   config.mlp_bias = true;
   config.qkv_bias = config.attention_out_bias = reader.flag_or("attention_bias", true);
   config.parallel_residual = reader.flag_or("use_parallel_residual", true);
-  note_dropouts(reader, config, {"hidden_dropout"});
+  record_dropouts(reader, config, {"hidden_dropout"});
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ void read_opt(ConfigReader& reader, ModelConfig& config) {
   if (reader.whole_or("word_embed_proj_dim", config.hidden, {}) != config.hidden)
     reader.unsupported("word_embed_proj_dim",
                        "embeddings of another width than hidden_size are not supported yet");
-  note_dropouts(reader, config, {"dropout"}, 0.1);
+  record_dropouts(reader, config, {"dropout"}, 0.1);
 }
 
 }  // namespace

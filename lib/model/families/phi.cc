@@ -12,7 +12,7 @@ void read_phi(ConfigReader& reader, ModelConfig& config) {
   if (reader.flag_or("qk_layernorm", false))
     reader.unsupported("qk_layernorm",
                        "layer norms of heads that share a weight and a bias are not supported yet");
-  note_dropouts(reader, config, {"embd_pdrop", "resid_pdrop"});
+  record_dropouts(reader, config, {"embd_pdrop", "resid_pdrop"});
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace {
 void read_phi3(ConfigReader& reader, ModelConfig& config) {
   const int64_t window = reader.find("sliding_window") ? read_window(reader) : 0;
   std::fill(config.windows.begin(), config.windows.end(), window);
-  note_dropouts(reader, config, {"embd_pdrop", "resid_pdrop"});
+  record_dropouts(reader, config, {"embd_pdrop", "resid_pdrop"});
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ void read_stablelm(ConfigReader& reader, ModelConfig& config) {
   config.parallel_residual = reader.flag_or("use_parallel_residual", false);
   config.mlp_norm = !config.parallel_residual;
   if (reader.flag_or("qk_layernorm", false)) config.qk_norm = QkNorm::kOwnWeights;
-  note_dropouts(reader, config, {"hidden_dropout"});
+  record_dropouts(reader, config, {"hidden_dropout"});
 }
 
 }  // namespace

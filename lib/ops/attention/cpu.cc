@@ -142,7 +142,7 @@ struct Backward : Attention<S> {
     const int64_t round = block / this->place.classes, seat = block % this->place.classes;
     return round % 2 == 0 ? seat : this->place.classes - 1 - seat;
   }
-  /// Says whether the class has a key block in [first, last] (its sum of a dq tile exists then).
+  /// Returns whether the class has a key block in [first, last] (its sum of a dq tile exists then).
   bool class_has(int64_t row_class, int64_t first, int64_t last) const {
     for (int64_t block = first; block <= last; ++block)
       if (class_of(block) == row_class) return true;

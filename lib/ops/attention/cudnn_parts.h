@@ -11,8 +11,8 @@ struct AttentionAttrs;
 
 /// The size in elements of the widest head that cuDNN computes (compute capability 9.x).
 inline constexpr int64_t kMostCudnnHead = 256;
-/// Says whether cuDNN's attention can compute such an operation on some GPU: bf16, heads whose size
-/// is a multiple of 8, rows of at least two tokens, scores without a bound.
+/// Returns whether cuDNN's attention can compute such an operation on some GPU: bf16, heads whose
+/// size is a multiple of 8, rows of at least two tokens, scores without a bound.
 bool cudnn_takes(const AttentionAttrs& attrs, DType dtype);
 
 /// CudnnPart describes the work of one graph: `sequences` rows, or documents of a list, of up to

@@ -73,7 +73,7 @@ DocumentLists lists_of(const Operation& op, const GpuAttentionWorkspace& place) 
   return lists;
 }
 
-/// Says whether cuDNN computes this operation. The statistics are the same in both directions,
+/// Returns whether cuDNN computes this operation. The statistics are the same in both directions,
 /// whichever library computes them.
 bool uses_cudnn(const Operation& op, const Attention& a, bool backward,
                 const Libraries& libraries) {

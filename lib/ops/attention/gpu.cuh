@@ -42,7 +42,7 @@ struct AttentionArgs {
   __device__ int64_t out(int64_t token, int head) const {
     return token * out_width + head * head_size;
   }
-  /// Says whether the tokens before `end` are computed elsewhere (Attention::uncovered).
+  /// Returns whether the tokens before `end` are computed elsewhere (Attention::uncovered).
   __device__ bool is_covered(int64_t end) const {
     return uncovered != nullptr && end <= *uncovered;
   }

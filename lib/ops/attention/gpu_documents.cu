@@ -29,11 +29,11 @@ struct DocumentShape {
   int tokens, row_tokens, width, out_width;
 };
 
-/// Says whether a token's place in its row is where its document starts.
+/// Returns whether a token's place in its row is where its document starts.
 __device__ bool begins_document(const int32_t* starts, const DocumentShape& shape, int token) {
   return starts[token] == token % shape.row_tokens || token % shape.row_tokens == 0;
 }
-/// Says whether a token begins a document or continues the document of the token before it.
+/// Returns whether a token begins a document or continues the document of the token before it.
 __device__ bool is_of_document(const int32_t* starts, const DocumentShape& shape, int token) {
   const int t = token % shape.row_tokens;
   return starts[token] == t || (t > 0 && starts[token] == starts[token - 1]);
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kListThreads)
       if (lists.groups[g].token_offsets[i] >= uncovered) lists.groups[g].lengths[i] = 0;
 }
 
-/// Says whether a token before `uncovered` is a document of one token.
+/// Returns whether a token before `uncovered` is a document of one token.
 __device__ bool is_single(const AttentionArgs<Bf16>& args, const int32_t* starts, int64_t token) {
   const auto t = static_cast<int>(token % args.row_tokens);
   if (token >= *args.uncovered || starts[token] != t) return false;

@@ -33,8 +33,8 @@ class Head {
   struct Chunk {
     const int32_t* token;
     int64_t count;
-    /// Says whether the rows lie in the workspace: tokens that are not neighbours, and 16-bit rows
-    /// that are widened.
+    /// Says whether the rows lie in the workspace: tokens that are not neighbours, and 16-bit
+    /// rows that are widened.
     bool gathered;
     /// x of the tokens. Products in T read `rows`; bf16 that is multiplied as it is stored is in
     /// `stored_rows`. The other one is null.
@@ -332,7 +332,7 @@ RowSums sum_of_rows(double* losses, int64_t rows, Row row) {
   return {std::accumulate(losses, losses + rows, 0.0), correct};
 }
 
-/// Says whether `label` is the first of the largest logits of `row`.
+/// Returns whether `label` is the first of the largest logits of `row`.
 template <class T>
 bool is_likeliest(const T* row, int64_t label, T largest) {
   return row[label] == largest && std::find(row, row + label, largest) == row + label;
@@ -485,8 +485,8 @@ struct JoinedRow {
   double log_sum_exp() const { return max + std::log(sum); }
 };
 
-/// Says whether label_logit, of row `own` of this rank's block, is the first of the largest logits
-/// of all ranks' blocks, whose statistics are of row i.
+/// Returns whether label_logit, of row `own` of this rank's block, is the first of the largest
+/// logits of all ranks' blocks, whose statistics are of row i.
 template <class T>
 bool is_likeliest(const T* logits, int64_t own, T label_logit, const T* statistics, int64_t rank,
                   int64_t ranks, int64_t rows, int64_t i) {

@@ -84,8 +84,8 @@ __device__ MaxSum row_max_sum(const T* row, int64_t count, LogitCap cap) {
   return block_join(x);
 }
 
-/// Says whether `label` is the first of the largest logits of a row. All threads of the block call
-/// it.
+/// Returns whether `label` is the first of the largest logits of a row. All threads of the block
+/// call it.
 template <class T>
 __device__ bool is_likeliest(const T* row, int64_t label, float largest, LogitCap cap) {
   __shared__ int earlier;
@@ -184,7 +184,7 @@ __device__ inline MaxSum join_ranks(const float* statistics, int64_t ranks) {
   return joined;
 }
 
-/// Says whether no rank has a larger logit of row blockIdx.x than the label's, and none before
+/// Returns whether no rank has a larger logit of row blockIdx.x than the label's, and none before
 /// `rank` one as large.
 __device__ inline bool is_largest(const float* statistics, int64_t rank, int64_t ranks,
                                   float label_logit) {

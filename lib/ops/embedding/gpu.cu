@@ -67,7 +67,7 @@ struct Matches {
   int hot_place[kRows];
   int last_part[kRows];
 
-  /// Says whether row r has more tokens than one block adds.
+  /// Returns whether row r has more tokens than one block adds.
   __device__ bool is_hot(int64_t r) const { return first[r + 1] - first[r] > kEmbedPart; }
 };
 

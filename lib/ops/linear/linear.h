@@ -37,7 +37,7 @@ struct LinearAttrs {
   bool operator==(const LinearAttrs&) const = default;
 };
 
-/// Says whether a linear adds the bias that it is given.
+/// Returns whether a linear adds the bias that it is given.
 bool adds_bias(const Op& op);
 
 namespace ops {

@@ -83,8 +83,8 @@ def groups(model, number):
 
 
 def moment_of(engine, parameter, kind):
-    """safe_get_full_optimizer_state() does not know the moments of a second group of
-    parameters at stages 1 and 2."""
+    """Returns a moment of a parameter. safe_get_full_optimizer_state() does not know those of a
+    second group of parameters at stages 1 and 2."""
     import torch
     import torch.distributed as dist
     from deepspeed.utils import safe_get_full_optimizer_state
@@ -105,7 +105,7 @@ def moment_of(engine, parameter, kind):
 
 
 def gather(engine):
-    """SHA-256 of every state, gathered from all ranks."""
+    """Returns SHA-256 of every state, gathered from all ranks."""
     from deepspeed.utils import safe_get_full_fp32_param
     found = {}
     for name, parameter in engine.module.named_parameters():
@@ -177,7 +177,7 @@ def run_case(name, out):
 
 
 def make_universal(source, out):
-    """DeepSpeed's own converter; plain models need --inject_missing_state."""
+    """Converts with DeepSpeed's own converter; plain models need --inject_missing_state."""
     tag = (source / "checkpoint" / "latest").read_text()
     (out / "checkpoint").mkdir(parents=True)
     subprocess.run([sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--input_folder",

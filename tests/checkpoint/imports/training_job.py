@@ -14,7 +14,7 @@ SEQUENCE, BATCH, SAVED, AFTER = 16, 6, 4, 3
 
 
 def batches(rank, ranks):
-    """step: what a rank trains on in it, [samples, SEQUENCE + 1]."""
+    """Returns {step: the samples that a rank trains on}, each [samples, SEQUENCE + 1]."""
     import torch
     data = np.fromfile(HERE / "train.bin", dtype=np.uint16).astype(np.int64)
 

@@ -103,7 +103,7 @@ std::string read_all(int fd) {
 
 /// Runs a case in which rank 0's device stands in a collective that rank 1 does not come to, and no
 /// abort ends it.
-[[noreturn]] void stand_for_ever() {
+[[noreturn]] void block_forever() {
   ::alarm(120);
   stand_in().abort_fails = true;
   run_ranks(2, [&](Rendezvous& rendezvous) {
@@ -118,7 +118,7 @@ std::string read_all(int fd) {
 
 }  // namespace
 
-TEST_CASE("nccl: of hangs that are injected the culprit is named, with what it does") {
+TEST_CASE("nccl: the culprit of each injected hang is named, with what it does") {
   std::mt19937 random(20261124);
   std::vector<HangCase> hangs;
   for (int i = 0; i < 3 * kHangs; ++i)
@@ -284,7 +284,7 @@ TEST_CASE(
   if (child == 0) {
     ::dup2(words[1], 2);
     ::setenv("FTRUN_STATUS_FD", std::to_string(status[1]).c_str(), 1);
-    stand_for_ever();
+    block_forever();
   }
   ::close(words[1]);
   ::close(status[1]);

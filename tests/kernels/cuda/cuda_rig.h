@@ -31,7 +31,7 @@ class DeviceBytes {
   int64_t size() const { return size_; }
   void write(const void* from);
   std::vector<std::byte> read() const;
-  /// Says whether the watched bytes are unchanged.
+  /// Returns whether the watched bytes are unchanged.
   bool intact() const;
 
  private:

@@ -84,8 +84,8 @@ def architecture(cubin):
 
 
 def translated(tools, folder, own):
-    """Cubins for architectures that the compiler knows and the module lacks, of the PTX that
-    multiplies on tensor cores."""
+    """Compiles cubins for architectures that the compiler knows and the module lacks, from the PTX
+    that multiplies on tensor cores."""
     known = set(re.findall(r"sm_(\d+)\b", output_of(tools["nvcc"], "--list-gpu-code")))
     sources = [path for path in sorted(folder.glob("*.ptx")) if "mma.sync" in path.read_text()]
     assert sources, "no PTX of the module uses tensor cores"
@@ -121,7 +121,8 @@ class Kernel:
                                                if one]
 
     def count(self, start, width=""):
-        """How many instructions begin so, and move so many bits at once."""
+        """Returns how many instructions begin with `start`, and move `width` bits at once if it is
+        given."""
         return sum(n for name, n in self.instructions.items()
                    if name.split(".")[0] in start and (not width or width in name.split(".")))
 
@@ -164,8 +165,8 @@ def tensor_cores(kernel):
 
 
 def vector_bits(kernel):
-    """Bits that the kernel reads and writes at once by its template arguments (T, V), or (From, To,
-    V); None for one element."""
+    """Returns the bits that the kernel reads and writes at once by its template arguments (T, V),
+    or (From, To, V); None for one element."""
     types = [SIZES[one] for one in kernel.arguments if one in SIZES]
     numbers = [int(one) for one in kernel.arguments if one.isdigit()]
     if not types or not numbers or numbers[0] not in (4, 8):
@@ -193,7 +194,7 @@ def round_up(value, unit):
 
 
 def blocks_of(kernel, head):
-    """Blocks of attention that an SM holds, by registers and by shared memory."""
+    """Returns the blocks of attention that an SM holds, by registers and by shared memory."""
     sm, block = SHARED[kernel.architecture]
     own = kernel.shared - (RESERVED if int(kernel.architecture) >= 90 else 0)
     shared = ROWS[kernel.base][HEADS.index(head)] * head * 2 + own

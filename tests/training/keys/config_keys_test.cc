@@ -250,8 +250,8 @@ const Outcome& outcome(const Base& base) {
   return known.emplace(base.name, std::move(made)).first->second;
 }
 
-/// Says whether something other than the key itself differs; cheap comparisons are first. A value
-/// that does not fit the model shows nothing.
+/// Returns whether something other than the key itself differs; cheap comparisons are first. A
+/// value that does not fit the model shows nothing.
 bool differs(const Field& field, const Outcome& before, const Config& after) try {
   Config others = after;
   if (field.store) field.store(others, field.load(before.resolution.config));
@@ -443,7 +443,7 @@ std::string content(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-/// Says whether a run can use at all a key that the reference calls honoured.
+/// Returns whether a run can use at all a key that the reference calls honoured.
 bool runnable(const Field& field) {
   if (field.action != Action::kImplement) return false;
   if (field.types.empty()) return true;

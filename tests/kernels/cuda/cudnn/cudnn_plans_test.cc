@@ -247,7 +247,7 @@ static_assert(same(cuda::kCudnnHeuristicsA, CUDNN_HEUR_MODE_A) &&
               same(cuda::kCudnnNoteNondeterministic, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC));
 #endif
 
-/// Says why cuDNN cannot be asked here; "" when it can.
+/// Returns why cuDNN cannot be asked here; "" when it can.
 std::string missing() {
   if (::dlopen("libcuda.so.1", RTLD_NOW) == nullptr)
     return cat("no driver's library, nor a toolkit's: ", ::dlerror());

@@ -74,8 +74,8 @@ Block block;
   std::abort();
 }
 
-/// Says whether a thread can run on. The emulator switches only to threads whose wait is over; most
-/// other switches would be in vain.
+/// Returns whether a thread can run on. The emulator switches only to threads whose wait is over;
+/// most other switches would be in vain.
 bool can_go_on(const Thread& thread) {
   switch (thread.awaited) {
     case Awaited::kNothing:
@@ -134,7 +134,7 @@ void enter(Thread& thread) {
 }
 
 /// Returns when the thread yields or has ended.
-void go_on_with(Thread& thread) {
+void continue_with(Thread& thread) {
   if (_setjmp(block.scheduler) != 0) return;
   if (thread.entered) _longjmp(thread.place, 1);
   enter(thread);
@@ -167,8 +167,8 @@ class ShuffledOrder {
   size_t count_, step_, next_;
 };
 
-/// Says whether a warp stands still. Some warps stand still for many rounds while others run ahead
-/// as far as barriers let them.
+/// Returns whether a warp stands still. Some warps stand still for many rounds while others run
+/// ahead as far as barriers let them.
 bool stands_still(int warp, size_t round) {
   constexpr size_t kRounds = 256;
   return ((round / kRounds + 1) * 2654435761U >> (warp % 16 + 8)) % 2 == 1;
@@ -190,7 +190,7 @@ void run_block(int count, Size size) {
         continue;
       block.running = &thread;
       thread_index = thread.index;
-      go_on_with(thread);
+      continue_with(thread);
     }
     const bool stuck = block.progress == before;
     if (stuck && all) fail("waits for itself");

@@ -300,7 +300,7 @@ class Tensor {
     for (size_t d = 1; d < place.size(); ++d) at += place[d] * strides_[d];
     return at;
   }
-  /// Says whether a place is beyond the tokens. Tokens are the rows, or the columns of a tensor
+  /// Returns whether a place is beyond the tokens. Tokens are the rows, or the columns of a tensor
   /// that is turned.
   bool is_beyond(const Index& place) const {
     const size_t token = dims[3] > 1 && strides_[3] > strides_[2] ? 3 : 2;

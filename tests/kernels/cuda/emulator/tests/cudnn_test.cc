@@ -248,7 +248,7 @@ TEST_CASE("cudnn: rows and heads that are computed in parts have the same bits")
   }
 }
 
-TEST_CASE("cudnn: of its engines the first is taken that repeats its bits and has a plan") {
+TEST_CASE("cudnn: the first engine that repeats its bits and has a plan is used") {
   WithCudnn gpu;
   const test::AttentionCases cases = test::attention_of_documents(attrs_of(2, 1, 8, 9), 1);
   cudnn().engines = {{{0, kNondeterministic}}, {{0}, kNotSupported}, {{0, 1}}, {}};

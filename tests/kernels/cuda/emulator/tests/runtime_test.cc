@@ -80,7 +80,7 @@ TEST_CASE(
   const RestoredRuntime restored;
   const auto asks = [](void (*kernel)(), size_t bytes) {
     const int64_t before = emulator::runtime().attributes_set;
-    cuda::ask_for_shared_memory(reinterpret_cast<const void*>(kernel), bytes);
+    cuda::request_shared_memory(reinterpret_cast<const void*>(kernel), bytes);
     return emulator::runtime().attributes_set - before;
   };
   const auto given = [](void (*kernel)()) {

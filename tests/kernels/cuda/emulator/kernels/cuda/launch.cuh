@@ -20,7 +20,7 @@ struct Launch {
   cudaStream_t stream = nullptr;
 };
 
-/// Says whether a GPU can start this shape: no GPU since 8.0 starts more threads or blocks than
+/// Returns whether a GPU can start this shape: no GPU since 8.0 starts more threads or blocks than
 /// these, and the one at hand has no more shared memory.
 inline bool can_start(const Launch& shape) {
   constexpr unsigned kMostThreads = 1024, kMostInZ = 64, kMostBlocks = 65535;
@@ -35,7 +35,7 @@ void launch(const Launch& shape, void (*kernel)(Parameters...), Arguments... arg
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
   if (!can_start(shape)) return check(cudaErrorInvalidConfiguration, "starting a kernel");
   if (shape.shared > kSharedWithoutAsking)
-    ask_for_shared_memory(reinterpret_cast<const void*>(kernel), shape.shared);
+    request_shared_memory(reinterpret_cast<const void*>(kernel), shape.shared);
   // Kernels' shared memory is static here: ranks that are threads of one process take turns.
   const std::lock_guard turn(emulator::launching);
   ++emulator::runtime().launches;

@@ -1,0 +1,123 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <string_view>
+
+#include "base/enum_names.h"
+
+namespace ftrun {
+
+/// SchedulerType is the key scheduler.type: the schedule of the learning rate.
+enum class SchedulerType : uint8_t {
+  // The types of transformers: a linear warm-up from 0 (kWarmupStableDecay: of a chosen shape, from
+  // its lowest rate).
+  kConstant,
+  kLinear,
+  kCosine,
+  kCosineWithRestarts,
+  kPolynomial,
+  kInverseSqrt,
+  kCosineWithMinLr,
+  kWarmupStableDecay,
+  // The types of DeepSpeed.
+  kWarmupLR,
+  kWarmupDecayLR,
+  kWarmupCosineLR,
+  kOneCycle,
+  kLRRangeTest,
+  kTorch,  // a class of torch.optim.lr_scheduler: not offered here
+};
+
+/// SchedulerOrigin is the program that has a type, and whose rules its keys follow. DeepSpeed's
+/// types need a section scheduler.params.
+enum class SchedulerOrigin : uint8_t { kTransformers, kDeepSpeed, kPyTorch };
+
+/// SchedulerTraits holds what the reading of a config knows about a type. Its formula is in
+/// training/learning_rate.cc.
+struct SchedulerTraits {
+  SchedulerType type{};
+  std::string_view name;        // in scheduler.type
+  std::string_view alias = "";  // another name
+  SchedulerOrigin origin = SchedulerOrigin::kTransformers;
+  /// The rate rises over warmup_num_steps.
+  bool warms_up = false;
+  /// The rate falls until total_num_steps, by default the steps of the run.
+  bool has_total = false;
+  /// The type of the same curve that may begin at the full rate: for DeepSpeed's types with a
+  /// warm-up.
+  SchedulerType without_warmup = type;
+};
+
+inline constexpr SchedulerTraits kSchedulerTraits[] = {
+    {.type = SchedulerType::kConstant,
+     .name = "constant",
+     .alias = "constant_with_warmup",
+     .warms_up = true},
+    {.type = SchedulerType::kLinear, .name = "linear", .warms_up = true, .has_total = true},
+    {.type = SchedulerType::kCosine, .name = "cosine", .warms_up = true, .has_total = true},
+    {.type = SchedulerType::kCosineWithRestarts,
+     .name = "cosine_with_restarts",
+     .warms_up = true,
+     .has_total = true},
+    {.type = SchedulerType::kPolynomial, .name = "polynomial", .warms_up = true, .has_total = true},
+    {.type = SchedulerType::kInverseSqrt, .name = "inverse_sqrt", .warms_up = true},
+    {.type = SchedulerType::kCosineWithMinLr,
+     .name = "cosine_with_min_lr",
+     .warms_up = true,
+     .has_total = true},
+    {.type = SchedulerType::kWarmupStableDecay,
+     .name = "warmup_stable_decay",
+     .alias = "wsd",
+     .warms_up = true,
+     .has_total = true},
+    {.type = SchedulerType::kWarmupLR,
+     .name = "WarmupLR",
+     .origin = SchedulerOrigin::kDeepSpeed,
+     .warms_up = true,
+     .without_warmup = SchedulerType::kConstant},
+    {.type = SchedulerType::kWarmupDecayLR,
+     .name = "WarmupDecayLR",
+     .origin = SchedulerOrigin::kDeepSpeed,
+     .warms_up = true,
+     .has_total = true,
+     .without_warmup = SchedulerType::kLinear},
+    {.type = SchedulerType::kWarmupCosineLR,
+     .name = "WarmupCosineLR",
+     .origin = SchedulerOrigin::kDeepSpeed,
+     .warms_up = true,
+     .has_total = true,
+     .without_warmup = SchedulerType::kCosine},
+    {.type = SchedulerType::kOneCycle, .name = "OneCycle", .origin = SchedulerOrigin::kDeepSpeed},
+    {.type = SchedulerType::kLRRangeTest,
+     .name = "LRRangeTest",
+     .origin = SchedulerOrigin::kDeepSpeed},
+    {.type = SchedulerType::kTorch,
+     .name = "torch.optim.lr_scheduler",
+     .origin = SchedulerOrigin::kPyTorch},
+};
+
+constexpr const SchedulerTraits& traits_of(SchedulerType type) {
+  return kSchedulerTraits[static_cast<size_t>(type)];
+}
+
+/// Says whether a type is one of transformers'.
+constexpr bool is_of_transformers(SchedulerType type) {
+  return traits_of(type).origin == SchedulerOrigin::kTransformers;
+}
+
+template <>
+struct EnumNames<SchedulerType> {
+  static constexpr size_t kCount = std::size(kSchedulerTraits);
+  static_assert(has_values<SchedulerType, kCount>(), "every type has traits");
+  static constexpr std::array<std::string_view, kCount> kNames = [] {
+    std::array<std::string_view, kCount> names;
+    for (const SchedulerTraits& traits : kSchedulerTraits)
+      names[static_cast<size_t>(traits.type)] = traits.name;
+    return names;
+  }();
+};
+
+}  // namespace ftrun
