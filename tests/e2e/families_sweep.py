@@ -1,19 +1,25 @@
 #!/usr/bin/env python3
 """Compares every model family with transformers and PEFT in every way that the small models of
 tests/model/reference.py allow, and prints a table with a row for each. Run by hand, as it takes
-half an hour on two cores; `e2e.families` and `e2e.lora` are the share of it that runs in each test.
+three quarters of an hour on two cores; `e2e.families` and `e2e.lora` are the share of it that runs
+in each test.
 
-    families_sweep.py [--out FILE] [NAME ...]
+    families_sweep.py [--only COLUMN,...] [--out FILE] [--page] [NAME ...]
 
 Columns: losses, gradient norms and final weights of 20 AdamW steps in fp32 on all layouts; the
 first step in bf16; the first step of rows that documents share, beside one document after another;
-20 steps of a LoRA on all linear layers, beside PEFT; whether a model that was not changed is
-exported with the bytes that were read."""
+20 steps of a LoRA on all linear layers, beside PEFT; the same on two ranks, beside one; greedy
+texts after 20 steps, beside transformers' on the exported weights; whether a model that was not
+changed is exported with the bytes that were read. --page writes docs/families.md; rows and columns
+that this run did not make stay there as they are."""
 import argparse
 import datetime
+import importlib.metadata
 import json
 import os
 import pathlib
+import re
+import shutil
 import sys
 import tempfile
 
@@ -25,6 +31,7 @@ import numpy as np  # noqa: E402
 import reference  # noqa: E402
 from families_test import LONGROPE, check_family, check_untrained_bytes, config_of  # noqa: E402
 from runner import ftrun, must, near, steps, write_config  # noqa: E402
+from safetensors.numpy import load_file  # noqa: E402
 
 CPU = {"device": "cpu"}
 TENSOR = {"parallel": {"tensor": 2}}
@@ -111,16 +118,65 @@ def check_packed(folder, scratch):
                  PACKED_BOUND[1]))
 
 
-def check_lora(name, scratch):
-    folder = scratch / "lora" / name
-    record, _ = lora_reference.train_case(Swept, name, folder)
-    out = scratch / f"{name}-lora"
-    value = config_of(folder, out, changes={"adapter": str(folder / "adapter")})
-    must(ftrun("--config", write_config(scratch, value)))
+def near_lines(what, found, expected):
+    """Compares losses and gradient norms within the page's bounds; returns the differences."""
+    return (near(f"loss of {what}", found[0], expected[0], 1e-5),
+            near(f"gradient norm of {what}", found[1], expected[1], 5e-5))
+
+
+def run_lora(folder, out, changes, ranks=1):
+    """Goes on from PEFT's adapter; returns losses and gradient norms."""
+    value = config_of(folder, out, ranks, changes | {"adapter": str(folder / "adapter")})
+    value["threads"] = 1
+    must(ftrun("--config", write_config(out.parent, value, f"{out.name}.json"), "--nproc", ranks))
     found = steps(out)
-    return (near("loss of the LoRA", [m["loss"] for m in found], record["losses"], 1e-5),
-            near("gradient norm of the LoRA", [m["grad_norm"] for m in found],
-                 record["grad_norms"], 5e-5))
+    assert len(found) == reference.SETTINGS["steps"], len(found)
+    return [m["loss"] for m in found], [m["grad_norm"] for m in found]
+
+
+def adapter_tensors(out):
+    return load_file(out / "export" / "adapter" / "adapter_model.safetensors")
+
+
+PROMPT, TEXT = 20, 12  # tokens; together a row
+
+
+def check_texts(folder, scratch):
+    """Compares the greedy texts that a run writes at its end with those of transformers on the
+    weights that it exported. Returns the number of texts."""
+    model, out = scratch / f"{folder.name}-spoken", scratch / f"{folder.name}-texts"
+    shutil.copytree(folder / "model", model)
+    words = {"model": {"type": "BPE", "vocab": {f"w{i}": i for i in range(256)}},
+             "decoder": {"type": "ByteLevel"}}
+    (model / "tokenizer.json").write_text(json.dumps(words))
+    value = config_of(folder, out)
+    value["model"]["path"] = str(model)
+    value["data"]["validation"] = value["data"]["train"]
+    value["train"] |= {"evaluation": {"samples": 4},
+                       "generate": {"prompt_tokens": PROMPT, "tokens": TEXT, "prompts": 4}}
+    must(ftrun("--config", write_config(scratch, value)))
+    lines = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
+    lines = [line for line in lines if line["step"] == value["train"]["steps"]]
+    assert len(lines) == 4, lines
+    torch = reference.torch
+    of_export = lora_reference.transformers.AutoModelForCausalLM.from_pretrained(
+        out / "export" / "model", dtype=torch.float32, attn_implementation="eager").eval()
+    for line in lines:
+        prompt = torch.tensor([ids_of(line["prompt"])])
+        assert prompt.shape[1] == PROMPT, line
+        written = of_export.generate(prompt, attention_mask=torch.ones_like(prompt),
+                                     max_new_tokens=TEXT, do_sample=False, pad_token_id=0)
+        wanted = written[0, PROMPT:].tolist()
+        ends = of_export.generation_config.eos_token_id
+        if wanted[-1] in (ends if isinstance(ends, list) else [ends]):
+            wanted.pop()
+        assert len(wanted) > 3 and ids_of(line["answer"]) == wanted, (
+            f"text {ids_of(line['answer'])}, transformers writes {wanted}")
+    return len(lines)
+
+
+def ids_of(text):
+    return [int(number) for number in re.findall(r"w(\d+)", text)]
 
 
 def cannot_be_cut(folder, changes):
@@ -136,12 +192,15 @@ def cannot_be_cut(folder, changes):
 
 
 class Sweep:
+    """Makes the cells of the table. A check that fails is noted, and the others go on."""
+
     def __init__(self, scratch):
         self.scratch = scratch
         self.failed = []
+        self.loras = {}
 
     def attempt(self, what, check):
-        """Returns what a check found as text; notes a failure and goes on."""
+        """Returns what a check found; None where it failed."""
         try:
             return check()
         except (AssertionError, SystemExit) as error:
@@ -149,59 +208,212 @@ class Sweep:
             print(f"FAILED {what}: {error}", file=sys.stderr, flush=True)
             return None
 
-    def row(self, folder):
+    def layouts(self, folder):
         name, found = folder.name, []
         layouts = [layout for layout in LAYOUTS if not cannot_be_cut(folder, layout[2])]
         for layout, ranks, changes in layouts:
             value = self.attempt(f"{name}, {layout}", lambda: check_family(
                 folder, ranks, self.scratch, layout, changes))
             found += [value] if value else []
-        texts = [f"{len(found)} of {len(layouts)}"]
-        texts += [f"{max(values):.1e}" for values in zip(*found)] or ["-", "-"]
-        texts += [pair_text(self.attempt(f"{name}, bf16",
-                                         lambda: check_bf16(folder, self.scratch)))]
+        return [f"{len(found)} of {len(layouts)}",
+                *([f"{max(values):.1e}" for values in zip(*found)] or ["-", "-"])]
+
+    def bf16(self, folder):
+        return [pair_text(self.attempt(f"{folder.name}, bf16",
+                                       lambda: check_bf16(folder, self.scratch)))]
+
+    def packed(self, folder):
         # transformers chooses longrope's factors for each document, ftrun for the run's rows.
-        packs = name not in LONGROPE
-        texts += [pair_text(self.attempt(f"{name}, packed", lambda: check_packed(
-            folder, self.scratch))) if packs else "-"]
-        texts += [pair_text(self.attempt(f"{name}, LoRA", lambda: check_lora(name, self.scratch)))]
+        if folder.name in LONGROPE:
+            return ["-"]
+        return [pair_text(self.attempt(f"{folder.name}, packed",
+                                       lambda: check_packed(folder, self.scratch)))]
+
+    def lora_on_one_rank(self, name):
+        """Returns (PEFT's losses and gradient norms, ftrun's on one rank, the latter's folder)."""
+        if name not in self.loras:
+            folder, out = self.scratch / "lora" / name, self.scratch / f"{name}-lora"
+            record, _ = lora_reference.train_case(Swept, name, folder)
+            self.loras[name] = ((record["losses"], record["grad_norms"]),
+                                run_lora(folder, out, {}), out)
+        return self.loras[name]
+
+    def lora(self, folder):
+        def check():
+            peft, one, _ = self.lora_on_one_rank(folder.name)
+            return near_lines("the LoRA", one, peft)
+
+        return [pair_text(self.attempt(f"{folder.name}, LoRA", check))]
+
+    def lora_ranks(self, folder):
+        """Trains the LoRA on two tensor-parallel ranks and with ZeRO-3 on two."""
+        name, found = folder.name, []
+
+        def check(layout, changes):
+            _, one, alone = self.lora_on_one_rank(name)
+            out = self.scratch / f"{name}-lora-{layout}"
+            of_ranks = run_lora(self.scratch / "lora" / name, out, changes, 2)
+            expected, trained = adapter_tensors(alone), adapter_tensors(out)
+            assert set(trained) == set(expected), set(trained) ^ set(expected)
+            for tensor, values in expected.items():
+                far = np.linalg.norm(trained[tensor] - values) / np.linalg.norm(values)
+                assert far <= 1e-4, f"{tensor}: {far} from one rank's"
+            return near_lines(f"the LoRA, {layout}", of_ranks, one)
+
+        layouts = [(layout, changes) for layout, changes in LORA_LAYOUTS
+                   if not cannot_be_cut(folder, changes)]
+        for layout, changes in layouts:
+            pair = self.attempt(f"{name}, LoRA, {layout}", lambda: check(layout, changes))
+            found += [pair] if pair else []
+        if len(found) < len(layouts):
+            return ["failed"]
+        return [pair_text([max(values) for values in zip(*found)])]
+
+    def texts(self, folder):
+        equal = self.attempt(f"{folder.name}, texts", lambda: check_texts(folder, self.scratch))
+        return [f"{equal} of 4" if equal else "failed"]
+
+    def bytes(self, folder):
         equal = []
         for ranks in (1,) if cannot_be_cut(folder, TENSOR) else (1, 2):
-            self.attempt(f"{name}, bytes on {ranks}", lambda: equal.append(
+            self.attempt(f"{folder.name}, bytes on {ranks}", lambda: equal.append(
                 check_untrained_bytes(folder, self.scratch, ranks)))
-        texts += [f"yes, {len(equal)} rank{'s'[:len(equal) - 1]}" if equal else "no"]
-        return f"| {name} | " + " | ".join(texts) + " |"
+        return [f"yes, {len(equal)} rank{'s'[:len(equal) - 1]}" if equal else "no"]
+
+
+LORA_LAYOUTS = [("tensor 2", TENSOR), ("ZeRO 3", zero(3, stage3_param_persistence_threshold=0))]
+# What a sweep can make: the heads of its columns, and the method of Sweep.
+COLUMNS = {
+    "layouts": (["layouts", "loss", "gradient norm"], Sweep.layouts),
+    "bf16": (["bf16: loss, norm"], Sweep.bf16),
+    "packed": (["packed rows: loss, norm"], Sweep.packed),
+    "lora": (["LoRA: loss, norm"], Sweep.lora),
+    "lora_ranks": (["LoRA on 2 ranks: loss, norm"], Sweep.lora_ranks),
+    "texts": (["texts"], Sweep.texts),
+    "bytes": (["bytes"], Sweep.bytes),
+}
+HEADS = ["small model", *(head for heads, _ in COLUMNS.values() for head in heads)]
+
+
+def cannot_be_cut(folder, changes):
+    """Says whether two tensor ranks cannot share the model's heads or rows of matrices evenly."""
+    if not changes.get("parallel", {}).get("tensor"):
+        return False
+    model = json.loads((folder / "model" / "config.json").read_text())
+    heads = model.get("num_attention_heads") or model["n_head"]
+    keys = model.get("num_key_value_heads") or model.get("num_kv_heads") or heads
+    one_key_head = model.get("multi_query") and not model.get("new_decoder_architecture")
+    return heads % 2 == 1 or (1 if one_key_head else keys) % 2 == 1
 
 
 def pair_text(pair):
     return "failed" if pair is None else f"{pair[0]:.1e}, {pair[1]:.1e}"
 
 
-HEAD = ["| small model | layouts | loss | gradient norm | bf16: loss, norm "
-        "| packed rows: loss, norm | LoRA: loss, norm | bytes |",
-        "|---|---|---|---|---|---|---|---|"]
+def line_of(cells):
+    return "| " + " | ".join(cells) + " |"
+
+
+def table_of(rows):
+    """Writes {model: {head: cell}} as a table, in the order of the models' names."""
+    return [line_of(HEADS), "|" + "---|" * len(HEADS),
+            *(line_of([name, *(cells.get(head, "-") for head in HEADS[1:])])
+              for name, cells in sorted(rows.items()))]
+
+
+def rows_of(page):
+    """Reads such a table."""
+    lines = [[cell.strip() for cell in line.strip("|").split("|")]
+             for line in page.splitlines() if line.startswith("|") and "---" not in line]
+    return {cells[0]: dict(zip(lines[0][1:], cells[1:])) for cells in lines[1:]}
+
+
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/families.md"
+TEXT_OF_PAGE = """\
+# Model families beside transformers and PEFT
+
+With this page you can see how closely ftrun's numbers agree with those of transformers and PEFT,
+for each family of models, and in which ways they were compared. `tests/e2e/families_sweep.py
+--page` made the table, its last cells on {date}, on {cores} cores ({processor}) with
+transformers {transformers}, PEFT {peft} and torch {torch}. The script takes three quarters of an
+hour, so it is run by hand. The tests `e2e.families` and `e2e.lora` run a share of it each time.
+
+Each row is a small random model of two or three layers (`tests/model/reference.py`). All figures
+are the largest relative differences that were seen:
+
+* *layouts*: 20 AdamW steps in fp32 on one rank, with full recompute, on two data-parallel ranks
+  with ZeRO stages 0 to 3, with all state in main memory, on two tensor-parallel ranks, on two
+  pipeline stages, on data 2 × tensor 2 with ZeRO-3, and on tensor 2 × pipeline 2. Models with an
+  odd number of heads or one key head have eight layouts, without tensor parallelism.
+* *loss*, *gradient norm*: of the 20 steps, the worst layout, beside transformers with eager
+  attention. The norms of all weights after the last step agree within 1e-4.
+* *bf16*: the first step in bf16, beside transformers in bf16.
+* *packed rows*: the first step of rows that several documents share (`data.packing: documents`),
+  beside transformers on one document after another. The two Phi-3 rows have none: transformers
+  chooses longrope's factors for each document, ftrun for the rows of a run.
+* *LoRA*: 20 steps of rank 4 on all linear layers, beside PEFT.
+* *LoRA on 2 ranks*: the same on two tensor-parallel ranks and with ZeRO-3 on two, the worse of
+  both, beside one rank. The trained tensors agree within 1e-4. Models without tensor parallelism
+  (above) have ZeRO-3 alone.
+* *texts*: the greedy texts that a run writes after 20 steps (`train.generate`; {prompt} tokens
+  are continued by {text}) that are token by token those of transformers' `generate` on the weights
+  that the run exported.
+* *bytes*: a model that is loaded and exported without a change has the bytes that were read, on one
+  rank and, where it can be divided, on two tensor-parallel ranks.
+
+{table}
+
+{count} models; {result} (losses 1e-5, norms 5e-5; bf16 2e-2). Rows
+named `padding` train with `model.padding_row_gradient: transformers`.
+"""
+
+
+def write_page(rows):
+    """Writes the page; cells that these rows lack are those that it has."""
+    merged = rows_of(PAGE.read_text()) if PAGE.exists() else {}
+    for name, cells in rows.items():
+        merged[name] = merged.get(name, {}) | cells
+    failed = [name for name, cells in merged.items()
+              if "failed" in cells.values() or cells.get("bytes") == "no"
+              or len(set(cells.get("layouts", "0 of some").split(" of "))) > 1]
+    models = [line.partition(":")[2].strip() for line in
+              pathlib.Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+    PAGE.write_text(TEXT_OF_PAGE.format(
+        date=datetime.date.today(), cores=os.cpu_count(), processor=models[0], prompt=PROMPT,
+        text=TEXT, table="\n".join(table_of(merged)), count=len(merged),
+        result=(f"comparisons of {', '.join(failed)} are outside their bounds" if failed
+                else "all comparisons are within their bounds"),
+        **{name: importlib.metadata.version(name) for name in ("transformers", "peft", "torch")}))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=list(reference.FAMILIES))
+    parser.add_argument("--only", default=",".join(COLUMNS), help="columns: " + ", ".join(COLUMNS))
     parser.add_argument("--out", type=pathlib.Path, help="a file for the table")
+    parser.add_argument("--page", action="store_true", help="write docs/families.md")
     options = parser.parse_args()
+    columns = [COLUMNS[name] for name in options.only.split(",")]
     lora_reference.load_libraries()
-    rows = []
+    rows = {}
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         sweep = Sweep(scratch)
         for folder in families_test.make_references(scratch / "references", options.names):
-            rows.append(sweep.row(folder))
-            print(rows[-1], flush=True)
+            cells = {}
+            for heads, check in columns:
+                cells |= zip(heads, check(sweep, folder))
+            rows[folder.name] = cells
+            print(line_of([folder.name, *cells.values()]), flush=True)
+            if options.page:
+                write_page(rows)
     total = (f"{len(rows)} small models, {datetime.date.today()}, {os.cpu_count()} processors: "
              f"{len(sweep.failed)} comparisons failed"
              + "".join(f"\n  {line}" for line in sweep.failed))
     print(f"\n{total}")
     if options.out:
-        options.out.write_text("\n".join(HEAD + rows) + f"\n\n{total}\n")
+        options.out.write_text("\n".join(table_of(rows)) + f"\n\n{total}\n")
     return 1 if sweep.failed else 0
 
 
