@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <cstdlib>
 
 namespace ftrun {
 
@@ -20,6 +22,22 @@ constexpr int sweep_rounds(int rounds) {
 /// one in six times as many.
 constexpr std::size_t sweep_stride(std::size_t every) {
   return every * static_cast<std::size_t>(sweep_rounds(6) == 6 ? 1 : 6);
+}
+
+/// Returns an environment variable's number; `otherwise` if it is not set.
+inline uint64_t sweep_setting(const char* name, uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+/// Returns the seed of a test that draws its cases. FTRUN_SWEEP_SEED=N adds N, which draws others.
+inline uint64_t sweep_seed(uint64_t seed) {
+  return seed + sweep_setting("FTRUN_SWEEP_SEED", 0);
+}
+
+/// Returns how many cases such a test draws: sweep_rounds(), times FTRUN_SWEEP_TIMES.
+inline int sweep_draws(int rounds) {
+  return sweep_rounds(rounds) * static_cast<int>(sweep_setting("FTRUN_SWEEP_TIMES", 1));
 }
 
 }  // namespace ftrun

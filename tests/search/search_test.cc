@@ -56,12 +56,13 @@ void write(SearchTask& task, const std::string& path, FieldValue value) {
 }
 
 TEST_CASE("no bound is above the exact figure", "[long]") {
-  constexpr size_t kLayouts = 2000, kOfTask = 40;
-  std::mt19937_64 random(20261127);
+  constexpr size_t kOfTask = 40;
+  const auto layouts = static_cast<size_t>(sweep_draws(2000));
+  std::mt19937_64 random(sweep_seed(20261127));
   size_t compared = 0;
   double closest = 0;
   int hosted = 0, stacked = 0;
-  while (compared < kLayouts) {
+  while (compared < layouts) {
     SearchTask task = random_task(random, one_of<int>(random, {1, 2, 4}), 8);
     const bool has_stack = task.machine.has_gpus && random() % 3 == 0;
     if (has_stack)
@@ -258,8 +259,8 @@ TEST_CASE("layouts of Llama-3-405B on 16,384 GPUs are bounded by what they have 
 }
 
 TEST_CASE("a search finds what planning all layouts finds", "[long]") {
-  std::mt19937_64 random(1127);
-  for (int t = 0; t < sweep_rounds(24); ++t) {
+  std::mt19937_64 random(sweep_seed(1127));
+  for (int t = 0; t < sweep_draws(24); ++t) {
     SearchTask task =
         random_task(random, one_of<int>(random, {1, 2}), one_of<int64_t>(random, {1, 2}));
     const std::vector<Layout> layouts = legal_layouts(task);
