@@ -333,7 +333,7 @@ TrafficTheory explain_traffic(const Program& program, const ModelDescription& mo
     explained = bytes;
   };
   for (const DeviationCause& cause : kCauses) {
-    known.*cause.known = true;
+    known.*cause.applies = true;
     add(cause.text, formula.sum(known));
   }
   add("rounding of each call to whole bytes", formula.actual());
