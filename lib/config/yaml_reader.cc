@@ -105,8 +105,8 @@ class YamlReader {
 
   void append(ConfigNode& map, ConfigEntry entry) {
     if (map.entries.size() == kMostKeys)
-      throw Error(ExitCode::kUsage, cat("the section in line ", entry.at.line, " holds more than ",
-                                        kMostKeys, " keys: is this a config?"));
+      throw Error(ExitCode::kUsage, cat("a section holds more than ", kMostKeys, " keys (line ",
+                                        entry.at.line, "): is this a config?"));
     map.entries.push_back(std::move(entry));
   }
 

@@ -123,7 +123,7 @@ TEST_CASE("what fp16 cannot hold is no infinity of an export") {
   exports(-65504);
   exports(std::numeric_limits<float>::infinity());  // as it was trained
   REQUIRE(error_of(ExitCode::kNumerical, [&] { exports(70'000); }) ==
-          "tensor model.norm.weight holds 70000, and fp16 no more than 65504");
+          "tensor model.norm.weight holds 70000; fp16 holds at most 65504");
   REQUIRE(posix_files().list(folder.path()) == std::vector<std::string>{"export"});
 }
 

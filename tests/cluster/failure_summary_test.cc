@@ -269,7 +269,7 @@ TEST_CASE("a rank that used up its processor time was not ended for memory") {
           "killed by signal 9 (Killed; it has used the 20 s of CPU time that a process may "
           "use: raise ulimit -t)");
   REQUIRE(how(20.01, SIGXCPU) ==
-          "killed by signal 24 (CPU time limit exceeded; it has used the 20 s of processor time "
+          "killed by signal 24 (CPU time limit exceeded; it has used the 20 s of CPU time "
           "that a process may use: raise ulimit -t)");
   REQUIRE(how(18.5, SIGKILL) == how(20.01, SIGKILL));
   REQUIRE(how(5, SIGKILL) ==

@@ -68,8 +68,8 @@ TEST_CASE("a text without sense is a limit of one processor") {
 
 TEST_CASE("a quota is told where it is less than the processors") {
   CHECK(quota_text(on({0, 1}, 0.5, "/job")) ==
-        "the control group /job grants the time of 0.5 processors");
-  CHECK(quota_text(on({0, 1}, 1, "/")) == "the control group / grants the time of 1 processor");
+        "the control group /job grants the time of 0.5 cores");
+  CHECK(quota_text(on({0, 1}, 1, "/")) == "the control group / grants the time of 1 core");
   CHECK(quota_text(on({0, 1}, 1.5, "/job")).empty());
   CHECK(quota_text(on({0, 1})).empty());
 }

@@ -576,7 +576,7 @@ TEST_CASE(
       ::connect(caller.get(), reinterpret_cast<const sockaddr*>(&place), sizeof place);
   const std::string line =
       "rank 0, which serves the job's store, cannot take another connection for now: Too many open "
-      "files; a higher ulimit -n";
+      "files; raise ulimit -n";
   const auto is_told = [&] {
     std::string text(4096, '\0');
     return ::pread(log.get(), text.data(), text.size(), 0) > 0 &&

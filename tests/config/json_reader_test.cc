@@ -156,7 +156,7 @@ TEST_CASE("a JSON reader stops at what no config holds: keys, values and names w
 
 TEST_CASE("a JSON reader tells no word that stands under the name of a secret") {
   REQUIRE(faults("{\"wandb\": {\"api_key\": {\"value\": hunter2}}}") ==
-          Lines{"c.json:1:33: error: this value is none of JSON\n"
+          Lines{"c.json:1:33: error: this is not a JSON value\n"
                 "  remedy: write texts in double quotes"});
   REQUIRE(faults("{\"a_token\": [1], \"b\": hunter2}") ==
           Lines{"c.json:1:23: error: the text hunter2 has no quotes\n  remedy: write \"hunter2\""});

@@ -259,7 +259,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "rank 0 of 4096" in table.text and "/4096" in table.text, table.text
         # As fast where this was written; each rank's share planned by itself would take
         # thousands of times as long.
-        assert many < 8 * few, f"{many:.2f} s of processor time, {few:.2f} s for two ranks"
+        assert many < 8 * few, f"{many:.2f} s of CPU time, {few:.2f} s for two ranks"
 
     @case
     def what_was_clamped_is_said():

@@ -182,8 +182,8 @@ with tempfile.TemporaryDirectory() as scratch:
     def another_machines_file_is_not_believed():
         own.write_text(own.read_text().replace("processor: ", "processor: another ", 1))
         run = job.run("other", env=cache, **settings)
-        assert (f"not predicted: {own} describes other processors; run ftrun bench machine to "
-                "measure these\n" in run.stdout), run.stdout
+        assert (f"not predicted: {own} describes another CPU or number of cores; run ftrun "
+                "bench machine to measure this one\n" in run.stdout), run.stdout
         own.write_text("machine: [\n")
         run = job.run("broken", env=cache, **settings)
         assert f"not predicted: {own}:" in run.stdout, run.stdout

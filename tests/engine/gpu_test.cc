@@ -748,7 +748,7 @@ TEST_CASE("gpu: the host tier is pinned unless it is asked not to be, and refusa
           Catch::Contains(" in the host tier, ") && Catch::Contains(": cannot pin ") &&
           Catch::Contains("raise the limit; or set \"pin_memory\": false for what is offloaded"));
   REQUIRE_THAT(allocate({.bytes = int64_t{1} << 20}, {}),
-               Catch::StartsWith("out of memory: the arena of temporary buffers (most at ") &&
+               Catch::StartsWith("out of memory: the arena of temporary buffers (peak at ") &&
                    Catch::Contains("gradients ") &&
                    Catch::Contains(" in the device tier, the rank has ") &&
                    Catch::Contains(" already: GPU 0 (the emulator) cannot give "));

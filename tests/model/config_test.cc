@@ -217,7 +217,7 @@ TEST_CASE("a config of OPT has keys of its own, and forms that are not there are
       refusal(opt(R"(, "do_layer_norm_before": false, "word_embed_proj_dim": 32,
                        "_remove_final_layer_norm": true)")) ==
       "3: config.json:\n"
-      "  do_layer_norm_before: norms behind the sums are not supported yet\n"
+      "  do_layer_norm_before: norms after the sums are not supported yet\n"
       "  _remove_final_layer_norm: is not supported yet\n"
       "  word_embed_proj_dim: embeddings of another width than hidden_size are not supported yet");
 }

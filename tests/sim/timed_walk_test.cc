@@ -146,8 +146,8 @@ TEST_CASE("pipelines take what their schedules' timelines say, to the picosecond
       }
 }
 
-/// CostedWorld is a world with a schedule and made-up costs for each entry of world.programs. A rank
-/// that is slower than others has an entry of its own.
+/// CostedWorld is a world with a schedule and made-up costs for each entry of world.programs. A
+/// rank that is slower than others has an entry of its own.
 struct CostedWorld {
   World world;
   std::vector<LaneSchedule> schedules;

@@ -58,7 +58,7 @@ TEST_CASE("the part that is off most is named beyond 15 %, and what else ran") {
   // Other load on the machine never makes a step shorter.
   CHECK(last_line(shorter.text({.others = 0.5})) ==
         "  most of the difference is in: layers; meanwhile other programs took 50 % of the "
-        "processors");
+        "cores");
   const StepTimes longer = step_times_of(predicted(1.0, 0.1), {0, 0, 2.5}, 1.0);
   CHECK(last_line(longer.text({.others = 0.3, .stolen = 0.1})) ==
         "  most of the difference is in: waits for collectives; meanwhile other programs took 30 % "
@@ -78,7 +78,7 @@ TEST_CASE("waits for other stages are a part of their own") {
         std::string::npos);
   CHECK(last_line(times.text({})) ==
         "  most of the difference is in: waits for other stages; other work took less than 5 % of "
-        "the processors");
+        "the cores");
   CHECK(times.record({}).at("measured").at("other_stages") == 1500000);
 }
 
