@@ -482,7 +482,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   report.add(resolution.problems);
   result.config = std::move(resolution.config);
   if (const ParallelConfig& mesh = result.config.parallel;
-      model_ranks(mesh) > 1 && !result.rank_rule.starts_with("the mesh"))
+      model_ranks(mesh) > 1 && !count.rule_names_mesh)
     result.rank_rule += "; the mesh: " + mesh_text(mesh);
   result.lines = std::move(resolution.lines);
   if (result.model) check_model_fit(result.config, *result.model, report);

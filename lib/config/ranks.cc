@@ -63,8 +63,10 @@ RankCount from_batch(const WrittenConfig& c, const ParallelConfig& mesh, int64_t
 }
 
 RankCount from_mesh(const WrittenConfig& c, const ParallelConfig& mesh, int64_t inner) {
-  return product("the mesh: " + mesh_text(mesh), mesh.data, inner,
-                 c.origins.position("parallel.data"));
+  RankCount out = product("the mesh: " + mesh_text(mesh), mesh.data, inner,
+                          c.origins.position("parallel.data"));
+  out.rule_names_mesh = true;
+  return out;
 }
 
 }  // namespace
@@ -110,7 +112,7 @@ RankCount count_ranks(const WrittenConfig& c, std::optional<int64_t> launcher_wo
   if (!c.get<bool>("elasticity.enabled") && written_batch(c).complete())
     return from_batch(c, mesh, inner);
   mesh.data = 1;
-  if (inner > 1) return {inner, "the mesh: " + mesh_text(mesh), {}};
+  if (inner > 1) return {inner, "the mesh: " + mesh_text(mesh), {}, true};
   return {1, "one rank: neither launcher, --nproc, parallel.data nor all batch sizes say more", {}};
 }
 
