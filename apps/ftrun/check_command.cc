@@ -107,7 +107,7 @@ int check_command(const CheckOptions& options, Answer& answer) {
   ConfigSource source = options.source;
   source.reads_weights = true;
   source.reads_data = !options.data;
-  const LoadedConfig loaded = load_source(source, single, true);
+  const LoadedConfig loaded = load_source(source, single);
   for (const std::string& line : loaded.lines) std::cout << line << '\n';
   std::cout << loaded.ranks << (loaded.ranks == 1 ? " rank: " : " ranks: ") << loaded.rank_rule
             << '\n';

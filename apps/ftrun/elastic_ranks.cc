@@ -100,7 +100,7 @@ bool ElasticRanks::try_share(const BatchShare& share, std::string& why_not) {
   source.overrides.insert(source.overrides.end(), overrides.begin(), overrides.end());
   source.nproc = share.data_ranks * model_ranks(loaded_.config.parallel);
   try {
-    LoadedConfig fewer = load_source(source, launch_, true);
+    LoadedConfig fewer = load_source(source, launch_);
     // Version 0.2 of elasticity gives some numbers of ranks another batch.
     if (fewer.config.train_batch_size != loaded_.config.train_batch_size)
       throw Error(ExitCode::kUsage,

@@ -230,7 +230,7 @@ class Draft {
     source.overrides = {machine_.has_gpus ? "device=cuda" : "device=cpu"};
     source.nproc = 1;
     source.reads_weights = source.reads_data = reads;
-    return load_source(source, LaunchEnvironment{}, true);
+    return load_source(source, LaunchEnvironment{});
   }
 
   /// Fits rows to conversations, which are not cut: as long as the longest, in powers of two.

@@ -97,7 +97,7 @@ int train_command(const TrainOptions& options) {
   resume_request(options);
   ConfigSource source = options.source;
   source.resumes = resume_of_restart(resume_request(options), launch).wanted;
-  LoadedConfig loaded = load_source(source, launch, true);
+  LoadedConfig loaded = load_source(source, launch);
   if (launch.kind == LaunchKind::kNode && loaded.ranks == launch.nodes) launch = as_rank(launch);
   const bool speaks =
       launch.rank == 0 && launch.node == 0 && launch.kind != LaunchKind::kSupervised;
