@@ -41,6 +41,10 @@ double lower_quartile(std::vector<double> values) {
   return *place;
 }
 
+bool is_product(const Op& op) {
+  return op_spec(op.kind).work_class == WorkClass::kProduct;
+}
+
 using Clock = std::chrono::steady_clock;
 
 /// Measures the seconds of a call: the lower quartile of at least 5 samples over a tenth of a
@@ -95,8 +99,7 @@ class GraphBench {
 
   /// Runs the first product of the forward list.
   void run_product() {
-    const auto op = std::ranges::find_if(
-        graph_.forward, [](const Op& one) { return op_name(one.kind).starts_with("linear"); });
+    const auto op = std::ranges::find_if(graph_.forward, is_product);
     run_op(graph_, *op, storage_, {.scalars = &scalars_});
   }
 
@@ -268,8 +271,7 @@ double best_product(const std::vector<SampledModel>& models) {
   for (const SampledModel& sampled : models)
     for (const auto& bench : sampled.benches)
       bench->for_each([&](const Op& op, double seconds) {
-        if (op_name(op.kind).starts_with("linear"))
-          best = std::max(best, flops(bench->graph(), op) / seconds);
+        if (is_product(op)) best = std::max(best, flops(bench->graph(), op) / seconds);
       });
   return best;
 }

@@ -24,6 +24,14 @@ enum class OpCollective : uint8_t {
   kShift
 };
 
+/// WorkClass is the kind of work of an operation, of which software stacks have a speed each
+/// (machine/software_stack.h).
+enum class WorkClass : uint8_t {
+  kOther,
+  kProduct,  // products of matrices
+  kAttention
+};
+
 /// OpSpec holds everything that planning knows of a kind: its entry in the table
 /// (ops/KIND/spec.cc).
 struct OpSpec {
@@ -70,6 +78,7 @@ struct OpSpec {
   int private_result = -1;
   /// Returns the bytes that a library of the GPU may keep beside the plan's scratch; null: none.
   int64_t (*gpu_library_bytes)(const LayerGraph&, const Op&) = nullptr;
+  WorkClass work_class = WorkClass::kOther;
   /// Returns the arithmetic and the memory traffic (graph/cost.h).
   OpWork (*work)(const LayerGraph&, const Op&) = work_of::elements;
   /// Returns the bytes of scratch on processors; null: none.

@@ -1,5 +1,6 @@
 #include "graph/op_spec.h"
 
+#include <map>
 #include <set>
 
 #include "base/text.h"
@@ -88,6 +89,19 @@ TEST_CASE("every kind has an entry, and the parts of an entry agree with each ot
       CHECK(spec.shapes.find_first_of(with) != std::string_view::npos);
     }
   }
+}
+
+TEST_CASE("products and attention have the work of that name, and other kinds have not") {
+  std::map<WorkClass, std::set<std::string_view>> kinds;
+  for (int i = 0; i < kOpKinds; ++i) {
+    const OpSpec& spec = op_spec(static_cast<OpKind>(i));
+    kinds[spec.work_class].insert(spec.name);
+  }
+  CHECK(kinds[WorkClass::kProduct] ==
+        std::set<std::string_view>{"linear", "linear_dgrad", "linear_wgrad", "lora_up",
+                                   "lora_up_dgrad", "lora_up_wgrad", "linear_cross_entropy",
+                                   "vocabulary_logits", "vocabulary_cross_entropy"});
+  CHECK(kinds[WorkClass::kAttention] == std::set<std::string_view>{"attention", "attention_dgrad"});
 }
 
 TEST_CASE(
