@@ -62,7 +62,8 @@ struct OpSpec {
   /// the ranks (Derivation::passes_on_terms()).
   bool passes_on_terms = false;
   /// The kind that a GPU computes together with this one, in one pass over the same first operands,
-  /// if its operation is the next one in a list.
+  /// if its operation is the next one in a list. The line of this kind in ops/kinds.inc is an
+  /// FTRUN_PAIRED_OP.
   std::optional<OpKind> gpu_pair = std::nullopt;
   /// Adds the values of letters that only the attributes give (heads, ranks t); null: there are
   /// none.

@@ -91,6 +91,18 @@ TEST_CASE("every kind has an entry, and the parts of an entry agree with each ot
   }
 }
 
+TEST_CASE("the kinds with a pair on GPUs are those whose line in the list says so") {
+  std::set<OpKind> listed, entered;
+#define FTRUN_OP(kind, name)
+#define FTRUN_COLLECTIVE(kind, name)
+#define FTRUN_PAIRED_OP(kind, name) listed.insert(OpKind::kind);
+#include "ops/kinds.inc"
+  for (int i = 0; i < kOpKinds; ++i)
+    if (op_spec(static_cast<OpKind>(i)).gpu_pair) entered.insert(static_cast<OpKind>(i));
+  CHECK(listed == entered);
+  CHECK_FALSE(listed.empty());
+}
+
 TEST_CASE("products and attention have the work of that name, and other kinds have not") {
   std::map<WorkClass, std::set<std::string_view>> kinds;
   for (int i = 0; i < kOpKinds; ++i) {

@@ -15,7 +15,7 @@ NAMES = re.compile(r"\bOpKind::k[A-Z]\w*|\bspecs::\w+")
 COMPARES = re.compile(r"\bop_name\([^;{}]*?\)\s*(?:[=!]=|\.(?:starts_with|ends_with|find|contains"
                       r"|compare|substr)\b)")
 MAY_NAME = ("lib/ops", "lib/model")
-ENTRY = re.compile(r"^FTRUN_(OP|PREPARED_OP|COLLECTIVE)\((k\w+), (\w+)\)$", re.M)
+ENTRY = re.compile(r"^FTRUN_(OP|PREPARED_OP|PAIRED_OP|COLLECTIVE)\((k\w+), (\w+)\)$", re.M)
 
 
 def faults_of(name, text):

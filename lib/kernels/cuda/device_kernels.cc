@@ -246,7 +246,7 @@ class CudaKernels final : public DeviceKernels {
       return Operation(graph, ops[i], storage, context, native(stream));
     };
     for (size_t i = 0; i < ops.size(); ++i) {
-      if (is_gpu_pair(ops, i) && run_norm_gradients(operation(i), operation(i + 1)))
+      if (is_gpu_pair(ops, i) && run_pair(operation(i), operation(i + 1)))
         ++i;
       else
         run_operation(operation(i), libraries());
