@@ -51,7 +51,8 @@ ResumeRequest resume_request(const TrainOptions& options) {
               "give --resume auto, or the number of a saved step");
 }
 
-int run_rank(const TrainOptions& options, LoadedConfig loaded, const LaunchEnvironment& launch) {
+int run_rank(const TrainOptions& options, const ResumeRequest& resume, LoadedConfig loaded,
+             const LaunchEnvironment& launch) {
   // The name that ps and top show of a process that another one started as a rank, as far as 15
   // bytes hold it. Without blanks, as not all readers of /proc/PID/stat (SLURM's
   // proctrack/linuxproc) expect them in a name.
@@ -61,7 +62,7 @@ int run_rank(const TrainOptions& options, LoadedConfig loaded, const LaunchEnvir
   request.config_json = effective_json(loaded.config);
   request.config = std::move(loaded.config);
   request.launch = launch;
-  request.resume = resume_of_restart(resume_request(options), launch);
+  request.resume = resume_of_restart(resume, launch);
   request.ranks = ranks_of_restart(launch);
   request.stop_lead = options.stop_lead;
   request.build = build_info();
@@ -94,9 +95,9 @@ int train_command(const TrainOptions& options) {
   end_at_once_on_signals();
   LaunchEnvironment launch = find_launch(options);
   if (const std::string text = launch_text(launch); !text.empty()) std::cerr << text << std::endl;
-  resume_request(options);
+  const ResumeRequest resume = resume_request(options);
   ConfigSource source = options.source;
-  source.resumes = resume_of_restart(resume_request(options), launch).wanted;
+  source.resumes = resume_of_restart(resume, launch).wanted;
   LoadedConfig loaded = load_source(source, launch);
   if (launch.kind == LaunchKind::kNode && loaded.ranks == launch.nodes) launch = as_rank(launch);
   const bool speaks =
@@ -124,9 +125,8 @@ int train_command(const TrainOptions& options) {
                     "and --resume auto keep what was trained"));
   // A single rank needs no supervisor, unless it may have to be restarted.
   const bool alone = loaded.ranks == 1 && options.restarts.value_or(0) == 0;
-  if (launch.is_rank() || alone) return run_rank(options, std::move(loaded), launch);
-  return supervise(options.arguments, options.source, loaded, launch, resume_request(options),
-                   options.restarts);
+  if (launch.is_rank() || alone) return run_rank(options, resume, std::move(loaded), launch);
+  return supervise(options.arguments, options.source, loaded, launch, resume, options.restarts);
 }
 
 void add_train_options(CLI::App& command, TrainOptions& options) {
