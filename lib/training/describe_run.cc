@@ -32,10 +32,9 @@ bool is_recorded(const std::string& gpu) {
 
 void add_gpu_attention_notes(AttentionChoice choice, const Gpu& gpu,
                              std::vector<std::string>& notes) {
-  const std::string attention = gpu.kernels().attention_in_use();
-  if (attention != "own")
-    notes.push_back(cat("attention by ", attention, ", with ",
-                        human_bytes(gpu.kernels().attention_workspace_bytes()),
+  const LibraryUse use = gpu.kernels().library_use();
+  if (use.in_use != "own")
+    notes.push_back(cat("attention by ", use.in_use, ", with ", human_bytes(use.workspace_bytes),
                         " of memory beside what is planned",
                         cudnn_is_measured(gpu.info())
                             ? ""
@@ -46,10 +45,9 @@ void add_gpu_attention_notes(AttentionChoice choice, const Gpu& gpu,
         "to 128, on "
         "GPUs of compute capability 9 up to 256 and documents too (packing), with a workspace of "
         "an eighth of the GPU's memory at most");
-  if (const std::string why = gpu.kernels().attention_notice();
-      choice == AttentionChoice::kAuto && !why.empty())
+  if (choice == AttentionChoice::kAuto && !use.notice.empty())
     notes.push_back(
-        cat("attention by our kernels, which take several times as long as cuDNN's: ", why));
+        cat("attention by our kernels, which take several times as long as cuDNN's: ", use.notice));
 }
 
 void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
@@ -183,7 +181,7 @@ RunManifest describe_run(const RunParts& run) {
   manifest.threads = run.threads.used;
   if (const Gpu* gpu = run.session.gpu()) {
     manifest.gpu_driver = driver_text(gpu->info());
-    manifest.attention = gpu->kernels().attention_in_use();
+    manifest.attention = gpu->kernels().library_use().in_use;
   }
   manifest.sums = sums_text(run);
   if (run.products) {
