@@ -10,6 +10,7 @@
 #include "axes/fits.h"
 #include "axes/pipeline/plan.h"
 #include "axes/tensor/place.h"
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hub_cache.h"
@@ -77,10 +78,6 @@ struct Report {
     problems.push_back(problem);
   }
 };
-
-std::string numbered(size_t count, const char* noun) {
-  return cat(count, " ", noun, count == 1 ? "" : "s");
-}
 
 void add_notice(const Origins& origins, const char* key, const std::string& message,
                 const std::string& remedy, Report& report) {
@@ -327,11 +324,11 @@ const char* place_of(const Report& report) {
 }
 
 [[noreturn]] void refuse(const Report& report) {
-  throw RefusedConfig(
-      Error(report.config_is_wrong ? ExitCode::kUsage : ExitCode::kBadInput,
-            cat(join(report.errors, "\n"), "\n", numbered(report.errors.size(), "problem"), " in ",
-                place_of(report), "; nothing was started")),
-      report.problems);
+  throw RefusedConfig(Error(report.config_is_wrong ? ExitCode::kUsage : ExitCode::kBadInput,
+                            cat(join(report.errors, "\n"), "\n",
+                                count_text(static_cast<int64_t>(report.errors.size()), "problem"),
+                                " in ", place_of(report), "; nothing was started")),
+                      report.problems);
 }
 
 [[noreturn]] void refuse_gaps(const std::vector<NotYet>& gaps) {

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "admission.h"
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/limit_remedies.h"
 #include "base/log.h"
@@ -106,8 +107,7 @@ int train_command(const TrainOptions& options) {
     for (const std::string& line : loaded.lines) std::cerr << line << '\n';
     const std::string elastic = elastic_notice(loaded, launch, options.restarts);
     if (!elastic.empty()) std::cerr << elastic << '\n';
-    std::cerr << loaded.ranks << (loaded.ranks == 1 ? " rank: " : " ranks: ") << loaded.rank_rule
-              << std::endl;
+    std::cerr << count_text(loaded.ranks, "rank") << ": " << loaded.rank_rule << std::endl;
   }
   // The supervisor has looked already for the ranks that it starts.
   if (launch.kind != LaunchKind::kSupervised) {

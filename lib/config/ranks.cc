@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "axes/keys.h"
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -98,9 +99,8 @@ std::string mesh_text(const ParallelConfig& mesh) {
 
 RankCount count_ranks(const WrittenConfig& c, std::optional<int64_t> launcher_world,
                       std::optional<int64_t> nproc) {
-  const auto plural = [](int64_t n) { return cat(n, n == 1 ? " rank" : " ranks"); };
   if (launcher_world)
-    return {*launcher_world, "the launcher started " + plural(*launcher_world), {}};
+    return {*launcher_world, "the launcher started " + count_text(*launcher_world, "rank"), {}};
   if (nproc) return {*nproc, cat("--nproc ", *nproc), {}};
   ParallelConfig mesh = requested_mesh(c);
   const int64_t inner = model_ranks(mesh);

@@ -15,6 +15,7 @@
 #include <memory>
 #include <random>
 
+#include "base/amount_text.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -468,8 +469,8 @@ Machine bench_machine(const BenchRequest& request) {
   machine.devices = usable_processors();
   for (int ranks = 1; ranks <= machine.devices; ++ranks) {
     if (machine.devices % ranks != 0) continue;
-    request.say(cat("measuring ", ranks, ranks == 1 ? " rank" : " ranks", " of ",
-                    machine.devices / ranks, machine.devices == ranks ? " thread" : " threads"));
+    request.say(cat("measuring ", count_text(ranks, "rank"), " of ", machine.devices / ranks,
+                    machine.devices == ranks ? " thread" : " threads"));
     machine.rates.push_back(measure_beside_others(ranks, machine.devices, request.quick));
   }
   // Runs of two and four ranks are common on machines with fewer processors, too.

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <string_view>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "config/capability.h"
@@ -79,14 +80,13 @@ void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
 /// Adds a note where a control group grants less processor time than there are processors.
 void add_thread_notes(const ThreadsInUse& threads, std::vector<std::string>& notes) {
   if (threads.limited_by.empty()) return;
-  const auto plural = [](int count) { return cat(count, count == 1 ? " thread" : " threads"); };
   if (threads.used <= threads.share)
-    notes.push_back(cat(plural(threads.used), " a rank: ", threads.limited_by));
+    notes.push_back(cat(count_text(threads.used, "thread"), " a rank: ", threads.limited_by));
   else
     notes.push_back(cat("threads is ", threads.used, ", but a rank's share is ", threads.share,
                         " (", threads.limited_by,
                         "), so threads wait for each other; remove threads to use ",
-                        plural(threads.share), " a rank"));
+                        count_text(threads.share, "thread"), " a rank"));
 }
 
 /// Says how ranks add; a single rank adds nothing up.
