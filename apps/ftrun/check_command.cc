@@ -7,6 +7,7 @@
 
 #include "admission.h"
 #include "answer.h"
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/product_library.h"
 #include "base/text.h"
@@ -107,10 +108,9 @@ int check_command(const CheckOptions& options, Answer& answer) {
   ConfigSource source = options.source;
   source.reads_weights = true;
   source.reads_data = !options.data;
-  const LoadedConfig loaded = load_source(source, single, true);
+  const LoadedConfig loaded = load_source(source, single);
   for (const std::string& line : loaded.lines) std::cout << line << '\n';
-  std::cout << loaded.ranks << (loaded.ranks == 1 ? " rank: " : " ranks: ") << loaded.rank_rule
-            << '\n';
+  std::cout << count_text(loaded.ranks, "rank") << ": " << loaded.rank_rule << '\n';
   const StepPlan plan = plan_steps(loaded.config, *loaded.model, 0);
   const ParameterCounts parameters = count_parameters(plan.train.model);
   std::cout << "model: " << plan.train.model.family << ", " << human_count(parameters.total)

@@ -10,6 +10,7 @@
 #include "axes/fits.h"
 #include "axes/pipeline/plan.h"
 #include "axes/tensor/place.h"
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hub_cache.h"
@@ -77,10 +78,6 @@ struct Report {
     problems.push_back(problem);
   }
 };
-
-std::string numbered(size_t count, const char* noun) {
-  return cat(count, " ", noun, count == 1 ? "" : "s");
-}
 
 void add_notice(const Origins& origins, const char* key, const std::string& message,
                 const std::string& remedy, Report& report) {
@@ -320,18 +317,18 @@ void add_named_inputs(const NamedInputs& named, const ConfigSource& source, Repo
   for (const auto& [key, error] : named.data_errors) add_data_problem(origins, key, error, report);
 }
 
-const char* request_position(const Report& report) {
+const char* subject_of(const Report& report) {
   if (report.config_is_wrong) return "the config";
   if (!report.data_is_wrong) return "the model";
   return report.model_is_wrong ? "the model and the data" : "the data";
 }
 
 [[noreturn]] void refuse(const Report& report) {
-  throw RefusedConfig(
-      Error(report.config_is_wrong ? ExitCode::kUsage : ExitCode::kBadInput,
-            cat(join(report.errors, "\n"), "\n", numbered(report.errors.size(), "problem"), " in ",
-                request_position(report), "; nothing was started")),
-      report.problems);
+  throw RefusedConfig(Error(report.config_is_wrong ? ExitCode::kUsage : ExitCode::kBadInput,
+                            cat(join(report.errors, "\n"), "\n",
+                                count_text(static_cast<int64_t>(report.errors.size()), "problem"),
+                                " in ", subject_of(report), "; nothing was started")),
+                      report.problems);
 }
 
 [[noreturn]] void refuse_gaps(const std::vector<NotYet>& gaps) {
@@ -396,6 +393,66 @@ void require_files(const ConfigSource& source) {
                 "ftrun --config FILE (JSON or YAML); see ftrun --help");
 }
 
+/// Reads what a source says, and looks up the names in it.
+NamedInputs read_written(const ConfigSource& source, Report& report) {
+  require_files(source);
+  LoadResult loaded = load_config(source);
+  report.add(loaded.problems);
+  NamedInputs named = find_named_inputs(std::move(loaded.written), source.resumes);
+  add_named_inputs(named, source, report);
+  return named;
+}
+
+/// Collects the facts from outside a config that decide its values.
+ResolveContext resolve_context(const WrittenConfig& written, const ConfigSource& source,
+                               const LaunchEnvironment& launch, int64_t ranks,
+                               const std::optional<ModelConfig>& model) {
+  ResolveContext context;
+  context.world_size = ranks;
+  context.for_training = true;
+  context.plans_only = source.plans_only;
+  if (has_cuda_module()) context.gpus = count_visible_gpus(process_environment());
+  context.local_ranks = ranks_that_share_gpus(launch, ranks);
+  if (model) context.hidden_size = model->hidden;
+  context.conversations = holds_conversations(written.get<std::vector<std::string>>("data.train"),
+                                              written.get<DataFormat>("data.format"));
+  return context;
+}
+
+/// Removes the problems that follow from a wrong number of ranks.
+void remove_consequences(const RankCount& count, std::vector<Problem>& problems) {
+  if (count.problems.empty()) return;
+  const auto at = [&](const Problem& problem) { return problem.at == count.problems.front().at; };
+  std::erase_if(problems, at);
+}
+
+std::string rule_with_mesh(const RankCount& count, const ParallelConfig& mesh) {
+  if (model_ranks(mesh) <= 1 || count.rule_names_mesh) return count.rule;
+  return cat(count.rule, "; the mesh: ", mesh_text(mesh));
+}
+
+/// Checks whether a model fits the config, what is trained of it, and its weights.
+void check_model(const Config& config, const ModelConfig& model, const ConfigSource& source,
+                 Report& report) {
+  check_model_fit(config, model, report);
+  if (!report.config_is_wrong) check_trained(config, model, report);
+  if (source.reads_weights) check_weights(config, model, report);
+}
+
+/// Adds the notices about a config without errors and about its model, if that is known.
+void add_notices(const Config& config, const std::optional<ModelConfig>& model, Report& report) {
+  if (model) {
+    report_positions(config, *model, report);
+    report_longrope(config, *model, report);
+  }
+  if (const auto notice = row_padding_notice(config)) report.add({*notice});
+  if (model) {
+    if (const auto notice = other_parts_notice(config, *model)) report.add({*notice});
+    report_bubble(config, report);
+  }
+  report_serving(config, report);
+}
+
 }  // namespace
 
 void add_config_options(CLI::App& command, ConfigSource& source) {
@@ -436,73 +493,39 @@ ConfigSource with_texts(ConfigSource source) {
 }
 
 WrittenConfig read_unresolved(const ConfigSource& source) {
-  require_files(source);
   Report report;
-  LoadResult loaded = load_config(source);
-  report.add(loaded.problems);
-  NamedInputs named = find_named_inputs(std::move(loaded.written), source.resumes);
-  add_named_inputs(named, source, report);
+  NamedInputs named = read_written(source, report);
   if (!report.errors.empty()) refuse(report);
   return std::move(named.config);
 }
 
-LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& launch,
-                         bool for_training) {
-  require_files(source);
+LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& launch) {
   Report report;
-  LoadResult loaded = load_config(source);
-  report.add(loaded.problems);
-  const NamedInputs named = find_named_inputs(std::move(loaded.written), source.resumes);
-  const WrittenConfig& written = named.config;
-  add_named_inputs(named, source, report);
+  const NamedInputs named = read_written(source, report);
   LoadedConfig result;
-  // Contradictions are reported together with unknown keys, because the keys that could be read are
-  // resolved in any case.
-  const RankCount count = ranks_of_job(written, launch, source.nproc);
+  const RankCount count = ranks_of_job(named.config, launch, source.nproc);
   report.add(count.problems);
   result.ranks = count.ranks;
-  result.rank_rule = count.rule;
   result.model = source.model;
-  if (!named.model_error && !source.model) result.model = read_model(written, report);
-  ResolveContext context;
-  context.world_size = count.ranks;
-  context.for_training = for_training;
-  context.plans_only = source.plans_only;
-  if (has_cuda_module()) context.gpus = count_visible_gpus(process_environment());
-  context.local_ranks = ranks_that_share_gpus(launch, count.ranks);
-  if (result.model) context.hidden_size = result.model->hidden;
-  context.conversations = holds_conversations(written.get<std::vector<std::string>>("data.train"),
-                                              written.get<DataFormat>("data.format"));
-  result.context = context;
-  Resolution resolution = resolve(written, context);
-  if (!count.problems.empty()) {
-    // A problem that follows from a wrong number of ranks is not shown separately.
-    const auto at = [&](const Problem& problem) { return problem.at == count.problems.front().at; };
-    std::erase_if(resolution.problems, at);
-  }
+  if (!named.model_error && !source.model) result.model = read_model(named.config, report);
+  result.context = resolve_context(named.config, source, launch, count.ranks, result.model);
+  // Contradictions are reported together with unknown keys, because the keys that could be read are
+  // resolved in any case.
+  Resolution resolution = resolve(named.config, result.context);
+  remove_consequences(count, resolution.problems);
   report.add(resolution.problems);
   result.config = std::move(resolution.config);
-  if (const ParallelConfig& mesh = result.config.parallel;
-      model_ranks(mesh) > 1 && !result.rank_rule.starts_with("the mesh"))
-    result.rank_rule += "; the mesh: " + mesh_text(mesh);
-  result.lines = std::move(resolution.lines);
-  if (result.model) check_model_fit(result.config, *result.model, report);
-  if (result.model && !report.config_is_wrong) check_trained(result.config, *result.model, report);
-  const std::vector<NotYet> gaps = std::move(resolution.not_yet);
-  if (source.reads_weights && result.model) check_weights(result.config, *result.model, report);
+  result.rank_rule = rule_with_mesh(count, result.config.parallel);
+  if (result.model) check_model(result.config, *result.model, source, report);
   if (source.reads_data && named.data_errors.empty())
     check_data_files(result.config,
                      result.model ? std::optional(result.model->vocab_rows) : std::nullopt, report);
   if (!report.errors.empty()) refuse(report);
-  if (result.model) report_positions(result.config, *result.model, report);
-  if (result.model) report_longrope(result.config, *result.model, report);
-  if (const auto notice = row_padding_notice(result.config)) report.add({*notice});
-  if (result.model)
-    if (const auto notice = other_parts_notice(result.config, *result.model)) report.add({*notice});
-  if (result.model) report_bubble(result.config, report);
-  report_serving(result.config, report);
-  if (!gaps.empty()) refuse_gaps(gaps);
-  result.lines.insert(result.lines.begin(), report.notices.begin(), report.notices.end());
+  // Features that this build lacks are listed for a config without errors only.
+  if (!resolution.not_yet.empty()) refuse_gaps(resolution.not_yet);
+  add_notices(result.config, result.model, report);
+  result.lines = std::move(report.notices);
+  result.lines.insert(result.lines.end(), resolution.lines.begin(), resolution.lines.end());
   return result;
 }
 

@@ -60,8 +60,7 @@ struct LoadedConfig {
 
 /// Reads and resolves a source. Throws Error(kUsage) with all problems at once, or
 /// Error(kUnsupported) with all features that this build lacks.
-LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& launch,
-                         bool for_training);
+LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& launch);
 
 /// Reads a source, and looks up its Hub names, without resolving it. Throws the errors of
 /// load_source().

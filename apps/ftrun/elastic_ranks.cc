@@ -8,6 +8,7 @@
 
 #include "admission.h"
 #include "axes/mesh.h"
+#include "base/amount_text.h"
 #include "base/as_error.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -42,10 +43,6 @@ std::string times_text(int times) {
   return times == 2 ? "twice" : cat(times, " times");
 }
 
-std::string data_ranks_text(int64_t data) {
-  return cat(data, " data", data == 1 ? " rank" : " ranks");
-}
-
 }  // namespace
 
 ElasticRanks::ElasticRanks(const ConfigSource& source, const LaunchEnvironment& launch,
@@ -68,7 +65,7 @@ void ElasticRanks::drop_replica_of(const FailureSummary& failure, int times) {
     if (!try_share(share, why_not)) continue;
     drop_replicas(failure.rank, share.data_ranks);
     why_left_ = cat(failed, ": ", first_line(failure.reason));
-    log_warning(cat(failed, "; continuing with ", data_ranks_text(share.data_ranks), " of ",
+    log_warning(cat(failed, "; continuing with ", count_text(share.data_ranks, "data rank"), " of ",
                     before.parallel.data, ", global batch unchanged: train_batch_size ",
                     before.train_batch_size, " = micro ", share.micro_batch, " × accumulation ",
                     share.accumulation, " × data-parallel ", share.data_ranks));
@@ -100,12 +97,13 @@ bool ElasticRanks::try_share(const BatchShare& share, std::string& why_not) {
   source.overrides.insert(source.overrides.end(), overrides.begin(), overrides.end());
   source.nproc = share.data_ranks * model_ranks(loaded_.config.parallel);
   try {
-    LoadedConfig fewer = load_source(source, launch_, true);
+    LoadedConfig fewer = load_source(source, launch_);
     // Version 0.2 of elasticity gives some numbers of ranks another batch.
     if (fewer.config.train_batch_size != loaded_.config.train_batch_size)
-      throw Error(ExitCode::kUsage,
-                  cat("elasticity gives ", data_ranks_text(share.data_ranks), " train_batch_size ",
-                      fewer.config.train_batch_size, ", not ", loaded_.config.train_batch_size));
+      throw Error(
+          ExitCode::kUsage,
+          cat("elasticity gives ", count_text(share.data_ranks, "data rank"), " train_batch_size ",
+              fewer.config.train_batch_size, ", not ", loaded_.config.train_batch_size));
     const StepPlan plan = plan_steps(fewer.config, *fewer.model, 0);
     const std::string tight = require_memory(fewer, plan, fewer.ranks, read_memory_limit());
     if (!tight.empty()) log_warning(tight);

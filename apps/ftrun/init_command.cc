@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/amount_text.h"
 #include "base/enum_names.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -230,7 +231,7 @@ class Draft {
     source.overrides = {machine_.has_gpus ? "device=cuda" : "device=cpu"};
     source.nproc = 1;
     source.reads_weights = source.reads_data = reads;
-    return load_source(source, LaunchEnvironment{}, true);
+    return load_source(source, LaunchEnvironment{});
   }
 
   /// Fits rows to conversations, which are not cut: as long as the longest, in powers of two.
@@ -293,9 +294,8 @@ std::vector<std::string> five_lines(const Draft& draft, const InitMachine& machi
   const double all = seconds * static_cast<double>(draft.steps());
   return {
       cat("Data: ", draft.rows(), " rows of ", draft.row(), " tokens",
-          draft.conversations() ? ", conversations" : "", "; ", draft.epochs(),
-          draft.epochs() == 1 ? " epoch" : " epochs", " of ", draft.batch(), " rows a step are ",
-          draft.steps(), " steps."),
+          draft.conversations() ? ", conversations" : "", "; ", count_text(draft.epochs(), "epoch"),
+          " of ", draft.batch(), " rows a step are ", draft.steps(), " steps."),
       cat("Trains ", found.variant->name, ": ",
           left_out.empty() ? "they fit, and learn most" : left_out, "; learning rate ",
           number_text(found.variant->learning_rate), "."),

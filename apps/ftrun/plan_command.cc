@@ -262,7 +262,7 @@ int plan_config(PlanOptions options, const std::optional<NamedModel>& named,
   const LaunchEnvironment single;
   if (!options.trace.empty()) admit_new_file("--trace", options.trace);
   options.source.plans_only = true;
-  const LoadedConfig loaded = load_source(options.source, single, true);
+  const LoadedConfig loaded = load_source(options.source, single);
   refuse_rank(options.rank, loaded.ranks);
   if (asked) {
     require_ranks(asked->slow, loaded.ranks);

@@ -88,7 +88,7 @@ SearchTask search_task(const SearchOptions& options, const Machine& machine) {
   task.host_memory = options.host_memory;
   ConfigSource source = on_device_of(with_texts(options.source), machine);
   source.plans_only = true;
-  const LoadedConfig loaded = load_source(source, LaunchEnvironment{}, true);
+  const LoadedConfig loaded = load_source(source, LaunchEnvironment{});
   task.batch = loaded.config.train_batch_size;
   task.context = loaded.context;
   task.model = *loaded.model;

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "admission.h"
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/limit_remedies.h"
 #include "base/log.h"
@@ -51,7 +52,8 @@ ResumeRequest resume_request(const TrainOptions& options) {
               "give --resume auto, or the number of a saved step");
 }
 
-int run_rank(const TrainOptions& options, LoadedConfig loaded, const LaunchEnvironment& launch) {
+int run_rank(const TrainOptions& options, const ResumeRequest& resume, LoadedConfig loaded,
+             const LaunchEnvironment& launch) {
   // ps and top show this name, cut to 15 bytes. It has no blanks, because some readers of
   // /proc/PID/stat (SLURM's proctrack/linuxproc) do not expect them.
   if (launch.is_rank()) ::prctl(PR_SET_NAME, cat("ftrun-rank-", launch.rank).c_str());
@@ -60,7 +62,7 @@ int run_rank(const TrainOptions& options, LoadedConfig loaded, const LaunchEnvir
   request.config_json = effective_json(loaded.config);
   request.config = std::move(loaded.config);
   request.launch = launch;
-  request.resume = resume_of_restart(resume_request(options), launch);
+  request.resume = resume_of_restart(resume, launch);
   request.ranks = ranks_of_restart(launch);
   request.stop_lead = options.stop_lead;
   request.build = build_info();
@@ -93,10 +95,10 @@ int train_command(const TrainOptions& options) {
   end_at_once_on_signals();
   LaunchEnvironment launch = find_launch(options);
   if (const std::string text = launch_text(launch); !text.empty()) std::cerr << text << std::endl;
-  resume_request(options);
+  const ResumeRequest resume = resume_request(options);
   ConfigSource source = options.source;
-  source.resumes = resume_of_restart(resume_request(options), launch).wanted;
-  LoadedConfig loaded = load_source(source, launch, true);
+  source.resumes = resume_of_restart(resume, launch).wanted;
+  LoadedConfig loaded = load_source(source, launch);
   if (launch.kind == LaunchKind::kNode && loaded.ranks == launch.nodes) launch = as_rank(launch);
   const bool speaks =
       launch.rank == 0 && launch.node == 0 && launch.kind != LaunchKind::kSupervised;
@@ -104,8 +106,7 @@ int train_command(const TrainOptions& options) {
     for (const std::string& line : loaded.lines) std::cerr << line << '\n';
     const std::string elastic = elastic_notice(loaded, launch, options.restarts);
     if (!elastic.empty()) std::cerr << elastic << '\n';
-    std::cerr << loaded.ranks << (loaded.ranks == 1 ? " rank: " : " ranks: ") << loaded.rank_rule
-              << std::endl;
+    std::cerr << count_text(loaded.ranks, "rank") << ": " << loaded.rank_rule << std::endl;
   }
   // The supervisor has checked this for the ranks that it starts.
   if (launch.kind != LaunchKind::kSupervised) {
@@ -122,9 +123,8 @@ int train_command(const TrainOptions& options) {
                     " seconds; set checkpoint.every and continue with --resume auto"));
   // A single rank needs no supervisor, unless it may have to be restarted.
   const bool alone = loaded.ranks == 1 && options.restarts.value_or(0) == 0;
-  if (launch.is_rank() || alone) return run_rank(options, std::move(loaded), launch);
-  return supervise(options.arguments, options.source, loaded, launch, resume_request(options),
-                   options.restarts);
+  if (launch.is_rank() || alone) return run_rank(options, resume, std::move(loaded), launch);
+  return supervise(options.arguments, options.source, loaded, launch, resume, options.restarts);
 }
 
 void add_train_options(CLI::App& command, TrainOptions& options) {

@@ -7,6 +7,7 @@
 #include <set>
 #include <sstream>
 
+#include "base/amount_text.h"
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -192,9 +193,9 @@ Description describe_root(const std::string& root) {
     const Checkpoint checkpoint(entry.folder);
     int64_t bytes = 0;
     for (const RankRecord& file : checkpoint.manifest().files) bytes += file.bytes;
-    const size_t ranks = checkpoint.manifest().files.size();
-    rows.emplace_back(name, cat(ranks, ranks == 1 ? " rank, " : " ranks, ", human_bytes(bytes),
-                                ", ", human_count(checkpoint.meta().tokens), " tokens seen"));
+    const auto ranks = static_cast<int64_t>(checkpoint.manifest().files.size());
+    rows.emplace_back(name, cat(count_text(ranks, "rank"), ", ", human_bytes(bytes), ", ",
+                                human_count(checkpoint.meta().tokens), " tokens seen"));
   }
   if (!rows.empty()) return {rows};
   if (fs::path(root).filename() == "checkpoints")

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/limit_remedies.h"
 #include "base/replace_folder.h"
@@ -75,8 +76,7 @@ std::optional<dev_t> disk_of(std::string folder) {
 }
 
 std::string checkpoints_text(const SpaceWanted& wanted, int64_t count) {
-  return cat(count, count == 1 ? " checkpoint of " : " checkpoints of ",
-             human_bytes(wanted.checkpoint_bytes));
+  return cat(count_text(count, "checkpoint"), " of ", human_bytes(wanted.checkpoint_bytes));
 }
 
 std::string export_text(const SpaceWanted& wanted) {

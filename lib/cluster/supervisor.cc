@@ -16,6 +16,7 @@
 #include <cstring>
 #include <optional>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/hmac.h"
 #include "base/limit_remedies.h"
@@ -551,8 +552,8 @@ class Restarts {
       return last.exit_code;
     }
     const FailureSummary& first = policy_.first();
-    log_error(cat(first.text, "\n  gave up after ", policy_.without_progress(),
-                  policy_.without_progress() == 1 ? " restart" : " restarts",
+    log_error(cat(first.text, "\n  gave up after ",
+                  count_text(policy_.without_progress(), "restart"),
                   " without a new checkpoint; the last failure: rank ", last.rank, ": ",
                   first_line(last.reason)));
     return first.exit_code;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "axes/keys.h"
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -63,8 +64,10 @@ RankCount from_batch(const WrittenConfig& c, const ParallelConfig& mesh, int64_t
 }
 
 RankCount from_mesh(const WrittenConfig& c, const ParallelConfig& mesh, int64_t inner) {
-  return product("the mesh: " + mesh_text(mesh), mesh.data, inner,
-                 c.origins.position("parallel.data"));
+  RankCount out = product("the mesh: " + mesh_text(mesh), mesh.data, inner,
+                          c.origins.position("parallel.data"));
+  out.rule_names_mesh = true;
+  return out;
 }
 
 }  // namespace
@@ -96,9 +99,8 @@ std::string mesh_text(const ParallelConfig& mesh) {
 
 RankCount count_ranks(const WrittenConfig& c, std::optional<int64_t> launcher_world,
                       std::optional<int64_t> nproc) {
-  const auto plural = [](int64_t n) { return cat(n, n == 1 ? " rank" : " ranks"); };
   if (launcher_world)
-    return {*launcher_world, "the launcher started " + plural(*launcher_world), {}};
+    return {*launcher_world, "the launcher started " + count_text(*launcher_world, "rank"), {}};
   if (nproc) return {*nproc, cat("--nproc ", *nproc), {}};
   ParallelConfig mesh = requested_mesh(c);
   const int64_t inner = model_ranks(mesh);
@@ -110,7 +112,7 @@ RankCount count_ranks(const WrittenConfig& c, std::optional<int64_t> launcher_wo
   if (!c.get<bool>("elasticity.enabled") && written_batch(c).complete())
     return from_batch(c, mesh, inner);
   mesh.data = 1;
-  if (inner > 1) return {inner, "the mesh: " + mesh_text(mesh), {}};
+  if (inner > 1) return {inner, "the mesh: " + mesh_text(mesh), {}, true};
   return {1,
           "one rank: no launcher, --nproc or parallel.data, and not all batch sizes, give a number",
           {}};

@@ -21,6 +21,8 @@ struct RankCount {
   /// accumulation 2)".
   std::string rule;
   std::vector<Problem> problems;
+  /// The rule names all degrees of the mesh.
+  bool rule_names_mesh = false;
 };
 
 /// Determines the number of ranks: the launcher's world, else --nproc, else the product of the mesh

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "config/capability.h"
@@ -112,7 +113,7 @@ void resolve_data(Resolving& r) {
 
 void resolve_device(Resolving& r) {
   if (!r.is_open("device") || r.context.gpus == 0) return;
-  const std::string gpus = cat(r.context.gpus, r.context.gpus == 1 ? " GPU" : " GPUs");
+  const std::string gpus = count_text(r.context.gpus, "GPU");
   const auto stay = [&](const std::string& why, const std::string& remedy) {
     r.notice("device",
              cat("device: auto selects the CPU, although this machine shows ", gpus, ": ", why),

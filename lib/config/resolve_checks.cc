@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "config/resolve_steps.h"
@@ -232,8 +233,8 @@ void check_elastic(Resolving& r) {
   const int64_t fewest = r.config.elastic.min_ranks;
   if (fewest > r.context.world_size)
     r.notice("elastic.min_ranks",
-             cat("elastic.min_ranks ", fewest, " > the ", r.context.world_size,
-                 r.context.world_size == 1 ? " rank" : " ranks", " of this run: none may leave"));
+             cat("elastic.min_ranks ", fewest, " > the ", count_text(r.context.world_size, "rank"),
+                 " of this run: none may leave"));
 }
 
 /// Refuses paths such as "~/runs" and "$HOME/runs", which would be folders of these names in the

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "config/elastic.h"
@@ -83,11 +84,11 @@ bool check_limits(Resolving& r) {
                   "keep those that run well");
   const int64_t most = *std::max_element(e.micro_batch_sizes.begin(), e.micro_batch_sizes.end());
   if (most > largest_micro_batch(e))
-    return refuse(r, "elasticity.micro_batch_sizes",
-                  cat("micro-batch ", most, " × ", elastic_group(e), " data-parallel ",
-                      elastic_group(e) == 1 ? "rank" : "ranks",
-                      " is more than elasticity.max_train_batch_size ", e.max_train_batch_size),
-                  "raise max_train_batch_size or remove that micro-batch size");
+    return refuse(
+        r, "elasticity.micro_batch_sizes",
+        cat("micro-batch ", most, " × ", count_text(elastic_group(e), "data-parallel rank"),
+            " is more than elasticity.max_train_batch_size ", e.max_train_batch_size),
+        "raise max_train_batch_size or remove that micro-batch size");
   return true;
 }
 
@@ -106,8 +107,7 @@ std::string listed(const std::vector<int64_t>& numbers) {
 int64_t batch_outside(Resolving& r, const ElasticBatch& chosen) {
   const ElasticityConfig& e = r.config.elasticity;
   const int64_t ranks = r.config.parallel.data;
-  const std::string what =
-      cat("elasticity: ", ranks, " data-parallel ", ranks == 1 ? "rank" : "ranks");
+  const std::string what = cat("elasticity: ", count_text(ranks, "data-parallel rank"));
   const std::string fits =
       chosen.train_batch == 0 ? "" : cat(" (it suits ", listed(chosen.data_ranks), ")");
   const int64_t lone = e.version == 0.2 ? lone_elastic_batch(e, ranks) : 0;
@@ -160,7 +160,7 @@ std::optional<ChosenBatch> choose(Resolving& r) {
   const int64_t micro = elastic_micro_batch(e, total, ranks);
   r.lines.push_back(
       cat("elastic: train_batch_size = ", total, ", micro-batch ", micro, ", accumulation ",
-          total / ranks / micro, " on ", ranks, " data-parallel ", ranks == 1 ? "rank" : "ranks",
+          total / ranks / micro, " on ", count_text(ranks, "data-parallel rank"),
           inside ? cat("; so many data-parallel ranks may share it: ", listed(chosen.data_ranks))
                  : ""));
   return ChosenBatch{total, micro, total / ranks / micro};

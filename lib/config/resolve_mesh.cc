@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "axes/keys.h"
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "config/ranks.h"
@@ -32,10 +33,6 @@ std::string nearest_worlds(int64_t world, int64_t unit) {
                     : cat("start ", below, " or ", below + unit, " ranks");
 }
 
-std::string ranks_text(int64_t ranks) {
-  return cat(ranks, ranks == 1 ? " rank" : " ranks");
-}
-
 // Describes where the degrees are written.
 std::string place_of_degrees(const Resolving& r) {
   if (r.config.origins.find("parallel") == nullptr)
@@ -63,7 +60,7 @@ bool divide_world(Resolving& r, int64_t inner) {
     r.error(place_of_degrees(r), degrees + " is too large");
   else
     r.error(place_of_degrees(r),
-            cat(ranks_text(world), " cannot be divided by ", degrees,
+            cat(count_text(world, "rank"), " cannot be divided by ", degrees,
                 degrees.find("×") == std::string::npos ? "" : cat(" = ", inner)),
             nearest_worlds(world, inner) + suggest_degrees(r));
   return false;
@@ -78,12 +75,12 @@ void compare_data(Resolving& r, int64_t data, int64_t inner) {
     r.error("parallel.data",
             cat("parallel.data ", mesh.data,
                 degrees.empty() ? "" : cat(" × ", degrees, " = ", number_text(product)), " ≠ ",
-                ranks_text(world)),
+                count_text(world, "rank")),
             cat("write parallel.data: ", data, " or auto"));
   }
   if (r.is_auto("parallel.data"))
     r.decide("parallel.data", std::to_string(data),
-             cat(ranks_text(world), degrees.empty() ? "" : cat(" / (", degrees, ")")));
+             cat(count_text(world, "rank"), degrees.empty() ? "" : cat(" / (", degrees, ")")));
 }
 
 }  // namespace

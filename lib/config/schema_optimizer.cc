@@ -141,6 +141,8 @@ void declare_optimizer(Schema& s) {
   declare_foreign_parameters(params);
 }
 
+namespace {
+
 /// Lists the names of the types for which `has` holds, DeepSpeed's first.
 template <class Has>
 Types schedulers_with(const Has& has) {
@@ -166,6 +168,8 @@ Types names_of(std::initializer_list<SchedulerType> types) {
   for (const SchedulerType type : types) names.emplace_back(name_of(type));
   return names;
 }
+
+}  // namespace
 
 void declare_scheduler(Schema& s) {
   const auto part = [](auto& c) -> auto& {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/utf8.h"
 #include "data/jsonl_line.h"
@@ -78,8 +79,8 @@ std::vector<std::string> JsonlFile::notes() const {
   if (unread_.empty()) return {};
   std::string names;
   for (const auto& [name, lines] : unread_)
-    names += cat(names.empty() ? "" : ", ", "\"", escape_not_utf8(name), "\" of ", lines,
-                 lines == 1 ? " line" : " lines");
+    names += cat(names.empty() ? "" : ", ", "\"", escape_not_utf8(name), "\" of ",
+                 count_text(lines, "line"));
   return {cat(path_, ": not read: ", names)};
 }
 

@@ -16,6 +16,7 @@
 #include <memory>
 #include <random>
 
+#include "base/amount_text.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -40,6 +41,10 @@ double lower_quartile(std::vector<double> values) {
   const auto place = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 4);
   std::nth_element(values.begin(), place, values.end());
   return *place;
+}
+
+bool is_product(const Op& op) {
+  return op_spec(op.kind).work_class == WorkClass::kProduct;
 }
 
 using Clock = std::chrono::steady_clock;
@@ -107,8 +112,7 @@ class GraphBench {
 
   /// Runs the first product of the forward list.
   void run_product() {
-    const auto op = std::ranges::find_if(
-        graph_.forward, [](const Op& one) { return op_name(one.kind).starts_with("linear"); });
+    const auto op = std::ranges::find_if(graph_.forward, is_product);
     run_op(graph_, *op, storage_, {.scalars = &scalars_});
   }
 
@@ -304,8 +308,7 @@ double best_product(const std::vector<SampledModel>& models) {
   for (const SampledModel& sampled : models)
     for (const auto& bench : sampled.benches)
       bench->for_each([&](const Op& op, double seconds) {
-        if (op_name(op.kind).starts_with("linear"))
-          best = std::max(best, flops(bench->graph(), op) / seconds);
+        if (is_product(op)) best = std::max(best, flops(bench->graph(), op) / seconds);
       });
   return best;
 }
@@ -535,9 +538,8 @@ Machine bench_machine(const BenchRequest& request) {
   for (int pass = 1; pass <= kPasses; ++pass) {
     for (int ranks = 1; ranks <= machine.devices; ++ranks) {
       if (machine.devices % ranks != 0) continue;
-      request.say(cat("measuring ", ranks, ranks == 1 ? " rank" : " ranks", " of ",
-                      machine.devices / ranks, machine.devices == ranks ? " thread" : " threads",
-                      ", pass ", pass, " of ", kPasses));
+      request.say(cat("measuring ", count_text(ranks, "rank"), " of ",
+                      count_text(machine.devices / ranks, "thread"), ", pass ", pass, " of ", kPasses));
       rates[ranks].push_back(measure_beside_others(ranks, machine.devices, request.quick));
     }
     // Runs of two and four ranks are common on machines with fewer cores, too.

@@ -322,7 +322,7 @@ class GraphComparison {
 };
 
 void Comparison::compare(const ModelDescription& model, bool documents) {
-  const bool by_library = gpu_.kernels().attention_in_use() != "own";
+  const bool by_library = gpu_.kernels().library_use().in_use != "own";
   for (const LayerGraph& graph : model.graphs) {
     // If the program uses a library with plans, the library gets plans for these shapes, too.
     if (by_library) gpu_.kernels().prepare(graph);

@@ -86,9 +86,24 @@ bool GpuDevice::works_on_host(const Instr& instr) const {
       return on_host(instr.writes[0]);
     case InstrKind::kGradientNorm:
       return std::any_of(instr.reads.begin(), instr.reads.end(), on_host);
-    default:
-      return false;
+    case InstrKind::kLoadBatch:
+    case InstrKind::kBegin:
+    case InstrKind::kForward:
+    case InstrKind::kBackward:
+    case InstrKind::kInputGrad:
+    case InstrKind::kWeightGrad:
+    case InstrKind::kAllReduce:
+    case InstrKind::kReduceScatter:
+    case InstrKind::kAllGather:
+    case InstrKind::kAllToAll:
+    case InstrKind::kCountedAllToAll:
+    case InstrKind::kShift:
+    case InstrKind::kSend:
+    case InstrKind::kReceive:
+    case InstrKind::kDecide:
+      break;
   }
+  return false;
 }
 
 void GpuDevice::plan(const Instr& instr) {

@@ -2,6 +2,7 @@
 
 #include <sstream>
 
+#include "base/amount_text.h"
 #include "base/text.h"
 #include "report/table.h"
 
@@ -97,8 +98,7 @@ std::string traffic_text(const TrafficSums& sums, int ranks) {
   if (sums.disk_by_program.written > 0)
     rows.push_back(row("disk, written", sums.disk_by_program.written, sums.disk.written));
   if (rows.empty()) return "";
-  return cat("\nbytes of ", ranks, ranks == 1 ? " rank in " : " ranks in ", sums.steps,
-             sums.steps == 1 ? " step\n" : " steps\n",
+  return cat("\nbytes of ", count_text(ranks, "rank"), " in ", count_text(sums.steps, "step"), "\n",
              format_table({"traffic", "by the program", "observed", "error", ""}, rows));
 }
 

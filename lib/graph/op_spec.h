@@ -24,6 +24,14 @@ enum class OpCollective : uint8_t {
   kShift
 };
 
+/// WorkClass is the kind of work of an operation, of which software stacks have a speed each
+/// (machine/software_stack.h).
+enum class WorkClass : uint8_t {
+  kOther,
+  kProduct,  // products of matrices
+  kAttention
+};
+
 /// OpSpec holds everything that planning knows of a kind: its entry in the table
 /// (ops/KIND/spec.cc).
 struct OpSpec {
@@ -54,7 +62,8 @@ struct OpSpec {
   /// the ranks (Derivation::passes_on_terms()).
   bool passes_on_terms = false;
   /// The kind that a GPU computes together with this one, in one pass over the same first operands,
-  /// if its operation is the next one in a list.
+  /// if its operation is the next one in a list. The line of this kind in ops/kinds.inc is an
+  /// FTRUN_PAIRED_OP.
   std::optional<OpKind> gpu_pair = std::nullopt;
   /// Adds the values of letters that only the attributes give (heads, ranks t); null: there are
   /// none.
@@ -70,6 +79,7 @@ struct OpSpec {
   int private_result = -1;
   /// Returns the bytes that a library of the GPU may keep beside the plan's scratch; null: none.
   int64_t (*gpu_library_bytes)(const LayerGraph&, const Op&) = nullptr;
+  WorkClass work_class = WorkClass::kOther;
   /// Returns the arithmetic and the memory traffic (graph/cost.h).
   OpWork (*work)(const LayerGraph&, const Op&) = work_of::elements;
   /// Returns the bytes of scratch on CPUs; null: none.

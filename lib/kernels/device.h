@@ -49,6 +49,20 @@ struct DeviceMemory {
   int64_t total_bytes = 0;
 };
 
+/// LibraryUse says who computes attention, the operation that a library of the GPU may compute in
+/// place of our kernels.
+struct LibraryUse {
+  /// "own", or "cudnn 9.19.0" where the table has it. The choice decides the bits of results.
+  std::string chosen = "own";
+  /// The same once graphs are prepared: "own" if cuDNN computes none of them.
+  std::string in_use = "own";
+  /// The reason why our kernels compute shapes that CudnnUse::kWhereMeasured gives to cuDNN; "" if
+  /// there are none.
+  std::string notice = {};
+  /// Bytes of device memory that the library allocated for prepared graphs, beside the plan.
+  int64_t workspace_bytes = 0;
+};
+
 /// DeviceKernels holds the kernels, memory and queues of one GPU. Its functions only enqueue work,
 /// in the order of the stream: none waits for the device (except synchronize() and the
 /// allocations), none allocates, and all that take a stream may be captured into a graph. Addresses
@@ -112,18 +126,8 @@ class DeviceKernels {
   /// Error(kUnsupported) with the arithmetic when one of its operations cannot run on this GPU.
   /// Plans of other libraries are made here, with the memory that they need.
   virtual void prepare(const LayerGraph& graph) = 0;
-  /// Returns the name of the attention kernels: "own", or "cudnn 9.19.0" where the table has it.
-  /// The choice decides the bits of results.
-  virtual std::string attention() const = 0;
-  /// Returns the name of the attention kernels once graphs are prepared: "own" if cuDNN computes
-  /// none of them.
-  virtual std::string attention_in_use() const { return attention(); }
-  /// Returns the reason why our kernels compute shapes that CudnnUse::kWhereMeasured gives to
-  /// cuDNN; "" if there are none.
-  virtual std::string attention_notice() const { return ""; }
-  /// Returns the bytes of device memory that the attention of prepared graphs allocated beside the
-  /// plan.
-  virtual int64_t attention_workspace_bytes() const { return 0; }
+  /// Says what computes the operations that a library may compute in place of our kernels.
+  virtual LibraryUse library_use() const = 0;
   /// Runs consecutive operations of a list of the graph, as run_op() (kernels.h) does. They may
   /// share a kernel; the bits are those of separate runs. Activations F32, BF16 or F16; gradients
   /// of parameters likewise, whatever the activations are. `context.scalars` is device memory.

@@ -27,15 +27,19 @@ namespace {
 
 constexpr DType kDtypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 
-/// MachineSection is a map of a machine file. It records which keys are read, and reports those
-/// that were not.
+/// MachineSection is a map of a machine file. It records which keys are read; finish() reports the
+/// others.
 class MachineSection {
  public:
   MachineSection(const ConfigNode& node, std::string name, Problems& problems)
       : node_(node), name_(std::move(name)), problems_(problems) {
     if (!node.is_map()) problem(node.at, cat(name_, ": expected a section"), "");
   }
-  ~MachineSection() {
+  MachineSection(const MachineSection&) = delete;
+  MachineSection& operator=(const MachineSection&) = delete;
+
+  /// Reports the keys that were not read. Every reader of a section calls it last.
+  void finish() {
     std::vector<std::string> known(asked_.begin(), asked_.end());
     for (const ConfigEntry& entry : node_.entries)
       if (!asked_.contains(entry.key))
@@ -43,8 +47,8 @@ class MachineSection {
                 cat(key_name(entry.key), ": unknown key", did_you_mean(nearest(entry.key, known))),
                 cat("known here: ", join(known, ", ")));
   }
-  MachineSection(const MachineSection&) = delete;
-  MachineSection& operator=(const MachineSection&) = delete;
+  /// Accepts a key that only people read.
+  void allow(const std::string& key) { asked_.insert(key); }
 
   const ConfigNode* find(const std::string& key) {
     asked_.insert(key);
@@ -157,6 +161,7 @@ Rates rates_of(const ConfigNode& node, Problems& problems) {
                  [&](const ConfigNode& value) { return section.factor_of("slowdown", value); });
     if (!curve.empty()) rates.slowdowns[entry->key] = curve;
   }
+  section.finish();
   return rates;
 }
 
@@ -164,8 +169,10 @@ Link link_of(MachineSection& links, const std::string& key, QuantityUnit unit) {
   const ConfigNode* const node = links.find(key);
   if (node == nullptr) return {};
   MachineSection section(*node, cat("links.", key), links.problems());
-  return {section.quantity("latency", QuantityUnit::kSeconds, true),
-          section.quantity("bandwidth", unit, true)};
+  const Link link{section.quantity("latency", QuantityUnit::kSeconds, true),
+                  section.quantity("bandwidth", unit, true)};
+  section.finish();
+  return link;
 }
 
 void read_links(MachineSection& top, Machine& machine) {
@@ -175,6 +182,7 @@ void read_links(MachineSection& top, Machine& machine) {
   machine.node = link_of(links, "node", QuantityUnit::kByteRate);
   machine.cluster = link_of(links, "cluster", QuantityUnit::kNetworkRate);
   machine.host = link_of(links, "host", QuantityUnit::kByteRate);
+  links.finish();
 }
 
 void read_rates(MachineSection& top, const ConfigNode& root, Machine& machine) {
@@ -211,6 +219,7 @@ Machine machine_of(const ConfigNode& root, Problems& problems) {
     MachineSection section(*disk, "disk", problems);
     machine.disk_read = section.quantity("read", QuantityUnit::kByteRate, true);
     machine.disk_write = section.quantity("write", QuantityUnit::kByteRate, true);
+    section.finish();
   }
   machine.launch = top.quantity("launch", QuantityUnit::kSeconds);
   machine.host_memory_bandwidth = top.quantity("host_memory", QuantityUnit::kByteRate);
@@ -230,7 +239,8 @@ Machine machine_of(const ConfigNode& root, Problems& problems) {
   }
   machine.processor = top.text("processor");
   machine.measured = top.text("measured");
-  top.find("sources");  // accepts the key, which only people read
+  top.allow("sources");  // only people read it
+  top.finish();
   return machine;
 }
 
@@ -240,7 +250,8 @@ SoftwareStack stack_of(const ConfigNode& root, Problems& problems) {
   stack.name = top.text("stack");
   if (stack.name.empty()) top.problem(root.at, "stack, its name, is missing", "");
   for (const StackShare& share : kStackShares) stack.*share.value = top.factor(share.key, 1);
-  top.find("sources");  // accepts the key, which only people read
+  top.allow("sources");  // only people read it
+  top.finish();
   return stack;
 }
 

@@ -7,7 +7,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/precision_name.h"
-#include "graph/op.h"
+#include "graph/op_spec.h"
 #include "ops/kinds.h"
 
 namespace ftrun {
@@ -15,10 +15,15 @@ namespace {
 
 /// Returns the share of a stack for a kind for which the machine file says how it slows down as it
 /// gets smaller; null for other kinds.
-double SoftwareStack::*share_of(std::string_view kind) {
-  if (kind.starts_with("attention")) return &SoftwareStack::attention;
-  for (const char* product : {"linear", "lora_up", "vocabulary_"})
-    if (kind.starts_with(product)) return &SoftwareStack::products;
+double SoftwareStack::*share_of(OpKind kind) {
+  switch (op_spec(kind).work_class) {
+    case WorkClass::kProduct:
+      return &SoftwareStack::products;
+    case WorkClass::kAttention:
+      return &SoftwareStack::attention;
+    case WorkClass::kOther:
+      break;
+  }
   return nullptr;
 }
 
@@ -39,9 +44,9 @@ Rates with_stack(const Rates& rates, const SoftwareStack& stack) {
   changed.slowdown = 1 / stack.memory;
   for (int k = 0; k < kOpKinds; ++k)
     for (const auto& [dtype, rate] : rates.products) {
-      const std::string_view kind = op_name(static_cast<OpKind>(k));
-      double SoftwareStack::*const share = share_of(kind);
+      double SoftwareStack::*const share = share_of(static_cast<OpKind>(k));
       if (share == nullptr) continue;
+      const std::string_view kind = op_name(static_cast<OpKind>(k));
       std::vector<std::pair<double, double>> points;
       if (const Curve* curve = small_work_curve(rates, kind, dtype)) points = curve->points();
       if (points.empty()) points.emplace_back(1, 1);

@@ -52,13 +52,32 @@ const std::vector<Op>& list_of(const LayerGraph& graph, InstrKind kind) {
   switch (kind) {
     case InstrKind::kForward:
       return graph.forward;
+    case InstrKind::kBackward:
+      return graph.backward;
     case InstrKind::kInputGrad:
       return graph.input_grad;
     case InstrKind::kWeightGrad:
       return graph.weight_grad;
-    default:
-      return graph.backward;
+    case InstrKind::kLoadBatch:
+    case InstrKind::kClear:
+    case InstrKind::kBegin:
+    case InstrKind::kAllReduce:
+    case InstrKind::kReduceScatter:
+    case InstrKind::kAllGather:
+    case InstrKind::kAllToAll:
+    case InstrKind::kCountedAllToAll:
+    case InstrKind::kShift:
+    case InstrKind::kSend:
+    case InstrKind::kReceive:
+    case InstrKind::kCopy:
+    case InstrKind::kAccumulate:
+    case InstrKind::kGradientNorm:
+    case InstrKind::kDecide:
+    case InstrKind::kMeasure:
+    case InstrKind::kUpdate:
+      break;
   }
+  bug(cat(instr_name(kind), " runs no list"));
 }
 
 bool has_ops(const LayerGraph& graph, const Instr& instr) {

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "base/checksum.h"
+#include "base/enum_names.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -28,13 +29,13 @@ void add_range(std::vector<Range>& ranges, const Range& range) {
 }
 
 std::string_view instr_name(InstrKind kind) {
-  static constexpr std::array<std::string_view, kInstrKinds> kNames{
-      "load_batch",     "clear",         "begin",       "forward",
-      "backward",       "input_grad",    "weight_grad", "all_reduce",
-      "reduce_scatter", "all_gather",    "all_to_all",  "counted_all_to_all",
-      "shift",          "send",          "receive",     "copy",
-      "accumulate",     "gradient_norm", "decide",      "measure",
-      "update"};
+  static constexpr auto kNames =
+      enum_names<InstrKind>({"load_batch",     "clear",         "begin",       "forward",
+                             "backward",       "input_grad",    "weight_grad", "all_reduce",
+                             "reduce_scatter", "all_gather",    "all_to_all",  "counted_all_to_all",
+                             "shift",          "send",          "receive",     "copy",
+                             "accumulate",     "gradient_norm", "decide",      "measure",
+                             "update"});
   return kNames[static_cast<size_t>(kind)];
 }
 

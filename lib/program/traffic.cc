@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "program/layer_instr.h"
@@ -371,7 +372,7 @@ std::string traffic_text(const Traffic& traffic) {
   std::string text = "sent by a rank each time\n";
   for (const TrafficRow& row : traffic.rows)
     text += line(cat(instr_name(row.kind), " over ", row.ranks, " ranks of ", row.axes, ", ",
-                     row.calls, row.calls == 1 ? " call" : " calls"),
+                     count_text(row.calls, "call")),
                  row.bytes);
   return text + line(cat("sum, ", human_bytes(traffic.bytes)), traffic.bytes);
 }

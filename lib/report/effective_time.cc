@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -18,7 +19,7 @@ int64_t in_thousandths(double value) {
 /// Writes ", with 2 ranks (left: rank 1, 3)".
 std::string fewer_ranks_text(const RanksOfStart& start) {
   if (start.left.empty()) return "";
-  return cat(", with ", start.count, start.count == 1 ? " rank" : " ranks", " (left: rank ",
+  return cat(", with ", count_text(start.count, "rank"), " (left: rank ",
              join_numbers(start.left, ", "), ")");
 }
 

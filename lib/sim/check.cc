@@ -345,9 +345,14 @@ bool has_its_detail(const Instr& instr) {
     case InstrKind::kCopy:
       return std::holds_alternative<std::monostate>(instr.detail) ||
              std::holds_alternative<DiskRequest>(instr.detail);
-    default:
+    case InstrKind::kLoadBatch:
+    case InstrKind::kClear:
+    case InstrKind::kBegin:
+    case InstrKind::kAccumulate:
+    case InstrKind::kDecide:
       return std::holds_alternative<std::monostate>(instr.detail);
   }
+  return false;
 }
 
 /// Lists the ranges of an instruction that its kind has.

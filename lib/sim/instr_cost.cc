@@ -40,9 +40,24 @@ std::string rated_kind(const Instr& instr) {
     case InstrKind::kMeasure:
     case InstrKind::kUpdate:
       return "update";
-    default:
-      return "";
+    case InstrKind::kLoadBatch:
+    case InstrKind::kBegin:
+    case InstrKind::kForward:
+    case InstrKind::kBackward:
+    case InstrKind::kInputGrad:
+    case InstrKind::kWeightGrad:
+    case InstrKind::kAllReduce:
+    case InstrKind::kReduceScatter:
+    case InstrKind::kAllGather:
+    case InstrKind::kAllToAll:
+    case InstrKind::kCountedAllToAll:
+    case InstrKind::kShift:
+    case InstrKind::kSend:
+    case InstrKind::kReceive:
+    case InstrKind::kDecide:
+      break;
   }
+  return "";
 }
 
 int64_t total_bytes(const std::vector<Range>& ranges) {
@@ -62,9 +77,26 @@ double memory_bytes(const Instr& instr) {
     case InstrKind::kAccumulate:
     case InstrKind::kUpdate:
       return reads + 2 * writes;
-    default:
-      return reads + writes;
+    case InstrKind::kLoadBatch:
+    case InstrKind::kBegin:
+    case InstrKind::kForward:
+    case InstrKind::kBackward:
+    case InstrKind::kInputGrad:
+    case InstrKind::kWeightGrad:
+    case InstrKind::kAllReduce:
+    case InstrKind::kReduceScatter:
+    case InstrKind::kAllGather:
+    case InstrKind::kAllToAll:
+    case InstrKind::kCountedAllToAll:
+    case InstrKind::kShift:
+    case InstrKind::kSend:
+    case InstrKind::kReceive:
+    case InstrKind::kCopy:
+    case InstrKind::kDecide:
+    case InstrKind::kMeasure:
+      break;
   }
+  return reads + writes;
 }
 
 InstrCosts::InstrCosts(const Machine& machine, int ranks_of_node, const Program& program,

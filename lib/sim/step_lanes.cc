@@ -58,7 +58,6 @@ std::vector<Picoseconds> compute_begins(const RecordedRank& rank, Picoseconds en
 }  // namespace
 
 WorkKind work_kind(const Instr& instr) {
-  if (instr.communicates()) return WorkKind::kExchange;
   switch (instr.kind) {
     case InstrKind::kForward:
       return WorkKind::kForward;
@@ -72,9 +71,24 @@ WorkKind work_kind(const Instr& instr) {
       return WorkKind::kUpdate;
     case InstrKind::kCopy:
       return WorkKind::kCopy;
-    default:
-      return WorkKind::kOther;
+    case InstrKind::kAllReduce:
+    case InstrKind::kReduceScatter:
+    case InstrKind::kAllGather:
+    case InstrKind::kAllToAll:
+    case InstrKind::kCountedAllToAll:
+    case InstrKind::kShift:
+    case InstrKind::kSend:
+    case InstrKind::kReceive:
+      return WorkKind::kExchange;
+    case InstrKind::kLoadBatch:
+    case InstrKind::kClear:
+    case InstrKind::kBegin:
+    case InstrKind::kAccumulate:
+    case InstrKind::kGradientNorm:
+    case InstrKind::kDecide:
+      break;
   }
+  return WorkKind::kOther;
 }
 
 std::string_view work_name(WorkKind kind) {

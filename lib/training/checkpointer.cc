@@ -30,14 +30,19 @@ Checkpointer::Checkpointer(const TrainRequest& request, Session& session, Checkp
   if (saves_in_background(config_)) background_ = session.background_group();
 }
 
-/// Returns whether there is a checkpoint to resume from. Only rank 0 checks, because this also
-/// removes files that a killed run left half written.
-bool Checkpointer::finds_checkpoint(const std::function<RunManifest()>& describe) {
-  const std::string root = RunPaths(config_.output_dir).checkpoints();
+/// Removes files that a killed run left half written.
+void Checkpointer::prepare_folder() {
+  clean_checkpoints(parts_.files, RunPaths(config_.output_dir).checkpoints());
+  if (config_.model_export.enabled) recover_export(parts_.files, export_folder(config_));
+}
+
+/// Decides on rank 0 whether this run resumes a checkpoint. Refuses a run that may not be continued
+/// as it is.
+bool Checkpointer::decide_to_resume(const std::function<RunManifest()>& describe) {
   return session_.broadcast_decision("resuming", [&] {
-    clean_checkpoints(parts_.files, root);
-    if (config_.model_export.enabled) recover_export(parts_.files, export_folder(config_));
+    prepare_folder();
     if (!request_.resume.wanted) return false;
+    const std::string root = RunPaths(config_.output_dir).checkpoints();
     if (!request_.resume.step && list_checkpoints(root).empty()) {
       parts_.recorder->refuse_if_checkpoints_are_gone();
       return false;
@@ -51,7 +56,7 @@ std::optional<ResumedRun> Checkpointer::load(const std::function<RunManifest()>&
   // The record of the first rank counts.
   if (session_.is_first()) base_weights_ = parts_.model.base_fingerprint();
   model_fingerprint_ = parts_.model.fingerprint();
-  if (finds_checkpoint(describe)) return resume(describe);
+  if (decide_to_resume(describe)) return resume(describe);
   if (parts_.recorder != nullptr) parts_.recorder->record_new_start();
   session_.run_together("reading the weights", [&] {
     const std::string& adapter = config_.adapter.path;

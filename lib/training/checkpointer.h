@@ -81,7 +81,8 @@ class Checkpointer : public Saver {
   void export_model(StopAgreement& stop);
 
  private:
-  bool finds_checkpoint(const std::function<RunManifest()>& describe);
+  bool decide_to_resume(const std::function<RunManifest()>& describe);
+  void prepare_folder();
   void load_state(Checkpoint& checkpoint);
   ResumedRun resume(const std::function<RunManifest()>& describe);
   CheckpointMeta meta_of(const TrainingProgress& progress,

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <string_view>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "config/capability.h"
@@ -32,10 +33,9 @@ bool is_recorded(const std::string& gpu) {
 
 void add_gpu_attention_notes(AttentionChoice choice, const Gpu& gpu,
                              std::vector<std::string>& notes) {
-  const std::string attention = gpu.kernels().attention_in_use();
-  if (attention != "own")
-    notes.push_back(cat("attention by ", attention, ", with ",
-                        human_bytes(gpu.kernels().attention_workspace_bytes()),
+  const LibraryUse use = gpu.kernels().library_use();
+  if (use.in_use != "own")
+    notes.push_back(cat("attention by ", use.in_use, ", with ", human_bytes(use.workspace_bytes),
                         " of memory beside what is planned",
                         cudnn_is_measured(gpu.info())
                             ? ""
@@ -45,10 +45,9 @@ void add_gpu_attention_notes(AttentionChoice choice, const Gpu& gpu,
         "kernels.attention: cudnn has no effect: it computes bf16 with heads of a multiple of 8 up "
         "to 128, on GPUs of compute capability 9 up to 256 and documents too (packing), with a "
         "workspace of an eighth of the GPU's memory at most");
-  if (const std::string why = gpu.kernels().attention_notice();
-      choice == AttentionChoice::kAuto && !why.empty())
+  if (choice == AttentionChoice::kAuto && !use.notice.empty())
     notes.push_back(
-        cat("attention by our kernels, which take several times as long as cuDNN's: ", why));
+        cat("attention by our kernels, which take several times as long as cuDNN's: ", use.notice));
 }
 
 void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
@@ -80,14 +79,13 @@ void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
 /// Adds a note where a control group grants less CPU time than there are cores.
 void add_thread_notes(const ThreadsInUse& threads, std::vector<std::string>& notes) {
   if (threads.limited_by.empty()) return;
-  const auto plural = [](int count) { return cat(count, count == 1 ? " thread" : " threads"); };
   if (threads.used <= threads.share)
-    notes.push_back(cat(plural(threads.used), " a rank: ", threads.limited_by));
+    notes.push_back(cat(count_text(threads.used, "thread"), " a rank: ", threads.limited_by));
   else
     notes.push_back(cat("threads is ", threads.used, ", but a rank's share is ", threads.share,
                         " (", threads.limited_by,
                         "), so threads wait for each other; remove threads to use ",
-                        plural(threads.share), " a rank"));
+                        count_text(threads.share, "thread"), " a rank"));
 }
 
 /// Returns how ranks add; a single rank adds nothing up.
@@ -180,7 +178,7 @@ RunManifest describe_run(const RunParts& run) {
   manifest.threads = run.threads.used;
   if (const Gpu* gpu = run.session.gpu()) {
     manifest.gpu_driver = driver_text(gpu->info());
-    manifest.attention = gpu->kernels().attention_in_use();
+    manifest.attention = gpu->kernels().library_use().in_use;
   }
   manifest.sums = sums_text(run);
   if (run.products) {

@@ -4,6 +4,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -122,8 +123,8 @@ std::string EvaluationRecord::stop_reason() const {
   const std::string best =
       improved_ ? cat("best ", number_text(improved_->value), " after step ", improved_->step)
                 : "it never was finite";
-  return cat(stopping_.metric, " has not improved", by, " in ", without_improvement_,
-             without_improvement_ == 1 ? " evaluation" : " evaluations", " (", best, ")");
+  return cat(stopping_.metric, " has not improved", by, " in ",
+             count_text(without_improvement_, "evaluation"), " (", best, ")");
 }
 
 std::string EvaluationRecord::text() const {

@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "base/amount_text.h"
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -91,8 +92,7 @@ std::string sampled_rows(const SampleSet& samples) {
     hash.update(batch.tokens.data(), batch.tokens.size() * sizeof(batch.tokens[0]));
     hash.update(batch.labels.data(), batch.labels.size() * sizeof(batch.labels[0]));
   }
-  return cat(rows, rows == 1 ? " sequence" : " sequences", ", xxh3 of ", count, " ",
-             hex64(hash.digest()));
+  return cat(count_text(rows, "sequence"), ", xxh3 of ", count, " ", hex64(hash.digest()));
 }
 
 std::vector<std::pair<std::string, std::string>> parse_facts(const std::string& text) {

@@ -3,6 +3,7 @@
 #include <iostream>
 #include <utility>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/utf8.h"
@@ -25,8 +26,8 @@ std::string fewer_ranks_text(const TrainRequest& request) {
   const ParallelConfig& mesh = request.config.parallel;
   const int64_t replica = request.launch.world / mesh.data;  // ranks
   const int64_t left = std::ssize(request.ranks.left) / replica;
-  return cat("continues with ", mesh.data, mesh.data == 1 ? " data rank" : " data ranks", " of ",
-             mesh.data + left, " since ", request.ranks.why_left);
+  return cat("continues with ", count_text(mesh.data, "data rank"), " of ", mesh.data + left,
+             " since ", request.ranks.why_left);
 }
 
 }  // namespace

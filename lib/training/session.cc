@@ -149,7 +149,7 @@ void Session::choose_device(const TrainRequest& request) {
     if (const std::string warning = shared_folder_warning(launch.local_size); !warning.empty())
       log_warning(warning);
   require_same("driver", driver_facts(gpu_->info().driver_version));
-  require_equal("attention kernels", gpu_->kernels().attention());
+  require_equal("attention kernels", gpu_->kernels().library_use().chosen);
 }
 
 void Session::open_groups(const Config& config, const StateOptions& state) {

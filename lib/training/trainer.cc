@@ -299,25 +299,27 @@ void Trainer::finish() {
                     convert_command()));
 }
 
-/// Returns the problem of the last evaluation, if it is not finite, and why there is no better
-/// checkpoint to export; "" if nothing is wrong.
-std::string Trainer::why_not_exported() {
+/// Decides whether weights are good enough to be exported: the last evaluation may be not finite,
+/// and there may be no better checkpoint.
+Trainer::ExportDecision Trainer::decide_export() const {
   const bool wants_best = config_.model_export.which == ExportWhich::kBest;
   const std::string problem = progress_.evaluations.problem_after(progress_.step);
   const auto& best = progress_.evaluations.best();
   if (wants_best && !best)
-    return cat(problem.empty() ? "" : problem + ", and ",
-               "no evaluation after a step gave a finite ", progress_.evaluations.metric(),
-               ": there is no best checkpoint, and nothing was exported");
-  if (problem.empty()) return "";
-  if (!wants_best) return problem + ": the weights are not exported as a good model";
-  journal_.warn(cat(problem, ": the export is of step ", best->step, ", the best by ",
-                    progress_.evaluations.metric()));
-  return "";
+    return {.withheld =
+                cat(problem.empty() ? "" : problem + ", and ",
+                    "no evaluation after a step gave a finite ", progress_.evaluations.metric(),
+                    ": there is no best checkpoint, and nothing was exported")};
+  if (problem.empty()) return {};
+  if (!wants_best) return {.withheld = problem + ": the weights are not exported as a good model"};
+  return {.warning = cat(problem, ": the export is of step ", best->step, ", the best by ",
+                         progress_.evaluations.metric())};
 }
 
 void Trainer::export_model() {
-  withheld_ = why_not_exported();
+  const ExportDecision decision = decide_export();
+  withheld_ = decision.withheld;
+  if (!decision.warning.empty()) journal_.warn(decision.warning);
   if (!withheld_.empty()) return;
   if (config_.model_export.which == ExportWhich::kBest) {
     evaluator_->write_texts(

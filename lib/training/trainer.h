@@ -53,9 +53,16 @@ class Trainer {
   bool has_ended() const { return progress_.has_ended(total_steps_); }
   void open_loop();
 
+  /// ExportDecision says why weights are not exported, and else what a user should know of them;
+  /// both may be "".
+  struct ExportDecision {
+    std::string withheld = {};
+    std::string warning = {};
+  };
+
   void finish();
   void export_model();
-  std::string why_not_exported();
+  ExportDecision decide_export() const;
   void conclude();
   std::string how_it_ended() const;
   std::string how_to_continue() const;

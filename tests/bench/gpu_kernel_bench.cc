@@ -488,7 +488,7 @@ int run(const Options& options) {
     return testing::exit_code_without_gpu(error);
   }
   std::fprintf(stderr, "on %s, attention: %s\n", gpu->info().name.c_str(),
-               gpu->attention().c_str());
+               gpu->library_use().chosen.c_str());
   Bench bench(*gpu, options.rounds), bench_of_documents(*with_documents, options.rounds);
   for (const Case& c : all_cases(options.small))
     if (c.name.find(options.only) != std::string::npos)

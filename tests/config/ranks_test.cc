@@ -35,6 +35,17 @@ TEST_CASE(
       "1: one rank: no launcher, --nproc or parallel.data, and not all batch sizes, give a number");
 }
 
+TEST_CASE("a rule of the number of ranks says whether it names the mesh") {
+  const auto names_mesh = [](const std::string& text, std::optional<int64_t> nproc = {}) {
+    return count_ranks(written_of(text), {}, nproc).rule_names_mesh;
+  };
+  CHECK(names_mesh("parallel: {data: 3, tensor: 2}"));
+  CHECK(names_mesh("parallel: {tensor: 2}"));
+  CHECK_FALSE(names_mesh("parallel: {data: 3, tensor: 2}", 6));
+  CHECK_FALSE(names_mesh(kFull));
+  CHECK_FALSE(names_mesh("train_batch_size: 32"));
+}
+
 TEST_CASE("a batch or mesh that gives no number of ranks is explained") {
   const auto problem = [](const std::string& text) {
     return texts(count_ranks(written_of(text), {}, {}).problems);

@@ -73,12 +73,11 @@ class EmulatedGpu final : public DeviceKernels {
   void destroy(DeviceGraph graph) noexcept override;
 
   void prepare(const LayerGraph& graph) override;
-  std::string attention() const override { return operations_ ? operations_->attention() : "own"; }
-  std::string attention_in_use() const override {
-    return operations_ ? operations_->attention_in_use() : "own";
-  }
-  std::string attention_notice() const override {
-    return operations_ ? operations_->attention_notice() : "";
+  LibraryUse library_use() const override {
+    if (!operations_) return {};
+    LibraryUse use = operations_->library_use();
+    use.workspace_bytes = 0;  // the emulated library allocates none on this device
+    return use;
   }
   void run_ops(const LayerGraph& graph, std::span<const Op> ops, std::span<void* const> storage,
                const KernelContext& context, DeviceStream stream) override;

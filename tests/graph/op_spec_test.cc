@@ -1,5 +1,6 @@
 #include "graph/op_spec.h"
 
+#include <map>
 #include <set>
 
 #include "base/text.h"
@@ -88,6 +89,31 @@ TEST_CASE("every kind has an entry, and the parts of an entry agree with each ot
       CHECK(spec.shapes.find_first_of(with) != std::string_view::npos);
     }
   }
+}
+
+TEST_CASE("the kinds with a pair on GPUs are those whose line in the list says so") {
+  std::set<OpKind> listed, entered;
+#define FTRUN_OP(kind, name)
+#define FTRUN_COLLECTIVE(kind, name)
+#define FTRUN_PAIRED_OP(kind, name) listed.insert(OpKind::kind);
+#include "ops/kinds.inc"
+  for (int i = 0; i < kOpKinds; ++i)
+    if (op_spec(static_cast<OpKind>(i)).gpu_pair) entered.insert(static_cast<OpKind>(i));
+  CHECK(listed == entered);
+  CHECK_FALSE(listed.empty());
+}
+
+TEST_CASE("products and attention have the work of that name, and other kinds have not") {
+  std::map<WorkClass, std::set<std::string_view>> kinds;
+  for (int i = 0; i < kOpKinds; ++i) {
+    const OpSpec& spec = op_spec(static_cast<OpKind>(i));
+    kinds[spec.work_class].insert(spec.name);
+  }
+  CHECK(kinds[WorkClass::kProduct] ==
+        std::set<std::string_view>{"linear", "linear_dgrad", "linear_wgrad", "lora_up",
+                                   "lora_up_dgrad", "lora_up_wgrad", "linear_cross_entropy",
+                                   "vocabulary_logits", "vocabulary_cross_entropy"});
+  CHECK(kinds[WorkClass::kAttention] == std::set<std::string_view>{"attention", "attention_dgrad"});
 }
 
 TEST_CASE(

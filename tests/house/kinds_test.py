@@ -11,13 +11,19 @@ from sources import sources_below, without_comments
 
 ROOT = pathlib.Path(sys.argv[1])
 NAMES = re.compile(r"\bOpKind::k[A-Z]\w*|\bspecs::\w+")
+# The name of a kind is for people to read: nothing is decided by it.
+COMPARES = re.compile(r"\bop_name\([^;{}]*?\)\s*(?:[=!]=|\.(?:starts_with|ends_with|find|contains"
+                      r"|compare|substr)\b)")
 MAY_NAME = ("lib/ops", "lib/model")
-ENTRY = re.compile(r"^FTRUN_(OP|PREPARED_OP|COLLECTIVE)\((k\w+), (\w+)\)$", re.M)
+ENTRY = re.compile(r"^FTRUN_(OP|PREPARED_OP|PAIRED_OP|COLLECTIVE)\((k\w+), (\w+)\)$", re.M)
 
 
 def faults_of(name, text):
     if name.startswith(MAY_NAME):
         return
+    for found in sorted(set(COMPARES.findall(without_comments(text)))):
+        yield (f"{name}: compares {found}; give the operation's entry (ops/KIND/spec.cc) a field "
+               "and ask for that")
     for found in sorted(set(NAMES.findall(without_comments(text)))):
         yield (f"{name}: names {found}; give the operation's entry (ops/KIND/spec.cc) a field and "
                "ask for that")
@@ -28,6 +34,10 @@ def self_check(entries):
     fault = list(faults_of("lib/engine/x.cc", "if (op.kind == OpKind::kAdd) return;  // "
                                             "OpKind::kRope\n"))
     assert len(fault) == 1 and "OpKind::kAdd" in fault[0], fault
+    for text in ('if (op_name(op.kind).starts_with("linear")) return;',
+                 'return op_name(op_of(x).kind) == "add";'):
+        assert len(list(faults_of("lib/engine/x.cc", text))) == 1, text
+    assert not list(faults_of("lib/engine/x.cc", 'bug(cat(op_name(op.kind), " == ", name));'))
     assert not list(faults_of("lib/ops/add/spec.cc", "OpKind::kAdd"))
 
 

@@ -24,7 +24,7 @@ NOT_A_FILE = re.compile(r"(?<![A-Za-z])(?!README|CONTRIBUTING|SECURITY|CHANGELOG
 
 def pages(root):
     found = [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").glob("*.md"))]
-    for top in ("lib", "apps", "tests"):
+    for top in ("lib", "apps", "tests", "scripts"):
         found += sorted((root / top).rglob("README.md"))
     return [page for page in found if page.exists()]
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/amount_text.h"
 #include "base/text.h"
 #include "config/resolve_steps.h"
 
@@ -77,7 +78,7 @@ void check_secondary_shards(Resolving& r) {
   if (shards % zero.hpz_partition_size != 0)
     r.error(
         path,
-        cat("the ", shards, " data-parallel ", shards == 1 ? "rank" : "ranks",
+        cat("the ", count_text(shards, "data-parallel rank"),
             " of a replica cannot be divided by zero_hpz_partition_size ", zero.hpz_partition_size),
         divisor_remedy(shards));
 }

@@ -8,6 +8,7 @@
 
 #include "axes/keys.h"
 #include "axes/pipeline/keys.h"
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "config/field_value.h"
@@ -67,7 +68,7 @@ void resolve_chunks(Resolving& r) {
   } else if (!schedule.has_any_chunks && p.virtual_stages != usual) {
     r.error(path,
             cat(path, " ", p.virtual_stages, " cannot be used with schedule ", schedule.name,
-                ", which has ", usual, usual == 1 ? " part" : " parts", " of the model a stage"),
+                ", which has ", count_text(usual, "part"), " of the model a stage"),
             "remove it, or write parallel.schedule: interleaved");
   }
 }
@@ -98,8 +99,7 @@ void check_layers(Resolving& r) {
   if (count == 0) return;
   if (static_cast<double>(count) != pipeline_parts(p))
     return r.error(path,
-                   cat(path, " has ", count, count == 1 ? " number for " : " numbers for ",
-                       pipeline_parts_text(p)),
+                   cat(path, " has ", count_text(count, "number"), " for ", pipeline_parts_text(p)),
                    "write the number of blocks of each part");
   for (size_t k = 1; k + 1 < p.pipeline_layers.size(); ++k)
     if (p.pipeline_layers[k] == 0)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "program/traffic.h"
@@ -49,7 +50,7 @@ std::string crossing_text(const TensorCrossing& crossing, std::span<const std::s
   const int others = crossing.groups - 1;
   return cat(
       "tensor ranks are on different nodes: ranks ", join(ranks, ", "), " on ", join(places, ", "),
-      others == 0 ? "" : cat(", and ", others, others == 1 ? " more group" : " more groups"), ". ",
+      others == 0 ? "" : cat(", and ", count_text(others, "more group")), ". ",
       human_bytes(crossing.bytes), " a step pass between nodes inside layers, which wait for them",
       "\n  remedy: place each tensor group on one node: as many ranks a node as a multiple of "
       "parallel.tensor, in order (sbatch --ntasks-per-node, srun --distribution=block), or a "

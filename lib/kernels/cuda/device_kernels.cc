@@ -230,15 +230,12 @@ class CudaKernels final : public DeviceKernels {
   void destroy(DeviceGraph graph) noexcept override { cudaGraphExecDestroy(native(graph)); }
 
   void prepare(const LayerGraph& graph) override { cuda::prepare(graph, libraries()); }
-  std::string attention() const override { return cudnn_ ? cudnn_->version() : "own"; }
-  std::string attention_in_use() const override {
-    return cudnn_ && cudnn_->has_plans() ? cudnn_->version() : "own";
-  }
-  int64_t attention_workspace_bytes() const override {
-    return cudnn_ ? cudnn_->workspace_bytes() : 0;
-  }
-  std::string attention_notice() const override {
-    return cudnn_ ? cudnn_->unsupported_reason() : without_cudnn_;
+  LibraryUse library_use() const override {
+    if (!cudnn_) return {.notice = without_cudnn_};
+    return {.chosen = cudnn_->version(),
+            .in_use = cudnn_->has_plans() ? cudnn_->version() : "own",
+            .notice = cudnn_->unsupported_reason(),
+            .workspace_bytes = cudnn_->workspace_bytes()};
   }
   void run_ops(const LayerGraph& graph, std::span<const Op> ops, std::span<void* const> storage,
                const KernelContext& context, DeviceStream stream) override {
@@ -246,7 +243,7 @@ class CudaKernels final : public DeviceKernels {
       return Operation(graph, ops[i], storage, context, native(stream));
     };
     for (size_t i = 0; i < ops.size(); ++i) {
-      if (is_gpu_pair(ops, i) && run_norm_gradients(operation(i), operation(i + 1)))
+      if (is_gpu_pair(ops, i) && run_pair(operation(i), operation(i + 1)))
         ++i;
       else
         run_operation(operation(i), libraries());

@@ -47,4 +47,20 @@ void run_operation(const Operation& op, const Libraries& libraries) {
   bug("unknown operation kind");
 }
 
+bool run_pair(const Operation& first, const Operation& second) {
+  switch (first.op().kind) {
+#define FTRUN_OP(kind, name) \
+  case OpKind::kind:         \
+    break;
+#define FTRUN_PAIRED_OP(kind, name) \
+  case OpKind::kind:                \
+    return run_pair_##name(first, second);
+#define FTRUN_COLLECTIVE(kind, name) \
+  case OpKind::kind:                 \
+    break;
+#include "ops/kinds.inc"
+  }
+  bug(cat(op_name(first.op().kind), " is of no pair"));
+}
+
 }  // namespace ftrun::cuda

@@ -1,7 +1,6 @@
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/run_op.h"
 #include "ops/norm/norm.h"
 
 namespace ftrun::cuda {
@@ -533,7 +532,8 @@ void run_rms_norm_wgrad(const Operation& op, const Libraries& /*libraries*/) {
   weight_gradient(op.dtype(), rms_norm_weight_gradient_of(op), op.stream());
 }
 
-bool run_norm_gradients(const Operation& weight, const Operation& input) {
+/// Computes both gradients in one pass over the rows, unless they are too wide.
+bool run_pair_rms_norm_wgrad(const Operation& weight, const Operation& input) {
   const WeightGradient g = rms_norm_weight_gradient_of(weight);
   return rms_norm_gradients(input.dtype(), rms_norm_dgrad_of(input), g, input.stream());
 }

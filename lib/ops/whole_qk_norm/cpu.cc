@@ -1,19 +1,17 @@
 #include "ops/whole_qk_norm/whole_qk_norm.h"
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/partial_gradient.h"
+#include "kernels/cpu/qkv_row.h"
 #include "kernels/cpu/vector_kernels.h"
 
 namespace ftrun::cpu {
 
 namespace {
-
-constexpr int64_t kTokenGrain = 16;
 
 /// NormedPart is what one norm covers of a qkv row: all its queries, or all its keys.
 struct NormedPart {
@@ -22,18 +20,15 @@ struct NormedPart {
   double elements;
 };
 
-struct NormedRow {
+/// NormedRow is a qkv row with the parts of it that norms cover.
+struct NormedRow : QkvRow {
   explicit NormedRow(const WholeQkNormAttrs& attrs)
-      : parts{part(0, attrs.query_elements(), attrs.ranks),
-              part(attrs.query_elements(), attrs.key_elements(), attrs.ranks)},
-        values(attrs.query_elements() + attrs.key_elements()),
-        width(values + attrs.key_elements()) {}
+      : QkvRow(attrs.heads),
+        parts{part(0, keys, attrs.ranks), part(keys, values - keys, attrs.ranks)} {}
   static NormedPart part(int64_t first, int64_t count, int64_t ranks) {
     return {first, count, static_cast<double>(count * ranks)};
   }
   std::array<NormedPart, 2> parts;
-  /// The first value's place in a row, and the elements of a row.
-  int64_t values, width;
 };
 
 }  // namespace
@@ -47,7 +42,7 @@ void qk_dots(const OpCall& call) {
                                         call.has_in(3) ? call.in<S>(3) : nullptr};
   Stat<S>* const dots = call.out<Stat<S>>(0);
   const auto& vec = vector_kernels<S>();
-  parallel_ranges(call.in_dims(0)[0], kTokenGrain, [&](int64_t begin, int64_t end) {
+  parallel_ranges(call.in_dims(0)[0], kQkvRowGrain, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n)
       for (size_t i = 0; i < 2; ++i) {
         const NormedPart& part = row.parts[i];
@@ -68,7 +63,7 @@ void whole_qk_norm(const OpCall& call) {
   S* const out = call.out<S>(0);
   Stat<S>* const rstd = call.out<Stat<S>>(1);
   const auto& vec = vector_kernels<S>();
-  parallel_ranges(call.in_dims(0)[0], kTokenGrain, [&](int64_t begin, int64_t end) {
+  parallel_ranges(call.in_dims(0)[0], kQkvRowGrain, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       const S* const x = qkv + n * row.width;
       S* const y = out + n * row.width;
@@ -79,7 +74,7 @@ void whole_qk_norm(const OpCall& call) {
         rstd[at] = static_cast<Stat<S>>(1.0 / std::sqrt(mean + attrs.heads.epsilon));
         vec.whole_norm(x + first, weights[i], y + first, static_cast<double>(rstd[at]), count);
       }
-      if (x != y) std::copy(x + row.values, x + row.width, y + row.values);
+      row.copy_values(x, y);
     }
   });
 }
@@ -94,7 +89,7 @@ void whole_qk_norm_dgrad(const OpCall& call) {
   const std::array<const S*, 2> weights{call.in<S>(4), call.in<S>(5)};
   S* const dqkv = call.out<S>(0);
   const auto& vec = vector_kernels<S>();
-  parallel_ranges(call.in_dims(0)[0], kTokenGrain, [&](int64_t begin, int64_t end) {
+  parallel_ranges(call.in_dims(0)[0], kQkvRowGrain, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       const int64_t token = n * row.width;
       for (size_t i = 0; i < 2; ++i) {
@@ -104,8 +99,7 @@ void whole_qk_norm_dgrad(const OpCall& call) {
         const double along = static_cast<double>(dots[at]) * r * r * r / elements;
         vec.whole_norm_dgrad(dy + x, qkv + x, weights[i], dqkv + x, r, along, count);
       }
-      if (dy != dqkv)
-        std::copy(dy + token + row.values, dy + token + row.width, dqkv + token + row.values);
+      row.copy_values(dy + token, dqkv + token);
     }
   });
 }

@@ -178,7 +178,7 @@ TEST_CASE(
     REQUIRE(there.train(step).loss_sum == Approx(expected).epsilon(5e-3));
   }
   require_close(here.state, there.state, 5e-2);
-  REQUIRE(gpu->kernels().attention_in_use() == gpu->kernels().attention());
+  REQUIRE(gpu->kernels().library_use().in_use == gpu->kernels().library_use().chosen);
 }
 
 TEST_CASE("cuda: adapters with dropout lose the elements that they lose on the processor") {

@@ -46,7 +46,7 @@ TEST_CASE(
     "cuda: cuDNN's attention and gradients are the CPU's, with grouped heads, windows and several "
     "rows") {
   WithCudnn gpu;
-  REQUIRE_THAT(gpu->attention(), Catch::StartsWith("cudnn 9."));
+  REQUIRE_THAT(gpu->library_use().chosen, Catch::StartsWith("cudnn 9."));
   for (const auto& [attrs, rows] :
        std::vector<std::pair<AttentionAttrs, int64_t>>{{{2, 2, 16, 24, 0.3, 0}, 1},
                                                        {{4, 2, 8, 13, 0.3, 0}, 3},
@@ -94,7 +94,7 @@ TEST_CASE(
   }
   // Elsewhere our kernels compute documents.
   if (gpu->info().compute_major == 9)
-    REQUIRE_THAT(gpu->attention_in_use(), Catch::StartsWith("cudnn 9."));
+    REQUIRE_THAT(gpu->library_use().in_use, Catch::StartsWith("cudnn 9."));
 }
 
 TEST_CASE("cuda: starts that are not those of documents are left to our kernels") {

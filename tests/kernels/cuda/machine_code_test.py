@@ -8,9 +8,15 @@ MODULE is libftrun_cuda.so. Its kernels are checked for every architecture that 
 those that use tensor cores also for the further ones that the compiler knows, translated from
 the module's PTX as a driver does. FOLDERs, and then PATH, are where cuobjdump, nvdisasm,
 ptxas and nvcc are looked for.
+
+Translating takes a minute of a processor, so machine_code.json keeps what it gave, with what that
+depends on (PTX, architecture, compiler). Where any of these differs, the test translates anew;
+FTRUN_UPDATE_GOLDENS=1 writes the file.
 """
 import collections
 import concurrent.futures
+import hashlib
+import json
 import os
 import pathlib
 import re
@@ -53,6 +59,12 @@ REGISTERS = 65536
 # Wide accesses that are checked in each architecture's kernels: fewer would mean that their
 # names are not understood.
 LEAST_CHECKED = 120
+
+KEPT = pathlib.Path(__file__).with_name("machine_code.json")
+# Instructions that the checks of translated kernels count, by how their names begin.
+COUNTED = ("LDL", "STL", "HMMA", "LDSM")
+# The names of kernels hold hashes of the path of their source.
+PATH_HASHES = re.compile(r"(?<=_GLOBAL__N__)[0-9a-f]{8}|(?<=_cu_)[0-9a-f]{8}")
 
 INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ +)?([A-Z][A-Z0-9_.]*)")
 USE = re.compile(r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)")
@@ -102,6 +114,37 @@ def translate(tools, source, cubin):
     return cubin
 
 
+def origin(tools, source, cubin):
+    """A hash of all that a translation depends on."""
+    plain = PATH_HASHES.sub("0" * 8, source.read_text())
+    compiler = output_of(tools["ptxas"], "--version")
+    return hashlib.sha256("\0".join((plain, architecture(cubin), compiler)).encode()).hexdigest()
+
+
+def translated_kernels(tools, pool, pairs):
+    """Kernels of (PTX, cubin to make of it): those that are kept, where they are of the same PTX
+    and compiler, or else translated."""
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    origins = {cubin: origin(tools, source, cubin) for source, cubin in pairs}
+    anew = [pair for pair in pairs if kept.get(architecture(pair[1]), {}).get("of")
+            != origins[pair[1]] or os.environ.get("FTRUN_UPDATE_GOLDENS")]
+    found = {cubin: [Kernel.of_record(architecture(cubin), record)
+                     for record in kept[architecture(cubin)]["kernels"]]
+             for source, cubin in pairs if (source, cubin) not in anew}
+    if anew:
+        print(f"{KEPT.name} is of other kernels or another compiler: translated anew for "
+              + ", ".join(f"sm_{architecture(cubin)}" for _, cubin in anew), flush=True)
+    cubins = pool.map(lambda pair: translate(tools, *pair), anew)
+    for cubin, kernels in pool.map(lambda cubin: (cubin, kernels_of(tools, cubin)), cubins):
+        found[cubin] = kernels
+    if os.environ.get("FTRUN_UPDATE_GOLDENS"):
+        kept = {architecture(cubin): {"of": origins[cubin],
+                                      "kernels": [kernel.record() for kernel in found[cubin]]}
+                for _, cubin in pairs}
+        KEPT.write_text(json.dumps(kept, indent=1) + "\n")
+    return [kernel for _, cubin in pairs for kernel in found[cubin]]
+
+
 class Kernel:
     """A kernel's machine code: its instructions by name, and what it uses of an SM."""
 
@@ -111,8 +154,24 @@ class Kernel:
         self.registers = self.stack = self.shared = 0
         self.base, self.arguments = name, []
 
+    @classmethod
+    def of_record(cls, architecture, record):
+        kernel = cls(architecture, record["name"])
+        kernel.read_name(record["name"])
+        kernel.instructions.update(record["instructions"])
+        kernel.registers, kernel.stack, kernel.shared = (record["registers"], record["stack"],
+                                                         record["shared"])
+        return kernel
+
+    def record(self):
+        """What the checks of a translated kernel read."""
+        return {"name": self.demangled, "registers": self.registers, "stack": self.stack,
+                "shared": self.shared,
+                "instructions": {name: self.count((name,)) for name in COUNTED}}
+
     def read_name(self, demangled):
         """Keeps the function's name and template arguments: `gather_rows`, ["__half", "8"]."""
+        self.demangled = demangled
         plain = demangled.replace("(anonymous namespace)::",
                                   "").replace("ftrun::cuda::", "").removeprefix("void ")
         found = re.match(r"(\w+)(?:<(.*?)>)?\(", plain)
@@ -229,10 +288,9 @@ def main():
         cubins = sorted(folder.glob("*.cubin"))
         own = {architecture(cubin) for cubin in cubins}
         assert {"80", "90"} <= own, f"{module} has kernels for {sorted(own)}"
-        more = list(translated(tools, folder, own))
-        cubins += pool.map(lambda pair: translate(tools, *pair), more)
-        found = [kernel for some in pool.map(lambda cubin: kernels_of(tools, cubin), cubins)
-                 for kernel in some]
+        found = translated_kernels(tools, pool, list(translated(tools, folder, own)))
+        found += [kernel for some in pool.map(lambda cubin: kernels_of(tools, cubin), cubins)
+                  for kernel in some]
     faults = [f"sm_{kernel.architecture} {kernel.name}: {fault}" for kernel in found
               for check in CHECKS for fault in check(kernel)]
     for name in sorted({kernel.architecture for kernel in found}, key=int):

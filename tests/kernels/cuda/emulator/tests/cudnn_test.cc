@@ -113,8 +113,8 @@ TEST_CASE(
   {
     WithCudnn gpu(false, CudnnUse::kWhereMeasured);
     REQUIRE(error_of(cases.forward) < 1e-2);
-    REQUIRE(gpu->attention_in_use() == "cudnn 9.19.0");
-    REQUIRE(gpu->attention_notice() == "");
+    REQUIRE(gpu->library_use().in_use == "cudnn 9.19.0");
+    REQUIRE(gpu->library_use().notice == "");
   }
   {
     WithCudnn gpu(false, CudnnUse::kWhereMeasured);
@@ -122,27 +122,27 @@ TEST_CASE(
     REQUIRE(error_of(cases.forward) < 1e-2);
     REQUIRE(error_of(cases.backward) < 2e-2);
     REQUIRE(cudnn().ran.empty());
-    REQUIRE(gpu->attention_in_use() == "own");
-    REQUIRE_THAT(gpu->attention_notice(),
+    REQUIRE(gpu->library_use().in_use == "own");
+    REQUIRE_THAT(gpu->library_use().notice,
                  Catch::StartsWith("cuDNN 9.19.0 has no plan for attention of 2 heads"));
   }
   for (const auto& [head_size, computes] : {std::pair(64, "own"), {128, "cudnn 9.19.0"}}) {
     WithCudnn gpu(true, CudnnUse::kWhereMeasured);
     REQUIRE(error_of(test::attention_of_documents(attrs_of(1, 1, head_size, 9), 1).forward) < 1e-2);
-    REQUIRE(gpu->attention_in_use() == computes);
+    REQUIRE(gpu->library_use().in_use == computes);
   }
   const RestoredCudnn restored;
   cudnn().version = 91002;
   {
     const auto gpu = open_cuda_kernels(0, {.cudnn = CudnnUse::kWhereMeasured});
-    REQUIRE(gpu->attention() == "own");
-    REQUIRE(gpu->attention_notice() == "cuDNN cannot compute attention: it is version 9.10.2");
+    REQUIRE(gpu->library_use().chosen == "own");
+    REQUIRE(gpu->library_use().notice == "cuDNN cannot compute attention: it is version 9.10.2");
   }
   ::emulator::runtime().compute_major = 8;
   const auto other = open_cuda_kernels(0, {.cudnn = CudnnUse::kWhereMeasured});
   ::emulator::runtime().compute_major = 9;
-  REQUIRE(other->attention() == "own");
-  REQUIRE(other->attention_notice() == "");
+  REQUIRE(other->library_use().chosen == "own");
+  REQUIRE(other->library_use().notice == "");
 }
 
 TEST_CASE(
@@ -306,7 +306,7 @@ TEST_CASE("cudnn: a version that is too old, and a run that fails, are said so")
         "cuDNN cannot compute attention: it is version 9.10.2\n"
         "  remedy: install a cuDNN 9 of version 9.19.0 or later, or set kernels.attention to own");
   }
-  REQUIRE(open_cuda_kernels(0)->attention() == "own");
+  REQUIRE(open_cuda_kernels(0)->library_use().chosen == "own");
   WithCudnn gpu;
   cudnn().execution = kNotSupported;
   REQUIRE_THAT(refusal([&] { test::run_on_gpu(cases.forward, kNarrow); }),
