@@ -150,9 +150,9 @@ with tempfile.TemporaryDirectory() as scratch:
         # next starts have to say.
         resource.prlimit(running.ranks()[0], resource.RLIMIT_FSIZE, (0, 0))
         running.await_line("restart 1 (1 of 2 without a new checkpoint)")
-        lines = pathlib.Path(job.out("refused")) / "metrics.jsonl"
-        lines.unlink()
-        lines.symlink_to(job.scratch / "nowhere")
+        nowhere = job.scratch / "link-to-nowhere"
+        nowhere.symlink_to(job.scratch / "nowhere")
+        nowhere.replace(job.out("refused") / "metrics.jsonl")
         running.wait(5)
         text = running.text()
         assert "failed twice" not in text and "going on with" not in text, text[-3000:]

@@ -14,7 +14,7 @@ import kubernetes_validate
 import yaml
 
 from runner import (BINARY, Job, Running, await_that, case, free_port, ftrun, manifest, must,
-                    run_cases, same_run)
+                    run_cases, same_run, steps_so_far)
 
 SOURCE = pathlib.Path(sys.argv[1])
 FOLDER = SOURCE / "scripts" / "kubernetes"
@@ -146,9 +146,7 @@ with tempfile.TemporaryDirectory() as scratch:
                    "train_micro_batch_size_per_gpu": 1}
         must(ftrun("--config", job.config("straight", **changes), "--nproc", 2))
         pods = start_pods(job.config("pods", **changes))
-        await_that(lambda: (job.out("pods") / "metrics.jsonl").exists()
-                   and len((job.out("pods") / "metrics.jsonl").read_text().splitlines()) > 3,
-                   "the pods train", *pods)
+        await_that(lambda: len(steps_so_far(job.out("pods"))) > 3, "the pods train", *pods)
         pods[1].process.send_signal(signal.SIGUSR1)
         for each in pods:
             each.wait(75)

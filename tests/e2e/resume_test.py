@@ -4,7 +4,7 @@ import json
 import shutil
 import tempfile
 
-from runner import (Job, case, checkpoints, ftrun, manifest, must, near, numbers, preload,
+from runner import (ATTEMPTS, Job, case, checkpoints, ftrun, manifest, must, near, numbers, preload,
                     run_cases, same_run, start, steps, tiny_data, tiny_model, tiny_weights)
 
 COSINE = {"type": "cosine", "params": {"warmup_num_steps": 3}}
@@ -20,7 +20,8 @@ with tempfile.TemporaryDirectory() as scratch:
     def interrupted(name, ranks, optimizer):
         """Trains until step 5 is saved, kills the run there, and resumes it."""
         saving = {**FEW, "checkpoint": {"every": 5, "keep_last": 0}, "optimizer": optimizer}
-        for _ in range(5):  # the whole run takes a tenth of a second: the kill may come too late
+        # The whole run takes a tenth of a second: the kill may come too late.
+        for _ in range(ATTEMPTS):
             shutil.rmtree(job.out(name), ignore_errors=True)
             running = start("--config", job.config(name, **saving), "--nproc", ranks)
             running.await_line("saved")
@@ -287,7 +288,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def killed_before_the_first_checkpoint_starts_anew():
-        for _ in range(5):  # the whole run takes a tenth of a second: the kill may come too late
+        # The whole run takes a tenth of a second: the kill may come too late.
+        for _ in range(ATTEMPTS):
             shutil.rmtree(job.out("early"), ignore_errors=True)
             running = start("--config", job.config("early", **FEW, optimizer=ADAMW))
             running.await_line("step 1/")

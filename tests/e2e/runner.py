@@ -27,6 +27,7 @@ from safetensors.numpy import load_file, save_file
 
 BINARY = os.environ["FTRUN_BINARY"]
 TIMEOUT = 300  # that nothing reaches, however busy the machine
+ATTEMPTS = 20  # at meeting a moment of a run that a busy machine may let pass
 WAITING_CODE = 6  # a peer was lost, or a wait timed out (docs/errors.md)
 VOCABULARY = 211
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
@@ -172,6 +173,7 @@ class PreloadedRun:
         self.pid = pid
         self.returncode = None
         self.end = os.pidfd_open(pid)
+        self.turn = threading.Lock()  # a failing case ends the runs that other threads wait for
 
     def wait(self, timeout=None):
         """Waits; returns the exit code, negative for a signal, as subprocess has it."""
@@ -180,9 +182,13 @@ class PreloadedRun:
             ended.register(self.end, select.POLLIN)
             if not ended.poll(None if timeout is None else timeout * 1000):
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
-            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-            os.close(self.end)
+            with self.turn:
+                if self.returncode is None:
+                    self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.returncode
+
+    def __del__(self):
+        os.close(self.end)
 
     def poll(self):
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -314,6 +320,17 @@ def metrics(out):
 
 def steps(out):
     return [m for m in metrics(out) if "loss" in m and "evaluation" not in m]
+
+
+def steps_so_far(out):
+    """The steps that a run has recorded that may still go on: its file may not be there yet, and a
+    reader may see the first bytes of its last line alone."""
+    path = pathlib.Path(out) / "metrics.jsonl"
+    if not path.exists():
+        return []
+    whole, _, _ = path.read_text().rpartition("\n")
+    lines = [json.loads(line) for line in whole.splitlines()]
+    return [m for m in lines if "loss" in m and "evaluation" not in m]
 
 
 def evaluations(out, name="validation"):
@@ -566,14 +583,14 @@ def kill_before_last(out, step, begin):
     """Kills the run that `begin` starts once it has saved something and before it saves
     its last step, `step`."""
     last = f"step-{step:08}"
-    for _ in range(5):  # the kill may come too late
+    for _ in range(ATTEMPTS):  # the kill may come too late
         shutil.rmtree(out, ignore_errors=True)
         running = begin()
         running.await_line("saved")
         running.kill_all()
         if last not in checkpoints(out):
             break
-    assert last not in checkpoints(out), "five kills came after the last step"
+    assert last not in checkpoints(out), f"{ATTEMPTS} kills came after the last step"
 
 
 def copy_without_last(out, to, step):
@@ -639,6 +656,15 @@ class Running:
     def kill(self, number=signal.SIGKILL, pid=None):
         os.kill(pid or self.process.pid, number)
 
+    @contextlib.contextmanager
+    def paused(self):
+        """Stops the process that was started, a run of one rank, while the test changes what that
+        is about to use."""
+        self.kill(signal.SIGSTOP)
+        await_that(lambda: state_of(self.process.pid) == "T", "the run is stopped", self)
+        yield
+        self.kill(signal.SIGCONT)
+
     def kill_all(self):
         """Kills the started process with kill -9; returns when it and its ranks are gone."""
         ranks = children(self.process.pid)
@@ -698,9 +724,14 @@ def children(pid):
     return found
 
 
+def state_of(pid):
+    """The letter of a process' state in /proc: T where it is stopped, Z where it has ended."""
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
 def alive(pid):
     try:
-        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        state = state_of(pid)
         threads = len(os.listdir(f"/proc/{pid}/task"))
     except (FileNotFoundError, ProcessLookupError):
         return False
