@@ -162,7 +162,7 @@ class TreeReader {
     const ConfigNode& node = entry.value;
     if (of_torch(field.section)) return;
     if (!applies(field, type_of(field.section))) return refuse_parameter(field, entry, written);
-    const bool null_allowed = field.nullable || field.vocabulary == Vocabulary::kFtrun;
+    const bool null_allowed = field.forms.null || field.vocabulary == Vocabulary::kFtrun;
     if (node.kind == ConfigNodeKind::kNull && null_allowed) return;
     if (node.kind == ConfigNodeKind::kText && node.text == "auto" && !takes_auto(field)) {
       written_.origins.keys[field.path()] = {node.at, true};
