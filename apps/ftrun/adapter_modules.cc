@@ -7,12 +7,12 @@
 
 #include "base/amount_text.h"
 #include "base/error.h"
+#include "base/module_paths.h"
 #include "base/text.h"
 #include "checkpoint/model_folder.h"
 #include "config/model_name.h"
 #include "config/peft_config.h"
 #include "inputs/export_options.h"
-#include "model/module_paths.h"
 #include "model/other_parts.h"
 #include "program/lora_options.h"
 

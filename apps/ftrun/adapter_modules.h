@@ -4,7 +4,7 @@
 
 #include "config/config.h"
 #include "config/problem.h"
-#include "model/config.h"
+#include "model/model_config.h"
 
 namespace ftrun {
 

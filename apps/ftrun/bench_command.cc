@@ -15,7 +15,7 @@
 #include "engine.h"
 #include "machine/machine_file.h"
 #include "refuse_existing.h"
-#include "report/machine.h"
+#include "report/machine_info.h"
 #include "report/wall_time.h"
 
 namespace ftrun {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "report/manifest.h"
+#include "report/run_manifest.h"
 
 namespace ftrun {
 

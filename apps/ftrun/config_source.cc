@@ -271,13 +271,14 @@ void report_positions(const Config& config, const ModelConfig& model, Report& re
 void report_longrope(const Config& config, const ModelConfig& model, Report& report) {
   const int64_t tokens = config.data.sequence_length;
   for (const RopeConfig& rope : model.rotations()) {
-    if (rope.type != RopeType::kLongRope) continue;
+    const auto* longrope = rope.as<LongRopeScaling>();
+    if (longrope == nullptr) continue;
     const bool is_long = uses_long_factors(rope, tokens);
     add_notice(config.origins, "data.sequence_length",
                cat("data.sequence_length ", tokens, is_long ? " is above" : " is not above",
-                   " longrope's original_max_position_embeddings, ", rope.original_positions, ": ",
-                   is_long ? "long_factor" : "short_factor", " rotates all rows of the run"),
-               is_long ? cat("at most ", rope.original_positions,
+                   " longrope's original_max_position_embeddings, ", longrope->original_positions,
+                   ": ", is_long ? "long_factor" : "short_factor", " rotates all rows of the run"),
+               is_long ? cat("at most ", longrope->original_positions,
                              " tokens a row train the model as it is used for short texts, with "
                              "short_factor")
                        : "",

@@ -8,7 +8,7 @@
 #include "config/config.h"
 #include "config/load.h"
 #include "config/resolve.h"
-#include "model/config.h"
+#include "model/model_config.h"
 
 namespace CLI {
 class App;

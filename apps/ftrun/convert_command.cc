@@ -36,8 +36,8 @@
 #include "merge_adapter.h"
 #include "model/tensors.h"
 #include "program/training_model.h"
-#include "report/manifest.h"
 #include "report/run_folder.h"
+#include "report/run_manifest.h"
 
 namespace ftrun {
 namespace {

@@ -11,6 +11,7 @@
 #include "base/amount_text.h"
 #include "base/as_error.h"
 #include "base/error.h"
+#include "base/launch_variables.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "cluster/rank_mesh.h"
@@ -21,9 +22,6 @@ namespace ftrun {
 namespace {
 
 constexpr const char* kVisibleGpus = "CUDA_VISIBLE_DEVICES";
-/// The variables that tell the ranks of a restart which ranks were dropped, and why.
-constexpr const char* kLeftRanks = "FTRUN_LEFT_RANKS";
-constexpr const char* kWhyLeft = "FTRUN_WHY_LEFT";
 
 std::vector<std::string> overrides_for(const Config& config, const BatchShare& share) {
   std::vector<std::string> all{cat("parallel.data=", share.data_ranks)};
@@ -145,8 +143,9 @@ RanksOfStart ElasticRanks::ranks() const {
 
 void ElasticRanks::add_to(Restart& restart) const {
   if (overrides_.empty()) return;
-  restart.environment.push_back(cat(kLeftRanks, "=", join_numbers(ranks().left, ",")));
-  restart.environment.push_back(cat(kWhyLeft, "=", why_left_));
+  restart.environment.push_back(
+      cat(launch_variables::kLeftRanks, "=", join_numbers(ranks().left, ",")));
+  restart.environment.push_back(cat(launch_variables::kWhyLeft, "=", why_left_));
   restart.local_ranks = static_cast<int>(first_numbers_.size());
   for (const std::string& override : overrides_)
     restart.arguments.insert(restart.arguments.end(), {"--set", override});
@@ -165,8 +164,8 @@ void ElasticRanks::add_to(Restart& restart) const {
 }
 
 RanksOfStart ranks_of_restart(const LaunchEnvironment& launch) {
-  const char* left = std::getenv(kLeftRanks);
-  const char* why = std::getenv(kWhyLeft);
+  const char* left = std::getenv(launch_variables::kLeftRanks);
+  const char* why = std::getenv(launch_variables::kWhyLeft);
   RanksOfStart ranks{.count = launch.world};
   // The variables may be those of another run, if a launcher between passed them on.
   if (launch.kind != LaunchKind::kSupervised || launch.restart == 0 || left == nullptr ||

@@ -7,7 +7,7 @@
 #include "cluster/supervisor.h"
 #include "config/elastic.h"
 #include "config_source.h"
-#include "report/manifest.h"
+#include "report/run_manifest.h"
 
 namespace ftrun {
 

@@ -18,6 +18,7 @@
 #include "answer.h"
 #include "base/as_error.h"
 #include "base/error.h"
+#include "base/launch_variables.h"
 #include "base/log.h"
 #include "base/open_library.h"
 #include "base/text.h"
@@ -39,7 +40,7 @@ int report_failure_code(const std::exception& exception) {
   const Error error = as_error(exception);
   const char* rank = std::getenv("RANK");
   report_failure(failure_report(rank != nullptr ? std::atoi(rank) : 0, exception, error));
-  if (std::getenv("FTRUN_STATUS_FD") == nullptr)
+  if (std::getenv(launch_variables::kStatusFd) == nullptr)
     write_whole(STDERR_FILENO, cat("ftrun: ", terminal_text(error.what()), "\n"));
   return static_cast<int>(error.code());
 }

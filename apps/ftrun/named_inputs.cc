@@ -12,8 +12,8 @@
 #include "config/load.h"
 #include "data/data_file.h"
 #include "data/token_dataset.h"
-#include "report/manifest.h"
 #include "report/run_folder.h"
+#include "report/run_manifest.h"
 
 namespace ftrun {
 namespace {

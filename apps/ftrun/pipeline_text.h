@@ -4,7 +4,7 @@
 #include <string>
 
 #include "config/config.h"
-#include "model/config.h"
+#include "model/model_config.h"
 #include "sim/class_plans.h"
 
 namespace ftrun {

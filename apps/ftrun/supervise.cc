@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/launch_variables.h"
 #include "base/log.h"
 #include "checkpoint/checkpoint.h"
 #include "cluster/supervisor.h"
@@ -25,8 +26,6 @@ constexpr int kRestartsWithoutProgress = 3;
 /// The number of consecutive failures that belong to a rank, without a new checkpoint, after which
 /// the rank is dropped if the config allows it.
 constexpr int kFailuresOfRank = 2;
-/// The variable that says what the ranks of a restart resume; "" at the first start.
-constexpr const char* kResumeVariable = "FTRUN_RESUME";
 
 /// Returns the log of a rank that got as far as opening one; else "".
 std::string log_of(const std::string& output_dir, int rank) {
@@ -70,7 +69,7 @@ class SupervisedRun {
     if (!has_begun) return Restart{};
     if (asked_.step && saved() == saved_before_) return Restart{.from = cat("step ", *asked_.step)};
     const auto newest = newest_checkpoint();
-    return Restart{.environment = {cat(kResumeVariable, "=auto")},
+    return Restart{.environment = {cat(launch_variables::kResume, "=auto")},
                    .from = newest ? std::filesystem::path(newest->folder).filename().string() : ""};
   }
   /// Records a start, between what the last start wrote and what the next, of those ranks, will
@@ -121,7 +120,7 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
   }
   supervisor.rank_main = run_arguments;
   supervisor.arguments = arguments;
-  supervisor.environment = {cat(kResumeVariable, "=")};
+  supervisor.environment = {cat(launch_variables::kResume, "=")};
   supervisor.terminal = {::isatty(1) == 1, ::isatty(2) == 1};
   supervisor.log_of = [&](int rank) { return log_of(output_dir, rank); };
   SupervisedRun run(output_dir, resume);
@@ -143,7 +142,7 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
 
 ResumeRequest resume_of_restart(ResumeRequest asked, const LaunchEnvironment& launch) {
   const char* wanted =
-      launch.kind == LaunchKind::kSupervised ? std::getenv(kResumeVariable) : nullptr;
+      launch.kind == LaunchKind::kSupervised ? std::getenv(launch_variables::kResume) : nullptr;
   if (wanted != nullptr && std::string(wanted) == "auto") asked.resume_newest();
   return asked;
 }

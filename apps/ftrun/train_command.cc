@@ -11,6 +11,7 @@
 #include "admission.h"
 #include "base/amount_text.h"
 #include "base/error.h"
+#include "base/launch_variables.h"
 #include "base/limit_remedies.h"
 #include "base/log.h"
 #include "build_info.h"
@@ -66,7 +67,7 @@ int run_rank(const TrainOptions& options, const ResumeRequest& resume, LoadedCon
   request.ranks = ranks_of_restart(launch);
   request.stop_lead = options.stop_lead;
   request.build = build_info();
-  request.terminal = std::getenv("FTRUN_TERMINAL") != nullptr;
+  request.terminal = std::getenv(launch_variables::kTerminal) != nullptr;
   return train_with_engine(request);
 }
 

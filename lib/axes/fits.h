@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "config/config.h"
-#include "model/config.h"
+#include "model/model_config.h"
 
 namespace ftrun {
 

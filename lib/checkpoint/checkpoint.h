@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint_group.h"
-#include "checkpoint/manifest.h"
+#include "checkpoint/checkpoint_manifest.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/stored_boxes.h"
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/manifest.h"
+#include "checkpoint/checkpoint_manifest.h"
 #include "checkpoint/safetensors.h"
 
 namespace ftrun {

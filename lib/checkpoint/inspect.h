@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/manifest.h"
+#include "checkpoint/checkpoint_manifest.h"
 
 namespace ftrun {
 

@@ -16,7 +16,7 @@
 namespace ftrun {
 
 /// The most bytes of a model's config.json that are read; parsing it has the same limit
-/// (model/config.cc).
+/// (model/model_config.cc).
 inline constexpr int64_t kLargestModelConfig = 4 << 20;
 
 /// The name of the index of a sharded model folder, which names the file of each tensor.

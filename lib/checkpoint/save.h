@@ -8,7 +8,7 @@
 #include "base/file.h"
 #include "checkpoint/best.h"
 #include "checkpoint/checkpoint_group.h"
-#include "checkpoint/manifest.h"
+#include "checkpoint/checkpoint_manifest.h"
 #include "checkpoint/save_buffers.h"
 
 namespace ftrun {

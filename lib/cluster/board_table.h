@@ -8,7 +8,7 @@
 #include <thread>
 #include <type_traits>
 
-#include "cluster/collective.h"
+#include "cluster/collective_record.h"
 
 namespace ftrun {
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/launch_variables.h"
 #include "base/rank_error.h"
 #include "base/text.h"
 
@@ -105,7 +106,7 @@ std::optional<FailureReport> parse_failure_line(std::string_view line) {
 
 void report_failure(const FailureReport& report) noexcept {
   try {
-    const char* text = std::getenv("FTRUN_STATUS_FD");
+    const char* text = std::getenv(launch_variables::kStatusFd);
     int fd = -1;
     if (text == nullptr || !parse_number(std::string(text), fd)) return;
     const std::string line = failure_line(report);

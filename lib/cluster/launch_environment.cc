@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/launch_variables.h"
 #include "base/text.h"
 #include "cluster/slurm_lists.h"
 
@@ -76,18 +77,19 @@ void read_master(const Variables& env, LaunchEnvironment& launch, std::string_vi
 
 LaunchEnvironment from_torchrun(const Variables& env) {
   LaunchEnvironment launch;
-  launch.kind = env.has("FTRUN_SUPERVISOR") ? LaunchKind::kSupervised : LaunchKind::kTorchrun;
+  launch.kind =
+      env.has(launch_variables::kSupervisor) ? LaunchKind::kSupervised : LaunchKind::kTorchrun;
   launch.rank = env.required("RANK", "LOCAL_RANK");
   launch.world = env.required("WORLD_SIZE", "RANK");
   launch.local_rank = env.required("LOCAL_RANK", "RANK");
   launch.local_size = env.number("LOCAL_WORLD_SIZE", 0);
   launch.node = env.number("GROUP_RANK", 0);
   launch.nodes = env.number("GROUP_WORLD_SIZE", 1);
-  launch.restart = env.number("FTRUN_RESTART", 0);
+  launch.restart = env.number(launch_variables::kRestart, 0);
   launch.agent_restarts = env.number("TORCHELASTIC_RESTART_COUNT", 0);
   launch.agent_store = env.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  launch.store_fd = env.number("FTRUN_STORE_FD", -1);
-  launch.board_fd = env.number("FTRUN_BOARD_FD", -1);
+  launch.store_fd = env.number(launch_variables::kStoreFd, -1);
+  launch.board_fd = env.number(launch_variables::kBoardFd, -1);
   check_below(launch.rank, "RANK", launch.world, "WORLD_SIZE");
   if (launch.local_size > 0) {
     check_below(launch.local_rank, "LOCAL_RANK", launch.local_size, "LOCAL_WORLD_SIZE");
@@ -277,7 +279,7 @@ namespace {
 constexpr size_t kShortestToken = 16;
 
 std::string token_of(const Variables& env) {
-  const std::string token = env.text("FTRUN_TOKEN").value_or("");
+  const std::string token = env.text(launch_variables::kToken).value_or("");
   if (!token.empty() && token.size() < kShortestToken)
     throw Error(ExitCode::kUsage,
                 cat("FTRUN_TOKEN has ", token.size(), " characters, and ", kShortestToken,

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "cluster/collective.h"
+#include "cluster/collective_record.h"
 #include "cluster/rank_state.h"
 
 namespace ftrun {

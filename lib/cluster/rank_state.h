@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "cluster/board_table.h"
-#include "cluster/collective.h"
+#include "cluster/collective_record.h"
 
 namespace ftrun {
 
-/// The largest number of ranks that a table or a list of members can name.
+/// The largest number of ranks of a run whose published states are read: longer lists are invalid.
 inline constexpr int kMostShownRanks = 1 << 16;
 
 /// RankState is a rank's activity, as read from its table.

@@ -19,6 +19,7 @@
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/hmac.h"
+#include "base/launch_variables.h"
 #include "base/limit_remedies.h"
 #include "base/log.h"
 #include "base/loopback.h"
@@ -251,13 +252,13 @@ std::vector<std::string> Supervisor::environment_of(int local_rank, int port) co
   set("GROUP_WORLD_SIZE", options_.nodes);
   set("MASTER_ADDR", options_.master_addr);
   set("MASTER_PORT", port);
-  set("FTRUN_SUPERVISOR", ::getpid());
-  set("FTRUN_RESTART", restarts_);
-  set("FTRUN_STATUS_FD", reports_.writer.get());
-  set("FTRUN_BOARD_FD", boards_.fd());
-  if (store_.fd) set("FTRUN_TOKEN", token_);
-  if (rank == 0 && store_.fd) set("FTRUN_STORE_FD", store_.fd.get());
-  if (rank == 0 && options_.terminal[0]) set("FTRUN_TERMINAL", 1);
+  set(launch_variables::kSupervisor, ::getpid());
+  set(launch_variables::kRestart, restarts_);
+  set(launch_variables::kStatusFd, reports_.writer.get());
+  set(launch_variables::kBoardFd, boards_.fd());
+  if (store_.fd) set(launch_variables::kToken, token_);
+  if (rank == 0 && store_.fd) set(launch_variables::kStoreFd, store_.fd.get());
+  if (rank == 0 && options_.terminal[0]) set(launch_variables::kTerminal, 1);
   return all;
 }
 

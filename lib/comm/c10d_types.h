@@ -5,7 +5,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include "base/dtype.h"
-#include "cluster/collective.h"
+#include "cluster/collective_record.h"
 
 namespace ftrun {
 

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "base/rank_error.h"
-#include "cluster/collective.h"
+#include "cluster/collective_record.h"
 #include "comm/collective_failure.h"
 
 namespace ftrun {

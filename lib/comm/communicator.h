@@ -13,9 +13,9 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "cluster/collective.h"
+#include "cluster/collective_record.h"
 #include "cluster/peers.h"
-#include "cluster/progress.h"
+#include "cluster/progress_board.h"
 #include "comm/collective_failure.h"
 
 namespace ftrun {

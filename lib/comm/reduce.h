@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
-#include "cluster/collective.h"
+#include "cluster/collective_record.h"
 
 namespace ftrun {
 

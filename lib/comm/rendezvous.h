@@ -8,7 +8,7 @@
 
 #include "base/wait_notice.h"
 #include "cluster/peers.h"
-#include "cluster/progress.h"
+#include "cluster/progress_board.h"
 
 namespace ftrun {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cluster/collective.h"
+#include "cluster/collective_record.h"
 #include "comm/rendezvous.h"
 #include "comm/shared_memory.h"
 #include "comm/shm_signal.h"

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/module_paths.h"
 
 namespace ftrun {
 namespace {
@@ -105,7 +106,7 @@ void refuse_other_beginnings(ConfigNode& adapter, Problems& problems) {
 void split_modules(ConfigNode& adapter, const std::string& list, const std::string& pattern) {
   ConfigEntry* entry = adapter.entry(list);
   if (entry == nullptr || entry->value.kind != ConfigNodeKind::kText) return;
-  if (entry->value.text != "all-linear") {
+  if (entry->value.text != kAllLinear) {
     entry->written = entry->key;
     entry->key = pattern;
     return;

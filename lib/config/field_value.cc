@@ -18,23 +18,21 @@ namespace {
 
 std::string words_text(const Field& field) {
   std::vector<std::string> words;
-  for (const NumberWord& word : field.words)
+  for (const NumberWord& word : field.forms.words)
     if (word.remedy.empty()) words.push_back(word.word);
   return words.empty() ? "" : cat(" or one of ", join(words, ", "));
 }
 
-std::string range_text(const Field& field) {
-  if (field.min && field.max)
-    return cat(" from ", number_text(*field.min), field.below_max ? " to below " : " to ",
-               number_text(*field.max));
-  if (!field.min) return "";
-  return cat(field.above_min ? " above " : " of at least ", number_text(*field.min));
+std::string range_text(const NumberBounds& bounds) {
+  if (bounds.min && bounds.max)
+    return cat(" from ", number_text(*bounds.min), bounds.below_max ? " to below " : " to ",
+               number_text(*bounds.max));
+  if (!bounds.min) return "";
+  return cat(bounds.above_min ? " above " : " of at least ", number_text(*bounds.min));
 }
 
 bool in_range(const Field& field, double value) {
-  if (!std::isfinite(value)) return false;
-  if (field.max && (field.below_max ? value >= *field.max : value > *field.max)) return false;
-  return !field.min || (field.above_min ? value > *field.min : value >= *field.min);
+  return std::isfinite(value) && field.bounds.contain(value);
 }
 
 /// Converter turns one node into one value; problems name the key.
@@ -117,7 +115,7 @@ class Converter {
 
   const NumberWord* word_of(const ConfigNode& node) const {
     if (node.kind != ConfigNodeKind::kText) return nullptr;
-    for (const NumberWord& word : field_.words)
+    for (const NumberWord& word : field_.forms.words)
       if (lower(word.word) == lower(node.text)) return &word;
     return nullptr;
   }
@@ -168,9 +166,9 @@ class Converter {
   std::optional<std::string> as_choice(const ConfigNode& node) {
     if (node.kind != ConfigNodeKind::kText) return refuse(node);
     for (const std::string& choice : field_.choices)
-      if (node.text == choice || (field_.any_case && lower(node.text) == lower(choice)))
+      if (node.text == choice || (field_.forms.any_case && lower(node.text) == lower(choice)))
         return choice;
-    for (const auto& [word, choice] : field_.synonyms)
+    for (const auto& [word, choice] : field_.forms.synonyms)
       if (lower(node.text) == word) return choice;
     return refuse(node, did_you_mean(nearest(node.text, field_.choices)));
   }
@@ -224,9 +222,9 @@ std::string expected_text(const Field& field) {
     case FieldType::kBool:
       return "true or false";
     case FieldType::kInt:
-      return cat("a whole number", range_text(field), words_text(field));
+      return cat("a whole number", range_text(field.bounds), words_text(field));
     case FieldType::kFloat:
-      return "a number" + range_text(field);
+      return "a number" + range_text(field.bounds);
     case FieldType::kText:
       return "a text";
     case FieldType::kChoice:
@@ -234,11 +232,11 @@ std::string expected_text(const Field& field) {
     case FieldType::kTextList:
       return "a text or a list of texts";
     case FieldType::kIntList:
-      return "a list of whole numbers" + range_text(field);
+      return "a list of whole numbers" + range_text(field.bounds);
     case FieldType::kNumberPair:
-      return "a list of two numbers" + range_text(field);
+      return "a list of two numbers" + range_text(field.bounds);
     case FieldType::kNumberList:
-      return "a list of numbers" + range_text(field);
+      return "a list of numbers" + range_text(field.bounds);
     case FieldType::kFree:
       return "anything";
   }

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/hub_cache.h"
+#include "base/module_paths.h"
 #include "base/text.h"
 #include "config/load.h"
 #include "config/resolve.h"
@@ -28,7 +29,7 @@ Json list_or_null(const std::vector<T>& values) {
 Json modules_json(const std::vector<std::string>& names, const std::string& expression,
                   const PeftModel& model) {
   if (!expression.empty()) return expression;
-  return list_or_null(names == std::vector<std::string>{"all-linear"} ? model.linear : names);
+  return list_or_null(names.size() == 1 && names[0] == kAllLinear ? model.linear : names);
 }
 
 /// Returns the expression of modules whose paths are these names or end with them, as PEFT reads a

@@ -163,7 +163,7 @@ class TreeReader {
     if (is_torch_class_section(field.section)) return;
     if (!applies_to_type(field, type_of(field.section)))
       return refuse_parameter(field, entry, written);
-    const bool null_allowed = field.nullable || field.vocabulary == Vocabulary::kFtrun;
+    const bool null_allowed = field.forms.null || field.vocabulary == Vocabulary::kFtrun;
     if (node.kind == ConfigNodeKind::kNull && null_allowed) return;
     if (node.kind == ConfigNodeKind::kText && node.text == "auto" && !takes_auto(field)) {
       written_.origins.keys[field.path()] = {node.at, true};

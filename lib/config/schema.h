@@ -53,15 +53,39 @@ struct NumberWord {
   std::string remedy;
 };
 
+/// NumberBounds holds the least and the largest value of a number; nothing where there is none.
+struct NumberBounds {
+  std::optional<double> min, max;
+  bool above_min = false;  // min itself is not allowed
+  bool below_max = false;  // nor is max
+
+  bool contain(double value) const {
+    if (max && (below_max ? value >= *max : value > *max)) return false;
+    return !min || (above_min ? value > *min : value >= *min);
+  }
+};
+
+/// OtherForms says what a config may write in place of a value of the key's type.
+struct OtherForms {
+  bool null = false;      // null = not written
+  bool any_case = false;  // choices in upper case, too
+  bool named = false;     // a map of names to lists (config/desugar.cc)
+  bool weighted = false;  // a list of {path, weight} (config/desugar.cc)
+  /// Words that stand for whole numbers, in any case.
+  std::vector<NumberWord> words;
+  /// Synonyms of a kChoice: other words in lower case, compared without regard to case, each with
+  /// its choice.
+  std::vector<std::pair<std::string, std::string>> synonyms;
+};
+
 /// Field is one key, with everything that reading, checking, documenting and printing it needs.
 struct Field {
   std::string section;  // "" = top level
   std::string name;
   FieldType type = FieldType::kBool;
   std::vector<std::string> choices;
-  /// Synonyms of a kChoice: other words in lower case, compared without regard to case, each with
-  /// its choice.
-  std::vector<std::pair<std::string, std::string>> synonyms;
+  NumberBounds bounds;
+  OtherForms forms;
   std::string doc;
   std::string unit;
   Vocabulary vocabulary = Vocabulary::kFtrun;
@@ -69,15 +93,7 @@ struct Field {
   /// The reason why a key of kNotice has no effect, if the doc does not say it.
   std::string why;
   std::vector<std::string> aliases;
-  std::optional<double> min, max;
-  bool above_min = false;   // min itself is not allowed
-  bool below_max = false;   // nor is max
-  bool nullable = false;    // null = not written
-  bool zero_unset = false;  // the member's 0 means "not written": printed as null
-  bool any_case = false;
-  bool named = false;     // a map of names to lists may stand in its place (config/desugar.cc)
-  bool weighted = false;  // a list of {path, weight} may stand in its place (config/desugar.cc)
-  std::vector<NumberWord> words;    // of whole numbers, in any case
+  bool zero_unset = false;          // the member's 0 means "not written": printed as null
   std::optional<double> off_up_to;  // of kRejectIfOn numbers: so much is off too
   /// The word "auto" is a choice that is not among the member's values: resolve() decides which
   /// value it stands for.
@@ -95,10 +111,12 @@ struct Field {
   bool is_auto(const FieldValue& value) const;
 
   // The functions below set members in the rows of the schema.
-  Field& range(double low, double high) { return min = low, max = high, *this; }
-  Field& at_least(double low) { return min = low, *this; }
-  Field& from_to_below(double low, double high) { return below_max = true, range(low, high); }
-  Field& above(double low) { return min = low, above_min = true, *this; }
+  Field& range(double low, double high) { return bounds.min = low, bounds.max = high, *this; }
+  Field& at_least(double low) { return bounds.min = low, *this; }
+  Field& from_to_below(double low, double high) {
+    return bounds.below_max = true, range(low, high);
+  }
+  Field& above(double low) { return bounds.min = low, bounds.above_min = true, *this; }
   Field& in(const char* text) { return unit = text, *this; }
   Field& alias(const char* text) { return aliases.emplace_back(text), *this; }
   Field& notice(const char* reason = "") { return why = reason, action = Action::kNotice, *this; }
@@ -107,18 +125,20 @@ struct Field {
   Field& reject_if_on() { return action = Action::kRejectIfOn, *this; }
   Field& reject_above(double off) { return off_up_to = off, reject_if_on(); }
   Field& or_auto();
-  Field& or_null() { return nullable = true, *this; }
-  Field& unset_is_zero() { return zero_unset = nullable = true, *this; }
-  Field& word(const char* text, int64_t value) { return words.push_back({text, value, ""}), *this; }
+  Field& or_null() { return forms.null = true, *this; }
+  Field& unset_is_zero() { return zero_unset = forms.null = true, *this; }
+  Field& word(const char* text, int64_t value) {
+    return forms.words.push_back({text, value, ""}), *this;
+  }
   Field& refused_word(const char* text, const char* remedy) {
-    return words.push_back({text, 0, remedy}), *this;
+    return forms.words.push_back({text, 0, remedy}), *this;
   }
-  Field& or_weighted() { return weighted = true, *this; }
-  Field& or_named() { return named = true, *this; }
+  Field& or_weighted() { return forms.weighted = true, *this; }
+  Field& or_named() { return forms.named = true, *this; }
   Field& synonym(const char* word, const char* choice) {
-    return synonyms.emplace_back(word, choice), *this;
+    return forms.synonyms.emplace_back(word, choice), *this;
   }
-  Field& in_any_case() { return any_case = true, *this; }
+  Field& in_any_case() { return forms.any_case = true, *this; }
   Field& of(std::vector<std::string> names) { return types = std::move(names), *this; }
   Field& defaults_to(const char* text) { return default_text = text, *this; }
 };

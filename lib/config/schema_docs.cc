@@ -62,7 +62,7 @@ The column *does* says what ftrun does with a key:
 
 std::vector<std::string> accepted_words(const Field& field) {
   std::vector<std::string> words;
-  for (const NumberWord& word : field.words)
+  for (const NumberWord& word : field.forms.words)
     if (word.remedy.empty()) words.push_back(word.word);
   return words;
 }
@@ -85,9 +85,9 @@ std::string type_text(const Field& field) {
     case FieldType::kChoice:
       return join(field.choices, ", ");
     case FieldType::kTextList:
-      if (field.named) return "text, list of texts, or {NAME: text or list of texts}";
-      return field.weighted ? "text, or list of texts or of {path, weight}"
-                            : "text or list of texts";
+      if (field.forms.named) return "text, list of texts, or {NAME: text or list of texts}";
+      return field.forms.weighted ? "text, or list of texts or of {path, weight}"
+                                  : "text or list of texts";
     case FieldType::kIntList:
       return "list of whole numbers";
     case FieldType::kNumberPair:
@@ -101,11 +101,12 @@ std::string type_text(const Field& field) {
 }
 
 std::string range_column(const Field& field) {
-  if (field.min && field.max)
-    return cat(number_text(*field.min), field.below_max ? " to below " : " to ",
-               number_text(*field.max));
-  if (!field.min) return "";
-  return cat(field.above_min ? "> " : "≥ ", number_text(*field.min));
+  const NumberBounds& bounds = field.bounds;
+  if (bounds.min && bounds.max)
+    return cat(number_text(*bounds.min), bounds.below_max ? " to below " : " to ",
+               number_text(*bounds.max));
+  if (!bounds.min) return "";
+  return cat(bounds.above_min ? "> " : "≥ ", number_text(*bounds.min));
 }
 
 std::string default_text(const Field& field) {
@@ -193,8 +194,9 @@ Json value_json(const FieldValue& value) {
 
 Json number_schema(const Field& field, const char* type) {
   Json out{{"type", type}};
-  if (field.min) out[field.above_min ? "exclusiveMinimum" : "minimum"] = *field.min;
-  if (field.max) out[field.below_max ? "exclusiveMaximum" : "maximum"] = *field.max;
+  const NumberBounds& bounds = field.bounds;
+  if (bounds.min) out[bounds.above_min ? "exclusiveMinimum" : "minimum"] = *bounds.min;
+  if (bounds.max) out[bounds.below_max ? "exclusiveMaximum" : "maximum"] = *bounds.max;
   return out;
 }
 
@@ -216,7 +218,7 @@ std::string any_case_pattern(const std::vector<std::string>& names) {
 
 Json choice_schema(const Field& field) {
   const Json names{{"type", "string"}, {"enum", field.choices}};
-  if (!field.any_case) return names;
+  if (!field.forms.any_case) return names;
   const Json spelled{{"type", "string"}, {"pattern", any_case_pattern(field.choices)}};
   return {{"anyOf", Json::array({names, spelled})}};
 }
@@ -252,9 +254,9 @@ Json type_schema(const Field& field) {
     case FieldType::kChoice:
       return choice_schema(field);
     case FieldType::kTextList:
-      if (field.named) return named_schema();
+      if (field.forms.named) return named_schema();
       return {{"type", {"string", "array"}},
-              {"items", field.weighted ? weighted_schema() : Json{{"type", "string"}}}};
+              {"items", field.forms.weighted ? weighted_schema() : Json{{"type", "string"}}}};
     case FieldType::kIntList:
       return {{"type", "array"}, {"items", number_schema(field, "integer")}};
     case FieldType::kNumberPair:
@@ -275,14 +277,14 @@ Json field_schema(const Field& field) {
   Json type = type_schema(field);
   const bool open = field.type == FieldType::kFree || field.type == FieldType::kText;
   Json out;
-  if (open && !field.nullable) {
+  if (open && !field.forms.null) {
     out = type;
   } else {
     Json choices = Json::array({type});
-    if (!field.words.empty())
+    if (!field.forms.words.empty())
       choices.push_back({{"type", "string"}, {"pattern", any_case_pattern(accepted_words(field))}});
     if (!open) choices.push_back({{"const", "auto"}});
-    if (field.nullable || field.vocabulary == Vocabulary::kFtrun)
+    if (field.forms.null || field.vocabulary == Vocabulary::kFtrun)
       choices.push_back({{"type", "null"}});
     out["anyOf"] = choices;
   }
@@ -340,7 +342,7 @@ std::string surface_line(const Field& field) {
       field.vocabulary == Vocabulary::kFtrun ? "ftrun" : "deepspeed",
       action_text(field.action),
       join(field.aliases, ","),
-      field.nullable ? "null" : "",
+      field.forms.null ? "null" : "",
       join(field.types, ",")};
   return join(parts, "\t") + "\n";
 }

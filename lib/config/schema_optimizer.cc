@@ -47,9 +47,8 @@ void declare_parameter(OptimizerRows& params, const OptimizerParameter& paramete
   Field& field =
       *std::visit([&](auto member) { return &params.key(parameter.name, member, parameter.doc); },
                   parameter.member);
-  field.min = parameter.least;
-  field.max = parameter.bound;
-  field.below_max = parameter.bound.has_value();
+  field.bounds = {
+      .min = parameter.least, .max = parameter.bound, .below_max = parameter.bound.has_value()};
   field.default_text = defaults_by_type(parameter);
   if (std::string_view(parameter.name) == parameters::kLr.name)
     field.default_text += cat("; without an optimizer section ", number_text(OptimizerConfig{}.lr));
@@ -110,7 +109,7 @@ void declare_optimizer(Schema& s) {
   Field& type = optimizer.key("type", &OptimizerConfig::type, "").in_any_case();
   type.doc = type_text();
   for (const auto& [alias, name, sets] : optimizer_aliases())
-    type.synonyms.emplace_back(alias, name);
+    type.forms.synonyms.emplace_back(alias, name);
   optimizer.unkept<bool>("legacy_fusion", false, "A setting of DeepSpeed's fused kernels.");
 
   auto params = section(

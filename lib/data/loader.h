@@ -10,6 +10,7 @@
 
 #include "base/wait_notice.h"
 #include "data/sample_set.h"
+#include "data/step_reader.h"
 
 namespace ftrun {
 

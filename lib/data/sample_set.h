@@ -2,13 +2,11 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "base/data_format.h"
 #include "base/sequence_packing.h"
-#include "data/batch.h"
 #include "data/packing.h"
 #include "data/sample_order.h"
 #include "data/token_dataset.h"
@@ -74,80 +72,5 @@ class SampleSet {
 /// Lists a line for each data set of a mix: its share of the tokens that are trained on, and how
 /// often an epoch sees it. Empty if nothing is mixed.
 std::vector<std::string> mix_lines(const SampleSet& samples);
-
-/// RowReader fills batches from a SampleSet. It keeps buffers between calls and allocates nothing
-/// once they are warm. Each thread needs its own.
-class RowReader {
- public:
-  /// Takes `vocab_rows`, the number of rows of the model's embedding; all ids must be below it.
-  /// `samples` must outlive this reader.
-  RowReader(const SampleSet& samples, int64_t vocab_rows);
-
-  /// Sizes `batch` for `count` rows and fills it with padding, whose labels do not count.
-  void start(Batch& batch, int64_t count) const;
-  /// Writes row `row` of the data set to row `batch_row` of the batch. Throws Error(kBadInput)
-  /// naming file, row, token, offset, value and limit when an id is outside the model's rows.
-  void fill(Batch& batch, int64_t batch_row, int64_t row);
-  /// Returns the number of labels of a row that count, without reading its tokens.
-  int64_t counted(int64_t row) { return samples_.rows().counted(row, pieces_, pack_scratch_); }
-
- private:
-  void fill_piece(Batch& batch, size_t batch_position, int64_t row_slot, const Piece& piece);
-  void check_ids(int64_t row, int64_t row_slot, const Piece& piece) const;
-  [[noreturn]] void refuse_id(int64_t row, int64_t token_in_row, int64_t token,
-                              int64_t value) const;
-
-  const SampleSet& samples_;
-  int64_t vocab_rows_;
-  std::vector<Piece> pieces_;
-  PackScratch pack_scratch_;
-  ReadScratch read_scratch_;
-  std::vector<int32_t> ids_, labels_;  // one piece and its last label: T+1
-};
-
-/// StepReader makes the batches of any step; the step's number is its whole state.
-class StepReader {
- public:
-  /// Makes a reader of a stream of this shape and order. `samples` must outlive this reader.
-  StepReader(const SampleSet& samples, const BatchSlots& shape, const MixedOrder& order,
-             int64_t vocab_rows);
-  /// Fills `out` (whose storage is reused) with step `step` >= 0. Throws the errors of
-  /// RowReader::fill.
-  void read(int64_t step, StepBatch& out);
-
- private:
-  int64_t count_others(int64_t step);
-  const SampleSet& samples_;
-  BatchSlots shape_;
-  MixedOrder order_;
-  RowReader reader_;
-};
-
-/// ValidationReader distributes the first N rows of a validation set, in file order, over ranks and
-/// micro-batches so that every rank makes the same number of passes; slots without a row are
-/// padding, whose labels do not count.
-class ValidationReader {
- public:
-  /// Uses min(sequences, samples.size()) rows (0: all); a pass has `micro_batches` batches of
-  /// `micro_batch` rows. `samples` must outlive this reader.
-  ValidationReader(const SampleSet& samples, int64_t sequences, int64_t micro_batch, int64_t ranks,
-                   int64_t rank, int64_t vocab_rows, int64_t micro_batches = 1);
-
-  int64_t sequences() const { return sequences_; }
-  /// Returns the number of passes that each rank makes.
-  int64_t rounds() const;
-  /// Returns the number of labels that count in all sequences: the loss is the sum over all ranks
-  /// and rounds divided by this number.
-  int64_t counted_tokens_global() const { return counted_; }
-  /// Reads the batches of pass `round`, valid until the next call. Slots without a row have no
-  /// label that counts.
-  std::span<const Batch> read(int64_t round);
-
- private:
-  RowReader reader_;
-  int64_t sequences_, micro_batch_, ranks_, rank_;
-  int64_t counted_ = 0;
-  std::vector<Batch> batches_;
-};
 
 }  // namespace ftrun

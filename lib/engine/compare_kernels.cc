@@ -17,7 +17,7 @@
 #include "base/text.h"
 #include "engine/memory.h"
 #include "graph/op_spec.h"
-#include "graph/workspace.h"
+#include "graph/op_workspace.h"
 #include "kernels/kernels.h"
 #include "optimizers/code_map.h"
 #include "optimizers/optimizers.h"

@@ -4,7 +4,7 @@
 
 #include "config/config.h"
 #include "engine/gpu.h"
-#include "model/config.h"
+#include "model/model_config.h"
 
 namespace ftrun {
 

@@ -120,7 +120,7 @@ void Executor::plan_norm(const Instr& instr) {
 void Executor::run(StepRun& step) {
   require(!decides_ || step.decide, "a program that updates is run with a decision");
   step_ = &step;
-  step.finite = true;
+  step.result = {};
   loss_recorded_ = false;
   for (auto& lane : seconds_) lane.fill(0);
   drop_disk_requests();
@@ -138,11 +138,10 @@ void Executor::run(StepRun& step) {
     lanes_.run_once();
   times_ = device_->times();
   if (traced) end_trace();
-  step.exposed_communication_seconds.reset();
   if (times_)
-    step.exposed_communication_seconds = times_->exposed_communication;
+    step.result.exposed_communication_seconds = times_->exposed_communication;
   else if (!device_->is_asynchronous())
-    step.exposed_communication_seconds = lanes_.exposed_communication_seconds();
+    step.result.exposed_communication_seconds = lanes_.exposed_communication_seconds();
   if (loss_ && !loss_recorded_) {
     device_->drain();
     record_loss(device_->fetch(Lane::kCompute, *loss_, {})[0]);
@@ -205,9 +204,10 @@ void Executor::run_recorded(const StepRun& step) {
 /// Records the loss once nothing changes it any more.
 void Executor::record_loss(const double* loss) {
   loss_recorded_ = true;
-  step_->loss_sum = loss[slot_of(LossNumber::kLoss)];
-  (decides_ ? step_->counted_tokens : step_->correct_tokens) = loss[slot_of(LossNumber::kTokens)];
-  std::copy_n(loss + kLossNumbers, kVotes, step_->all_votes.counts().begin());
+  StepResult& result = step_->result;
+  result.loss_sum = loss[slot_of(LossNumber::kLoss)];
+  (decides_ ? result.counted_tokens : result.correct_tokens) = loss[slot_of(LossNumber::kTokens)];
+  std::copy_n(loss + kLossNumbers, kVotes, result.all_votes.counts().begin());
 }
 
 NonfinitePlace Executor::find_nonfinite(StepRun& step) {
@@ -519,54 +519,60 @@ void Executor::decide(const Instr& instr) {
   record_loss(loss);
   const StepDecision decision = step_->decide(
       {loss[slot_of(LossNumber::kLoss)], loss[slot_of(LossNumber::kTokens)], std::sqrt(sum)});
-  step_->finite = decision.finite;
-  step_->gradient_norm = decision.gradient_norm;
+  step_->result.finite = decision.finite;
+  step_->result.gradient_norm = decision.gradient_norm;
   step_->scalars.update_gradient_factor = decision.update_gradient_factor;
   device_->scalars_changed(instr.lane);
 }
 
-FlatUpdate Executor::flat_update(const Instr& instr) const {
+FlatUpdate Executor::flat_update(const Instr& instr, const UpdateOperands& operands) const {
   const UpdateRange& update = instr.update();
   FlatUpdate flat;
-  flat.parameters = address<std::byte>(instr.reads[1]);
-  flat.parameter_dtype = dtype(instr.reads[1]);
-  flat.gradients = address<std::byte>(instr.reads[0]);
-  flat.gradient_dtype = dtype(instr.reads[0]);
-  const size_t read = instr.reads.size() - 2;
-  const bool coded = read > 0 && dtype(instr.reads[2]) == DType::kU8;
-  const size_t states = !coded ? read : update.blocks ? read / 3 : read / 2;
-  require(states <= flat.states.size(), "an update has room for its states");
-  for (size_t s = 0; s < states; ++s) {
-    flat.states[s] = address<std::byte>(instr.reads[2 + s]);
-    flat.state_dtype = dtype(instr.reads[2 + s]);
-    if (coded) flat.scales[s] = address<float>(instr.reads[2 + states + s]);
-    if (update.blocks) flat.new_scales[s] = address<float>(instr.reads[2 + 2 * states + s]);
+  flat.parameters = address<std::byte>(operands.weights);
+  flat.parameter_dtype = dtype(operands.weights);
+  flat.gradients = address<std::byte>(operands.gradient);
+  flat.gradient_dtype = dtype(operands.gradient);
+  require(operands.states.size() <= flat.states.size(), "an update has room for its states");
+  for (size_t s = 0; s < operands.states.size(); ++s) {
+    flat.states[s] = address<std::byte>(operands.states[s]);
+    flat.state_dtype = dtype(operands.states[s]);
   }
+  for (size_t s = 0; s < operands.scales.size(); ++s)
+    flat.scales[s] = address<float>(operands.scales[s]);
+  for (size_t s = 0; s < operands.new_scales.size(); ++s)
+    flat.new_scales[s] = address<float>(operands.new_scales[s]);
   if (update.blocks) flat.blocks = *update.blocks;
-  flat.count = element_count(program_, instr.reads[1]);
+  flat.count = element_count(program_, operands.weights);
   flat.first_index = update.first_element;
-  if (update.writes_copy && dtype(instr.writes.back()) != DType::kF32) {
-    flat.copy = address<std::byte>(instr.writes.back());
-    flat.copy_dtype = dtype(instr.writes.back());
+  if (operands.copy && dtype(*operands.copy) != DType::kF32) {
+    flat.copy = address<std::byte>(*operands.copy);
+    flat.copy_dtype = dtype(*operands.copy);
   }
   return flat;
+}
+
+UpdateOperands Executor::operands_of(const Instr& instr) const {
+  std::optional<UpdateOperands> operands = update_operands(program_, instr);
+  require(operands.has_value(), "an update has its ranges");
+  return *operands;
 }
 
 /// Finds the new scales of the optimizer states that are kept as codes. Unlike update(), it need
 /// not heed the instruction's `decay`: weight decay changes no such state.
 void Executor::measure(const Instr& instr) {
-  device_->measure(instr.lane, flat_update(instr), program_.at(instr.writes[0].buffer).tier,
-                   step_->optimizer);
+  device_->measure(instr.lane, flat_update(instr, operands_of(instr)),
+                   program_.at(instr.writes[0].buffer).tier, step_->optimizer);
 }
 
 void Executor::update(const Instr& instr) {
-  const FlatUpdate flat = flat_update(instr);
+  const UpdateOperands operands = operands_of(instr);
+  const FlatUpdate flat = flat_update(instr, operands);
   OptimizerConfig optimizer = step_->optimizer;
   if (!instr.update().decay) optimizer.weight_decay = 0;
-  device_->update(instr.lane, flat, program_.at(instr.writes[0].buffer).tier, optimizer);
+  device_->update(instr.lane, flat, program_.at(operands.weights.buffer).tier, optimizer);
   // An fp32 copy of fp32 weights: not the optimizer kernel's business.
-  if (instr.update().writes_copy && flat.copy == nullptr)
-    device_->copy(instr.lane, span_of(instr.writes[0]), span_of(instr.writes.back()));
+  if (operands.copy && flat.copy == nullptr)
+    device_->copy(instr.lane, span_of(operands.weights), span_of(*operands.copy));
 }
 
 }  // namespace ftrun

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "cluster/progress.h"
+#include "cluster/progress_board.h"
 #include "data/loader.h"
 #include "engine/lane_device.h"
 #include "engine/lanes.h"
@@ -23,6 +23,7 @@
 #include "model/description.h"
 #include "optimizers/optimizer_config.h"
 #include "program/program.h"
+#include "program/update_operands.h"
 
 namespace ftrun {
 
@@ -49,21 +50,8 @@ struct StepDecision {
 /// every rank, so that all ranks make the same decision.
 using StepPolicy = std::function<StepDecision(const StepSums&)>;
 
-/// StepRun holds the inputs of a step besides the program, and its results.
-struct StepRun {
-  /// The batches, one for each kLoadBatch instruction.
-  std::span<const Batch> micro_batches;
-  StepScalars scalars;
-  /// The policy that answers kDecide. It is called once a run, from the calling thread; required
-  /// where the program has a kDecide.
-  StepPolicy decide;
-  /// The optimizer's settings; weight decay applies to kUpdate instructions marked `decay`.
-  OptimizerConfig optimizer;
-  /// The votes of this rank, which are summed over all ranks together with the loss.
-  Votes votes;
-  /// The run records when each instruction runs (Executor::trace()).
-  bool traced = false;
-
+/// StepResult holds what a run of a program found; it is equal on all ranks but for the seconds.
+struct StepResult {
   /// The votes of all ranks.
   Votes all_votes;
   /// The sum of token losses over all ranks.
@@ -80,6 +68,24 @@ struct StepRun {
   /// Seconds of communication with other ranks during which compute was idle; a GPU must be timed
   /// to know them.
   std::optional<double> exposed_communication_seconds;
+};
+
+/// StepRun holds the inputs of a step besides the program, and its result.
+struct StepRun {
+  /// The batches, one for each kLoadBatch instruction.
+  std::span<const Batch> micro_batches;
+  StepScalars scalars;
+  /// The policy that answers kDecide. It is called once a run, from the calling thread; required
+  /// where the program has a kDecide.
+  StepPolicy decide;
+  /// The optimizer's settings; weight decay applies to kUpdate instructions marked `decay`.
+  OptimizerConfig optimizer;
+  /// The votes of this rank, which are summed over all ranks together with the loss.
+  Votes votes;
+  /// The run records when each instruction runs (Executor::trace()).
+  bool traced = false;
+  /// The result of the last run.
+  StepResult result;
 };
 
 /// RunTrace says when each instruction of a run ran on this rank.
@@ -112,7 +118,7 @@ class Executor {
 
   /// Repeats a training step that was not finite, and returns where this rank first finds a value
   /// that is not. Weights and state have not changed, so the values are the same again. The
-  /// repetition changes no weight or state, even if the step is now finite (`step.finite`).
+  /// repetition changes no weight or state, even if the step is now finite (`step.result.finite`).
   /// Collective.
   NonfinitePlace find_nonfinite(StepRun& step);
 
@@ -153,17 +159,18 @@ class Executor {
   bool may_start_disk(InstrId id);
   /// Returns whether the step updates, once its decision is made: a step that is only searched for
   /// values that are not finite updates nothing.
-  bool updates() const { return step_->finite && !looks_for_nonfinite_; }
+  bool updates() const { return step_->result.finite && !looks_for_nonfinite_; }
   void drop_disk_requests();
   void accumulate(const Instr& instr);
   void gradient_norm(const Instr& instr);
   void decide(const Instr& instr);
   void measure(const Instr& instr);
   void update(const Instr& instr);
-  FlatUpdate flat_update(const Instr& instr) const;
+  UpdateOperands operands_of(const Instr& instr) const;
+  FlatUpdate flat_update(const Instr& instr, const UpdateOperands& operands) const;
   void plan_norm(const Instr& instr);
   void record_loss(const double* loss);
-  DType dtype(const Range& range) const { return program_.at(range.buffer).dtype; }
+  DType dtype(const Range& range) const { return program_.at(range.buffer).format.dtype; }
   TypedSpan span_of(const Range& range) const;
   template <typename T>
   T* address(const Range& range) const {

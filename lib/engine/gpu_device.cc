@@ -69,7 +69,7 @@ bool GpuDevice::crosses_tiers(const Instr& instr) const {
   const Buffer& from = program_.at(instr.reads[0].buffer);
   const Buffer& to = program_.at(instr.writes[0].buffer);
   if (from.tier == to.tier || instr.lane == Lane::kDisk) return false;
-  return instr.kind == InstrKind::kAccumulate || from.dtype != to.dtype;
+  return instr.kind == InstrKind::kAccumulate || from.format.dtype != to.format.dtype;
 }
 
 /// Returns whether host code reads or writes memory of the host tier in it.

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "kernels/kernels.h"
-#include "report/machine.h"
+#include "report/machine_info.h"
 #include "report/table.h"
 
 namespace ftrun {

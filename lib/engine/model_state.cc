@@ -14,7 +14,7 @@
 #include "base/text.h"
 #include "kernels/copy.h"
 #include "kernels/kernels.h"
-#include "partition/layout.h"
+#include "partition/flat_layout.h"
 #include "program/state_spec.h"
 
 namespace ftrun {
@@ -103,7 +103,7 @@ std::string ModelState::kind_of(int32_t state) const {
 }
 
 DType ModelState::dtype(const StatePiece& piece) const {
-  return program_.at(piece.range.buffer).dtype;
+  return program_.at(piece.range.buffer).format.dtype;
 }
 
 DType ModelState::stored_dtype(const StatePiece& piece) const {
@@ -115,7 +115,7 @@ DType ModelState::stored_dtype(const StatePiece& piece) const {
 }
 
 const PackedFormat& ModelState::packed(const StatePiece& piece) const {
-  return program_.at(piece.range.buffer).packed;
+  return program_.at(piece.range.buffer).format.packed;
 }
 
 /// Leaves out tensors that have not the piece's state: a unit may have some of both.

@@ -12,7 +12,7 @@
 #include "base/side_by_side.h"
 #include "base/text.h"
 #include "checkpoint/safetensors.h"
-#include "partition/layout.h"
+#include "partition/flat_layout.h"
 
 namespace ftrun {
 namespace {
@@ -150,8 +150,8 @@ void ReplicaCheck::list_parts(const ProgramPlan& train, const Partition& partiti
       set.parts.push_back(
           {cat(tensor.name, " (", kind, ")"),
            {piece.range.buffer,
-            piece.range.offset + buffer.bytes_of(slice.position_in_unit - piece.begin),
-            buffer.bytes_of(slice.extent)}});
+            piece.range.offset + buffer.format.bytes(slice.position_in_unit - piece.begin),
+            buffer.format.bytes(slice.extent)}});
     }
   }
   for (auto& [which, set] : sets) {

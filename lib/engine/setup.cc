@@ -7,7 +7,7 @@
 #include "inputs/weights_check.h"
 #include "kernels/kernels.h"
 #include "program/savings.h"
-#include "report/machine.h"
+#include "report/machine_info.h"
 
 namespace ftrun {
 namespace {

@@ -11,7 +11,7 @@
 #include "engine/executor.h"
 #include "engine/memory.h"
 #include "engine/model_state.h"
-#include "model/config.h"
+#include "model/model_config.h"
 #include "program/step_plan.h"
 
 namespace ftrun {

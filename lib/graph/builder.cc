@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "graph/check_graph.h"
 #include "graph/derive.h"
-#include "graph/workspace.h"
+#include "graph/op_workspace.h"
 
 namespace ftrun {
 

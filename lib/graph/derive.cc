@@ -8,7 +8,7 @@
 #include "graph/derivation.h"
 #include "graph/op_parts.h"
 #include "graph/op_spec.h"
-#include "graph/workspace.h"
+#include "graph/op_workspace.h"
 
 namespace ftrun {
 

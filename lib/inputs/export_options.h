@@ -8,8 +8,8 @@
 #include "checkpoint/hf_export.h"
 #include "config/config.h"
 #include "config/peft_config.h"
-#include "model/config.h"
 #include "model/description.h"
+#include "model/model_config.h"
 
 namespace ftrun {
 

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/manifest.h"
+#include "checkpoint/checkpoint_manifest.h"
 #include "checkpoint/model_folder.h"
-#include "report/manifest.h"
+#include "report/run_manifest.h"
 
 namespace ftrun {
 

@@ -10,7 +10,7 @@
 #include "data/fingerprint.h"
 #include "data/sample_set.h"
 #include "model/description.h"
-#include "report/manifest.h"
+#include "report/run_manifest.h"
 
 namespace ftrun {
 

@@ -7,7 +7,7 @@
 
 #include "cluster/launch_environment.h"
 #include "config/config.h"
-#include "report/manifest.h"
+#include "report/run_manifest.h"
 
 namespace ftrun {
 

@@ -32,8 +32,8 @@ struct KernelContext {
 /// threads. Throws Error(kUnsupported) for a dtype or a CPU that the kernels do not support.
 ///
 /// Results have the same bits for any number of threads; another library of matrix products
-/// (kernels/products.h) may round differently. In BF16 and F16 graphs arithmetic is fp32 (products
-/// of bf16 without widening treat subnormal numbers as 0) and every result is rounded once (a
+/// (kernels/products_in_use.h) may round differently. In BF16 and F16 graphs arithmetic is fp32
+/// (products of bf16 without widening treat subnormals as 0) and every result is rounded once (a
 /// 16-bit gradient of the head's matrix once a chunk of tokens); gradients of parameters are F32,
 /// BF16 or F16 as their values say. Graphs with F64 activations run at reference precision, for
 /// tests; their rstd and lse are F64, too.

@@ -8,11 +8,11 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/module_paths.h"
 #include "base/pattern.h"
 #include "base/text.h"
-#include "model/module_paths.h"
+#include "model/linear_products.h"
 #include "model/multimodal.h"
-#include "model/products.h"
 
 namespace ftrun {
 namespace {
@@ -56,12 +56,12 @@ class ModuleChoice {
     target_ = compile(options.target_pattern, "target_modules");
     exclude_ = compile(options.exclude_pattern, "exclude_modules");
     for (const auto& [pattern, rank] : options.rank_pattern) {
-      ranks_.emplace_back(compile(cat("(.*\\.)?(", pattern, ")"), "rank_pattern"), rank);
+      ranks_.push_back({pattern, compile_end(pattern, "rank_pattern"), rank});
       if (rank <= 0)
         problems.push_back(cat("rank_pattern \"", pattern, "\": rank ", rank, " is not above 0"));
     }
     for (const auto& [pattern, alpha] : options.alpha_pattern)
-      alphas_.emplace_back(compile(cat("(.*\\.)?(", pattern, ")"), "alpha_pattern"), alpha);
+      alphas_.push_back({pattern, compile_end(pattern, "alpha_pattern"), alpha});
   }
 
   /// Returns the name in memory of a module of the decoder.
@@ -122,9 +122,8 @@ class ModuleChoice {
 
   LowRank adapter_of(const std::string& module) {
     LowRank adapter;
-    adapter.rank = first_match(ranks_, options_.rank_pattern, module).value_or(options_.r);
-    const double alpha =
-        first_match(alphas_, options_.alpha_pattern, module).value_or(options_.alpha);
+    adapter.rank = first_match(ranks_, module).value_or(options_.r);
+    const double alpha = first_match(alphas_, module).value_or(options_.alpha);
     const auto rank = static_cast<double>(adapter.rank);
     if (options_.begin == LoraInit::kOrthogonal && adapter.rank % 2 != 0 &&
         !std::exchange(told_odd_, true))
@@ -150,14 +149,23 @@ class ModuleChoice {
     if (exclude_ && !used_.contains(options_.exclude_pattern) && !excludes_other_parts())
       problems.push_back(cat("exclude_modules \"", options_.exclude_pattern.substr(0, 80),
                              "\": matches none of the modules that target_modules chooses"));
-    report_unused("rank_pattern", options_.rank_pattern);
-    report_unused("alpha_pattern", options_.alpha_pattern);
+    report_unused("rank_pattern", ranks_);
+    report_unused("alpha_pattern", alphas_);
   }
 
   std::vector<std::string> problems;
 
  private:
   using Pattern = std::optional<std::regex>;
+
+  /// NumberOfModules is a rank or alpha for the modules whose paths end with a pattern.
+  template <class T>
+  struct NumberOfModules {
+    std::string written;
+    /// The compiled pattern; nothing if it is broken.
+    Pattern pattern;
+    T number;
+  };
 
   /// Returns whether exclude_pattern matches modules of a multimodal model's other parts, which get
   /// no adapter anyway.
@@ -186,26 +194,29 @@ class ModuleChoice {
     return true;
   }
 
+  /// Compiles an expression of the end of a path.
+  Pattern compile_end(const std::string& text, std::string_view key) {
+    return compile(cat("(.*\\.)?(", text, ")"), key);
+  }
+
   template <class T>
-  void report_unused(std::string_view key, const std::vector<std::pair<std::string, T>>& patterns) {
-    for (const auto& [pattern, value] : patterns)
-      if (!used_.contains(pattern))
-        problems.push_back(cat(key, " \"", pattern.substr(0, 80),
+  void report_unused(std::string_view key, const std::vector<NumberOfModules<T>>& all) {
+    for (const NumberOfModules<T>& one : all)
+      if (!used_.contains(one.written))
+        problems.push_back(cat(key, " \"", one.written.substr(0, 80),
                                "\": no module with an adapter has a path that ends so"));
   }
 
-  /// Finds the value of the first expression that matches; `written` are the expressions of `all`.
-  /// An expression that matches after another is marked as used too: without that other it would
-  /// count.
+  /// Finds the number of the first pattern that matches. A pattern that matches after another is
+  /// marked as used too: without that other it would count.
   template <class T>
-  std::optional<T> first_match(const std::vector<std::pair<Pattern, T>>& all,
-                               const std::vector<std::pair<std::string, T>>& written,
+  std::optional<T> first_match(const std::vector<NumberOfModules<T>>& all,
                                const std::string& module) {
     std::optional<T> found;
-    for (size_t i = 0; i < all.size(); ++i) {
-      if (!all[i].first || !matches(*all[i].first, module)) continue;
-      note(written[i].first);
-      if (!found) found = all[i].second;
+    for (const NumberOfModules<T>& one : all) {
+      if (!one.pattern || !matches(*one.pattern, module)) continue;
+      note(one.written);
+      if (!found) found = one.number;
     }
     return found;
   }
@@ -215,8 +226,8 @@ class ModuleChoice {
   bool is_multimodal_;
   std::vector<std::string> targets_;
   Pattern target_, exclude_;
-  std::vector<std::pair<Pattern, int64_t>> ranks_;
-  std::vector<std::pair<Pattern, double>> alphas_;
+  std::vector<NumberOfModules<int64_t>> ranks_;
+  std::vector<NumberOfModules<double>> alphas_;
   std::set<std::string> used_;
   bool told_odd_ = false;
 };

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/adapter_choices.h"
-#include "model/config.h"
+#include "model/model_config.h"
 #include "model/tensor_names.h"
 
 namespace ftrun {

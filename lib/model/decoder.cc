@@ -21,8 +21,9 @@
 #include "base/text.h"
 #include "graph/builder.h"
 #include "graph/op_spec.h"
-#include "model/products.h"
+#include "model/linear_products.h"
 #include "model/rope_angles.h"
+#include "model/tensor_table.h"
 #include "ops/activation/activation.h"
 #include "ops/add/add.h"
 #include "ops/attention/attention.h"
@@ -44,278 +45,6 @@
 
 namespace ftrun {
 namespace {
-
-bool has_norm_bias(const ModelConfig& c) {
-  return c.norm == NormKind::kLayer && c.norm_weight && c.norm_bias;
-}
-
-/// TensorTable adds tensors in the order of a Hugging Face state dict: a module's weight, then its
-/// bias.
-class TensorTable {
- public:
-  TensorTable(std::vector<TensorInfo>& tensors, const TensorSplit& split, LoraInit begin)
-      : tensors_(tensors), split_(split), begin_(begin) {}
-
-  TensorId add(TensorInfo tensor) {
-    tensors_.push_back(std::move(tensor));
-    return static_cast<TensorId>(tensors_.size() - 1);
-  }
-  TensorId rows(std::string name, Dims shape, int copies = 1) {
-    return add(split_rows(std::move(name), std::move(shape), split_, copies));
-  }
-  /// Lora has A [rank, inputs] and B [outputs, rank] of a product's adapter. Products of one module
-  /// share A.
-  struct Lora {
-    TensorId a = -1, b = -1;
-    /// The tensor of magnitudes; -1: it has none.
-    TensorId magnitudes = -1;
-  };
-  /// LoraModule is a module of the files with an adapter. Rows of B of its products lie under each
-  /// other in files.
-  struct LoraModule {
-    std::string path;
-    LowRank low;
-    bool magnitudes;
-    std::vector<LinearProduct> products;
-  };
-  std::vector<Lora> lora(const LoraModule& module) {
-    const LinearProduct& first = module.products.front();
-    const int64_t rank = module.low.rank;
-    const bool a_term = gradient_is_term(OpKind::kLoraUp, 1, 'O');
-    const std::string a_name = lora_a_name(module.path);
-    const TensorId a =
-        add_a(first.by_outputs ? replicated(a_name, {rank, first.inputs}, split_, a_term)
-                               : split_columns(a_name, {rank, first.inputs}, split_));
-    std::vector<Lora> all;
-    for (const ModulePart& part : parts_of(module.path, module.products)) {
-      const int64_t outputs = part.product.outputs;
-      const bool term = result_is_term(OpKind::kLinear, 0, 'I');
-      Lora ids{a, add_b(by_outputs(part, lora_b_name(""), {outputs, rank}, term))};
-      if (module.magnitudes)
-        ids.magnitudes =
-            add_magnitudes(by_outputs(part, lora_magnitude_name(""), {outputs}, term), module.low);
-      all.push_back(ids);
-    }
-    return all;
-  }
-
-  struct Norm {
-    TensorId weight = -1;
-    TensorId bias = -1;
-  };
-  /// Adds the weight and bias that a norm has, whose tokens sequence parallelism divides.
-  Norm norm(const std::string& module, const ModelConfig& c) {
-    if (!c.norm_weight) return {};
-    const OpKind kind = c.norm == NormKind::kLayer ? OpKind::kLayerNorm : OpKind::kRmsNorm;
-    const auto vector = [&](const char* end, size_t operand) {
-      const bool term = split_.sequence && gradient_is_term(kind, operand, 'N');
-      return add(replicated(module + end, {c.hidden}, split_, term));
-    };
-    Norm ids{vector(".weight", 1)};
-    if (has_norm_bias(c)) ids.bias = vector(".bias", 2);
-    return ids;
-  }
-  /// Adds the weights of one norm that all heads share.
-  TensorId shared_head_norm(std::string name, int64_t size) {
-    return add(
-        replicated(std::move(name), {size}, split_, gradient_is_term(OpKind::kQkNorm, 1, 'H')));
-  }
-
-  /// Adds the weights of `heads` norms, a head each, which files hold in one tensor [heads, size],
-  /// or in a tensor for each head where the module's name has a '*'.
-  TensorId own_head_norms(const std::string& module, int64_t heads, int64_t size, int copies) {
-    const size_t star = module.find('*');
-    const bool is_several = star != std::string::npos;
-    TensorInfo tensor =
-        split_rows(cat(is_several ? module.substr(0, star - 1) : module, ".heads.weight"),
-                   {heads * size}, split_, copies);
-    tensor.stored = {.name = module + ".weight",
-                     .shape = is_several ? Dims{size} : Dims{heads, size},
-                     .pieces = is_several ? heads : 0};
-    return add(std::move(tensor));
-  }
-
-  struct Linear {
-    TensorId weight = -1;
-    TensorId bias = -1;
-  };
-  /// Adds the weights and biases of the products of a module of the files. Of products that are
-  /// divided by outputs, a rank computes some of the results; of the others, a term of every
-  /// result, from some of the inputs.
-  std::vector<Linear> linear(const std::string& module, const std::vector<LinearProduct>& products,
-                             bool transposed) {
-    std::vector<Linear> all;
-    for (const ModulePart& part : parts_of(module, products, transposed)) {
-      const LinearProduct& product = part.product;
-      TensorInfo weight = product_weight(product, part.name(".weight"), split_);
-      part.place(weight, ".weight");
-      Linear ids{add(std::move(weight))};
-      if (product.bias)
-        ids.bias = add(by_outputs(part, ".bias", {product.outputs},
-                                  gradient_is_term(OpKind::kLinear, 2, 'I')));
-      all.push_back(ids);
-    }
-    return all;
-  }
-
- private:
-  /// ModulePart is a product as a part of a module of the files. A module that is one product,
-  /// whose matrix files hold as it is computed with, is not in parts.
-  struct ModulePart {
-    std::string module;
-    LinearProduct product;
-    bool is_whole;
-    bool transposed;
-    /// Outputs of the module's products together, and the row of this one's first in its matrix.
-    int64_t module_outputs;
-    int64_t first;
-
-    /// Returns the name of the product's tensor with this end (".weight").
-    std::string name(std::string_view end) const {
-      return is_whole ? cat(module, end) : cat(module, ".", role_name(product.projection), end);
-    }
-    /// Records where files hold a matrix [outputs, ...] or vector of the product.
-    void place(TensorInfo& tensor, std::string_view end) const {
-      if (is_whole) return;
-      Dims shape = tensor.shape;
-      shape[0] = module_outputs;
-      const bool turned = transposed && shape.size() == 2;
-      if (turned) std::swap(shape[0], shape[1]);
-      tensor.stored = {.name = cat(module, end),
-                       .shape = std::move(shape),
-                       .first = first,
-                       .run = std::max<int64_t>(product.run, 1),
-                       .stride = std::max<int64_t>(product.stride, 1),
-                       .transposed = turned};
-    }
-  };
-  static std::vector<ModulePart> parts_of(const std::string& module,
-                                          const std::vector<LinearProduct>& products,
-                                          bool transposed = false) {
-    int64_t outputs = 0;
-    for (const LinearProduct& product : products) outputs += product.outputs;
-    const bool is_whole = products.size() == 1 && !transposed;
-    std::vector<ModulePart> parts;
-    int64_t first = 0;
-    for (const LinearProduct& product : products) {
-      parts.push_back({module, product, is_whole, transposed, outputs, first});
-      first += product.run > 0 ? product.run : product.outputs;
-    }
-    return parts;
-  }
-
-  /// Describes a tensor whose rows, or elements, are the product's outputs. `term`: where each rank
-  /// has all of it, its gradient is a term of a sum.
-  TensorInfo by_outputs(const ModulePart& part, std::string_view end, Dims shape, bool term) {
-    const LinearProduct& product = part.product;
-    TensorInfo tensor = product.by_outputs
-                            ? split_rows(part.name(end), std::move(shape), split_, product.copies)
-                            : replicated(part.name(end), std::move(shape), split_, term);
-    part.place(tensor, end);
-    return tensor;
-  }
-
-  TensorId add_a(TensorInfo tensor) {
-    const auto rank = static_cast<double>(tensor.shape[0]);
-    tensor.initial = begin_ == LoraInit::kGaussian ? Initial{InitialSource::kNormal, 1.0 / rank}
-                     : begin_ == LoraInit::kOrthogonal
-                         ? Initial{InitialSource::kOrthogonalA, kOrthogonalSize}
-                         : as_linear(tensor);
-    return add(std::move(tensor));
-  }
-  TensorId add_b(TensorInfo tensor) {
-    tensor.initial = begin_ == LoraInit::kBothUniform ? as_linear(tensor)
-                     : begin_ == LoraInit::kOrthogonal
-                         ? Initial{InitialSource::kOrthogonalB, kOrthogonalSize}
-                         : Initial{InitialSource::kZero};
-    return add(std::move(tensor));
-  }
-  TensorId add_magnitudes(TensorInfo tensor, const LowRank& low) {
-    tensor.initial = {InitialSource::kRowLengths, low.scale};
-    return add(std::move(tensor));
-  }
-  /// The size of PEFT's orthogonal initialisation.
-  static constexpr double kOrthogonalSize = 0.1;
-  /// Returns how torch.nn.Linear's weight begins: Kaiming uniform with a = sqrt(5), which is 1 /
-  /// sqrt(inputs).
-  static Initial as_linear(const TensorInfo& tensor) {
-    return {InitialSource::kUniform, 1.0 / std::sqrt(static_cast<double>(tensor.shape[1]))};
-  }
-
-  std::vector<TensorInfo>& tensors_;
-  TensorSplit split_;
-  LoraInit begin_;
-};
-
-struct BlockTensors {
-  std::array<TensorTable::Linear, kProjections> products;
-  std::array<TensorTable::Lora, kProjections> lora;
-  TensorId q_norm = -1, k_norm = -1;
-  TensorTable::Norm input_norm, attention_output_norm, post_norm, mlp_output_norm;
-
-  const TensorTable::Linear& at(Projection projection) const {
-    return products[static_cast<size_t>(projection)];
-  }
-  const TensorTable::Lora& lora_at(Projection projection) const {
-    return lora[static_cast<size_t>(projection)];
-  }
-};
-
-/// Returns the products of `all` that one module of the files has.
-std::vector<LinearProduct> products_of(const ProductModule& module,
-                                       const std::vector<LinearProduct>& all) {
-  std::vector<LinearProduct> found;
-  for (const LinearProduct& product : all)
-    if (std::count(module.products.begin(), module.products.end(), product.projection) > 0)
-      found.push_back(product);
-  return found;
-}
-
-/// Adds the tensors of a block; `c` is the whole model's config.
-BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const TensorSplit& split,
-                               int64_t layer, const BlockAdapter& adapter) {
-  const TensorNames& names = tensor_names(c.family);
-  const std::vector<ProductModule> modules = product_modules(names);
-  const std::vector<LinearProduct> products = block_products(c, split);
-  BlockTensors ids;
-  for (const ProductModule& module : modules) {
-    const std::vector<LinearProduct> module_products = products_of(module, products);
-    const auto added =
-        table.linear(names.in_block(layer, module.name), module_products, names.transposed);
-    for (size_t i = 0; i < module_products.size(); ++i)
-      ids.products[static_cast<size_t>(module_products[i].projection)] = added[i];
-    if (c.qk_norm == QkNorm::kNone || module.products.back() != Projection::kO) continue;
-    const std::string q_norm = names.in_block(layer, names.q_norm);
-    const std::string k_norm = names.in_block(layer, names.k_norm);
-    if (c.qk_norm == QkNorm::kOwnWeights) {
-      ids.q_norm = table.own_head_norms(q_norm, c.query_heads, c.head_size, 1);
-      ids.k_norm = table.own_head_norms(k_norm, c.kv_heads, c.head_size, kv_copies(c, split));
-    } else if (c.qk_norm == QkNorm::kAllHeads) {
-      ids.q_norm = table.rows(q_norm + ".weight", {c.query_heads * c.head_size});
-      ids.k_norm = table.rows(k_norm + ".weight", {c.kv_heads * c.head_size}, kv_copies(c, split));
-    } else {
-      ids.q_norm = table.shared_head_norm(q_norm + ".weight", c.head_size);
-      ids.k_norm = table.shared_head_norm(k_norm + ".weight", c.head_size);
-    }
-  }
-  if (c.input_norm)
-    ids.input_norm = table.norm(names.in_block(layer, input_norm_name(names, c)), c);
-  if (c.output_norms)
-    ids.attention_output_norm = table.norm(names.in_block(layer, names.attention_output_norm), c);
-  if (c.mlp_norm) ids.post_norm = table.norm(names.in_block(layer, post_norm_name(names, c)), c);
-  if (c.output_norms)
-    ids.mlp_output_norm = table.norm(names.in_block(layer, names.mlp_output_norm), c);
-  for (const ProductModule& module : modules) {
-    const LowRank& low = adapter.at(module.products.front());
-    if (low.rank == 0) continue;
-    const std::vector<LinearProduct> module_products = products_of(module, products);
-    const auto added =
-        table.lora({names.in_block(layer, module.name), low, adapter.magnitudes, module_products});
-    for (size_t i = 0; i < module_products.size(); ++i)
-      ids.lora[static_cast<size_t>(module_products[i].projection)] = added[i];
-  }
-  return ids;
-}
 
 /// MatrixParams are a matrix of products in a block's graph, with its adapters.
 struct MatrixParams {
@@ -346,7 +75,7 @@ struct NormParams {
 NormParams add_norm_params(GraphBuilder& g, const ModelConfig& c, std::string_view name) {
   if (!c.norm_weight) return {};
   NormParams params{g.param(cat(name, ".weight"), {c.hidden})};
-  if (has_norm_bias(c)) params.bias = g.param(cat(name, ".bias"), {c.hidden});
+  if (c.has_norm_bias()) params.bias = g.param(cat(name, ".bias"), {c.hidden});
   return params;
 }
 
@@ -873,7 +602,7 @@ class DecoderBuilder {
     RopeTableAttrs attrs;
     for (const RopeConfig& rotation : c_.rotations())
       for (const double each : inverse_frequencies(rotation, c_.rotary_size(), batch_.longest()))
-        attrs.angles.push_back({each, rotation.attention_factor});
+        attrs.angles.push_back({each, rotation.attention_factor()});
     g.output(ops::rope_table(g, positions, std::move(attrs)), Port::kRope);
   }
 

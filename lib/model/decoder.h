@@ -1,7 +1,7 @@
 #pragma once
 
-#include "model/config.h"
 #include "model/description.h"
+#include "model/model_config.h"
 
 namespace ftrun {
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
-#include "model/config.h"
 #include "model/config_reader.h"
 #include "model/description.h"
+#include "model/model_config.h"
 #include "model/tensor_names.h"
 
 namespace ftrun {

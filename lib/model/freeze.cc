@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "graph/freeze.h"
+#include "graph/without_gradients.h"
 
 namespace ftrun {
 namespace {

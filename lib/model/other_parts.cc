@@ -7,9 +7,9 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/module_paths.h"
 #include "base/pattern.h"
 #include "base/text.h"
-#include "model/module_paths.h"
 #include "model/multimodal.h"
 
 namespace ftrun {

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "model/products.h"
+#include "model/linear_products.h"
 
 namespace ftrun {
 namespace {

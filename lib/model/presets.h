@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "model/config.h"
+#include "model/model_config.h"
 
 namespace ftrun {
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numbers>
 
 #include "base/error.h"
@@ -11,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-float llama3_scaled(const RopeConfig& rope, float frequency) {
+float llama3_scaled(const Llama3Scaling& rope, float frequency) {
   const auto factor = static_cast<float>(rope.factor);
   const auto original = static_cast<float>(rope.original_positions);
   const auto low = static_cast<float>(rope.low_frequency_factor);
@@ -37,22 +38,20 @@ struct Ramp {
   }
 };
 
-/// Returns the pair, between two of them as well, that turns so often in the original positions.
-double pair_with_turns(const RopeConfig& rope, int64_t rotary_size, double turns) {
-  constexpr double kFar = 1e6;  // beyond all pairs; keeps what a config says finite
-  const double wavelength = static_cast<double>(rope.original_positions) / turns;
-  const double pair = static_cast<double>(rotary_size) *
-                      std::log(wavelength / (2.0 * std::numbers::pi)) /
-                      (2.0 * std::log(rope.theta));
-  return std::clamp(pair, -kFar, kFar);
-}
-
 /// Returns yarn's borders: pairs before the first keep their frequencies, those after the second
 /// are stretched by the factor.
-Ramp yarn_ramp(const RopeConfig& rope, int64_t rotary_size) {
-  double low = pair_with_turns(rope, rotary_size, rope.beta_fast);
-  double high = pair_with_turns(rope, rotary_size, rope.beta_slow);
-  if (rope.truncate) {
+Ramp yarn_ramp(const YarnScaling& yarn, double theta, int64_t rotary_size) {
+  // The pair, between two of them as well, that turns so often in the original positions.
+  const auto pair_with_turns = [&](double turns) {
+    constexpr double kFar = 1e6;  // beyond all pairs; keeps what a config says finite
+    const double wavelength = static_cast<double>(yarn.original_positions) / turns;
+    const double pair = static_cast<double>(rotary_size) *
+                        std::log(wavelength / (2.0 * std::numbers::pi)) / (2.0 * std::log(theta));
+    return std::clamp(pair, -kFar, kFar);
+  };
+  double low = pair_with_turns(yarn.beta_fast);
+  double high = pair_with_turns(yarn.beta_slow);
+  if (yarn.truncate) {
     low = std::floor(low);
     high = std::ceil(high);
   }
@@ -61,11 +60,31 @@ Ramp yarn_ramp(const RopeConfig& rope, int64_t rotary_size) {
   return {low, low == high ? high + 0.001 : high};
 }
 
-/// Returns pair `pair` of yarn, whose wavelength over 2 pi is `power` tokens before scaling.
-float yarn_scaled(const RopeConfig& rope, const Ramp& ramp, int64_t pair, float power) {
-  const float kept = 1.0F - ramp.at(pair);
-  const float stretched = 1.0F / (static_cast<float>(rope.factor) * power);
-  return stretched * (1.0F - kept) + 1.0F / power * kept;
+/// ScaledFrequency returns the scaled frequency of a pair, whose wavelength over 2 pi is `power`
+/// tokens before the scaling.
+using ScaledFrequency = std::function<float(int64_t pair, float power)>;
+
+ScaledFrequency scaled_frequency(const RopeConfig& rope, int64_t rotary_size, int64_t longest_row) {
+  if (const auto* linear = rope.as<LinearScaling>())
+    return [linear](int64_t, float power) {
+      return 1.0F / power / static_cast<float>(linear->factor);
+    };
+  if (const auto* llama3 = rope.as<Llama3Scaling>())
+    return [llama3](int64_t, float power) { return llama3_scaled(*llama3, 1.0F / power); };
+  if (const auto* yarn = rope.as<YarnScaling>())
+    return [yarn, ramp = yarn_ramp(*yarn, rope.theta, rotary_size)](int64_t pair, float power) {
+      const float kept = 1.0F - ramp.at(pair);
+      const float stretched = 1.0F / (static_cast<float>(yarn->factor) * power);
+      return stretched * (1.0F - kept) + 1.0F / power * kept;
+    };
+  if (const auto* longrope = rope.as<LongRopeScaling>()) {
+    const std::vector<double>& factors =
+        uses_long_factors(rope, longest_row) ? longrope->long_factors : longrope->short_factors;
+    return [&factors](int64_t pair, float power) {
+      return 1.0F / (static_cast<float>(factors[static_cast<size_t>(pair)]) * power);
+    };
+  }
+  return [](int64_t, float power) { return 1.0F / power; };
 }
 
 /// Rounds up to two decimals.
@@ -79,25 +98,7 @@ std::vector<double> inverse_frequencies(const RopeConfig& rope, int64_t rotary_s
                                         int64_t longest_row) {
   std::vector<double> out;
   const auto base = static_cast<double>(static_cast<float>(rope.theta));
-  const bool is_yarn = rope.type == RopeType::kYarn;
-  const Ramp ramp = is_yarn ? yarn_ramp(rope, rotary_size) : Ramp{0, 1};
-  const std::vector<double>& factors =
-      uses_long_factors(rope, longest_row) ? rope.long_factors : rope.short_factors;
-  const auto scaled = [&](int64_t pair, float power) {
-    switch (rope.type) {
-      case RopeType::kDefault:
-        return 1.0F / power;
-      case RopeType::kLinear:
-        return 1.0F / power / static_cast<float>(rope.factor);
-      case RopeType::kLlama3:
-        return llama3_scaled(rope, 1.0F / power);
-      case RopeType::kYarn:
-        return yarn_scaled(rope, ramp, pair, power);
-      case RopeType::kLongRope:
-        return 1.0F / (static_cast<float>(factors[static_cast<size_t>(pair)]) * power);
-    }
-    bug("unknown rope type");
-  };
+  const ScaledFrequency scaled = scaled_frequency(rope, rotary_size, longest_row);
   for (int64_t i = 0; i < rotary_size; i += 2) {
     const float exponent = static_cast<float>(i) / static_cast<float>(rotary_size);
     const auto power = static_cast<float>(std::pow(base, static_cast<double>(exponent)));
@@ -107,7 +108,8 @@ std::vector<double> inverse_frequencies(const RopeConfig& rope, int64_t rotary_s
 }
 
 bool uses_long_factors(const RopeConfig& rope, int64_t longest_row) {
-  return rope.type == RopeType::kLongRope && longest_row > rope.original_positions;
+  const auto* longrope = rope.as<LongRopeScaling>();
+  return longrope != nullptr && longest_row > longrope->original_positions;
 }
 
 double yarn_attention_factor(double factor, double mscale, double mscale_all_dim) {
@@ -124,10 +126,10 @@ double longrope_attention_factor(double factor, int64_t original_positions) {
 }
 
 int64_t reached_positions(const ModelConfig& config) {
-  const RopeConfig& rope = config.rope;
+  const auto* yarn = config.rope.as<YarnScaling>();
   // Published configs with yarn (Qwen2.5) keep the max_position_embeddings of before.
-  if (rope.type != RopeType::kYarn || config.rotary_size() == 0) return config.max_positions;
-  const double reached = rope.factor * static_cast<double>(rope.original_positions);
+  if (yarn == nullptr || config.rotary_size() == 0) return config.max_positions;
+  const double reached = yarn->factor * static_cast<double>(yarn->original_positions);
   constexpr double kMost = 0x1p40;
   return std::max(config.max_positions, static_cast<int64_t>(std::min(reached, kMost)));
 }
@@ -136,7 +138,7 @@ std::string scaling_for(const ModelConfig& config, int64_t tokens) {
   if (config.rotary_size() == 0) return "";
   const RopeConfig& rope = config.rope;
   const int64_t reached = reached_positions(config);
-  if (rope.type == RopeType::kLongRope)
+  if (rope.as<LongRopeScaling>())
     return cat("longrope's long_factor was searched for rows of at most ", reached,
                " tokens; longer ones take factors that were searched for them");
   if (find_family(config.family)->yarn_is_longrope)
@@ -144,9 +146,9 @@ std::string scaling_for(const ModelConfig& config, int64_t tokens) {
         "longrope is the scaling that its class has: rope_scaling with a short_factor and a "
         "long_factor that were searched for this model");
   const double times = static_cast<double>(tokens) / static_cast<double>(reached);
-  if (rope.type != RopeType::kDefault)
-    return cat("factor ", rounded_up(rope.factor * times), " in place of ",
-               number_text(rope.factor), " in the rope scaling of config.json reaches them");
+  if (rope.is_scaled())
+    return cat("factor ", rounded_up(rope.factor() * times), " in place of ",
+               number_text(rope.factor()), " in the rope scaling of config.json reaches them");
   return cat("yarn reaches them: \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": ",
              rounded_up(times), ", \"original_max_position_embeddings\": ", reached,
              "} in config.json");

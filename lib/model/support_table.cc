@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/module_paths.h"
 #include "base/text.h"
 #include "model/adapter.h"
 #include "model/families.h"
@@ -155,7 +156,7 @@ std::vector<Feature> run_features() {
 /// Builds what a training step needs of the model.
 void build(const ModelConfig& config, const RequestedFeatures& request) {
   LoraOptions lora;
-  lora.target_modules = {"all-linear"};
+  lora.target_modules = {std::string(kAllLinear)};
   lora.magnitudes = request.magnitudes;
   ModelDtypes dtypes;
   dtypes.packed.kind = request.packed;

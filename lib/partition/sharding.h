@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "partition/layout.h"
+#include "partition/flat_layout.h"
 #include "partition/units.h"
 
 namespace ftrun {

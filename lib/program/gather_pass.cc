@@ -97,7 +97,7 @@ std::map<UnitId, Range> place_secondary(Program& program, const UnitPlacement& p
   const ShardPlace secondary = program.place_in(placement.groups().secondary);
   std::map<UnitId, int> times;
   for (const GatherSpan& span : spans)
-    if (placement.spec(span.use.unit).cuts_parameters) ++times[span.use.unit];
+    if (placement.spec(span.use.unit).cuts.parameters) ++times[span.use.unit];
   std::map<UnitId, Range> parts;
   for (const bool packed : {false, true}) {
     Buffer buffer{
@@ -108,14 +108,13 @@ std::map<UnitId, Range> place_secondary(Program& program, const UnitPlacement& p
     const auto id = static_cast<BufferId>(program.buffers.size());
     for (const GatherSpan& span : spans) {
       const UnitId unit = span.use.unit;
-      const StorageFormat& format = placement.spec(unit).compute;
+      const StorageFormat& format = placement.spec(unit).formats.compute;
       if (times[unit] < 2 || parts.contains(unit) || static_cast<bool>(format.packed) != packed)
         continue;
       const int64_t part = program.at(span.use.buffer).bytes / secondary.count;
       parts[unit] = {id, buffer.bytes, part};
       buffer.bytes += part;
-      buffer.dtype = format.dtype;
-      buffer.packed = format.packed;
+      buffer.format = format;
     }
     if (buffer.bytes > 0) program.add(std::move(buffer));
   }
@@ -151,19 +150,19 @@ class GatherBuilder {
     };
     const auto stage = [&](const char* name, Tier tier, bool peer_visible) {
       return add_temporary(program_, cat(name, ".", id, ".", span.number), tier, Category::kStaging,
-                           state.compute, held.size(), peer_visible);
+                           state.formats.compute, held.size(), peer_visible);
     };
     const auto lies_on = [&](const Range& range, Tier tier) {
       return program_.at(range.buffer).tier == tier;
     };
     Range part = placement_.parameters(id, held);
     if (lies_on(part, Tier::kNvme)) part = move(part, stage("from_disk", Tier::kHost, false));
-    if (!state.cuts_parameters) {
+    if (!state.cuts.parameters) {
       move(part, whole);
     } else {
       if (lies_on(part, Tier::kHost)) part = move(part, stage("from_host", Tier::kDevice, true));
-      chain.push_back(make_collective(InstrKind::kAllGather, {state.shard, state.compute.dtype},
-                                      part, whole, id));
+      chain.push_back(make_collective(InstrKind::kAllGather,
+                                      {state.shard, state.formats.compute.dtype}, part, whole, id));
     }
     for (Instr& instr : chain) instr.micro_batch = span.use.micro_batch;
     return chain;
@@ -182,7 +181,7 @@ class GatherBuilder {
 
   Instr from_secondary(const GatherSpan& span, const Range& part) const {
     const Exchange exchange{placement_.groups().secondary,
-                            placement_.spec(span.use.unit).compute.dtype};
+                            placement_.spec(span.use.unit).formats.compute.dtype};
     Instr gather = make_collective(InstrKind::kAllGather, exchange, part,
                                    program_.whole(span.use.buffer), span.use.unit);
     gather.micro_batch = span.use.micro_batch;

@@ -17,9 +17,10 @@ std::vector<Instr> sum_shares(const StateSpec& state, const GradientUse& use) {
   for (const GradientShares& shares : state.shares) {
     std::vector<Range> ranges;
     for (const UnitRange& part : shares.parts)
-      add_range(ranges, {use.whole.buffer, use.whole.offset + state.gradient.bytes(part.begin),
-                         state.gradient.bytes(part.size())});
-    Instr sum = make_collective(InstrKind::kAllReduce, {shares.group, state.gradient.dtype},
+      add_range(ranges,
+                {use.whole.buffer, use.whole.offset + state.formats.gradient.bytes(part.begin),
+                 state.formats.gradient.bytes(part.size())});
+    Instr sum = make_collective(InstrKind::kAllReduce, {shares.group, state.formats.gradient.dtype},
                                 ranges[0], ranges[0], use.unit);
     sum.reads = sum.writes = std::move(ranges);
     sums.push_back(std::move(sum));
@@ -30,10 +31,10 @@ std::vector<Instr> sum_shares(const StateSpec& state, const GradientUse& use) {
 /// Returns the gradient in the dtype in which it is sent.
 Range to_wire(Program& program, const StateSpec& state, const GradientUse& use,
               Reduction& reduction) {
-  if (state.communication == state.gradient) return use.whole;
+  if (state.formats.communication == state.formats.gradient) return use.whole;
   const Range wire = add_temporary(
       program, cat("wire.", use.unit, ".", std::max(0, use.micro_batch)), Tier::kDevice,
-      Category::kBuckets, state.communication, element_count(program, use.whole), true);
+      Category::kBuckets, state.formats.communication, element_count(program, use.whole), true);
   reduction.before.push_back(make_copy(program, use.whole, wire, use.unit));
   return wire;
 }
@@ -85,15 +86,16 @@ Range GradientReduction::gradient_range(const ParamPlace& place, int64_t bytes,
   const auto [open, is_new] = open_.try_emplace({id, of}, uses_.size());
   if (is_new) {
     const int64_t elements = placement_.sharding().whole(id);
-    const Range whole = state.reduces_micro_batches
-                            ? add_temporary(program_, cat("gradient.", id, ".", micro_batch),
-                                            Tier::kDevice, Category::kBuckets, state.gradient,
-                                            elements, placement_.groups().all != kNoGroup)
-                            : placement_.gradient(id, {0, elements});
+    const Range whole =
+        state.reduces_micro_batches
+            ? add_temporary(program_, cat("gradient.", id, ".", micro_batch), Tier::kDevice,
+                            Category::kBuckets, state.formats.gradient, elements,
+                            placement_.groups().all != kNoGroup)
+            : placement_.gradient(id, {0, elements});
     uses_.push_back({id, of, chunk_of(id), whole});
   }
   const Range& whole = uses_[open->second].whole;
-  return {whole.buffer, whole.offset + state.gradient.bytes(place.position), bytes};
+  return {whole.buffer, whole.offset + state.formats.gradient.bytes(place.position), bytes};
 }
 
 bool GradientReduction::begins_as_zero(UnitId id, TensorId tensor) const {
@@ -120,7 +122,7 @@ bool GradientReduction::begins_as_zero(UnitId id, TensorId tensor) const {
 /// Clears padding, because elements between tensors are reduced, summed and updated like them, and
 /// tensors that begin as zero.
 std::vector<Instr> GradientReduction::clear_unwritten(const GradientUse& use) const {
-  const StorageFormat& format = placement_.spec(use.unit).gradient;
+  const StorageFormat& format = placement_.spec(use.unit).formats.gradient;
   Instr clear;
   clear.kind = InstrKind::kClear;
   clear.unit = use.unit;
@@ -149,17 +151,17 @@ Reduction GradientReduction::reduce(const GradientUse& use, bool first) {
     add_to_gradient(program_, state, use.whole, to, id, first, reduction.before);
     return reduction;
   }
-  const DType sent = state.communication.dtype;
+  const DType sent = state.formats.communication.dtype;
   const Range wire = to_wire(program_, state, use, reduction);
-  if (!state.cuts_optimizer || !state.reduce_scatter) {
+  if (!state.cuts.optimizer || !state.reduce_scatter) {
     reduce_over({state.shard, state.replica}, sent, wire, id, reduction);
     add_to_gradient(program_, state, wire, to, id, first, reduction.after);
     return reduction;
   }
   const bool direct = state.reduces_micro_batches && first &&
                       program_.at(own.buffer).tier == Tier::kDevice &&
-                      state.communication == state.gradient;
-  const int64_t bytes = state.communication.bytes(placement_.part(id).size());
+                      state.formats.communication == state.formats.gradient;
+  const int64_t bytes = state.formats.communication.bytes(placement_.part(id).size());
   const Range part =
       direct ? own : Range{wire.buffer, wire.offset + state.place.index * bytes, bytes};
   reduction.collective =

@@ -36,12 +36,12 @@ class ParameterUses {
     }
     const auto [open, is_new] = open_.try_emplace(place.unit, list_.size());
     if (is_new) {
-      const Range whole =
-          add_temporary(program_, cat("gathered.", place.unit, ".", list_.size()), Tier::kDevice,
-                        Category::kBuckets, state.compute, placement_.sharding().whole(place.unit));
+      const Range whole = add_temporary(program_, cat("gathered.", place.unit, ".", list_.size()),
+                                        Tier::kDevice, Category::kBuckets, state.formats.compute,
+                                        placement_.sharding().whole(place.unit));
       list_.push_back({place.unit, micro_batch, whole.buffer});
     }
-    return {list_[open->second].buffer, state.compute.bytes(place.position), bytes};
+    return {list_[open->second].buffer, state.formats.compute.bytes(place.position), bytes};
   }
 
   /// Ends the uses of all units except `kept`, which the next list reads too.

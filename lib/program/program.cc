@@ -136,7 +136,7 @@ Instr make_copy(const Program& program, const Range& from, const Range& to, int3
 }
 
 int64_t element_count(const Program& program, const Range& range) {
-  return range.bytes / dtype_bytes(program.at(range.buffer).dtype);
+  return range.bytes / dtype_bytes(program.at(range.buffer).format.dtype);
 }
 
 std::string instr_label(const Instr& instr) {

@@ -10,12 +10,11 @@
 #include <vector>
 
 #include "base/dtype.h"
-#include "base/packed_format.h"
-#include "base/round_up.h"
 #include "cluster/rank_mesh.h"
 #include "graph/op.h"
 #include "optimizers/block_map.h"
 #include "partition/sharding.h"
+#include "program/storage_format.h"
 
 namespace ftrun {
 
@@ -78,20 +77,11 @@ struct Buffer {
   bool in_gap = false;
   /// Byte offset in its arena, set by plan_memory; -1 for persistent buffers.
   int64_t arena_offset = -1;
-  /// The dtype of its elements; U8 where values of several dtypes lie in it.
-  DType dtype = DType::kU8;
-  /// The format of packed parameters in the buffer, which then holds records of bytes.
-  PackedFormat packed = {};
-  /// The number of neighbouring elements of the state that one element of the buffer stands for: an
-  /// element that is a scale stands for the block that shares it.
-  int64_t block = 1;
+  /// The format of its elements; U8 where values of several dtypes lie in it.
+  StorageFormat format{.dtype = DType::kU8};
   /// Byte offset of a second copy of saved state in the disk's snapshot buffer; -1: none. While a
   /// checkpoint is written from one of the copies, updates write the other.
   int64_t shadow_offset = -1;
-
-  int64_t bytes_of(int64_t elements) const {
-    return stored_bytes(dtype, packed, divide_up(elements, block));
-  }
 };
 
 /// Arena names the memory of buffers that are not persistent: private memory of the device, memory
@@ -205,11 +195,8 @@ struct Exchange {
   int64_t row = 1;
 };
 
-/// UpdateRange is the detail of kUpdate (reads = {gradient, ...}, writes = {weights, states...,
-/// [copy of the weights]}) and of kMeasure. States that are codes are followed by their scales, of
-/// which the first is that of the block with which the update begins. All scales of a tensor that
-/// straddles blocks are read after these: the old ones of each state, then the new ones. A
-/// kMeasure reads the same and writes the new scales.
+/// UpdateRange is the detail of kUpdate and kMeasure; UpdateOperands (program/update_operands.h)
+/// names what they read and write.
 struct UpdateRange {
   bool decay = false;
   bool writes_copy = false;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "config/config.h"
-#include "model/config.h"
+#include "model/model_config.h"
 #include "program/memory_plan.h"
 
 namespace ftrun {

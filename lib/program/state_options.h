@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "axes/pipeline/layout.h"
+#include "axes/pipeline/pipeline_layout.h"
 #include "base/dtype.h"
 #include "model/description.h"
 #include "partition/sharding.h"

@@ -29,7 +29,7 @@ class StatePieces {
     const StateSpec& state = placement_.spec(unit.id);
     if (!state.held) return;
     const UnitRange own = placement_.sharding().own(unit.id), saved = saved_part(unit.id),
-                    there = state.cuts_parameters ? own : UnitRange{0, unit.padded};
+                    there = state.cuts.parameters ? own : UnitRange{0, unit.padded};
     const bool trains = placement_.trains(), master = trains && state.has_master;
     const auto add = [&](int32_t kind, const UnitRange& part, const Range& range, int64_t block) {
       pieces_.push_back({.state = kind,
@@ -44,10 +44,10 @@ class StatePieces {
         placement_.parameters(unit.id, there), 1);
     if (master) add(StatePiece::kParam, own, placement_.weights(unit.id, own), 1);
     if (!trains || !state.trainable) return;
-    for (size_t s = 0; s < state.states.size(); ++s)
-      if (state.states[s])
+    for (size_t s = 0; s < state.formats.states.size(); ++s)
+      if (state.formats.states[s])
         add(static_cast<int32_t>(s), own, placement_.state(s, unit.id, own),
-            state.states[s]->block);
+            state.formats.states[s]->block);
   }
 
   /// Adds the pieces of scales of straddling tensors: all ranks have all of them, one rank saves
@@ -85,8 +85,8 @@ class StatePieces {
       } else if (buffer.tier == Tier::kNvme) {
         on_disk.insert(piece.range.buffer);
       } else {
-        piece.snapshot = {-1, in_memory, buffer.bytes_of(piece.saved.size())};
-        in_memory += buffer.bytes_of(most_saved(piece.unit));  // whole blocks of the unit
+        piece.snapshot = {-1, in_memory, buffer.format.bytes(piece.saved.size())};
+        in_memory += buffer.format.bytes(most_saved(piece.unit));  // whole blocks of the unit
       }
     }
     const auto add = [&](Tier tier, int64_t bytes) {
@@ -159,7 +159,7 @@ std::vector<UnitHolders> holders_of_units(const StateOptions& options,
     const StateSpec& state = placement.spec(unit.id);
     const bool master = placement.trains() && state.has_master;
     holders.push_back(unit_holders(options, unit, state.first_stage,
-                                   master ? state.cuts_optimizer : state.cuts_parameters));
+                                   master ? state.cuts.optimizer : state.cuts.parameters));
   }
   return holders;
 }

@@ -74,10 +74,6 @@ std::vector<UnitRange> update_intervals(const UnitRange& own, Tier optimizer,
   return intervals;
 }
 
-int64_t StorageFormat::bytes(int64_t elements) const {
-  return stored_bytes(dtype, packed, divide_up(elements, block));
-}
-
 Dims blocked_shape(const Dims& shape, int64_t block) {
   if (block == 1) return shape;
   if (shape.back() % block != 0) return {divide_up(element_count(shape), block)};
@@ -104,7 +100,7 @@ std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model,
   for (const Unit& unit : partition.units) {
     const StateSpec& spec = specs[static_cast<size_t>(unit.id)];
     if (!spec.held || !spec.trainable || !unit.coded) continue;
-    const Tier tier = spec.optimizer == Tier::kDevice ? Tier::kDevice : Tier::kHost;
+    const Tier tier = spec.tiers.optimizer == Tier::kDevice ? Tier::kDevice : Tier::kHost;
     for (const Slice& slice : unit.slices) {
       if (update_kind(model, options, slice).straddling < 0) continue;
       const int64_t own = divide_up(model.tensor(slice.tensor).numel(), kTensorBlock);
@@ -166,17 +162,17 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     spec.place = unit_place(options, unit);
     spec.gathered = options.stage == 3 && !unit.small &&
                     (spec.place.count > 1 || options.parameter_tier != Tier::kDevice);
-    spec.cuts_parameters = cut.cut(unit.id) && options.stage == 3;
-    spec.parameters = spec.gathered ? options.parameter_tier : Tier::kDevice;
-    spec.compute = {model.dtypes.compute};
-    if (unit.packed) spec.compute = {DType::kU8, model.dtypes.packed};
-    if (unit.fp32) spec.compute = {DType::kF32};
-    spec.gradient = {model.dtypes.gradients};
-    spec.communication = {options.communication};
-    spec.master = {master_dtype(unit, options)};
+    spec.cuts.parameters = cut.cut(unit.id) && options.stage == 3;
+    spec.tiers.parameters = spec.gathered ? options.parameter_tier : Tier::kDevice;
+    spec.formats.compute = {model.dtypes.compute};
+    if (unit.packed) spec.formats.compute = {DType::kU8, model.dtypes.packed};
+    if (unit.fp32) spec.formats.compute = {DType::kF32};
+    spec.formats.gradient = {model.dtypes.gradients};
+    spec.formats.communication = {options.communication};
+    spec.formats.master = {master_dtype(unit, options)};
     for (const KeptState& state : options.optimizer_states) {
       const bool kept = state.coded ? unit.coded : unit.uncoded;
-      spec.states.push_back(
+      spec.formats.states.push_back(
           kept ? std::optional<StorageFormat>({.dtype = state.dtype, .block = state.block})
                : std::nullopt);
     }
@@ -185,15 +181,16 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
       // The last stage would wait in each micro-batch for the first one's share.
       spec.reduces_micro_batches =
           !spec.shared_by_stages && reduces_micro_batches(options, spec.place, micro_batches);
-      spec.cuts_optimizer = cut.cut(unit.id);
-      spec.cuts_gradients = spec.cuts_optimizer && spec.reduces_micro_batches;
-      spec.reduce_scatter = spec.cuts_gradients || options.reduce_scatter;
+      spec.cuts.optimizer = cut.cut(unit.id);
+      spec.cuts.gradients = spec.cuts.optimizer && spec.reduces_micro_batches;
+      spec.reduce_scatter = spec.cuts.gradients || options.reduce_scatter;
       spec.shares = shares_of(unit, model, options, groups);
       spec.norm_ranges = ftrun::norm_ranges(unit, model);
-      spec.optimizer = tiers[static_cast<size_t>(unit.id)];
-      const bool away = spec.reduces_micro_batches && spec.optimizer != Tier::kDevice;
-      spec.gradients = away ? Tier::kHost : Tier::kDevice;
-      spec.has_master = spec.compute != spec.master || spec.parameters != spec.optimizer;
+      spec.tiers.optimizer = tiers[static_cast<size_t>(unit.id)];
+      const bool away = spec.reduces_micro_batches && spec.tiers.optimizer != Tier::kDevice;
+      spec.tiers.gradients = away ? Tier::kHost : Tier::kDevice;
+      spec.has_master = spec.formats.compute != spec.formats.master ||
+                        spec.tiers.parameters != spec.tiers.optimizer;
     }
     specs.push_back(std::move(spec));
   }

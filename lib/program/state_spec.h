@@ -8,11 +8,12 @@
 #include "axes/tensor/shares.h"
 #include "base/dtype.h"
 #include "optimizers/optimizer_config.h"
-#include "partition/layout.h"
+#include "partition/flat_layout.h"
 #include "partition/sharding.h"
 #include "partition/units.h"
 #include "program/program.h"
 #include "program/state_options.h"
+#include "program/storage_format.h"
 
 namespace ftrun {
 
@@ -23,19 +24,32 @@ struct GradientShares {
   std::vector<UnitRange> parts;
 };
 
-/// StorageFormat describes how elements of a state are stored. Code that needs their size in bytes
-/// uses this, not the dtype.
-struct StorageFormat {
-  DType dtype = DType::kF32;
-  /// The packed format, if the state is stored as records of bytes (U8) instead of elements.
-  PackedFormat packed = {};
-  /// The number of neighbouring elements that share one number (Buffer::block).
-  int64_t block = 1;
+/// StateCuts says which states of a unit are cut over StateSpec::shard; each rank holds the others
+/// whole.
+struct StateCuts {
+  bool parameters = false;
+  bool gradients = false;
+  bool optimizer = false;
+};
 
-  /// Returns the bytes of `elements` contiguous elements from the beginning of a block
-  /// (kTensorBlock).
-  int64_t bytes(int64_t elements) const;
-  bool operator==(const StorageFormat&) const = default;
+/// StateTiers holds the tier of each state of a unit between uses.
+struct StateTiers {
+  Tier parameters = Tier::kDevice;
+  Tier gradients = Tier::kDevice;
+  Tier optimizer = Tier::kDevice;
+};
+
+/// StateFormats holds the storage format of each state of a unit.
+struct StateFormats {
+  /// Parameters that layers read.
+  StorageFormat compute;
+  /// Gradients as layers write them, and as they are sent.
+  StorageFormat gradient;
+  StorageFormat communication;
+  /// Weights that the optimizer updates.
+  StorageFormat master;
+  /// The optimizer states; nothing for a state that none of the unit's tensors has.
+  std::vector<std::optional<StorageFormat>> states;
 };
 
 /// StateSpec describes how the state of one unit is held and moved. It expresses everything in
@@ -59,10 +73,7 @@ struct StateSpec {
   GroupId replica = kNoGroup;
   /// This rank's place in `shard`; the place of a single rank where there is no such group.
   ShardPlace place;
-  /// Says which states are cut over `shard`; each rank holds the others whole.
-  bool cuts_parameters = false;
-  bool cuts_gradients = false;
-  bool cuts_optimizer = false;
+  StateCuts cuts;
   /// Parameters are gathered before layers read them and freed afterwards.
   bool gathered = false;
   /// The gradient of each micro-batch has its own buffer, is reduced when it is complete, and is
@@ -74,19 +85,8 @@ struct StateSpec {
   std::vector<GradientShares> shares;
   std::vector<NormRange> norm_ranges;
 
-  /// The tier of each state between uses.
-  Tier parameters = Tier::kDevice;
-  Tier gradients = Tier::kDevice;
-  Tier optimizer = Tier::kDevice;
-
-  /// The storage format of each state: parameters that layers read, gradients as layers write them
-  /// and as they are sent, and weights that the optimizer updates.
-  StorageFormat compute;
-  StorageFormat gradient;
-  StorageFormat communication;
-  StorageFormat master;
-  /// The format of each optimizer state; nothing where none of the unit's tensors has that state.
-  std::vector<std::optional<StorageFormat>> states;
+  StateTiers tiers;
+  StateFormats formats;
   /// The optimizer updates master weights, from which the weights that layers read are made.
   bool has_master = false;
 };

@@ -160,12 +160,14 @@ class StepBuilder {
                          .category = Category::kBuffers,
                          .bytes = elements * dtype_bytes(dtype),
                          .persistent = which,
-                         .dtype = dtype});
+                         .format = {.dtype = dtype}});
   }
 
   BufferId result(const std::string& name, DType dtype, int64_t elements) {
-    return program_.add(
-        {.name = name, .bytes = elements * dtype_bytes(dtype), .is_result = true, .dtype = dtype});
+    return program_.add({.name = name,
+                         .bytes = elements * dtype_bytes(dtype),
+                         .is_result = true,
+                         .format = {.dtype = dtype}});
   }
 
   void begin(std::vector<BufferId> cleared);

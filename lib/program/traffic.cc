@@ -147,9 +147,9 @@ class Formula {
       if (whole) continue;
       const bool unpacked = unit.packed && !known.packed;
       const int64_t gathered =
-          unpacked ? elements * compute_bytes_ : spec(unit.id).compute.bytes(elements);
+          unpacked ? elements * compute_bytes_ : spec(unit.id).formats.compute.bytes(elements);
       const GatherCounts times =
-          frozen && !spec(unit.id).cuts_parameters ? GatherCounts() : gathers(unit.id, known);
+          frozen && !spec(unit.id).cuts.parameters ? GatherCounts() : gathers(unit.id, known);
       over_shards += (gathered * times.shards + (everywhere ? 0 : reduced)) * (shards() - 1);
       over_secondary += gathered * times.secondary * (state_.secondary_shards - 1);
     }

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "config/config.h"
-#include "model/config.h"
 #include "model/description.h"
+#include "model/model_config.h"
 
 namespace ftrun {
 

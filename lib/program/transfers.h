@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "axes/pipeline/layout.h"
+#include "axes/pipeline/pipeline_layout.h"
 #include "axes/pipeline/schedule.h"
 #include "program/program.h"
 #include "program/state_options.h"

@@ -33,9 +33,7 @@ Range add_temporary(Program& program, std::string name, Tier tier, Category cate
                                     .category = category,
                                     .bytes = format.bytes(elements),
                                     .peer_visible = peer_visible,
-                                    .dtype = format.dtype,
-                                    .packed = format.packed,
-                                    .block = format.block}));
+                                    .format = format}));
 }
 
 UnitPlacement::UnitPlacement(Program& program, const ModelDescription& model,
@@ -121,44 +119,44 @@ std::vector<UnitPlacement::UnitBuffer> UnitPlacement::place(
 
 void UnitPlacement::place_parameters(Program& program, DType compute) {
   const bool cuts = std::any_of(specs_.begin(), specs_.end(), [](const StateSpec& spec) {
-    return spec.cuts_optimizer || spec.cuts_parameters;
+    return spec.cuts.optimizer || spec.cuts.parameters;
   });
   parameters_.resize(specs_.size());
   for (const auto& [which, name] : kParameterBuffers) {
     const auto is_in_it = [&, buffer = which](const StateSpec& spec) {
-      return parameter_buffer(spec.compute, compute) == buffer;
+      return parameter_buffer(spec.formats.compute, compute) == buffer;
     };
     const auto first = std::find_if(specs_.begin(), specs_.end(), is_in_it);
     if (first == specs_.end()) continue;
-    const std::vector<UnitBuffer> homes =
-        place(program,
-              {.which = which,
-               .name = name,
-               .category = Category::kParameters,
-               .format = first->compute,
-               .peer_visible = cuts},
-              [&](const StateSpec& spec) {
-                return TierPart{
-                    .tier = spec.parameters, .wanted = is_in_it(spec), .cut = spec.cuts_parameters};
-              });
+    const std::vector<UnitBuffer> homes = place(program,
+                                                {.which = which,
+                                                 .name = name,
+                                                 .category = Category::kParameters,
+                                                 .format = first->formats.compute,
+                                                 .peer_visible = cuts},
+                                                [&](const StateSpec& spec) {
+                                                  return TierPart{.tier = spec.tiers.parameters,
+                                                                  .wanted = is_in_it(spec),
+                                                                  .cut = spec.cuts.parameters};
+                                                });
     for (size_t u = 0; u < homes.size(); ++u)
       if (homes[u].buffer >= 0) parameters_[u] = homes[u];
   }
 }
 
 void UnitPlacement::place_gradients(Program& program) {
-  gradients_ =
-      place(program,
-            {.which = std::nullopt,
-             .name = buffer_names::kGradients,
-             .category = Category::kGradients,
-             .format = specs_.front().gradient,
-             .order = FlatOrder::kBackward,
-             .peer_visible = groups_.all != kNoGroup},
-            [](const StateSpec& spec) {
-              return TierPart{
-                  .tier = spec.gradients, .wanted = spec.trainable, .cut = spec.cuts_gradients};
-            });
+  gradients_ = place(program,
+                     {.which = std::nullopt,
+                      .name = buffer_names::kGradients,
+                      .category = Category::kGradients,
+                      .format = specs_.front().formats.gradient,
+                      .order = FlatOrder::kBackward,
+                      .peer_visible = groups_.all != kNoGroup},
+                     [](const StateSpec& spec) {
+                       return TierPart{.tier = spec.tiers.gradients,
+                                       .wanted = spec.trainable,
+                                       .cut = spec.cuts.gradients};
+                     });
 }
 
 void UnitPlacement::place_optimizer(Program& program) {
@@ -171,13 +169,13 @@ void UnitPlacement::place_optimizer(Program& program) {
                   .format = format},
                  [&](const StateSpec& spec) {
                    // Scales are few, and do not fill whole sectors of a disk.
-                   const bool few = format.block > 1 && spec.optimizer == Tier::kNvme;
-                   return TierPart{.tier = few ? Tier::kHost : spec.optimizer,
+                   const bool few = format.block > 1 && spec.tiers.optimizer == Tier::kNvme;
+                   return TierPart{.tier = few ? Tier::kHost : spec.tiers.optimizer,
                                    .wanted = spec.trainable && has_state(spec),
-                                   .cut = spec.cuts_optimizer};
+                                   .cut = spec.cuts.optimizer};
                  });
   };
-  masters_ = place_state(Persistent::kMaster, buffer_names::kMaster, specs_.front().master,
+  masters_ = place_state(Persistent::kMaster, buffer_names::kMaster, specs_.front().formats.master,
                          [](const StateSpec& spec) { return spec.has_master; });
   for (size_t s = 0; s < options_.optimizer_states.size(); ++s) {
     const KeptState& kept = options_.optimizer_states[s];
@@ -185,7 +183,7 @@ void UnitPlacement::place_optimizer(Program& program) {
     states_.push_back(
         place_state(state_buffer(number), optimizer_buffer_name(number),
                     {.dtype = kept.dtype, .block = kept.block},
-                    [&](const StateSpec& spec) { return spec.states[s].has_value(); }));
+                    [&](const StateSpec& spec) { return spec.formats.states[s].has_value(); }));
   }
 }
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "model/description.h"
-#include "partition/layout.h"
+#include "partition/flat_layout.h"
 #include "partition/sharding.h"
 #include "partition/units.h"
 #include "program/program.h"

@@ -105,9 +105,9 @@ void emit_updates(UpdateQueue& in_place, UpdateQueue& staged, Program& program) 
   emit_gathers(staged, staged.list.size(), program);
 }
 
-/// UpdateOperands are what an update of an interval works on; `states` has nothing for states that
-/// the unit does not have.
-struct UpdateOperands {
+/// StagedOperands holds what the updates of an interval work on, on the tier where they run;
+/// `states` has nothing for states that the unit does not have.
+struct StagedOperands {
   Range gradient;
   Range weights;
   std::vector<std::optional<Range>> states;
@@ -121,21 +121,21 @@ class UpdateStaging {
 
   /// Returns whether an update takes copies of what lies in another tier than where it runs.
   bool is_staged(UnitId id) const {
-    return placement_.spec(id).optimizer != Tier::kDevice ||
+    return placement_.spec(id).tiers.optimizer != Tier::kDevice ||
            tier_of(placement_.parameters(id, placement_.part(id))) != Tier::kDevice;
   }
 
-  UpdateOperands stage_operands(const UnitRange& interval, bool written, UnitUpdate& plan) {
+  StagedOperands stage_operands(const UnitRange& interval, bool written, UnitUpdate& plan) {
     const UnitId id = plan.unit;
     const StateSpec& state = placement_.spec(id);
-    UpdateOperands operands;
+    StagedOperands operands;
     operands.gradient =
         at_update_tier(placement_.gradient(id, interval), "gradient_copy", false, interval, plan);
     operands.weights =
         at_update_tier(placement_.weights(id, interval), "weights_copy", written, interval, plan);
-    operands.states.resize(state.states.size());
-    for (size_t s = 0; s < state.states.size(); ++s)
-      if (state.states[s])
+    operands.states.resize(state.formats.states.size());
+    for (size_t s = 0; s < state.formats.states.size(); ++s)
+      if (state.formats.states[s])
         operands.states[s] = at_update_tier(placement_.state(s, id, interval),
                                             cat("state_copy.", s), written, interval, plan);
     return operands;
@@ -148,10 +148,10 @@ class UpdateStaging {
     const StateSpec& state = placement_.spec(plan.unit);
     const Tier here = tier_of(written[0]);
     const Tier there = tier_of(parameters);
-    const bool makes_copy = here == there || state.compute != state.master;
+    const bool makes_copy = here == there || state.formats.compute != state.formats.master;
     const int64_t elements = element_count(program_, parameters);
     const auto stage = [&](Tier tier) {
-      return staged("new_parameters", tier, state.compute, elements, plan);
+      return staged("new_parameters", tier, state.formats.compute, elements, plan);
     };
     if (makes_copy) written.push_back(here == there ? parameters : stage(here));
     if (here == there) return makes_copy;
@@ -189,12 +189,11 @@ class UpdateStaging {
   /// updated.
   Range at_update_tier(const Range& at, const std::string& name, bool written,
                        const UnitRange& interval, UnitUpdate& plan) {
-    const bool on_device = placement_.spec(plan.unit).optimizer == Tier::kDevice;
+    const bool on_device = placement_.spec(plan.unit).tiers.optimizer == Tier::kDevice;
     const Tier here = on_device ? Tier::kDevice : Tier::kHost;
     const Buffer& buffer = program_.at(at.buffer);
     if (buffer.tier == here) return at;
-    const StorageFormat format{buffer.dtype, buffer.packed, buffer.block};
-    const Range copied = staged(name, here, format, interval.size(), plan);
+    const Range copied = staged(name, here, buffer.format, interval.size(), plan);
     plan.before.push_back(make_copy(program_, at, copied, plan.unit));
     plan.before.back().if_finite = true;
     if (written) plan.after.push_back(make_copy(program_, copied, at, plan.unit));
@@ -228,7 +227,7 @@ class UpdateBuilder {
       if (!state.held || !state.trainable) continue;
       UpdateQueue& queue = staging_.is_staged(unit.id) ? staged : in_place;
       plan_updates(unit, queue.list);
-      if (state.cuts_optimizer && !state.cuts_parameters)
+      if (state.cuts.optimizer && !state.cuts.parameters)
         queue.gathers.push_back({queue.list.size(), gather_updated(unit.id)});
     }
     join_gathers(program_, {&in_place, &staged}, bucket_elements);
@@ -243,7 +242,7 @@ class UpdateBuilder {
   }
 
   std::vector<UnitRange> intervals_of(UnitId id) const {
-    return update_intervals(placement_.sharding().own(id), placement_.spec(id).optimizer,
+    return update_intervals(placement_.sharding().own(id), placement_.spec(id).tiers.optimizer,
                             options_.update_elements);
   }
 
@@ -256,14 +255,14 @@ class UpdateBuilder {
   /// Returns the part of a range that holds a state of `whole`, for elements `part` of the unit.
   Range part_of(const Range& interval, const UnitRange& part, const UnitRange& whole) const {
     const Buffer& buffer = program_.at(interval.buffer);
-    return {interval.buffer, interval.offset + buffer.bytes_of(part.begin - whole.begin),
-            buffer.bytes_of(part.size())};
+    return {interval.buffer, interval.offset + buffer.format.bytes(part.begin - whole.begin),
+            buffer.format.bytes(part.size())};
   }
 
   Instr gather_updated(UnitId id) const {
     const StateSpec& state = placement_.spec(id);
     Instr gather =
-        make_collective(InstrKind::kAllGather, {state.shard, state.compute.dtype},
+        make_collective(InstrKind::kAllGather, {state.shard, state.formats.compute.dtype},
                         placement_.parameters(id, placement_.part(id)),
                         placement_.parameters(id, {0, placement_.sharding().whole(id)}), id);
     gather.if_finite = true;
@@ -279,7 +278,7 @@ class UpdateBuilder {
 
   void plan_update(const Unit& unit, const UnitRange& interval, UnitUpdate& plan) {
     const Range parameters = placement_.parameters(unit.id, interval);
-    const UpdateOperands operands = staging_.stage_operands(interval, true, plan);
+    const StagedOperands operands = staging_.stage_operands(interval, true, plan);
     std::vector<Range> weights{operands.weights};
     const bool writes_copy =
         placement_.spec(unit.id).has_master && staging_.write_parameters(weights, parameters, plan);
@@ -307,7 +306,7 @@ class UpdateBuilder {
   }
 
   /// Makes the update of a part of an interval, without the copy of its weights.
-  Instr update_of(const Unit& unit, const UpdatePart& part, const UpdateOperands& operands,
+  Instr update_of(const Unit& unit, const UpdatePart& part, const StagedOperands& operands,
                   const UnitRange& interval) const {
     const UnitRange elements{part.begin, part.end};
     Instr update;
@@ -367,7 +366,7 @@ class UpdateBuilder {
       if (!straddles) continue;
       plan_measures(unit, staging_.is_staged(unit.id) ? staged.list : in_place.list);
       const StateSpec& state = placement_.spec(unit.id);
-      if (state.cuts_optimizer) cut_over.insert(state.shard);
+      if (state.cuts.optimizer) cut_over.insert(state.shard);
     }
     emit_updates(in_place, staged, program_);
     for (const auto& [tier, buffer] : new_scales_)
@@ -381,13 +380,13 @@ class UpdateBuilder {
       if (parts.empty()) continue;
       measures.push_back({.unit = unit.id, .staging_slot = static_cast<int>(measures.size() % 2)});
       UnitUpdate& plan = measures.back();
-      const UpdateOperands operands = staging_.stage_operands(interval, false, plan);
+      const StagedOperands operands = staging_.stage_operands(interval, false, plan);
       for (const UpdatePart& part : parts)
         plan.updates.push_back(measure_of(unit, part, operands, interval));
     }
   }
 
-  Instr measure_of(const Unit& unit, const UpdatePart& part, const UpdateOperands& operands,
+  Instr measure_of(const Unit& unit, const UpdatePart& part, const StagedOperands& operands,
                    const UnitRange& interval) const {
     const UnitRange elements{part.begin, part.end};
     Instr measure;

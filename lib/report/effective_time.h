@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "report/manifest.h"
+#include "report/run_manifest.h"
 #include "report/step_metrics.h"
 
 namespace ftrun {

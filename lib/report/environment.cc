@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/launch_variables.h"
 #include "base/secret.h"
 #include "base/text.h"
 #include "report/json_depth.h"
@@ -17,7 +18,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::array<std::string_view, 9> kShownPrefixes{
-    "OMP_", "GOMP_", "KMP_", "MKL_", "NCCL_", "GLOO_", "CUBLAS_", "TORCH_NCCL_", "FTRUN_"};
+    "OMP_",    "GOMP_",       "KMP_",
+    "MKL_",    "NCCL_",       "GLOO_",
+    "CUBLAS_", "TORCH_NCCL_", launch_variables::kPrefix};
 
 constexpr std::array<std::string_view, 31> kShownNames{"CUDA_VISIBLE_DEVICES",
                                                        "CUDA_DEVICE_MAX_CONNECTIONS",

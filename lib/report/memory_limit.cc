@@ -9,7 +9,7 @@
 
 #include "base/control_groups.h"
 #include "base/error.h"
-#include "report/machine.h"
+#include "report/machine_info.h"
 
 namespace ftrun {
 namespace {

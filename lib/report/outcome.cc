@@ -1,6 +1,7 @@
 #include "report/outcome.h"
 
 #include "base/error.h"
+#include "base/launch_variables.h"
 #include "base/log.h"
 #include "report/wall_time.h"
 
@@ -8,7 +9,7 @@ namespace ftrun {
 namespace {
 
 bool is_of(const RunManifest& manifest, const LaunchMark& launch) {
-  const auto supervisor = manifest.environment.find("FTRUN_SUPERVISOR");
+  const auto supervisor = manifest.environment.find(launch_variables::kSupervisor);
   // Times as utc_text writes them sort as text.
   return supervisor != manifest.environment.end() &&
          supervisor->second == std::to_string(launch.supervisor) &&
@@ -36,7 +37,7 @@ bool has_begun(const std::string& path, const LaunchMark& launch) {
 bool began_by_agent(const std::string& path, const std::string& agent) {
   if (!posix_files().exists(path)) return false;
   const auto environment = read_manifest(path).environment;
-  const auto found = environment.find(kAgentVariable);
+  const auto found = environment.find(launch_variables::kAgent);
   return found != environment.end() && found->second == agent;
 }
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/file.h"
-#include "report/manifest.h"
+#include "report/run_manifest.h"
 
 namespace ftrun {
 
@@ -16,10 +16,6 @@ struct FailedRun {
   int64_t rank = 0;
   std::string reason;
 };
-
-/// The variable that is recorded with the environment if torchrun started the ranks: the name of
-/// torchrun's launch, which may restart them.
-inline constexpr const char* kAgentVariable = "FTRUN_AGENT";
 
 /// LaunchMark identifies a launch: only the run.json of that launch may be written to.
 struct LaunchMark {

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "report/manifest.h"
+#include "report/run_manifest.h"
 
 namespace ftrun {
 

@@ -20,7 +20,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/written_path.h"
-#include "report/machine.h"
+#include "report/machine_info.h"
 #include "report/wall_time.h"
 
 namespace ftrun {

@@ -22,6 +22,7 @@
 
 #include "base/error.h"
 #include "base/exec_arguments.h"
+#include "base/launch_variables.h"
 #include "base/owned_fd.h"
 #include "base/text.h"
 #include "base/written_path.h"
@@ -82,7 +83,7 @@ std::vector<std::string> pythons(const std::string& root) {
 std::vector<char*> passed_environment() {
   std::vector<char*> passed;
   for (char** entry = environ; *entry != nullptr; ++entry)
-    if (!std::string_view(*entry).starts_with("FTRUN_")) passed.push_back(*entry);
+    if (!std::string_view(*entry).starts_with(launch_variables::kPrefix)) passed.push_back(*entry);
   passed.push_back(nullptr);
   return passed;
 }

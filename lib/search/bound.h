@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "axes/pipeline/layout.h"
+#include "axes/pipeline/pipeline_layout.h"
 #include "base/error.h"
 #include "machine/least_exchange.h"
 #include "model/description.h"

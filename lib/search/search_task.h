@@ -6,7 +6,7 @@
 #include "config/resolve.h"
 #include "config/written_config.h"
 #include "machine/machine.h"
-#include "model/config.h"
+#include "model/model_config.h"
 #include "sim/what_if.h"
 
 namespace ftrun {

@@ -9,7 +9,7 @@
 
 #include "config/config.h"
 #include "machine/machine.h"
-#include "model/config.h"
+#include "model/model_config.h"
 
 namespace ftrun {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/check.h"
+#include "sim/check_world.h"
 
 namespace ftrun {
 

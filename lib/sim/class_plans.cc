@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/side_by_side.h"
 #include "base/text.h"
-#include "sim/check.h"
+#include "sim/check_world.h"
 
 namespace ftrun {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "config/config.h"
-#include "model/config.h"
+#include "model/model_config.h"
 #include "program/memory_plan.h"
 #include "program/step_plan.h"
 #include "sim/rank_classes.h"

@@ -112,7 +112,7 @@ Interpreter::Cells Interpreter::cells(SymbolicMemory& rank, const Range& range, 
 }
 
 Interpreter::Cells Interpreter::cells(SymbolicMemory& rank, const Range& range) const {
-  return cells(rank, range, rank.step.program.at(range.buffer).dtype);
+  return cells(rank, range, rank.step.program.at(range.buffer).format.dtype);
 }
 
 namespace {
@@ -123,7 +123,7 @@ constexpr int64_t kCodesInCell = 2;
 /// Counts the elements of a state that one cell of its range stands for.
 int64_t elements_of_cell(const Program& program, const StatePiece& piece) {
   const Buffer& buffer = program.at(piece.range.buffer);
-  return buffer.dtype == DType::kU8 && !buffer.packed ? kCodesInCell : piece.block;
+  return buffer.format.dtype == DType::kU8 && !buffer.format.packed ? kCodesInCell : piece.block;
 }
 
 }  // namespace
@@ -354,8 +354,8 @@ void Interpreter::exchange(std::span<const int32_t> members, Walk::LaneStep lane
     const Instr& instr = walk_->instr(walk_->lane_step_of(member, lane_step));
     const Program& program = ranks_[r].step.program;
     for (const Range& range : {instr.reads[index], instr.writes[index]})
-      if (program.at(range.buffer).dtype != instr.exchange().dtype &&
-          program.at(range.buffer).dtype != DType::kU8)
+      if (program.at(range.buffer).format.dtype != instr.exchange().dtype &&
+          program.at(range.buffer).format.dtype != DType::kU8)
         fail(cat("rank ", r, ": ", where(ranks_[r], instr), " takes ",
                  program.at(range.buffer).name, " for ", dtype_name(instr.exchange().dtype)));
     const Cells from = cells(ranks_[r], instr.reads[index], instr.exchange().dtype);
@@ -471,9 +471,8 @@ void Interpreter::run_instr(size_t r, const Instr& instr) {
     case InstrKind::kDecide:
       return decide(rank, instr);
     case InstrKind::kMeasure:
-      return update_codes(rank, instr, true);
     case InstrKind::kUpdate:
-      return update(rank, instr);
+      return update_or_measure(rank, instr);
     default:
       fail(cat(where(rank, instr), " has an unknown kind"));
   }
@@ -593,25 +592,27 @@ void for_blocks(const BlockMap& map, int64_t count, Body body) {
 }
 
 /// Updates states that are codes: a block's scale follows from all of its elements, and so do their
-/// codes. A cell has two codes. With `measures` it only finds the scales, the largest of those that
-/// exist.
-void Interpreter::update_codes(SymbolicMemory& rank, const Instr& instr, bool measures) {
+/// codes. A cell has two codes. A kMeasure only finds the scales, the largest of those that exist.
+void Interpreter::update_codes(SymbolicMemory& rank, const Instr& instr,
+                               const UpdateOperands& operands) {
   const Program& program = rank.step.program;
-  const Cells gradient = cells(rank, instr.reads[0]), weights = cells(rank, instr.reads[1]);
-  const bool straddles = instr.update().blocks.has_value();
-  const size_t states = (instr.reads.size() - 2) / (straddles ? 3 : 2);
-  for (size_t s = 0; s < 1 + states; ++s)
-    if (program.at(instr.reads[1 + s].buffer).bytes_of(gradient.count) != instr.reads[1 + s].bytes)
-      return fail(cat(where(rank, instr), " updates ", instr.reads[1 + s].bytes, " bytes with ",
-                      gradient.count, " elements"));
+  const bool measures = instr.kind == InstrKind::kMeasure;
+  const Cells gradient = cells(rank, operands.gradient), weights = cells(rank, operands.weights);
+  const size_t states = operands.states.size();
+  for (size_t s = 0; s < 1 + states; ++s) {
+    const Range& range = s == 0 ? operands.weights : operands.states[s - 1];
+    if (program.at(range.buffer).format.bytes(gradient.count) != range.bytes)
+      return fail(cat(where(rank, instr), " updates ", range.bytes, " bytes with ", gradient.count,
+                      " elements"));
+  }
   std::vector<uint64_t> made(static_cast<size_t>(gradient.count));
   for (int64_t e = 0; e < gradient.count; ++e)
     made[static_cast<size_t>(e)] = mix(mix(read(weights, e), mix(read(gradient, e), rank.scale)),
                                        static_cast<uint64_t>(instr.update().first_element + e));
+  const bool straddles = instr.update().blocks.has_value();
   for (size_t s = 0; s < states; ++s) {
-    const Cells codes = cells(rank, instr.reads[2 + s]),
-                scales = cells(rank, instr.reads[2 + states + s]);
-    const Cells next = straddles ? cells(rank, instr.reads[2 + 2 * states + s]) : scales;
+    const Cells codes = cells(rank, operands.states[s]), scales = cells(rank, operands.scales[s]);
+    const Cells next = straddles ? cells(rank, operands.new_scales[s]) : scales;
     for_blocks(instr.update().blocks.value_or(BlockMap{}), gradient.count,
                [&](int64_t block, int64_t first, int64_t last) {
                  if (block >= scales.count || block >= next.count)
@@ -638,14 +639,13 @@ void Interpreter::update_codes(SymbolicMemory& rank, const Instr& instr, bool me
   for (int64_t e = 0; !measures && e < gradient.count; ++e) {
     const uint64_t weight = mix(made[static_cast<size_t>(e)], instr.update().decay ? 1 : 2);
     write(weights, e, weight);
-    if (instr.update().writes_copy) write(cells(rank, instr.writes.back()), e, weight);
+    if (operands.copy) write(cells(rank, *operands.copy), e, weight);
   }
 }
 
-void Interpreter::update(SymbolicMemory& rank, const Instr& instr) {
-  if (instr.reads.size() > 2 && rank.step.program.at(instr.reads[2].buffer).dtype == DType::kU8)
-    return update_codes(rank, instr, false);
-  const Cells gradient = cells(rank, instr.reads[0]);
+void Interpreter::update_numbers(SymbolicMemory& rank, const Instr& instr,
+                                 const UpdateOperands& operands) {
+  const Cells gradient = cells(rank, operands.gradient);
   std::vector<Cells> written;
   for (const Range& range : instr.writes) {
     written.push_back(cells(rank, range));
@@ -653,19 +653,25 @@ void Interpreter::update(SymbolicMemory& rank, const Instr& instr) {
       return fail(cat(where(rank, instr), " updates ", written.back().count, " elements with ",
                       gradient.count));
   }
-  const size_t states = written.size() - 1 - (instr.update().writes_copy ? 1 : 0);
   for (int64_t e = 0; e < gradient.count; ++e) {
     const uint64_t g = mix(read(gradient, e), rank.scale);
     uint64_t weight =
         mix(mix(read(written[0], e), g), static_cast<uint64_t>(instr.update().first_element + e));
-    for (size_t s = 1; s <= states; ++s) {
+    for (size_t s = 1; s <= operands.states.size(); ++s) {
       weight = mix(weight, read(written[s], e));
       write(written[s], e, mix(mix(read(written[s], e), g), s));
     }
     weight = mix(weight, instr.update().decay ? 1 : 2);
     write(written[0], e, weight);
-    if (instr.update().writes_copy) write(written.back(), e, weight);
+    if (operands.copy) write(written.back(), e, weight);
   }
+}
+
+void Interpreter::update_or_measure(SymbolicMemory& rank, const Instr& instr) {
+  const std::optional<UpdateOperands> operands = update_operands(rank.step.program, instr);
+  if (!operands) return fail(cat(where(rank, instr), " has a wrong number of ranges"));
+  if (operands->scales.empty()) return update_numbers(rank, instr, *operands);
+  update_codes(rank, instr, *operands);
 }
 
 }  // namespace ftrun

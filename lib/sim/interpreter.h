@@ -13,6 +13,7 @@
 #include "model/description.h"
 #include "partition/units.h"
 #include "program/step_builder.h"
+#include "program/update_operands.h"
 #include "sim/walk.h"
 
 namespace ftrun {
@@ -84,8 +85,9 @@ class Interpreter {
   void copy(SymbolicMemory& rank, const Instr& instr);
   void norm(SymbolicMemory& rank, const Instr& instr);
   void decide(SymbolicMemory& rank, const Instr& instr);
-  void update(SymbolicMemory& rank, const Instr& instr);
-  void update_codes(SymbolicMemory& rank, const Instr& instr, bool measures);
+  void update_or_measure(SymbolicMemory& rank, const Instr& instr);
+  void update_numbers(SymbolicMemory& rank, const Instr& instr, const UpdateOperands& operands);
+  void update_codes(SymbolicMemory& rank, const Instr& instr, const UpdateOperands& operands);
   void fail(const std::string& fault);
   std::string where(const SymbolicMemory& rank, const Instr& instr) const;
   static void scramble_persistent(SymbolicMemory& rank, std::mt19937_64& random);

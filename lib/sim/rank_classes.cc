@@ -9,7 +9,7 @@
 #include "axes/mesh.h"
 #include "axes/mesh_axis.h"
 #include "base/error.h"
-#include "partition/layout.h"
+#include "partition/flat_layout.h"
 #include "partition/sharding.h"
 #include "program/state_spec.h"
 

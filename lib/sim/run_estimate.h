@@ -5,7 +5,7 @@
 
 #include "config/config.h"
 #include "machine/machine.h"
-#include "model/config.h"
+#include "model/model_config.h"
 #include "program/step_plan.h"
 #include "sim/step_time.h"
 

@@ -9,7 +9,7 @@
 
 #include "base/file.h"
 #include "checkpoint/checkpoint_group.h"
-#include "checkpoint/manifest.h"
+#include "checkpoint/checkpoint_manifest.h"
 #include "training/background_save.h"
 #include "training/loop_parts.h"
 #include "training/recorder.h"

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "config/capability.h"
+#include "data/row_reader.h"
 #include "engine/choose_gpu.h"
 #include "inputs/run_inputs.h"
 #include "kernels/measured_attention.h"

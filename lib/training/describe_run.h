@@ -7,8 +7,8 @@
 #include "engine/setup.h"
 #include "inputs/run_data.h"
 #include "inputs/train_request.h"
-#include "kernels/products.h"
-#include "report/manifest.h"
+#include "kernels/products_in_use.h"
+#include "report/run_manifest.h"
 #include "training/session.h"
 
 namespace ftrun {

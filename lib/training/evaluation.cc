@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "data/validation_reader.h"
 
 namespace ftrun {
 namespace {
@@ -47,9 +48,9 @@ std::optional<EvaluationResult> evaluate_set(const Config& config, TrainingSetup
     step.micro_batches = reader.read(round);
     stop.add_vote(step.votes);
     setup.evaluate_executor().run(step);
-    loss += step.loss_sum;
-    correct += step.correct_tokens;
-    stop.read_votes(step.all_votes);
+    loss += step.result.loss_sum;
+    correct += step.result.correct_tokens;
+    stop.read_votes(step.result.all_votes);
     if (stop.reached() && (round + 1 < reader.rounds() || !is_last)) return std::nullopt;
   }
   const auto tokens = static_cast<double>(reader.counted_tokens_global());

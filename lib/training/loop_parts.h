@@ -8,7 +8,7 @@
 
 #include "data/loader.h"
 #include "engine/executor.h"
-#include "report/manifest.h"
+#include "report/run_manifest.h"
 #include "report/step_metrics.h"
 #include "report/trace_file.h"
 #include "training/stop_agreement.h"

@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "checkpoint/manifest.h"
+#include "checkpoint/checkpoint_manifest.h"
 #include "config/config.h"
 
 namespace ftrun {

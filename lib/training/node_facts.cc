@@ -18,6 +18,7 @@
 #include "base/module_path.h"
 #include "base/text.h"
 #include "config/model_name.h"
+#include "data/row_reader.h"
 #include "data/sample_set.h"
 
 namespace ftrun {

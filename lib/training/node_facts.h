@@ -6,7 +6,7 @@
 
 #include "config/config.h"
 #include "inputs/run_data.h"
-#include "report/manifest.h"
+#include "report/run_manifest.h"
 
 namespace ftrun {
 

@@ -10,6 +10,7 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/launch_variables.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "base/utf8.h"
@@ -17,7 +18,7 @@
 #include "inputs/resume_policy.h"
 #include "report/environment.h"
 #include "report/loss_table.h"
-#include "report/machine.h"
+#include "report/machine_info.h"
 #include "report/outcome.h"
 #include "report/resume_check.h"
 #include "report/run_report.h"
@@ -52,7 +53,7 @@ RunManifest make_manifest(const TrainRequest& request) {
   manifest.config = request.config_json;
   manifest.model.path = request.config.model.path;
   manifest.environment = recorded_environment();
-  if (!request.agent.empty()) manifest.environment[kAgentVariable] = request.agent;
+  if (!request.agent.empty()) manifest.environment[launch_variables::kAgent] = request.agent;
   manifest.started = utc_now();
   return manifest;
 }

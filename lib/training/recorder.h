@@ -8,15 +8,15 @@
 #include <vector>
 
 #include "base/owned_fd.h"
-#include "checkpoint/manifest.h"
+#include "checkpoint/checkpoint_manifest.h"
 #include "inputs/train_request.h"
 #include "report/csv_monitor.h"
 #include "report/effective_time.h"
-#include "report/manifest.h"
 #include "report/metrics_writer.h"
-#include "report/progress.h"
+#include "report/progress_line.h"
 #include "report/run_folder.h"
 #include "report/run_follower.h"
+#include "report/run_manifest.h"
 #include "report/tensorboard.h"
 #include "report/text_samples.h"
 #include "report/trace_file.h"

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "report/machine.h"
+#include "report/machine_info.h"
 
 namespace ftrun {
 

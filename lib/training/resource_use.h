@@ -9,7 +9,7 @@
 #include "engine/memory_report.h"
 #include "engine/setup.h"
 #include "engine/step_traffic.h"
-#include "report/manifest.h"
+#include "report/run_manifest.h"
 #include "report/step_metrics.h"
 #include "training/pipeline_use.h"
 #include "training/session.h"

@@ -12,6 +12,7 @@
 #include "base/hub_cache.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "data/row_reader.h"
 #include "engine/generate.h"
 #include "engine/moved_tensors.h"
 #include "inputs/export_options.h"

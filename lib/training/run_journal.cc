@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/utf8.h"
-#include "report/machine.h"
+#include "report/machine_info.h"
 #include "training/describe_step.h"
 
 namespace ftrun {

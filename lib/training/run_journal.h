@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 #include "engine/executor.h"
-#include "report/manifest.h"
+#include "report/run_manifest.h"
 #include "report/step_metrics.h"
 #include "training/loop_parts.h"
 #include "training/recorder.h"

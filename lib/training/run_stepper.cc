@@ -56,7 +56,7 @@ void RunStepper::run(StepRun& step) {
   // Elastic runs may have lost all ranks that are to be traced.
   step.traced = step.traced && tracer_.has_value();
   setup_.train_executor().run(step);
-  use_.end_step(step.finite);
+  use_.end_step(step.result.finite);
 }
 
 void RunStepper::note(const StepMetrics& metrics) {

@@ -8,6 +8,7 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/launch_variables.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "cluster/processor_share.h"
@@ -16,7 +17,7 @@
 #include "engine/choose_gpu.h"
 #include "engine/near_processors.h"
 #include "program/step_plan.h"
-#include "report/machine.h"
+#include "report/machine_info.h"
 #include "report/resume_check.h"
 #include "training/stop_signal.h"
 
@@ -76,7 +77,7 @@ std::unique_ptr<Rendezvous> open_rendezvous(const TrainRequest& request) {
   options.meeting_file = meeting_file(request.config.output_dir);
   options.job = job_of(request);
   // Programs of the user's that this rank starts have no need of it.
-  ::unsetenv("FTRUN_TOKEN");
+  ::unsetenv(launch_variables::kToken);
   options.board_fd = launch.board_fd;
   options.local_rank = launch.local_rank;
   options.timeout = wait_of(request.config, kMeetingLimit);

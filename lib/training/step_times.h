@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/step_parts.h"
-#include "report/machine.h"
+#include "report/machine_info.h"
 #include "report/step_metrics.h"
 #include "sim/class_plans.h"
 #include "sim/step_time.h"

@@ -24,11 +24,10 @@
 #include "cluster/failure_report.h"
 #include "cluster/peers.h"
 #include "cluster/processor_share.h"
-#include "cluster/progress.h"
+#include "cluster/progress_board.h"
 #include "config/resolve.h"
 #include "inputs/export_options.h"
 #include "report/outcome.h"
-#include "training/check_ranks.h"
 #include "training/stop_signal.h"
 #include "training/training_error.h"
 
@@ -104,10 +103,9 @@ int Trainer::train() {
   load_or_resume();
   open_outputs();
   warn_of_placement();
-  stepper_.emplace(config_, session_, *setup_, journal_, std::move(checked));
-  open_loop();
+  steps_.emplace(*this, std::move(checked));
   catch_stop_signals();
-  loop_->run();
+  steps_->loop.run();
   finish();
   setup_->drop_recordings();
   session_.close();
@@ -120,7 +118,7 @@ void Trainer::fail(const Error& error, const FailureReport& report) {
   report_failure(report);
   journal_.fail(static_cast<int>(error.code()), error.message());
   log_debug(cat("error: ", error.what()));
-  if (checkpointer_) checkpointer_->leave(error);
+  if (model_) model_->checkpointer.leave(error);
   if (setup_) setup_->drop_recordings();
   session_.leave();
   // A transport's threads may still write to what a collective that was given up would have
@@ -167,28 +165,32 @@ void Trainer::open_model() {
     setup_ = std::make_unique<TrainingSetup>(config_, std::move(*model), session_.groups(),
                                              swap_name(request_), session_.gpu());
   });
-  saved_model_ = saved_model(config_, *setup_);
-  checkpointer_.emplace(request_, session_,
-                        CheckpointerParts{.model = *saved_model_,
-                                          .journal = journal_,
-                                          .recorder = journal_.recorder(),
-                                          .files = posix_files(),
-                                          .clock = clock_});
-  evaluator_.emplace(config_, session_, *setup_, data_, journal_, stop_);
+  model_.emplace(*this);
   journal_.show_times_of(setup_->train_executor());
 }
+
+Trainer::ModelParts::ModelParts(Trainer& run)
+    : saved(saved_model(run.config_, *run.setup_)),
+      checkpointer(run.request_, run.session_,
+                   {.model = *saved,
+                    .journal = run.journal_,
+                    .recorder = run.journal_.recorder(),
+                    .files = posix_files(),
+                    .clock = run.clock_}),
+      evaluator(run.config_, run.session_, *run.setup_, run.data_, run.journal_, run.stop_) {}
 
 RunManifest Trainer::describe() {
   return describe_run(parts());
 }
 
 void Trainer::load_or_resume() {
-  const std::optional<ResumedRun> resumed = checkpointer_->load([this] { return describe(); });
+  const std::optional<ResumedRun> resumed =
+      model_->checkpointer.load([this] { return describe(); });
   if (!resumed) return;
   const CheckpointMeta& meta = resumed->meta;
   progress_.restore(meta);
   review_evaluations();
-  checkpointer_->restore_best(progress_);
+  model_->checkpointer.restore_best(progress_);
   identity_.resumed_from(resumed->folder, meta.data_fingerprint);
   if (!has_ended()) return;
   journal_.print(cat("nothing is left to train: step ", progress_.step, " of ", total_steps_,
@@ -234,27 +236,27 @@ void Trainer::warn_of_placement() {
   journal_.warn(crossing_text(crossing, nodes));
 }
 
-void Trainer::open_loop() {
-  const int64_t end = std::max(progress_.step, total_steps_);
-  loader_ = std::make_unique<Loader>(*data_.train,
-                                     loader_options(config_, setup_->plan(), progress_.step, end));
-  loop_.emplace(config_, LoopPlan{lr_schedule_, total_steps_, session_.is_first()}, progress_,
-                LoopParts{.next_batch = [this] { return loader_->next(); },
-                          .stepper = *stepper_,
-                          .saver = *checkpointer_,
-                          .evaluator = *evaluator_,
-                          .journal = journal_,
-                          .data = identity_,
-                          .stop = stop_,
-                          .stop_lead = stop_lead_,
-                          .clock = clock_});
-}
+Trainer::StepParts::StepParts(Trainer& run, CheckedRanks checked)
+    : stepper(run.config_, run.session_, *run.setup_, run.journal_, std::move(checked)),
+      loader(*run.data_.train, loader_options(run.config_, run.setup_->plan(), run.progress_.step,
+                                              std::max(run.progress_.step, run.total_steps_))),
+      loop(run.config_, {run.lr_schedule_, run.total_steps_, run.session_.is_first()},
+           run.progress_,
+           {.next_batch = [this] { return loader.next(); },
+            .stepper = stepper,
+            .saver = run.model_->checkpointer,
+            .evaluator = run.model_->evaluator,
+            .journal = run.journal_,
+            .data = run.identity_,
+            .stop = run.stop_,
+            .stop_lead = run.stop_lead_,
+            .clock = run.clock_}) {}
 
 /// Reviews what a checkpoint of an older version may have taken for the best or an improvement: it
 /// went only by accuracy.
 void Trainer::review_evaluations() {
   if (!progress_.evaluations.is_of_older_version()) return;
-  for (const StepMetrics& metrics : evaluator_->all_recorded(
+  for (const StepMetrics& metrics : model_->evaluator.all_recorded(
            "looking for evaluations that are not finite", [this](const StepMetrics& m) {
              return m.step <= progress_.step && is_nonfinite(m.evaluations);
            })) {
@@ -263,34 +265,34 @@ void Trainer::review_evaluations() {
       journal_.warn(cat("the evaluation after step ", metrics.step,
                         " is not finite: its checkpoint is no longer the best"));
     progress_.evaluations.forget(metrics.step, metrics.evaluations[0].set);
-    checkpointer_->drop_best(metrics.step);
+    model_->checkpointer.drop_best(metrics.step);
   }
 }
 
 // The end.
 
 void Trainer::finish() {
-  loader_->shutdown();
-  stepper_->use().total(session_);
+  steps_->loader.shutdown();
+  steps_->stepper.use().total(session_);
   session_.run_together("recording what the run used", [this] {
     journal_.update([this](RunManifest& manifest) {
-      stepper_->use().add_to(manifest);
-      load_of_steps_ = stepper_->load().shares();
-      manifest.time = stepper_->times().record(load_of_steps_);
+      steps_->stepper.use().add_to(manifest);
+      load_of_steps_ = steps_->stepper.load().shares();
+      manifest.time = steps_->stepper.times().record(load_of_steps_);
     });
   });
   session_.allow_work_of_one_rank();
-  loop_->save_last();
+  steps_->loop.save_last();
   session_.run_together("recording the checkpoints", [this] {
     journal_.update([this](RunManifest& manifest) {
-      checkpointer_->add_to(manifest);
-      stop_lead_.record_save(checkpointer_->longest_save());
+      model_->checkpointer.add_to(manifest);
+      stop_lead_.record_save(model_->checkpointer.longest_save());
       stop_lead_.write_counters(manifest.counters);
     });
   });
   if (!stop_.reached() && config_.model_export.enabled) export_model();
   session_.show_phase("the end of the run");
-  evaluator_->write_texts(progress_.step);
+  model_->evaluator.write_texts(progress_.step);
   session_.run_together("finishing the run", [&] { conclude(); });
   if (!withheld_.empty())
     throw Error(ExitCode::kNumerical, withheld_,
@@ -322,19 +324,20 @@ void Trainer::export_model() {
   if (!decision.warning.empty()) journal_.warn(decision.warning);
   if (!withheld_.empty()) return;
   if (config_.model_export.which == ExportWhich::kBest) {
-    evaluator_->write_texts(
-        progress_.step);  // of the weights of the last step, as at every evaluation
-    checkpointer_->load_best(progress_);
+    // Texts are of the weights of the last step, as at every evaluation.
+    model_->evaluator.write_texts(progress_.step);
+    model_->checkpointer.load_best(progress_);
   }
-  checkpointer_->export_model(stop_);
+  model_->checkpointer.export_model(stop_);
 }
 
 void Trainer::conclude() {
   if (!session_.is_first()) return;
   identity_.record();
-  evaluator_->print_text(progress_.step);
-  for (const std::string& text : stepper_->use().texts(session_.world())) journal_.print(text);
-  if (const std::string text = stepper_->times().text(load_of_steps_); !text.empty())
+  model_->evaluator.print_text(progress_.step);
+  for (const std::string& text : steps_->stepper.use().texts(session_.world()))
+    journal_.print(text);
+  if (const std::string text = steps_->stepper.times().text(load_of_steps_); !text.empty())
     journal_.print(text);
   const std::string reason = how_it_ended();
   if (!stop_.reached() && progress_.step < total_steps_) journal_.print(reason);

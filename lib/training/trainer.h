@@ -10,6 +10,7 @@
 #include "data/loader.h"
 #include "engine/setup.h"
 #include "inputs/run_data.h"
+#include "training/check_ranks.h"
 #include "training/checkpointer.h"
 #include "training/data_identity.h"
 #include "training/describe_run.h"
@@ -51,7 +52,6 @@ class Trainer {
 
   void review_evaluations();
   bool has_ended() const { return progress_.has_ended(total_steps_); }
-  void open_loop();
 
   /// ExportDecision says why weights are not exported, and else what a user should know of them;
   /// both may be "".
@@ -68,6 +68,23 @@ class Trainer {
   std::string how_to_continue() const;
   std::string convert_command() const;
 
+  /// ModelParts saves, loads and evaluates the model of the setup.
+  struct ModelParts {
+    explicit ModelParts(Trainer& run);
+
+    std::unique_ptr<SavedModel> saved;
+    Checkpointer checkpointer;
+    RunEvaluator evaluator;
+  };
+  /// StepParts trains the model from the step where the run begins.
+  struct StepParts {
+    StepParts(Trainer& run, CheckedRanks checked);
+
+    RunStepper stepper;
+    Loader loader;
+    TrainingLoop loop;
+  };
+
   Session session_;
   const TrainRequest request_;
   const Config& config_;
@@ -81,19 +98,16 @@ class Trainer {
   ThreadsInUse threads_;
   RunData data_;
   DataIdentity identity_;
+  /// The setup, from open_model() on. A run that fails never frees its memory.
   std::unique_ptr<TrainingSetup> setup_;
-  std::unique_ptr<SavedModel> saved_model_;
-  std::optional<Checkpointer> checkpointer_;
-  std::optional<RunEvaluator> evaluator_;
-  std::optional<RunStepper> stepper_;
+  std::optional<ModelParts> model_;
   /// The load of this machine while the steps ran.
   LoadShares load_of_steps_;
-  std::unique_ptr<Loader> loader_;
   /// The schedule of the config, over all steps.
   SchedulerConfig lr_schedule_;
   int64_t total_steps_ = 0;
   TrainingProgress progress_;
-  std::optional<TrainingLoop> loop_;
+  std::optional<StepParts> steps_;
   /// The reason why the weights must not be exported as good; "" where they may, or where no export
   /// is wanted.
   std::string withheld_;

@@ -93,18 +93,19 @@ StepMetrics TrainingLoop::train_step() {
   parts_.saver.add_votes(step.votes);
   evaluation_clock_.add_vote(step.votes);
   parts_.stepper.run(step);
+  const StepResult& result = step.result;
   ++progress_.step;
-  progress_.tokens += static_cast<int64_t>(step.counted_tokens);
-  parts_.stop.read_votes(step.all_votes);
-  parts_.saver.read_votes(step.all_votes);
-  evaluation_clock_.read_votes(step.all_votes);
+  progress_.tokens += static_cast<int64_t>(result.counted_tokens);
+  parts_.stop.read_votes(result.all_votes);
+  parts_.saver.read_votes(result.all_votes);
+  evaluation_clock_.read_votes(result.all_votes);
 
   StepMetrics metrics = metrics_of(step);
   metrics.data_wait_seconds = fetched.wait_seconds;
   metrics.step_seconds = parts_.clock() - start;
   progress_.evaluations.record_loss(metrics.loss, metrics.tokens);
   parts_.stop_lead.record_step(metrics.step_seconds);
-  metrics.tokens_per_second = step.counted_tokens / metrics.step_seconds;
+  metrics.tokens_per_second = result.counted_tokens / metrics.step_seconds;
   parts_.stepper.add_use(metrics);
   parts_.stepper.note(metrics);
   parts_.journal.show_step(progress_, step, metrics);
@@ -122,24 +123,26 @@ void TrainingLoop::name_slow_ranks(const StepMetrics& metrics) {
 }
 
 StepMetrics TrainingLoop::metrics_of(const StepRun& step) const {
+  const StepResult& result = step.result;
   StepMetrics metrics;
   metrics.step = progress_.step;
   metrics.samples = progress_.step * config_.train_batch_size;
-  metrics.tokens = static_cast<int64_t>(step.counted_tokens);
-  metrics.loss = step.counted_tokens > 0 ? step.loss_sum / step.counted_tokens
-                                         : std::numeric_limits<double>::quiet_NaN();
-  metrics.grad_norm = step.gradient_norm;
+  metrics.tokens = static_cast<int64_t>(result.counted_tokens);
+  metrics.loss = result.counted_tokens > 0 ? result.loss_sum / result.counted_tokens
+                                           : std::numeric_limits<double>::quiet_NaN();
+  metrics.grad_norm = result.gradient_norm;
   metrics.learning_rate = step.scalars.learning_rate;
-  metrics.exposed_communication_seconds = step.exposed_communication_seconds;
-  metrics.skipped = !step.finite;
+  metrics.exposed_communication_seconds = result.exposed_communication_seconds;
+  metrics.skipped = !result.finite;
   if (config_.fp16.enabled) metrics.loss_scale = progress_.skipped.loss_scale();
   return metrics;
 }
 
 void TrainingLoop::count_skipped(const StepRun& step) {
   std::optional<NonfiniteSearch> search;
-  if (!step.finite && progress_.skipped.needs_place()) search = parts_.stepper.find_nonfinite(step);
-  const std::string warning = progress_.skipped.count(progress_.step, step.finite, search);
+  const bool finite = step.result.finite;
+  if (!finite && progress_.skipped.needs_place()) search = parts_.stepper.find_nonfinite(step);
+  const std::string warning = progress_.skipped.count(progress_.step, finite, search);
   if (warning.empty()) return;
   parts_.journal.warn(warning);
   parts_.journal.update([this](RunManifest& manifest) {

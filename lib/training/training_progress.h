@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "checkpoint/manifest.h"
+#include "checkpoint/checkpoint_manifest.h"
 #include "config/config.h"
 #include "training/evaluation_record.h"
 #include "training/skipped_steps.h"

@@ -22,7 +22,7 @@
 #include "graph/cost.h"
 #include "graph/layer_graph.h"
 #include "graph/op_spec.h"
-#include "graph/workspace.h"
+#include "graph/op_workspace.h"
 #include "kernels/device.h"
 #include "ops/attention/attention.h"
 #include "ops/cross_entropy/cross_entropy.h"

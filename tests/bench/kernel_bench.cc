@@ -26,17 +26,17 @@
 #include "base/product_library.h"
 #include "graph/cost.h"
 #include "graph/layer_graph.h"
-#include "graph/workspace.h"
+#include "graph/op_workspace.h"
 #include "kernels/cpu/vector_kernels.h"
 #include "kernels/kernels.h"
-#include "optimizers/optimizer_config.h"
-#include "kernels/products.h"
+#include "kernels/products_in_use.h"
 #include "ops/attention/attention.h"
 #include "ops/cross_entropy/cross_entropy.h"
 #include "ops/heads.h"
 #include "ops/kinds.h"
 #include "ops/norm/norm.h"
 #include "ops/rope/rope.h"
+#include "optimizers/optimizer_config.h"
 
 namespace ftrun {
 namespace {

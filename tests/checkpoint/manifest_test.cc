@@ -1,4 +1,4 @@
-#include "checkpoint/manifest.h"
+#include "checkpoint/checkpoint_manifest.h"
 
 #include <random>
 #include <string>

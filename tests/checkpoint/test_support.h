@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "checkpoint/checkpoint_group.h"
-#include "checkpoint/manifest.h"
+#include "checkpoint/checkpoint_manifest.h"
 
 namespace ftrun::test {
 

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "cluster/progress.h"
+#include "cluster/progress_board.h"
 #include "comm/open.h"
 
 namespace ftrun {

@@ -1,6 +1,9 @@
 #include "fixtures.h"
 
+#include "data/row_reader.h"
 #include "data/sample_set.h"
+#include "data/step_reader.h"
+#include "data/validation_reader.h"
 
 #include <algorithm>
 #include <numeric>

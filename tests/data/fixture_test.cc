@@ -3,6 +3,7 @@
 #include "fixtures.h"
 
 #include "data/fingerprint.h"
+#include "data/row_reader.h"
 #include "data/sample_set.h"
 #include "places.h"
 

@@ -2,6 +2,7 @@
 #include "fixtures.h"
 
 #include "data/loader.h"
+#include "data/step_reader.h"
 
 #include <chrono>
 #include <memory>

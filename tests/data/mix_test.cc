@@ -2,7 +2,9 @@
 
 #include "data/check_data.h"
 #include "data/loader.h"
+#include "data/row_reader.h"
 #include "data/sample_set.h"
+#include "data/step_reader.h"
 
 #include <algorithm>
 #include <map>

@@ -133,7 +133,7 @@ double FreshSteps::worst_norm(const Config& config, const TrainingMesh& mesh) co
       rig.state.load(folders_[i]);
       rig.groups.host_world->barrier({"all have the weights"});
       const StepRun run = train_step(rig, static_cast<int64_t>(i) + 1);
-      if (rendezvous.rank() == 0) found.push_back(run.gradient_norm);
+      if (rendezvous.rank() == 0) found.push_back(run.result.gradient_norm);
     }
   });
   const std::vector<double> errors = errors_of(found, norms_);

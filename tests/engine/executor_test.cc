@@ -128,9 +128,9 @@ TEST_CASE("a trace has every instruction in an order that the waits allow, and c
       RankRig rig(config, fixtures::model_of_many_blocks(), group);
       RankRig plain(config, fixtures::model_of_many_blocks(), group);
       const Program& program = rig.plan.train.program;
-      require(rig.train(1).loss_sum == plain.train(1).loss_sum, "both train alike");
+      require(rig.train(1).result.loss_sum == plain.train(1).result.loss_sum, "both train alike");
       require(rig.train_executor.trace().instrs.empty(), "nothing is noted unasked");
-      const double expected = plain.train(2).loss_sum;
+      const double expected = plain.train(2).result.loss_sum;
       rig.batches = plain.batches;
       StepRun run = rig.prepared(2);
       run.traced = true;
@@ -138,7 +138,7 @@ TEST_CASE("a trace has every instruction in an order that the waits allow, and c
       rig.train_executor.run(run);
       const double took = seconds_since(start);
       const RunTrace& trace = rig.train_executor.trace();
-      require(run.loss_sum == expected, "a traced step is the same step");
+      require(run.result.loss_sum == expected, "a traced step is the same step");
       require(trace.begin >= start, "the trace begins in its step");
       require(trace.instrs.size() == program.instrs.size(), "every instruction has its times");
       std::array<double, kInstrKinds> by_kind{};
@@ -176,7 +176,7 @@ TEST_CASE("what a step that is not finite leaves out has no time in its trace") 
   run.traced = true;
   run.scalars.token_loss_factor = std::numeric_limits<float>::infinity();
   rig.train_executor.run(run);
-  REQUIRE_FALSE(run.finite);
+  REQUIRE_FALSE(run.result.finite);
   const Program& program = rig.plan.train.program;
   const std::vector<Interval> ran = rig.train_executor.trace().instrs;
   for (size_t i = 0; i < ran.size(); ++i)
@@ -204,17 +204,18 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
   four.gradient_accumulation_steps = 4;
   RankRig single(four, fixtures::small_model(), *alone.group);
   const StepRun one = step(single, batches);
-  REQUIRE(one.counted_tokens == 64);
-  REQUIRE(one.finite);
+  REQUIRE(one.result.counted_tokens == 64);
+  REQUIRE(one.result.finite);
   const std::vector<float> expected = floats_of(single);
   fixtures::require_none(fixtures::on_ranks(2, [&](Rendezvous&, Communicator& group) {
     RankRig rig(fixtures::small_run(), fixtures::small_model(), group);
     const StepRun two = step(
         rig, std::span<const Batch>(batches).subspan(static_cast<size_t>(group.rank()) * 2, 2));
-    require(two.counted_tokens == 64, "all ranks' tokens are counted");
-    require(std::abs(two.loss_sum - one.loss_sum) < 1e-5 * one.loss_sum,
+    require(two.result.counted_tokens == 64, "all ranks' tokens are counted");
+    require(std::abs(two.result.loss_sum - one.result.loss_sum) < 1e-5 * one.result.loss_sum,
             "the loss is that of all ranks");
-    require(std::abs(two.gradient_norm - one.gradient_norm) < 1e-5 * one.gradient_norm,
+    require(std::abs(two.result.gradient_norm - one.result.gradient_norm) <
+                1e-5 * one.result.gradient_norm,
             "so is the norm");
     // A rank has the whole model and saves a half of it.
     for (const StatePiece& piece : rig.plan.train.pieces) {
@@ -244,11 +245,13 @@ TEST_CASE("all ranks see each kind of votes, whatever else is voted for") {
       if (group.rank() == 0) run.votes.add(Vote::kEvaluationDue);
       run.votes.add(Vote::kSaveEnded);
       rig.train_executor.run(run);
-      require(voted_signal(run.all_votes) == SIGTERM, "every rank stops");
-      require(run.all_votes.of(Vote::kTerminate) == 1 && run.all_votes.of(Vote::kInterrupt) == 0,
+      require(voted_signal(run.result.all_votes) == SIGTERM, "every rank stops");
+      require(run.result.all_votes.of(Vote::kTerminate) == 1 &&
+                  run.result.all_votes.of(Vote::kInterrupt) == 0,
               "one rank was told to");
-      require(run.all_votes.of(Vote::kSaveEnded) == 3, "all saves have ended");
-      require(run.all_votes.of(Vote::kSaveDue) == 1 && run.all_votes.of(Vote::kEvaluationDue) == 1,
+      require(run.result.all_votes.of(Vote::kSaveEnded) == 3, "all saves have ended");
+      require(run.result.all_votes.of(Vote::kSaveDue) == 1 &&
+                  run.result.all_votes.of(Vote::kEvaluationDue) == 1,
               "both are due");
       // Each kind gets a different number of votes.
       run.votes = {};
@@ -256,12 +259,12 @@ TEST_CASE("all ranks see each kind of votes, whatever else is voted for") {
         for (int64_t times = 0; times <= vote; ++times) run.votes.add(static_cast<Vote>(vote));
       rig.train_executor.run(run);
       for (int64_t vote = 0; vote < kVotes; ++vote)
-        require(run.all_votes.of(static_cast<Vote>(vote)) == 3 * (vote + 1),
+        require(run.result.all_votes.of(static_cast<Vote>(vote)) == 3 * (vote + 1),
                 "each kind has a slot of its own");
-      require(run.counted_tokens == 3 * 32, "and tokens another one");
+      require(run.result.counted_tokens == 3 * 32, "and tokens another one");
       run.votes = {};
       rig.train_executor.run(run);
-      for (const double count : run.all_votes.counts())
+      for (const double count : run.result.all_votes.counts())
         require(count == 0, "the votes of the step before are gone");
     }
   }));
@@ -306,7 +309,7 @@ TEST_CASE("a batch of another shape is a defect that is told, and the next step 
   StepRun run = rig.prepared(2);
   REQUIRE_THROWS_WITH(rig.train_executor.run(run),
                       Catch::Contains("a batch part has 60 bytes, its buffer 64"));
-  REQUIRE(rig.train(2).finite);
+  REQUIRE(rig.train(2).result.finite);
 }
 
 /// Makes a config with optimizer and parameters on disk: the norms of layers stay on the device.
@@ -346,7 +349,7 @@ TEST_CASE("the disk goes on from what one request has written to what another on
     const SwapCounters before = rig.memory.swap()->counters();
     StepRun run = rig.train(2);
     const SwapCounters& after = rig.memory.swap()->counters();
-    REQUIRE(run.finite);
+    REQUIRE(run.result.finite);
     CHECK(after.requests - before.requests == requests);
     CHECK(after.joined - before.joined >= follow);
   }
@@ -370,11 +373,11 @@ TEST_CASE("a step that is not finite neither reads optimizer state from the disk
     run.scalars.token_loss_factor = std::numeric_limits<float>::infinity();
     rig.train_executor.run(run);
     const SwapCounters after = rig.memory.swap()->counters();
-    REQUIRE_FALSE(run.finite);
+    REQUIRE_FALSE(run.result.finite);
     CHECK(after.bytes_written == before.bytes_written);
     CHECK(after.bytes_read - before.bytes_read == read);
     CHECK(fixtures::contents(rig.state) == state);
-    REQUIRE(rig.train(2).finite);
+    REQUIRE(rig.train(2).result.finite);
     CHECK(fixtures::contents(rig.state) != state);
   }
 }

@@ -55,7 +55,7 @@ Judged judge(GeneratorRig& generator, const std::vector<int32_t>& seen, int32_t 
   StepRun run;
   run.micro_batches = {&batch, 1};
   generator.rig.evaluate_executor.run(run);
-  return {run.loss_sum, run.correct_tokens};
+  return {run.result.loss_sum, run.result.correct_tokens};
 }
 
 TEST_CASE(

@@ -72,15 +72,15 @@ double evaluated(RankRig& rig) {
   StepRun run;
   run.micro_batches = {rig.batches.data(), 1};
   rig.evaluate_executor.run(run);
-  return run.loss_sum;
+  return run.result.loss_sum;
 }
 
 /// Trains and evaluates in between; the last step's gradient is clipped.
 void train_on_gpu(RankRig& rig, GpuOutcome& outcome) {
   const auto note = [&](const StepRun& run) {
-    require(run.finite && run.counted_tokens > 0, "the steps are finite");
-    outcome.losses.push_back(run.loss_sum);
-    outcome.norms.push_back(run.gradient_norm);
+    require(run.result.finite && run.result.counted_tokens > 0, "the steps are finite");
+    outcome.losses.push_back(run.result.loss_sum);
+    outcome.norms.push_back(run.result.gradient_norm);
   };
   for (int64_t step = 1; step <= kGpuSteps; ++step) {
     note(rig.train(step));
@@ -91,7 +91,7 @@ void train_on_gpu(RankRig& rig, GpuOutcome& outcome) {
   clipped.decide = step_policy({.clip_norm = kClipNorm});
   rig.train_executor.run(clipped);
   note(clipped);
-  require(clipped.gradient_norm > kClipNorm, "there is something to clip");
+  require(clipped.result.gradient_norm > kClipNorm, "there is something to clip");
 }
 
 GpuOutcome train_alone(const Config& config, Gpu* gpu) {
@@ -269,7 +269,7 @@ TEST_CASE("gpu: SGD, a tied matrix, pageable memory and measured time change no 
                 RankGroups::of_one(*alone.group), &emulated.gpu);
   RankRig here(fixtures::small_run(), fixtures::small_model(true), *alone.group);
   for (int64_t step = 1; step <= kGpuSteps; ++step)
-    REQUIRE(there.train(step).loss_sum == here.train(step).loss_sum);
+    REQUIRE(there.train(step).result.loss_sum == here.train(step).result.loss_sum);
   REQUIRE(fixtures::contents(there.state) == fixtures::contents(here.state));
 }
 
@@ -305,9 +305,9 @@ TEST_CASE("gpu: waits that are missing from a program are found") {
     try {
       executor.run(run);
     } catch (const std::exception&) {
-      run.loss_sum = std::numeric_limits<double>::quiet_NaN();
+      run.result.loss_sum = std::numeric_limits<double>::quiet_NaN();
     }
-    found += run.loss_sum == expected.loss_sum ? 0 : 1;
+    found += run.result.loss_sum == expected.result.loss_sum ? 0 : 1;
   }
   REQUIRE(found > 0);
 }
@@ -331,7 +331,7 @@ double second_norm(const Config& config, uint64_t seed, bool careless) {
     Executor executor(program, rig.plan.train.model, rig.memory, groups);
     StepRun run = rig.prepared(2);
     executor.run(run);
-    if (rendezvous.rank() == 0) norm = run.gradient_norm;
+    if (rendezvous.rank() == 0) norm = run.result.gradient_norm;
   });
   return norm;
 }
@@ -554,12 +554,12 @@ TEST_CASE(
                    &emulated.gpu);
   RankRig plain(config, fixtures::model_of_many_blocks(), *alone.group);
   for (int64_t step = 1; step <= 3; ++step)
-    REQUIRE(recorded.train(step).loss_sum == plain.train(step).loss_sum);
+    REQUIRE(recorded.train(step).result.loss_sum == plain.train(step).result.loss_sum);
   for (RankRig* rig : {&recorded, &plain}) rig->batches[1].first_token += 1000;
   StepRun moved = recorded.prepared(4), expected = plain.prepared(4);
   recorded.train_executor.run(moved);
   plain.train_executor.run(expected);
-  REQUIRE(moved.loss_sum == expected.loss_sum);
+  REQUIRE(moved.result.loss_sum == expected.result.loss_sum);
   REQUIRE(fixtures::contents(recorded.state) == fixtures::contents(plain.state));
 }
 
@@ -577,10 +577,10 @@ TEST_CASE(
   StepRun run = rig.prepared(3);
   run.scalars.token_loss_factor = std::numeric_limits<float>::infinity();
   rig.train_executor.run(run);
-  REQUIRE_FALSE(run.finite);
+  REQUIRE_FALSE(run.result.finite);
   REQUIRE(fixtures::contents(rig.state) == before);
   REQUIRE(rig.train_executor.find_nonfinite(run).text.find("mb 0") != std::string::npos);
-  REQUIRE(rig.train(3).finite);
+  REQUIRE(rig.train(3).result.finite);
   REQUIRE(fixtures::contents(rig.state) != before);
   Emulated offloading(6, {.step_graph = true});
   const Config host = offloaded(OffloadDevice::kCpu);
@@ -641,10 +641,10 @@ TEST_CASE(
         StepRun run = rig.prepared(2);
         run.scalars.token_loss_factor = std::numeric_limits<float>::infinity();
         rig.train_executor.run(run);
-        REQUIRE_FALSE(run.finite);
+        REQUIRE_FALSE(run.result.finite);
         places.push_back(rig.train_executor.find_nonfinite(run).text);
         REQUIRE(fixtures::contents(rig.state) == before);
-        REQUIRE(rig.train(2).finite);
+        REQUIRE(rig.train(2).result.finite);
         REQUIRE(fixtures::contents(rig.state) != before);
       }
       REQUIRE(places[0].find("mb 0") != std::string::npos);
@@ -678,7 +678,7 @@ TEST_CASE("gpu: a checkpoint of a GPU continues on the processor and the other w
         Checkpoint checkpoint(scratch.path + "/step-00000000");
         second->load(checkpoint);
         REQUIRE(fixtures::contents(second->state) == fixtures::contents(first->state));
-        REQUIRE(second->train(2).loss_sum == first->train(2).loss_sum);
+        REQUIRE(second->train(2).result.loss_sum == first->train(2).result.loss_sum);
         REQUIRE(fixtures::contents(second->state) == fixtures::contents(first->state));
       }
 }
@@ -735,7 +735,7 @@ TEST_CASE("gpu: the host tier is pinned unless it is asked not to be, and refusa
       fixtures::offload_to(config, OffloadDevice::kCpu);
       RankRig rig(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group),
                   &emulated.gpu);
-      require(rig.train(1).finite, "it trains");
+      require(rig.train(1).result.finite, "it trains");
     });
   };
   REQUIRE(allocate({}, {}) == "");
@@ -780,14 +780,14 @@ TEST_CASE("gpu: a traced step is launched, not replayed, and its waits hold in t
                 &emulated.gpu);
     RankRig here(config, fixtures::model_of_many_blocks(), *alone.group);
     for (int64_t step = 1; step <= 5; ++step) {
-      const double expected = here.train(step).loss_sum;
+      const double expected = here.train(step).result.loss_sum;
       rig.batches = here.batches;
       StepRun run = rig.prepared(step);
       run.traced = step == 3 || step == 4;
       const int64_t launches = emulated.device->counters().launches;
       rig.train_executor.run(run);
       INFO("step " << step << (recorded ? ", recorded" : ""));
-      REQUIRE(run.loss_sum == expected);
+      REQUIRE(run.result.loss_sum == expected);
       const bool replays = recorded && step > 1 && !run.traced;
       REQUIRE((emulated.device->counters().launches > launches) == replays);
       REQUIRE_FALSE(rig.train_executor.device_times().has_value());

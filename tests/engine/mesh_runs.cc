@@ -74,10 +74,10 @@ StateOptions options_of(const TrainingMesh& mesh, const Config& config, const Mo
 void train_steps(RankRig& rig, int64_t steps, TrainingOutcome& outcome) {
   for (int64_t step = 1; step <= steps; ++step) {
     const StepRun run = rig.train(step);
-    require(run.finite, "the steps are finite");
+    require(run.result.finite, "the steps are finite");
     if (rig.rank > 0) continue;
-    outcome.losses.push_back(run.loss_sum);
-    outcome.norms.push_back(run.gradient_norm);
+    outcome.losses.push_back(run.result.loss_sum);
+    outcome.norms.push_back(run.result.gradient_norm);
   }
 }
 
@@ -111,7 +111,7 @@ StepRun train_step(RankRig& rig, int64_t step) {
   StepRun run = rig.prepared(step);
   run.scalars.rounding_key = static_cast<uint64_t>(step);
   rig.train_executor.run(run);
-  require(run.finite, "the steps are finite");
+  require(run.result.finite, "the steps are finite");
   return run;
 }
 
@@ -134,8 +134,8 @@ TrainingOutcome train_on(const Config& plain, const ModelConfig& model, const Tr
     for (int64_t step = 1; step <= steps; ++step) {
       const StepRun run = train_step(rig, step);
       if (rendezvous.rank() > 0) continue;
-      outcome.losses.push_back(run.loss_sum / run.counted_tokens);
-      outcome.norms.push_back(run.gradient_norm);
+      outcome.losses.push_back(run.result.loss_sum / run.result.counted_tokens);
+      outcome.norms.push_back(run.result.gradient_norm);
     }
   });
   return outcome;

@@ -71,7 +71,7 @@ StepRun take_step(RankRig& rig, TrainingProgress& progress) {
   run.micro_batches = rig.batches;
   rig.train_executor.run(run);
   ++progress.step;
-  progress.skipped.count(progress.step, run.finite, std::nullopt);
+  progress.skipped.count(progress.step, run.result.finite, std::nullopt);
   return run;
 }
 
@@ -86,10 +86,10 @@ TrainingOutcome trained_narrow(const Config& config, const ModelConfig& model,
     TrainingProgress progress(rig.config);
     for (int64_t step = 1; step <= kNarrowSteps; ++step) {
       const StepRun run = take_step(rig, progress);
-      require(run.finite, "the steps are finite");
+      require(run.result.finite, "the steps are finite");
       if (rendezvous.rank() > 0) continue;
-      outcome.losses.push_back(run.loss_sum);
-      outcome.norms.push_back(run.gradient_norm);
+      outcome.losses.push_back(run.result.loss_sum);
+      outcome.norms.push_back(run.result.gradient_norm);
     }
   });
   return outcome;
@@ -143,8 +143,8 @@ TrainingOutcome trained_plainly(const ModelConfig& model) {
           };
           run.scalars.update = step;
           rig.train_executor.run(run);
-          outcome.losses.push_back(run.loss_sum);
-          outcome.norms.push_back(run.gradient_norm);
+          outcome.losses.push_back(run.result.loss_sum);
+          outcome.norms.push_back(run.result.gradient_norm);
         }
       });
   return outcome;
@@ -294,9 +294,9 @@ std::vector<Account> overflow_on(const NarrowPlace& place, int layer, int tensor
              const auto step = [&] {
                const auto before = own_slices(rig.state);
                const StepRun run = take_step(rig, progress);
-               account.finite.push_back(run.finite);
+               account.finite.push_back(run.result.finite);
                account.scales.push_back(progress.skipped.loss_scale());
-               require((own_slices(rig.state) == before) != run.finite,
+               require((own_slices(rig.state) == before) != run.result.finite,
                        "finite steps change the weights, others nothing");
                return run;
              };
@@ -382,8 +382,8 @@ TEST_CASE(
     for (int step = 0; step < kTail; ++step) {
       const StepRun run = take_step(rig, progress);
       if (rendezvous.rank() > 0) continue;
-      tail.losses.push_back(run.loss_sum);
-      tail.norms.push_back(run.finite ? run.gradient_norm : -1);
+      tail.losses.push_back(run.result.loss_sum);
+      tail.norms.push_back(run.result.finite ? run.result.gradient_norm : -1);
       tail.scales.push_back(progress.skipped.loss_scale());
     }
   };
@@ -394,8 +394,8 @@ TEST_CASE(
         TrainingProgress progress(rig.config);
         take_step(rig, progress);
         plant_loud_neuron(rig, 1, 0);
-        require(!take_step(rig, progress).finite, "the neuron is too loud");
-        for (size_t tries = 0; !take_step(rig, progress).finite; ++tries)
+        require(!take_step(rig, progress).result.finite, "the neuron is too loud");
+        for (size_t tries = 0; !take_step(rig, progress).result.finite; ++tries)
           require(tries < kMostSteps, "the scale fits in the end");
         CheckpointMeta meta;
         meta.step = progress.step;

@@ -21,9 +21,9 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 std::string place_of(RankRig& rig, StepRun run) {
   const auto before = fixtures::contents(rig.state);
   rig.train_executor.run(run);
-  require(!run.finite, "the step is not finite");
+  require(!run.result.finite, "the step is not finite");
   const std::string place = rig.train_executor.find_nonfinite(run).text;
-  require(!run.finite, "nor is it when it is run again");
+  require(!run.result.finite, "nor is it when it is run again");
   require(fixtures::contents(rig.state) == before, "no state has changed");
   return place;
 }
@@ -51,7 +51,7 @@ TEST_CASE("a weight that is not a number is met where its layer first computes w
         REQUIRE(place_of(rig, rig.prepared(2)) ==
                 "forward layer 2 mb 0 (layers.1): sum; the weight " + name + " is not finite");
         plant(rig, name, 7, 0.0F);
-        REQUIRE(rig.train(3).finite);
+        REQUIRE(rig.train(3).result.finite);
       }
 }
 
@@ -100,7 +100,8 @@ TEST_CASE("a gradient that overflows in backward is named with its layer and mic
             1e-4F * fixtures::weight_of("model.embed_tokens.weight", i));
     StepRun run = rig.prepared(2);
     run.scalars.learning_rate = 0;
-    for (run.scalars.token_loss_factor = 1e28F; run.finite; run.scalars.token_loss_factor *= 4) {
+    for (run.scalars.token_loss_factor = 1e28F; run.result.finite;
+         run.scalars.token_loss_factor *= 4) {
       REQUIRE(run.scalars.token_loss_factor < 1e37F);
       rig.train_executor.run(run);
     }
@@ -110,7 +111,7 @@ TEST_CASE("a gradient that overflows in backward is named with its layer and mic
                  Catch::StartsWith("backward layer 1 mb ") && Catch::Contains(" (layers.0): d_"));
     run = rig.prepared(2);
     rig.train_executor.run(run);
-    REQUIRE(run.finite);
+    REQUIRE(run.result.finite);
   }
 }
 
@@ -131,7 +132,7 @@ TEST_CASE(
   run.decide = step_policy({.gradient_multiple = 1000, .clip_norm = 1.0});
   const auto before = fixtures::contents(rig.state);
   rig.train_executor.run(run);
-  REQUIRE(run.finite);
+  REQUIRE(run.result.finite);
   REQUIRE(fixtures::contents(rig.state) != before);
 }
 
@@ -145,14 +146,14 @@ TEST_CASE("a step that comes out finite when it is run again changes nothing") {
     plant(rig, name, 7, kNan);
     StepRun run = rig.prepared(2);
     rig.train_executor.run(run);
-    REQUIRE_FALSE(run.finite);
+    REQUIRE_FALSE(run.result.finite);
     plant(rig, name, 7, 0.0F);
     const auto before = fixtures::contents(rig.state);
     REQUIRE(rig.train_executor.find_nonfinite(run).text == "");
-    REQUIRE(run.finite);
+    REQUIRE(run.result.finite);
     REQUIRE(fixtures::contents(rig.state) == before);
     // The step after it trains again.
-    REQUIRE(rig.train(3).finite);
+    REQUIRE(rig.train(3).result.finite);
     REQUIRE(fixtures::contents(rig.state) != before);
   }
 }
@@ -168,9 +169,9 @@ TEST_CASE("a step that is run again drops the elements that it dropped before") 
   REQUIRE(rig.train_executor.find_nonfinite(other).instr == -1);
   REQUIRE(fixtures::contents(rig.state) == before);
   rig.train_executor.run(first);
-  REQUIRE(again.loss_sum == first.loss_sum);
-  REQUIRE(again.gradient_norm == first.gradient_norm);
-  REQUIRE(other.loss_sum != first.loss_sum);
+  REQUIRE(again.result.loss_sum == first.result.loss_sum);
+  REQUIRE(again.result.gradient_norm == first.result.gradient_norm);
+  REQUIRE(other.result.loss_sum != first.result.loss_sum);
 }
 
 TEST_CASE("only the rank that met it names it, and all ranks leave the step out") {
@@ -185,7 +186,7 @@ TEST_CASE("only the rank that met it names it, and all ranks leave the step out"
       const auto before = fixtures::own_slices(rig.state);
       StepRun run = rig.prepared(2);
       rig.train_executor.run(run);
-      require(!run.finite, "every rank decides alike");
+      require(!run.result.finite, "every rank decides alike");
       places[static_cast<size_t>(group.rank())] = rig.train_executor.find_nonfinite(run).text;
       require(fixtures::own_slices(rig.state) == before, "no state has changed");
     }));
@@ -205,7 +206,7 @@ TEST_CASE("a shard that is not finite is met by every rank that gathers it") {
     plant(rig, "model.layers.2.mlp.down_proj.weight", 64 * 160 - 1, kNan);
     StepRun run = rig.prepared(2);
     rig.train_executor.run(run);
-    require(!run.finite, "every rank decides alike");
+    require(!run.result.finite, "every rank decides alike");
     places[static_cast<size_t>(group.rank())] = rig.train_executor.find_nonfinite(run).text;
   }));
   for (const std::string& place : places)
@@ -229,7 +230,7 @@ std::vector<NonfinitePlace> places_on_tensor_ranks(const std::string& name, int6
     if (rendezvous.rank() == poisoned) plant(rig, name, index, kNan);
     StepRun run = rig.prepared(2);
     rig.train_executor.run(run);
-    require(!run.finite, "every rank decides alike");
+    require(!run.result.finite, "every rank decides alike");
     places[static_cast<size_t>(rendezvous.rank())] = rig.train_executor.find_nonfinite(run);
   });
   return places;

@@ -155,8 +155,8 @@ TEST_CASE("the sum of losses of an evaluation is one process's, on all ranks") {
         StepRun run;
         run.micro_batches = {&batch, 1};
         rig.evaluate_executor.run(run);
-        sum += run.loss_sum;
-        tokens += run.counted_tokens;
+        sum += run.result.loss_sum;
+        tokens += run.result.counted_tokens;
       }
       const std::lock_guard lock(mutex);
       losses.push_back(sum / static_cast<double>(tokens));
@@ -231,9 +231,9 @@ std::vector<std::string> nonfinite_on(const Place& place, const ModelConfig& mod
     fixtures::give_batches(rig, 2);
     StepRun run = rig.prepared(2);
     rig.train_executor.run(run);
-    require(!run.finite, "every rank decides alike");
+    require(!run.result.finite, "every rank decides alike");
     found[static_cast<size_t>(rendezvous.rank())] = rig.train_executor.find_nonfinite(run).text;
-    require(!run.finite, "nor is it finite when it is run again");
+    require(!run.result.finite, "nor is it finite when it is run again");
     require(own_slices(rig.state) == before, "no state has changed");
     fixtures::plant(rig, weight, 5, 0.1F);
     train_step(rig, 3);
@@ -308,7 +308,7 @@ TEST_CASE(
           sample_place(rig.plan.options.state).index == kPoisonedData ? kPoisonedMicroBatch : -1);
       StepRun run = rig.prepared(2);
       rig.train_executor.run(run);
-      require(!run.finite, "every rank decides alike");
+      require(!run.result.finite, "every rank decides alike");
       found[static_cast<size_t>(rendezvous.rank())] = rig.train_executor.find_nonfinite(run).text;
     });
     // Ranks of the first stage, then those of the second; of each the one without the token first.
@@ -331,7 +331,7 @@ std::map<std::string, std::vector<std::byte>> tied_state(const RankRig& rig) {
          slices_in(rig.plan.partition.unit(piece.unit), piece.begin, piece.end)) {
       const TensorInfo& tensor = train.model.tensor(slice.tensor);
       if (tensor.name != "model.embed_tokens.weight") continue;
-      const int64_t size = dtype_bytes(train.program.at(piece.range.buffer).dtype);
+      const int64_t size = dtype_bytes(train.program.at(piece.range.buffer).format.dtype);
       const std::byte* at =
           rig.memory.at(train.program, piece.range) + (slice.position_in_unit - piece.begin) * size;
       all[cat(piece.state, " ", tensor.local.offset[0], " ", slice.offset)] = {
@@ -356,7 +356,7 @@ TEST_CASE("both copies of a tied matrix stay the same to the bit, and count once
     std::vector<double> norms;
     saved_on(place.config(), model, place.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
       for (int64_t step = 1; step <= 4; ++step) {
-        const double norm = train_step(rig, step).gradient_norm;
+        const double norm = train_step(rig, step).result.gradient_norm;
         const std::lock_guard lock(mutex);
         if (rendezvous.rank() == 0) norms.push_back(norm);
         for (const auto& [name, bytes] : tied_state(rig)) {

@@ -125,8 +125,8 @@ Result step(RankRig& rig, const Config& config, double loss_scale, int rank) {
   rig.train_executor.run(run);
   result.gradients = values_of(rig, Category::kGradients);
   result.weights_after = values_of(rig, Category::kParameters);
-  result.norm = run.gradient_norm;
-  result.finite = run.finite;
+  result.norm = run.result.gradient_norm;
+  result.finite = run.result.finite;
   return result;
 }
 

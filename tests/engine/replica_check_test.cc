@@ -5,7 +5,7 @@
 
 #include "cluster/failure_summary.h"
 #include "mesh_runs.h"
-#include "partition/layout.h"
+#include "partition/flat_layout.h"
 #include "rig.h"
 
 #include <catch2/catch.hpp>
@@ -164,7 +164,7 @@ TEST_CASE(
       const std::vector<Slice> slices =
           slices_in(rig.plan.partition.unit(piece.unit), piece.begin, piece.end);
       const Slice& slice = slices[random() % slices.size()];
-      const int64_t size = dtype_bytes(rig.plan.train.program.at(piece.range.buffer).dtype);
+      const int64_t size = dtype_bytes(rig.plan.train.program.at(piece.range.buffer).format.dtype);
       const int64_t byte = (slice.position_in_unit - piece.begin) * size +
                            static_cast<int64_t>(random()) % (slice.extent * size);
       const auto bit = static_cast<std::byte>(1U << (random() % 8));

@@ -289,7 +289,7 @@ void plant(RankRig& rig, const std::string& name, int64_t index, float value) {
          slices_in(rig.plan.partition.unit(piece.unit), piece.begin, piece.end)) {
       if (rig.plan.train.model.tensor(slice.tensor).name != name) continue;
       if (index < slice.offset || index >= slice.offset + slice.extent) continue;
-      const DType dtype = program.at(piece.range.buffer).dtype;
+      const DType dtype = program.at(piece.range.buffer).format.dtype;
       std::byte* at =
           rig.memory.at(program, piece.range) +
           (slice.position_in_unit + index - slice.offset - piece.begin) * dtype_bytes(dtype);

@@ -445,9 +445,9 @@ TEST_CASE("what is validated does not depend on the stage or the tier either") {
         StepRun run;
         run.micro_batches = {rig.batches.data(), 1};
         rig.evaluate_executor.run(run);
-        if (rendezvous.rank() == 0) loss = run.loss_sum;
+        if (rendezvous.rank() == 0) loss = run.result.loss_sum;
         // Training continues where it was.
-        require(rig.train(2).finite, "evaluation changes nothing");
+        require(rig.train(2).result.finite, "evaluation changes nothing");
       });
       INFO("stage " << stage << ", " << name);
       losses.push_back(loss);

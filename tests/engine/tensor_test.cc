@@ -294,8 +294,8 @@ TEST_CASE(
           for (const int64_t number : {1, 2}) {
             const StepRun run = fixtures::train_step(rig, number);
             if (rendezvous.rank() > 0) continue;
-            outcome.losses.push_back(run.loss_sum / run.counted_tokens);
-            outcome.norms.push_back(run.gradient_norm);
+            outcome.losses.push_back(run.result.loss_sum / run.result.counted_tokens);
+            outcome.norms.push_back(run.result.gradient_norm);
           }
           save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(),
                           {rendezvous.rank(), rendezvous.world(), [&](const std::string& text) {
@@ -337,7 +337,7 @@ std::map<std::string, std::vector<std::byte>> shared_state(const RankRig& rig) {
          slices_in(rig.plan.partition.unit(piece.unit), piece.begin, piece.end)) {
       const TensorInfo& tensor = train.model.tensor(slice.tensor);
       if (tensor.copies == 1) continue;
-      const int64_t size = dtype_bytes(train.program.at(piece.range.buffer).dtype);
+      const int64_t size = dtype_bytes(train.program.at(piece.range.buffer).format.dtype);
       const std::byte* at =
           rig.memory.at(train.program, piece.range) + (slice.position_in_unit - piece.begin) * size;
       all[cat(tensor.name, " ", tensor.local.offset[0], " ", piece.state, " ", slice.offset)] = {

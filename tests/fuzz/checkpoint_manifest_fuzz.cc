@@ -2,7 +2,7 @@
 // that alone, malice is not.
 
 #include "base/checksum.h"
-#include "checkpoint/manifest.h"
+#include "checkpoint/checkpoint_manifest.h"
 #include "fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -1,5 +1,5 @@
 #include "fuzz.h"
-#include "report/manifest.h"
+#include "report/run_manifest.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const ftrun::fuzz::ScratchFolder folder;

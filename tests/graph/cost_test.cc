@@ -2,8 +2,8 @@
 
 #include "blocks.h"
 #include "graph/cost.h"
+#include "graph/op_workspace.h"
 #include "graph/storage.h"
-#include "graph/workspace.h"
 #include "ops/attention/attention.h"
 #include "ops/attention/gpu_workspace.h"
 #include "ops/attention/workspace.h"

@@ -7,7 +7,7 @@
 #include "blocks.h"
 #include "graph/cost.h"
 #include "graph/derive.h"
-#include "graph/workspace.h"
+#include "graph/op_workspace.h"
 #include "ops/kinds.h"
 #include "ops/linear/linear.h"
 

@@ -2,7 +2,7 @@
 
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/products.h"
-#include "kernels/products.h"
+#include "kernels/products_in_use.h"
 #include "rig.h"
 
 namespace ftrun::test {

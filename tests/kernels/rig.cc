@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/packed_values.h"
-#include "graph/workspace.h"
+#include "graph/op_workspace.h"
 #include "ops/kinds.h"
 
 #include <catch2/catch.hpp>

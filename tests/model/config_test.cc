@@ -1,4 +1,4 @@
-#include "model/config.h"
+#include "model/model_config.h"
 
 #include <cmath>
 #include <string>
@@ -76,12 +76,14 @@ TEST_CASE("rotary angles are transformers' to two roundings of fp32") {
   for (const auto& [name, wanted] : expected().items()) {
     INFO(name);
     const ModelConfig c = config(name);
-    require_angles(c, c.rope, wanted["inverse_frequencies"], c.rope.original_positions);
-    CHECK(c.rope.attention_factor == Approx(wanted.value("attention_factor", 1.0)).epsilon(1e-14));
-    const bool is_longrope = c.rope.type == RopeType::kLongRope;
+    require_angles(c, c.rope, wanted["inverse_frequencies"], c.rope.original_positions());
+    CHECK(c.rope.attention_factor() ==
+          Approx(wanted.value("attention_factor", 1.0)).epsilon(1e-14));
+    const bool is_longrope = c.rope.as<LongRopeScaling>() != nullptr;
     REQUIRE(is_longrope == wanted.contains("long_inverse_frequencies"));
     if (is_longrope)
-      require_angles(c, c.rope, wanted["long_inverse_frequencies"], c.rope.original_positions + 1);
+      require_angles(c, c.rope, wanted["long_inverse_frequencies"],
+                     c.rope.original_positions() + 1);
     REQUIRE(c.window_rope.has_value() == wanted.contains("window_inverse_frequencies"));
     if (c.window_rope) require_angles(c, *c.window_rope, wanted["window_inverse_frequencies"]);
   }
@@ -398,10 +400,10 @@ TEST_CASE("llama3 scaling falls back on the model's positions") {
                      {"low_freq_factor", 1.0},
                      {"high_freq_factor", 4.0}};
   const auto text = changed({{"rope_scaling", scaling}});
-  CHECK(parse_model_config(text, "c").rope.original_positions == 8192);
+  CHECK(parse_model_config(text, "c").rope.original_positions() == 8192);
   const auto outer =
       changed({{"rope_scaling", scaling}, {"original_max_position_embeddings", 4096}});
-  CHECK(parse_model_config(outer, "c").rope.original_positions == 4096);
+  CHECK(parse_model_config(outer, "c").rope.original_positions() == 4096);
 }
 
 json yarn(const std::vector<std::pair<std::string, json>>& changes) {
@@ -420,27 +422,27 @@ TEST_CASE("yarn takes from its object and its class what transformers takes") {
     return parse_model_config(changed({{"rope_scaling", scaling}}), "c").rope;
   };
   const RopeConfig plain = read(yarn({}));
-  CHECK(plain.type == RopeType::kYarn);
-  CHECK(plain.original_positions == 2048);
-  CHECK(plain.attention_factor == Approx(0.1 * std::log(4.0) + 1.0));
+  REQUIRE(plain.as<YarnScaling>());
+  CHECK(plain.original_positions() == 2048);
+  CHECK(plain.attention_factor() == Approx(0.1 * std::log(4.0) + 1.0));
   // Zeros have the same effect as an absent key; a null factor is computed as the ratio of the
   // longest contexts.
   CHECK(read(yarn(
             {{"beta_fast", 0}, {"beta_slow", nullptr}, {"mscale", 0}, {"mscale_all_dim", 2}})) ==
         plain);
-  CHECK(read(yarn({{"factor", nullptr}})).factor == 4.0);
+  CHECK(read(yarn({{"factor", nullptr}})).factor() == 4.0);
   CHECK(read(yarn({{"attention_factor", 1.5}, {"mscale", 1}, {"mscale_all_dim", 2}}))
-            .attention_factor == 1.5);
-  CHECK(read(yarn({{"mscale", 2}, {"mscale_all_dim", 1}})).attention_factor ==
+            .attention_factor() == 1.5);
+  CHECK(read(yarn({{"mscale", 2}, {"mscale_all_dim", 1}})).attention_factor() ==
         Approx((0.2 * std::log(4.0) + 1.0) / (0.1 * std::log(4.0) + 1.0)));
-  CHECK(read(yarn({{"factor", 1}})).attention_factor == 1.0);
-  CHECK(read(yarn({{"original_max_position_embeddings", kRemoved}})).original_positions == 8192);
+  CHECK(read(yarn({{"factor", 1}})).attention_factor() == 1.0);
+  CHECK(read(yarn({{"original_max_position_embeddings", kRemoved}})).original_positions() == 8192);
   const auto outer =
       changed({{"rope_scaling", yarn({})}, {"original_max_position_embeddings", 4096}});
-  CHECK(parse_model_config(outer, "c").rope.original_positions == 4096);
+  CHECK(parse_model_config(outer, "c").rope.original_positions() == 4096);
   // A class with a rotation for each layer type reads the object alone.
   const auto inner = changed({{"original_max_position_embeddings", 4096}}, "gemma3_yarn.v5");
-  CHECK(parse_model_config(inner, "c").rope.original_positions == 16384);
+  CHECK(parse_model_config(inner, "c").rope.original_positions() == 16384);
   CHECK(config_text(config("llama_yarn.v4"))
             .find("\nrope yarn theta 150000 factor 32 fast 32 slow 1 not truncated original 4096 "
                   "attention 1.346574\n") != std::string::npos);
@@ -464,7 +466,7 @@ TEST_CASE("longrope is also spelled su, and Phi-3's class takes yarn for it") {
   inner["attention_factor"] = 1.25;
   const ModelConfig given =
       parse_model_config(changed({{"rope_scaling", inner}}, "phi3_128k.v4"), "c");
-  CHECK(given.rope.attention_factor == 1.25);
+  CHECK(given.rope.attention_factor() == 1.25);
   CHECK_FALSE(uses_long_factors(given.rope, 4096));
   CHECK(uses_long_factors(given.rope, 4097));
   CHECK(config_text(config("phi4_mini.v5"))
@@ -499,7 +501,7 @@ TEST_CASE("a filled rope_scaling wins over rope_parameters") {
   const json four{{"type", "linear"}, {"factor", 2.0}};
   const auto both =
       parse_model_config(changed({{"rope_parameters", five}, {"rope_scaling", four}}), "c");
-  CHECK(both.rope == RopeConfig{.type = RopeType::kLinear, .theta = 100000.0, .factor = 2.0});
+  CHECK(both.rope == RopeConfig{.theta = 100000.0, .scaling = LinearScaling{2.0}});
   const auto empty = parse_model_config(
       changed({{"rope_parameters", five}, {"rope_scaling", json::object()}}), "c");
   CHECK(empty.rope == RopeConfig{.theta = 5000.0});

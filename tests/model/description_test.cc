@@ -276,7 +276,8 @@ TEST_CASE("one table has the angles of all rotations, each with its attention fa
   const std::vector<RopeAngle> angles = angles_of("gemma3_yarn.v5", {1, 16});
   REQUIRE(angles.size() == 256);
   for (size_t i = 0; i < angles.size(); ++i)
-    CHECK(angles[i].magnitude == (i < 128 ? config("gemma3_yarn.v5").rope.attention_factor : 1.0));
+    CHECK(angles[i].magnitude ==
+          (i < 128 ? config("gemma3_yarn.v5").rope.attention_factor() : 1.0));
   CHECK(angles[1].frequency != angles[129].frequency);
 }
 

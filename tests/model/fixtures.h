@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "model/config.h"
 #include "model/families.h"
+#include "model/model_config.h"
 #include "places.h"
 
 namespace ftrun::fixtures {

@@ -1,4 +1,4 @@
-#include "partition/layout.h"
+#include "partition/flat_layout.h"
 
 #include <algorithm>
 #include <random>

@@ -4,7 +4,7 @@
 #include <tuple>
 
 #include "models.h"
-#include "partition/layout.h"
+#include "partition/flat_layout.h"
 #include "program/buckets.h"
 
 #include <catch2/catch.hpp>
@@ -101,8 +101,10 @@ TEST_CASE("bucketing changes nothing but the reductions") {
 
 TEST_CASE("ranges that do not follow each other are reduced together, but apart") {
   Program program;
-  program.buffers = {
-      {.name = "gradients", .category = Category::kGradients, .bytes = 4096, .dtype = DType::kF32}};
+  program.buffers = {{.name = "gradients",
+                      .category = Category::kGradients,
+                      .bytes = 4096,
+                      .format = {.dtype = DType::kF32}}};
   program.groups = {{{"dp_shard", {0, 1}}, {2, 0}}};
   BucketFiller filler(program, kHuge);
   for (const int64_t offset : {0, 1024, 3072, 2048}) {
@@ -171,7 +173,7 @@ TEST_CASE("gathers of updated parameters leave in buckets too") {
 
 TEST_CASE("a closed bucket takes no more, and buckets come in the order of their last collective") {
   Program program;
-  program.buffers = {{.name = "gradients", .bytes = 4096, .dtype = DType::kF32}};
+  program.buffers = {{.name = "gradients", .bytes = 4096, .format = {.dtype = DType::kF32}}};
   const auto sum = [](InstrKind kind, int64_t offset) {
     Instr instr{.kind = kind, .detail = Exchange()};
     instr.reads = instr.writes = {{0, offset, 256}};

@@ -10,9 +10,9 @@
 #include "base/error.h"
 #include "model/families.h"
 #include "partition/units.h"
-#include "sim/check.h"
 #include "program/passes.h"
 #include "program/step_builder.h"
+#include "sim/check_world.h"
 
 namespace ftrun::fixtures {
 
@@ -205,17 +205,22 @@ inline Program handmade(const std::vector<Touch>& touches) {
 /// shift by `by` places, and counted rows of `row` elements.
 inline Program exchanges(ShardPlace place, int by, int64_t row = 8) {
   Program program;
-  program.buffers = {
-      {.name = "in", .bytes = 4096, .persistent = Persistent::kParameters, .dtype = DType::kF32},
-      {.name = "out", .bytes = 4096, .persistent = Persistent::kMaster, .dtype = DType::kF32},
-      {.name = "counts",
-       .bytes = 4 * place.count,
-       .persistent = Persistent::kNorm,
-       .dtype = DType::kI32},
-      {.name = "come",
-       .bytes = 4 * place.count,
-       .persistent = Persistent::kLoss,
-       .dtype = DType::kI32}};
+  program.buffers = {{.name = "in",
+                      .bytes = 4096,
+                      .persistent = Persistent::kParameters,
+                      .format = {.dtype = DType::kF32}},
+                     {.name = "out",
+                      .bytes = 4096,
+                      .persistent = Persistent::kMaster,
+                      .format = {.dtype = DType::kF32}},
+                     {.name = "counts",
+                      .bytes = 4 * place.count,
+                      .persistent = Persistent::kNorm,
+                      .format = {.dtype = DType::kI32}},
+                     {.name = "come",
+                      .bytes = 4 * place.count,
+                      .persistent = Persistent::kLoss,
+                      .format = {.dtype = DType::kI32}}};
   program.given = {program.whole(0), program.whole(2)};
   RankGroup all{.label = "cp", .ranks = {}, .spans = {{{MeshAxis::kContext}, place.count, 1}}};
   for (int rank = 0; rank < place.count; ++rank) all.ranks.push_back(rank);

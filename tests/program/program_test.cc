@@ -8,7 +8,7 @@
 
 #include "model/size.h"
 #include "models.h"
-#include "partition/layout.h"
+#include "partition/flat_layout.h"
 #include "program/buffer_names.h"
 
 #include <catch2/catch.hpp>

@@ -6,7 +6,7 @@
 #include <set>
 #include <tuple>
 
-#include "axes/pipeline/layout.h"
+#include "axes/pipeline/pipeline_layout.h"
 #include "base/text.h"
 #include "models.h"
 #include "schedule_goldens.h"

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "choices.h"
-#include "partition/layout.h"
+#include "partition/flat_layout.h"
 #include "program/lifetime.h"
 #include "program/memory_plan.h"
 #include "program/traffic.h"
@@ -88,7 +88,7 @@ TEST_CASE("over the ranks of a tensor rank, what is saved of each state partitio
       for (const StatePiece& piece : step.pieces) {
         const Buffer& buffer = step.program.at(piece.range.buffer);
         REQUIRE(buffer.persistent);
-        REQUIRE(piece.range.bytes == (piece.end - piece.begin) * dtype_bytes(buffer.dtype));
+        REQUIRE(piece.range.bytes == (piece.end - piece.begin) * dtype_bytes(buffer.format.dtype));
         if (piece.state == StatePiece::kWorking) REQUIRE(piece.saved.size() == 0);
       }
   }
@@ -282,7 +282,8 @@ TEST_CASE("frozen units have parameters and nothing else, and stage 3 gathers th
     int64_t kept = 0;
     std::set<int32_t> gathered;
     for (const Buffer& buffer : step.program.buffers)
-      if (buffer.category == Category::kGradients) kept += buffer.bytes / dtype_bytes(buffer.dtype);
+      if (buffer.category == Category::kGradients)
+        kept += buffer.bytes / dtype_bytes(buffer.format.dtype);
     REQUIRE(kept <= trained);
     for (const Instr& instr : step.program.instrs) {
       if (!is_frozen(instr.unit)) continue;
@@ -357,7 +358,7 @@ TEST_CASE("the programs of a rank share their persistent buffers by what they ar
         const Buffer& same = train.at(in_training);
         REQUIRE(same.bytes == buffer.bytes);
         REQUIRE(same.name == buffer.name);
-        REQUIRE(same.dtype == buffer.dtype);
+        REQUIRE(same.format == buffer.format);
         REQUIRE(same.peer_visible == buffer.peer_visible);
         ++shared;
       }
@@ -398,7 +399,7 @@ std::vector<Gathered> gathered_of(const Program& program) {
         const Buffer& buffer = program.at(range.buffer);
         if (!is_gathered(buffer)) continue;
         auto [it, added] = found.try_emplace(
-            range.buffer, Gathered{i, i, 0, buffer.bytes / dtype_bytes(buffer.dtype)});
+            range.buffer, Gathered{i, i, 0, buffer.bytes / dtype_bytes(buffer.format.dtype)});
         it->second.last = i;
         if (instr.runs_list() && it->second.reader == 0)
           it->second.reader = begin_of_list(program, i);

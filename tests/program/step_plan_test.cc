@@ -7,10 +7,10 @@
 
 #include "axes/pipeline/balance_stages.h"
 #include "models.h"
-#include "partition/layout.h"
+#include "partition/flat_layout.h"
 #include "program/memory_plan.h"
 #include "program/traffic.h"
-#include "sim/check.h"
+#include "sim/check_world.h"
 
 #include <catch2/catch.hpp>
 

@@ -6,7 +6,7 @@
 #include "graph/collective_attrs.h"
 #include "models.h"
 #include "ops/kinds.h"
-#include "partition/layout.h"
+#include "partition/flat_layout.h"
 #include "places.h"
 #include "program/buffer_names.h"
 

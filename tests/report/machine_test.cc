@@ -5,7 +5,7 @@
 #include <ctime>
 #include <vector>
 
-#include "report/machine.h"
+#include "report/machine_info.h"
 #include "report/wall_time.h"
 #include "report_test.h"
 

@@ -6,8 +6,8 @@
 #include "base/text.h"
 #include "report/environment.h"
 #include "report/json_depth.h"
-#include "report/manifest.h"
 #include "report/resume_check.h"
+#include "report/run_manifest.h"
 #include "report_test.h"
 
 #include <catch2/catch.hpp>

@@ -1,8 +1,9 @@
 #include "report/outcome.h"
+#include "base/launch_variables.h"
 
 #include "base/error.h"
 #include "base/file.h"
-#include "report/manifest.h"
+#include "report/run_manifest.h"
 #include "report/wall_time.h"
 #include "report_test.h"
 
@@ -141,7 +142,7 @@ TEST_CASE("a run that torchrun's agent started is told from others by the agent"
   const TestFolder folder;
   const std::string path = folder / "run.json";
   RunManifest manifest = running("", kStarted + 5);
-  manifest.environment = {{kAgentVariable, "91"}};
+  manifest.environment = {{launch_variables::kAgent, "91"}};
   put_file(path, manifest_text(manifest));
   REQUIRE(began_by_agent(path, "91"));
   REQUIRE_FALSE(began_by_agent(path, "92"));

@@ -8,7 +8,7 @@
 #include <optional>
 #include <sstream>
 
-#include "report/progress.h"
+#include "report/progress_line.h"
 #include "report/table.h"
 #include "report_test.h"
 

@@ -11,7 +11,7 @@
 #include "base/checksum.h"
 #include "base/file.h"
 #include "report/csv_monitor.h"
-#include "report/machine.h"
+#include "report/machine_info.h"
 #include "report/tensorboard.h"
 #include "report/wall_time.h"
 #include "report_test.h"

@@ -1,4 +1,4 @@
-#include "sim/check.h"
+#include "sim/check_world.h"
 
 #include <algorithm>
 #include <functional>

@@ -223,9 +223,10 @@ StepProgram with_exchanges(StepProgram step, const MakeExchanges& make) {
   Program& program = step.program;
   const BufferId hidden = buffer_named(program, "hidden.0.0");
   const BufferId other = program.add(
-      {.name = "other", .bytes = program.at(hidden).bytes, .dtype = program.at(hidden).dtype});
-  const BufferId come = program.add(
-      {.name = "come", .bytes = 4 * program.groups[0].place.count, .dtype = DType::kI32});
+      {.name = "other", .bytes = program.at(hidden).bytes, .format = program.at(hidden).format});
+  const BufferId come = program.add({.name = "come",
+                                     .bytes = 4 * program.groups[0].place.count,
+                                     .format = {.dtype = DType::kI32}});
   const std::vector<Instr> made =
       make(program, program.whole(hidden), program.whole(other), program.whole(come));
   const size_t at = nth(program, InstrKind::kForward, 0) + 1;

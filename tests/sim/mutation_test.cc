@@ -5,7 +5,7 @@
 #include <set>
 
 #include "mutants.h"
-#include "partition/layout.h"
+#include "partition/flat_layout.h"
 #include "program/buffer_names.h"
 #include "program/conflicts.h"
 #include "program/layer_instr.h"
@@ -322,8 +322,9 @@ bool rename(const Program& program, Range& range) {
   for (BufferId step = 1; step < count; ++step) {
     const BufferId other = (range.buffer + step) % count;
     const Buffer& candidate = program.at(other);
-    if (candidate.bytes < range.offset + range.bytes || candidate.dtype != buffer.dtype ||
-        candidate.tier != buffer.tier || candidate.category != buffer.category ||
+    if (candidate.bytes < range.offset + range.bytes ||
+        candidate.format.dtype != buffer.format.dtype || candidate.tier != buffer.tier ||
+        candidate.category != buffer.category ||
         (!candidate.persistent && candidate.arena_offset < 0))
       continue;
     range.buffer = other;
@@ -759,7 +760,7 @@ bool is_padding_of_parameters(const Mutation& m, const Range& part) {
   std::vector<int64_t> whole;
   for (const Unit& unit : m.choice.built.partition.units) whole.push_back(cut.whole(unit.id));
   const FlatLayout layout = flat_layout(whole, FlatOrder::kForward);
-  const int64_t begin = part.offset / dtype_bytes(m.program.at(part.buffer).dtype);
+  const int64_t begin = part.offset / dtype_bytes(m.program.at(part.buffer).format.dtype);
   const auto behind = [&](const Unit& unit) {
     const auto next = static_cast<size_t>(unit.id) + 1;
     const int64_t end = next < layout.offset.size() ? layout.offset[next] : layout.total;

@@ -6,7 +6,7 @@
 #include "axes/mesh.h"
 #include "equal_programs.h"
 #include "program/choices.h"
-#include "sim/check.h"
+#include "sim/check_world.h"
 #include "sweep.h"
 
 #include <catch2/catch.hpp>

@@ -39,12 +39,14 @@ void FakeRun::run(StepRun& step) {
   updates.push_back(step.scalars.update);
   scales.push_back(step.scalars.token_loss_factor);
   time += seconds_of_step;
-  step.loss_sum = 20;
-  step.counted_tokens = 10;
-  step.gradient_norm = 1;
-  step.all_votes = step.votes;
+  step.result.loss_sum = 20;
+  step.result.counted_tokens = 10;
+  step.result.gradient_norm = 1;
+  step.result.all_votes = step.votes;
   if (const auto found = at.find(number); found != at.end()) found->second(step);
-  step.finite = step.decide({step.loss_sum, step.counted_tokens, step.gradient_norm}).finite;
+  step.result.finite =
+      step.decide({step.result.loss_sum, step.result.counted_tokens, step.result.gradient_norm})
+          .finite;
 }
 
 void FakeRun::note(const StepMetrics& of_step) {

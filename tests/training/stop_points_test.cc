@@ -198,10 +198,10 @@ class RankRun : public fixtures::FakeRun {
   void show_step(const TrainingProgress& now, const StepRun& step,
                  const StepMetrics& metrics) override {
     loss_ = metrics.loss;
-    seen_.push_back(cat("step ", now.step, ": loss ", bits(step.loss_sum), ", norm ",
-                        bits(step.gradient_norm), step.finite ? "" : " (not finite)", ", rate ",
-                        bits(step.scalars.learning_rate), ", scale ", now.skipped.loss_scale(),
-                        ", tokens ", now.tokens, ", data ", data_));
+    seen_.push_back(cat("step ", now.step, ": loss ", bits(step.result.loss_sum), ", norm ",
+                        bits(step.result.gradient_norm), step.result.finite ? "" : " (not finite)",
+                        ", rate ", bits(step.scalars.learning_rate), ", scale ",
+                        now.skipped.loss_scale(), ", tokens ", now.tokens, ", data ", data_));
   }
 
   std::optional<std::vector<EvaluationResult>> evaluate(StopAgreement&) override {

@@ -157,7 +157,7 @@ TEST_CASE(
   Config config = evaluated(1);
   config.checkpoint.every = 2;
   FakeRun run(config, 9);
-  run.at[3] = [](StepRun& step) { step.all_votes.add(Vote::kTerminate); };
+  run.at[3] = [](StepRun& step) { step.result.all_votes.add(Vote::kTerminate); };
   TrainingLoop loop = run.loop();
   loop.run();
   CHECK(run.stop.signal() == SIGTERM);
@@ -245,7 +245,7 @@ TEST_CASE("evaluations by time follow the clock of the first rank") {
   FakeRun other(config, 4);
   other.seconds_of_step = 1000;
   other.plan.is_first = false;
-  other.at[2] = [](StepRun& step) { step.all_votes.add(Vote::kEvaluationDue); };
+  other.at[2] = [](StepRun& step) { step.result.all_votes.add(Vote::kEvaluationDue); };
   other.loop().run();
   CHECK(only(other, {"evaluate"}) == Calls{"evaluate 0", "evaluate 2", "evaluate 4"});
 }
@@ -286,7 +286,7 @@ TEST_CASE("a resumed run makes the evaluation that a signal came before, unless 
   Config config = kept_best();
   config.train.evaluation.every = 2;
   FakeRun before(config, 9);
-  before.at[2] = [](StepRun& step) { step.all_votes.add(Vote::kTerminate); };
+  before.at[2] = [](StepRun& step) { step.result.all_votes.add(Vote::kTerminate); };
   before.loop().run();
   REQUIRE(before.progress.step == 2);
 
@@ -308,7 +308,7 @@ TEST_CASE("a resumed run makes the evaluation that a signal came before, unless 
 
   FakeRun not_due(config, 4);
   FakeRun after_three(config, 3);
-  after_three.at[3] = [](StepRun& step) { step.all_votes.add(Vote::kTerminate); };
+  after_three.at[3] = [](StepRun& step) { step.result.all_votes.add(Vote::kTerminate); };
   after_three.loop().run();
   restore(not_due, after_three);
   not_due.loop().run();
@@ -319,7 +319,7 @@ TEST_CASE(
     "a step that is not finite is counted, searched once a row, and gives its update to the next") {
   FakeRun run(plain(), 6);
   for (const int64_t step : {2, 3, 5})
-    run.at[step] = [](StepRun& found) { found.gradient_norm = kInfinite; };
+    run.at[step] = [](StepRun& found) { found.result.gradient_norm = kInfinite; };
   run.loop().run();
   CHECK(run.progress.skipped.total() == 3);
   CHECK(run.updates == std::vector<int64_t>{1, 2, 2, 2, 3, 3});
@@ -342,7 +342,7 @@ TEST_CASE("an overflow halves the next step's loss scale, and a resumed run goes
   config.fp16.initial_scale_power = 4;
   config.fp16.hysteresis = 1;
   FakeRun run(config, 3);
-  run.at[2] = [](StepRun& found) { found.loss_sum = kInfinite; };
+  run.at[2] = [](StepRun& found) { found.result.loss_sum = kInfinite; };
   run.loop().run();
   // Loss scales over 10 counted tokens.
   CHECK(run.scales == std::vector<double>{1.6F, 1.6F, 0.8F});
@@ -361,7 +361,7 @@ TEST_CASE("too many steps in a row that are not finite end the run, recorded and
   config.checkpoint.every = 1;
   FakeRun run(config, 6);
   for (const int64_t step : {2, 3})
-    run.at[step] = [](StepRun& found) { found.loss_sum = kInfinite; };
+    run.at[step] = [](StepRun& found) { found.result.loss_sum = kInfinite; };
   CHECK(failure_of(run) ==
         "7: step 3: loss or gradient was not finite for 2 steps in a row: first met by rank 1, "
         "forward layer 2");
@@ -369,7 +369,7 @@ TEST_CASE("too many steps in a row that are not finite end the run, recorded and
 
   FakeRun nothing(plain(), 2);
   for (const int64_t step : {1, 2})
-    nothing.at[step] = [](StepRun& found) { found.loss_sum = kInfinite; };
+    nothing.at[step] = [](StepRun& found) { found.result.loss_sum = kInfinite; };
   CHECK(failure_of(nothing) ==
         "7: loss or gradient was not finite in all 2 steps: first met by rank 1, forward layer 2: "
         "nothing was trained");
@@ -421,7 +421,7 @@ TEST_CASE(
 TEST_CASE("a run whose labels are all masked says so once, and slow ranks are named and counted") {
   FakeRun run(plain(), 3);
   for (const int64_t step : {1, 2})
-    run.at[step] = [](StepRun& found) { found.loss_sum = found.counted_tokens = 0; };
+    run.at[step] = [](StepRun& found) { found.result.loss_sum = found.result.counted_tokens = 0; };
   run.loop().run();
   REQUIRE(run.warnings.size() == 1);
   CHECK(run.warnings[0].starts_with("step 1: all labels are masked"));

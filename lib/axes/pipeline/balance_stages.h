@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "axes/pipeline/layout.h"
 #include "axes/pipeline/names.h"
+#include "axes/pipeline/pipeline_layout.h"
 #include "axes/pipeline/schedule_timeline.h"
 #include "model/description.h"
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "axes/pipeline/layout.h"
+#include "axes/pipeline/pipeline_layout.h"
 #include "axes/pipeline/schedule.h"
 #include "config/config.h"
 #include "model/description.h"

@@ -5,7 +5,7 @@
 
 #include "model/description.h"
 #include "optimizers/block_map.h"
-#include "partition/layout.h"
+#include "partition/flat_layout.h"
 #include "partition/sharding.h"
 #include "program/state_options.h"
 

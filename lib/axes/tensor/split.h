@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "model/config.h"
 #include "model/description.h"
+#include "model/model_config.h"
 
 namespace ftrun {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "graph/workspace.h"
+#include "graph/op_workspace.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vector_kernels.h"
 

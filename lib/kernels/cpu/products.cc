@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "kernels/cpu/processor.h"
-#include "kernels/products.h"
+#include "kernels/products_in_use.h"
 
 // The BLAS inside libtorch_cpu (MKL, 32-bit integers).
 extern "C" {

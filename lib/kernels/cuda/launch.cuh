@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/check.h"
-#include "kernels/cuda/shared_memory.h"
+#include "kernels/cuda/dynamic_shared_memory.h"
 
 // Kernels are started by the functions of this file. (The tests on machines without a GPU have a
 // file of this name that runs them on the host.)

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "graph/workspace.h"
+#include "graph/op_workspace.h"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/operation.h"

@@ -33,11 +33,10 @@ void read_ministral3(ConfigReader& reader, ModelConfig& config) {
   if (reader.find("sliding_window"))
     std::fill(config.windows.begin(), config.windows.end(), read_window(reader));
   if (!reader.find("rope_parameters") && !reader.find("rope_scaling"))
-    config.rope = {
-        .type = RopeType::kYarn, .theta = 1e6, .factor = 16, .original_positions = 16384};
-  else if (config.rope.type != RopeType::kYarn)
+    config.rope = {.theta = 1e6, .scaling = YarnScaling{.factor = 16, .original_positions = 16384}};
+  else if (!config.rope.as<YarnScaling>())
     reader.unsupported("rope_parameters", "rope types other than yarn are not supported yet");
-  config.plain_positions = config.rope.original_positions;
+  config.plain_positions = config.rope.original_positions();
 }
 
 }  // namespace

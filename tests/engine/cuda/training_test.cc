@@ -4,7 +4,7 @@
 
 #include "../rig.h"
 #include "base/text.h"
-#include "checkpoint/manifest.h"
+#include "checkpoint/checkpoint_manifest.h"
 #include "engine/compare_kernels.h"
 #include "engine/generate.h"
 #include "gpu_under_test.h"
@@ -78,10 +78,10 @@ void compare(const Config& config, double loss_tolerance, double state_tolerance
   if (config.fp16.enabled) here.gradient_multiple = there.gradient_multiple = 4096;
   for (int64_t step = 1; step <= kSteps; ++step) {
     const StepRun a = here.train(step), b = there.train(step);
-    REQUIRE(b.finite);
-    REQUIRE(b.counted_tokens == a.counted_tokens);
-    REQUIRE(b.loss_sum == Approx(a.loss_sum).epsilon(loss_tolerance));
-    REQUIRE(b.gradient_norm == Approx(a.gradient_norm).epsilon(20 * loss_tolerance));
+    REQUIRE(b.result.finite);
+    REQUIRE(b.result.counted_tokens == a.result.counted_tokens);
+    REQUIRE(b.result.loss_sum == Approx(a.result.loss_sum).epsilon(loss_tolerance));
+    REQUIRE(b.result.gradient_norm == Approx(a.result.gradient_norm).epsilon(20 * loss_tolerance));
   }
   require_close(here.state, there.state, state_tolerance);
 }
@@ -174,8 +174,8 @@ TEST_CASE(
     }
   };
   for (int64_t step = 1; step <= kSteps; ++step) {
-    const double expected = here.train(step).loss_sum;
-    REQUIRE(there.train(step).loss_sum == Approx(expected).epsilon(5e-3));
+    const double expected = here.train(step).result.loss_sum;
+    REQUIRE(there.train(step).result.loss_sum == Approx(expected).epsilon(5e-3));
   }
   require_close(here.state, there.state, 5e-2);
   REQUIRE(gpu->kernels().library_use().in_use == gpu->kernels().library_use().chosen);
@@ -266,11 +266,11 @@ TEST_CASE("cuda: a step that is not finite changes nothing and is placed") {
   StepRun run = rig.prepared(2);
   run.scalars.token_loss_factor = std::numeric_limits<float>::infinity();
   rig.train_executor.run(run);
-  REQUIRE_FALSE(run.finite);
+  REQUIRE_FALSE(run.result.finite);
   REQUIRE_THAT(rig.train_executor.find_nonfinite(run).text,
                Catch::StartsWith("backward layer 3 mb 0 (head): "));
   REQUIRE(fixtures::contents(rig.state) == before);
-  REQUIRE(rig.train(2).finite);
+  REQUIRE(rig.train(2).result.finite);
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "graph/workspace.h"
+#include "graph/op_workspace.h"
 #include "ops/attention/attention.h"
 #include "ops/kinds.h"
 #include "ops/norm/norm.h"

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/check.h"
-#include "kernels/cuda/shared_memory.h"
+#include "kernels/cuda/dynamic_shared_memory.h"
 
 // This file replaces lib/kernels/cuda/launch.cuh: it runs a kernel at once, on the host.
 namespace ftrun::cuda {

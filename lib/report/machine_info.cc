@@ -1,4 +1,4 @@
-#include "report/machine.h"
+#include "report/machine_info.h"
 
 #include <sys/utsname.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "report/manifest.h"
+#include "report/run_manifest.h"
 
 #include <limits>
 #include <nlohmann/json.hpp>

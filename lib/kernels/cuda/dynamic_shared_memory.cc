@@ -1,4 +1,4 @@
-#include "kernels/cuda/shared_memory.h"
+#include "kernels/cuda/dynamic_shared_memory.h"
 
 #include <cuda_runtime_api.h>
 

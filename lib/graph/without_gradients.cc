@@ -1,4 +1,4 @@
-#include "graph/freeze.h"
+#include "graph/without_gradients.h"
 
 #include <algorithm>
 #include <vector>

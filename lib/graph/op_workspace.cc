@@ -1,4 +1,4 @@
-#include "graph/workspace.h"
+#include "graph/op_workspace.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "model/config.h"
+#include "model/model_config.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@
 #include "model/families.h"
 #include "model/multimodal.h"
 #include "model/readable_quantizations.h"
-#include "model/rope.h"
+#include "model/rope_reader.h"
 
 namespace ftrun {
 namespace {
@@ -282,22 +282,6 @@ void refuse(const ConfigFindings& findings, const std::string& where) {
   throw Error(bad ? ExitCode::kBadInput : ExitCode::kUnsupported, cat(where, ":", listed(all)));
 }
 
-std::string_view rope_name(RopeType type) {
-  switch (type) {
-    case RopeType::kDefault:
-      return "default";
-    case RopeType::kLinear:
-      return "linear";
-    case RopeType::kLlama3:
-      return "llama3";
-    case RopeType::kYarn:
-      return "yarn";
-    case RopeType::kLongRope:
-      return "longrope";
-  }
-  bug("unknown rope type");
-}
-
 // Formats a number, whole ones in full: 500000 rather than 5e+05.
 std::string plain(double value) {
   const bool whole = std::abs(value) < 1e15 && std::trunc(value) == value;
@@ -305,19 +289,19 @@ std::string plain(double value) {
 }
 
 std::string rope_text(const RopeConfig& rope) {
-  std::string text = cat(rope_name(rope.type), " theta ", plain(rope.theta));
+  std::string text(std::visit([](const auto& scaling) { return scaling.kName; }, rope.scaling));
+  text += " theta " + plain(rope.theta);
   if (rope.partial != 1.0) text += cat(" of ", number_text(rope.partial), " of a head");
-  if (rope.type != RopeType::kDefault) text += " factor " + plain(rope.factor);
-  if (rope.type == RopeType::kLlama3) {
-    text +=
-        cat(" low ", plain(rope.low_frequency_factor), " high ", plain(rope.high_frequency_factor));
-  }
-  if (rope.type == RopeType::kYarn) {
-    text += cat(" fast ", plain(rope.beta_fast), " slow ", plain(rope.beta_slow),
-                rope.truncate ? "" : " not truncated");
-  }
-  if (rope.original_positions > 0) text += cat(" original ", rope.original_positions);
-  if (rope.attention_factor != 1.0) text += " attention " + fixed_text(rope.attention_factor, 6);
+  if (rope.is_scaled()) text += " factor " + plain(rope.factor());
+  if (const auto* llama3 = rope.as<Llama3Scaling>())
+    text += cat(" low ", plain(llama3->low_frequency_factor), " high ",
+                plain(llama3->high_frequency_factor));
+  if (const auto* yarn = rope.as<YarnScaling>())
+    text += cat(" fast ", plain(yarn->beta_fast), " slow ", plain(yarn->beta_slow),
+                yarn->truncate ? "" : " not truncated");
+  if (rope.original_positions() > 0) text += cat(" original ", rope.original_positions());
+  if (rope.attention_factor() != 1.0)
+    text += " attention " + fixed_text(rope.attention_factor(), 6);
   return text;
 }
 

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "axes/tensor/split.h"
-#include "model/config.h"
+#include "model/model_config.h"
 #include "model/tensor_names.h"
 
 namespace ftrun {

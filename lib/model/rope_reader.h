@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "model/config.h"
 #include "model/config_reader.h"
+#include "model/model_config.h"
 
 namespace ftrun {
 

@@ -1,4 +1,4 @@
-#include "sim/check.h"
+#include "sim/check_world.h"
 
 #include <algorithm>
 #include <array>
@@ -6,11 +6,13 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
 #include "base/side_by_side.h"
 #include "program/lifetime.h"
+#include "program/update_operands.h"
 #include "sim/check_lists.h"
 #include "sim/walk.h"
 
@@ -108,9 +110,9 @@ void check_written_before_read(const Program& program, Faults& faults) {
 
 /// Reports a buffer whose elements a collective uses as another dtype than they have.
 void check_dtype(const Program& program, size_t at, BufferId id, DType dtype, Faults& faults) {
-  if (program.at(id).dtype == dtype || program.at(id).dtype == DType::kU8) return;
+  if (program.at(id).format.dtype == dtype || program.at(id).format.dtype == DType::kU8) return;
   faults.push_back(cat(place(program, at), " uses ", program.at(id).name, " as ", dtype_name(dtype),
-                       ", but its dtype is ", dtype_name(program.at(id).dtype)));
+                       ", but its dtype is ", dtype_name(program.at(id).format.dtype)));
 }
 
 bool moves_blocks(InstrKind kind) {
@@ -189,7 +191,7 @@ bool is_sound_transfer(const Program& program, const Instr& instr) {
   const std::vector<Range>& ranges = sends ? instr.reads : instr.writes;
   if (ranges.size() != 1 || !(sends ? instr.writes : instr.reads).empty()) return false;
   const ProgramGroup& group = program.group(instr.group());
-  const DType dtype = program.at(ranges[0].buffer).dtype;
+  const DType dtype = program.at(ranges[0].buffer).format.dtype;
   return group.ranks.is_link() && group.place.count == 2 &&
          (group.ranks.ranks[static_cast<size_t>(group.place.index)] == group.ranks.sender) ==
              sends &&
@@ -254,40 +256,31 @@ void check_sums(const Program& program, size_t at, std::set<BufferId>& made, Fau
 
 /// Returns whether a range holds as many elements of a state as the update has.
 bool has_elements(const Program& program, const Instr& instr, const Range& range) {
-  return program.at(range.buffer).bytes_of(element_count(program, instr.reads[0])) == range.bytes;
+  return program.at(range.buffer).format.bytes(element_count(program, instr.reads[0])) ==
+         range.bytes;
 }
 
-/// Counts the lists of scales that an update reads after its states: two for each state that is
-/// codes, of a tensor that straddles blocks.
-size_t scales_read(const Instr& instr, size_t states) {
-  return instr.update().blocks ? 2 * states : 0;
+bool have_elements(const Program& program, const Instr& instr, std::span<const Range> ranges) {
+  return std::all_of(ranges.begin(), ranges.end(),
+                     [&](const Range& range) { return has_elements(program, instr, range); });
 }
 
 /// Returns whether an update writes the same ranges, the weights and states, that it reads them
 /// from.
 bool is_sound_update(const Program& program, const Instr& instr) {
-  const size_t written = instr.writes.size() - (instr.update().writes_copy ? 1 : 0);
-  if (written == 0 || !instr.if_finite ||
-      instr.reads.size() != 1 + written + scales_read(instr, written - 1))
-    return false;
-  return std::all_of(instr.writes.begin(), instr.writes.end(),
-                     [&](const Range& range) { return has_elements(program, instr, range); }) &&
-         std::equal(instr.writes.begin(),
-                    instr.writes.begin() + static_cast<std::ptrdiff_t>(written),
-                    instr.reads.begin() + 1);
+  const std::optional<UpdateOperands> operands = update_operands(program, instr);
+  if (!operands || !instr.if_finite) return false;
+  return have_elements(program, instr, instr.writes) &&
+         std::equal(operands->updated.begin(), operands->updated.end(), instr.writes.begin());
 }
 
 /// Returns whether a kMeasure has its ranges: new scales are read and written.
 bool is_sound_measure(const Program& program, const Instr& instr) {
-  const size_t states = instr.writes.size();
-  if (states == 0 || !instr.if_finite || !instr.update().blocks ||
-      instr.reads.size() != 2 + states + scales_read(instr, states))
-    return false;
-  return std::all_of(instr.reads.begin(),
-                     instr.reads.begin() + static_cast<std::ptrdiff_t>(2 + states),
-                     [&](const Range& range) { return has_elements(program, instr, range); }) &&
-         std::equal(instr.writes.begin(), instr.writes.end(),
-                    instr.reads.end() - static_cast<std::ptrdiff_t>(states));
+  const std::optional<UpdateOperands> operands = update_operands(program, instr);
+  if (!operands || !instr.if_finite) return false;
+  return have_elements(program, instr, operands->updated) &&
+         has_elements(program, instr, operands->gradient) &&
+         std::equal(instr.writes.begin(), instr.writes.end(), operands->new_scales.begin());
 }
 
 /// Returns this rank's place in the group that sums a buffer.

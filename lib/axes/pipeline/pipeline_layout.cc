@@ -1,4 +1,4 @@
-#include "axes/pipeline/layout.h"
+#include "axes/pipeline/pipeline_layout.h"
 
 #include <algorithm>
 #include <utility>

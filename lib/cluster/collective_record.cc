@@ -1,4 +1,4 @@
-#include "cluster/collective.h"
+#include "cluster/collective_record.h"
 
 #include "base/error.h"
 

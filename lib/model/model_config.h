@@ -7,12 +7,10 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "model/rope_config.h"
 #include "ops/activation/activations.h"
 
 namespace ftrun {
-
-/// RopeType describes how the rotary angles of a model are scaled (transformers' rope_type).
-enum class RopeType : uint8_t { kDefault, kLinear, kLlama3, kYarn, kLongRope };
 
 /// NormKind is the norm in blocks and before the head: RMS norm (Zhang and Sennrich 2019), the same
 /// with weights that are stored less 1, or layer norm (Ba et al. 2016).
@@ -27,36 +25,6 @@ enum class QkNorm : uint8_t {
   kAllHeads,
   /// Layer norm of each query and key head without a bias; each head has its own weights.
   kOwnWeights,
-};
-
-struct RopeConfig {
-  RopeType type = RopeType::kDefault;
-  double theta = 10000.0;
-  /// The share of a head's elements that rotate.
-  double partial = 1.0;
-  /// The factor by which the longest context is longer than the original one, for all types but
-  /// kDefault.
-  double factor = 1.0;
-  /// The borders of kLlama3: wave lengths above original_positions / low_frequency_factor tokens
-  /// are stretched by `factor`, those below original_positions / high_frequency_factor are
-  /// unchanged, others are blended.
-  double low_frequency_factor = 1.0;
-  double high_frequency_factor = 4.0;
-  /// The longest context before the scaling (kLlama3, kYarn, kLongRope).
-  int64_t original_positions = 0;
-  /// The borders of kYarn: pairs that rotate at least beta_fast times in the original context keep
-  /// their frequencies, those that rotate at most beta_slow times are stretched by `factor`, others
-  /// are blended; `truncate` moves both borders to whole pairs.
-  double beta_fast = 32.0;
-  double beta_slow = 1.0;
-  bool truncate = true;
-  /// The divisors of each pair's frequency with kLongRope: in runs whose rows fit into the original
-  /// context, and in other runs (model/rope_angles.h).
-  std::vector<double> short_factors;
-  std::vector<double> long_factors;
-  /// The factor of cos and sin.
-  double attention_factor = 1.0;
-  bool operator==(const RopeConfig&) const = default;
 };
 
 /// ModelConfig holds what a Hugging Face config.json says of a decoder, in one form for all
@@ -147,6 +115,8 @@ struct ModelConfig {
     return learned_positions ? 0
                              : static_cast<int64_t>(static_cast<double>(head_size) * rope.partial);
   }
+  /// Says whether norms have a bias besides their weight.
+  bool has_norm_bias() const { return norm == NormKind::kLayer && norm_weight && norm_bias; }
   bool layer_rotates(int64_t layer) const {
     return rotary_size() > 0 && (rotates.empty() || rotates[static_cast<size_t>(layer)]);
   }

@@ -1,4 +1,4 @@
-#include "model/products.h"
+#include "model/linear_products.h"
 
 #include <utility>
 

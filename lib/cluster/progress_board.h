@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cluster/board_table.h"
-#include "cluster/collective.h"
+#include "cluster/collective_record.h"
 #include "cluster/rank_state.h"
 
 namespace ftrun {

@@ -1,4 +1,4 @@
-#include "cluster/progress.h"
+#include "cluster/progress_board.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "model/rope.h"
+#include "model/rope_reader.h"
 
 #include <algorithm>
 #include <cmath>
@@ -73,14 +73,13 @@ class ScalingReader {
     const char* const key = settings_.find("rope_type") ? "rope_type" : "type";
     const std::string type = settings_.text_or(key, "default");
     if (type == "linear") {
-      rope.type = RopeType::kLinear;
-      rope.factor = settings_.number("factor", 1.0, true);
+      rope.scaling = LinearScaling{settings_.number("factor", 1.0, true)};
     } else if (type == "llama3") {
-      read_llama3(rope);
+      rope.scaling = read_llama3();
     } else if (type == "longrope" || type == "su" || (type == "yarn" && family_.yarn_is_longrope)) {
-      read_longrope(rope);
+      rope.scaling = read_longrope(rope.partial);
     } else if (type == "yarn") {
-      read_yarn(rope, key);
+      rope.scaling = read_yarn(rope.theta, key);
     } else if (type == "dynamic") {
       settings_.unsupported(key, why_not_dynamic());
     } else if (type != "default") {
@@ -92,19 +91,20 @@ class ScalingReader {
   }
 
  private:
-  void read_llama3(RopeConfig& rope) {
-    rope.type = RopeType::kLlama3;
-    rope.factor = settings_.number("factor", 1.0, true);
-    rope.low_frequency_factor = settings_.number("low_freq_factor", 1.0, true);
-    rope.high_frequency_factor = settings_.number("high_freq_factor", 4.0, true);
-    if (rope.high_frequency_factor <= rope.low_frequency_factor &&
+  Llama3Scaling read_llama3() {
+    Llama3Scaling llama3;
+    llama3.factor = settings_.number("factor", 1.0, true);
+    llama3.low_frequency_factor = settings_.number("low_freq_factor", 1.0, true);
+    llama3.high_frequency_factor = settings_.number("high_freq_factor", 4.0, true);
+    if (llama3.high_frequency_factor <= llama3.low_frequency_factor &&
         settings_.find("high_freq_factor"))
       settings_.problem("high_freq_factor", "must be above low_freq_factor");
-    rope.original_positions = original_positions();
+    llama3.original_positions = original_positions();
+    return llama3;
   }
 
-  void read_yarn(RopeConfig& rope, const char* type_key) {
-    rope.type = RopeType::kYarn;
+  YarnScaling read_yarn(double theta, const char* type_key) {
+    YarnScaling yarn;
     std::vector<std::string> read = with_common_keys(
         {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate", "finetuned"});
     if (family_.scales_far_queries) {
@@ -112,46 +112,49 @@ class ScalingReader {
       std::sort(read.begin(), read.end());
     }
     refuse_other_keys("yarn", read);
-    if (rope.theta <= 1.0)
-      settings_.problem(
-          type_key, cat("\"yarn\" expects a rope_theta above 1, found ", number_text(rope.theta)));
-    rope.original_positions = original_positions();
+    if (theta <= 1.0)
+      settings_.problem(type_key,
+                        cat("\"yarn\" expects a rope_theta above 1, found ", number_text(theta)));
+    yarn.original_positions = original_positions();
     if (settings_.has("factor"))
-      rope.factor = factor_or_ratio(rope.original_positions);
+      yarn.factor = factor_or_ratio(yarn.original_positions);
     else
       settings_.problem("factor", "missing; expected a number of at least 1");
     // A zero means the default there, as null does.
     const double fast = at_least("beta_fast", 0, 0), slow = at_least("beta_slow", 0, 0);
-    if (fast != 0) rope.beta_fast = fast;
-    if (slow != 0) rope.beta_slow = slow;
-    if (rope.beta_fast < rope.beta_slow)
+    if (fast != 0) yarn.beta_fast = fast;
+    if (slow != 0) yarn.beta_slow = slow;
+    if (yarn.beta_fast < yarn.beta_slow)
       settings_.problem(
-          "beta_fast", cat("found ", number_text(rope.beta_fast), "; expected at least beta_slow, ",
-                           number_text(rope.beta_slow)));
-    rope.truncate = settings_.flag_or("truncate", true);
-    if (!rope.truncate && !config_)
+          "beta_fast", cat("found ", number_text(yarn.beta_fast), "; expected at least beta_slow, ",
+                           number_text(yarn.beta_slow)));
+    yarn.truncate = settings_.flag_or("truncate", true);
+    if (!yarn.truncate && !config_)
       settings_.unsupported("truncate", "transformers reads it for models with one rotation alone");
     const double mscale = at_least("mscale", 0, 0), all = at_least("mscale_all_dim", 0, 0);
-    rope.attention_factor = settings_.number_or(
-        "attention_factor", yarn_attention_factor(rope.factor, mscale, all), true);
+    yarn.attention_factor = settings_.number_or(
+        "attention_factor", yarn_attention_factor(yarn.factor, mscale, all), true);
+    return yarn;
   }
 
-  void read_longrope(RopeConfig& rope) {
-    rope.type = RopeType::kLongRope;
+  LongRopeScaling read_longrope(double partial) {
+    LongRopeScaling longrope;
     refuse_other_keys("longrope", with_common_keys({"short_factor", "long_factor"}));
-    rope.original_positions = original_positions();
-    if (rope.original_positions == 1)
+    longrope.original_positions = original_positions();
+    if (longrope.original_positions == 1)
       settings_.problem(kOriginal, "found 1; longrope expects at least 2");
-    rope.factor = factor_or_ratio(rope.original_positions);
-    rope.attention_factor = settings_.number_or(
-        "attention_factor",
-        longrope_attention_factor(rope.factor, std::max<int64_t>(rope.original_positions, 2)),
-        true);
+    longrope.factor = factor_or_ratio(longrope.original_positions);
+    longrope.attention_factor =
+        settings_.number_or("attention_factor",
+                            longrope_attention_factor(
+                                longrope.factor, std::max<int64_t>(longrope.original_positions, 2)),
+                            true);
     const int64_t size =
         known_.head_size > 0 ? known_.head_size : known_.hidden / known_.query_heads;
-    const auto pairs = static_cast<int64_t>(static_cast<double>(size) * rope.partial) / 2;
-    rope.short_factors = factors("short_factor", pairs);
-    rope.long_factors = factors("long_factor", pairs);
+    const auto pairs = static_cast<int64_t>(static_cast<double>(size) * partial) / 2;
+    longrope.short_factors = factors("short_factor", pairs);
+    longrope.long_factors = factors("long_factor", pairs);
+    return longrope;
   }
 
   /// Returns how many tokens the longest rows had before the scaling.

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "axes/pipeline/schedule.h"
-#include "partition/layout.h"
+#include "partition/flat_layout.h"
 
 namespace ftrun {
 

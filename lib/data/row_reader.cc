@@ -1,0 +1,82 @@
+#include "data/row_reader.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace ftrun {
+
+RowReader::RowReader(const SampleSet& samples, int64_t vocab_rows)
+    : samples_(samples), vocab_rows_(vocab_rows) {
+  const auto needed = static_cast<size_t>(samples.sequence_length() + 1);
+  ids_.resize(needed);
+  labels_.resize(needed);
+  samples.rows().reserve(pieces_, pack_scratch_);
+  for (const auto& file : samples.data().files()) {
+    read_scratch_.ids.reserve(static_cast<size_t>(file->scratch_ids()));
+    read_scratch_.labels.reserve(static_cast<size_t>(file->scratch_ids()));
+  }
+}
+
+void RowReader::start(Batch& batch, int64_t count) const {
+  const int64_t length = samples_.row_positions();
+  const auto size = static_cast<size_t>(count * length);
+  batch.tokens.assign(size, 0);
+  batch.labels.assign(size, kIgnoredLabel);
+  batch.positions.assign(size, 0);
+  batch.starts.resize(size);
+  for (size_t i = 0; i < size; ++i)
+    batch.starts[i] = static_cast<int32_t>(i % static_cast<size_t>(length));
+  batch.counted_tokens = 0;
+}
+
+void RowReader::fill(Batch& batch, int64_t batch_row, int64_t row) {
+  samples_.rows().pieces(row, pieces_, pack_scratch_);
+  const int64_t first = batch_row * samples_.row_positions();
+  int64_t slot = 0;
+  for (const Piece& piece : pieces_) {
+    const auto count = static_cast<size_t>(piece.length + 1);
+    samples_.data().read(piece.first_token, std::span(ids_).first(count),
+                         std::span(labels_).first(count), read_scratch_);
+    check_ids(row, slot, piece);
+    fill_piece(batch, static_cast<size_t>(first + slot), slot, piece);
+    slot += piece.length;
+  }
+}
+
+void RowReader::fill_piece(Batch& batch, size_t batch_position, int64_t row_slot,
+                           const Piece& piece) {
+  const auto length = static_cast<size_t>(piece.length);
+  for (size_t i = 0; i < length; ++i) {
+    batch.tokens[batch_position + i] = ids_[i];
+    batch.labels[batch_position + i] = labels_[i + 1];
+    batch.positions[batch_position + i] = static_cast<int32_t>(i);
+    batch.starts[batch_position + i] = static_cast<int32_t>(row_slot);
+    batch.counted_tokens += labels_[i + 1] == kIgnoredLabel ? 0 : 1;
+  }
+}
+
+void RowReader::check_ids(int64_t row, int64_t row_slot, const Piece& piece) const {
+  const auto limit = static_cast<uint32_t>(std::min<int64_t>(vocab_rows_, INT32_MAX));
+  for (int64_t i = 0; i <= piece.length; ++i) {
+    const int32_t id = ids_[static_cast<size_t>(i)], label = labels_[static_cast<size_t>(i)];
+    if (static_cast<uint32_t>(id) >= limit)
+      refuse_id(row, row_slot + i, piece.first_token + i,
+                samples_.data().place(piece.first_token + i).value);
+    if (label != kIgnoredLabel && static_cast<uint32_t>(label) >= limit)
+      refuse_id(row, row_slot + i, piece.first_token + i, label);
+  }
+}
+
+void RowReader::refuse_id(int64_t row, int64_t token_in_row, int64_t token, int64_t value) const {
+  const TokenPlace place = samples_.data().place(token);
+  const std::string line = place.line > 0 ? cat("line ", place.line, ", ") : "";
+  throw Error(
+      ExitCode::kBadInput,
+      cat(place.file, ": sample ", row, ", token ", token_in_row, " (", line, "file offset ",
+          place.offset, "): id ", value, " is outside the model's ", vocab_rows_, " rows"),
+      "prepare the data with this model's own tokenizer");
+}
+
+}  // namespace ftrun

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "data/batch.h"
+#include "data/packing.h"
+#include "data/sample_set.h"
+#include "data/token_dataset.h"
+
+namespace ftrun {
+
+/// RowReader fills batches from a SampleSet. It keeps buffers between calls and allocates nothing
+/// once they are warm. Each thread needs its own.
+class RowReader {
+ public:
+  /// Takes `vocab_rows`, the number of rows of the model's embedding; all ids must be below it.
+  /// `samples` must outlive this reader.
+  RowReader(const SampleSet& samples, int64_t vocab_rows);
+
+  /// Sizes `batch` for `count` rows and fills it with padding, whose labels do not count.
+  void start(Batch& batch, int64_t count) const;
+  /// Writes row `row` of the data set to row `batch_row` of the batch. Throws Error(kBadInput)
+  /// naming file, row, token, offset, value and limit when an id is outside the model's rows.
+  void fill(Batch& batch, int64_t batch_row, int64_t row);
+  /// Returns the number of labels of a row that count, without reading its tokens.
+  int64_t counted(int64_t row) { return samples_.rows().counted(row, pieces_, pack_scratch_); }
+
+ private:
+  void fill_piece(Batch& batch, size_t batch_position, int64_t row_slot, const Piece& piece);
+  void check_ids(int64_t row, int64_t row_slot, const Piece& piece) const;
+  [[noreturn]] void refuse_id(int64_t row, int64_t token_in_row, int64_t token,
+                              int64_t value) const;
+
+  const SampleSet& samples_;
+  int64_t vocab_rows_;
+  std::vector<Piece> pieces_;
+  PackScratch pack_scratch_;
+  ReadScratch read_scratch_;
+  std::vector<int32_t> ids_, labels_;  // one piece and its last label: T+1
+};
+
+}  // namespace ftrun

@@ -1,0 +1,149 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "axes/tensor/split.h"
+#include "base/text.h"
+#include "model/adapter.h"
+#include "model/description.h"
+#include "model/linear_products.h"
+#include "model/model_config.h"
+
+namespace ftrun {
+
+/// TensorTable adds tensors in the order of a Hugging Face state dict: a module's weight, then its
+/// bias.
+class TensorTable {
+ public:
+  TensorTable(std::vector<TensorInfo>& tensors, const TensorSplit& split, LoraInit begin)
+      : tensors_(tensors), split_(split), begin_(begin) {}
+
+  TensorId add(TensorInfo tensor) {
+    tensors_.push_back(std::move(tensor));
+    return static_cast<TensorId>(tensors_.size() - 1);
+  }
+  TensorId rows(std::string name, Dims shape, int copies = 1) {
+    return add(split_rows(std::move(name), std::move(shape), split_, copies));
+  }
+  /// Lora has A [rank, inputs] and B [outputs, rank] of a product's adapter. Products of one module
+  /// share A.
+  struct Lora {
+    TensorId a = -1, b = -1;
+    /// The tensor of magnitudes; -1: it has none.
+    TensorId magnitudes = -1;
+  };
+  /// LoraModule is a module of the files with an adapter. Rows of B of its products lie under each
+  /// other in files.
+  struct LoraModule {
+    std::string path;
+    LowRank low;
+    bool magnitudes;
+    std::vector<LinearProduct> products;
+  };
+  std::vector<Lora> lora(const LoraModule& module);
+
+  struct Norm {
+    TensorId weight = -1;
+    TensorId bias = -1;
+  };
+  /// Adds the weight and bias that a norm has, whose tokens sequence parallelism divides.
+  Norm norm(const std::string& module, const ModelConfig& c);
+  /// Adds the weights of one norm that all heads share.
+  TensorId shared_head_norm(std::string name, int64_t size);
+
+  /// Adds the weights of `heads` norms, a head each, which files hold in one tensor [heads, size],
+  /// or in a tensor for each head where the module's name has a '*'.
+  TensorId own_head_norms(const std::string& module, int64_t heads, int64_t size, int copies);
+
+  struct Linear {
+    TensorId weight = -1;
+    TensorId bias = -1;
+  };
+  /// Adds the weights and biases of the products of a module of the files. Of products that are
+  /// divided by outputs, a rank computes some of the results; of the others, a term of every
+  /// result, from some of the inputs.
+  std::vector<Linear> linear(const std::string& module, const std::vector<LinearProduct>& products,
+                             bool transposed);
+
+ private:
+  /// ModulePart is a product as a part of a module of the files. A module that is one product,
+  /// whose matrix files hold as it is computed with, is not in parts.
+  struct ModulePart {
+    std::string module;
+    LinearProduct product;
+    bool is_whole;
+    bool transposed;
+    /// Outputs of the module's products together, and the row of this one's first in its matrix.
+    int64_t module_outputs;
+    int64_t first;
+
+    /// Returns the name of the product's tensor with this end (".weight").
+    std::string name(std::string_view end) const {
+      return is_whole ? cat(module, end) : cat(module, ".", role_name(product.projection), end);
+    }
+    /// Records where files hold a matrix [outputs, ...] or vector of the product.
+    void place(TensorInfo& tensor, std::string_view end) const {
+      if (is_whole) return;
+      Dims shape = tensor.shape;
+      shape[0] = module_outputs;
+      const bool turned = transposed && shape.size() == 2;
+      if (turned) std::swap(shape[0], shape[1]);
+      tensor.stored = {.name = cat(module, end),
+                       .shape = std::move(shape),
+                       .first = first,
+                       .run = std::max<int64_t>(product.run, 1),
+                       .stride = std::max<int64_t>(product.stride, 1),
+                       .transposed = turned};
+    }
+  };
+  static std::vector<ModulePart> parts_of(const std::string& module,
+                                          const std::vector<LinearProduct>& products,
+                                          bool transposed = false);
+
+  /// Describes a tensor whose rows, or elements, are the product's outputs. `term`: where each rank
+  /// has all of it, its gradient is a term of a sum.
+  TensorInfo by_outputs(const ModulePart& part, std::string_view end, Dims shape, bool term);
+
+  TensorId add_a(TensorInfo tensor);
+  TensorId add_b(TensorInfo tensor);
+  TensorId add_magnitudes(TensorInfo tensor, const LowRank& low);
+  /// The size of PEFT's orthogonal initialisation.
+  static constexpr double kOrthogonalSize = 0.1;
+  /// Returns how torch.nn.Linear's weight begins: Kaiming uniform with a = sqrt(5), which is 1 /
+  /// sqrt(inputs).
+  static Initial as_linear(const TensorInfo& tensor) {
+    return {InitialSource::kUniform, 1.0 / std::sqrt(static_cast<double>(tensor.shape[1]))};
+  }
+
+  std::vector<TensorInfo>& tensors_;
+  TensorSplit split_;
+  LoraInit begin_;
+};
+
+/// BlockTensors holds the ids of a block's tensors; -1 where it has none.
+struct BlockTensors {
+  std::array<TensorTable::Linear, kProjections> products;
+  std::array<TensorTable::Lora, kProjections> lora;
+  TensorId q_norm = -1, k_norm = -1;
+  TensorTable::Norm input_norm, attention_output_norm, post_norm, mlp_output_norm;
+
+  const TensorTable::Linear& at(Projection projection) const {
+    return products[static_cast<size_t>(projection)];
+  }
+  const TensorTable::Lora& lora_at(Projection projection) const {
+    return lora[static_cast<size_t>(projection)];
+  }
+};
+
+/// Adds the tensors of a block; `c` is the whole model's config.
+BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const TensorSplit& split,
+                               int64_t layer, const BlockAdapter& adapter);
+
+}  // namespace ftrun

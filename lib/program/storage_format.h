@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "base/packed_format.h"
+#include "base/round_up.h"
+
+namespace ftrun {
+
+/// StorageFormat says how elements of a state are stored. Code that needs their size in bytes uses
+/// this, not the dtype.
+struct StorageFormat {
+  DType dtype = DType::kF32;
+  /// The packed format, if the state is stored as records of bytes (U8) instead of elements.
+  PackedFormat packed = {};
+  /// The number of neighbouring elements of the state that share one stored element: an element
+  /// that is a scale stands for the block that shares it.
+  int64_t block = 1;
+
+  /// Returns the bytes of `elements` contiguous elements from the beginning of a block
+  /// (kTensorBlock).
+  int64_t bytes(int64_t elements) const {
+    return stored_bytes(dtype, packed, divide_up(elements, block));
+  }
+  bool operator==(const StorageFormat&) const = default;
+};
+
+}  // namespace ftrun

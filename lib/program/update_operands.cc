@@ -1,0 +1,31 @@
+#include "program/update_operands.h"
+
+namespace ftrun {
+
+std::optional<UpdateOperands> update_operands(const Program& program, const Instr& instr) {
+  const std::span<const Range> reads = instr.reads, writes = instr.writes;
+  if (reads.size() < 2) return std::nullopt;
+  UpdateOperands operands{.gradient = reads[0], .weights = reads[1]};
+  const std::span<const Range> rest = reads.subspan(2);
+  const bool coded = !rest.empty() && program.at(rest[0].buffer).format.dtype == DType::kU8;
+  const bool straddles = instr.update().blocks.has_value();
+  if (straddles && !coded) return std::nullopt;
+  const size_t lists = straddles ? 3 : coded ? 2 : 1;
+  const size_t states = rest.size() / lists;
+  if (rest.size() != lists * states) return std::nullopt;
+  operands.states = rest.first(states);
+  if (coded) operands.scales = rest.subspan(states, states);
+  if (straddles) operands.new_scales = rest.last(states);
+  operands.updated = reads.subspan(1, 1 + rest.size() - (straddles ? 2 * states : 0));
+
+  if (instr.kind == InstrKind::kMeasure) {
+    if (!straddles || writes.size() != states) return std::nullopt;
+    return operands;
+  }
+  const bool copies = instr.update().writes_copy;
+  if (writes.size() != operands.updated.size() + (copies ? 1 : 0)) return std::nullopt;
+  if (copies) operands.copy = writes.back();
+  return operands;
+}
+
+}  // namespace ftrun
