@@ -1,4 +1,4 @@
-#include "other_parts_notice.h"
+#include "adapter_modules.h"
 
 #include <algorithm>
 #include <string>

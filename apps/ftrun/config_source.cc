@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "adapter_modules.h"
 #include "axes/fits.h"
 #include "axes/pipeline/plan.h"
 #include "axes/tensor/place.h"
@@ -34,7 +35,6 @@
 #include "model/families.h"
 #include "model/rope_angles.h"
 #include "named_inputs.h"
-#include "other_parts_notice.h"
 #include "program/training_model.h"
 #include "refusal.h"
 

@@ -312,7 +312,7 @@ bool is_cached(int fd) {
 /// Finds a stand-in by the head of a file. Does not read large files, which cannot be stand-ins.
 FilePlaceholder stand_in_at(int fd, const std::string& path) {
   std::array<std::byte, kStandInHead> head{};
-  if (size_of(fd) > kLargestStandIn) return {};
+  if (size_of(fd) > kLargestPlaceholder) return {};
   const ssize_t bytes = uninterrupted([&] { return ::pread(fd, head.data(), head.size(), 0); });
   return stand_in_of(path, std::span(head).first(static_cast<size_t>(std::max<ssize_t>(bytes, 0))));
 }
