@@ -123,9 +123,6 @@ TensorId TensorTable::add_magnitudes(TensorInfo tensor, const LowRank& low) {
   return add(std::move(tensor));
 }
 
-namespace {
-
-/// Returns the products of `all` that one module of the files has.
 std::vector<LinearProduct> products_of(const ProductModule& module,
                                        const std::vector<LinearProduct>& all) {
   std::vector<LinearProduct> found;
@@ -134,8 +131,6 @@ std::vector<LinearProduct> products_of(const ProductModule& module,
       found.push_back(product);
   return found;
 }
-
-}  // namespace
 
 BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const TensorSplit& split,
                                int64_t layer, const BlockAdapter& adapter) {

@@ -15,6 +15,7 @@
 #include "model/description.h"
 #include "model/linear_products.h"
 #include "model/model_config.h"
+#include "model/tensor_names.h"
 
 namespace ftrun {
 
@@ -141,6 +142,10 @@ struct BlockTensors {
     return lora[static_cast<size_t>(projection)];
   }
 };
+
+/// Returns the products of `all` that one module of the files has.
+std::vector<LinearProduct> products_of(const ProductModule& module,
+                                       const std::vector<LinearProduct>& all);
 
 /// Adds the tensors of a block; `c` is the whole model's config.
 BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const TensorSplit& split,
