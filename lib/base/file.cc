@@ -461,7 +461,8 @@ std::optional<uint64_t> xxh3_of_file(const std::string& path, const std::atomic<
       uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
   if (!fd) cannot_read(path, errno);
   Xxh3Stream stream;
-  std::vector<std::byte> piece(1 << 20);
+  // Small, because a thread may hash data beside training steps, whose memory is planned.
+  std::vector<std::byte> piece(64 << 10);
   for (;;) {
     if (stop != nullptr && *stop) return std::nullopt;
     const ssize_t got = uninterrupted([&] { return ::read(fd.get(), piece.data(), piece.size()); });

@@ -17,7 +17,9 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr int64_t kHashedTokens = int64_t{1} << 20;
+/// Tokens that are counted at a time: few, because the thread that counts them runs beside training
+/// steps, whose memory is planned.
+constexpr int64_t kCountedTokens = int64_t{1} << 14;
 /// Most bytes of a cache file: it records some hundred thousand files of the data.
 constexpr int64_t kLargestCache = int64_t{64} << 20;
 
@@ -78,9 +80,9 @@ bool count_ids(const TokenFile& file, DataStatistics& s, const std::atomic<bool>
   s.documents = file.documents();
   s.trained_tokens = file.trained().count(0, s.tokens);
   s.min_id = s.tokens > 0 ? INT32_MAX : 0;
-  for (int64_t at = 0; at < s.tokens; at += kHashedTokens) {
+  for (int64_t at = 0; at < s.tokens; at += kCountedTokens) {
     if (stop) return false;
-    const auto n = static_cast<size_t>(std::min(kHashedTokens, s.tokens - at));
+    const auto n = static_cast<size_t>(std::min(kCountedTokens, s.tokens - at));
     ids.resize(n);
     labels.resize(n);
     file.read(at, ids, labels, scratch);

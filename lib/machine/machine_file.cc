@@ -313,7 +313,7 @@ std::string read_named(const std::string& name, std::string_view what,
     if (file.name == name) return std::string(file.text);
     names.emplace_back(file.name);
   }
-  throw Error(ExitCode::kBadInput,
+  throw Error(ExitCode::kUsage,
               cat("\"", name, "\" is neither a file nor a ", what, " that ftrun knows",
                   did_you_mean(nearest(name, names))),
               cat("name a file, or one of ", join(names, ", ")));
