@@ -90,14 +90,18 @@ int RankMesh::place_on(int rank, MeshAxes axes) const {
   return at;
 }
 
-int RankMesh::offset_of(int place, MeshAxes axes) const {
-  int offset = 0;
-  for (int i = kMeshAxes - 1; i >= 0; --i) {
-    if (!axes.contains(axis_at(i))) continue;
-    offset += place % size(axis_at(i)) * strides_[i];
-    place /= size(axis_at(i));
+std::vector<int> RankMesh::line_along(MeshAxes axes) const {
+  std::vector<int> line{0};
+  for (const auto& [axis, name, cuts] : kMeshAxisRows) {
+    if (!axes.contains(axis) || size(axis) == 1) continue;
+    std::vector<int> longer;
+    longer.reserve(line.size() * static_cast<size_t>(size(axis)));
+    for (const int before : line)
+      for (int i = 0; i < size(axis); ++i)
+        longer.push_back(before + i * strides_[static_cast<size_t>(axis)]);
+    line = std::move(longer);
   }
-  return offset;
+  return line;
 }
 
 GroupSpan RankMesh::neighbours(MeshAxes axes, int count) const {
@@ -128,11 +132,13 @@ RankGroup RankMesh::group_of(int rank, const std::vector<GroupSpan>& spans) cons
     require(!group.axes().intersects(span.axes), "spans of a group share no axis");
     const int block = span.count * span.stride, own = place_on(rank, span.axes);
     const int first = own / block * block + own % span.stride;
+    const std::vector<int> line = line_along(span.axes);
     std::vector<int> wider;
+    wider.reserve(group.ranks.size() * static_cast<size_t>(span.count));
     for (const int base : group.ranks)
       for (int i = 0; i < span.count; ++i)
-        wider.push_back(base + offset_of(first + i * span.stride, span.axes) -
-                        offset_of(own, span.axes));
+        wider.push_back(base + line[static_cast<size_t>(first + i * span.stride)] -
+                        line[static_cast<size_t>(own)]);
     group.ranks = std::move(wider);
     if (span.count == 1) continue;
     labels.push_back(label_of(span));
@@ -140,7 +146,8 @@ RankGroup RankMesh::group_of(int rank, const std::vector<GroupSpan>& spans) cons
       if (size(axis) == 1) span.axes.remove({axis});
     group.spans.push_back(span);
   }
-  std::sort(group.ranks.begin(), group.ranks.end());
+  if (!std::is_sorted(group.ranks.begin(), group.ranks.end()))
+    std::sort(group.ranks.begin(), group.ranks.end());
   group.label = join(labels, "+");
   return group;
 }

@@ -97,8 +97,8 @@ class RankMesh {
 
  private:
   int place(int rank, MeshAxis axis) const;
-  /// Returns the distance of a place on the line along axes from the line's first rank.
-  int offset_of(int place, MeshAxes axes) const;
+  /// Lists the ranks on the line along `axes` that begins at rank 0, by their places.
+  std::vector<int> line_along(MeshAxes axes) const;
   std::string label_of(const GroupSpan& span) const;
 
   MeshPoint sizes_;

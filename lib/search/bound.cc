@@ -175,20 +175,23 @@ Bounds::ModelCosts Bounds::make_model_costs(const Layout& layout) const {
   return costs;
 }
 
-void Bounds::prepare(std::span<const Layout> layouts) {
-  std::map<ModelCostsKey, const Layout*> missing;
-  for (const Layout& layout : layouts)
-    if (!model_costs_.contains(model_costs_key(layout)))
-      missing.try_emplace(model_costs_key(layout), &layout);
-  const std::vector<std::pair<ModelCostsKey, const Layout*>> wanted(missing.begin(), missing.end());
+void Bounds::add_missing(const Layout& layout, Models& models) const {
+  const ModelCostsKey key = model_costs_key(layout);
+  if (!model_costs_.contains(key)) models.try_emplace(key, layout);
+}
+
+void Bounds::prepare(const Models& models) {
+  const std::vector<std::pair<ModelCostsKey, Layout>> wanted(models.begin(), models.end());
   std::vector<ModelCosts> made(wanted.size());
-  side_by_side(wanted.size(), [&](size_t i) { made[i] = make_model_costs(*wanted[i].second); });
+  side_by_side(wanted.size(), [&](size_t i) { made[i] = make_model_costs(wanted[i].second); });
   for (size_t i = 0; i < wanted.size(); ++i)
     model_costs_.emplace(wanted[i].first, std::move(made[i]));
 }
 
 const Bounds::ModelCosts& Bounds::model_costs_of(const Layout& layout) {
-  prepare({&layout, 1});
+  Models missing;
+  add_missing(layout, missing);
+  prepare(missing);
   const ModelCosts& costs = model_costs_.at(model_costs_key(layout));
   if (costs.failure) throw *costs.failure;
   return costs;

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <span>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -41,8 +40,15 @@ class Bounds {
   /// Borrows `task`.
   explicit Bounds(const SearchTask& task) : task_(task) {}
 
-  /// Computes the costs that these layouts share with others, on all processors.
-  void prepare(std::span<const Layout> layouts);
+  using ModelCostsKey = std::tuple<int64_t, int64_t, RecomputeLevel, int64_t>;
+  /// Models are those whose costs are missing, each with a layout that needs it.
+  using Models = std::map<ModelCostsKey, Layout>;
+
+  /// Adds the model of a layout, unless its costs are there.
+  void add_missing(const Layout& layout, Models& models) const;
+
+  /// Computes the costs of models, which layouts share, on all processors.
+  void prepare(const Models& models);
 
   /// Computes the bound of a layout. `facts` are the state facts of the task's config with the
   /// layout. Throws the errors of try_layout(), training_model(), and list_seconds().
@@ -88,7 +94,6 @@ class Bounds {
              prefix_costs[static_cast<size_t>(range.first)];
     }
   };
-  using ModelCostsKey = std::tuple<int64_t, int64_t, RecomputeLevel, int64_t>;
   /// StageWeights counts the weights of a stage, by bytes and by elements that train.
   struct StageWeights {
     double bytes = 0;

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/processors.h"
 #include "base/side_by_side.h"
 #include "search/enumerate.h"
 #include "search/layout_rules.h"
@@ -30,7 +31,8 @@ constexpr double kNodesShare = 0.2;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 /// The search stops if this many plans have no time, because the machine file lacks a rate.
 constexpr size_t kUntimed = 16;
-/// The number of layouts that are judged and bounded between two reads of the clock.
+/// The number of layouts that are judged and bounded between two reads of the clock, at most. Fewer
+/// are if they need the costs of several models, one for each processor.
 constexpr size_t kTriedTogether = 256;
 /// The number of exact plans that are computed concurrently, each on one processor.
 constexpr size_t kPlannedTogether = 2;
@@ -106,7 +108,8 @@ class Search {
         begin_(Clock::now()),
         layouts_(all_layouts(task)),
         choices_(plain_choices(layouts_)),
-        refusals_(choices_.size()) {
+        refusals_(choices_.size()),
+        bounds_seconds_(kBoundsShare * limits.seconds) {
     result_.counts.all = static_cast<int64_t>(layouts_.size());
   }
 
@@ -128,6 +131,8 @@ class Search {
  private:
   double passed() const { return seconds_since(begin_); }
 
+  bool over_for_bounds() const { return passed() > bounds_seconds_; }
+
   bool over(double share) const { return passed() > share * limits_.seconds; }
 
   /// Returns whether an exact plan that takes as long as the longest so far would end too late.
@@ -146,26 +151,27 @@ class Search {
   void find_bounds() {
     LayoutRules rules(task_);
     Bounds bounds(task_);
-    size_t first = 0;
-    for (; first < layouts_.size() && (first == 0 || !over(kBoundsShare));
-         first += kTriedTogether) {
-      const auto some =
-          std::span(layouts_).subspan(first, std::min(kTriedTogether, layouts_.size() - first));
+    const auto models_together = static_cast<size_t>(usable_processors());
+    size_t tried = 0;
+    while (tried < layouts_.size() && (tried == 0 || !over_for_bounds())) {
       std::vector<Layout> legal;
       std::vector<const StateFacts*> facts;
-      for (const Layout& layout : some) {
+      Bounds::Models models;
+      const size_t end = std::min(tried + kTriedTogether, layouts_.size());
+      for (; tried < end && models.size() < models_together; ++tried) {
+        const Layout& layout = layouts_[tried];
         const LayoutRules::Verdict verdict = rules.of(layout);
         if (verdict.refusal != nullptr) {
           refuse(layout, *verdict.refusal);
           continue;
         }
+        bounds.add_missing(layout, models);
         legal.push_back(layout);
         facts.push_back(verdict.facts);
       }
-      bounds.prepare(legal);
+      bounds.prepare(models);
       for (size_t i = 0; i < legal.size(); ++i) add(legal[i], *facts[i], bounds);
     }
-    const size_t tried = std::min(first, layouts_.size());
     result_.counts.tried = static_cast<int64_t>(tried);
     result_.counts.asked = rules.asked();
     std::stable_sort(
@@ -198,10 +204,10 @@ class Search {
   }
 
   /// Plans candidates exactly, each once, as many at a time as go on concurrently, while there is
-  /// time; the first of them however late it is, if nothing is planned yet.
+  /// time; the first of them however late it is, if nothing is planned yet and plans_late_.
   void plan_in_time(const std::vector<size_t>& numbers, bool timed) {
     for (size_t first = 0; first < numbers.size(); first += kPlannedTogether) {
-      if (!exact_.empty() && is_late_for_plan(1)) return;
+      if ((!exact_.empty() || !plans_late_) && is_late_for_plan(1)) return;
       const auto some =
           std::span(numbers).subspan(first, std::min(kPlannedTogether, numbers.size() - first));
       plan({some.begin(), some.end()}, timed);
@@ -430,12 +436,19 @@ class Search {
         result_.nodes_left = larger.nodes;
         return;
       }
-      Search search(larger, {.seconds = std::min(left, limits_.seconds * kNodesShare)});
+      Search search(larger, {.seconds = left});
+      search.bounds_seconds_ = kBoundsShare * std::min(left, limits_.seconds * kNodesShare);
       search.longest_ = longest_;
+      search.plans_late_ = false;
       search.find_bounds();
       // A layout that is too large by its bound is too large.
       if (search.result_.counts.legal == search.result_.counts.too_large) continue;
       const std::optional<Evaluation> found = search.least_memory();
+      longest_ = search.longest_;
+      if (search.result_.counts.planned == 0) {
+        result_.nodes_left = larger.nodes;
+        return;
+      }
       if (!found || !found->fits) continue;
       result_.on_more_nodes = found;
       result_.more_nodes = larger.nodes;
@@ -459,6 +472,10 @@ class Search {
   double best_ = kNever;
   /// The seconds of the longest exact plan so far.
   double longest_ = 0;
+  /// The seconds after which no more bounds are computed.
+  double bounds_seconds_;
+  /// The first exact plan is made even if the time is over.
+  bool plans_late_ = true;
   SearchResult result_;
 };
 

@@ -114,10 +114,13 @@ LaneSchedule whole_schedule(const Program& program, Announcements& announcements
             {static_cast<int32_t>(program.instr(wait).lane), position[static_cast<size_t>(wait)]});
       step.end_wait = static_cast<int32_t>(schedule.waits.size());
       if (!instr.communicates()) continue;
-      step.announced = announcements.number_of(
-          instr.is_transfer() ? announcement_of(program, instr)
-                              : cat(instr_label(instr), " ", static_cast<int>(instr.lane), " ",
-                                    announcement_of(program, instr)));
+      std::string announced = announcement_of(program, instr);
+      if (!instr.is_transfer())
+        announced.append(" ")
+            .append(instr_label(instr))
+            .append(" ")
+            .append(std::to_string(static_cast<int>(instr.lane)));
+      step.announced = announcements.number_of(std::move(announced));
     }
   mark_used(schedule);
   return schedule;
