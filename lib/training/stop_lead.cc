@@ -30,19 +30,19 @@ bool is_notable(double now, double before) {
 }
 
 /// Writes "75.5 s": never in minutes, so that sums can be followed.
-std::string seconds_text(double seconds) {
+std::string tenths_text(double seconds) {
   return fixed_text(seconds, 1) + " s";
 }
 
 /// Writes "2 x 3.1 s (longest step) + 4.0 s (longest save) = 10.2 s".
 std::string arithmetic(const StopCosts& costs) {
   std::string text =
-      cat(StopCosts::kSteps, " x ", seconds_text(costs.longest_step), " (longest step)");
+      cat(StopCosts::kSteps, " x ", tenths_text(costs.longest_step), " (longest step)");
   if (costs.longest_save > 0)
     text += cat(
-        " + ", costs.saves() > 1 ? cat(costs.saves(), " x ") : "", seconds_text(costs.longest_save),
+        " + ", costs.saves() > 1 ? cat(costs.saves(), " x ") : "", tenths_text(costs.longest_save),
         costs.saves_in_background ? " (longest save; one may be under way)" : " (longest save)");
-  text += cat(" = ", seconds_text(costs.seconds()));
+  text += cat(" = ", tenths_text(costs.seconds()));
   if (costs.longest_save == 0) text += " and a save, none of which has been measured yet";
   return text;
 }
@@ -82,7 +82,7 @@ std::string StopLead::next_warning() {
   const double needed = costs_.seconds();
   if (lead_ == 0 || needed <= lead_ || needed <= kNotableFactor * warned_) return "";
   warned_ = needed;
-  return cat("--stop-lead ", seconds_text(lead_), " is too short: a stop may take ",
+  return cat("--stop-lead ", tenths_text(lead_), " is too short: a stop may take ",
              arithmetic(costs_),
              "\n  remedy: have the scheduler send its signal earlier, at least ",
              std::llround(std::ceil(needed)),
