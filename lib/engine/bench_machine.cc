@@ -539,7 +539,8 @@ Machine bench_machine(const BenchRequest& request) {
     for (int ranks = 1; ranks <= machine.devices; ++ranks) {
       if (machine.devices % ranks != 0) continue;
       request.say(cat("measuring ", count_text(ranks, "rank"), " of ",
-                      count_text(machine.devices / ranks, "thread"), ", pass ", pass, " of ", kPasses));
+                      count_text(machine.devices / ranks, "thread"), ", pass ", pass, " of ",
+                      kPasses));
       rates[ranks].push_back(measure_beside_others(ranks, machine.devices, request.quick));
     }
     // Runs of two and four ranks are common on machines with fewer cores, too.

@@ -63,7 +63,8 @@ TEST_CASE("contradictory batch sizes are explained with their arithmetic") {
           "24\n  remedy: use train_batch_size 24 or 32");
   REQUIRE(batch(cat(kT, 2)) ==
           "c.yaml:1:19: error: train_batch_size 2 < accumulation 1 × data-parallel 4: less than "
-          "one sequence for each rank and micro-batch\n  remedy: use train_batch_size 4 or a multiple of it");
+          "one sequence for each rank and micro-batch\n  remedy: use train_batch_size 4 or a "
+          "multiple of it");
   REQUIRE(batch(cat("{", kT, 32, ", ", kM, 16, "}")) ==
           "c.yaml:1:20: error: train_batch_size 32 < micro 16 × data-parallel 4 = 64: less than "
           "one micro-batch for each rank\n  remedy: use train_batch_size 64 or a multiple of it");
