@@ -115,15 +115,15 @@ def translate(tools, source, cubin):
 
 
 def origin(tools, source, cubin):
-    """A hash of all that a translation depends on."""
+    """Returns a hash of all that a translation depends on."""
     plain = PATH_HASHES.sub("0" * 8, source.read_text())
     compiler = output_of(tools["ptxas"], "--version")
     return hashlib.sha256("\0".join((plain, architecture(cubin), compiler)).encode()).hexdigest()
 
 
 def translated_kernels(tools, pool, pairs):
-    """Kernels of (PTX, cubin to make of it): those that are kept, where they are of the same PTX
-    and compiler, or else translated."""
+    """Returns the kernels of (PTX, cubin to make of it): the stored ones if they are of the same
+    PTX and compiler, else translated ones."""
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     origins = {cubin: origin(tools, source, cubin) for source, cubin in pairs}
     anew = [pair for pair in pairs if kept.get(architecture(pair[1]), {}).get("of")
@@ -164,7 +164,7 @@ class Kernel:
         return kernel
 
     def record(self):
-        """What the checks of a translated kernel read."""
+        """Returns what the checks of a translated kernel read."""
         return {"name": self.demangled, "registers": self.registers, "stack": self.stack,
                 "shared": self.shared,
                 "instructions": {name: self.count((name,)) for name in COUNTED}}
