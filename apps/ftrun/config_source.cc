@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "adapter_modules.h"
 #include "axes/fits.h"
 #include "axes/pipeline/plan.h"
 #include "axes/tensor/place.h"
@@ -33,7 +34,6 @@
 #include "model/families.h"
 #include "model/rope_angles.h"
 #include "named_inputs.h"
-#include "other_parts_notice.h"
 #include "program/training_model.h"
 #include "refusal.h"
 
@@ -109,6 +109,22 @@ std::string base_of_adapter(const std::string& folder) {
   return base.is_string() ? printable(base.get<std::string>()) : "";
 }
 
+/// Refuses a folder without config.json; says what the folder of a run has exported.
+[[noreturn]] void refuse_without_config(const std::string& folder, const std::string& hidden) {
+  std::error_code error;
+  const std::string message = cat(folder, ": has no config.json"), model = folder + "/export/model",
+                    adapter = folder + "/export/adapter";
+  if (std::filesystem::exists(model + "/config.json", error))
+    throw Error(ExitCode::kBadInput, message,
+                cat("it is the folder of a run; the model that it trained is ", model));
+  if (std::filesystem::exists(adapter + "/adapter_config.json", error))
+    throw Error(ExitCode::kBadInput, message,
+                cat("it is the folder of a run that trained an adapter: write adapter: ", adapter,
+                    " to continue from it, and its base model as model.path"));
+  throw Error(ExitCode::kBadInput, message,
+              cat("give the path of a Hugging Face model folder", hidden));
+}
+
 /// Refuses a path that is not a model's folder: a missing path, a file, an adapter, a folder
 /// without config.json.
 void require_model_folder(const FoundFolder& found) {
@@ -144,8 +160,7 @@ void require_model_folder(const FoundFolder& found) {
         cat("write adapter: ", folder, " to continue from it, and its base model as model.path",
             base.empty() ? "" : cat(" (its file says ", base, ")")));
   }
-  throw Error(ExitCode::kBadInput, cat(folder, ": has no config.json"),
-              cat("give the path of a Hugging Face model folder", hidden));
+  refuse_without_config(folder, hidden);
 }
 
 /// Returns the folder of the model that a config names.
@@ -416,6 +431,10 @@ void add_config_options(CLI::App& command, ConfigSource& source) {
       ->check(CLI::Range(int64_t{1}, kMostRanks));
 }
 
+bool prints_notices(const LaunchEnvironment& launch) {
+  return launch.rank == 0 && launch.node == 0 && launch.kind != LaunchKind::kSupervised;
+}
+
 LoadResult load_config(const ConfigSource& source) {
   return source.texts.empty() ? load_config(source.files, source.overrides)
                               : load_config_texts(source.texts, source.overrides);
@@ -486,7 +505,11 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
     result.rank_rule += "; the mesh: " + mesh_text(mesh);
   result.lines = std::move(resolution.lines);
   if (result.model) check_model_fit(result.config, *result.model, report);
-  if (result.model && !report.config_is_wrong) check_trained(result.config, *result.model, report);
+  if (result.model && !report.config_is_wrong) {
+    check_trained(result.config, *result.model, report);
+    report.add(check_adapter_modules(result.config, *result.model,
+                                     prints_notices(launch) && !report.config_is_wrong));
+  }
   const std::vector<NotYet> gaps = std::move(resolution.not_yet);
   if (source.reads_weights && result.model) check_weights(result.config, *result.model, report);
   if (source.reads_data && named.data.empty())
@@ -496,8 +519,6 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   if (result.model) report_positions(result.config, *result.model, report);
   if (result.model) report_longrope(result.config, *result.model, report);
   if (const auto notice = row_padding_notice(result.config)) report.add({*notice});
-  if (result.model)
-    if (const auto notice = other_parts_notice(result.config, *result.model)) report.add({*notice});
   if (result.model) report_bubble(result.config, report);
   report_serving(result.config, report);
   if (!gaps.empty()) refuse_gaps(gaps);
