@@ -1,6 +1,7 @@
 #include "adapter_modules.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,22 +14,25 @@
 #include "config/model_name.h"
 #include "config/peft_config.h"
 #include "inputs/export_options.h"
+#include "model/exclusions.h"
+#include "model/families.h"
+#include "model/module_paths.h"
 #include "model/other_parts.h"
 #include "program/lora_options.h"
 
 namespace ftrun {
 namespace {
 
-/// Lists the names and shapes of a folder's tensors; none where it cannot be read, which others
+/// Reads the names and shapes of a folder's tensors; none where it cannot be read, which others
 /// report.
-std::vector<std::pair<std::string, Dims>> read_names(const ModelSection& model) {
-  std::vector<std::pair<std::string, Dims>> stored;
-  if (model.path.empty()) return stored;
+std::optional<StoredShapes> read_shapes(const ModelSection& model) {
+  if (model.path.empty()) return std::nullopt;
+  StoredShapes stored;
   try {
     const ModelFolder folder(folder_of(model));
     for (const std::string& name : folder.names()) stored.emplace_back(name, folder.at(name).shape);
   } catch (const Error&) {
-    stored.clear();
+    return std::nullopt;
   }
   return stored;
 }
@@ -56,13 +60,8 @@ std::string remedy_text(const Config& config, const ModelConfig& model) {
   return text;
 }
 
-}  // namespace
-
-std::optional<Problem> other_parts_notice(const Config& config, const ModelConfig& model) {
-  if (model.multimodal.empty() || config.adapter.type == AdapterType::kNone) return std::nullopt;
-  const std::vector<OtherPartChoice> choices =
-      find_other_part_choices(lora_options(config.adapter), read_names(config.model));
-  if (choices.empty()) return std::nullopt;
+Problem other_parts_notice(const Config& config, const ModelConfig& model,
+                           const std::vector<OtherPartChoice>& choices) {
   std::vector<std::string> texts;
   for (const OtherPartChoice& choice : choices) texts.push_back(choice_text(choice));
   const char* const key =
@@ -71,6 +70,72 @@ std::optional<Problem> other_parts_notice(const Config& config, const ModelConfi
                  cat("adapter.target_modules: ", join(texts, "; "),
                      ": PEFT would train these too, ftrun trains only the text decoder"),
                  remedy_text(config, model), Severity::kNotice};
+}
+
+/// Writes the expression that excludes what a module holds.
+std::string expression_within(const std::string& entry) {
+  std::string escaped;
+  for (const char c : entry) escaped += c == '.' ? std::string("\\.") : std::string(1, c);
+  return cat("'(.*\\.)?", escaped, "\\..*'");
+}
+
+Problem exclusion_problem(const Config& config, const ModelConfig& model,
+                          const IdleExclusion& idle) {
+  const bool is_pattern = !config.adapter.exclude_pattern.empty();
+  Problem problem;
+  problem.at =
+      config.origins.position(is_pattern ? "adapter.exclude_pattern" : "adapter.exclude_modules");
+  const std::string named = cat("adapter.exclude_modules \"", idle.entry.substr(0, 80), "\": ");
+  const TensorNames& names = tensor_names(model.family);
+  const std::string example =
+      path_in_memory(model, names.in_block(0, names.product(Projection::kQ)));
+  if (idle.kind == IdleKind::kUnknown) {
+    const std::string list = is_pattern ? list_of_names(idle.entry) : "";
+    problem.message = is_pattern ? cat(named, "matches the path of no module")
+                                 : cat(named, "no module has this name", did_you_mean(idle.module),
+                                       "; adapters can be on ", join(adaptable_names(names), ", "));
+    problem.remedy =
+        cat(is_pattern ? "an expression has to match a whole path, like "
+                       : "paths of modules are like ",
+            example, list.empty() ? "" : cat("; names are a list: ", list), "; or remove it");
+    return problem;
+  }
+  problem.severity = Severity::kNotice;
+  if (idle.kind == IdleKind::kNoAdapter) {
+    problem.message =
+        cat(named, "changes nothing, as what it names (", idle.module, ") gets no adapter anyway");
+    return problem;
+  }
+  problem.message = cat(named, "changes nothing: ", idle.module,
+                        " only holds other modules, and PEFT excludes a module by its own path");
+  if (!is_pattern)
+    problem.remedy =
+        cat("exclude_modules: ", expression_within(idle.entry), " excludes what it holds");
+  return problem;
+}
+
+}  // namespace
+
+std::vector<Problem> check_adapter_modules(const Config& config, const ModelConfig& model,
+                                           bool tells) {
+  if (config.adapter.type == AdapterType::kNone) return {};
+  const LoraOptions options = lora_options(config.adapter);
+  const bool is_multimodal = !model.multimodal.empty();
+  const bool chooses = !options.target_modules.empty() || !options.target_pattern.empty();
+  const bool excludes = !options.exclude_modules.empty() || !options.exclude_pattern.empty();
+  std::optional<StoredShapes> stored;
+  if (is_multimodal && ((tells && chooses) || excludes)) stored = read_shapes(config.model);
+  std::vector<Problem> problems;
+  if (excludes)
+    for (const IdleExclusion& idle :
+         find_idle_exclusions(model, options, stored ? &*stored : nullptr))
+      problems.push_back(exclusion_problem(config, model, idle));
+  if (stored && tells)
+    if (const auto choices = find_other_part_choices(options, *stored); !choices.empty())
+      problems.push_back(other_parts_notice(config, model, choices));
+  if (!tells)
+    std::erase_if(problems, [](const Problem& p) { return p.severity == Severity::kNotice; });
+  return problems;
 }
 
 }  // namespace ftrun

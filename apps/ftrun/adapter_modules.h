@@ -1,6 +1,6 @@
 #pragma once
 
-#include <optional>
+#include <vector>
 
 #include "config/config.h"
 #include "config/problem.h"
@@ -8,9 +8,13 @@
 
 namespace ftrun {
 
-/// Notes that the written target_modules also names modules of a multimodal model's other parts,
-/// which PEFT would train and ftrun does not. The modules are those of the folder's tensors, so
-/// that nothing is noted of a folder whose weights cannot be read.
-std::optional<Problem> other_parts_notice(const Config& config, const ModelConfig& model);
+/// Compares target_modules and exclude_modules with the modules of the whole model, as PEFT would:
+/// refuses entries of exclude_modules that name no module. With `tells` it also notes entries of
+/// exclude_modules that change nothing, and that target_modules names modules of a multimodal
+/// model's other parts, which PEFT would train and ftrun does not. The other parts' modules are
+/// those of the folder's tensors, whose names are read where they are needed; nothing is said of
+/// them if the folder cannot be read.
+std::vector<Problem> check_adapter_modules(const Config& config, const ModelConfig& model,
+                                           bool tells);
 
 }  // namespace ftrun

@@ -106,6 +106,22 @@ std::string base_of_adapter(const std::string& folder) {
   return base.is_string() ? printable(base.get<std::string>()) : "";
 }
 
+/// Refuses a folder without config.json; says what the folder of a run has exported.
+[[noreturn]] void refuse_without_config(const std::string& folder, const std::string& hidden) {
+  std::error_code error;
+  const std::string message = cat(folder, ": has no config.json"), model = folder + "/export/model",
+                    adapter = folder + "/export/adapter";
+  if (std::filesystem::exists(model + "/config.json", error))
+    throw Error(ExitCode::kBadInput, message,
+                cat("it is the folder of a run; the model that it trained is ", model));
+  if (std::filesystem::exists(adapter + "/adapter_config.json", error))
+    throw Error(ExitCode::kBadInput, message,
+                cat("it is the folder of a run that trained an adapter: write adapter: ", adapter,
+                    " to continue from it, and its base model as model.path"));
+  throw Error(ExitCode::kBadInput, message,
+              cat("give the path of a Hugging Face model folder", hidden));
+}
+
 /// Refuses a path that is not a model's folder: a missing path, a file, an adapter, a folder
 /// without config.json.
 void require_model_folder(const FoundFolder& found) {
@@ -142,8 +158,7 @@ void require_model_folder(const FoundFolder& found) {
         cat("write adapter: ", folder, " to continue from it, and its base model as model.path",
             base.empty() ? "" : cat(" (its file says ", base, ")")));
   }
-  throw Error(ExitCode::kBadInput, cat(folder, ": has no config.json"),
-              cat("give the path of a Hugging Face model folder", hidden));
+  refuse_without_config(folder, hidden);
 }
 
 /// Returns the folder of the model that a config names.
@@ -432,11 +447,15 @@ std::string rule_with_mesh(const RankCount& count, const ParallelConfig& mesh) {
   return cat(count.rule, "; the mesh: ", mesh_text(mesh));
 }
 
-/// Checks whether a model fits the config, what is trained of it, and its weights.
+/// Checks whether a model fits the config, what is trained of it, and its weights. `tells`: notices
+/// of what an adapter's settings name are added, too.
 void check_model(const Config& config, const ModelConfig& model, const ConfigSource& source,
-                 Report& report) {
+                 bool tells, Report& report) {
   check_model_fit(config, model, report);
-  if (!report.config_is_wrong) check_trained(config, model, report);
+  if (!report.config_is_wrong) {
+    check_trained(config, model, report);
+    report.add(check_adapter_modules(config, model, tells && !report.config_is_wrong));
+  }
   if (source.reads_weights) check_weights(config, model, report);
 }
 
@@ -447,10 +466,7 @@ void add_notices(const Config& config, const std::optional<ModelConfig>& model, 
     report_longrope(config, *model, report);
   }
   if (const auto notice = row_padding_notice(config)) report.add({*notice});
-  if (model) {
-    if (const auto notice = other_parts_notice(config, *model)) report.add({*notice});
-    report_bubble(config, report);
-  }
+  if (model) report_bubble(config, report);
   report_serving(config, report);
 }
 
@@ -473,6 +489,10 @@ void add_config_options(CLI::App& command, ConfigSource& source) {
   command.add_option("--nproc", source.nproc, "ranks to start on this machine")
       ->type_name("N")
       ->check(CLI::Range(int64_t{1}, kMostRanks));
+}
+
+bool prints_notices(const LaunchEnvironment& launch) {
+  return launch.rank == 0 && launch.node == 0 && launch.kind != LaunchKind::kSupervised;
 }
 
 LoadResult load_config(const ConfigSource& source) {
@@ -517,7 +537,8 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   report.add(resolution.problems);
   result.config = std::move(resolution.config);
   result.rank_rule = rule_with_mesh(count, result.config.parallel);
-  if (result.model) check_model(result.config, *result.model, source, report);
+  if (result.model)
+    check_model(result.config, *result.model, source, prints_notices(launch), report);
   if (source.reads_data && named.data_errors.empty())
     check_data_files(result.config,
                      result.model ? std::optional(result.model->vocab_rows) : std::nullopt, report);

@@ -58,6 +58,10 @@ struct LoadedConfig {
   std::vector<std::string> lines;
 };
 
+/// Returns whether a process prints notices: the first of its job does, and no rank that our
+/// supervisor started.
+bool prints_notices(const LaunchEnvironment& launch);
+
 /// Reads and resolves a source. Throws Error(kUsage) with all problems at once, or
 /// Error(kUnsupported) with all features that this build lacks.
 LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& launch);

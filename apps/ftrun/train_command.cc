@@ -101,8 +101,7 @@ int train_command(const TrainOptions& options) {
   source.resumes = resume_of_restart(resume, launch).wanted;
   LoadedConfig loaded = load_source(source, launch);
   if (launch.kind == LaunchKind::kNode && loaded.ranks == launch.nodes) launch = as_rank(launch);
-  const bool speaks =
-      launch.rank == 0 && launch.node == 0 && launch.kind != LaunchKind::kSupervised;
+  const bool speaks = prints_notices(launch);
   if (speaks) {
     for (const std::string& line : loaded.lines) std::cerr << line << '\n';
     const std::string elastic = elastic_notice(loaded, launch, options.restarts);

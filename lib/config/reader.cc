@@ -125,9 +125,10 @@ class TreeReader {
       const bool says_which =
           value.kind == ConfigNodeKind::kText &&
           std::find(choices.begin(), choices.end(), value.text) != choices.end();
-      if (says_whether || says_which)
+      const bool says_where = field.name == "path" && value.kind == ConfigNodeKind::kText;
+      if (says_whether || says_which || says_where)
         return cat("write ", entry.spelling(), ": {", field.name, ": ",
-                   says_which      ? value.text
+                   !says_whether   ? value.text
                    : value.boolean ? "true"
                                    : "false",
                    "}");

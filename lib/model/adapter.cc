@@ -1,7 +1,6 @@
 #include "model/adapter.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <optional>
 #include <regex>
@@ -11,18 +10,13 @@
 #include "base/module_paths.h"
 #include "base/pattern.h"
 #include "base/text.h"
-#include "model/linear_products.h"
-#include "model/multimodal.h"
+#include "model/module_paths.h"
 
 namespace ftrun {
 namespace {
 
 constexpr std::string_view kLoraA = ".lora_A.weight", kLoraB = ".lora_B.weight",
                            kMagnitude = ".lora_magnitude_vector";
-
-/// kModulesOfOtherParts are modules as a multimodal model's vision tower and projector have them.
-constexpr std::array<const char*, 2> kModulesOfOtherParts{
-    "model.vision_tower.encoder.layers.0.self_attn.q_proj", "model.multi_modal_projector.linear_1"};
 
 template <class T>
 bool contains(const std::vector<T>& list, const T& wanted) {
@@ -33,25 +27,21 @@ bool is_matrix_outside_blocks(const TensorNames& family, const std::string& entr
   return entry == last_part(family.head) || entry == last_part(family.embedding);
 }
 
-std::string no_module_text(const TensorNames& family, std::string_view key,
-                           const std::string& entry) {
+std::string no_target_text(const TensorNames& family, const std::string& entry) {
   if (is_matrix_outside_blocks(family, entry))
-    return cat(key, " \"", entry,
+    return cat("target_modules \"", entry,
                "\": adapters of this matrix are not supported; modules_to_save trains it whole");
   const std::vector<std::string> names = adaptable_names(family);
-  return cat(key, " \"", entry, "\": no module has this name", did_you_mean(nearest(entry, names)),
-             "; there are ", join(names, ", "));
+  return cat("target_modules \"", entry, "\": no module has this name",
+             did_you_mean(nearest(entry, names)), "; there are ", join(names, ", "));
 }
 
 /// ModuleChoice collects what is wrong; it compiles each expression once. Modules have the names
 /// that they have in memory, as in PEFT.
 class ModuleChoice {
  public:
-  ModuleChoice(const LoraOptions& options, const TensorNames& family, bool is_multimodal)
-      : options_(options),
-        family_(family),
-        is_multimodal_(is_multimodal),
-        targets_(options.target_modules) {
+  ModuleChoice(const LoraOptions& options, const TensorNames& family)
+      : options_(options), family_(family), targets_(options.target_modules) {
     if (targets_.empty() && options.target_pattern.empty()) targets_ = adapted_by_default(family);
     target_ = compile(options.target_pattern, "target_modules");
     exclude_ = compile(options.exclude_pattern, "exclude_modules");
@@ -64,11 +54,6 @@ class ModuleChoice {
       alphas_.push_back({pattern, compile_end(pattern, "alpha_pattern"), alpha});
   }
 
-  /// Returns the name in memory of a module of the decoder.
-  std::string in_memory(std::string_view module) const {
-    return is_multimodal_ ? name_in_multimodal_model(module, family_.root) : std::string(module);
-  }
-
   bool wants(const std::string& module) {
     if (target_) return matches(*target_, module);
     bool any = false;
@@ -77,41 +62,19 @@ class ModuleChoice {
     return any;
   }
 
-  bool excludes(const std::string& module) {
+  bool excludes(const std::string& module) const {
     // PEFT matches these by the end of the path, at a dot or not.
     for (const std::string& saved : options_.saved_modules)
       if (module.ends_with(saved)) return true;
-    if (exclude_) return matches(*exclude_, module) && note(options_.exclude_pattern);
-    return excludes_by_name(module);
-  }
-
-  /// Returns whether an entry excludes a module by its name, also one that is not wanted: such an
-  /// entry is not mistyped.
-  bool excludes_by_name(const std::string& module) {
-    bool any = false;
-    for (const std::string& entry : options_.exclude_modules)
-      if (ends_at_dot(module, entry)) any = note(entry);
-    return any;
+    if (exclude_) return matches(*exclude_, module);
+    return std::any_of(options_.exclude_modules.begin(), options_.exclude_modules.end(),
+                       [&](const std::string& entry) { return ends_at_dot(module, entry); });
   }
 
   /// Refuses modules that the expression matches although they are not products of a block.
   void refuse_others(const ModelConfig& config) {
     if (!target_) return;
-    std::vector<std::string> others;
-    for (const std::string_view module :
-         {family_.head, family_.embedding, family_.norm, family_.positions})
-      if (!module.empty()) others.push_back(in_memory(module));
-    std::vector<std::string_view> norms;
-    if (config.input_norm) norms.push_back(input_norm_name(family_, config));
-    if (config.mlp_norm) norms.push_back(post_norm_name(family_, config));
-    if (config.output_norms)
-      norms.insert(norms.end(), {family_.attention_output_norm, family_.mlp_output_norm});
-    if (config.qk_norm != QkNorm::kNone)
-      norms.insert(norms.end(), {family_.q_norm, family_.k_norm});
-    for (int64_t layer = 0; layer < config.layers; ++layer)
-      for (const std::string_view norm : norms)
-        others.push_back(in_memory(family_.in_block(layer, norm)));
-    for (const std::string& module : others)
+    for (const std::string& module : modules_beside_products(config))
       if (matches(*target_, module) && !excludes(module)) {
         problems.push_back(
             cat("target_modules \"", options_.target_pattern.substr(0, 80), "\": matches ", module,
@@ -133,22 +96,11 @@ class ModuleChoice {
     return adapter;
   }
 
-  /// Entries and expressions that matched nothing.
+  /// Reports entries and expressions that matched nothing. Those of exclude_modules may: PEFT takes
+  /// them (model/exclusions.h).
   void report_unused() {
     for (const std::string& entry : targets_)
-      if (!used_.contains(entry))
-        problems.push_back(no_module_text(family_, "target_modules", entry));
-    // A module of another part of the model never gets an adapter.
-    const auto is_other = [&](const std::string& entry) {
-      return ends_at_dot(in_memory(family_.head), entry) ||
-             ends_at_dot(in_memory(family_.embedding), entry);
-    };
-    for (const std::string& entry : options_.exclude_modules)
-      if (!used_.contains(entry) && !is_other(entry))
-        problems.push_back(no_module_text(family_, "exclude_modules", entry));
-    if (exclude_ && !used_.contains(options_.exclude_pattern) && !excludes_other_parts())
-      problems.push_back(cat("exclude_modules \"", options_.exclude_pattern.substr(0, 80),
-                             "\": matches none of the modules that target_modules chooses"));
+      if (!used_.contains(entry)) problems.push_back(no_target_text(family_, entry));
     report_unused("rank_pattern", ranks_);
     report_unused("alpha_pattern", alphas_);
   }
@@ -166,14 +118,6 @@ class ModuleChoice {
     Pattern pattern;
     T number;
   };
-
-  /// Returns whether exclude_pattern matches modules of a multimodal model's other parts, which get
-  /// no adapter anyway.
-  bool excludes_other_parts() const {
-    return is_multimodal_ &&
-           std::any_of(kModulesOfOtherParts.begin(), kModulesOfOtherParts.end(),
-                       [&](const char* module) { return matches(*exclude_, module); });
-  }
 
   static bool matches(const std::regex& pattern, const std::string& module) {
     return std::regex_match(module, pattern);
@@ -223,7 +167,6 @@ class ModuleChoice {
 
   const LoraOptions& options_;
   const TensorNames& family_;
-  bool is_multimodal_;
   std::vector<std::string> targets_;
   Pattern target_, exclude_;
   std::vector<NumberOfModules<int64_t>> ranks_;
@@ -243,11 +186,24 @@ void require_blocks(const ModelConfig& config, const LoraOptions& options,
         "layers_to_transform: only with target_modules as a list; say it in the expression");
 }
 
+/// Says that nothing is chosen, and what a single text in place of a list was taken for.
+std::string nothing_chosen_text(const ModelConfig& config, const std::string& pattern) {
+  const std::string text = "no module of the model is chosen";
+  if (pattern.empty()) return text;
+  const TensorNames& names = tensor_names(config.family);
+  const std::string all(kAllLinear), list = list_of_names(pattern);
+  return cat(text, ": \"", pattern.substr(0, 80), "\" is an expression of whole paths (",
+             path_in_memory(config, names.in_block(0, names.product(Projection::kQ))), ")",
+             !nearest(pattern, {all}).empty() ? did_you_mean(all)
+             : list.empty()                   ? ""
+                                              : cat("; names are a list: ", list));
+}
+
 }  // namespace
 
 Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
   const TensorNames& names = tensor_names(config.family);
-  ModuleChoice choice(options, names, !config.multimodal.empty());
+  ModuleChoice choice(options, names);
   require_blocks(config, options, choice.problems);
   if (options.r <= 0) choice.problems.push_back(cat("r ", options.r, ": must be above 0"));
   Adapter adapter;
@@ -259,13 +215,10 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
     block.magnitudes = options.magnitudes;
     const bool is_wanted = options.layers.empty() || contains(options.layers, layer);
     for (const ProductModule& of_products : product_modules(names)) {
-      const std::string module = choice.in_memory(names.in_block(layer, of_products.name));
-      if (!choice.wants(module)) {
-        choice.excludes_by_name(module);
-        continue;
-      }
+      const std::string module = path_in_memory(config, names.in_block(layer, of_products.name));
       // A path that is written out counts in any layer, as in PEFT.
-      if (choice.excludes(module) || !(is_wanted || contains(options.target_modules, module)))
+      if (!choice.wants(module) || choice.excludes(module) ||
+          !(is_wanted || contains(options.target_modules, module)))
         continue;
       const LowRank low = choice.adapter_of(module);
       for (const Projection projection : of_products.products)
@@ -277,7 +230,7 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
   choice.refuse_others(config);
   choice.report_unused();
   if (!any && choice.problems.empty())
-    choice.problems.push_back("no module of the model is chosen");
+    choice.problems.push_back(nothing_chosen_text(config, options.target_pattern));
   if (!choice.problems.empty())
     throw Error(
         ExitCode::kUsage,

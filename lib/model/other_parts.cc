@@ -15,34 +15,6 @@
 namespace ftrun {
 namespace {
 
-/// OtherModule is a module of another part than the decoder.
-struct OtherModule {
-  std::string name;  // in memory
-  std::string part;
-  bool is_linear = false;
-};
-
-/// Lists the modules whose weights or biases a folder stores, in the order of their names.
-std::vector<OtherModule> list_other_modules(
-    const std::vector<std::pair<std::string, Dims>>& stored) {
-  std::map<std::string, OtherModule> modules;
-  for (const auto& [tensor, shape] : stored) {
-    const bool is_weight = tensor.ends_with(".weight");
-    if (!is_outside_decoder(tensor) || (!is_weight && !tensor.ends_with(".bias"))) continue;
-    const std::string in_memory = uses_in_memory_names(tensor) ? tensor : cat("model.", tensor);
-    const std::string name = in_memory.substr(0, in_memory.rfind('.'));
-    OtherModule& module = modules[name];
-    module.name = name;
-    const size_t part = std::string_view("model.").size();
-    module.part = name.substr(part, name.find('.', part) - part);
-    if (is_weight && shape.size() == 2)
-      module.is_linear = std::string_view(last_part(name)).find("embed") == std::string_view::npos;
-  }
-  std::vector<OtherModule> list;
-  for (auto& [name, module] : modules) list.push_back(std::move(module));
-  return list;
-}
-
 /// Returns whether the path has the entry's parts side by side anywhere.
 bool holds_parts(const std::string& path, const std::string& entry) {
   return cat(".", path, ".").find(cat(".", entry, ".")) != std::string::npos;
@@ -86,8 +58,27 @@ std::optional<std::regex> compile_if_written(const std::string& text) {
 
 }  // namespace
 
-std::vector<OtherPartChoice> find_other_part_choices(
-    const LoraOptions& options, const std::vector<std::pair<std::string, Dims>>& stored) {
+std::vector<OtherModule> list_other_modules(const StoredShapes& stored) {
+  std::map<std::string, OtherModule> modules;
+  for (const auto& [tensor, shape] : stored) {
+    const bool is_weight = tensor.ends_with(".weight");
+    if (!is_outside_decoder(tensor) || (!is_weight && !tensor.ends_with(".bias"))) continue;
+    const std::string in_memory = uses_in_memory_names(tensor) ? tensor : cat("model.", tensor);
+    const std::string name = in_memory.substr(0, in_memory.rfind('.'));
+    OtherModule& module = modules[name];
+    module.name = name;
+    const size_t part = std::string_view("model.").size();
+    module.part = name.substr(part, name.find('.', part) - part);
+    if (is_weight && shape.size() == 2)
+      module.is_linear = std::string_view(last_part(name)).find("embed") == std::string_view::npos;
+  }
+  std::vector<OtherModule> list;
+  for (auto& [name, module] : modules) list.push_back(std::move(module));
+  return list;
+}
+
+std::vector<OtherPartChoice> find_other_part_choices(const LoraOptions& options,
+                                                     const StoredShapes& stored) {
   const std::optional<std::regex> target = compile_if_written(options.target_pattern),
                                   exclude = compile_if_written(options.exclude_pattern);
   std::vector<OtherModule> modules = list_other_modules(stored);

@@ -10,6 +10,23 @@
 
 namespace ftrun {
 
+/// StoredShapes are the names and shapes of a folder's tensors.
+using StoredShapes = std::vector<std::pair<std::string, Dims>>;
+
+/// OtherModule is a module of another part of a multimodal model than the decoder.
+struct OtherModule {
+  /// The name in memory: "model.vision_tower.patch_conv".
+  std::string name;
+  /// The part as its tensors name it: "vision_tower".
+  std::string part;
+  /// The module is a matrix that is no embedding.
+  bool is_linear = false;
+};
+
+/// Lists the modules of other parts whose weights or biases a folder stores, in the order of their
+/// names.
+std::vector<OtherModule> list_other_modules(const StoredShapes& stored);
+
 /// OtherPartChoice says that an entry or expression of target_modules also names modules of a part
 /// of a multimodal model that does not train.
 struct OtherPartChoice {
@@ -30,7 +47,7 @@ struct OtherPartChoice {
 /// matrices that are no embedding, whose module is told by its name. The family's own modules,
 /// which a config without target_modules chooses, are modules of the decoder alone. The options are
 /// those that make_adapter() has accepted.
-std::vector<OtherPartChoice> find_other_part_choices(
-    const LoraOptions& options, const std::vector<std::pair<std::string, Dims>>& stored);
+std::vector<OtherPartChoice> find_other_part_choices(const LoraOptions& options,
+                                                     const StoredShapes& stored);
 
 }  // namespace ftrun

@@ -276,16 +276,18 @@ TEST_CASE("a plain value in a section's place is told the section's form") {
                 "  remedy: write bf16: {enabled: true}",
                 "c.yaml:2:7: error: fp16: expected a section of keys, found false\n"
                 "  remedy: write fp16: {enabled: false}",
-                "c.yaml:3:8: error: model: expected a section of keys, found \"m\"",
+                "c.yaml:3:8: error: model: expected a section of keys, found \"m\"\n"
+                "  remedy: write model: {path: m}",
                 "c.yaml:4:50: error: zero_optimization.offload_optimizer: expected a section of "
                 "keys, found \"cpu\"\n  remedy: write offload_optimizer: {device: cpu}"});
 }
 
 TEST_CASE("every word of other programs leads to a key that exists") {
   const Schema& schema = Schema::get();
-  for (const char* word : {"seq_len", "global_batch_size", "max_steps", "num_epochs", "clip_grad",
-                           "model_path", "save_steps", "save_total_limit", "eval_steps",
-                           "logging_steps", "gradient_checkpointing", "cp"}) {
+  for (const char* word :
+       {"seq_len", "global_batch_size", "max_steps", "num_epochs", "clip_grad", "model_path",
+        "save_steps", "save_total_limit", "eval_steps", "logging_steps", "gradient_checkpointing",
+        "cp", "base_model", "lora", "rank", "alpha", "lora_target"}) {
     const std::string said = suggestion("", word, schema.names_in(""));
     const size_t start = said.find('"') + 1;
     const std::string path = said.substr(start, said.rfind('"') - start);

@@ -274,6 +274,13 @@ with tempfile.TemporaryDirectory() as scratch:
                                "  remedy: give the path of a Hugging Face model folder\n1 problem "
                                "in the model; nothing was started\n",
                 model={"path": str(root / "no-config")})
+        for kind, file, words in (("model", "config.json", "the model that it trained is "),
+                                  ("adapter", "adapter_config.json", "write adapter: ")):
+            (root / f"run-{kind}/export/{kind}").mkdir(parents=True)
+            (root / f"run-{kind}/export/{kind}/{file}").write_text("{}")
+            done = ftrun("check", "--config",
+                         job.config("a-run", model={"path": str(root / f"run-{kind}")}))
+            assert f"{words}{root}/run-{kind}/export/{kind}" in must(done, 4).stderr, done.stderr
 
     @case
     def model_without_weights():

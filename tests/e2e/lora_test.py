@@ -328,8 +328,10 @@ with tempfile.TemporaryDirectory() as scratch:
                  ["layers_to_transform 7", "0 to 1"]),
                 ("expression", {"adapter": {"target_modules": "q_proj("}},
                  ["q_proj(", "regular expression"]),
-                ("nothing", {"adapter": {"target_modules": "q_proj"}},
-                 ["no module of the model is chosen"]),
+                ("nothing", {"adapter": {"target_modules": "q_proj, v_proj"}},
+                 ["no module of the model is chosen", "names are a list: [q_proj, v_proj]"]),
+                ("spelling", {"adapter": {"target_modules": "all_linear"}},
+                 ["no module of the model is chosen", 'did you mean "all-linear"']),
                 ("bias", {"adapter": {"lora_bias": True}}, ["lora_bias", "not supported"]),
                 ("unknown", {"adapter": {"rank": 8}}, ["adapter.rank", "unknown key"]),
                 ("saved", {"adapter": {"modules_to_save": ["lm_haed"]}}, ["lm_haed", "lm_head"]),
@@ -358,10 +360,13 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def what_has_no_adapter_anyway_may_be_excluded():
-        for excluded in (["lm_head"], ["o_proj", "embed_tokens"], ["layers.1.self_attn.k_proj"]):
-            must(ftrun("check", "--config",
-                       job.config("excluded", adapter={"target_modules": ["q_proj"],
-                                                       "exclude_modules": excluded})))
+        for excluded, idle in ((["lm_head"], 1), (["o_proj", "embed_tokens"], 2),
+                               (["layers.1.self_attn.k_proj"], 1), (["layers.1"], 1),
+                               (["layers.1.self_attn.q_proj"], 0), (r".*\.mlp\..*", 1)):
+            done = must(ftrun("check", "--config",
+                              job.config("excluded", adapter={"target_modules": ["q_proj"],
+                                                              "exclude_modules": excluded})))
+            assert done.stdout.count("changes nothing") == idle, (excluded, done.stdout)
 
     @case
     def other_settings_do_not_go_on():

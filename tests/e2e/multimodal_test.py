@@ -336,6 +336,43 @@ with tempfile.TemporaryDirectory() as scratch:
                 assert chosen.targeted_module_names and all(
                     "language_model" in name for name in chosen.targeted_module_names), expression
 
+    # What their entries name has an adapter, has none, holds other modules, or is not there.
+    EXCLUSIONS = (["lm_head"], ["fc1", "layers.0.self_attn.q_proj"], ["mlp", "k_proj"],
+                  ["vision_tower", "norm"], ["self_attn.v_proj", "fcl", "lm_haed", "out_proj"],
+                  ["encoder.layers.0.self_attn.q_proj"], ["model.language_model.layers.1"],
+                  r".*vision_tower\.encoder.*", r".*(lm_head|fc\d)", r".*\.mlp",
+                  r".*layers\.7\..*", "fc1")
+
+    @case
+    def exclusions_are_taken_told_and_refused_by_what_they_change_in_peft():
+        paths = [name for name, _ in open_whole(scratch / "whole").named_modules() if name]
+        targets = ["q_proj", "v_proj"]
+
+        def chosen(exclude, targets=targets):
+            rule = peft.LoraConfig(target_modules=targets, exclude_modules=exclude or None)
+            return {path for path in paths if check_target_module_exists(rule, path)}
+
+        told_of = set()
+        for exclude in EXCLUSIONS:
+            entries = exclude if isinstance(exclude, list) else [exclude]
+            unknown = {one for one in entries
+                       if chosen([one] if isinstance(exclude, list) else one, paths) == set(paths)}
+            idle = {one for one in entries
+                    if chosen(exclude) == chosen([other for other in entries if other != one])}
+            done = ftrun("check", "--config", settings("out-excluded", "whole", adapter={
+                "type": "lora", "r": 4, "target_modules": targets, "exclude_modules": exclude}))
+            said = re.findall(r'exclude_modules "([^"]+)": (changes nothing|no module|matches the)',
+                              done.stdout + done.stderr)
+            must(done, 2 if unknown else 0)
+            wanted = unknown or idle
+            assert {one for one, _ in said} == wanted and len(said) == len(wanted), (exclude, said)
+            assert all((what == "changes nothing") == (not unknown) for _, what in said), said
+            told_of |= {"unknown"} if unknown else {"idle"} if idle else {"used"}
+            if "fcl" in unknown:
+                assert '"fcl": no module has this name (did you mean "fc1"?)' in done.stderr, (
+                    done.stderr)
+        assert told_of == {"unknown", "idle", "used"}
+
     @case
     def other_parts_are_told_by_a_run_and_not_without_weights():
         adapter = {"type": "lora", "r": 4, "target_modules": ["q_proj"]}
@@ -364,7 +401,7 @@ with tempfile.TemporaryDirectory() as scratch:
         mistyped = {"type": "lora", "r": 4, "exclude_modules": r".*layers\.7\..*"}
         refused = must(ftrun("check", "--config",
                              settings("out-exclude", "whole", adapter=mistyped)), 2)
-        assert "matches none of the modules" in refused.stderr, refused.stderr
+        assert "matches the path of no module" in refused.stderr, refused.stderr
         alone = {name: value for name, value in before.items() if not is_vision(name)}
         shutil.copytree(scratch / "whole", scratch / "blind")
         save_file(alone, scratch / "blind/model.safetensors", metadata={"format": "pt"})

@@ -1,0 +1,123 @@
+#include "model/exclusions.h"
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <regex>
+#include <set>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/pattern.h"
+#include "base/text.h"
+#include "model/module_paths.h"
+#include "model/multimodal.h"
+
+namespace ftrun {
+namespace {
+
+/// Returns whether a module is one that an entry, or the expression, names.
+std::function<bool(const std::string&)> matcher(const LoraOptions& options,
+                                                const std::string& entry) {
+  if (options.exclude_pattern.empty())
+    return [entry](const std::string& module) { return ends_at_dot(module, entry); };
+  return [pattern = user_pattern(entry)](const std::string& module) {
+    return std::regex_match(module, pattern);
+  };
+}
+
+LoraOptions without_exclusion(LoraOptions options, const std::string& entry) {
+  std::erase(options.exclude_modules, entry);
+  options.exclude_pattern.clear();
+  return options;
+}
+
+/// Finds the modules that get an adapter; none where the options are refused.
+std::optional<Adapter> find_adapter(const ModelConfig& config, LoraOptions options) {
+  // Ranks and scales do not choose modules.
+  options.r = 1;
+  options.rank_pattern.clear();
+  options.alpha_pattern.clear();
+  options.begin = LoraInit::kUniform;
+  try {
+    return make_adapter(config, options);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+/// Returns whether an entry changes which modules of the decoder get an adapter, or whether the
+/// options are refused.
+bool changes_adapter(const ModelConfig& config, const LoraOptions& options,
+                     const std::string& entry) {
+  return find_adapter(config, options) != find_adapter(config, without_exclusion(options, entry));
+}
+
+/// Returns whether an entry changes which modules of the other parts PEFT chooses.
+bool changes_other_parts(const StoredShapes& stored, const LoraOptions& options,
+                         const std::string& entry) {
+  return find_other_part_choices(options, stored) !=
+         find_other_part_choices(without_exclusion(options, entry), stored);
+}
+
+/// Returns as many last parts of a path as the entry has.
+std::string_view last_parts(std::string_view path, const std::string& entry) {
+  size_t begin = path.size();
+  for (auto dots = std::count(entry.begin(), entry.end(), '.'); dots >= 0; --dots) {
+    begin = begin == 0 ? std::string_view::npos : path.rfind('.', begin - 1);
+    if (begin == std::string_view::npos) return path;
+  }
+  return path.substr(begin + 1);
+}
+
+/// Finds the name nearest to an entry among the ends of paths.
+std::string nearest_end(const std::vector<std::string>& paths, const std::string& entry) {
+  std::set<std::string> ends;
+  for (const std::string& path : paths) ends.emplace(last_parts(path, entry));
+  return nearest(entry, {ends.begin(), ends.end()});
+}
+
+bool is_broken(const std::string& expression) {
+  try {
+    user_pattern(expression);
+  } catch (const Error&) {
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<IdleExclusion> find_idle_exclusions(const ModelConfig& config,
+                                                const LoraOptions& options,
+                                                const StoredShapes* stored) {
+  const std::string& pattern = options.exclude_pattern;
+  if (pattern.find(kOtherPartsPattern) != std::string::npos) return {};
+  if (is_broken(pattern) || is_broken(options.target_pattern)) return {};
+  std::vector<std::string> entries = options.exclude_modules;
+  if (!pattern.empty()) entries = {pattern};
+  std::erase_if(entries, [&](const std::string& entry) {
+    return changes_adapter(config, options, entry) ||
+           (stored != nullptr && changes_other_parts(*stored, options, entry));
+  });
+  if (entries.empty()) return {};
+  std::vector<std::string> modules = decoder_modules(config);
+  if (stored != nullptr)
+    for (const OtherModule& module : list_other_modules(*stored)) modules.push_back(module.name);
+  const std::vector<std::string> holders = holding_modules(modules);
+  std::vector<IdleExclusion> idle;
+  for (const std::string& entry : entries) {
+    const auto matches = matcher(options, entry);
+    const auto module = std::find_if(modules.begin(), modules.end(), matches);
+    const auto holder = std::find_if(holders.begin(), holders.end(), matches);
+    if (module != modules.end())
+      idle.push_back({entry, IdleKind::kNoAdapter, *module});
+    else if (holder != holders.end())
+      idle.push_back({entry, IdleKind::kHoldsOthers, *holder});
+    else if (stored != nullptr || config.multimodal.empty())
+      idle.push_back({entry, IdleKind::kUnknown, nearest_end(modules, entry)});
+  }
+  return idle;
+}
+
+}  // namespace ftrun

@@ -1,0 +1,101 @@
+#include "model/exclusions.h"
+
+#include <algorithm>
+
+#include <catch2/catch.hpp>
+
+#include "fixtures.h"
+#include "model/module_paths.h"
+
+namespace ftrun {
+namespace {
+
+using Idle = std::vector<IdleExclusion>;
+
+Idle idle(const LoraOptions& options) {
+  return find_idle_exclusions(fixtures::config("smollm2_135m.v4"), options, nullptr);
+}
+
+TEST_CASE("an exclusion that takes an adapter from a module is not idle") {
+  CHECK(idle({.target_modules = {"q_proj"}, .exclude_modules = {"layers.3.self_attn.q_proj"}})
+            .empty());
+  CHECK(idle({.target_modules = {"all-linear"}, .exclude_pattern = ".*mlp.*"}).empty());
+  CHECK(idle({.exclude_modules = {"v_proj"}}).empty());
+  // An expression would choose the head if it were not excluded.
+  const LoraOptions head{.target_pattern = ".*q_proj|lm_head", .exclude_pattern = "lm_head"};
+  CHECK(idle(head).empty());
+  CHECK(make_adapter(fixtures::config("smollm2_135m.v4"), head).blocks.size() == 30);
+}
+
+TEST_CASE("an exclusion of modules without adapters is idle") {
+  CHECK(idle({.target_modules = {"q_proj"}, .exclude_modules = {"lm_head", "down_proj"}}) ==
+        Idle{{"lm_head", IdleKind::kNoAdapter, "lm_head"},
+             {"down_proj", IdleKind::kNoAdapter, "model.layers.0.mlp.down_proj"}});
+  CHECK(idle({.target_modules = {"q_proj"}, .exclude_pattern = ".*layernorm"}) ==
+        Idle{{".*layernorm", IdleKind::kNoAdapter, "model.layers.0.input_layernorm"}});
+  // In layers that have none, and as a module that trains whole.
+  CHECK(idle({.target_modules = {"q_proj"},
+              .exclude_modules = {"layers.2.self_attn.q_proj"},
+              .layers = {1}})
+            .size() == 1);
+  CHECK(idle({.target_modules = {"all-linear"},
+              .exclude_modules = {"up_proj"},
+              .saved_modules = {"up_proj"}})
+            .size() == 1);
+}
+
+TEST_CASE("an exclusion of a module that holds others is idle") {
+  CHECK(idle({.target_modules = {"all-linear"}, .exclude_modules = {"mlp", "layers.29"}}) ==
+        Idle{{"mlp", IdleKind::kHoldsOthers, "model.layers.0.mlp"},
+             {"layers.29", IdleKind::kHoldsOthers, "model.layers.29"}});
+}
+
+TEST_CASE("an exclusion that names nothing has the nearest end of a path") {
+  CHECK(idle({.exclude_modules = {"q_porj", "layers.1.self_atn.k_proj", "xyz"}}) ==
+        Idle{{"q_porj", IdleKind::kUnknown, "q_proj"},
+             {"layers.1.self_atn.k_proj", IdleKind::kUnknown, "layers.1.self_attn.k_proj"},
+             {"xyz", IdleKind::kUnknown, ""}});
+  CHECK(idle({.exclude_pattern = "lm_hea"}) == Idle{{"lm_hea", IdleKind::kUnknown, "lm_head"}});
+  CHECK(idle({.exclude_pattern = "lm_head("}).empty());  // which make_adapter() refuses
+}
+
+TEST_CASE(
+    "exclusions of a multimodal model are compared with its other parts, where they are read") {
+  ModelConfig config = fixtures::config("gemma3.v4");
+  config.multimodal = "gemma3";
+  const StoredShapes stored{{"vision_tower.encoder.layers.0.mlp.fc1.weight", {4, 4}},
+                            {"vision_tower.encoder.layers.0.self_attn.q_proj.weight", {4, 4}}};
+  const LoraOptions options{.target_modules = {"q_proj"},
+                            .exclude_modules = {"encoder.layers.0.self_attn.q_proj", "fc1", "fcl",
+                                                "vision_tower", "lm_head"}};
+  CHECK(find_idle_exclusions(config, options, &stored) ==
+        Idle{{"fc1", IdleKind::kNoAdapter, "model.vision_tower.encoder.layers.0.mlp.fc1"},
+             {"fcl", IdleKind::kUnknown, "fc1"},
+             {"vision_tower", IdleKind::kHoldsOthers, "model.vision_tower"},
+             {"lm_head", IdleKind::kNoAdapter, "lm_head"}});
+  CHECK(find_idle_exclusions(config, options, nullptr) ==
+        Idle{{"lm_head", IdleKind::kNoAdapter, "lm_head"}});
+  // As exported adapters have it.
+  CHECK(find_idle_exclusions(
+            config, {.exclude_pattern = ".*(vision_tower|multi_modal_projector).*"}, &stored)
+            .empty());
+}
+
+TEST_CASE("the decoder's modules have the paths that PEFT sees") {
+  const auto has = [](const ModelConfig& config, const char* path) {
+    const std::vector<std::string> modules = decoder_modules(config);
+    return std::find(modules.begin(), modules.end(), path) != modules.end();
+  };
+  CHECK(has(fixtures::config("olmo.v5"), "model.layers.0.self_attn.q_proj"));
+  ModelConfig norms = fixtures::config("stablelm.v5");
+  norms.qk_norm = QkNorm::kOwnWeights;
+  CHECK(has(norms, "model.layers.1.self_attn.k_layernorm.norms.2"));
+  ModelConfig whole = fixtures::config("gemma3.v4");
+  whole.multimodal = "gemma3";
+  CHECK(has(whole, "model.language_model.layers.0.post_feedforward_layernorm"));
+  CHECK(has(whole, "model.language_model.embed_tokens"));
+  CHECK(has(whole, "lm_head"));
+}
+
+}  // namespace
+}  // namespace ftrun
