@@ -725,7 +725,7 @@ def children(pid):
 
 
 def state_of(pid):
-    """Returns the letter of a process' state in /proc: T where it is stopped, Z where it has ended."""
+    """Returns the state letter of a process in /proc: T if it is stopped, Z if it has ended."""
     return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
 
