@@ -40,4 +40,10 @@ inline int sweep_draws(int rounds) {
   return sweep_rounds(rounds) * static_cast<int>(sweep_setting("FTRUN_SWEEP_TIMES", 1));
 }
 
+/// Returns whether a sweep has all of its cases, so that what it found can be compared with the
+/// whole.
+constexpr bool sweeps_all() {
+  return sweep_rounds(6) == 6;
+}
+
 }  // namespace ftrun

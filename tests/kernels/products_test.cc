@@ -8,8 +8,10 @@
 #include <csignal>
 #include <cstdint>
 #include <ctime>
+#include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/text.h"
@@ -132,20 +134,37 @@ struct Shape {
 const std::vector<Shape> kShapes{{1, 1, 1},     {7, 5, 3},       {1, 515, 33},  {130, 48, 96},
                                  {67, 1031, 9}, {192, 576, 192}, {700, 530, 65}};
 
+/// Computes op(a) op(b) + beta before, a row at a time.
 Array product(const Gemm& p, const Array& a, const Array& b, double beta, const Array& before) {
   Array c = before;
-  for (int64_t i = 0; i < p.m; ++i)
-    for (int64_t j = 0; j < p.n; ++j) {
-      double sum = 0.0;
-      for (int64_t l = 0; l < p.k; ++l) {
-        const int64_t at_a = p.transpose_a == Transpose::kYes ? l * p.m + i : i * p.k + l;
-        const int64_t at_b = p.transpose_b == Transpose::kYes ? j * p.k + l : l * p.n + j;
-        sum += a.data[static_cast<size_t>(at_a)] * b.data[static_cast<size_t>(at_b)];
+  for (int64_t i = 0; i < p.m; ++i) {
+    std::vector<double> sums(static_cast<size_t>(p.n), 0.0);
+    for (int64_t l = 0; l < p.k; ++l) {
+      const int64_t at_a = p.transpose_a == Transpose::kYes ? l * p.m + i : i * p.k + l;
+      const double factor = a.data[static_cast<size_t>(at_a)];
+      const bool is_turned = p.transpose_b == Transpose::kYes;
+      const double* from = &b.data[static_cast<size_t>(is_turned ? l : l * p.n)];
+      const int64_t step = is_turned ? p.k : 1;
+      for (double& sum : sums) {
+        sum += factor * *from;
+        from += step;
       }
-      double& out = c.data[static_cast<size_t>(i * p.n + j)];
-      out = sum + beta * out;
     }
+    double* out = &c.data[static_cast<size_t>(i * p.n)];
+    for (const double sum : sums) {
+      *out = sum + beta * *out;
+      ++out;
+    }
+  }
   return c;
+}
+
+/// Returns numbers that the dtype holds. Each array is made once for all cases.
+const Array& operand(const std::vector<int64_t>& dims, uint64_t seed, DType dtype) {
+  static std::map<std::tuple<std::vector<int64_t>, uint64_t, DType>, Array> made;
+  const auto [at, is_new] = made.try_emplace({dims, seed, dtype});
+  if (is_new) at->second = rounded(random_array(dims, seed), dtype);
+  return at->second;
 }
 
 template <class S>
@@ -180,29 +199,36 @@ void for_each_product(DType dtype, F f) {
       for (const Transpose tb : {Transpose::kNo, Transpose::kYes})
         for (const double beta : {0.0, 1.0}) {
           CAPTURE(s.m, s.n, s.k, ta == Transpose::kYes, tb == Transpose::kYes, beta);
-          f(Gemm{ta, tb, s.m, s.n, s.k}, rounded(random_array({s.m, s.k}, 1), dtype),
-            rounded(random_array({s.k, s.n}, 2), dtype), beta,
-            rounded(random_array({s.m, s.n}, 3), DType::kF32));
+          f(Gemm{ta, tb, s.m, s.n, s.k}, operand({s.m, s.k}, 1, dtype),
+            operand({s.k, s.n}, 2, dtype), beta, operand({s.m, s.n}, 3, DType::kF32));
         }
 }
 
-template <class S, class R>
-void require_products(DType dtype, double allowed) {
+/// Requires that each product is within `allowed` of fp64. `with_each` calls its argument with each
+/// library in use that is to multiply.
+template <class S, class R, class WithEach>
+void require_products(DType dtype, double allowed, WithEach with_each) {
   for_each_product(
       dtype, [&](const Gemm& p, const Array& a, const Array& b, double beta, const Array& before) {
-        const std::vector<R> c = multiplied<S, R>(p, a, b, beta, before);
-        Array actual = before;
-        actual.data.assign(c.begin(), c.end());
-        REQUIRE(relative_error(actual, product(p, a, b, beta, before)) < allowed);
+        const Array expected = product(p, a, b, beta, before);
+        with_each([&](ProductLibrary library) {
+          CAPTURE(product_library_name(library));
+          const std::vector<R> c = multiplied<S, R>(p, a, b, beta, before);
+          Array actual = before;
+          actual.data.assign(c.begin(), c.end());
+          REQUIRE(relative_error(actual, expected) < allowed);
+        });
       });
 }
 
 TEST_CASE("products of every library agree with fp64 at every shape and transposition") {
-  for_each_product_library([](ProductLibrary library) {
-    CAPTURE(product_library_name(library));
-    require_products<float, float>(DType::kF32, 1e-6);
-    if (library == kMkl) require_products<double, double>(DType::kF64, 1e-14);
+  require_products<float, float>(DType::kF32, 1e-6,
+                                 [](auto multiply) { for_each_product_library(multiply); });
+  require_products<double, double>(DType::kF64, 1e-14, [](auto multiply) {
+    use_products(kMkl);
+    multiply(kMkl);
   });
+  use_products(std::nullopt);
 }
 
 // The MKL of any processor multiplies bf16, however slowly; oneDNN needs AVX-512, and has it there.
@@ -211,12 +237,13 @@ TEST_CASE("oneDNN multiplies bf16 where there is AVX-512, and only there") {
 }
 
 TEST_CASE("products of bf16 as it is stored agree with fp64") {
-  for (const ProductLibrary library : {kMkl, kOneDnn}) {
-    if (!has_bf16_products(library)) continue;
-    CAPTURE(product_library_name(library));
-    set_product_rule({kMkl, library});
-    require_products<BFloat16, float>(DType::kBF16, 1e-6);
-  }
+  require_products<BFloat16, float>(DType::kBF16, 1e-6, [](auto multiply) {
+    for (const ProductLibrary library : {kMkl, kOneDnn}) {
+      if (!has_bf16_products(library)) continue;
+      set_product_rule({kMkl, library});
+      multiply(library);
+    }
+  });
   use_products(std::nullopt);
 }
 

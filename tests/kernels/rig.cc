@@ -40,6 +40,17 @@ Format format_of(DType dtype) {
   }
 }
 
+/// Returns what std::ilogb() does for normal numbers, -1023 for smaller ones. Tests convert so many
+/// numbers that the library's calls take a fifth of their time.
+int exponent_of(double v) {
+  return static_cast<int>(std::bit_cast<uint64_t>(v) >> 52 & 0x7FF) - 1023;
+}
+
+/// Returns 2^exponent, a normal number.
+double power_of_two(int exponent) {
+  return std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023) << 52);
+}
+
 // splitmix64 (Steele, Lea, Flood 2014).
 uint64_t mix(uint64_t x) {
   x += 0x9E3779B97F4A7C15ULL;
@@ -58,8 +69,8 @@ uint16_t bits_of(double v, DType dtype) {
   if (std::isinf(v)) return sign | 0x7C00;
   const double size = std::abs(v);
   if (size < 0x1p-14) return static_cast<uint16_t>(sign | static_cast<int>(size * 0x1p24));
-  const int exponent = std::ilogb(size);
-  const int fraction = static_cast<int>(std::ldexp(size, 10 - exponent)) - 1024;
+  const int exponent = exponent_of(size);
+  const int fraction = static_cast<int>(size * power_of_two(10 - exponent)) - 1024;
   return static_cast<uint16_t>(sign | (exponent + 15) << 10 | fraction);
 }
 
@@ -70,7 +81,7 @@ double number_of(uint16_t bits, DType dtype) {
   if (exponent == 31)
     return fraction == 0 ? sign * std::numeric_limits<double>::infinity() : std::nan("");
   return exponent == 0 ? sign * fraction * 0x1p-24
-                       : sign * std::ldexp(1024 + fraction, exponent - 25);
+                       : sign * (1024 + fraction) * power_of_two(exponent - 25);
 }
 
 Array random_array(std::vector<int64_t> dims, uint64_t seed) {
@@ -87,8 +98,8 @@ Array random_array(std::vector<int64_t> dims, uint64_t seed) {
 double rounded(double v, DType dtype) {
   if (!std::isfinite(v) || v == 0.0 || dtype == DType::kF64) return v;
   const Format format = format_of(dtype);
-  const int exponent = std::max(std::ilogb(v), format.least_exponent);
-  const double step = std::ldexp(1.0, exponent - format.precision + 1);
+  const int exponent = std::max(exponent_of(v), format.least_exponent);
+  const double step = power_of_two(exponent - format.precision + 1);
   const double nearest = std::nearbyint(v / step) * step;
   return std::abs(nearest) > format.largest ? std::copysign(INFINITY, v) : nearest;
 }

@@ -291,7 +291,7 @@ TEST_CASE("a search finds what planning all layouts finds", "[long]") {
 
 TEST_CASE("a layout that a config is written with is read back, and planned alike") {
   std::mt19937_64 random(7);
-  for (int t = 0; t < 5; ++t) {
+  for (int t = 0; t < sweep_rounds(5); ++t) {
     const SearchTask task = random_task(random, 4, 8);
     for (const Layout& layout : legal_layouts(task)) {
       if (random() % 40 != 0) continue;
@@ -326,7 +326,7 @@ TEST_CASE("layouts keep state on GPUs where nothing else is to be used") {
 
 TEST_CASE("a search whose time is over puts the fastest of what it planned first") {
   std::mt19937_64 random(17);
-  for (int t = 0; t < 6; ++t) {
+  for (int t = 0; t < sweep_rounds(6); ++t) {
     SearchTask task = random_task(random, 4, 8);
     const SearchResult found = search_layouts(task, {.seconds = 0.05});
     if (found.choices.empty()) continue;

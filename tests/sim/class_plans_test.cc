@@ -118,7 +118,7 @@ TEST_CASE("a tier that is too small for some ranks says how many, and which need
         "12 ranks need more than 1.00 MiB of the device tier; rank 0 needs the most: 2.00 MiB");
 }
 
-TEST_CASE("Llama-3-405B on 16,384 ranks is planned and checked for all of them") {
+TEST_CASE("Llama-3-405B on 16,384 ranks is planned and checked for all of them", "[long]") {
   const std::string folder = testing::source_dir() + "/tests/sim/llama-3-405b";
   const LoadResult loaded = load_config({folder + "/plan.yaml"});
   REQUIRE(loaded.ok());

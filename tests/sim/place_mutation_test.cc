@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "mutants.h"
+#include "sweep.h"
 
 #include <catch2/catch.hpp>
 
@@ -106,34 +107,40 @@ TEST_CASE("a rank that counts what another one counts in the norm is noticed", "
 TEST_CASE(
     "a rank that counts a range of the norm twice, or one that another rank counts, is noticed") {
   size_t mutants = 0;
+  std::mt19937_64 random(41);
   for (const MutatedCase& c : cases_of_places()) {
     Mutants world(c, 32);
+    std::vector<StepProgram> steps = world.good();
     for (size_t rank = 0; rank < world.good().size(); ++rank) {
       const Instr& norm = norm_of(world.good()[rank].program);
+      Instr& own =
+          steps[rank].program.instrs[all_of(steps[rank].program, InstrKind::kGradientNorm).at(0)];
       for (size_t range = 0; range + 1 < norm.reads.size(); range += 3) {
-        std::vector<StepProgram> steps = world.good();
-        Instr& own =
-            steps[rank].program.instrs[all_of(steps[rank].program, InstrKind::kGradientNorm).at(0)];
+        if (random() % sweep_stride(1) != 0) continue;
         // Its sum again instead of the next one's.
         own.reads[range + 1] = own.reads[range];
         if (own.reads == norm.reads) continue;
         INFO(c.name << ", rank " << rank << ", range " << range);
         CHECK((!world.faults(steps).empty() || world.compute_otherwise(steps)));
+        own.reads = norm.reads;
         ++mutants;
       }
     }
   }
-  CHECK(mutants > 20);
+  CHECK(mutants > static_cast<size_t>(sweep_rounds(20)));
 }
 
 TEST_CASE(
     "every element of the state is saved by one rank, and a part that another rank saves is "
     "noticed") {
   size_t mutants = 0;
+  std::mt19937_64 random(37);
   for (const auto& [name, choice] : cases_of_places()) {
     const std::vector<StepProgram> good = choice.steps();
     INFO(name);
     REQUIRE(saved_fault(choice, good) == "");
+    // One copy for all mutants, each of which is undone: programs are large.
+    std::vector<StepProgram> steps = good;
     for (size_t rank = 0; rank < good.size(); ++rank)
       for (size_t p = 0; p < good[rank].pieces.size(); ++p) {
         const UnitRange own = good[rank].pieces[p].saved;
@@ -141,9 +148,10 @@ TEST_CASE(
         if (good[other].pieces.size() != good[rank].pieces.size()) continue;
         const UnitRange theirs = good[other].pieces[p].saved;
         if (own.begin == theirs.begin && own.end == theirs.end) continue;
-        std::vector<StepProgram> steps = good;
+        if (random() % sweep_stride(1) != 0) continue;
         steps[rank].pieces[p].saved = theirs;
         const std::string fault = saved_fault(choice, steps);
+        steps[rank].pieces[p].saved = own;
         // Beyond the tensors there is nothing to save.
         const Unit& unit = choice.built.partition.unit(good[rank].pieces[p].unit);
         const int64_t end = unit.slices.back().position_in_unit + unit.slices.back().extent;
@@ -151,7 +159,7 @@ TEST_CASE(
         ++mutants;
       }
   }
-  CHECK(mutants > 50);
+  CHECK(mutants > static_cast<size_t>(sweep_rounds(50)));
 }
 
 }  // namespace
