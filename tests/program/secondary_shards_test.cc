@@ -95,7 +95,7 @@ TEST_CASE(
     REQUIRE(secondary.peer_visible);
     REQUIRE(secondary.category == Category::kParameters);
     REQUIRE(secondary.tier == Tier::kDevice);
-    REQUIRE(secondary.dtype == choice.built.model.dtypes.compute);
+    REQUIRE(secondary.format.dtype == choice.built.model.dtypes.compute);
   }
   // The embedding is gathered again for the next micro-batch.
   REQUIRE(copies_of_parts(secondary_choice(2, 2).step(0).program).size() == 4);

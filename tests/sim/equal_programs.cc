@@ -12,7 +12,7 @@ bool equal(const Buffer& a, const Buffer& b) {
   return a.name == b.name && a.tier == b.tier && a.category == b.category && a.bytes == b.bytes &&
          a.persistent == b.persistent && a.peer_visible == b.peer_visible && a.in_gap == b.in_gap &&
          a.shadow_offset == b.shadow_offset && a.arena_offset == b.arena_offset &&
-         a.dtype == b.dtype && a.block == b.block;
+         a.format == b.format;
 }
 
 bool equal(const Binding& a, const Binding& b) {
