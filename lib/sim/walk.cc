@@ -240,7 +240,7 @@ class CollectiveJoiner {
 
 }  // namespace
 
-LaneSchedule joined(const LaneSchedule& collectives, Announcements& announcements) {
+LaneSchedule join_collectives(const LaneSchedule& collectives, Announcements& announcements) {
   return CollectiveJoiner(collectives, announcements).run();
 }
 
@@ -514,7 +514,7 @@ std::string walk_collectives(const World& world) {
   std::vector<LaneSchedule> runs;
   for (const Program* program : world.programs) {
     schedules.push_back(collective_schedule(*program, announcements));
-    runs.push_back(joined(schedules.back(), announcements));
+    runs.push_back(join_collectives(schedules.back(), announcements));
   }
   const std::optional<World> folded = folded_world(world, schedule_numbers(runs));
   if (walk_to_the_end(folded ? *folded : world, runs).empty()) return "";

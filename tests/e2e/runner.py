@@ -323,7 +323,7 @@ def steps(out):
 
 
 def steps_so_far(out):
-    """The steps that a run has recorded that may still go on: its file may not be there yet, and a
+    """Returns the steps recorded by a run that may still go on: its file may be missing, and a
     reader may see the first bytes of its last line alone."""
     path = pathlib.Path(out) / "metrics.jsonl"
     if not path.exists():
@@ -725,7 +725,7 @@ def children(pid):
 
 
 def state_of(pid):
-    """The letter of a process' state in /proc: T where it is stopped, Z where it has ended."""
+    """Returns the state letter of a process in /proc: T if it is stopped, Z if it has ended."""
     return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
 

@@ -107,8 +107,7 @@ TEST_CASE("the traits of schedules are those of their actions") {
     CHECK(&traits == &traits_of(traits.schedule));
     bool refuses_a_count = false;
     for (int32_t count = 1; count < 14; ++count)
-      refuses_a_count =
-          refuses_a_count || !accepts_micro_batches(traits.schedule, 4, count);
+      refuses_a_count = refuses_a_count || !accepts_micro_batches(traits.schedule, 4, count);
     CHECK(refuses_a_count == traits.runs_in_rounds);
     for (int stage = 0; stage < 4; ++stage) {
       const auto kept = [&](int32_t count) {
