@@ -18,7 +18,7 @@ install(PROGRAMS scripts/prepare_data.py scripts/import_checkpoint.py scripts/ex
   DESTINATION "${share}/scripts")
 install(FILES scripts/environment.py scripts/own_output.py scripts/script_errors.py scripts/text_files.py
   DESTINATION "${share}/scripts")
-install(DIRECTORY scripts/training_data scripts/gguf_export scripts/checkpoint_import DESTINATION "${share}/scripts"
+install(DIRECTORY scripts/training_data scripts/gguf_models scripts/checkpoint_import DESTINATION "${share}/scripts"
   FILES_MATCHING PATTERN "*.py")
 foreach(folder slurm kubernetes container)
   if(EXISTS "${PROJECT_SOURCE_DIR}/scripts/${folder}")

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Turns text or chats into the token files that ftrun trains on.
+r"""Turns text or chats into the token files that ftrun trains on.
 
   scripts/prepare_data.py --tokenizer MODEL_FOLDER --out data book.txt notes/*.txt
   scripts/prepare_data.py --tokenizer MODEL_FOLDER --out data --validation-every 20 chats.jsonl
-  scripts/prepare_data.py --tokenizer MODEL_FOLDER --out data --sequence-length 1024 --too-long drop
-  chats.parquet scripts/prepare_data.py --tokenizer MODEL_FOLDER --out data --shakespeare
+  scripts/prepare_data.py --tokenizer MODEL_FOLDER --out data --sequence-length 1024 \
+      --too-long drop chats.parquet
+  scripts/prepare_data.py --tokenizer MODEL_FOLDER --out data --shakespeare
 
 A text file (.txt, .text, .md; others with --as-text) is one document. So is each line of a .jsonl
 file, each item of a .json file (an array of objects, or an object a line) and each row of a Parquet

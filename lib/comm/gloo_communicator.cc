@@ -237,11 +237,12 @@ void GlooCommunicator::await(const WorkPtr& work) {
     } catch (const std::exception& error) {
       if (over) throw failure_of(error, start);
     }
-    failed_ = aborted_;
-    if (aborted_)
+    if (aborted_) {
+      failed_ = true;
       throw Error(ExitCode::kPeerLost,
                   cat("rank ", members()[static_cast<size_t>(rank())], " gave up group ", name(),
                       " because of another failure"));
+    }
     if (Clock::now() < next_check) continue;
     next_check = Clock::now() + kPeerSlice;
     failed_ = !work->isCompleted() && rendezvous_.any_lost(members(), name());

@@ -14,7 +14,7 @@ namespace ftrun {
 namespace {
 
 /// Returns whether a name is a class of torch.optim or its lr_scheduler that DeepSpeed would build
-// by name.
+/// by name.
 bool is_torch_class(const std::string& path, const std::string& name) {
   static const std::vector<std::string> kSchedulers{"ChainedScheduler",
                                                     "ConstantLR",
@@ -53,7 +53,7 @@ bool is_enabled(const ConfigNode& node) {
 }
 
 /// Returns a doc such as "DeepSpeed's autotuner." as the name of a feature: the text before the
-// first punctuation mark.
+/// first punctuation mark.
 std::string feature_name(const std::string& doc, const std::string& name) {
   return doc.empty() ? name : doc.substr(0, doc.find_first_of(".;:"));
 }

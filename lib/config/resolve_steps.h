@@ -74,7 +74,8 @@ void resolve_optimizer(Resolving& r);
 void resolve_scheduler(Resolving& r);
 void resolve_zero(Resolving& r);
 
-// resolve.cc Chooses GPUs for device: auto, if there are GPUs that can run the config.
+// resolve.cc
+/// Chooses GPUs for device: auto, if there are GPUs that can run the config.
 void resolve_device(Resolving& r);
 /// Sets "auto" keys that no rule decides to their defaults.
 void resolve_remaining(Resolving& r);

@@ -268,14 +268,30 @@ void resolve_total_of_parts(Resolving& r) {
 /// Resolves the keys that some types have in addition to warm-up and total.
 void resolve_keys_of_type(Resolving& r) {
   SchedulerConfig& s = r.config.scheduler;
-  if (s.type == SchedulerType::kWarmupLR || s.type == SchedulerType::kWarmupDecayLR)
-    resolve_rates(r);
-  if (s.type == SchedulerType::kOneCycle) resolve_cycle(r);
-  if (s.type == SchedulerType::kCosineWithRestarts && !r.is_written("scheduler.params.num_cycles"))
-    s.num_cycles = 1.0;
-  if (s.type == SchedulerType::kCosineWithMinLr) resolve_min_lr(r);
-  if (s.type == SchedulerType::kPolynomial) resolve_polynomial(r);
-  if (s.type == SchedulerType::kWarmupStableDecay) resolve_stable_decay(r);
+  switch (s.type) {
+    case SchedulerType::kWarmupLR:
+    case SchedulerType::kWarmupDecayLR:
+      return resolve_rates(r);
+    case SchedulerType::kOneCycle:
+      return resolve_cycle(r);
+    case SchedulerType::kCosineWithRestarts:
+      if (!r.is_written("scheduler.params.num_cycles")) s.num_cycles = 1.0;
+      return;
+    case SchedulerType::kCosineWithMinLr:
+      return resolve_min_lr(r);
+    case SchedulerType::kPolynomial:
+      return resolve_polynomial(r);
+    case SchedulerType::kWarmupStableDecay:
+      return resolve_stable_decay(r);
+    case SchedulerType::kConstant:
+    case SchedulerType::kLinear:
+    case SchedulerType::kCosine:
+    case SchedulerType::kInverseSqrt:
+    case SchedulerType::kWarmupCosineLR:
+    case SchedulerType::kLRRangeTest:
+    case SchedulerType::kTorch:
+      return;
+  }
 }
 
 /// Decides the last step of a schedule that has one.

@@ -209,7 +209,7 @@ void declare_scheduler(Schema& s) {
       .at_least(0)
       .in("steps")
       .of(all_warmup)
-      .defaults_to("1000; for ftrun's types 0");
+      .defaults_to("1000; for transformers' types 0");
   params.key("warmup_type", &C::warmup_type, "Shape of the warm-up.")
       .of(names_of({S::kWarmupLR, S::kWarmupDecayLR, S::kWarmupCosineLR, S::kWarmupStableDecay}))
       .defaults_to("log; warmup_stable_decay: linear");

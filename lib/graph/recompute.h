@@ -16,10 +16,11 @@ struct LayerGraph;
 /// The choices, for a token of a block with D hidden, Q = (H+2K)d, F feed-forward and T tokens a
 /// row:
 ///
-///   value             elements    operations to make it again    per element gate and up       2F
-///   4 D F                          2 D rotated q, k, v   Q           2 D Q
-///   2 D residual sum      D           2 D H d                        2 H d, mostly 2 D attention,
-///   lse    H d + H     2 H d T                        2 T
+///   value            elements   operations to recompute it   per element
+///   gate and up      2 F        4 D F                        2 D
+///   rotated q, k, v  Q          2 D Q                        2 D
+///   residual sum     D          2 D H d                      2 H d, mostly 2 D
+///   attention, lse   H d + H    2 H d T                      2 T
 ///
 /// The bargain of Korthikanti et al. 2022 ("Reducing Activation Recomputation in Large Transformer
 /// Models", section 5), the T x T scores of attention, is not a choice here: the kernels never

@@ -17,8 +17,8 @@ struct ScheduledRate {
 
 /// Returns the learning rate of the k-th applied optimizer step, k = 1, 2, ... Skipped steps do not
 /// count. DeepSpeed's types evaluate their formulas f at k-2, f(-1) being the initial value,
-/// because DeepSpeed steps its schedulers after the optimizer; transformers' types rise linearly
-/// from 0 over warmup_num_steps and reach min_lr at step total_num_steps, as they do there.
+/// because DeepSpeed steps its schedulers after the optimizer; transformers' types evaluate
+/// theirs at k-1, as its LambdaLR does.
 ScheduledRate scheduled_rate(const SchedulerConfig& lr_schedule, const OptimizerConfig& optimizer,
                              int64_t k);
 

@@ -68,8 +68,7 @@ class Tables(Case):
         pyarrow.parquet.write_table(self.table, path)
         self.assertEqual(self.refusal(path, "--encoding", "latin-1"),
                          f"{path}: --encoding latin-1 is of texts, and the texts of a table are "
-                                                                      "always UTF-8; prepare it "
-                         "without that option")
+                         "always UTF-8; prepare it without that option")
         self.prepare(path, "--encoding", "utf-8")
 
     def test_nulls_that_a_table_fills_in_are_no_arguments(self):

@@ -52,6 +52,16 @@ with tempfile.TemporaryDirectory(prefix="ftrun packages ") as scratch:
         assert ([step["loss"] for step in steps(job.out(name))]
                 == [step["loss"] for step in steps(job.out("built"))])
 
+    def answer_help(scripts):
+        """Requires that each program of a package's scripts finds the modules it imports."""
+        programs = [path for path in sorted(scripts.glob("*.py")) if os.access(path, os.X_OK)]
+        assert {path.name for path in programs} >= {"export_gguf.py", "make_model.py",
+                                                    "prepare_data.py"}, programs
+        for program in programs:
+            done = subprocess.run([sys.executable, program, "--help"], capture_output=True,
+                                  text=True, cwd=scratch)
+            assert done.returncode == 0 and "usage" in done.stdout.lower(), (program, done.stderr)
+
     def needed(file):
         said = subprocess.run(["readelf", "-d", file], capture_output=True, text=True,
                               check=True).stdout
@@ -73,6 +83,7 @@ with tempfile.TemporaryDirectory(prefix="ftrun packages ") as scratch:
         said = must(run(binary, "--version", FTRUN_TORCH=str(TORCH))).stdout.splitlines()
         assert said[0].startswith("ftrun ") and said[1].endswith(f"in {TORCH}"), said
         trains(binary, "tree")
+        answer_help(pathlib.Path(moved) / "share" / "ftrun" / "scripts")
         gone = must(run(binary, "--config", job.config("gone"),
                         FTRUN_TORCH=str(scratch / "nothing")), 5)
         assert "which this ftrun was built with, was not found" in gone.stderr, gone.stderr

@@ -5,9 +5,8 @@
                             transformers makes of them into OUT:
         OUT/NAME/model/{config.json,model.safetensors}
         OUT/NAME/data/{train.bin,meta.json}    flat uint16 tokens
-        OUT/NAME/reference.json                losses and gradient norms of 20
-        AdamW steps in fp32, and
-                                               weight norms at the end, tensor by tensor
+        OUT/NAME/reference.json                losses and gradient norms of 20 AdamW steps in
+                                               fp32, and weight norms at the end, tensor by tensor
                             A family whose numbers are stored comes from references/NAME.json,
                             without transformers, as long as all that they were made of is as
                             it was: the family's entry and the tables it uses, the functions
@@ -15,8 +14,7 @@
                             weights and tokens. transformers trains any other family anew,
                             which costs half a minute.
   store [NAME ...]          Trains the families with transformers and stores the numbers in
-  references/. Needed after a
-                            change of what numbers are made of; without it tests only take longer.
+                            references/. Needed after a change of what numbers are made of; without it tests only take longer.
   configs FOLDER            Reads every FOLDER/*.vN.json with transformers and writes what it
                             understood, angles of the rotation included, to FOLDER/expected.json
   published FILE            Counts the parameters of each config in FILE that is not refused, and
