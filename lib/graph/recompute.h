@@ -15,7 +15,6 @@ struct LayerGraph;
 ///
 /// The choices, for a token of a block with D hidden, Q = (H+2K)d, F feed-forward and T tokens a
 /// row:
-///
 ///   value            elements   operations to recompute it   per element
 ///   gate and up      2 F        4 D F                        2 D
 ///   rotated q, k, v  Q          2 D Q                        2 D

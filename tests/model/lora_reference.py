@@ -2,7 +2,8 @@
 """Makes low-rank adapters and their training with PEFT, for the tests of adapters.
 
   lora_reference.py OUT [NAME ...]   For each case: a small random model, an adapter that
-                                     training continues from, and the losses and gradient norms of 20 AdamW steps in fp32:
+                                     training continues from, and the losses and gradient norms
+                                     of 20 AdamW steps in fp32:
         OUT/NAME/model/       the base, as reference.py makes it
         OUT/NAME/data/        tokens, as reference.py makes them
         OUT/NAME/adapter/     PEFT's folder of the adapter before the first step: all is random

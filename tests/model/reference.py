@@ -14,7 +14,8 @@
                             weights and tokens. transformers trains any other family anew,
                             which costs half a minute.
   store [NAME ...]          Trains the families with transformers and stores the numbers in
-                            references/. Needed after a change of what numbers are made of; without it tests only take longer.
+                            references/. Needed after a change of what numbers are made of;
+                            without it tests only take longer.
   configs FOLDER            Reads every FOLDER/*.vN.json with transformers and writes what it
                             understood, angles of the rotation included, to FOLDER/expected.json
   published FILE            Counts the parameters of each config in FILE that is not refused, and
