@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "axes/tensor/split.h"
+#include "base/error.h"
 #include "base/text.h"
 #include "model/adapter.h"
 #include "model/description.h"
