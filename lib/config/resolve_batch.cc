@@ -28,7 +28,7 @@ std::optional<int64_t> product(const BatchSizes& b) {
   return out;
 }
 
-// Multiplies with saturation, only for messages.
+/// Multiplies with saturation, only for messages.
 int64_t times(int64_t a, int64_t b) {
   int64_t out = 0;
   return __builtin_mul_overflow(a, b, &out) ? INT64_MAX : out;
@@ -38,7 +38,7 @@ std::string arithmetic(const BatchSizes& b) {
   return cat("micro ", b.micro, " × accumulation ", b.steps, " × data-parallel ", b.ranks);
 }
 
-// Derives missing values from the given ones by DeepSpeed's table, by whole division.
+/// Derives missing values from the given ones by DeepSpeed's table, by whole division.
 void derive(BatchSizes& b) {
   if (b.total != 0 && b.micro != 0 && b.steps == 0)
     b.steps = b.total / b.micro / b.ranks;
@@ -51,15 +51,15 @@ void derive(BatchSizes& b) {
   if (b.total == 0) b.total = product(b).value_or(0);
 }
 
-// Suggests the multiples of `unit` around a total: "use train_batch_size 24 or 32".
+/// Suggests the multiples of `unit` around a total: "use train_batch_size 24 or 32".
 std::string nearest_multiples(int64_t total, int64_t unit) {
   const int64_t below = total / unit * unit;
   if (below == 0) return cat("use train_batch_size ", unit, " or a multiple of it");
   return cat("use train_batch_size ", below, " or ", below + unit);
 }
 
-// Computes the batch that follows from the same keys in DeepSpeed, which counts every rank,
-// although ranks of a tensor group read the same sequences.
+/// Computes the batch that follows from the same keys in DeepSpeed, which counts every rank,
+/// although ranks of a tensor group read the same sequences.
 BatchSizes counting_all_ranks(const Resolving& r, const BatchSizes& given) {
   BatchSizes b = given;
   b.ranks = times(given.ranks, r.config.parallel.tensor);
@@ -100,7 +100,7 @@ std::string contradiction_remedy(const Resolving& r, const BatchSizes& given, in
              "), and those of a tensor group share their sequences");
 }
 
-// Reports contradictions; true if there are none.
+/// Reports contradictions. Returns whether there are none.
 bool check(Resolving& r, const BatchSizes& given, const BatchSizes& b) {
   const char* blamed = r.is_written(kTotal) ? kTotal : kMicro;
   const auto refuse = [&](std::string message, std::string remedy = "") {

@@ -11,8 +11,8 @@
 namespace ftrun {
 namespace {
 
-// Matches a key of optimizer or scheduler with its counterpart in train: equal, or only one
-// written.
+/// Matches a key of optimizer or scheduler with its counterpart in train: equal, or only one
+/// written.
 void match(Resolving& r, const std::string& path, double value, const std::string& own,
            double own_value) {
   if (r.is_written(path) && r.is_written(own) && value != own_value)

@@ -11,8 +11,8 @@ namespace {
 
 using Types = std::vector<std::string>;
 
-// Lists the default of most types, then the types with another default: "1e-08 (Adagrad 1e-10)". ""
-// if all have the same.
+/// Lists the default of most types, then the types with another default: "1e-08 (Adagrad 1e-10)".
+/// "" if all have the same.
 std::string defaults_by_type(const OptimizerParameter& parameter) {
   const auto* member = std::get_if<double OptimizerConfig::*>(&parameter.member);
   if (member == nullptr) return "";
@@ -27,7 +27,7 @@ std::string defaults_by_type(const OptimizerParameter& parameter) {
   return others.empty() ? "" : cat(number_text(usual), " (", join(others, ", "), ")");
 }
 
-// Lists the types that train, and their names in other programs.
+/// Lists the types that train, and their names in other programs.
 std::string type_text() {
   Types offered, others;
   for (size_t i = 0; i < kNamedOptimizers; ++i)
@@ -41,7 +41,7 @@ std::string type_text() {
              join(others, ", "), ".");
 }
 
-// Adds the row of a parameter that optimizers keep.
+/// Adds the row of a parameter that optimizers keep.
 template <typename OptimizerRows>
 void declare_parameter(OptimizerRows& params, const OptimizerParameter& parameter) {
   Field& field =
@@ -57,8 +57,8 @@ void declare_parameter(OptimizerRows& params, const OptimizerParameter& paramete
   if (types.size() + 1 < kNamedOptimizers) field.types = types;
 }
 
-// Adds parameters of optimizers that are recognised and not offered: their files load, capability
-// refuses their runs.
+/// Adds parameters of optimizers that are recognised and not offered: their files load, capability
+/// refuses their runs.
 void declare_foreign_parameters(SectionRows& params) {
   const Types one_bit{"OneBitAdam", "OneBitLamb", "ZeroOneAdam"};
   params.unkept<int64_t>("freeze_step", 100'000, "Steps before compression.").of(one_bit);

@@ -292,7 +292,8 @@ void attention(const OpCall& call) {
   });
 }
 
-// A task is one class of key blocks of one key/value head: nothing it writes is written by another.
+/// Computes the gradients in tasks of one class of key blocks of one key/value head: no two tasks
+/// write the same numbers.
 template <class S>
 void attention_dgrad(const OpCall& call) {
   Backward<S> b(call);
