@@ -115,7 +115,7 @@ int check_command(const CheckOptions& options, Answer& answer) {
   const ParameterCounts parameters = count_parameters(plan.train.model);
   std::cout << "model: " << plan.train.model.family << ", " << human_count(parameters.total)
             << " parameters\n"
-            << "memory a rank: " << tiers_text(memory_plan(plan)) << " planned\n";
+            << "memory per rank: " << tiers_text(memory_plan(plan)) << " planned\n";
   if (const auto pinned = pinned_products(loaded.config.kernels)) require_product_library(*pinned);
   print_elastic_notice(loaded);
   std::vector<std::string> warnings = warnings_of(loaded, plan, options);

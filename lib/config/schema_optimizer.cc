@@ -209,7 +209,7 @@ void declare_scheduler(Schema& s) {
       .at_least(0)
       .in("steps")
       .of(all_warmup)
-      .defaults_to("1000; for transformers' types 0");
+      .defaults_to("1000; for Hugging Face's types 0");
   params.key("warmup_type", &C::warmup_type, "Shape of the warm-up.")
       .of(names_of({S::kWarmupLR, S::kWarmupDecayLR, S::kWarmupCosineLR, S::kWarmupStableDecay}))
       .defaults_to("log; warmup_stable_decay: linear");
@@ -319,7 +319,9 @@ void declare_scheduler(Schema& s) {
       .unkept<int64_t>(
           "last_batch_iteration", -1,
           "The step that DeepSpeed's scheduler resumes from; ftrun's checkpoints record it.")
-      .of({"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle", "LRRangeTest"});
+      .of(schedulers_with([](const SchedulerTraits& traits) {
+        return traits.origin == SchedulerOrigin::kDeepSpeed;
+      }));
 }
 
 }  // namespace ftrun

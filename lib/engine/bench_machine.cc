@@ -234,8 +234,8 @@ class FlatBench {
     for (Timed& call : calls_) call.timer.run();
   }
 
-  /// Returns the bytes a second that all threads read and write while they add one large buffer to
-  /// another.
+  /// Returns the bytes per second that all threads read and write while they add one large buffer
+  /// to another.
   double memory_rate() const { return 12.0 * kMost / memory_.seconds(); }
 
   void note(const Rates& rates, SlowdownPoints& points) const {

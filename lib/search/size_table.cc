@@ -127,7 +127,7 @@ std::vector<MemoryTablePart> lines_of(const MemoryTableModel& model,
     line.why = join(why, "; ");
   }
   if (planned.master > 0)
-    lines[3].why = "updates are made to weights in fp32: 16 bytes a parameter, not 12";
+    lines[3].why = "updates are made to weights in fp32: 16 bytes per parameter, not 12";
   MemoryTablePart& activations = lines[4];
   const ModelConfig& shape = model.config;
   activations.formula = 2.0 * static_cast<double>(question.row * shape.hidden * shape.layers) * 2;

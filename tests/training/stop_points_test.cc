@@ -282,7 +282,7 @@ class RankRun : public fixtures::FakeRun {
 
 /// Witnessed is what all ranks saw of a run, and the state at its end.
 struct Witnessed {
-  /// Lines of each rank, one a step and one more.
+  /// Lines of each rank, one per step and one more.
   std::vector<std::vector<std::string>> seen;
   SavedState state;
   int64_t skipped = 0;
