@@ -164,7 +164,7 @@ class GlooCommunicator final : public Communicator {
   }
 
   Rendezvous& rendezvous_;
-  /// CommOptions::checked_collectives.
+  /// The first collectives that are compared among the ranks (CommOptions); -1 for all.
   const int64_t checked_collectives_;
   GroupPtr group_;
   std::vector<std::byte> outgoing_, incoming_;
