@@ -302,7 +302,7 @@ void record_operations(const SampledModel& sampled, const Rates& rates, Slowdown
     });
 }
 
-/// Returns the operations a second of the best product of the models.
+/// Returns the operations per second of the best product of the models.
 double best_product(const std::vector<SampledModel>& models) {
   double best = 0;
   for (const SampledModel& sampled : models)

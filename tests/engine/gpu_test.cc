@@ -617,7 +617,7 @@ TEST_CASE("gpu: a step makes no stream, event or memory, and waits for the devic
   REQUIRE(after.operations > before.operations);
   REQUIRE(after.made == before.made);
   // The decision; and marks of pinned slots, which have long been reached: two of scalars, one of
-  // the vote, one a micro-batch.
+  // the vote, one per micro-batch.
   REQUIRE(after.host_waits - before.host_waits == 1);
 }
 

@@ -103,7 +103,7 @@ std::string write_tokens(const std::string& path, int rows, uint32_t seed) {
   return path;
 }
 
-/// Makes a config of a few steps an epoch, so that most steps end in the middle of one.
+/// Makes a config of a few steps per epoch, so that most steps end in the middle of one.
 Config config_of(const Layout& layout, const std::string& folder, int64_t steps) {
   Config config = fixtures::run_of_stage(layout.stage);
   config.data.train = {write_tokens(folder + "/a.bin", 41, 1)};
