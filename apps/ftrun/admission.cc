@@ -41,13 +41,13 @@ std::string largest_text(const MemoryPlan& plan) {
       most = plan.at(tier).of(category);
       name = category_name(category);
     }
-  return cat(name, " ", human_bytes(most), " a rank");
+  return cat(name, " ", human_bytes(most), " per rank");
 }
 
 std::string needs_text(const MemoryPlan& plan, const MemoryMeasure& measure, int64_t local) {
   return cat(ranks_text(local), local == 1 ? " needs " : " need ",
              human_bytes(measure(plan) * local), " of main memory (", human_bytes(measure(plan)),
-             " a rank; most of it ", largest_text(plan), ")");
+             " per rank; most of it ", largest_text(plan), ")");
 }
 
 /// Lists savings. `lacking`: bytes that all ranks of this machine need beyond what it has.

@@ -40,6 +40,7 @@ struct CheckOptions {
 
 void check_data(const Config& config, const ModelConfig& model) {
   std::vector<std::string> bad;
+  bool has_remedy = false;
   for (const auto* paths : {&config.data.train, &config.data.validation}) {
     if (paths->empty()) continue;
     const bool train = paths == &config.data.train;
@@ -50,11 +51,10 @@ void check_data(const Config& config, const ModelConfig& model) {
                       drops_rest ? std::optional(config.train_batch_size) : std::nullopt);
     std::cout << data_report_text(report);
     bad.insert(bad.end(), report.problems.begin(), report.problems.end());
+    has_remedy |= report.has_remedy;
   }
   if (bad.empty()) return;
-  const std::string problems = join(bad, "\n");
-  const bool has_remedy = problems.find("\n  remedy: ") != std::string::npos;
-  throw Error(ExitCode::kBadInput, cat("the data cannot be trained on:\n", problems),
+  throw Error(ExitCode::kBadInput, cat("the data cannot be trained on:\n", join(bad, "\n")),
               has_remedy ? "" : "prepare it again with the tokenizer of this model");
 }
 
@@ -115,7 +115,7 @@ int check_command(const CheckOptions& options, Answer& answer) {
   const ParameterCounts parameters = count_parameters(plan.train.model);
   std::cout << "model: " << plan.train.model.family << ", " << human_count(parameters.total)
             << " parameters\n"
-            << "memory a rank: " << tiers_text(memory_plan(plan)) << " planned\n";
+            << "memory per rank: " << tiers_text(memory_plan(plan)) << " planned\n";
   if (const auto pinned = pinned_products(loaded.config.kernels)) require_product_library(*pinned);
   print_elastic_notice(loaded);
   std::vector<std::string> warnings = warnings_of(loaded, plan, options);

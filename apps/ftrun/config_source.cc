@@ -294,7 +294,7 @@ void report_longrope(const Config& config, const ModelConfig& model, Report& rep
                    " longrope's original_max_position_embeddings, ", longrope->original_positions,
                    ": ", is_long ? "long_factor" : "short_factor", " rotates all rows of the run"),
                is_long ? cat("at most ", longrope->original_positions,
-                             " tokens a row train the model as it is used for short texts, with "
+                             " tokens per row train the model as it is used for short texts, with "
                              "short_factor")
                        : "",
                report);

@@ -75,7 +75,7 @@ constexpr std::array<Variant, 3> kVariants{
     {{"all weights", "", 2e-5},
      {"a LoRA adapter",
       "adapter: {type: lora, r: 16, lora_alpha: 32, target_modules: all-linear}\n", 2e-4},
-     {"a LoRA adapter on a base of four bits a weight (QLoRA)",
+     {"a LoRA adapter on a base of four bits per weight (QLoRA)",
       "adapter: {type: lora, r: 16, lora_alpha: 32, target_modules: all-linear}\n"
       "quantization: {type: nf4}\n",
       2e-4}}};
@@ -246,7 +246,7 @@ class Draft {
   }
 
   /// Chooses the devices times a power of two: the largest that leaves steps enough, and no more
-  /// tokens a step than help. Fewer rows than devices: a power of two.
+  /// tokens per step than help. Fewer rows than devices: a power of two.
   void choose_batch() {
     const int64_t wanted =
         std::min(rows_ * epochs_ / kStepsOfRun, kTokensOfStep / std::max<int64_t>(row_, 1));
@@ -295,7 +295,7 @@ std::vector<std::string> five_lines(const Draft& draft, const InitMachine& machi
   return {
       cat("Data: ", draft.rows(), " rows of ", draft.row(), " tokens",
           draft.conversations() ? ", conversations" : "", "; ", count_text(draft.epochs(), "epoch"),
-          " of ", draft.batch(), " rows a step are ", draft.steps(), " steps."),
+          " of ", draft.batch(), " rows per step are ", draft.steps(), " steps."),
       cat("Trains ", found.variant->name, ": ",
           left_out.empty() ? "they fit, and learn most" : left_out, "; learning rate ",
           number_text(found.variant->learning_rate), "."),

@@ -83,7 +83,7 @@ void plan_for_model(ConfigSource& source, const NamedModel& model, const Machine
   const int64_t of_node = machine->has_gpus ? machine->devices : machine->rates.back().ranks;
   if (of_node > kMostRanks / nodes)
     throw Error(ExitCode::kUsage,
-                cat("--nodes ", nodes, ": ", of_node, " ranks a node are more than ", kMostRanks,
+                cat("--nodes ", nodes, ": ", of_node, " ranks per node are more than ", kMostRanks,
                     " in all, the most that a run can have"),
                 "plan for fewer nodes");
   source.nproc = nodes * of_node;

@@ -148,7 +148,7 @@ PlanPage begin_plan_page(const Config& config, const ClassPlans& all, const Conf
                       human_count(count_parameters(all.plan(0).train.model).total), " parameters"));
   const std::string measured = machine.measured.empty() ? "" : cat(", measured ", machine.measured);
   facts.push_back(cat(count_text(ranks, "rank"), ", ZeRO stage ", state.stage, ", ",
-                      config.train_batch_size, " sequences a step, on ",
+                      config.train_batch_size, " sequences per step, on ",
                       machine_place(machine, nodes, measured)));
   facts.push_back(time);
   if (!asked.what_if.empty()) facts.push_back(cat("what if ", asked.what_if));

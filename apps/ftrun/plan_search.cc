@@ -67,7 +67,7 @@ std::string too_large_remedy(const SearchTask& task, const SearchResult& result)
     return cat("use --nodes ", result.more_nodes, " (", result.more_nodes * task.machine.devices,
                " devices: ", layout_text(result.on_more_nodes->layout), ", ",
                rank_memory_text(result.on_more_nodes->memory),
-               " a rank); or train an adapter "
+               " per rank); or train an adapter "
                "(adapter: {type: lora}), on a quantized base (quantization: {type: nf4})");
   const std::string more = result.nodes_left > 0
                                ? cat("raise --seconds: the time ended before ", result.nodes_left,

@@ -185,7 +185,7 @@ std::vector<AnsweredModel> answered(const TableOptions& options,
 Json print_rows(const std::vector<AnsweredModel>& all, const std::vector<SizeGpu>& gpus) {
   std::cout << "memory of a GPU, all weights trained in bf16, a row of "
             << all.front().rows.front().question.row
-            << " tokens on each: textbook formulas (2 + 2 + 8 bytes a parameter, shared out "
+            << " tokens on each: textbook formulas (2 + 2 + 8 bytes per parameter, shared out "
                "from ZeRO 3, 2 and 1 on, and 2 b s h L 2 of activations) beside what ftrun "
                "would allocate, and libraries with it; in GB of 10^9 bytes\n\n";
   std::vector<std::string> headers{"model", "ZeRO", "GPUs", "formula", "planned", "off"};

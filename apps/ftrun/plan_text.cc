@@ -49,15 +49,15 @@ std::string peak_text(Tier tier, const TierPlan& plan) {
 
 std::string memory_plan_text(const MemoryPlan& memory, int64_t parameters) {
   std::vector<std::vector<std::string>> rows;
-  std::string moments;
+  std::string peaks;
   for (const Tier tier : kTiers) {
     const TierPlan& plan = memory.at(tier);
     if (plan.total == 0) continue;
     tier_rows(tier, plan, parameters, rows);
-    if (plan.arenas > 0) moments += peak_text(tier, plan);
+    if (plan.arenas > 0) peaks += peak_text(tier, plan);
   }
   return format_table({"tier", "category", "bytes", "", "B/parameter"}, rows) +
-         "each category at its own peak; \"all\" is what is allocated\n" + moments;
+         "each category at its own peak; \"all\" is what is allocated\n" + peaks;
 }
 
 namespace {
@@ -192,7 +192,7 @@ std::string state_formula_text(const StepPlan& plan, const MemoryPlan& memory) {
       cat("model states of ", states.parameters_text(), ": weights ", number_text(own.weights),
           ", gradients ", number_text(own.gradients), ", moments ", number_text(own.moments));
   if (own.master > 0) text += cat(", master copy ", number_text(own.master));
-  return text + cat(" = ", number_text(own.bytes()), " bytes a parameter") +
+  return text + cat(" = ", number_text(own.bytes()), " bytes per parameter") +
          (own.master > 0
               ? cat(" (", number_text(without_master.bytes()),
                     " by the formula that counts gradients as wide as weights and no master copy)")

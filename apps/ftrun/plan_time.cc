@@ -45,10 +45,10 @@ int64_t planned_steps(const Config& config) {
   }
 }
 
-/// Returns a line such as "what if rank 5 takes 1.3 times as long: 0.072 s a step instead of 0.056
-/// s, +28.6 %".
+/// Returns a line such as "what if rank 5 takes 1.3 times as long: 0.072 s per step instead of
+/// 0.056 s, +28.6 %".
 std::string what_if_line(const std::string& what_if, double seconds, double unmodified) {
-  return cat("what if ", what_if, ": ", seconds_text(seconds), " a step instead of ",
+  return cat("what if ", what_if, ": ", seconds_text(seconds), " per step instead of ",
              seconds_text(unmodified), ", ", signed_percent_text(seconds / unmodified - 1, 1),
              "\n");
 }

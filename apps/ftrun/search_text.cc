@@ -47,9 +47,9 @@ std::string lack_text(const SearchTask& task, const MemoryNeed& memory, int64_t 
   const int64_t budget = device_budget(task, ranks);
   const char* needs = at_least ? "needs at least " : "needs ";
   if (budget > 0 && memory.device > budget)
-    return cat(needs, human_bytes(memory.device), " of ", human_bytes(budget), " a rank");
+    return cat(needs, human_bytes(memory.device), " of ", human_bytes(budget), " per rank");
   return cat(needs, human_bytes(memory.host), " of ", human_bytes(host_budget(task, ranks)),
-             " of main memory a rank");
+             " of main memory per rank");
 }
 
 Json memory_numbers(const MemoryNeed& memory) {
@@ -88,7 +88,7 @@ std::string counts_text(const SearchTask& task, const SearchResult& result) {
           : "search: the memory of the machine is unknown: all layouts count as fitting\n";
   text += cat("search: ", count_text(counts.tried, "layout"), " on ",
               machine_place(task.machine, task.nodes), ", ", task.batch,
-              " sequences a step: ", counts.legal, " legal, ", counts.too_large,
+              " sequences per step: ", counts.legal, " legal, ", counts.too_large,
               " need too much memory by their bounds, ", counts.planned, " planned exactly\n");
   if (result.choices.empty()) return text;
   const double best = result.choices.front().time->seconds;

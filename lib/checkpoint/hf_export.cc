@@ -49,8 +49,8 @@ std::string shard_name(ExportFormat format, size_t number, size_t count) {
   return text.data();
 }
 
-// Cuts the tensors into files as transformers does: in model order, a new file when the next tensor
-// would not fit.
+/// Cuts the tensors into files as transformers does: in model order, a new file when the next
+/// tensor would not fit.
 std::vector<WeightFile> make_shards(const ExportOptions& options,
                                     const std::vector<ExportTensor>& tensors) {
   std::vector<WeightFile> shards(1);
@@ -281,8 +281,8 @@ bool ends_with_any(std::string_view name, std::initializer_list<std::string_view
                      [&](std::string_view ending) { return name.ends_with(ending); });
 }
 
-// Returns whether a file of the source folder is copied: not weights in any format, nor a file that
-// this export writes itself, nor the model card, which describes the base model.
+/// Returns whether a file of the source folder is copied: not weights in any format, nor a file
+/// that this export writes itself, nor the model card, which describes the base model.
 bool is_copied(std::string_view name) {
   if (name.starts_with(".") || name == "config.json" || name == "adapter_config.json" ||
       name == "README.md" || name == kOutputMark)

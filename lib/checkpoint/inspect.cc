@@ -75,7 +75,7 @@ std::vector<std::string> latest_problems(const std::string& root) {
   return {cat(path, ": names \"", printable(recorded), "\", the newest checkpoint is ", newest)};
 }
 
-// Formats two columns, the first as wide as its longest text.
+/// Formats two columns, the first as wide as its longest text.
 std::string table(const std::vector<std::pair<std::string, std::string>>& rows) {
   size_t width = 0;
   for (const auto& [left, right] : rows) width = std::max(width, left.size());
@@ -205,7 +205,7 @@ Description describe_root(const std::string& root) {
                             "data set its file or prefix");
 }
 
-// Adds rows for the keys of config.json that describe the model; absent ones are left out.
+/// Adds rows for the keys of config.json that describe the model; absent ones are left out.
 void add_config_rows(const ModelFolder& model,
                      std::vector<std::pair<std::string, std::string>>& rows) {
   const auto config = parse_json_strict(model.config_json(), model.path() + "/config.json");

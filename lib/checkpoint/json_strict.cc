@@ -16,8 +16,8 @@ namespace {
 
 constexpr int kDeepest = 32;
 
-// Formats the place of a byte. `byte` counts from 1; one past the end is where the text stopped too
-// early.
+/// Formats the place of a byte. `byte` counts from 1; one past the end is where the text stopped
+/// too early.
 std::string place(std::string_view text, const std::string& where, size_t byte) {
   const size_t at = std::max<size_t>(byte, 1);
   const std::string_view before = text.substr(0, std::min(at - 1, text.size()));

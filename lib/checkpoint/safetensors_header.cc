@@ -194,8 +194,8 @@ void check_size(StoredTensor& tensor, const std::string& path) {
                       " bytes, dtype and shape need ", bytes));
 }
 
-// Checks the tiling: together with the size check it proves that every byte of the data belongs to
-// one tensor.
+/// Checks the tiling: together with the size check it proves that every byte of the data belongs to
+/// one tensor.
 void check_tiling(const std::vector<StoredTensor>& tensors, int64_t data_bytes,
                   const std::string& path) {
   int64_t expected = 0;

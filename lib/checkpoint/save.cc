@@ -101,9 +101,9 @@ RankRecord write_rank_file(FileSystem& files, const std::string& folder, int ran
   return record;
 }
 
-// Reads a file back and compares checksums, so that damage by the disk, the memory or a network
-// file system is found now, not when the bytes are needed. Drops the kernel's own copy first, if
-// possible. Returns the source of the bytes that were read.
+/// Reads a file back and compares checksums, so that damage by the disk, the memory or a network
+/// file system is found now, not when the bytes are needed. Drops the kernel's own copy first, if
+/// possible. Returns the source of the bytes that were read.
 const char* read_back(const std::string& path, uint64_t written, const SaveBuffers& room) {
   const bool from_disk = drop_cached(path);
   const uint64_t found = from_disk ? xxh3_of_disk(path, room.file()) : xxh3_of_file(path);
@@ -175,17 +175,17 @@ void write_manifest(FileSystem& files, const SaveOptions& options, const std::st
   files.sync_folder(folder);
 }
 
-// Removes a checkpoint under a temporary name, because an interrupted removal must not be mistaken
-// for a damaged checkpoint.
+/// Removes a checkpoint under a temporary name, because an interrupted removal must not be mistaken
+/// for a damaged checkpoint.
 void remove_checkpoint(FileSystem& files, const std::string& folder) {
   const std::string doomed = temporary_beside(folder);
   files.rename(folder, doomed);
   files.remove_all(doomed);
 }
 
-// Removes old checkpoints: only commits older than the new one, which was verified, so that the
-// newest good one always stays. Folders whose manifest cannot be read are left for a person to
-// examine; so are all while the record of the best one cannot be read.
+/// Removes old checkpoints: only commits older than the new one, which was verified, so that the
+/// newest good one always stays. Folders whose manifest cannot be read are left for a person to
+/// examine; so are all while the record of the best one cannot be read.
 void remove_old(FileSystem& files, const SaveOptions& options, int64_t newest_serial) {
   if (options.keep_last <= 0) return;
   const std::optional<BestCheckpoint> best = read_best(files, options.root);
@@ -214,8 +214,8 @@ void preserve_foreign_files(FileSystem& files, const std::string& place) {
   log_warning(cat(place, " was not a checkpoint of this run and was renamed to ", kept));
 }
 
-// Gives the checkpoint its name. The checkpoint exists only after move_into_place(). Returns "" or
-// what went wrong after it.
+/// Gives the checkpoint its name. The checkpoint exists only after move_into_place(). Returns "" or
+/// what went wrong after it.
 std::string commit(FileSystem& files, const SaveOptions& options, const CheckpointMeta& meta,
                    const std::string& made, const std::vector<std::string>& records) {
   const CheckpointManifest manifest = manifest_of(options, meta, records);
@@ -239,8 +239,8 @@ std::string commit(FileSystem& files, const SaveOptions& options, const Checkpoi
   return "";
 }
 
-// Removes what was begun, as far as possible: the failure that led here is the one to report, and
-// the next start cleans up as well.
+/// Removes what was begun, as far as possible: the failure that led here is the one to report, and
+/// the next start cleans up as well.
 void abandon(FileSystem& files, const std::string& folder, const CheckpointGroup& group) {
   if (group.rank != 0) return;
   try {
@@ -250,8 +250,8 @@ void abandon(FileSystem& files, const std::string& folder, const CheckpointGroup
   }
 }
 
-// Refuses to continue after a commit: the checkpoint exists and is verified, but may not outlast a
-// power cut.
+/// Refuses to continue after a commit: the checkpoint exists and is verified, but may not outlast a
+/// power cut.
 [[noreturn]] void refuse_after_commit(const std::string& name, const std::string& trouble) {
   throw Error(ExitCode::kEnvironment,
               cat("checkpoint ", name,

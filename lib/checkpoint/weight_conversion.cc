@@ -8,7 +8,7 @@
 namespace ftrun {
 namespace {
 
-// The mapped bytes need not be aligned: memcpy is the load.
+/// Converts numbers of mapped bytes, which need not be aligned: memcpy is the load.
 template <typename From, typename To, typename Convert>
 void convert_each(const std::byte* source, std::span<To> out, Convert convert) {
   for (size_t i = 0; i < out.size(); ++i) {

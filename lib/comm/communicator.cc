@@ -397,11 +397,11 @@ CollectiveRecord Communicator::show_connecting(std::string_view how) {
 }
 
 Error Communicator::give_up(const CollectiveRecord& record, const CollectiveFailure& what) {
-  std::optional<Error> picture;
-  if (what.late) picture = failure(record, what);
+  std::optional<Error> before_abort;
+  if (what.late) before_abort = failure(record, what);
   show_aborted(record);
   abort(what.what);
-  return picture ? *picture : failure(record, what);
+  return before_abort ? *before_abort : failure(record, what);
 }
 
 Error Communicator::failure(const CollectiveRecord& record, const CollectiveFailure& failure) {

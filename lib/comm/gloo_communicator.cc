@@ -64,8 +64,10 @@ std::shared_ptr<gloo::transport::Device> choose_device(Rendezvous& rendezvous,
 
 class GlooCommunicator final : public Communicator {
  public:
-  GlooCommunicator(Setup setup, Rendezvous& rendezvous, int64_t checked)
-      : Communicator(std::move(setup)), rendezvous_(rendezvous), unchecked_after_(checked) {
+  GlooCommunicator(Setup setup, Rendezvous& rendezvous, int64_t checked_collectives)
+      : Communicator(std::move(setup)),
+        rendezvous_(rendezvous),
+        checked_collectives_(checked_collectives) {
     const std::set<OpenSocket> before = tcp_connections();
     group_ = connect();
     std::ranges::set_difference(tcp_connections(), before, std::inserter(sockets_, sockets_.end()));
@@ -94,7 +96,7 @@ class GlooCommunicator final : public Communicator {
 
   void complete(Collective& work) override {
     const CollectiveRecord& record = work.record;
-    const bool check = unchecked_after_ < 0 || record.sequence <= unchecked_after_;
+    const bool check = checked_collectives_ < 0 || record.sequence <= checked_collectives_;
     if (check && !between_two(record.kind)) compare_signatures(record);
     switch (record.kind) {
       case CollectiveKind::kAllReduce:
@@ -162,7 +164,8 @@ class GlooCommunicator final : public Communicator {
   }
 
   Rendezvous& rendezvous_;
-  const int64_t unchecked_after_;
+  /// The first collectives that are compared among the ranks (CommOptions); -1 for all.
+  const int64_t checked_collectives_;
   GroupPtr group_;
   std::vector<std::byte> outgoing_, incoming_;
   std::vector<SendInFlight> sends_;
@@ -204,8 +207,8 @@ GroupPtr GlooCommunicator::connect() {
   return *group;
 }
 
-/// Makes a failure of what Gloo's exception says of the others. Throws where it says that memory is
-/// lacking here.
+/// Converts an exception of Gloo about a peer to a CollectiveFailure. Throws an out-of-memory error
+/// if this rank lacks memory. Gloo tells a timeout only by its text.
 CollectiveFailure GlooCommunicator::failure_of(const std::exception& error,
                                                Clock::time_point start) {
   failed_ = true;
@@ -218,12 +221,13 @@ CollectiveFailure GlooCommunicator::failure_of(const std::exception& error,
 }
 
 /// Gives up the group, for which Gloo has no call: a thread of ours inside a collective leaves it
-/// by this flag, and the peers find the note, as only those that wait for us may notice our end.
+/// by this flag, and the peers find the note, because only ranks that wait for this one notice that
+/// it ended.
 void GlooCommunicator::abort(const std::string& reason) noexcept {
   if (!aborted_.exchange(true)) rendezvous_.give_up(name(), reason);
 }
 
-/// Waits for a collective in slices: c10d's own wait can be ended by no one. A collective needs
+/// Waits for a collective in slices: nothing can interrupt c10d's own wait. A collective needs
 /// everyone, but a rank's connections are to some of the others only.
 void GlooCommunicator::await(const WorkPtr& work) {
   const auto start = Clock::now();

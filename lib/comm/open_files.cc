@@ -30,7 +30,7 @@ void require_open_files(int world) {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
   throw Error(ExitCode::kEnvironment,
               cat("rank 0 serves the job's store to ", world, " ranks, which takes up to ", needed,
-                  " open files (", kConnections, " connections a rank, ", kOthers,
+                  " open files (", kConnections, " connections per rank, ", kOthers,
                   " for other files), and the limit of its process is ", limit.rlim_cur),
               cat("raise the limit where rank 0 is started, the hard one too: ulimit -n ", needed));
 }

@@ -104,19 +104,19 @@ std::string text_of(const ConfigNode* node) {
   return node == nullptr || node->kind == ConfigNodeKind::kNull ? "" : node->text;
 }
 
-// Returns a degree; 1 if it is not written or not a number.
+/// Returns a degree; 1 if it is not written or not a number.
 int64_t degree_of(const ConfigNode* node) {
   return node == nullptr || node->kind != ConfigNodeKind::kInt
              ? 1
              : std::max<int64_t>(1, node->integer);
 }
 
-// Returns whether a value is set: Accelerate writes "none" and "None" for one that is not.
+/// Returns whether a value is set: Accelerate writes "none" and "None" for one that is not.
 bool is_set(const ConfigNode& value) {
   return value.kind != ConfigNodeKind::kNull && value.text != "none" && value.text != "None";
 }
 
-// Puts a value at "a.b.c", in sections that are made if missing.
+/// Puts a value at "a.b.c", in sections that are made if missing.
 void put(ConfigNode& map, std::string_view path, ConfigNode value) {
   const size_t dot = path.find('.');
   const std::string key(path.substr(0, dot));

@@ -51,7 +51,7 @@ bool has_written_value(const ConfigNode* value) {
   return value != nullptr && !value->is_open();
 }
 
-// Replaces a key of a pair in `base` by the other one in `over`.
+/// Replaces a key of a pair in `base` by the other one in `over`.
 void replace(const KeyPair& pair, bool second_is_later, ConfigNode& base, const ConfigNode& over,
              Problems& problems) {
   const char* later = second_is_later ? pair.second : pair.first;

@@ -23,7 +23,7 @@ int64_t largest_multiple(int64_t base, int64_t limit) {
   return base * *std::prev(above);
 }
 
-// Computes the least common multiple; 0 if it exceeds the limit.
+/// Computes the least common multiple; 0 if it exceeds the limit.
 int64_t common_multiple(const std::vector<int64_t>& numbers, int64_t limit) {
   int64_t out = 1;
   for (const int64_t number : numbers) {
@@ -43,7 +43,7 @@ std::vector<int64_t> candidates(const std::vector<int64_t>& micros, int64_t limi
   return out;
 }
 
-// Lists every number of groups for which a micro-batch divides each group's share.
+/// Lists every number of groups for which a micro-batch divides each group's share.
 std::vector<int64_t> sharers(int64_t batch, const std::vector<int64_t>& micros, int64_t fewest,
                              int64_t most) {
   std::vector<int64_t> out;

@@ -23,8 +23,8 @@
 namespace ftrun {
 namespace {
 
-// Returns whether a file is JSON: by name, else by the first character that is not blank or in a
-// comment: JSON opens with a brace.
+/// Returns whether a file is JSON: by name, else by the first character that is not blank or in a
+/// comment: JSON opens with a brace.
 bool looks_like_json(const std::string& name, const std::string& text) {
   const auto ends = [&](const char* extension) { return name.ends_with(extension); };
   if (ends(".json") || ends(".json5") || ends(".hjson") || ends(".jsonc")) return true;

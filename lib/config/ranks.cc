@@ -11,7 +11,7 @@
 namespace ftrun {
 namespace {
 
-// Returns the degrees under whichever of their names they are written.
+/// Returns the degrees under whichever of their names they are written.
 ParallelConfig requested_mesh(const WrittenConfig& c) {
   ParallelConfig mesh;
   for (const AxisKeys* axis : kAxes) {

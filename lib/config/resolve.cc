@@ -84,7 +84,7 @@ void resolve_quantization(Resolving& r) {
     if (r.is_written(cat("quantization.", key)) && r.is_written("quantization.type"))
       r.notice(cat("quantization.", key),
                cat("quantization.", key, " has no effect ",
-                   int8 ? "on int8, which has one scale a row" : "where nothing is quantized"));
+                   int8 ? "on int8, which has one scale per row" : "where nothing is quantized"));
   quantization = {.type = quantization.type};
 }
 
@@ -124,7 +124,7 @@ void resolve_device(Resolving& r) {
                 "remove it to train on GPUs, or write device: cpu");
   if (r.context.local_ranks > r.context.gpus)
     return stay(cat("it has ", r.context.local_ranks, " ranks, and each needs a GPU of its own"),
-                "start one rank a GPU, or write device: cpu");
+                "start one rank per GPU, or write device: cpu");
   r.config.device = DeviceKind::kCuda;
   r.config.left_auto.erase("device");
   r.decide("device", "cuda", cat("this machine shows ", gpus));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "config/nearest_multiples.h"
 #include "config/resolve_steps.h"
 
 namespace ftrun {
@@ -14,52 +15,53 @@ constexpr int64_t kAutoMicroBatch = 8;
 
 constexpr const char* kTotal = "train_batch_size";
 constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
-constexpr const char* kSteps = "gradient_accumulation_steps";
+constexpr const char* kAccumulation = "gradient_accumulation_steps";
 
 /// BatchSizes holds the three batch keys and the data-parallel ranks; 0 = not known yet.
 struct BatchSizes {
-  int64_t total, micro, steps, ranks;
+  int64_t total, micro, accumulation, ranks;
 };
 
 std::optional<int64_t> product(const BatchSizes& b) {
   int64_t out = 0;
-  if (__builtin_mul_overflow(b.micro, b.steps, &out) || __builtin_mul_overflow(out, b.ranks, &out))
+  if (__builtin_mul_overflow(b.micro, b.accumulation, &out) ||
+      __builtin_mul_overflow(out, b.ranks, &out))
     return std::nullopt;
   return out;
 }
 
-// Multiplies with saturation, only for messages.
+/// Multiplies with saturation, only for messages.
 int64_t times(int64_t a, int64_t b) {
   int64_t out = 0;
   return __builtin_mul_overflow(a, b, &out) ? INT64_MAX : out;
 }
 
 std::string arithmetic(const BatchSizes& b) {
-  return cat("micro ", b.micro, " × accumulation ", b.steps, " × data-parallel ", b.ranks);
+  return cat("micro ", b.micro, " × accumulation ", b.accumulation, " × data-parallel ", b.ranks);
 }
 
-// Derives missing values from the given ones by DeepSpeed's table, by whole division.
+/// Derives missing values from the given ones by DeepSpeed's table, by whole division.
 void derive(BatchSizes& b) {
-  if (b.total != 0 && b.micro != 0 && b.steps == 0)
-    b.steps = b.total / b.micro / b.ranks;
-  else if (b.total != 0 && b.micro == 0 && b.steps != 0)
-    b.micro = b.total / b.ranks / b.steps;
-  else if (b.total != 0 && b.micro == 0)
-    b.steps = 1, b.micro = b.total / b.ranks;
-  else if (b.steps == 0)
-    b.steps = 1;
+  if (b.total != 0 && b.micro != 0 && b.accumulation == 0) {
+    b.accumulation = b.total / b.micro / b.ranks;
+  } else if (b.total != 0 && b.micro == 0 && b.accumulation != 0) {
+    b.micro = b.total / b.ranks / b.accumulation;
+  } else if (b.total != 0 && b.micro == 0) {
+    b.accumulation = 1;
+    b.micro = b.total / b.ranks;
+  } else if (b.accumulation == 0) {
+    b.accumulation = 1;
+  }
   if (b.total == 0) b.total = product(b).value_or(0);
 }
 
-// Suggests the multiples of `unit` around a total: "use train_batch_size 24 or 32".
-std::string nearest_multiples(int64_t total, int64_t unit) {
-  const int64_t below = total / unit * unit;
-  if (below == 0) return cat("use train_batch_size ", unit, " or a multiple of it");
-  return cat("use train_batch_size ", below, " or ", below + unit);
+/// Suggests totals: "use train_batch_size 24 or 32".
+std::string nearest_totals(int64_t total, int64_t unit) {
+  return nearest_multiples("use train_batch_size", total, unit);
 }
 
-// Computes the batch that follows from the same keys in DeepSpeed, which counts every rank,
-// although ranks of a tensor group read the same sequences.
+/// Computes the batch that follows from the same keys in DeepSpeed, which counts every rank,
+/// although ranks of a tensor group read the same sequences.
 BatchSizes counting_all_ranks(const Resolving& r, const BatchSizes& given) {
   BatchSizes b = given;
   b.ranks = times(given.ranks, r.config.parallel.tensor);
@@ -78,7 +80,7 @@ std::string deepspeed_counts(const Resolving& r, const BatchSizes& all) {
 }
 
 std::string all_ranks_product(const BatchSizes& all) {
-  return cat("micro ", all.micro, " × accumulation ", all.steps, " × ", all.ranks);
+  return cat("micro ", all.micro, " × accumulation ", all.accumulation, " × ", all.ranks);
 }
 
 void compare_with_deepspeed(Resolving& r, const BatchSizes& given, const BatchSizes& b) {
@@ -100,43 +102,43 @@ std::string contradiction_remedy(const Resolving& r, const BatchSizes& given, in
              "), and those of a tensor group share their sequences");
 }
 
-// Reports contradictions; true if there are none.
-bool check(Resolving& r, const BatchSizes& given, const BatchSizes& b) {
+/// Reports contradictions. Returns whether there are none.
+bool has_no_contradiction(Resolving& r, const BatchSizes& given, const BatchSizes& b) {
   const char* blamed = r.is_written(kTotal) ? kTotal : kMicro;
   const auto refuse = [&](std::string message, std::string remedy = "") {
     r.error(blamed, std::move(message), std::move(remedy));
     return false;
   };
-  if (!product(b) || b.total == 0) {
-    if (b.micro != 0 && b.steps != 0) return refuse(cat(arithmetic(b), " is too large a batch"));
-  }
+  if (b.micro != 0 && b.accumulation != 0 && (!product(b) || b.total == 0))
+    return refuse(cat(arithmetic(b), " is too large a batch"));
   if (b.micro == 0)
     return refuse(
-        cat("train_batch_size ", b.total, " < accumulation ", b.steps, " × data-parallel ", b.ranks,
-            ": less than one sequence for each rank and micro-batch"),
-        nearest_multiples(b.total, times(b.steps, b.ranks)));
-  if (b.steps == 0)
+        cat("train_batch_size ", b.total, " < accumulation ", b.accumulation,
+            " × data-parallel ", b.ranks, ": less than one sequence for each rank and micro-batch"),
+        nearest_totals(b.total, times(b.accumulation, b.ranks)));
+  if (b.accumulation == 0)
     return refuse(
         cat("train_batch_size ", b.total, " < micro ", b.micro, " × data-parallel ", b.ranks, " = ",
             times(b.micro, b.ranks), ": less than one micro-batch for each rank"),
-        nearest_multiples(b.total, times(b.micro, b.ranks)));
+        nearest_totals(b.total, times(b.micro, b.ranks)));
   const int64_t value = *product(b);
   if (value == b.total) return true;
-  const bool all_given = given.total != 0 && given.micro != 0 && given.steps != 0;
-  const int64_t unit = times(given.micro != 0 ? b.micro : b.steps, b.ranks);
+  const bool all_given = given.total != 0 && given.micro != 0 && given.accumulation != 0;
+  const int64_t unit = times(given.micro != 0 ? b.micro : b.accumulation, b.ranks);
   return refuse(
       cat("train_batch_size ", b.total, " ≠ ", arithmetic(b), " = ", value),
-      all_given ? contradiction_remedy(r, given, value) : nearest_multiples(b.total, unit));
+      all_given ? contradiction_remedy(r, given, value) : nearest_totals(b.total, unit));
 }
 
-void print(Resolving& r, const BatchSizes& given, const BatchSizes& b) {
+/// Records what was decided for batch keys that are "auto".
+void record_decisions(Resolving& r, const BatchSizes& given, const BatchSizes& b) {
   if (given.micro == 0 && r.is_auto(kMicro))
     r.decide(kMicro, std::to_string(b.micro),
-             given.total != 0 ? cat("train_batch_size ", b.total, " / accumulation ", b.steps,
-                                    " / data-parallel ", b.ranks)
+             given.total != 0 ? cat("train_batch_size ", b.total, " / accumulation ",
+                                    b.accumulation, " / data-parallel ", b.ranks)
                               : "Hugging Face's default");
-  if (given.steps == 0 && r.is_auto(kSteps))
-    r.decide(kSteps, std::to_string(b.steps),
+  if (given.accumulation == 0 && r.is_auto(kAccumulation))
+    r.decide(kAccumulation, std::to_string(b.accumulation),
              given.total != 0 && given.micro != 0 ? cat("train_batch_size ", b.total, " / micro ",
                                                         b.micro, " / data-parallel ", b.ranks)
                                                   : "Hugging Face's default");
@@ -155,7 +157,7 @@ void resolve_batch(Resolving& r) {
   if (b.total == 0 && b.micro == 0) {
     if (!r.is_auto(kTotal) && !r.is_auto(kMicro) && !c.origins.partial) {
       r.problems.error(
-          c.origins.position(kSteps), "no batch size is given",
+          c.origins.position(kAccumulation), "no batch size is given",
           "write train_micro_batch_size_per_gpu (sequences a rank computes at once) or "
           "train_batch_size (sequences of an optimizer step)");
       return;
@@ -164,11 +166,11 @@ void resolve_batch(Resolving& r) {
   }
   const BatchSizes asked = b;  // with an "auto" micro-batch filled in
   derive(b);
-  if (check(r, given, b) && is_autotp(r)) compare_with_deepspeed(r, asked, b);
-  print(r, given, b);
+  if (has_no_contradiction(r, given, b) && is_autotp(r)) compare_with_deepspeed(r, asked, b);
+  record_decisions(r, given, b);
   c.train_batch_size = b.total;
   c.train_micro_batch_size_per_gpu = b.micro;
-  c.gradient_accumulation_steps = b.steps;
+  c.gradient_accumulation_steps = b.accumulation;
 }
 
 }  // namespace ftrun

@@ -13,7 +13,7 @@
 namespace ftrun {
 namespace {
 
-// Formats the place of the other one of two keys: " (bf16.enabled at cfg.yaml:3:17)".
+/// Formats the place of the other one of two keys: " (bf16.enabled at cfg.yaml:3:17)".
 std::string other_place(const Resolving& r, const std::string& path) {
   const std::string place = to_text(r.config.origins.position(path));
   return place.empty() ? "" : cat(" (", path, " at ", place, ")");
@@ -191,8 +191,8 @@ void check_nvme(Resolving& r) {
         z.offload_optimizer.nvme_path);
 }
 
-// Returns whether activation_checkpointing holds more than the defaults that an effective config
-// writes.
+/// Returns whether activation_checkpointing holds more than the defaults that an effective config
+/// writes.
 bool configures_recompute(const Config& config) {
   if (config.activation_checkpointing.cpu_checkpointing) return true;
   for (const auto& [path, origin] : config.origins.keys)

@@ -11,10 +11,10 @@
 namespace ftrun {
 namespace {
 
-// Matches a key of optimizer or scheduler with its counterpart in train: equal, or only one
-// written.
-void match(Resolving& r, const std::string& path, double value, const std::string& own,
-           double own_value) {
+/// Refuses a key of optimizer or scheduler and its counterpart in train if both are written and
+/// differ.
+void refuse_unequal(Resolving& r, const std::string& path, double value, const std::string& own,
+                    double own_value) {
   if (r.is_written(path) && r.is_written(own) && value != own_value)
     r.error(path,
             cat(path, " ", number_text(value), " contradicts ", own, " ", number_text(own_value)),
@@ -77,9 +77,9 @@ void resolve_precision(Resolving& r) {
 void resolve_optimizer(Resolving& r) {
   OptimizerConfig& o = r.config.optimizer;
   TrainConfig& train = r.config.train;
-  match(r, "optimizer.params.lr", o.lr, "train.learning_rate", train.learning_rate);
-  match(r, "optimizer.params.weight_decay", o.weight_decay, "train.weight_decay",
-        train.weight_decay);
+  refuse_unequal(r, "optimizer.params.lr", o.lr, "train.learning_rate", train.learning_rate);
+  refuse_unequal(r, "optimizer.params.weight_decay", o.weight_decay, "train.weight_decay",
+                 train.weight_decay);
   default_rate(r);
   if (!r.is_written("optimizer.params.weight_decay")) o.weight_decay = train.weight_decay;
   if (r.is_auto("optimizer.params.weight_decay"))
@@ -106,8 +106,8 @@ void resolve_warmup(Resolving& r) {
   const std::string path = "scheduler.params.warmup_num_steps";
   const bool needs_warmup = !is_of_transformers(s.type);
   const int64_t least = needs_warmup ? 1 : 0;
-  match(r, path, static_cast<double>(s.warmup_num_steps), "train.warmup_steps",
-        static_cast<double>(train.warmup_steps));
+  refuse_unequal(r, path, static_cast<double>(s.warmup_num_steps), "train.warmup_steps",
+                 static_cast<double>(train.warmup_steps));
   if (r.is_auto(path)) {
     s.warmup_num_steps = std::max(least, train.warmup_steps);
     r.decide(path, std::to_string(s.warmup_num_steps),

@@ -200,7 +200,7 @@ Json number_schema(const Field& field, const char* type) {
   return out;
 }
 
-// Makes a regular expression for names in any case: JSON Schema's have no flag for it.
+/// Makes a regular expression for names in any case: JSON Schema's have no flag for it.
 std::string any_case_pattern(const std::vector<std::string>& names) {
   std::vector<std::string> patterns;
   for (const std::string& name : names) {
@@ -223,7 +223,7 @@ Json choice_schema(const Field& field) {
   return {{"anyOf", Json::array({names, spelled})}};
 }
 
-// Describes a path, or one with its weight.
+/// Describes a path, or one with its weight.
 Json weighted_schema() {
   return {
       {"type", {"string", "object"}},
@@ -233,7 +233,7 @@ Json weighted_schema() {
       {"additionalProperties", false}};
 }
 
-// Describes files, or sets of files by name.
+/// Describes files, or sets of files by name.
 Json named_schema() {
   const Json text{{"type", "string"}};
   return {{"type", {"string", "array", "object"}},
@@ -272,7 +272,7 @@ Json type_schema(const Field& field) {
   return Json::object();
 }
 
-// Describes a field. "auto" is allowed for any key except texts; editors still check the rest.
+/// Describes a field. "auto" is allowed for any key except texts; editors still check the rest.
 Json field_schema(const Field& field) {
   Json type = type_schema(field);
   const bool open = field.type == FieldType::kFree || field.type == FieldType::kText;
@@ -297,7 +297,7 @@ Json field_schema(const Field& field) {
 
 Json section_schema(const std::string& path);
 
-// Allows one of a key's words in place of its section.
+/// Allows one of a key's words in place of its section.
 void allow_plain_word(Json& inner, const Section& section) {
   const Field& field = *Schema::get().find(section.path, section.plain_key);
   inner["type"] = {"object", "string", "boolean", "null"};

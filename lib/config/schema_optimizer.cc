@@ -11,8 +11,8 @@ namespace {
 
 using Types = std::vector<std::string>;
 
-// Lists the default of most types, then the types with another default: "1e-08 (Adagrad 1e-10)". ""
-// if all have the same.
+/// Lists the default of most types, then the types with another default: "1e-08 (Adagrad 1e-10)".
+/// "" if all have the same.
 std::string defaults_by_type(const OptimizerParameter& parameter) {
   const auto* member = std::get_if<double OptimizerConfig::*>(&parameter.member);
   if (member == nullptr) return "";
@@ -27,7 +27,7 @@ std::string defaults_by_type(const OptimizerParameter& parameter) {
   return others.empty() ? "" : cat(number_text(usual), " (", join(others, ", "), ")");
 }
 
-// Lists the types that train, and their names in other programs.
+/// Lists the types that train, and their names in other programs.
 std::string type_text() {
   Types offered, others;
   for (size_t i = 0; i < kNamedOptimizers; ++i)
@@ -41,7 +41,7 @@ std::string type_text() {
              join(others, ", "), ".");
 }
 
-// Adds the row of a parameter that optimizers keep.
+/// Adds the row of a parameter that optimizers keep.
 template <typename OptimizerRows>
 void declare_parameter(OptimizerRows& params, const OptimizerParameter& parameter) {
   Field& field =
@@ -57,8 +57,8 @@ void declare_parameter(OptimizerRows& params, const OptimizerParameter& paramete
   if (types.size() + 1 < kNamedOptimizers) field.types = types;
 }
 
-// Adds parameters of optimizers that are recognised and not offered: their files load, capability
-// refuses their runs.
+/// Adds parameters of optimizers that are recognised and not offered: their files load, capability
+/// refuses their runs.
 void declare_foreign_parameters(SectionRows& params) {
   const Types one_bit{"OneBitAdam", "OneBitLamb", "ZeroOneAdam"};
   params.unkept<int64_t>("freeze_step", 100'000, "Steps before compression.").of(one_bit);
@@ -209,7 +209,7 @@ void declare_scheduler(Schema& s) {
       .at_least(0)
       .in("steps")
       .of(all_warmup)
-      .defaults_to("1000; for transformers' types 0");
+      .defaults_to("1000; for Hugging Face's types 0");
   params.key("warmup_type", &C::warmup_type, "Shape of the warm-up.")
       .of(names_of({S::kWarmupLR, S::kWarmupDecayLR, S::kWarmupCosineLR, S::kWarmupStableDecay}))
       .defaults_to("log; warmup_stable_decay: linear");
@@ -319,7 +319,9 @@ void declare_scheduler(Schema& s) {
       .unkept<int64_t>(
           "last_batch_iteration", -1,
           "The step that DeepSpeed's scheduler resumes from; ftrun's checkpoints record it.")
-      .of({"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle", "LRRangeTest"});
+      .of(schedulers_with([](const SchedulerTraits& traits) {
+        return traits.origin == SchedulerOrigin::kDeepSpeed;
+      }));
 }
 
 }  // namespace ftrun

@@ -94,7 +94,7 @@ std::string containing(const std::string& word, const std::vector<std::string>& 
   return "";
 }
 
-// Finds a key of another section within two edits.
+/// Finds a key of another section within two edits.
 std::string nearly_elsewhere(const std::string& section, const std::string& key) {
   std::vector<std::string> names;
   for (const Field& field : Schema::get().fields())

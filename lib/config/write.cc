@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-// Formats a float. YAML 1.1 reads 1e-05 as a text: a mantissa needs its point.
+/// Formats a float. YAML 1.1 reads 1e-05 as a text: a mantissa needs its point.
 std::string float_text(double value) {
   std::string text = number_text(value);
   if (text == "inf") return ".inf";
@@ -22,7 +22,8 @@ std::string float_text(double value) {
   return text;
 }
 
-// Returns whether a text may stand without quotes: no reader of YAML can take it for anything else.
+/// Returns whether a text may stand without quotes: no reader of YAML can take it for anything
+/// else.
 bool plain_word(const std::string& text) {
   if (text.empty() || std::isalpha(static_cast<unsigned char>(text[0])) == 0) return false;
   static const std::vector<std::string> kReserved{"true", "false", "null", "yes", "no", "on",

@@ -18,7 +18,7 @@ namespace {
 // or to gigabytes of text.
 constexpr size_t kMostText = 2 * static_cast<size_t>(kLargestConfig);
 
-// Counts continuation[i]: bytes before byte i that do not begin a character of UTF-8.
+/// Counts continuation[i]: bytes before byte i that do not begin a character of UTF-8.
 std::vector<int> count_continuations(const std::string& text) {
   std::vector<int> before(text.size() + 1, 0);
   for (size_t i = 0; i < text.size(); ++i) before[i + 1] = before[i] + ((text[i] & 0xC0) == 0x80);
@@ -133,7 +133,7 @@ class YamlReader {
   size_t text_bytes_ = 0;
 };
 
-// Returns the remedy for tabs, which yaml-cpp reports as "end of map not found" one line late.
+/// Returns the remedy for tabs, which yaml-cpp reports as "end of map not found" one line late.
 std::string tab_hint(const std::string& text) {
   return text.find("\n\t") != std::string::npos ? "indent with spaces: YAML allows no tabs there"
                                                 : "look at this line and the one above it";
@@ -169,7 +169,7 @@ std::vector<YAML::Mark> first_documents(const std::string& text) {
   return starts.all;
 }
 
-// Replaces all positions by the override's, which has no lines.
+/// Replaces all positions by the override's, which has no lines.
 void forget_places(ConfigNode& node, const Position& at) {
   node.at = at;
   for (ConfigNode& item : node.items) forget_places(item, at);

@@ -155,6 +155,11 @@ void describe_file(const TokenFile& file, DatasetFacts& facts) {
   for (const std::string& note : file.notes()) facts.emplace_back("note", note);
 }
 
+void add_problem(DataReport& report, const Error& error) {
+  report.problems.emplace_back(error.what());
+  report.has_remedy |= !error.remedy().empty();
+}
+
 }  // namespace
 
 DataReport check_dataset(const std::vector<std::string>& paths, const SampleSetOptions& options,
@@ -164,7 +169,7 @@ DataReport check_dataset(const std::vector<std::string>& paths, const SampleSetO
   try {
     const SampleSet samples(paths, options);
     for (const Error& error : too_long_conversations(paths, options))
-      report.problems.emplace_back(error.what());
+      add_problem(report, error);
     report.rows = samples.size();
     report.packing = options.packing;
     report.mix = mix_lines(samples);
@@ -177,7 +182,7 @@ DataReport check_dataset(const std::vector<std::string>& paths, const SampleSetO
     if (whole_batch) samples.epoch_rows(*whole_batch, true);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kBadInput) throw;
-    report.problems.emplace_back(error.what());
+    add_problem(report, error);
   }
   report.seconds = seconds_since(begin);
   return report;

@@ -15,6 +15,8 @@ namespace ftrun {
 struct DataReport {
   /// Complete sentences that name file and place: the first 20, then the number of further ones.
   std::vector<std::string> problems;
+  /// A problem says itself what to do about it.
+  bool has_remedy = false;
   DataStatistics statistics;
   /// The number of ids outside the model's rows.
   int64_t bad_ids = 0;

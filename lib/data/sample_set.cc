@@ -138,7 +138,7 @@ std::vector<std::string> mix_lines(const SampleSet& samples) {
                         number_text(std::round(100.0 * static_cast<double>(mix[set].taken) /
                                                static_cast<double>(mix[set].rows)) /
                                     100),
-                        " times an epoch"));
+                        " times per epoch"));
   return lines;
 }
 

@@ -234,8 +234,8 @@ class FlatBench {
     for (Timed& call : calls_) call.timer.run();
   }
 
-  /// Returns the bytes a second that all threads read and write while they add one large buffer to
-  /// another.
+  /// Returns the bytes per second that all threads read and write while they add one large buffer
+  /// to another.
   double memory_rate() const { return 12.0 * kMost / memory_.seconds(); }
 
   void note(const Rates& rates, SlowdownPoints& points) const {
@@ -302,7 +302,7 @@ void record_operations(const SampledModel& sampled, const Rates& rates, Slowdown
     });
 }
 
-/// Returns the operations a second of the best product of the models.
+/// Returns the operations per second of the best product of the models.
 double best_product(const std::vector<SampledModel>& models) {
   double best = 0;
   for (const SampledModel& sampled : models)

@@ -35,7 +35,7 @@ int gpu_of_rank(int local_rank, int visible) {
   throw Error(ExitCode::kUsage,
               cat("this rank is number ", local_rank, " of its machine, and its process sees ",
                   visible, " GPUs"),
-              "start one rank a GPU, check CUDA_VISIBLE_DEVICES, or set \"device\": \"cpu\"");
+              "start one rank per GPU, check CUDA_VISIBLE_DEVICES, or set \"device\": \"cpu\"");
 }
 
 std::unique_ptr<Gpu> open_gpu(const Config& config, const LaunchEnvironment& launch) {
@@ -60,8 +60,8 @@ void require_own_gpus(const std::vector<std::string>& labels) {
     if (is_new) continue;
     throw Error(ExitCode::kUsage,
                 cat("ranks ", other->second, " and ", rank, " have the same GPU, ", labels[rank]),
-                "start one rank a GPU; a launcher that shows every process one GPU must show each "
-                "another one (CUDA_VISIBLE_DEVICES)");
+                "start one rank per GPU; a launcher that shows every process one GPU must show "
+                "each another one (CUDA_VISIBLE_DEVICES)");
   }
 }
 

@@ -15,8 +15,8 @@ using nlohmann::json;
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// Returns GPT-2's alphabet: printable bytes represent themselves, the other 68 are represented by
-// U+0100 and up, in order.
+/// Returns GPT-2's alphabet: printable bytes represent themselves, the other 68 are represented by
+/// U+0100 and up, in order.
 std::unordered_map<uint32_t, char> byte_alphabet() {
   std::unordered_map<uint32_t, char> alphabet;
   uint32_t next = 0x100;
@@ -66,7 +66,7 @@ std::string from_sentencepiece(std::string_view token) {
   return out;
 }
 
-// Returns whether the decoder, or one in its sequence, is of that type.
+/// Returns whether the decoder, or one in its sequence, is of that type.
 bool has_decoder(const json& root, std::string_view type) {
   const auto decoder = root.find("decoder");
   if (decoder == root.end() || !decoder->is_object()) return false;

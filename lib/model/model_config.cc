@@ -95,7 +95,7 @@ void read_heads(ConfigReader& reader, ModelConfig& config, const Family& family)
   config.head_size = absent ? defaults.head_size : reader.whole_or(keys.head_size, 0, {1, 1 << 13});
 }
 
-// Checks between dimensions, and the head size when nothing gives it.
+/// Checks the dimensions against each other, and sets the head size when nothing gives it.
 void finish_heads(ConfigReader& reader, ModelConfig& config, const Family& family) {
   if (!reader.clean()) return;
   const ConfigKeys& keys = family.keys;
@@ -282,7 +282,7 @@ void refuse(const ConfigFindings& findings, const std::string& where) {
   throw Error(bad ? ExitCode::kBadInput : ExitCode::kUnsupported, cat(where, ":", listed(all)));
 }
 
-// Formats a number, whole ones in full: 500000 rather than 5e+05.
+/// Formats a number, whole ones in full: 500000 rather than 5e+05.
 std::string plain(double value) {
   const bool whole = std::abs(value) < 1e15 && std::trunc(value) == value;
   return whole ? std::to_string(static_cast<int64_t>(value)) : number_text(value);
@@ -318,7 +318,7 @@ std::string rotation_text(const ModelConfig& config) {
   return text;
 }
 
-// Formats windows: "full", "4096", or one entry a run of equal layers: "full x28, 4096 x4".
+/// Formats windows: "full", "4096", or one entry a run of equal layers: "full x28, 4096 x4".
 std::string windows_text(const std::vector<int64_t>& windows) {
   std::vector<std::string> runs;
   for (size_t i = 0; i < windows.size();) {

@@ -22,7 +22,7 @@ bool is_filled_object(const nlohmann::json* value) {
   return value && value->is_object() && !value->empty();
 }
 
-// Returns the key to read: transformers 5 lets a filled rope_scaling win over rope_parameters.
+/// Returns the key to read: transformers 5 lets a filled rope_scaling win over rope_parameters.
 const char* rope_key(ConfigReader& reader) {
   const char* chosen = nullptr;
   for (const char* key : {"rope_parameters", "rope_scaling"}) {

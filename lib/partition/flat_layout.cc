@@ -12,7 +12,7 @@ void check_range(const Unit& unit, int64_t begin, int64_t end) {
   require(0 <= begin && begin <= end && end <= unit.padded, "the range lies inside the unit");
 }
 
-// Finds the first slice that ends past `position`.
+/// Finds the first slice that ends past `position`.
 auto first_behind(const std::vector<Slice>& slices, int64_t position) {
   return std::partition_point(slices.begin(), slices.end(), [&](const Slice& slice) {
     return slice.position_in_unit + slice.extent <= position;

@@ -124,7 +124,7 @@ double EvaluationResult::perplexity() const {
   return std::exp(loss);
 }
 
-// Lines of older versions have no count of tokens.
+/// Returns whether there is a value. Lines of older versions have no count of tokens.
 bool EvaluationResult::has_value() const {
   return tokens > 0 || std::isfinite(loss);
 }

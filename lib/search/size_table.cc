@@ -95,12 +95,13 @@ std::vector<MemoryTablePart> lines_of(const MemoryTableModel& model,
                                       int64_t counted) {
   const auto nominal = static_cast<double>(model.parameters);
   const auto part = [&](const char* name, double bytes, int stage, double found) {
-    return MemoryTablePart{name, shared(bytes * nominal, question.zero >= stage, question.ranks),
-                           found, ""};
+    return MemoryTablePart{cat(name, ", ", number_text(bytes), " bytes"),
+                           shared(bytes * nominal, question.zero >= stage, question.ranks), found,
+                           ""};
   };
-  std::vector<MemoryTablePart> lines{part("weights, 2 bytes", kWeights, 3, planned.weights),
-                                     part("gradients, 2 bytes", kGradients, 2, planned.gradients),
-                                     part("moments, 8 bytes", kMoments, 1, planned.moments),
+  std::vector<MemoryTablePart> lines{part("weights", kWeights, 3, planned.weights),
+                                     part("gradients", kGradients, 2, planned.gradients),
+                                     part("moments", kMoments, 1, planned.moments),
                                      {"master copy in fp32, 4 bytes", 0, planned.master, ""},
                                      {"activations", 0, planned.activations, ""},
                                      {"buckets", 0, planned.buckets, ""},
@@ -127,7 +128,7 @@ std::vector<MemoryTablePart> lines_of(const MemoryTableModel& model,
     line.why = join(why, "; ");
   }
   if (planned.master > 0)
-    lines[3].why = "updates are made to weights in fp32: 16 bytes a parameter, not 12";
+    lines[3].why = "updates are made to weights in fp32: 16 bytes per parameter, not 12";
   MemoryTablePart& activations = lines[4];
   const ModelConfig& shape = model.config;
   activations.formula = 2.0 * static_cast<double>(question.row * shape.hidden * shape.layers) * 2;

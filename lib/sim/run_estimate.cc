@@ -89,7 +89,7 @@ std::string run_estimate_text(const RunEstimate& run, const StepTime& time, cons
                 format_number("%.4g", run.device_hours), " device-hours");
     if (run.cost > 0)
       text += cat(", ", money_text(run.cost, machine.price), " (", price_text(machine.price),
-                  " a device)");
+                  " per device)");
     text += '\n';
   }
   if (run.checkpoint_seconds > 0) {

@@ -179,7 +179,7 @@ int ranks_of_node(const RankClasses& classes, const Machine& machine, int64_t no
   return static_cast<int>(here);
 }
 
-/// Returns the operations a second that the ranks of a node together reach in matrix products; 0:
+/// Returns the operations per second that the ranks of a node together reach in matrix products; 0:
 /// not known.
 double node_products(const Machine& machine, const Rates& rates, int ranks, DType dtype) {
   const auto product = rates.products.find(dtype);

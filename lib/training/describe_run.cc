@@ -81,12 +81,12 @@ void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
 void add_thread_notes(const ThreadsInUse& threads, std::vector<std::string>& notes) {
   if (threads.limited_by.empty()) return;
   if (threads.used <= threads.share)
-    notes.push_back(cat(count_text(threads.used, "thread"), " a rank: ", threads.limited_by));
+    notes.push_back(cat(count_text(threads.used, "thread"), " per rank: ", threads.limited_by));
   else
     notes.push_back(cat("threads is ", threads.used, ", but a rank's share is ", threads.share,
                         " (", threads.limited_by,
                         "), so threads wait for each other; remove threads to use ",
-                        count_text(threads.share, "thread"), " a rank"));
+                        count_text(threads.share, "thread"), " per rank"));
 }
 
 /// Returns how ranks add; a single rank adds nothing up.

@@ -69,7 +69,7 @@ std::string SlowRanks::judge(size_t rank, const std::vector<SecondsByRankPhase>&
   for (size_t p = 1; p < kRankPhases; ++p)
     if (all[rank][p] - median(phases[p]) > all[rank][most] - median(phases[most])) most = p;
   return cat("rank ", rank, " is slow and delays the others: its own work takes ",
-             human_seconds(own), " a step, the median is ", human_seconds(usual),
+             human_seconds(own), " per step, the median is ", human_seconds(usual),
              "; most of the extra time is spent ", kPhaseTexts[most], " (steps ",
              number - 2 * kComparedSteps + 1, " to ", number, ")");
 }

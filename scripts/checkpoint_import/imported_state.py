@@ -88,7 +88,7 @@ def flat_state(shape, parts, name):
 
 @dataclasses.dataclass
 class ImportedRun:
-    """Names are those of the other program."""
+    """The state of a run of another program, under that program's names."""
     source: str
     states: dict = dataclasses.field(default_factory=dict)  # (name, kind): State
     # The model's own weights by name, for those that have no master weights: frozen ones.

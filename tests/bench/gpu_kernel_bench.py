@@ -45,8 +45,8 @@ def milliseconds(torch, body, calls=5, rounds=5):
 
 
 def attention(torch, name):
-    """Returns the milliseconds of forward, or of backward alone, of torch's fastest kernel for
-    these heads."""
+    """Returns the milliseconds that torch's fastest kernel takes for forward, or for backward
+    alone, with these heads."""
     model, rows, tokens = re.match(r"attention\S* (\S+) (\d+) x (\d+)", name).groups()
     query, kv, size = HEADS[model]
     shapes = ((int(rows), heads, int(tokens), size) for heads in (query, kv, kv))

@@ -70,7 +70,7 @@ class Candidate {
 
   const SwapFile& file() const { return file_; }
 
-  /// Returns the bytes a second over the whole file.
+  /// Returns the bytes per second over the whole file.
   double rate(bool write) {
     const auto start = Clock::now();
     SwapFile::Ticket before{};

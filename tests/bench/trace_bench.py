@@ -3,7 +3,7 @@
     trace_bench.py BINARY [--ranks 2] [--stage 3] [--runs 3] [--shape 15-narrow-layers]
 
 Prints the ratio of each traced step to the mean of its two neighbours, which are not traced: the
-median, and the quarter and the three quarters of all."""
+median and the quartiles."""
 import argparse
 import json
 import pathlib
@@ -49,9 +49,9 @@ def main():
         model, tokens = random_model.make(options.shape, scratch / "model")
         for run in range(options.runs):
             ratios += ratios_of_run(model, tokens, scratch / f"run-{run}")
-    quarter, half, three = statistics.quantiles(ratios, n=4)
-    print(f"a traced step takes {half:.4f} of one that is not traced ({quarter:.4f} to "
-          f"{three:.4f} of half of {len(ratios)} steps)")
+    lower, median, upper = statistics.quantiles(ratios, n=4)
+    print(f"a traced step takes {median:.4f} of one that is not traced (quartiles of "
+          f"{len(ratios)} steps: {lower:.4f} and {upper:.4f})")
 
 
 sys.exit(main())

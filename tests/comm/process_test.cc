@@ -143,7 +143,7 @@ TEST_CASE(
   ranks.await_exit(0, 5);
   REQUIRE(ranks.output(0) ==
           "failed: rank 0 serves the job's store to 2 ranks, which takes up to 134 open files (3 "
-          "connections a rank, "
+          "connections per rank, "
           "128 for other files), and the limit of its process is 80\n");
 }
 

@@ -91,17 +91,18 @@ TEST_CASE("a schedule decides the parts of a stage unless the config does") {
   REQUIRE(pipeline_problem("parallel: {pipeline: 2, virtual_stages: 2}\n", 2) ==
           "c.yaml:3:41: error: parallel.virtual_stages 2 cannot be used with schedule 1f1b, which "
           "has 1 "
-          "part of the model a stage\n"
+          "part of the model per stage\n"
           "  remedy: remove it, or write parallel.schedule: interleaved");
   REQUIRE(
       pipeline_problem("parallel: {pipeline: 2, schedule: zbv, virtual_stages: 3}\n", 2) ==
       "c.yaml:3:56: error: parallel.virtual_stages 3 cannot be used with schedule zbv, which has 2 "
-      "parts of the model a stage\n"
+      "parts of the model per stage\n"
       "  remedy: remove it, or write parallel.schedule: interleaved");
   REQUIRE(
       pipeline_problem("parallel: {pipeline: 2, schedule: interleaved, virtual_stages: 1}\n", 2) ==
       "c.yaml:3:64: error: parallel.virtual_stages is 1, but schedule interleaved needs at "
-      "least 2 parts of the model a stage\n  remedy: write 2 or more, or parallel.schedule: 1f1b");
+      "least 2 parts of the model per stage\n"
+      "  remedy: write 2 or more, or parallel.schedule: 1f1b");
   const Lines typo = problems_of("c.yaml", "parallel: {schedule: zb-v}\n");
   REQUIRE(typo.size() == 1);
   REQUIRE(typo.front() ==
@@ -112,7 +113,7 @@ TEST_CASE("a schedule decides the parts of a stage unless the config does") {
 TEST_CASE("interleaved schedules need as many micro-batches as fill whole rounds") {
   REQUIRE(pipeline_problems("parallel: {pipeline: 4, schedule: interleaved}\n", 4) == Lines{});
   REQUIRE(pipeline_problem("parallel: {pipeline: 3, schedule: interleaved}\n", 3) ==
-          "c.yaml:2:30: error: schedule interleaved runs micro-batches in rounds of one a stage: "
+          "c.yaml:2:30: error: schedule interleaved runs micro-batches in rounds of one per stage: "
           "gradient_accumulation_steps 8 cannot be divided by pipeline 3\n"
           "  remedy: use 6 or 9");
   REQUIRE(pipeline_problem("parallel: {pipeline: 9, schedule: interleaved}\n", 9)

@@ -584,7 +584,7 @@ TEST_CASE("device: auto says why it leaves GPUs alone") {
   REQUIRE(notice("{device: auto}", {.world_size = 2, .gpus = 1, .local_ranks = 2}) ==
           "c.yaml:1:10: notice: device: auto selects the CPU, although this machine shows 1 "
           "GPU: it has 2 ranks, and "
-          "each needs a GPU of its own\n  remedy: start one rank a GPU, or write device: cpu");
+          "each needs a GPU of its own\n  remedy: start one rank per GPU, or write device: cpu");
   REQUIRE(notice("{device: auto, comm: {backend: gloo}}", {.gpus = 1}) ==
           "c.yaml:1:10: notice: device: auto selects the CPU, although this machine shows 1 GPU: "
           "comm.backend gloo is not supported there\n  remedy: remove it to train on GPUs, or "

@@ -84,9 +84,9 @@ TEST_CASE("weights count tokens that are trained on, and the largest set is seen
   REQUIRE(samples.steps_for_epochs(2, 6) == 20);
   REQUIRE(mix_lines(samples) ==
           std::vector<std::string>{
-              "data set 1 of 3: 25% of the tokens trained on, seen 1 times an epoch",
-              "data set 2 of 3: 25% of the tokens trained on, seen 5 times an epoch",
-              "data set 3 of 3: 50% of the tokens trained on, seen 8 times an epoch"});
+              "data set 1 of 3: 25% of the tokens trained on, seen 1 times per epoch",
+              "data set 2 of 3: 25% of the tokens trained on, seen 5 times per epoch",
+              "data set 3 of 3: 50% of the tokens trained on, seen 8 times per epoch"});
 }
 
 TEST_CASE("an epoch's batches hold the tokens that the weights say", "[mix]") {

@@ -250,8 +250,9 @@ with tempfile.TemporaryDirectory() as scratch:
                            job.config("check-much", train_micro_batch_size_per_gpu=50_000_000),
                            "-q")).stdout
         assert re.search(r"^notice: this machine cannot run the config: this rank needs [\d.]+ TiB "
-                         r"of main memory \([\d.]+ TiB a rank; most of it "
-                         r"activations [\d.]+ TiB a rank\), .* has [\d.]+ GiB$", large, re.M), large
+                         r"of main memory \([\d.]+ TiB per rank; most of it "
+                         r"activations [\d.]+ TiB per rank\), .* has [\d.]+ GiB$",
+                         large, re.M), large
 
     @case
     def warm_up_that_is_longer_than_the_epochs_is_told_once_the_data_are_counted():

@@ -42,7 +42,7 @@ with tempfile.TemporaryDirectory() as scratch:
         told = init("here.yaml").stdout
         lines = told.splitlines()
         assert lines[0] == f"written: {job.scratch / 'here.yaml'}" and len(lines) == 6, told
-        assert (re.match(r"Data: \d+ rows of \d+ tokens; 1 epoch of \d+ rows a step are \d+ "
+        assert (re.match(r"Data: \d+ rows of \d+ tokens; 1 epoch of \d+ rows per step are \d+ "
                          r"steps\.", lines[1])), told
         assert lines[2] == "Trains all weights: they fit, and learn most; learning rate 2e-05.", (
             told)

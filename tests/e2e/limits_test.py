@@ -60,8 +60,8 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def memory_limit_that_a_run_would_meet_is_known_to_check_and_plan():
         config = job.config("large", **LARGE)
-        needs_more = (r"this rank needs [\d.]+ GiB of main memory \([\d.]+ GiB a rank; most of it "
-                      r"activations [\d.]+ GiB a rank\), and [\d.]+ MiB are left of its "
+        needs_more = (r"this rank needs [\d.]+ GiB of main memory \([\d.]+ GiB per rank; most of "
+                      r"it activations [\d.]+ GiB per rank\), and [\d.]+ MiB are left of its "
                       r"address space \(ulimit -v\)")
         remedy = r".*; or raise that limit"
         for command in ("check", "plan"):

@@ -211,7 +211,7 @@ with tempfile.TemporaryDirectory() as scratch:
             nodes.text)
         mixed = planned("formulas", 4, zero_optimization={"stage": 3}, bf16={"enabled": True},
                         data_types={"grad_accum_dtype": "bf16"}).text
-        assert "= 16 bytes a parameter (12 by the formula" in mixed, mixed
+        assert "= 16 bytes per parameter (12 by the formula" in mixed, mixed
         for formula in ("16 Psi ", "4 Psi + 12 Psi/4", "2 Psi + 14 Psi/4", "16 Psi/4", "12 Psi ",
                         "12 Psi/4"):
             assert formula in mixed, f"no {formula!r} in {mixed}"
@@ -298,8 +298,8 @@ with tempfile.TemporaryDirectory() as scratch:
         text = must(ftrun("--config", config, "--nproc", 2), 5).stderr
         assert re.search(r"out of memory before the start: the 2 ranks of this machine need \S+ "
                          r"\S+ of main memory "
-                         r"\(\S+ \S+ a rank; most of it activations \S+ \S+ a rank\), .* has \S+ "
-                         r"\S+\n" + REMEDY, text), text
+                         r"\(\S+ \S+ per rank; most of it activations \S+ \S+ per rank\), .* has "
+                         r"\S+ \S+\n" + REMEDY, text), text
         assert not job.out("huge").exists()
 
     @case

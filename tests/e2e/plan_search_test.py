@@ -57,7 +57,7 @@ with tempfile.TemporaryDirectory() as scratch:
         told = search(job.config("told", **settings)).stdout
         assert re.match(r"search: the memory of the machine is unknown: all layouts count as "
                         r"fitting\nsearch: \d+ layouts on 2 cores \(two\), 8 "
-                        r"sequences a step: \d+ legal, 0 need too much memory by "
+                        r"sequences per step: \d+ legal, 0 need too much memory by "
                         r"their bounds, \d+ planned exactly\nproved: no other layout takes less\n",
                         told), told
         assert (re.search(r"^1 +(1 rank|data 2|tensor 2).*, ZeRO 0, micro-batch \d × \d +[\d.e-]+ "

@@ -51,7 +51,7 @@ with tempfile.TemporaryDirectory() as scratch:
         told = must(ftrun(*options)).stdout
         for word in (r"\n  waits for collectives +[\d.e-]+ s +[\d.]+ %\n    along dp_\w+ +[\d.e-]",
                      r"\nlinks: a rank moves at most [\d.]+ [KM]iB to ranks of its node\n",
-                     r"\nrun: 8 steps, [\d.]+s, [\d.e-]+ device-hours, [\d.]+ EUR \(3 EUR/h a "
+                     r"\nrun: 8 steps, [\d.]+s, [\d.e-]+ device-hours, [\d.]+ EUR \(3 EUR/h per "
                      r"device\)\n",
                      r"\ncheckpoint: [\d.]+ [KM]iB, [\d.]+s at the disks' rate \([\d.]+ % of the "
                      r"time of 4 steps\)\n"):
@@ -67,7 +67,7 @@ with tempfile.TemporaryDirectory() as scratch:
         own_work = sum(plain["parts"][key] for key in ("layers", "update", "other"))
         assert abs((slow["seconds"] - plain["seconds"]) / own_work - 1) < 0.1, (plain, slow)
         told = must(ftrun(*options, "--slow", "rank=1:2")).stdout
-        assert re.search(r"\nwhat if rank 1 takes 2 times as long: [\d.e-]+ s a step instead of "
+        assert re.search(r"\nwhat if rank 1 takes 2 times as long: [\d.e-]+ s per step instead of "
                          r"[\d.e-]+ s, \+[\d.]+ %\n", told), told
 
     @case

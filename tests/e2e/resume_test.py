@@ -114,9 +114,9 @@ with tempfile.TemporaryDirectory() as scratch:
                 "gradient_accumulation_steps": None, "data": mix,
                 "optimizer": ADAMW}
         straight = job.run("mixed", "--nproc", 2, **base, train={"steps": 12})
-        assert ("data set 1 of 2: 66.7% of the tokens trained on, seen 1 times an epoch\n"
+        assert ("data set 1 of 2: 66.7% of the tokens trained on, seen 1 times per epoch\n"
                 in straight.stdout), straight.stdout
-        assert ("data set 2 of 2: 33.3% of the tokens trained on, seen 3.56 times an epoch\n"
+        assert ("data set 2 of 2: 33.3% of the tokens trained on, seen 3.56 times per epoch\n"
                 in straight.stdout)
         for name, ranks in (("mixed-2", 2), ("mixed-1", 1)):
             job.run(name, "--nproc", 2, **base, train={"steps": 5})

@@ -26,8 +26,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 BINARY = os.environ["FTRUN_BINARY"]
-TIMEOUT = 300  # that nothing reaches, however busy the machine
-ATTEMPTS = 20  # at meeting a moment of a run that a busy machine may let pass
+TIMEOUT = 300  # seconds; no run takes so long, however busy the machine is
+ATTEMPTS = 20  # to catch a moment of a run, which a busy machine may miss
 WAITING_CODE = 6  # a peer was lost, or a wait timed out (docs/errors.md)
 VOCABULARY = 211
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",

@@ -208,8 +208,8 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
         config = job.config("apart", **model)
         done = step(config, "-N2", "-n2", "-w", NODES, variables={"MASTER_ADDR": "127.0.0.1"})
         told = re.search(
-            r"warning: tensor ranks are on different nodes: ranks 0, 1 on n1, n2. (.*) a step pass "
-            r"between nodes",
+            r"warning: tensor ranks are on different nodes: ranks 0, 1 on n1, n2. (.*) per step "
+            r"pass between nodes",
             done.stderr,
         )
         assert told, done.stderr
@@ -218,7 +218,7 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
         counted = manifest(job.out("apart"))["traffic"]
         a_step = counted["communication"]["transport"] / counted["steps"]["counted"]
         planned = must(ftrun("plan", "--config", config, "--nproc", 2, "--nodes", 2)).stdout
-        assert f"ranks 0, 1 on node 0, node 1. {told[1]} a step pass" in planned, planned
+        assert f"ranks 0, 1 on node 0, node 1. {told[1]} per step pass" in planned, planned
         number, unit = told[1].split()
         assert abs(float(number) * {"KiB": 1024, "MiB": 1 << 20}[unit] / a_step - 1) < 0.02, (
             told[1],

@@ -617,7 +617,7 @@ TEST_CASE("gpu: a step makes no stream, event or memory, and waits for the devic
   REQUIRE(after.operations > before.operations);
   REQUIRE(after.made == before.made);
   // The decision; and marks of pinned slots, which have long been reached: two of scalars, one of
-  // the vote, one a micro-batch.
+  // the vote, one per micro-batch.
   REQUIRE(after.host_waits - before.host_waits == 1);
 }
 
@@ -837,7 +837,8 @@ TEST_CASE("gpu: each rank has a GPU of its own, or hears why not") {
   REQUIRE(gpu_of_rank(2, 0) == 2);
   REQUIRE(fixtures::message_of([] { gpu_of_rank(4, 4); }) ==
           "this rank is number 4 of its machine, and its process sees 4 GPUs\n"
-          "  remedy: start one rank a GPU, check CUDA_VISIBLE_DEVICES, or set \"device\": \"cpu\"");
+          "  remedy: start one rank per GPU, check CUDA_VISIBLE_DEVICES, or set "
+          "\"device\": \"cpu\"");
   // Slices of one GPU (MIG) share its place, and hosts may share a name.
   const auto place = [](const char* uuid, const char* bus) {
     DeviceInfo gpu;
@@ -851,7 +852,7 @@ TEST_CASE("gpu: each rank has a GPU of its own, or hears why not") {
             require_own_gpus({place("GPU-1", "0"), place("GPU-2", "0"), place("GPU-1", "0")});
           }) ==
           "ranks 0 and 2 have the same GPU, GPU-1 (0 of node)\n"
-          "  remedy: start one rank a GPU; a launcher that shows every process one GPU must show "
+          "  remedy: start one rank per GPU; a launcher that shows every process one GPU must show "
           "each another one (CUDA_VISIBLE_DEVICES)");
 }
 

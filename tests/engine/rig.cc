@@ -364,7 +364,7 @@ Alone::Alone() {
 
 namespace {
 
-/// Runs `body` on a thread a rank; what each threw ("").
+/// Runs `body` on one thread per rank. Returns what each threw, "" for nothing.
 std::vector<std::string> on_threads(int world, std::chrono::milliseconds heartbeat,
                                     const std::function<void(Rendezvous&)>& body) {
   auto all = Rendezvous::in_process(world, std::chrono::seconds(20), heartbeat);

@@ -159,7 +159,7 @@ std::vector<std::pair<LayerGraph, Op>> every_kind() {
   return found;
 }
 
-/// Dimensions that no other operand of the operation shares.
+/// Returns whether no other operand of the operation shares a dimension of an operand.
 bool is_free(const Op& op, ValueId id, size_t dim) {
   switch (op.kind) {
     case OpKind::kEmbed:

@@ -11,7 +11,8 @@ or a subject that the reader has to find below.
 The /// comment of a function begins with a verb that says what the function does: "Returns", or
 "Return" for several functions; "Collective:" may stand before it, and a formula may take its place.
 So does the docstring of each Python function. That of a test case, whose name says what holds, and
-those of classes and files begin with what they are about.
+those of classes and files begin with what they are about. In .cc files of lib the comment directly
+above a function at the margin has three slashes, so that this rule covers it.
 """
 import ast
 import pathlib
@@ -60,6 +61,16 @@ def function_docs(text):
                                  r"std::(?:function|map|vector|optional)<.*>\s+\w+[;={])\b",
                                  code) and not re.match(r"(?:const )?std::function<", code):
             yield line, body
+
+
+def plain_comments(text):
+    """Yields (line, code) of each // block directly above a function at the margin."""
+    lines = text.split("\n")
+    for at in range(1, len(lines)):
+        head = FUNCTION.match(lines[at])
+        if (lines[at - 1].startswith("// ") and head and re.search(r" |::", head.group())
+                and not lines[at].startswith((" ", "using ", "static_assert"))):
+            yield at, lines[at]
 
 
 def begins_with_verb(body):
@@ -161,6 +172,13 @@ def python_faults():
                 yield path, line, body
 
 
+def two_slashes():
+    """Yields (path, line, code) of each function of lib whose comment has two slashes."""
+    for path in sorted((ROOT / "lib").rglob("*.cc")):
+        for line, code in plain_comments(path.read_text()):
+            yield path, line, code
+
+
 def share(cells):
     return 100 * sum(cell[3] for cell in cells) / len(cells)
 
@@ -182,6 +200,9 @@ def self_check():
             "/// y = x + 1.\nvoid add(T* y);\n/// Collective: waits.\nvoid wait() {\n")
     assert [begins_with_verb(body) for _, body in function_docs(text)] == [
         False, False, True, True, True], list(function_docs(text))
+    text = ("// Sums.\nint sum(int n) {\n// Opens.\nFile::File() {\n/// Closes.\nvoid close() {\n"
+            "// Rows.\nMACRO(rows)\n// A name.\nconst Name name = f();\n// A part.\n\nint g() {\n")
+    assert [line for line, _ in plain_comments(text)] == [1, 3], list(plain_comments(text))
     text = ("'Of a page.'\nclass Row:\n  'A row.'\ndef f():\n  'A row.'\ndef g():\n"
             "  'Returns a row.'\ndef test_a_row_is_read():\n  'A row.'\n"
             "@case\ndef a_row_is_read():\n  'With a column.'\n")
@@ -217,6 +238,8 @@ def main():
                           f"them with --list {folder}")
     faults += [f"{path.relative_to(ROOT)}:{line}: \"{body[:60]}\" does not begin with what the "
                "function does, or what it is about" for path, line, body in python_faults()]
+    faults += [f"{path.relative_to(ROOT)}:{line}: the comment of a function begins with ///, not "
+               f"with //: {code[:60]}" for path, line, code in two_slashes()]
     every = [cell for cells in found.values() for cell in cells]
     print(f"all: {sum(cell[3] for cell in every)} of {len(every)}, {share(every):.1f} %")
     print("\n".join(faults))

@@ -163,7 +163,7 @@ TEST_CASE(
 
 TEST_CASE("the graph of a layer in bf16 holds half the bytes of activations") {
   const LayerGraph wide = block({}), narrow = block({DType::kBF16, DType::kF32});
-  // lse and rstd stay F32: H + 2 numbers a token.
+  // lse and rstd stay F32: H + 2 numbers per token.
   const int64_t statistics = kTokens * (kQueryHeads + 2) * 4;
   REQUIRE(2 * (plan_saved(narrow).bytes - statistics) == plan_saved(wide).bytes - statistics);
   for (const ValueId id : narrow.with_role(ValueRole::kParam)) {

@@ -378,7 +378,7 @@ TEST_CASE("a degree that does not divide is refused with the arithmetic and the 
   CHECK(tensor_split_degrees(c) == std::vector<int64_t>{1, 3});
   odd.vocab_rows = 9;
   CHECK(check_tensor_split(odd, 8).back() ==
-        "a vocabulary of 9 rows, 2 a rank, leaves none for the last of 8 ranks; degrees that do: "
+        "a vocabulary of 9 rows, 2 per rank, leaves none for the last of 8 ranks; degrees that do: "
         "1, 2, 3, 5, 9");
 }
 

@@ -32,7 +32,7 @@ TEST_CASE("a tensor group on two nodes passes its bytes twice in a ring") {
   REQUIRE(crossing.bytes == 4 * 1000);
   REQUIRE(crossing_text(crossing, nodes)
               .starts_with("tensor ranks are on different nodes: ranks 0, 1, 2, 3 on node 0, node "
-                           "1, and 1 more group. 3.91 KiB a step pass between nodes"));
+                           "1, and 1 more group. 3.91 KiB per step pass between nodes"));
 }
 
 TEST_CASE(

@@ -249,7 +249,7 @@ TEST_CASE("each slot of the norm is written by one rank of a copy of the model, 
 }
 
 TEST_CASE(
-    "each rank has its slots of the norm, until they are too many: then ranks share one a unit") {
+    "each rank has its slots of the norm, until they are too many: then ranks share one per unit") {
   const Built built = build(small_config(12, true));
   const auto units = static_cast<int64_t>(built.partition.units.size());
   StepOptions options;

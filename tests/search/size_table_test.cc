@@ -16,7 +16,7 @@ namespace {
 using namespace fixtures;
 
 TEST_CASE("textbook formulas give the textbooks' own figures") {
-  // The state has 12 bytes a parameter, 84 GB for 7 B and 840 GB for 70 B, and is divided by stage.
+  // The state has 12 bytes per parameter, 84 GB for 7 B and 840 GB for 70 B; stages divide it.
   CHECK(formula_state_bytes(0, 1) * 7 == 84);
   CHECK(formula_state_bytes(0, 64) * 70 == 840);
   CHECK(formula_state_bytes(1, 8) * 7 == 35);
@@ -114,7 +114,7 @@ TEST_CASE("each line of a size is its category of the plan") {
   }
 }
 
-TEST_CASE("a model of the exercises is told by line: a master copy is 4 bytes a parameter") {
+TEST_CASE("a model of the exercises is told by line: a master copy is 4 bytes per parameter") {
   const MemoryTableModel model = size_model("1B");
   const MemoryTableRow row = size_row(model, {.zero = 3, .ranks = 8});
   const auto counted = static_cast<double>(row.counted);

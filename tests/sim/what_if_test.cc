@@ -204,7 +204,7 @@ TEST_CASE("a run's hours, price and utilization follow from its step") {
   CHECK(run.mfu_causal < run.mfu);
   CHECK(run.hfu == run.mfu);
   const std::string text = run_estimate_text(run, time, machine, 10);
-  CHECK(text.find("run: 1000 steps, 10h 00m, 40 device-hours, 100 USD (2.5 USD/h a device)\n") !=
+  CHECK(text.find("run: 1000 steps, 10h 00m, 40 device-hours, 100 USD (2.5 USD/h per device)\n") !=
         std::string::npos);
   CHECK(estimate_run(config, model, plan, time, machine, 1, 0).hours == 0);
 

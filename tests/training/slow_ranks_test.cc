@@ -58,7 +58,7 @@ TEST_CASE(
     REQUIRE(found.size() == 2);
     REQUIRE(found[0].first == 50);
     REQUIRE(found[0].second ==
-            "rank 2 is slow and delays the others: its own work takes 2.3s a step, the median is "
+            "rank 2 is slow and delays the others: its own work takes 2.3s per step, the median is "
             "1.1s; most of the extra time is spent " +
                 phases[phase] + " (steps 31 to 50)");
     REQUIRE(found[1] == std::pair<int64_t, std::string>{80, "rank 2 is no longer slow (step 80)"});

@@ -103,7 +103,7 @@ std::string write_tokens(const std::string& path, int rows, uint32_t seed) {
   return path;
 }
 
-/// Makes a config of a few steps an epoch, so that most steps end in the middle of one.
+/// Makes a config of a few steps per epoch, so that most steps end in the middle of one.
 Config config_of(const Layout& layout, const std::string& folder, int64_t steps) {
   Config config = fixtures::run_of_stage(layout.stage);
   config.data.train = {write_tokens(folder + "/a.bin", 41, 1)};
@@ -282,7 +282,7 @@ class RankRun : public fixtures::FakeRun {
 
 /// Witnessed is what all ranks saw of a run, and the state at its end.
 struct Witnessed {
-  /// Lines of each rank, one a step and one more.
+  /// Lines of each rank, one per step and one more.
   std::vector<std::vector<std::string>> seen;
   SavedState state;
   int64_t skipped = 0;

@@ -17,8 +17,8 @@ std::string divisor_remedy(int64_t number) {
   return cat("use a divisor of ", number);
 }
 
-// Resolves MiCS, which gives the ranks of a shard group; parallel.data_replicate is the number of
-// groups.
+/// Resolves MiCS, which gives the ranks of a shard group; parallel.data_replicate is the number of
+/// groups.
 void resolve_mics(Resolving& r) {
   ParallelConfig& mesh = r.config.parallel;
   const int64_t ranks = r.config.zero.mics_shard_size;

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "config/field_value.h"
+#include "config/nearest_multiples.h"
 #include "config/resolve_steps.h"
 
 namespace ftrun {
@@ -63,21 +64,14 @@ void resolve_chunks(Resolving& r) {
   } else if (schedule.has_any_chunks && p.virtual_stages == 1) {
     r.error(path,
             cat(path, " is 1, but schedule ", schedule.name,
-                " needs at least 2 parts of the model a stage"),
+                " needs at least 2 parts of the model per stage"),
             cat("write 2 or more, or parallel.schedule: ", name_of(kDefaultSchedule)));
   } else if (!schedule.has_any_chunks && p.virtual_stages != usual) {
     r.error(path,
             cat(path, " ", p.virtual_stages, " cannot be used with schedule ", schedule.name,
-                ", which has ", count_text(usual, "part"), " of the model a stage"),
+                ", which has ", count_text(usual, "part"), " of the model per stage"),
             "remove it, or write parallel.schedule: interleaved");
   }
-}
-
-/// Suggests the multiples of `unit` around a number: "use 8 or 12".
-std::string nearest_counts(int64_t count, int64_t unit) {
-  const int64_t below = count / unit * unit;
-  return below == 0 ? cat("use ", unit, " or a multiple of it")
-                    : cat("use ", below, " or ", below + unit);
 }
 
 void check_rounds(Resolving& r) {
@@ -87,9 +81,9 @@ void check_rounds(Resolving& r) {
   r.error(r.is_written("gradient_accumulation_steps") ? "gradient_accumulation_steps"
                                                       : "parallel.schedule",
           cat("schedule ", name_of(p.schedule),
-              " runs micro-batches in rounds of one a stage: gradient_accumulation_steps ", count,
+              " runs micro-batches in rounds of one per stage: gradient_accumulation_steps ", count,
               " cannot be divided by pipeline ", p.pipeline),
-          nearest_counts(count, p.pipeline));
+          nearest_multiples("use", count, p.pipeline));
 }
 
 void check_layers(Resolving& r) {

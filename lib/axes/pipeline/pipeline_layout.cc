@@ -18,7 +18,7 @@ PipelineLayout::PipelineLayout(int stages, int chunks, ChunkPlacement placement,
   require(std::adjacent_find(first_layer_.begin(), first_layer_.end(), std::greater_equal<>()) ==
               first_layer_.end(),
           "each part of a pipeline has layers");
-  require(placement != ChunkPlacement::kV || chunks == 2, "a V has two chunks a stage");
+  require(placement != ChunkPlacement::kV || chunks == 2, "a V has two chunks per stage");
 }
 
 int PipelineLayout::part_of(int stage, int chunk) const {

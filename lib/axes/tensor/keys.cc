@@ -14,8 +14,8 @@ namespace {
 constexpr size_t kMostListed = 8;
 constexpr int64_t kLargestListed = 4096;
 
-// Suggests degrees that divide the quotient of the ranks and the other degrees: ", or write
-// parallel.tensor: 1, 3 or 9".
+/// Suggests degrees that divide the quotient of the ranks and the other degrees: ", or write
+/// parallel.tensor: 1, 3 or 9".
 std::string tensor_degrees(const Resolving& r) {
   const ParallelConfig& mesh = r.config.parallel;
   const int64_t world = r.context.world_size;

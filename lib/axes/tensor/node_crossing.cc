@@ -51,8 +51,9 @@ std::string crossing_text(const TensorCrossing& crossing, std::span<const std::s
   return cat(
       "tensor ranks are on different nodes: ranks ", join(ranks, ", "), " on ", join(places, ", "),
       others == 0 ? "" : cat(", and ", count_text(others, "more group")), ". ",
-      human_bytes(crossing.bytes), " a step pass between nodes inside layers, which wait for them",
-      "\n  remedy: place each tensor group on one node: as many ranks a node as a multiple of "
+      human_bytes(crossing.bytes),
+      " per step pass between nodes inside layers, which wait for them",
+      "\n  remedy: place each tensor group on one node: as many ranks per node as a multiple of "
       "parallel.tensor, in order (sbatch --ntasks-per-node, srun --distribution=block), or a "
       "smaller parallel.tensor");
 }

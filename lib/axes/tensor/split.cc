@@ -61,8 +61,8 @@ std::string problem_text(const ModelConfig& config, const SplitCount& shared, in
                division_text(std::max(shared.count, degree), std::min(shared.count, degree)),
                "; degrees that do: ", join_numbers(fit, ", "));
   if (shared.padded)
-    return cat(shared.what, ", ", divide_up(shared.count, degree), " a rank, leaves none for the ",
-               "last of ", degree, " ranks; degrees that do: ", join_numbers(fit, ", "));
+    return cat(shared.what, ", ", divide_up(shared.count, degree), " per rank, leaves none for ",
+               "the last of ", degree, " ranks; degrees that do: ", join_numbers(fit, ", "));
   return cat(shared.what, " cannot be shared out among ", degree,
              " ranks: ", division_text(shared.count, degree),
              "; degrees that divide: ", join_numbers(fit, ", "));

@@ -55,8 +55,8 @@ void parallel_detail::run_tasks(int64_t count, RangeFunction function, void* con
                    [&](int64_t, int64_t) { claim_tasks(next, count, function, context); });
 }
 
-// Opens a region even for one task: outside of one a library would start a team for it. It has all
-// threads, because libgomp ends those that a smaller team leaves out.
+/// Opens a region even for one task: outside of one a library would start a team for it. It has all
+/// threads, because libgomp ends those that a smaller team leaves out.
 void parallel_detail::run_library_calls(int64_t count, RangeFunction function, void* context) {
   const int threads = at::get_num_threads();  // also sets it for this thread
   if (alone || threads == 1) {

@@ -69,7 +69,7 @@ DeviceInfo device_info(int index) {
   if (index < 0 || index >= count)
     throw Error(ExitCode::kEnvironment,
                 cat("the config requests GPU ", index, ", but this process sees ", count),
-                "start one rank a GPU, and check CUDA_VISIBLE_DEVICES");
+                "start one rank per GPU, and check CUDA_VISIBLE_DEVICES");
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, index), "reading the GPU's properties");
   DeviceInfo info{.name = properties.name,

@@ -49,7 +49,7 @@ cublasOperation_t operation(bool transpose) {
 
 }  // namespace
 
-// NVIDIA's advice: 32 MiB on Hopper, 4 MiB before.
+/// Opens cuBLAS with a workspace of the size that NVIDIA advises: 32 MiB on Hopper, 4 MiB before.
 Matmul::Matmul(bool hopper) : workspace_bytes_(static_cast<size_t>(hopper ? 32 : 4) << 20) {
   check(cublasCreate(&handle_), "opening cuBLAS");
   cuda::check(cudaMalloc(&workspace_, workspace_bytes_),
@@ -72,7 +72,8 @@ void Matmul::use(cudaStream_t stream) {
   has_stream_ = true;
 }
 
-// cuBLAS is column-major: a row-major matrix is its transpose there, and c^T = op(b)^T op(a)^T.
+/// Computes a product. cuBLAS is column-major: a row-major matrix is its transpose there, and c^T =
+/// op(b)^T op(a)^T.
 void Matmul::run(const MatrixProduct& p, cudaStream_t stream) {
   use(stream);
   const int m = blas_int(p.m), n = blas_int(p.n), k = blas_int(p.k);

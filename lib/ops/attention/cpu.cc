@@ -31,10 +31,11 @@ struct Attention {
             "a head has an even size, as its bf16 elements are multiplied in pairs");
   }
 
-  /// Return the first token of a block in the whole batch, and the tokens in it.
+  /// Returns a block's first token, counted in the whole batch.
   int64_t first_token(int64_t row, int64_t block) const {
     return row * attrs.row_tokens + block * kAttentionBlock;
   }
+  /// Returns the number of tokens in a block.
   int64_t block_tokens(int64_t block) const {
     return std::min(kAttentionBlock, attrs.row_tokens - block * kAttentionBlock);
   }
@@ -292,7 +293,8 @@ void attention(const OpCall& call) {
   });
 }
 
-// A task is one class of key blocks of one key/value head: nothing it writes is written by another.
+/// Computes the gradients in tasks of one class of key blocks of one key/value head: no two tasks
+/// write the same numbers.
 template <class S>
 void attention_dgrad(const OpCall& call) {
   Backward<S> b(call);

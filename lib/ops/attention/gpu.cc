@@ -37,7 +37,7 @@ void require_own_kernels_fit(const LayerGraph& graph, const Op& op, bool backwar
           !narrow                ? "fp32"
           : dtype == DType::kF16 ? "fp16"
                                  : "bf16",
-          " needs ", needed.bytes, " bytes of shared memory a block (", needed.text, "); ",
+          " needs ", needed.bytes, " bytes of shared memory per block (", needed.text, "); ",
           gpu.name, " of compute capability ", gpu.compute_major, ".", gpu.compute_minor, " has ",
           gpu.block_shared_bytes),
       "train this model on a GPU of compute capability 8.0 or 9.0, or set \"device\": \"cpu\"");
@@ -106,7 +106,7 @@ void run_by_cudnn(const Operation& op, Attention a, bool backward, CudnnAttentio
 }
 
 /// Makes the plan of cuDNN where it computes the operation. Error(kUnsupported) with the arithmetic
-/// when ours needs more shared memory a block than the GPU has, or a head size that no kernel
+/// when ours needs more shared memory per block than the GPU has, or a head size that no kernel
 /// takes.
 void prepare(const LayerGraph& graph, const Op& op, bool backward, const Libraries& libraries) {
   const auto& attrs = op.attrs.get<AttentionAttrs>();

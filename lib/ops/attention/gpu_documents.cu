@@ -120,7 +120,7 @@ __device__ bool is_single(const AttentionArgs<Bf16>& args, const int32_t* starts
 
 constexpr int kSingleThreads = 128;
 
-// Runs one warp a token: its value is the result, its score the statistic.
+// Runs one warp per token: its value is the result, its score the statistic.
 __global__ void __launch_bounds__(kSingleThreads)
     single_tokens(AttentionArgs<Bf16> args, const int32_t* starts) {
   const int64_t token = static_cast<int64_t>(blockIdx.x) * (kSingleThreads / 32) + threadIdx.x / 32;
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kSingleThreads)
   }
 }
 
-// Runs one warp a token: its score has no gradient, and its value the sum of those of the heads
+// Runs one warp per token: its score has no gradient, and its value the sum of those of the heads
 // that share it.
 __global__ void __launch_bounds__(kSingleThreads)
     single_token_gradients(AttentionArgs<Bf16> args, const int32_t* starts) {

@@ -4,8 +4,8 @@ namespace ftrun::cuda {
 
 namespace {
 
-// Block (row, query block): max(starts, window) of its tokens, and the first key block they need. A
-// token always attends to itself, whatever `starts` says.
+// Computes, in block (row, query block), max(starts, window) of its tokens, and the first key block
+// that they need. A token always attends to itself, whatever `starts` says.
 __global__ void find_lowest(const int32_t* starts, int32_t* lowest, int32_t* first_block,
                             int row_tokens, int window, int query_blocks) {
   __shared__ int needed[kAttentionBlock];
@@ -24,7 +24,8 @@ __global__ void find_lowest(const int32_t* starts, int32_t* lowest, int32_t* fir
   first_block[blockIdx.x] = first / static_cast<int>(kAttentionBlock);
 }
 
-// delta = da . a: one warp a head of a token. Tokens whose block is computed elsewhere need none.
+// delta = da . a: one warp for each head of a token. Tokens whose block is computed elsewhere
+// need none.
 template <class T, int V>
 __global__ void find_delta(const T* da, const T* a, float* delta, int64_t tokens, int heads,
                            int head_size, int row_tokens, const int32_t* uncovered) {

@@ -21,7 +21,7 @@ void all_reduce_gradients(Derivation& d, const Op& op) {
   if (!d.is_constant(op.in[0])) d.add_term(op.in[0], d.result_gradient(op.out[0]));
 }
 
-// Statistics of the loss have no gradient.
+/// Scatters the sum of the result's gradients. Gathered statistics of the loss have no gradient.
 void all_gather_gradients(Derivation& d, const Op& op) {
   const ValueId dy = d.gradient(op.out[0]);
   if (dy >= 0) {

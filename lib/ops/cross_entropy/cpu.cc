@@ -519,7 +519,8 @@ void linear_cross_entropy(const OpCall& call) {
   LinearCrossEntropy<S>(call).run();
 }
 
-// Rows are left as LogitCap::exponentials() leaves them where gradients follow.
+/// Computes the logits and their statistics. Where gradients follow, rows are left as
+/// LogitCap::exponentials() leaves them.
 template <class S>
 void vocabulary_logits(const OpCall& call) {
   using T = Compute<S>;

@@ -106,7 +106,7 @@ __device__ inline void write_evaluated(double loss, bool likeliest, double* loss
   correct[blockIdx.x] = likeliest && isfinite(loss) ? 1 : 0;
 }
 
-// Runs one block a row: the loss, and (softmax - onehot) * token_loss_factor in place of the
+// Runs one block per row: the loss, and (softmax - onehot) * token_loss_factor in place of the
 // logits.
 template <class T, int V>
 __global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, int32_t* correct,
@@ -151,7 +151,7 @@ __global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, i
   }
 }
 
-// Runs one block a row.
+// Runs one block per row.
 template <int V>
 __global__ void statistics_rows(float* logits, const int32_t* labels, float* statistics,
                                 float* label_logit, int64_t vocabulary, int64_t own_rows,
@@ -195,8 +195,8 @@ __device__ inline bool is_largest(const float* statistics, int64_t rank, int64_t
   return true;
 }
 
-// Runs one block a row. Gradients of 2 bytes are stored in the first half of the row: a strip's are
-// written when all threads have read it, over strips that were read before.
+// Runs one block per row. Gradients of 2 bytes are stored in the first half of the row: a strip's
+// are written when all threads have read it, over strips that were read before.
 template <class T>
 __global__ void split_softmax_rows(float* logits, const int32_t* labels, const float* statistics,
                                    const float* label_logit, double* losses, int32_t* correct,

@@ -188,23 +188,23 @@ int64_t vocabulary_cross_entropy_gpu_workspace(const LayerGraph& graph, const Op
   return gpu_vocabulary_workspace(chunk_tokens, attrs.with_gradients, bias_rows).bytes;
 }
 
-// Saves the gradient [N,D] with respect to the head's input, which the head's kernel computed while
-// it had the logits. It is saved whole although a chunk's rows are complete with the chunk:
-// backward begins with this layer, and its result d_x is as large and read whole by the previous
-// layer. The peak of memory is in the forward list, where a chunk's logits exist beside this
-// gradient, and passing rows on early would add d_x there.
+/// Saves the gradient [N,D] with respect to the head's input, which the head's kernel computed
+/// while it had the logits. It is saved whole although a chunk's rows are complete with the chunk:
+/// backward begins with this layer, and its result d_x is as large and read whole by the previous
+/// layer. The peak of memory is in the forward list, where a chunk's logits exist beside this
+/// gradient, and passing rows on early would add d_x there.
 void linear_cross_entropy_gradients(Derivation& d, const Op& op) {
   require(op.out.size() >= 3, "a head without gradients has no backward");
   d.save(op.out[1]);
   d.add_term(op.in[0], op.out[1]);
 }
 
-// Saves the gradient of which every chunk writes its rows; it is this rank's term of all N tokens
-// and summed once they are all written. With sequence parallelism a rank needs N / t of the rows
-// afterwards. A reduce-scatter for each chunk would leave it only these, but a chunk is a range of
-// tokens, most of them of one rank's block. A reduce-scatter distributes blocks of equal size, so
-// chunks would have to consist of every t-th part of each block, and the weight's gradient would
-// sum tokens in that order, which differs from the order of the head on one rank.
+/// Saves the gradient of which every chunk writes its rows; it is this rank's term of all N tokens
+/// and summed once they are all written. With sequence parallelism a rank needs N / t of the rows
+/// afterwards. A reduce-scatter for each chunk would leave it only these, but a chunk is a range of
+/// tokens, most of them of one rank's block. A reduce-scatter distributes blocks of equal size, so
+/// chunks would have to consist of every t-th part of each block, and the weight's gradient would
+/// sum tokens in that order, which differs from the order of the head on one rank.
 void vocabulary_cross_entropy_gradients(Derivation& d, const Op& op) {
   require(op.out.size() > 1, "a head without gradients has no backward");
   const auto& attrs = op.attrs.get<VocabularyAttrs>();

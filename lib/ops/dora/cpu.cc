@@ -115,7 +115,7 @@ double squared_length(const T* row, int64_t count) {
 
 }  // namespace
 
-// Panels of W + scale B A, one after another: never all of it.
+/// Computes the squared length of each row of W + scale B A, panel by panel: never all of it.
 template <class S>
 void dora_squared_lengths(const OpCall& call) {
   using T = Compute<S>;

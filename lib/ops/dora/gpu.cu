@@ -28,7 +28,7 @@ constexpr int kDoraThreads = 256;
 /// Rows of results that a block scales one after another, once it knows its columns' factors.
 constexpr int64_t kMostRowBlocks = 512;
 
-// A block a row.
+// Runs one block per row.
 template <class T, int V>
 __global__ void squared_lengths(const T* w, const float* delta, float* squares, int64_t columns) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * columns;

@@ -11,8 +11,8 @@
 
 namespace ftrun {
 
-// Makes the key of dropout, with other bits than stochastic rounding, which has a key of the same
-// seed and step.
+/// Makes the key of dropout, with other bits than stochastic rounding, which has a key of the same
+/// seed and step.
 uint64_t dropout_key(uint64_t seed, int64_t step) {
   return splitmix64(splitmix64(splitmix64(seed) + 1) ^ static_cast<uint64_t>(step));
 }

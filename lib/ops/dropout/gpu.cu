@@ -27,7 +27,7 @@ struct DropoutRows {
   bool rest;
 };
 
-// Runs one block a token. y may be x.
+// Runs one block per token. y may be x.
 template <class T, int V>
 __global__ void dropout_rows(const T* x, T* y, int64_t width, DropoutRows rows,
                              const StepScalars* scalars) {

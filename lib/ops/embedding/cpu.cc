@@ -10,8 +10,8 @@ namespace ftrun::cpu {
 
 namespace {
 
-// Throws for tokens outside the table. The loader refuses them earlier, but reading or writing
-// outside the table would be worse.
+/// Throws for tokens outside the table. The loader refuses them earlier, but reading or writing
+/// outside the table would be worse.
 void check_tokens(const int32_t* tokens, int64_t count, int64_t vocabulary) {
   for (int64_t n = 0; n < count; ++n)
     if (tokens[n] < 0 || tokens[n] >= vocabulary)
@@ -80,7 +80,7 @@ void add_rows(const int32_t* tokens, const int32_t* order, int64_t count, const 
 
 }  // namespace
 
-// Threads take columns.
+/// Adds the gradients of the table's rows; threads take columns.
 template <class S>
 void embed_wgrad(const OpCall& call) {
   const int64_t count = call.in_dims(0)[0], width = call.in_dims(1)[1],

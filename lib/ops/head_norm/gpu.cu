@@ -8,7 +8,7 @@ namespace ftrun::cuda {
 
 namespace {
 
-// Runs one warp a head. q and k heads are normalised, v heads copied. A head is read three times:
+// Runs one warp per head. q and k heads are normalised, v heads copied. A head is read three times:
 // the second and the third time from the caches.
 template <class T, int V>
 __global__ void head_norm_heads(const T* qkv, NormedQkv<T> row, T* y, float* mean, float* rstd,

@@ -33,7 +33,7 @@ struct RmsNormDgrad {
 
 constexpr int kMostThreads = 512;
 
-// Runs one block a row, read twice: the second time from the caches.
+// Runs one block per row, read twice: the second time from the caches.
 template <class T, int V>
 __global__ void rms_norm_rows(const T* x, const T* r, const T* w, T* sum, T* y, float* rstd,
                               int64_t width, float epsilon, float weight_offset) {
@@ -328,7 +328,7 @@ WeightGradient rms_norm_weight_gradient_of(const Operation& op) {
   return g;
 }
 
-// Runs one block a row, read three times: the second and the third time from the caches. w and b
+// Runs one block per row, read three times: the second and the third time from the caches. w and b
 // may be null.
 template <class T, int V>
 __global__ void layer_norm_rows(const T* x, const T* w, const T* b, T* y, float* mean, float* rstd,

@@ -32,7 +32,7 @@ void rotate_pairs(const S* from, S* to, const float* cosine, const float* sine, 
   }
 }
 
-// Rotates queries and keys, which are neighbours in a row, as H + K heads.
+/// Rotates queries and keys, which are neighbours in a row, as H + K heads.
 template <class S>
 void rotate(const OpCall& call, double sine_sign) {
   const auto& attrs = call.attrs<RopeAttrs>();
@@ -76,7 +76,8 @@ void rope_dgrad(const OpCall& call) {
   rotate<S>(call, -1.0);
 }
 
-// The angle is a product of fp32 numbers, as Hugging Face's models were trained with.
+/// Computes the table of cosines and sines. An angle is a product of fp32 numbers, as Hugging
+/// Face's models were trained with.
 template <class S>
 void rope_table(const OpCall& call) {
   const auto& angles = call.attrs<RopeTableAttrs>().angles;

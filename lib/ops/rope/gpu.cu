@@ -54,8 +54,8 @@ __device__ void rotate_neighbours(const T* from, T* to, const float* cosine, con
   store(to + V, parts[1]);
 }
 
-// Runs one block a token; a thread rotates V pairs or copies V elements that do not rotate: the end
-// of each head, and v. y may be x.
+// Runs one block per token; a thread rotates V pairs or copies V elements that do not rotate: the
+// end of each head, and v. y may be x.
 template <class T, int V, bool kNeighbours>
 __global__ void rope_rows(const T* x, const float* table, T* y, int rotated_heads, int copied,
                           int head_size, Angles angles, float sine_sign) {

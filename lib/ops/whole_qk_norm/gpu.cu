@@ -35,7 +35,7 @@ __device__ void for_part(int count, Body body) {
   for (int i = threadIdx.x * V; i < count; i += blockDim.x * V) body(i);
 }
 
-// Runs one block a token.
+// Runs one block per token.
 template <class T, int V>
 __global__ void qk_dot_rows(const T* a, const T* b, WholeWeights<T> weights, float* dots,
                             QkvRow row) {

@@ -590,7 +590,7 @@ TEST_CASE("cuda: both gradients of a norm in one pass have the bits of each alon
   struct Size {
     int64_t tokens, width;
   };
-  // A warp a row, a block a row, and rows that registers do not hold; parts
+  // A warp per row, a block per row, and rows that registers do not hold; parts
   // without tokens; odd widths.
   for (const Size& s : {Size{33, 24}, Size{1, 8}, Size{2049, 16}, Size{9, 576}, Size{17, 2048},
                         Size{5, 4104}, Size{3, 9216}, Size{7, 13}}) {

@@ -269,7 +269,7 @@ TEST_CASE(
   emulator::runtime().block_shared = 98000;
   REQUIRE(refusal({192, DType::kBF16}, OpKind::kAttentionDgrad) ==
           "the gradient of attention with heads of 192 elements in bf16 needs 98688 bytes of "
-          "shared memory a block "
+          "shared memory per block "
           "(192 rows of 256 x 2 bytes and 384); the emulator, on the host of compute "
           "capability 9.0 has 98000\n"
           "  remedy: train this model on a GPU of compute capability 8.0 or 9.0, or set "
