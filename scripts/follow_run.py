@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Sends what a run writes to a tracker, with the tracker's own client: while
-it trains, or afterwards.
+"""Sends what a run writes to a tracker, with the tracker's own client: while it trains, or
+afterwards.
 
   scripts/follow_run.py runs/mine --to wandb
   scripts/follow_run.py runs/mine --to mlflow --project chats

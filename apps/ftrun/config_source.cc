@@ -55,11 +55,11 @@ std::string text_without_file(Problem problem) {
 struct Report {
   std::vector<std::string> errors;
   std::vector<std::string> notices;
-  /// `problems` are the errors once more, place by place.
+  /// The same errors as `errors`, each with its position.
   std::vector<Problem> problems;
-  /// An error of the config itself, not only of the model it names.
+  /// The config itself has an error, not only the model or the data that it names.
   bool config_is_wrong = false;
-  /// Names what else is wrong: "the model" or "the data" unless it is both.
+  /// The model, or the data, has an error.
   bool model_is_wrong = false;
   bool data_is_wrong = false;
 

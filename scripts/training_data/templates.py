@@ -1,8 +1,7 @@
-"""Chats as the model's own chat template lays them out, and which
-characters of that are trained on.
+"""Lays out chats by the model's own chat template, and finds which characters are trained on.
 
-transformers renders, so that the text is what a server makes of the same
-messages. For each answer k
+transformers renders, so that the text is what a server makes of the same messages. For each
+answer k
   P = the messages before it, with the generation prompt: what a server would give the model
   F = the messages up to it
 are rendered. P must be how F begins, byte by byte; what follows in F is what the model is to say.

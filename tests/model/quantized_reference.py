@@ -2,9 +2,9 @@
 """Makes low-rank adapters on a quantized base with PEFT, for the tests of quantization.
 
   quantized_reference.py OUT [NAME ...]   For each case the files of lora_reference.py. The base
-                                          in OUT/NAME/model is as it was before: what PEFT trains on has the numbers that
-                                          the quantized weights of the blocks' matrices stand
-                                          for, in fp32, worked out here.
+                                          in OUT/NAME/model is as it was before: what PEFT trains
+                                          on has the numbers that the quantized weights of the
+                                          blocks' matrices stand for, in fp32, worked out here.
   quantized_reference.py store [NAME ...] Trains cases with PEFT and stores the numbers.
 """
 import lora_reference
