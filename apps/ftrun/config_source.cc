@@ -293,9 +293,9 @@ void report_longrope(const Config& config, const ModelConfig& model, Report& rep
                cat("data.sequence_length ", tokens, is_long ? " is above" : " is not above",
                    " longrope's original_max_position_embeddings, ", longrope->original_positions,
                    ": ", is_long ? "long_factor" : "short_factor", " rotates all rows of the run"),
-               is_long ? cat("at most ", longrope->original_positions,
-                             " tokens a row train the model as it is used for short texts, with "
-                             "short_factor")
+               is_long ? cat("to train with short_factor, as the model is used for short texts, "
+                             "set data.sequence_length to at most ",
+                             longrope->original_positions)
                        : "",
                report);
   }
@@ -360,7 +360,7 @@ const char* subject_of(const Report& report) {
   throw RefusedConfig(Error(ExitCode::kUnsupported,
                             cat("the config is valid, but this build cannot do what it requests:\n",
                                 join(lines, "\n")),
-                            "remove these keys, or wait for a version that has them"),
+                            "remove these keys"),
                       std::move(problems));
 }
 
@@ -379,7 +379,7 @@ RankCount ranks_of_nodes(const WrittenConfig& config, const LaunchEnvironment& l
   if (each) return {launch.nodes * *each, cat(nodes, " × ", *each, " ranks each"), {}};
   RankCount own = count_ranks(config, std::nullopt, std::nullopt);
   if (own.ranks % launch.nodes == 0) return own;
-  if (own.ranks == 1) return {launch.nodes, cat(nodes, ", a rank each"), {}};
+  if (own.ranks == 1) return {launch.nodes, cat(nodes, ", one rank each"), {}};
   Problem problem;
   problem.message =
       cat(own.ranks, " ranks (", own.rule, ") cannot be shared equally by ", nodes, " processes");

@@ -375,7 +375,8 @@ void add_search_options(CLI::App& command, PlanOptions& options) {
   CLI::Option* search =
       command
           .add_flag("--search", options.search,
-                    "the fastest layout of the machine's devices that fits, and why not others")
+                    "search for the fastest layout that fits the machine, and say why others were "
+                    "not chosen")
           ->needs("--machine");
   for (const char* text : {"--memory", "--program", "--schedule", "--evaluation", "--text",
                            "--rank", "--trace", "--nproc", "--price"})

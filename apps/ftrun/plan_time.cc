@@ -67,7 +67,7 @@ void add_time_options(CLI::App& command, TimeOptions& options) {
       ->needs("--machine");
   command
       .add_option("--network", options.network,
-                  "what if a rank exchanges so much with other nodes (200Gb/s, 25GB/s)")
+                  "assume this bandwidth from one rank to other nodes (200Gb/s, 25GB/s)")
       ->option_text("RATE")
       ->needs("--machine");
   command

@@ -146,7 +146,8 @@ class Tally:
 
 
 def shape_counts(counts):
-    return [f"{number} {'documents' if shape in ('text', 'text file') else 'chats'} ({shape})"
+    return [f"{number} {'document' if shape in ('text', 'text file') else 'chat'}"
+            f"{'' if number == 1 else 's'} ({shape})"
             for shape, number in counts.shapes.most_common()]
 
 

@@ -104,8 +104,8 @@ class ChatTemplate:
         from jinja2 import TemplateError, TemplateSyntaxError
 
         if isinstance(error, TemplateSyntaxError):
-            return UserError(f"{self.folder}: line {error.lineno} of the chat template is no "
-                             f"Jinja: {error.message}")
+            return UserError(f"{self.folder}: line {error.lineno} of the chat template is not "
+                             f"valid Jinja: {error.message}")
         if type(error) is TemplateError:  # its raise_exception
             return BadDocument(f"{place}: the chat template refuses it: {error}")
         return BadDocument(f"{place}: the chat template fails{template_line(error)}: {error}")

@@ -461,7 +461,7 @@ class FoundByTheProof(Case):
 
     def test_another_rule_of_cutting(self):
         write_model(self.folder / "model", "Llama", byte_level_tokenizer("gpt-2", size=2000))
-        with unittest.mock.patch.object(vocabulary, "rule_of", lambda *_: "smollm"):
+        with unittest.mock.patch.object(vocabulary, "pre_tokenizer_name", lambda *_: "smollm"):
             self.refused("m.gguf: token ", " and for llama.cpp ")
 
     def test_a_begin_of_text_that_is_not_put(self):
@@ -547,7 +547,7 @@ class Refused(Case):
 
     def test_a_rule_without_a_name(self):
         self.edit("tokenizer.json", pre_tokenizer={"type": "Whitespace"})
-        self.refused("cuts texts by a rule that has no proven name")
+        self.refused("its pre-tokenizer has no tested name in llama.cpp")
 
     def test_files_of_tensors_that_are_none(self):
         path = self.folder / "model" / "model.safetensors"

@@ -152,7 +152,7 @@ class MakeModel(unittest.TestCase):
         refused("rotates 4 of 8 numbers of a head", more=[("llama.rope.dimension_count", 4)])
         refused("is a part of a model in several files; join them: llama-gguf-split --merge",
                 more=[("split.count", 2)])
-        refused("cuts texts by llama.cpp's rule 'tekken'", more=[("tokenizer.ggml.pre", "tekken")])
+        refused("has llama.cpp's pre-tokenizer 'tekken'", more=[("tokenizer.ggml.pre", "tekken")])
         refused("heads of keys and values have other sizes",
                 more=[("llama.attention.value_length", 16)])
         for name, value in (("attention.clamp_kqv", 30.0), ("expert_count", 8), ("unheard_of", "x"),
