@@ -92,7 +92,7 @@ bool check_limits(Resolving& r) {
   return true;
 }
 
-std::string list_text(const std::vector<int64_t>& numbers) {
+std::string rank_counts_text(const std::vector<int64_t>& numbers) {
   std::vector<std::string> parts;
   for (const int64_t number : numbers) parts.push_back(std::to_string(number));
   if (parts.size() > 24) {
@@ -109,7 +109,7 @@ int64_t batch_outside(Resolving& r, const ElasticBatch& chosen) {
   const int64_t ranks = r.config.parallel.data;
   const std::string what = cat("elasticity: ", count_text(ranks, "data-parallel rank"));
   const std::string fits =
-      chosen.train_batch == 0 ? "" : cat(" (it suits ", list_text(chosen.data_ranks), ")");
+      chosen.train_batch == 0 ? "" : cat(" (it suits ", rank_counts_text(chosen.data_ranks), ")");
   const int64_t lone = e.version == 0.2 ? lone_elastic_batch(e, ranks) : 0;
   const std::string degrees = model_degrees(r.config.parallel);
   if (lone == 0)
@@ -163,7 +163,7 @@ std::optional<ChosenBatch> choose(Resolving& r) {
       cat("elastic: train_batch_size = ", total, ", micro-batch ", micro, ", accumulation ",
           total / ranks / micro, " on ", count_text(ranks, "data-parallel rank"),
           inside ? cat("; numbers of data-parallel ranks that can share it: ",
-                       list_text(chosen.data_ranks))
+                       rank_counts_text(chosen.data_ranks))
                  : ""));
   return ChosenBatch{total, micro, total / ranks / micro};
 }
