@@ -8,7 +8,7 @@ import script_errors
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 NAME = os.path.splitext(os.path.basename(sys.argv[0]))[0]
-script_errors.watch(NAME)
+script_errors.install_excepthook(NAME)
 
 
 def need(*packages):

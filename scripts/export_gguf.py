@@ -39,7 +39,7 @@ from gguf_models import adapter, proof
 from gguf_models.families import FAMILIES
 from gguf_models.model_folder import Tensors, read_config, write_settings
 from gguf_models.vocabulary import load_tokenizer, write_vocabulary
-from own_output import give_name, sync, sync_folder
+from own_output import move_into_place, sync, sync_folder
 from script_errors import UserError
 from text_files import refuse_pointers
 from training_data import hub
@@ -325,7 +325,7 @@ class Publication:
         named = []
         try:
             for part, name in ((beside, self.beside), (self.part, self.out)):
-                give_name(part, name)
+                move_into_place(part, name)
                 named.append(name)
             sync_folder(self.place)
         except BaseException as error:

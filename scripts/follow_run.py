@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Sends what a run writes to a tracker, with the tracker's own client: while
-it trains, or afterwards.
+"""Sends what a run writes to a tracker, with the tracker's own client: while it trains, or
+afterwards.
 
   scripts/follow_run.py runs/mine --to wandb
   scripts/follow_run.py runs/mine --to mlflow --project chats
@@ -209,7 +209,7 @@ def client_errors(name):
         yield
     except Exception as error:
         first = (str(error).splitlines() or [""])[0]
-        raise script_errors.EnvironmentFault(f"the client of {name} failed: "
+        raise script_errors.MachineError(f"the client of {name} failed: "
                                              f"{type(error).__name__}: {first}; see its log-in, "
                                              "its server and its environment variables, or what "
                                              f"{script_errors.DEBUG} prints") from error
@@ -347,5 +347,5 @@ def main():
 
 
 if __name__ == "__main__":
-    script_errors.watch("follow_run")
+    script_errors.install_excepthook("follow_run")
     sys.exit(main())

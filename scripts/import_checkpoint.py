@@ -29,7 +29,7 @@ from checkpoint_import.imported_state import KINDS, count
 from checkpoint_import.inert_pickle import OPEN_FILES, BadFile, TorchFile, printable
 from own_output import new_folder, output_place
 import script_errors
-from script_errors import EnvironmentFault, UserError
+from script_errors import MachineError, UserError
 from text_files import read_text, refuse_pointers
 
 LARGEST_FILE = 4 << 30
@@ -302,7 +302,7 @@ def refuse_small_disk(place, found, shapes):
     wanted = sum(4 * count(shapes[name]) for name, _ in found)
     free = shutil.disk_usage(parent).free
     if wanted > free:
-        raise EnvironmentFault(f"{place}: {wanted} bytes are needed, {free} are free; give an "
+        raise MachineError(f"{place}: {wanted} bytes are needed, {free} are free; give an "
                                "--out on a larger disk")
 
 

@@ -128,5 +128,5 @@ the own one in the worst step), and in steps that each begin with fp64's weights
 
 
 if __name__ == "__main__":
-    script_errors.watch("lattice_table")
+    script_errors.install_excepthook("lattice_table")
     main()

@@ -16,7 +16,7 @@ import sys
 
 import xxhash
 
-from script_errors import UserError, naming
+from script_errors import UserError, with_filename
 
 MARK = "ftrun-output.json"
 RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
@@ -158,8 +158,8 @@ def _exchange(a, b):
     return _renameat2(a, b, RENAME_EXCHANGE)
 
 
-def give_name(made, place):
-    """Gives a file its name, which nothing has; FileExistsError where something has it. The file
+def move_into_place(made, place):
+    """Moves a file to its name, which nothing has; FileExistsError where something has it. The file
     system renames without replacing, or makes hard links, or lets the name be taken first."""
     if _renameat2(made, place, RENAME_NOREPLACE):
         return
@@ -211,7 +211,7 @@ def _discard(old, place):
 
 
 def _remove(folder):
-    """Removes a folder, its mark last, so that what a kill leaves can still be recognized as
+    """Removes a folder, its mark last, so that what a kill leaves can still be recognised as
     ours."""
     for entry in os.scandir(folder):
         if entry.is_dir(follow_symlinks=False):
@@ -277,7 +277,7 @@ def new_folder(out):
     refuse_foreign_folder(place)
     made = f"{place}.tmp-{_id()}"
     os.makedirs(made)
-    with naming(out), _opened(made) as descriptor:
+    with with_filename(out), _opened(made) as descriptor:
         _lock(descriptor)
         try:
             _write_mark(made, complete=False)

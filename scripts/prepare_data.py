@@ -16,7 +16,7 @@ or zstd. An object has one of
   {"prompt": "...", "completion": "..."}   (or "response"; texts, or lists of messages)
   {"instruction": "...", "input": "...", "output": "..."}
   {"text": "..."}
-Which it is, is found out for each object, and told. Chats are laid out by the model's chat
+The shape is detected for each object, and reported. Chats are laid out by the model's chat
 template, run by transformers ("tools" and "chat_template_kwargs" of an object are passed to it);
 what the assistant says is trained on, with the token that ends its turn (--train-on last: its last
 message alone; all: everything). Without a template, or with --plain, a prompt and its completion
@@ -55,11 +55,11 @@ from own_output import output_place
 from script_errors import BadDocument, UsageError, UserError, printable
 from training_data import hub, report
 from training_data.encoding import Encoder
-from training_data.lengths import ROWS, TOO_LONG, Fitting
+from training_data.lengths import ROWS, TOO_LONG, RowFitter
 from training_data.records import TEXT_EXTENSIONS, documents, input_files
 from training_data.templates import TRAIN_ON
-from training_data.token_files import (FORMAT, SplitWriter, read_side, refuse_foreign,
-                                       refuse_own_inputs, workshop)
+from training_data.token_files import (FORMAT, SplitWriter, read_sidecar, refuse_foreign,
+                                       refuse_own_inputs, staging_folder)
 from training_data.workers import encoded_batches
 
 MOST_BAD = 20  # documents that are named when they cannot be used
@@ -82,7 +82,7 @@ def shakespeare_files():
 
 
 class Progress:
-    """A bar on a terminal, a line every 10 seconds elsewhere."""
+    """Progress shows a bar on a terminal, and elsewhere a line every 10 seconds."""
 
     def __init__(self, total_bytes, stream=sys.stderr):
         self.total, self.stream = max(total_bytes, 1), stream
@@ -144,9 +144,9 @@ def inputs_record(inputs):
             "first": [i["name"] for i in inputs[:3]]}
 
 
-def recorded_recipe(side):
+def recorded_recipe(sidecar):
     """Returns the recorded recipe; earlier versions recorded every input."""
-    made_from = side["made_from"]
+    made_from = sidecar["made_from"]
     if isinstance(made_from["inputs"], list):
         made_from = {**made_from, "inputs": inputs_record(made_from["inputs"])}
     return made_from
@@ -169,12 +169,13 @@ def recipe(a, paths, encoding):
 
 
 def up_to_date(prefix, made_from):
-    side = read_side(prefix)
+    sidecar = read_sidecar(prefix)
     try:
-        same = side is not None and side["format"] == FORMAT and recorded_recipe(side) == made_from
+        same = (sidecar is not None and sidecar["format"] == FORMAT
+                and recorded_recipe(sidecar) == made_from)
         return same and all(
             os.stat(os.path.join(os.path.dirname(prefix), f["name"])).st_size == f["bytes"]
-            for f in side["files"])
+            for f in sidecar["files"])
     except (OSError, KeyError, TypeError):
         return False
 
@@ -187,7 +188,7 @@ def pick_dtype(wanted, vocab_size):
     return "uint16" if vocab_size < 65500 else "int32"  # Megatron's own rule
 
 
-def write_splits(a, paths, encoding, encoder, writers, tally, fitting):
+def write_splits(a, paths, encoding, encoder, writers, tally, fitter):
     """Writes the splits; returns the documents that cannot be used."""
     progress = Progress(sum(os.stat(p).st_size for p in paths))
     number, bad = 0, BadDocuments()
@@ -206,14 +207,14 @@ def write_splits(a, paths, encoding, encoder, writers, tally, fitting):
             tally.document(document, made)
             for whole in made.samples:
                 tokens += whole[0].size
-                for ids, trained in fitting.fitted(*whole, document.place):
+                for ids, trained in fitter.fitted(*whole, document.place):
                     tally.sample(document, ids, trained, split)
                     writers[split].add(ids, trained, made.shape not in ("text", "text file"))
         progress.add(sum(d.size for d in batch), tokens, len(batch))
     progress.close()
     if bad.number and (not a.skip_bad or bad.number == bad.seen):
         raise bad.refusal()
-    fitting.refuse(tally.lengths)
+    fitter.refuse(tally.lengths)
     return bad
 
 
@@ -245,11 +246,11 @@ class BadDocuments:
                 f"(--skip-bad):{lines}{more}")
 
 
-def refuse_empty(a, writers, tally, fitting):
+def refuse_empty(a, writers, tally, fitter):
     by_file = "".join(f"\n  {line}" for line in tally.counts_by_file()[:MOST_BAD])
     for split, writer in writers.items():
-        if writer.tokens == 0 and fitting.dropped:
-            raise UserError(f"nothing is left for {split}: {fitting.summary()}; use a larger "
+        if writer.tokens == 0 and fitter.dropped:
+            raise UserError(f"nothing is left for {split}: {fitter.summary()}; use a larger "
                             "--sequence-length")
         if writer.tokens == 0 and split == "train":
             raise UserError("the input holds no text")
@@ -263,7 +264,7 @@ def refuse_empty(a, writers, tally, fitting):
 def refuse_left_over(out, splits):
     """Refuses an earlier validation set whose samples would now be trained on, too."""
     old = os.path.join(out, "validation")
-    if "validation" not in splits and read_side(old) is not None:
+    if "validation" not in splits and read_sidecar(old) is not None:
         raise UserError(f"{old}.bin: was split off by an earlier --validation-every, and its "
                         "samples would now be in train as well; give that again, choose another "
                         "--out, or move it away")
@@ -294,17 +295,17 @@ def prepare(a):
     os.makedirs(a.out, exist_ok=True)
     if encoder.has_template and not all(p.endswith(TEXT_EXTENSIONS) for p in paths):
         encoder.template.source(None)  # once, before processes are forked
-    tally, fitting = report.Tally(encoder, paths, left_out), Fitting(a.sequence_length, a.too_long)
-    with workshop(a.out) as folder, contextlib.ExitStack() as opened:
+    tally, fitter = report.Tally(encoder, paths, left_out), RowFitter(a.sequence_length, a.too_long)
+    with staging_folder(a.out) as folder, contextlib.ExitStack() as opened:
         writers = {split: SplitWriter(folder, prefix, dtype) for split, prefix in prefixes.items()}
         for writer in writers.values():
             opened.callback(writer.close)
-        bad = write_splits(a, paths, encoding, encoder, writers, tally, fitting)
-        refuse_empty(a, writers, tally, fitting)
+        bad = write_splits(a, paths, encoding, encoder, writers, tally, fitter)
+        refuse_empty(a, writers, tally, fitter)
         facts = {"vocab_size": encoder.vocab_size, "end_of_document": encoder.end,
                  "turn_ends": tally.turn_ends(),
                  "made_from": made_from}
-        writers["train"].add_page(report.page(tally, writers, fitting, a.out))
+        writers["train"].add_page(report.page(tally, writers, fitter, a.out))
         for writer in writers.values():
             writer.finish(facts)
         for writer in writers.values():
@@ -315,7 +316,7 @@ def prepare(a):
         print(f"{prefixes[split]}.bin: {writer.tokens} tokens in {len(writer.lengths)} documents, "
               f"{100 * writer.trained / writer.tokens:.1f}% trained on ({dtype})")
         print(lengths_text(writer))
-    print(report.terminal_text(tally, fitting, sys.stdout.isatty()))
+    print(report.terminal_text(tally, fitter, sys.stdout.isatty()))
     print(f"{prefixes['train']}.html: the same as a page")
     print(f"done in {time.monotonic() - begin:.1f} s")
 

@@ -30,7 +30,7 @@ REMEDIES = {
 
 
 class UserError(Exception):
-    """Something the user can put right; shown without a stack trace."""
+    """An error that the user can correct; shown without a stack trace."""
 
     exit_code = 4
 
@@ -43,8 +43,8 @@ class MissingPackage(UserError):
     exit_code = 5
 
 
-class EnvironmentFault(UserError):
-    """Something of the machine, not of what is read."""
+class MachineError(UserError):
+    """The machine lacks something; the input is not at fault."""
 
     exit_code = 5
 
@@ -122,7 +122,7 @@ def printable(text):
 
 
 @contextlib.contextmanager
-def naming(path):
+def with_filename(path):
     """Gives errors of the machine that name no file, as those of writing do, the name of `path`."""
     try:
         yield
@@ -158,13 +158,13 @@ def attempt(name, work):
             raise
         if DEBUG in sys.argv:
             traceback.print_exc()
-        line, code = explained(error)
+        line, code = explain(error)
         print(f"{name}: {line}", file=sys.stderr)
         return code
     return 0
 
 
-def explained(error):
+def explain(error):
     """Returns (line, exit code) of an error."""
     if isinstance(error, UserError):
         return f"error: {error}", error.exit_code
@@ -183,14 +183,14 @@ def explained(error):
             "besides", 1)
 
 
-def watch(name):
+def install_excepthook(name):
     """Ends a script in the same way where it fails before run(), such as at a package
     that cannot be imported."""
     def hook(kind, error, trace):
         prepare_streams()
         if DEBUG in sys.argv:
             traceback.print_exception(kind, error, trace)
-        line, code = explained(error)
+        line, code = explain(error)
         print(f"{name}: {line}", file=sys.stderr, flush=True)
         sys.stdout.flush()
         os._exit(code)

@@ -87,5 +87,5 @@ def main():
 
 
 if __name__ == "__main__":
-    script_errors.watch("soak_hangs")
+    script_errors.install_excepthook("soak_hangs")
     main()

@@ -104,5 +104,5 @@ def main(*arguments):
 
 
 if __name__ == "__main__":
-    script_errors.watch("test_summary")
+    script_errors.install_excepthook("test_summary")
     sys.exit(main(*(a for a in sys.argv[1:] if a != script_errors.DEBUG)))

@@ -50,16 +50,16 @@ std::string text_without_file(Problem problem) {
   return to_text(problem);
 }
 
-/// Report collects the problems and notices of several stages of reading, so that all are shown at
-/// once.
-struct Report {
+/// LoadReport collects the problems and notices of several stages of reading, so that all are shown
+/// at once.
+struct LoadReport {
   std::vector<std::string> errors;
   std::vector<std::string> notices;
-  /// `problems` are the errors once more, place by place.
+  /// The same errors as `errors`, each with its position.
   std::vector<Problem> problems;
-  /// An error of the config itself, not only of the model it names.
+  /// The config itself has an error, not only the model or the data that it names.
   bool config_is_wrong = false;
-  /// Names what else is wrong: "the model" or "the data" unless it is both.
+  /// The model, or the data, has an error.
   bool model_is_wrong = false;
   bool data_is_wrong = false;
 
@@ -80,7 +80,7 @@ struct Report {
 };
 
 void add_notice(const Origins& origins, const char* key, const std::string& message,
-                const std::string& remedy, Report& report) {
+                const std::string& remedy, LoadReport& report) {
   report.add({Problem{request_position(origins, key), message, remedy, Severity::kNotice}});
 }
 
@@ -90,7 +90,7 @@ Problem problem_at(Position at, const Error& error) {
 }
 
 /// Adds what is wrong with the model that model.path names.
-void add_model_problem(const Origins& origins, const Error& error, Report& report) {
+void add_model_problem(const Origins& origins, const Error& error, LoadReport& report) {
   report.add_error(problem_at(origins.position("model.path"), error));
   report.model_is_wrong = true;
 }
@@ -162,7 +162,7 @@ void require_model_folder(const FoundFolder& found) {
 }
 
 /// Returns the folder of the model that a config names.
-std::string model_folder(const WrittenConfig& config, Report& report) {
+std::string model_folder(const WrittenConfig& config, LoadReport& report) {
   const auto path = config.get<std::string>("model.path");
   const FoundFolder found =
       find_model_folder(pinned_name({.path = path, .commit = config.model_commit}));
@@ -183,7 +183,7 @@ std::string model_folder(const WrittenConfig& config, Report& report) {
 }
 
 /// Reads config.json of the model, when it can be read; its faults are problems like any other.
-std::optional<ModelConfig> read_model(const WrittenConfig& config, Report& report) {
+std::optional<ModelConfig> read_model(const WrittenConfig& config, LoadReport& report) {
   if (config.get<std::string>("model.path").empty()) return std::nullopt;
   try {
     const std::string path = model_folder(config, report) + "/config.json";
@@ -196,7 +196,7 @@ std::optional<ModelConfig> read_model(const WrittenConfig& config, Report& repor
 }
 
 /// Checks what training would find when it opens the model.
-void check_weights(const Config& config, const ModelConfig& model, Report& report) {
+void check_weights(const Config& config, const ModelConfig& model, LoadReport& report) {
   try {
     const ModelDescription described = build_model(model, {}, Mode::kEvaluate);
     require_weights(described, open_model_folder(folder_of(config.model), described));
@@ -208,7 +208,7 @@ void check_weights(const Config& config, const ModelConfig& model, Report& repor
 
 /// Adds what keeps the model from being split or cut as the config asks. A pipeline is looked at
 /// where the config does not contradict itself.
-void check_model_fit(const Config& config, const ModelConfig& model, Report& report) {
+void check_model_fit(const Config& config, const ModelConfig& model, LoadReport& report) {
   const std::optional<ModelMisfit> misfit = model_misfit(config, model, report.config_is_wrong);
   if (!misfit) return;
   report.add({problem_at(request_position(config.origins, misfit->key), misfit->error)});
@@ -216,7 +216,7 @@ void check_model_fit(const Config& config, const ModelConfig& model, Report& rep
 
 /// Reports that the adapter was trained on a base that was quantized in another way: an adapter
 /// fits only the base weights that it was trained on.
-void check_base(const Config& config, const AdapterFolder& adapter, Report& report) {
+void check_base(const Config& config, const AdapterFolder& adapter, LoadReport& report) {
   const std::optional<QuantizationConfig> before = base_quantization(adapter);
   if (!before || *before == config.quantization) return;
   const auto described = [](const QuantizationConfig& quantization) {
@@ -233,7 +233,7 @@ void check_base(const Config& config, const AdapterFolder& adapter, Report& repo
 
 /// Checks what keeps the model from training as the config asks: adapters, what is frozen, the
 /// adapter to go on from.
-void check_trained(const Config& config, const ModelConfig& model, Report& report) {
+void check_trained(const Config& config, const ModelConfig& model, LoadReport& report) {
   const bool packs = config.quantization.type != QuantizationType::kNone;
   if (config.adapter.type == AdapterType::kNone && !packs && config.train.freeze.empty() &&
       config.train.only.empty())
@@ -257,20 +257,20 @@ void check_trained(const Config& config, const ModelConfig& model, Report& repor
 
 /// Reports the bubble of a config that is good, as a pipeline has at most as many stages as its
 /// model has layers then.
-void report_bubble(const Config& config, Report& report) {
+void report_bubble(const Config& config, LoadReport& report) {
   const std::string bubble = bubble_notice(config);
   if (!bubble.empty()) add_notice(config.origins, "parallel.pipeline", bubble, "", report);
 }
 
 /// Reports how an adapter is served, which should be known before it is trained.
-void report_serving(const Config& config, Report& report) {
+void report_serving(const Config& config, LoadReport& report) {
   for (const std::string& limits : serving_limits(config.adapter, config.quantization))
     add_notice(config.origins, "adapter", limits, "", report);
 }
 
 /// Reports that more positions are requested than the model was trained on, which is allowed, and
 /// which scaling of its rotation would serve them.
-void report_positions(const Config& config, const ModelConfig& model, Report& report) {
+void report_positions(const Config& config, const ModelConfig& model, LoadReport& report) {
   const int64_t tokens = config.data.sequence_length, most = reached_positions(model);
   if (most == 0 || tokens <= most) return;
   const char* const reach =
@@ -283,7 +283,7 @@ void report_positions(const Config& config, const ModelConfig& model, Report& re
 }
 
 /// Reports which factors longrope has in this run, which its longest row decides.
-void report_longrope(const Config& config, const ModelConfig& model, Report& report) {
+void report_longrope(const Config& config, const ModelConfig& model, LoadReport& report) {
   const int64_t tokens = config.data.sequence_length;
   for (const RopeConfig& rope : model.rotations()) {
     const auto* longrope = rope.as<LongRopeScaling>();
@@ -293,9 +293,9 @@ void report_longrope(const Config& config, const ModelConfig& model, Report& rep
                cat("data.sequence_length ", tokens, is_long ? " is above" : " is not above",
                    " longrope's original_max_position_embeddings, ", longrope->original_positions,
                    ": ", is_long ? "long_factor" : "short_factor", " rotates all rows of the run"),
-               is_long ? cat("at most ", longrope->original_positions,
-                             " tokens per row train the model as it is used for short texts, with "
-                             "short_factor")
+               is_long ? cat("to train with short_factor, as the model is used for short texts, "
+                             "set data.sequence_length to at most ",
+                             longrope->original_positions)
                        : "",
                report);
   }
@@ -303,14 +303,14 @@ void report_longrope(const Config& config, const ModelConfig& model, Report& rep
 
 /// Adds a problem of a data set that the config names.
 void add_data_problem(const Origins& origins, const std::string& key, const Error& error,
-                      Report& report) {
+                      LoadReport& report) {
   report.add_error(problem_at(origins.position(key), error));
   report.data_is_wrong = true;
 }
 
 /// Checks what training would find when it opens the data, except what takes a reading of all of
 /// it.
-void check_data_files(const Config& config, std::optional<int64_t> vocab_rows, Report& report) {
+void check_data_files(const Config& config, std::optional<int64_t> vocab_rows, LoadReport& report) {
   const SampleSetOptions options = sample_options(config);
   TokenFileOptions files;
   files.format = options.format;
@@ -325,7 +325,7 @@ void check_data_files(const Config& config, std::optional<int64_t> vocab_rows, R
 }
 
 /// Adds the results of looking up the names of the Hub; a plan does without data.
-void add_named_inputs(const NamedInputs& named, const ConfigSource& source, Report& report) {
+void add_named_inputs(const NamedInputs& named, const ConfigSource& source, LoadReport& report) {
   const Origins& origins = named.config.origins;
   report.add(named.notices);
   if (named.model_error) add_model_problem(origins, *named.model_error, report);
@@ -333,13 +333,13 @@ void add_named_inputs(const NamedInputs& named, const ConfigSource& source, Repo
   for (const auto& [key, error] : named.data_errors) add_data_problem(origins, key, error, report);
 }
 
-const char* subject_of(const Report& report) {
+const char* subject_of(const LoadReport& report) {
   if (report.config_is_wrong) return "the config";
   if (!report.data_is_wrong) return "the model";
   return report.model_is_wrong ? "the model and the data" : "the data";
 }
 
-[[noreturn]] void refuse(const Report& report) {
+[[noreturn]] void refuse(const LoadReport& report) {
   throw RefusedConfig(Error(report.config_is_wrong ? ExitCode::kUsage : ExitCode::kBadInput,
                             cat(join(report.errors, "\n"), "\n",
                                 count_text(static_cast<int64_t>(report.errors.size()), "problem"),
@@ -360,12 +360,13 @@ const char* subject_of(const Report& report) {
   throw RefusedConfig(Error(ExitCode::kUnsupported,
                             cat("the config is valid, but this build cannot do what it requests:\n",
                                 join(lines, "\n")),
-                            "remove these keys, or wait for a version that has them"),
+                            "remove these keys"),
                       std::move(problems));
 }
 
 /// Returns the ranks that each process is to start, if given.
-std::optional<int64_t> ranks_each(const LaunchEnvironment& launch, std::optional<int64_t> nproc) {
+std::optional<int64_t> ranks_per_process(const LaunchEnvironment& launch,
+                                         std::optional<int64_t> nproc) {
   return !nproc && launch.ranks_per_node ? std::optional<int64_t>(*launch.ranks_per_node) : nproc;
 }
 
@@ -375,11 +376,11 @@ std::optional<int64_t> ranks_each(const LaunchEnvironment& launch, std::optional
 RankCount ranks_of_nodes(const WrittenConfig& config, const LaunchEnvironment& launch,
                          std::optional<int64_t> nproc) {
   const std::string nodes = cat("WORLD_SIZE ", launch.nodes);
-  const std::optional<int64_t> each = ranks_each(launch, nproc);
+  const std::optional<int64_t> each = ranks_per_process(launch, nproc);
   if (each) return {launch.nodes * *each, cat(nodes, " × ", *each, " ranks each"), {}};
   RankCount own = count_ranks(config, std::nullopt, std::nullopt);
   if (own.ranks % launch.nodes == 0) return own;
-  if (own.ranks == 1) return {launch.nodes, cat(nodes, ", a rank each"), {}};
+  if (own.ranks == 1) return {launch.nodes, cat(nodes, ", one rank each"), {}};
   Problem problem;
   problem.message =
       cat(own.ranks, " ranks (", own.rule, ") cannot be shared equally by ", nodes, " processes");
@@ -393,7 +394,7 @@ RankCount ranks_of_job(const WrittenConfig& config, const LaunchEnvironment& lau
   if (launch.is_rank()) return count_ranks(config, launch.world, nproc);
   if (launch.kind == LaunchKind::kNode && launch.nodes > 1)
     return ranks_of_nodes(config, launch, nproc);
-  return count_ranks(config, std::nullopt, ranks_each(launch, nproc));
+  return count_ranks(config, std::nullopt, ranks_per_process(launch, nproc));
 }
 
 /// Counts the ranks that see the same GPUs. Other launchers may show each rank its own GPU, and
@@ -410,7 +411,7 @@ void require_files(const ConfigSource& source) {
 }
 
 /// Reads what a source says, and looks up the names in it.
-NamedInputs read_written(const ConfigSource& source, Report& report) {
+NamedInputs read_written(const ConfigSource& source, LoadReport& report) {
   require_files(source);
   LoadResult loaded = load_config(source);
   report.add(loaded.problems);
@@ -450,7 +451,7 @@ std::string rule_with_mesh(const RankCount& count, const ParallelConfig& mesh) {
 /// Checks whether a model fits the config, what is trained of it, and its weights. `tells`: notices
 /// of what an adapter's settings name are added, too.
 void check_model(const Config& config, const ModelConfig& model, const ConfigSource& source,
-                 bool tells, Report& report) {
+                 bool tells, LoadReport& report) {
   check_model_fit(config, model, report);
   if (!report.config_is_wrong) {
     check_trained(config, model, report);
@@ -460,7 +461,8 @@ void check_model(const Config& config, const ModelConfig& model, const ConfigSou
 }
 
 /// Adds the notices about a config without errors and about its model, if that is known.
-void add_notices(const Config& config, const std::optional<ModelConfig>& model, Report& report) {
+void add_notices(const Config& config, const std::optional<ModelConfig>& model,
+                 LoadReport& report) {
   if (model) {
     report_positions(config, *model, report);
     report_longrope(config, *model, report);
@@ -514,14 +516,14 @@ ConfigSource with_texts(ConfigSource source) {
 }
 
 WrittenConfig read_unresolved(const ConfigSource& source) {
-  Report report;
+  LoadReport report;
   NamedInputs named = read_written(source, report);
   if (!report.errors.empty()) refuse(report);
   return std::move(named.config);
 }
 
 LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& launch) {
-  Report report;
+  LoadReport report;
   const NamedInputs named = read_written(source, report);
   LoadedConfig result;
   const RankCount count = ranks_of_job(named.config, launch, source.nproc);

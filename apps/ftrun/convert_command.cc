@@ -230,7 +230,7 @@ int convert_import(const ConvertOptions& options) {
   const std::string config = model + "/config.json";
   if (!posix_files().exists(config))
     throw Error(ExitCode::kBadInput,
-                cat(config, ": not there; the import was made for the model in ", model),
+                cat(config, ": does not exist; the import was made for the model in ", model),
                 "give the folder of the model with --model");
   const ModelDescription described =
       trained_model({}, parse_model_config(read_file(config, kLargestModelConfig), config));

@@ -335,7 +335,7 @@ int init_command(const InitOptions& options) {
   const std::vector<std::string> lines =
       five_lines(draft, machine, *found, join(left_out, ", "), shell_word(options.out));
   write_new_file(options.out,
-                 searched_config(found->task, found->result.choices.front().layout, lines));
+                 config_with_layout(found->task, found->result.choices.front().layout, lines));
   std::cout << "written: " << terminal_text(options.out) << '\n';
   for (const std::string& line : lines) std::cout << terminal_text(line) << '\n';
   return 0;

@@ -114,7 +114,7 @@ class NameLookup {
 
   /// Returns the name with the commit that is to be used; as it is where it has none.
   /// Error(kBadInput) where the run's commit is gone.
-  std::string pinned(const char* key, const std::string& named, HubKind kind) {
+  std::string pin(const char* key, const std::string& named, HubKind kind) {
     const HubName name = *parse_hub_name(named);
     const std::string now = commit_now(named, kind), kept = kept_commit(name, kind, commits_);
     if (kept.empty() || kept == now) return now.empty() ? named : cat(name.repository, "@", now);
@@ -169,7 +169,7 @@ void find_model(NameLookup& lookup, NamedInputs& found) {
   std::error_code error;
   if (!parse_hub_name(path) || fs::exists(fs::symlink_status(path, error))) return;
   try {
-    const HubName pinned = *parse_hub_name(lookup.pinned("model.path", path, HubKind::kModel));
+    const HubName pinned = *parse_hub_name(lookup.pin("model.path", path, HubKind::kModel));
     if (is_commit(pinned.revision)) found.config.model_commit = pinned.revision;
   } catch (const Error& gone) {
     found.model_error = gone;
@@ -183,7 +183,7 @@ std::string pinned_file(const char* key, const std::string& path, NameLookup& lo
   if (!file) return "";
   const std::string named = file->name.with_revision();
   if (commit_now(named, HubKind::kDataset).empty()) return "";
-  return cat(lookup.pinned(key, named, HubKind::kDataset), "/", file->file);
+  return cat(lookup.pin(key, named, HubKind::kDataset), "/", file->file);
 }
 
 /// Puts the file of a commit in the place of each name of a data set among `paths`.
@@ -198,7 +198,7 @@ void find_data(const char* key, NameLookup& lookup, NamedInputs& found) {
         path = file;
         continue;
       }
-      const std::string pinned = lookup.pinned(key, path, HubKind::kDataset);
+      const std::string pinned = lookup.pin(key, path, HubKind::kDataset);
       require_split(path, pinned, split);
       path = cat(pinned, "/", split);
     } catch (const Error& error) {

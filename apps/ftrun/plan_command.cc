@@ -117,7 +117,7 @@ std::string assumption_text(const Config& config) {
 
 /// Returns the writer of a plan's page; null where options request none.
 PageWriter page_writer(const LoadedConfig& loaded, const PlanOptions& options,
-                       const AskedMachine& asked, const ClassPlans& all) {
+                       const RequestedMachine& asked, const ClassPlans& all) {
   if (options.html.empty()) return nullptr;
   return [&](const StepRecord& record, const std::string& time) {
     PlanPage page =
@@ -258,7 +258,7 @@ std::vector<std::string> print_warnings(const RankPlan& shown, const PlanOptions
 /// Plans a config: prints its memory and traffic, the time of a step on the machine that is asked
 /// about, and refuses what exceeds a budget.
 int plan_config(PlanOptions options, const std::optional<NamedModel>& named,
-                const std::optional<AskedMachine>& asked, Answer& answer) {
+                const std::optional<RequestedMachine>& asked, Answer& answer) {
   const LaunchEnvironment single;
   if (!options.trace.empty()) admit_new_file("--trace", options.trace);
   options.source.plans_only = true;
@@ -299,8 +299,8 @@ int plan_config(PlanOptions options, const std::optional<NamedModel>& named,
 int plan_command(PlanOptions options, Answer& answer) {
   if (options.table) return size_table({options.model, options.time.machine, options.gpus}, answer);
   options.source = with_texts(options.source);
-  std::optional<AskedMachine> asked;
-  if (!options.time.machine.empty()) asked = asked_machine(options.time, options.nodes);
+  std::optional<RequestedMachine> asked;
+  if (!options.time.machine.empty()) asked = requested_machine(options.time, options.nodes);
   std::optional<NamedModel> named;
   if (options.model.given()) {
     named = read_named_model(options.model);
@@ -375,7 +375,8 @@ void add_search_options(CLI::App& command, PlanOptions& options) {
   CLI::Option* search =
       command
           .add_flag("--search", options.search,
-                    "the fastest layout of the machine's devices that fits, and why not others")
+                    "search for the fastest layout that fits the machine, and say why others were "
+                    "not chosen")
           ->needs("--machine");
   for (const char* text : {"--memory", "--program", "--schedule", "--evaluation", "--text",
                            "--rank", "--trace", "--nproc", "--price"})

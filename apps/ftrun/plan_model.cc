@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Tokens of a row, where nothing else is said and the model knows so many positions.
-constexpr int64_t kRow = 4096;
+constexpr int64_t kDefaultRowTokens = 4096;
 
 NamedModel model_of_preset(const ModelPreset& preset, const std::string& name) {
   return {name, std::string(preset.source), preset_config(preset, name)};
@@ -31,7 +31,8 @@ NamedModel model_of_file(const std::string& path, const std::string& name) {
 /// Returns the text of a config of a model that is planned without one.
 std::string config_for(const NamedModel& model) {
   const int64_t row =
-      model.config.max_positions > 0 ? std::min(model.config.max_positions, kRow) : kRow;
+      model.config.max_positions > 0 ? std::min(model.config.max_positions, kDefaultRowTokens)
+                                     : kDefaultRowTokens;
   return cat(
       "bf16: {enabled: true}\n"
       "train_micro_batch_size_per_gpu: 1\n"

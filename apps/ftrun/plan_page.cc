@@ -136,7 +136,7 @@ void admit_plan_page(const std::string& path) {
 }
 
 PlanPage begin_plan_page(const Config& config, const ClassPlans& all, const ConfigSource& source,
-                         const AskedMachine& asked, int64_t nodes, const std::string& time) {
+                         const RequestedMachine& asked, int64_t nodes, const std::string& time) {
   const Machine& machine = asked.machine;
   const int ranks = all.classes().ranks();
   const StateOptions& state = all.plan(0).options.state;

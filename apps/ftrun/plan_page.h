@@ -33,7 +33,7 @@ void admit_plan_page(const std::string& path);
 /// Begins the page of a plan: what was planned, for which machine, with which assumptions, and
 /// `time`, the line about the time of a step.
 PlanPage begin_plan_page(const Config& config, const ClassPlans& all, const ConfigSource& source,
-                         const AskedMachine& asked, int64_t nodes, const std::string& time);
+                         const RequestedMachine& asked, int64_t nodes, const std::string& time);
 
 /// Writes one self-contained HTML page of a plan, which needs no network either: the step's time by
 /// part, memory by category and lanes over it, of the lowest rank of each stage (of 16 stages where

@@ -130,7 +130,7 @@ void require_choice(const SearchTask& task, const SearchResult& result) {
   throw Error(ExitCode::kEnvironment, text, too_large_remedy(task, result));
 }
 
-std::string searched_config(const SearchTask& task, const Layout& layout,
+std::string config_with_layout(const SearchTask& task, const Layout& layout,
                             const std::vector<std::string>& why) {
   WrittenConfig written = task.written;
   write_layout(layout, written);
@@ -143,7 +143,7 @@ std::string searched_config(const SearchTask& task, const Layout& layout,
 namespace {
 
 /// Writes the page of the layout that was found, with what is in the way of others.
-void write_page(const SearchOptions& options, const AskedMachine& asked, const SearchTask& task,
+void write_page(const SearchOptions& options, const RequestedMachine& asked, const SearchTask& task,
                 const SearchResult& result, const nlohmann::ordered_json& search) {
   const Evaluation& best = result.choices.front();
   const Config config = std::get<Config>(try_layout(task, best.layout));
@@ -167,7 +167,7 @@ void write_page(const SearchOptions& options, const AskedMachine& asked, const S
 
 }  // namespace
 
-int search_plan(const SearchOptions& options, const AskedMachine& asked, Answer& answer) {
+int search_plan(const SearchOptions& options, const RequestedMachine& asked, Answer& answer) {
   if (!options.out.empty()) admit_new_file("--out", options.out);
   SearchTask task = search_task(options, asked.machine);
   task.slow = asked.slow;
@@ -196,7 +196,7 @@ int search_plan(const SearchOptions& options, const AskedMachine& asked, Answer&
         cat("The same figures: ", command)};
     for (const PlainChoiceComparison& one : result.why_not)
       why.push_back(cat("  ", one.choice, ": ", why_not_text(task, result, one)));
-    write_new_file(options.out, searched_config(task, best.layout, why));
+    write_new_file(options.out, config_with_layout(task, best.layout, why));
     json["config"] = options.out;
     std::cout << terminal_text(cat("\nwritten: ", options.out, "; its figures: ", command)) << '\n';
   } else {

@@ -23,7 +23,7 @@
 namespace ftrun {
 namespace {
 
-Price asked_price(const TimeOptions& options, const Machine& machine) {
+Price requested_price(const TimeOptions& options, const Machine& machine) {
   if (options.price.empty()) return machine.price;
   std::string why;
   const std::optional<Price> price = parse_price(options.price, why);
@@ -67,7 +67,7 @@ void add_time_options(CLI::App& command, TimeOptions& options) {
       ->needs("--machine");
   command
       .add_option("--network", options.network,
-                  "what if a rank exchanges so much with other nodes (200Gb/s, 25GB/s)")
+                  "assume this bandwidth from one rank to other nodes (200Gb/s, 25GB/s)")
       ->option_text("RATE")
       ->needs("--machine");
   command
@@ -78,12 +78,12 @@ void add_time_options(CLI::App& command, TimeOptions& options) {
       ->needs("--machine");
 }
 
-AskedMachine asked_machine(const TimeOptions& options, int64_t nodes) {
-  AskedMachine asked;
+RequestedMachine requested_machine(const TimeOptions& options, int64_t nodes) {
+  RequestedMachine asked;
   asked.machine = read_machine_file(options.machine);
   if (!options.stack.empty())
     asked.machine = with_stack(asked.machine, read_stack_file(options.stack));
-  asked.machine.price = asked_price(options, asked.machine);
+  asked.machine.price = requested_price(options, asked.machine);
   asked.unmodified = asked.machine;
   asked.slow = parse_slow_ranks(options.slow);
   if (!options.network.empty()) set_network(options.network, nodes, asked.machine);
@@ -91,7 +91,7 @@ AskedMachine asked_machine(const TimeOptions& options, int64_t nodes) {
   return asked;
 }
 
-void print_time(const LoadedConfig& loaded, const AskedMachine& asked, int64_t nodes,
+void print_time(const LoadedConfig& loaded, const RequestedMachine& asked, int64_t nodes,
                 const std::string& trace, const PageWriter& write_page, const ClassPlans& all,
                 const StepPlan& plan, Answer& answer) {
   const Config& config = loaded.config;

@@ -28,8 +28,8 @@ struct TimeOptions {
   std::string price;
 };
 
-/// AskedMachine is the machine for which a plan is made.
-struct AskedMachine {
+/// RequestedMachine is the machine for which a plan is made.
+struct RequestedMachine {
   Machine machine;
   /// The machine as its file describes it; the assumed differences are below ("" for none).
   Machine unmodified;
@@ -42,7 +42,7 @@ void add_time_options(CLI::App& command, TimeOptions& options);
 
 /// Reads the machine that the options name, and applies their assumptions. Throws Error(kUsage) for
 /// an invalid option.
-AskedMachine asked_machine(const TimeOptions& options, int64_t nodes);
+RequestedMachine requested_machine(const TimeOptions& options, int64_t nodes);
 
 /// PageWriter writes a page about a step; `text` is the printed text about the step's time.
 using PageWriter = std::function<void(const StepRecord& record, const std::string& text)>;
@@ -50,7 +50,7 @@ using PageWriter = std::function<void(const StepRecord& record, const std::strin
 /// Prints the time of a step, and of the run, on the machine `asked`, or the reason why it is not
 /// known, and adds it to the answer. `plan` is any rank's. The record of the step is written to a
 /// new file `trace` ("": none) and passed to `write_page` (if not null).
-void print_time(const LoadedConfig& loaded, const AskedMachine& asked, int64_t nodes,
+void print_time(const LoadedConfig& loaded, const RequestedMachine& asked, int64_t nodes,
                 const std::string& trace, const PageWriter& write_page, const ClassPlans& all,
                 const StepPlan& plan, Answer& answer);
 

@@ -22,7 +22,7 @@ struct ReportOptions {
 
 int report(const ReportOptions& options) {
   if (options.out.empty() && options.runs.size() > 1)
-    throw Error(ExitCode::kUsage, "report: several runs, and no --out",
+    throw Error(ExitCode::kUsage, "report: several runs need --out, the page to write",
                 "name the page: --out FILE.html");
   const std::string out = options.out.empty() ? RunPaths(options.runs[0]).report() : options.out;
   write_run_report(out, options.runs);

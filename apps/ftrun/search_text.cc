@@ -42,8 +42,8 @@ std::string waits_text(const StepTime& time) {
 
 /// Returns the memory that is short: "needs 95.10 GiB of 78.70 GiB"; `at_least`: only a bound is
 /// known.
-std::string lack_text(const SearchTask& task, const MemoryNeed& memory, int64_t ranks,
-                      bool at_least) {
+std::string missing_memory_text(const SearchTask& task, const MemoryNeed& memory, int64_t ranks,
+                                bool at_least) {
   const int64_t budget = device_budget(task, ranks);
   const char* needs = at_least ? "needs at least " : "needs ";
   if (budget > 0 && memory.device > budget)
@@ -113,10 +113,10 @@ std::string why_not_text(const SearchTask& task, const SearchResult& result,
   if (!why.best && why.bound)
     return why.may_fit ? cat("not planned: the time limit was reached; takes at least ",
                              seconds_text(why.bound->seconds))
-                       : lack_text(task, why.bound->memory, why.ranks, true);
+                       : missing_memory_text(task, why.bound->memory, why.ranks, true);
   const Evaluation& best = *why.best;
   if (!best.fits && best.problem.empty())
-    return lack_text(task, best.memory, ranks_of_node(best.layout, task.nodes), false);
+    return missing_memory_text(task, best.memory, ranks_of_node(best.layout, task.nodes), false);
   if (!best.time) return cat("not predicted: ", first_line(best.problem));
   const double ours = result.choices.front().time->seconds, theirs = best.time->seconds;
   return cat(seconds_text(theirs), ", ",
@@ -128,9 +128,9 @@ std::string search_text(const SearchTask& task, const SearchResult& result) {
   std::string text = counts_text(task, result);
   std::vector<std::vector<std::string>> rows;
   for (size_t i = 0; i < std::min(kListedLayouts, result.choices.size()); ++i) {
-    const Evaluation& one = result.choices[i];
-    rows.push_back({cat(i + 1), layout_text(one.layout), seconds_text(one.time->seconds),
-                    rank_memory_text(one.memory)});
+    const Evaluation& evaluation = result.choices[i];
+    rows.push_back({cat(i + 1), layout_text(evaluation.layout),
+                    seconds_text(evaluation.time->seconds), rank_memory_text(evaluation.memory)});
   }
   text += cat("\n", format_table({"", "layout", "step", "memory of a rank"}, rows));
   rows.clear();
@@ -144,11 +144,11 @@ Json search_json(const SearchTask& task, const SearchResult& result) {
   const SearchCounts& counts = result.counts;
   Json layouts = Json::array(), choices = Json::array();
   for (size_t i = 0; i < std::min(kListedLayouts, result.choices.size()); ++i) {
-    const Evaluation& one = result.choices[i];
-    layouts.push_back({{"layout", layout_text(one.layout)},
-                       {"keys", keys_json(one.layout)},
-                       {"seconds", one.time->seconds},
-                       {"memory", memory_numbers(one.memory)}});
+    const Evaluation& evaluation = result.choices[i];
+    layouts.push_back({{"layout", layout_text(evaluation.layout)},
+                       {"keys", keys_json(evaluation.layout)},
+                       {"seconds", evaluation.time->seconds},
+                       {"memory", memory_numbers(evaluation.memory)}});
   }
   for (const PlainChoiceComparison& why : result.why_not) {
     Json choice{{"choice", why.choice}, {"reason", why_not_text(task, result, why)}};

@@ -25,7 +25,7 @@ namespace {
 constexpr int kRestartsWithoutProgress = 3;
 /// The number of consecutive failures that belong to a rank, without a new checkpoint, after which
 /// the rank is dropped if the config allows it.
-constexpr int kFailuresOfRank = 2;
+constexpr int kFailuresBeforeRemoval = 2;
 
 /// Returns the log of a rank that got as far as opening one; else "".
 std::string log_of(const std::string& output_dir, int rank) {
@@ -37,9 +37,9 @@ std::string log_of(const std::string& output_dir, int rank) {
 /// SupervisedRun is the folder of a run, as the supervisor of its ranks sees it.
 class SupervisedRun {
  public:
-  SupervisedRun(const std::string& output_dir, const ResumeRequest& asked)
+  SupervisedRun(const std::string& output_dir, const ResumeRequest& resume)
       : paths_(output_dir),
-        asked_(asked),
+        resume_(resume),
         record_(paths_.manifest(),
                 {.supervisor = ::getpid(), .started = started_, .attempt = started_}),
         saved_before_(saved()) {}
@@ -63,11 +63,12 @@ class SupervisedRun {
   std::optional<Restart> next(const FailureSummary& failure) const {
     const LaunchRecord::RunFile file = record_.run_file();
     if (file == LaunchRecord::RunFile::kUnreadable) return std::nullopt;
-    const bool has_begun = file == LaunchRecord::RunFile::kOurs;
-    if (!has_begun && failure.exit_code == static_cast<int>(ExitCode::kEnvironment))
+    const bool wrote_manifest = file == LaunchRecord::RunFile::kOurs;
+    if (!wrote_manifest && failure.exit_code == static_cast<int>(ExitCode::kEnvironment))
       return std::nullopt;
-    if (!has_begun) return Restart{};
-    if (asked_.step && saved() == saved_before_) return Restart{.from = cat("step ", *asked_.step)};
+    if (!wrote_manifest) return Restart{};
+    if (resume_.step && saved() == saved_before_)
+      return Restart{.from = cat("step ", *resume_.step)};
     const auto newest = newest_checkpoint();
     return Restart{.environment = {cat(launch_variables::kResume, "=auto")},
                    .from = newest ? std::filesystem::path(newest->folder).filename().string() : ""};
@@ -86,7 +87,7 @@ class SupervisedRun {
   }
 
   const RunPaths paths_;
-  const ResumeRequest& asked_;
+  const ResumeRequest& resume_;
   const int64_t started_ = static_cast<int64_t>(wall_seconds());
   LaunchRecord record_;
   const std::string saved_before_;
@@ -131,7 +132,7 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
   supervisor.on_restart = [&](const FailureSummary& failure, int times) {
     auto next = run.next(failure);
     if (!next) return next;
-    if (times >= kFailuresOfRank) ranks.drop_replica_of(failure, times);
+    if (times >= kFailuresBeforeRemoval) ranks.drop_replica_of(failure, times);
     ranks.add_to(*next);
     run.record_start(ranks.ranks());
     return next;

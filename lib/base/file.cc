@@ -309,12 +309,13 @@ bool is_cached(int fd) {
               "files of a model or checkpoint must lie inside its folder");
 }
 
-/// Finds a stand-in by the head of a file. Does not read large files, which cannot be stand-ins.
-FilePlaceholder stand_in_at(int fd, const std::string& path) {
-  std::array<std::byte, kStandInHead> head{};
+/// Finds a placeholder by the head of a file. Does not read large files, which cannot be any.
+FilePlaceholder placeholder_at(int fd, const std::string& path) {
+  std::array<std::byte, kPlaceholderHead> head{};
   if (size_of(fd) > kLargestPlaceholder) return {};
   const ssize_t bytes = uninterrupted([&] { return ::pread(fd, head.data(), head.size(), 0); });
-  return stand_in_of(path, std::span(head).first(static_cast<size_t>(std::max<ssize_t>(bytes, 0))));
+  return placeholder_of(path,
+                        std::span(head).first(static_cast<size_t>(std::max<ssize_t>(bytes, 0))));
 }
 
 /// Returns whether an id has a letter, so that a date is not taken for an id
@@ -411,8 +412,8 @@ MappedFile::MappedFile(const std::string& path, int64_t most) : path_(path) {
                 "the file is not what its name says: check the path");
   size_ = static_cast<size_t>(info.st_size);
   if (size_ == 0) return;
-  if (const FilePlaceholder found = stand_in_at(fd.get(), path); !found.kind.empty())
-    refuse_stand_in(path, found);
+  if (const FilePlaceholder found = placeholder_at(fd.get(), path); !found.kind.empty())
+    refuse_placeholder(path, found);
   // Some file systems (of FUSE) refuse shared mappings. Pages that nobody writes are shared in a
   // private mapping as well.
   void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
@@ -480,8 +481,8 @@ std::string reading_problem(const std::string& path) {
   if (fs::exists(status) && !fs::is_regular_file(status)) return "it is not a regular file";
   const OwnedFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) return errno_text(errno);
-  const FilePlaceholder stand_in = stand_in_at(file.get(), path);
-  return stand_in.kind.empty() ? "" : cat("it is ", stand_in.kind, "; ", stand_in.remedy);
+  const FilePlaceholder found = placeholder_at(file.get(), path);
+  return found.kind.empty() ? "" : cat("it is ", found.kind, "; ", found.remedy);
 }
 
 std::string writing_problem(const std::string& folder) {

@@ -95,7 +95,7 @@ bool drop_cached(const std::string& path);
 /// MappedFile is a file mapped read-only; its pages are shared with every process that maps it.
 class MappedFile {
  public:
-  /// Maps at most `most` bytes: refuses a larger file (Error), and a stand-in for a file that was
+  /// Maps at most `most` bytes: refuses a larger file (Error), and a placeholder for one that was
   /// not fetched (base/file_placeholder.h).
   explicit MappedFile(const std::string& path, int64_t most = std::numeric_limits<int64_t>::max());
   ~MappedFile();

@@ -43,7 +43,7 @@ std::string git_in_folder_of(const std::string& path, std::string_view command) 
 
 }  // namespace
 
-FilePlaceholder stand_in_of(const std::string& path, std::span<const std::byte> head) {
+FilePlaceholder placeholder_of(const std::string& path, std::span<const std::byte> head) {
   const std::string_view text(reinterpret_cast<const char*>(head.data()), head.size());
   const auto begins = [text](std::string_view start) { return text.starts_with(start); };
   if (text.size() <= kLargestPointer && std::any_of(kLfsStarts.begin(), kLfsStarts.end(), begins))
@@ -64,7 +64,7 @@ FilePlaceholder stand_in_of(const std::string& path, std::span<const std::byte> 
   return {};
 }
 
-void refuse_stand_in(const std::string& path, const FilePlaceholder& found) {
+void refuse_placeholder(const std::string& path, const FilePlaceholder& found) {
   throw Error(ExitCode::kBadInput, cat(path, ": is ", found.kind, ", not the file itself"),
               found.remedy);
 }

@@ -19,13 +19,13 @@ struct FilePlaceholder {
 inline constexpr size_t kLargestPlaceholder = 512 << 10;
 /// The number of a file's first bytes that are checked for a placeholder; shorter files are read
 /// whole.
-inline constexpr size_t kStandInHead = 2048;
+inline constexpr size_t kPlaceholderHead = 2048;
 
 /// Finds out by its head whether the file at `path` is a pointer of Git LFS or git-annex, or the
 /// page that a web site shows of the file. The files that ftrun reads never begin like these.
-FilePlaceholder stand_in_of(const std::string& path, std::span<const std::byte> head);
+FilePlaceholder placeholder_of(const std::string& path, std::span<const std::byte> head);
 
 /// Throws Error(kBadInput) that says which placeholder lies at `path`.
-[[noreturn]] void refuse_stand_in(const std::string& path, const FilePlaceholder& found);
+[[noreturn]] void refuse_placeholder(const std::string& path, const FilePlaceholder& found);
 
 }  // namespace ftrun

@@ -110,7 +110,8 @@ StoreSocket bind_store_socket() {
   if (!store.fd || ::bind(store.fd.get(), raw, size) != 0 || ::listen(store.fd.get(), 512) != 0 ||
       ::getsockname(store.fd.get(), raw, &size) != 0)
     throw Error(ExitCode::kEnvironment,
-                cat("cannot open a local socket for the rendezvous: ", errno_text(errno)));
+                cat("cannot open a local socket for the rendezvous: ", errno_text(errno)),
+                "bring the loopback interface up, or raise ulimit -n");
   store.port = ntohs(address.sin_port);
   return store;
 }

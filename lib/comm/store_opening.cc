@@ -33,7 +33,7 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 /// that machine runs, and a network may come up, so neither is a failure yet; but a person should
 /// not wait for a misspelt name in silence. Error(kEnvironment) where the loopback interface is
 /// down, over which nobody can come.
-void warn_of_no_way(const RendezvousOptions& options) {
+void warn_if_unreachable(const RendezvousOptions& options) {
   const auto warn = [&](const std::string& why, const char* remedy) {
     log_warning(cat("rank ", options.rank, ": ", why, "; trying for ",
                     human_seconds(static_cast<double>(options.timeout.count()) * 1e-3),
@@ -47,11 +47,12 @@ void warn_of_no_way(const RendezvousOptions& options) {
          "here");
 }
 
-std::string place_text(const RendezvousOptions& options, int port) {
+std::string address_text(const RendezvousOptions& options, int port) {
   return port > 0 ? cat(options.address, ":", port) : options.address;
 }
 
-[[noreturn]] void not_reached(const RendezvousOptions& options, int port, const std::string& last) {
+[[noreturn]] void throw_unreachable(const RendezvousOptions& options, int port,
+                                    const std::string& last) {
   std::string why = last;
   if (const auto unknown = unknown_host(options.address)) why = *unknown;
   const std::string by_file =
@@ -62,7 +63,7 @@ std::string place_text(const RendezvousOptions& options, int port) {
   throw Error(
       ExitCode::kPeerLost,
       cat("rank ", options.rank, " could not reach the rendezvous of rank 0 at ",
-          place_text(options, port), " within ",
+          address_text(options, port), " within ",
           human_seconds(static_cast<double>(options.timeout.count()) * 1e-3), ": ", why),
       cat(by_file,
           "check MASTER_ADDR and MASTER_PORT, that rank 0 runs, and that no firewall is between"));
@@ -74,7 +75,7 @@ StorePtr agent_store(const RendezvousOptions& options) {
   settings.port = static_cast<uint16_t>(options.port);
   settings.waitWorkers = false;
   settings.timeout = options.timeout;
-  std::string why = "something else answers there, or nothing";
+  std::string why = "no torchrun store answered there";
   try {
     // The store is opened in a thread with a time limit, because its constructor would wait forever
     // for a listener that never answers.
@@ -87,7 +88,7 @@ StorePtr agent_store(const RendezvousOptions& options) {
   } catch (const std::exception& error) {
     why = first_line(error.what());
   }
-  not_reached(options, options.port, why);
+  throw_unreachable(options, options.port, why);
 }
 
 /// Returns a port that can be guessed only with the token.
@@ -160,7 +161,7 @@ c10::intrusive_ptr<JobStore> job_store(const RendezvousOptions& options, const S
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    not_reached(options, port, first_line(error.what()));
+    throw_unreachable(options, port, first_line(error.what()));
   }
 }
 
@@ -207,7 +208,7 @@ Stores serve_store(const RendezvousOptions& options) {
 }
 
 Stores find_store(const RendezvousOptions& options, OpeningReason& reason) {
-  warn_of_no_way(options);
+  warn_if_unreachable(options);
   const StoreMember member = member_of(options, random_bytes(kInstanceBytes));
   const auto main = job_store(options, member, finder(options), nullptr, &reason);
   // The file is gone once all have met.
@@ -222,7 +223,7 @@ Stores find_store(const RendezvousOptions& options, OpeningReason& reason) {
 
 /// Joins only the ranks of this start, in the store of torchrun's agent.
 Stores join_agent_store(const RendezvousOptions& options, OpeningReason& reason) {
-  warn_of_no_way(options);
+  warn_if_unreachable(options);
   const StorePtr main = agent_store(options);
   reason.set("not all ranks of this start have registered in torchrun's store");
   StoreWorker worker;
@@ -232,11 +233,11 @@ Stores join_agent_store(const RendezvousOptions& options, OpeningReason& reason)
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {  // c10d's, of a server that is gone
-      not_reached(options, options.port, first_line(error.what()));
+      throw_unreachable(options, options.port, first_line(error.what()));
     }
   };
   const auto start = worker.run(agree, options.timeout + kControlTimeout);
-  if (!start) not_reached(options, options.port, "it does not answer any more");
+  if (!start) throw_unreachable(options, options.port, "torchrun's store no longer answers");
   const auto prefixed = [prefix = start->prefix](const StorePtr& store) -> StorePtr {
     return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
   };
@@ -255,7 +256,7 @@ Stores open_stores(const RendezvousOptions& options) {
   const WaitReporter reporter(options.notices, [&](const std::string& waited) {
     const std::string why = reason.get();
     return cat("rank ", options.rank, " of ", options.world, " has waited ", waited,
-               " for the rendezvous of rank 0 at ", place_text(options, options.port),
+               " for the rendezvous of rank 0 at ", address_text(options, options.port),
                why.empty() ? "" : cat(" (", why, ")"), "; it gives up after ",
                human_seconds(static_cast<double>(options.timeout.count()) * 1e-3));
   });

@@ -218,7 +218,7 @@ inline double cosine_left(double waves, double p) {
   return (1.0 + std::cos(std::numbers::pi * (2.0 * waves) * p)) / 2.0;
 }
 
-/// Returns the lowest learning rate of cosine_with_min_lr.
+/// Returns the lowest learning rate of linear, cosine and cosine_with_min_lr.
 inline double lowest_cosine_rate(const SchedulerConfig& schedule, double lr) {
   return schedule.min_lr_rate > 0 ? lr * schedule.min_lr_rate : schedule.min_lr;
 }

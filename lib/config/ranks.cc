@@ -24,7 +24,7 @@ ParallelConfig requested_mesh(const WrittenConfig& c) {
 }
 
 /// Counts data × inner ranks, unless they are too many; `at` is where the first factor is written.
-RankCount product(const std::string& rule, int64_t data, int64_t inner, Position at) {
+RankCount multiplied_ranks(const std::string& rule, int64_t data, int64_t inner, Position at) {
   RankCount out;
   out.rule = rule;
   if (!__builtin_mul_overflow(data, inner, &out.ranks) && out.ranks <= kMostRanks) return out;
@@ -60,11 +60,11 @@ RankCount from_batch(const WrittenConfig& c, const ParallelConfig& mesh, int64_t
     out.problems.push_back(problem);
     return out;
   }
-  return product(out.rule, total / unit, inner, c.origins.position("train_batch_size"));
+  return multiplied_ranks(out.rule, total / unit, inner, c.origins.position("train_batch_size"));
 }
 
 RankCount from_mesh(const WrittenConfig& c, const ParallelConfig& mesh, int64_t inner) {
-  RankCount out = product("the mesh: " + mesh_text(mesh), mesh.data, inner,
+  RankCount out = multiplied_ranks("the mesh: " + mesh_text(mesh), mesh.data, inner,
                           c.origins.position("parallel.data"));
   out.rule_names_mesh = true;
   return out;

@@ -297,7 +297,8 @@ void check_trace(Resolving& r) {
                    "write the steps, for example train: {trace: {steps: [10]}}");
   if (trace.steps.size() > kMostSteps)
     r.error(steps,
-            cat(steps, ": ", trace.steps.size(), " steps, and a trace holds at most ", kMostSteps));
+            cat(steps, ": ", trace.steps.size(), " steps, and a trace holds at most ", kMostSteps),
+            cat("list at most ", kMostSteps, " steps"));
   const int64_t last = c.train.steps != 0 ? c.train.steps : r.context.total_steps.value_or(0);
   for (const int64_t step : trace.steps)
     if (last != 0 && step > last)
@@ -306,9 +307,11 @@ void check_trace(Resolving& r) {
   const bool elastic = c.elastic.min_ranks > 0 || c.elasticity.enabled;
   for (const int64_t rank : trace.ranks)
     if (rank >= r.context.world_size && !elastic)
-      r.error(ranks, cat(ranks, ": there is no rank ", rank, ": the run has ",
-                         r.context.world_size == 1 ? "rank 0 alone"
-                                                   : cat("ranks 0 to ", r.context.world_size - 1)));
+      r.error(ranks,
+              cat(ranks, ": there is no rank ", rank, ": the run has ",
+                  r.context.world_size == 1 ? "rank 0 alone"
+                                            : cat("ranks 0 to ", r.context.world_size - 1)),
+              "list ranks of this run, or remove train.trace.ranks");
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ bool check_limits(Resolving& r) {
   if (e.min_gpus > e.max_gpus)
     return refuse(r, "elasticity.min_gpus",
                   cat("elasticity.min_gpus ", e.min_gpus, " > max_gpus ", e.max_gpus),
-                  "swap the two");
+                  "swap min_gpus and max_gpus");
   if (e.micro_batch_sizes.size() > kMostMicroBatches)
     return refuse(r, "elasticity.micro_batch_sizes",
                   cat("elasticity.micro_batch_sizes holds ", e.micro_batch_sizes.size(),
@@ -92,7 +92,7 @@ bool check_limits(Resolving& r) {
   return true;
 }
 
-std::string listed(const std::vector<int64_t>& numbers) {
+std::string rank_counts_text(const std::vector<int64_t>& numbers) {
   std::vector<std::string> parts;
   for (const int64_t number : numbers) parts.push_back(std::to_string(number));
   if (parts.size() > 24) {
@@ -109,7 +109,7 @@ int64_t batch_outside(Resolving& r, const ElasticBatch& chosen) {
   const int64_t ranks = r.config.parallel.data;
   const std::string what = cat("elasticity: ", count_text(ranks, "data-parallel rank"));
   const std::string fits =
-      chosen.train_batch == 0 ? "" : cat(" (it suits ", listed(chosen.data_ranks), ")");
+      chosen.train_batch == 0 ? "" : cat(" (it suits ", rank_counts_text(chosen.data_ranks), ")");
   const int64_t lone = e.version == 0.2 ? lone_elastic_batch(e, ranks) : 0;
   const std::string degrees = model_degrees(r.config.parallel);
   if (lone == 0)
@@ -121,7 +121,8 @@ int64_t batch_outside(Resolving& r, const ElasticBatch& chosen) {
   else
     r.notice("elasticity.enabled",
              cat(what, " cannot share train_batch_size ", chosen.train_batch, fits,
-                 "; as DeepSpeed, version 0.2 then takes ", lone, " for this number alone"));
+                 "; as in DeepSpeed, version 0.2 then uses train_batch_size ", lone,
+                 " for this number of ranks only"));
   return lone;
 }
 
@@ -161,7 +162,8 @@ std::optional<ChosenBatch> choose(Resolving& r) {
   r.lines.push_back(
       cat("elastic: train_batch_size = ", total, ", micro-batch ", micro, ", accumulation ",
           total / ranks / micro, " on ", count_text(ranks, "data-parallel rank"),
-          inside ? cat("; so many data-parallel ranks may share it: ", listed(chosen.data_ranks))
+          inside ? cat("; numbers of data-parallel ranks that can share it: ",
+                       rank_counts_text(chosen.data_ranks))
                  : ""));
   return ChosenBatch{total, micro, total / ranks / micro};
 }

@@ -57,7 +57,7 @@ bool divide_world(Resolving& r, int64_t inner) {
   if (inner != 0 && inner <= world && world % inner == 0) return true;
   const std::string degrees = model_degrees(mesh);
   if (inner == 0)
-    r.error(place_of_degrees(r), degrees + " is too large");
+    r.error(place_of_degrees(r), degrees + " is too large", "lower one of the degrees");
   else
     r.error(place_of_degrees(r),
             cat(count_text(world, "rank"), " cannot be divided by ", degrees,

@@ -29,8 +29,9 @@ struct Resolving {
   void decide(const std::string& path, const std::string& value, const std::string& reason);
 };
 
-// The functions below are the steps of resolve(), in the order in which they run; each reads the
-// decisions of those before it.
+// The functions below are the steps of resolve(). They run in this order, and each reads the
+// decisions of those before it, except two: check_evaluation() runs within check_contradictions(),
+// and resolve_elasticity() within resolve_batch().
 
 // resolve_mesh.cc
 void resolve_mesh(Resolving& r);

@@ -209,7 +209,8 @@ void resolve_cycle(Resolving& r) {
   SchedulerConfig& s = r.config.scheduler;
   for (const char* key : {"cycle_min_lr", "cycle_max_lr"})
     if (r.config.origins.find(std::string("scheduler.params.") + key) == nullptr)
-      r.error("scheduler", cat("scheduler.params.", key, " is missing: OneCycle needs it"));
+      r.error("scheduler", cat("scheduler.params.", key, " is missing: OneCycle needs it"),
+              cat("write scheduler.params.", key, ", for example 1.0e-4"));
   if (!r.is_written("scheduler.params.cycle_second_step_size"))
     s.cycle_second_step_size = s.cycle_first_step_size;
   if (!r.is_written("scheduler.params.cycle_second_stair_count"))

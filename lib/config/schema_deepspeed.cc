@@ -87,18 +87,19 @@ void declare_deepspeed_top(Schema& s) {
                    "Allows optimizers that DeepSpeed has not tested with ZeRO; every optimizer of "
                    "ftrun is tested.");
   top.unkept<bool>("zero_force_ds_cpu_optimizer", true, "Concerns optimizers made in Python.");
-  top.unkept<bool>("memory_breakdown", false, "Prints memory.");
+  top.unkept<bool>("memory_breakdown", false, "Prints the memory of each step.");
   top.unkept<bool>("dump_state", false, "Prints the engine's state.");
   top.unkept<int64_t>("vocabulary_size", 0,
                       "DeepSpeed only warns if the vocabulary does not suit tensor cores.")
       .or_null();
-  top.unkept<bool>("graph_harvesting", false, "CUDA graphs.");
+  top.unkept<bool>("graph_harvesting", false,
+                   "Records steps as CUDA graphs; kernels.step_graph is ftrun's key.");
   top.unkept<bool>("use_data_before_expert_parallelism", false, "Order of expert ranks.");
   top.unkept<int64_t>("allgather_size", 500'000'000,
-                      "Bucket of the deprecated zero_optimization: true.")
+                      "Bucket size of the deprecated form zero_optimization: true.")
       .at_least(0);
   top.unkept<bool>("fp32_allreduce", false,
-                   "Removed from DeepSpeed; communication_data_type: fp32.");
+                   "Removed from DeepSpeed; use communication_data_type: fp32.");
   top.free("seed", "DeepSpeed has no such key; ftrun's is train.seed.");
 }
 

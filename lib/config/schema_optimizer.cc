@@ -275,7 +275,9 @@ void declare_scheduler(Schema& s) {
   params.key("cycle_max_lr", &C::cycle_max_lr, "Highest learning rate; needed.")
       .at_least(0)
       .of(cycle);
-  params.key("decay_lr_rate", &C::decay_lr_rate, "Decay after the cycle.").at_least(0).of(cycle);
+  params.key("decay_lr_rate", &C::decay_lr_rate, "Rate of the decay after the cycle.")
+      .at_least(0)
+      .of(cycle);
   params.key("cycle_first_step_size", &C::cycle_first_step_size, "Steps of the rising half.")
       .at_least(1)
       .in("steps")
@@ -295,7 +297,9 @@ void declare_scheduler(Schema& s) {
       .or_null()
       .of(cycle)
       .defaults_to("cycle_first_stair_count");
-  params.key("decay_step_size", &C::decay_step_size, "Steps of a decay step; 0 = no decay.")
+  params
+      .key("decay_step_size", &C::decay_step_size,
+           "Steps after which the rate decays once more; 0 = no decay.")
       .at_least(0)
       .in("steps")
       .of(cycle);

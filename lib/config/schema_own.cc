@@ -51,7 +51,7 @@ void declare_model_and_data(Schema& s) {
            "row holds one document and padding.")
       .defaults_to("documents where the samples are conversations, else concat");
   data.key("format", &DataConfig::format,
-           "Format of the files; auto: ftrun recognizes it by name and content.");
+           "Format of the files; auto: ftrun recognises it by name and content.");
   data.key("token_dtype", &DataConfig::token_dtype,
            "Integer type of a token in flat files, which do not record it. auto: the type that "
            "NAME.json or meta.json beside the file names, else uint16 for train.bin and val.bin "
@@ -361,7 +361,7 @@ void declare_checkpoint(Schema& s) {
   theirs(rows.key("use_node_local_storage", &CheckpointConfig::use_node_local_storage,
                   "Every node writes to its own disk."));
   theirs(rows.unkept<bool>("checkpoint_serialization", true, "DeepSpeed's own serialisation."));
-  theirs(rows.free("parallel_write", "DeepSpeed's parallel writing."));
+  theirs(rows.free("parallel_write", "Settings of DeepSpeed's parallel checkpoint writer."));
   theirs(rows.free("writer", "DeepSpeed's writer."));
 }
 

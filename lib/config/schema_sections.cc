@@ -252,10 +252,10 @@ void declare_tensor_parallel(Schema& s) {
   rows.free("injection_policy_tuple", "Matrices whose products are summed.").notice(kSplit);
   for (const char* name : {"tp", "tensor_parallel"})
     rows.free(name, "tp_size and tp_grain_size.")
-        .notice("autotp_size decides, in DeepSpeed as well");
-  rows.free("dtype", "dtype of the model.").notice("bf16 and fp16 say it");
+        .notice("autotp_size decides the degree, as in DeepSpeed");
+  rows.free("dtype", "dtype of the model.").notice("the sections bf16 and fp16 decide the dtype");
   rows.unkept<bool>("tp_overlap_comm", false, "Sums of the tensor ranks beside computation.")
-      .notice("speed alone");
+      .notice("it would change only the speed");
   rows.unkept<bool>("keep_module_on_host", false,
                     "Keeps whole weights in host memory while they are split.")
       .notice("ranks read their own parts of the weights");

@@ -97,7 +97,7 @@ std::string source_text(const Field& field, const FieldValue& value, const Origi
   return origin->is_auto ? cat("auto at ", place) : place;
 }
 
-/// Writes the keys that have a line, section by section.
+/// SectionWriter writes the keys that have a line, section by section.
 class SectionWriter {
  public:
   explicit SectionWriter(const Lines& lines) : lines_(lines) {}

@@ -32,8 +32,14 @@ class YamlReader {
 
   ConfigNode node_of(const YAML::Node& yaml, int depth) {
     const Position at = place(yaml.Mark());
-    if (depth > kDeepestSection || ++nodes_ > kMostValues || text_bytes_ > kMostText)
-      throw Error(ExitCode::kUsage, "nested too deeply, or grown too large by aliases");
+    if (depth > kDeepestSection)
+      throw Error(ExitCode::kUsage, cat("nested deeper than ", kDeepestSection, " levels"));
+    if (++nodes_ > kMostValues)
+      throw Error(ExitCode::kUsage, cat("holds more than ", kMostValues,
+                                        " values, with those that aliases repeat"));
+    if (text_bytes_ > kMostText)
+      throw Error(ExitCode::kUsage, cat("holds more than ", kMostText,
+                                        " bytes of text, with those that aliases repeat"));
     switch (yaml.Type()) {
       case YAML::NodeType::Map:
         return convert_map(yaml, at, depth);

@@ -56,7 +56,7 @@ void for_each_part(const TierPlan& planned, const TierMemory& measured, Line lin
 
 /// Writes an error, in bytes where it is about single pages.
 std::string error_text(int64_t measured, int64_t predicted) {
-  if (predicted >= 1 << 20) return percent_off(measured, predicted);
+  if (predicted >= 1 << 20) return percent_error_text(measured, predicted);
   return cat(measured >= predicted ? "+" : "", measured - predicted, " B");
 }
 
@@ -87,7 +87,7 @@ MemoryReport report_memory(const TrainingSetup& setup, int64_t measured) {
   for (const Tier tier : kTiers)
     report.tiers[static_cast<size_t>(tier)] = {setup.memory().allocated(tier),
                                                setup.memory().touched(tier)};
-  report.held_before = setup.held_before();
+  report.baseline_bytes = setup.baseline_bytes();
   report.peers = mapped_of_peers(setup);
   if (setup.memory().gpu() == nullptr) report.working = working_bytes(setup);
   report.measured = measured;
@@ -103,13 +103,13 @@ std::string memory_text(const MemoryReport& report) {
     arenas += peak_text(tier, report.planned.at(tier));
   }
   std::string process = cat("process: ", human_bytes(report.planned_in_main_memory()),
-                            " planned + ", human_bytes(report.held_before), " before training");
+                            " planned + ", human_bytes(report.baseline_bytes), " before training");
   if (report.peers > 0) process += cat(" + ", human_bytes(report.peers), " of peers at a time");
   if (report.working > 0)
     process += cat(" + ", human_bytes(report.working), " for threads and communicators");
   process +=
       cat(" = ", human_bytes(report.predicted()), " predicted, ", human_bytes(report.measured),
-          " measured at most, error ", percent_off(report.measured, report.predicted()));
+          " measured at most, error ", percent_error_text(report.measured, report.predicted()));
   if (report.on_gpu())
     arenas += cat("GPU: ", human_bytes(report.gpu.total_bytes - report.gpu.free_bytes), " of ",
                   human_bytes(report.gpu.total_bytes), " in use at the end, CUDA's own included\n");
@@ -130,7 +130,7 @@ std::map<std::string, std::map<std::string, int64_t>> memory_record(const Memory
           record["allocated"][name] = allocated;
           record["touched"][name] = touched;
         });
-  record["process"] = {{"fixed", report.held_before},
+  record["process"] = {{"fixed", report.baseline_bytes},
                        {"peers", report.peers},
                        {"working", report.working},
                        {"predicted", report.predicted()},

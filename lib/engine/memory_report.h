@@ -26,7 +26,7 @@ struct MemoryReport {
   std::array<TierMemory, kTiers.size()> tiers;
   /// Bytes that the process held before its first allocation for the model, when its libraries had
   /// their working memory already: a cost of the program and the machine, not of the model.
-  int64_t held_before = 0;
+  int64_t baseline_bytes = 0;
   /// The most bytes of peers' memory that are mapped while a collective runs.
   int64_t peers = 0;
   /// An upper bound of the further memory of a process that trains: the heap of executors, loader
@@ -43,7 +43,7 @@ struct MemoryReport {
   int64_t planned_in_main_memory() const {
     return on_gpu() ? planned.at(Tier::kHost).total : planned.main_memory();
   }
-  int64_t predicted() const { return planned_in_main_memory() + held_before + peers + working; }
+  int64_t predicted() const { return planned_in_main_memory() + baseline_bytes + peers + working; }
 };
 
 MemoryReport report_memory(const TrainingSetup& setup, int64_t measured);

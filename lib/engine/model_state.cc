@@ -237,9 +237,8 @@ void ModelState::fill(const StatePiece& piece, DType source, const ReadTensor& r
   }
 }
 
-ModelState::ReadTensor ModelState::reading(const InitialWeights& initial_weights) const {
-  return [&initial_weights](const StatePiece&, const TensorInfo& tensor, const Box& box,
-                            void* out) {
+ModelState::ReadTensor ModelState::reading(const InitialWeights& first) const {
+  return [&first](const StatePiece&, const TensorInfo& tensor, const Box& box, void* out) {
     auto* to = static_cast<float*>(out);
     int64_t from = tensor.numel();
     int64_t until = 0;
@@ -247,14 +246,14 @@ ModelState::ReadTensor ModelState::reading(const InitialWeights& initial_weights
       from = std::min(from, begin);
       until = end;
       // Pieces are read: mapped bytes are memory of this process until they are released.
-      for (int64_t first = begin; first < end; first += kChunk) {
-        const int64_t last = std::min(first + kChunk, end);
-        initial_weights.read(tensor, first, last,
-                             {to + position + (first - begin), static_cast<size_t>(last - first)});
-        if (last - first == kChunk) initial_weights.release(tensor, first, last);
+      for (int64_t at = begin; at < end; at += kChunk) {
+        const int64_t stop = std::min(at + kChunk, end);
+        first.read(tensor, at, stop,
+                   {to + position + (at - begin), static_cast<size_t>(stop - at)});
+        if (stop - at == kChunk) first.release(tensor, at, stop);
       }
     });
-    initial_weights.release(tensor, from, until);
+    first.release(tensor, from, until);
   };
 }
 

@@ -28,7 +28,7 @@ SwapOptions swap_options(const Config& config, const std::string& run, int rank)
 /// Measures the memory that the process holds before it has anything of the model, once its
 /// libraries have their threads and working memory, and saving has its own. Otherwise these would
 /// be allocated in the first step and count as the model's.
-int64_t held_when_warm(const Gpu* gpu, SaveBuffers& room) {
+int64_t measure_baseline_bytes(const Gpu* gpu, SaveBuffers& room) {
   room.populate();
   if (gpu == nullptr) {
     const HostBlock operands(kWarmUpBytes, "the first product");
@@ -56,7 +56,7 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const Ran
                              const std::string& run, Gpu* gpu)
     : groups_(groups),
       model_(std::move(model)),
-      held_before_(held_when_warm(gpu, save_buffers_)),
+      baseline_bytes_(measure_baseline_bytes(gpu, save_buffers_)),
       memory_(
           groups.peer_visible(), swap_options(config, run, groups.rank()),
           [&, gpu](Tier tier, int64_t lacking) {

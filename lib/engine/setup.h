@@ -59,7 +59,7 @@ class TrainingSetup {
   /// Returns the bytes of its own and shared memory that the process held before its first
   /// allocation for the model and after a first matrix product: libraries, threads, their working
   /// memory, data, the staging area of checkpoints.
-  int64_t held_before() const { return held_before_; }
+  int64_t baseline_bytes() const { return baseline_bytes_; }
   /// Returns the comparison of a GPU's kernels with the CPU's.
   const std::optional<ComparedKernels>& compared() const { return compared_; }
   const ModelConfig& model_config() const { return model_.config; }
@@ -79,7 +79,7 @@ class TrainingSetup {
   const RankGroups groups_;
   const PlannedModel model_;
   SaveBuffers save_buffers_;
-  int64_t held_before_;
+  int64_t baseline_bytes_;
   RankMemory memory_;
   std::optional<ComparedKernels> compared_;
   std::unique_ptr<Executor> train_executor_;

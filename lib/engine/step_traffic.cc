@@ -23,8 +23,8 @@ void add_to(DiskTraffic& sum, const DiskTraffic& part) {
 
 std::vector<std::string> row(const char* what, int64_t program, std::optional<int64_t> observed) {
   if (!observed) return {what, std::to_string(program), "-", "-", ""};
-  return {what, std::to_string(program), std::to_string(*observed), percent_off(*observed, program),
-          human_bytes(*observed)};
+  return {what, std::to_string(program), std::to_string(*observed),
+          percent_error_text(*observed, program), human_bytes(*observed)};
 }
 
 }  // namespace

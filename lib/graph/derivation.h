@@ -50,7 +50,7 @@ class Derivation {
 
   // --- operations ---
 
-  /// Emit an operation in the list of that name.
+  /// Emits an operation in the list of that name.
   void emit_input_grad(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
                        OpAttrs attrs = {});
   void emit_weight_grad(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
@@ -85,11 +85,11 @@ class Derivation {
   ValueId add_value(std::string name, DType dtype, Dims dims, ValueRole role);
   ValueId temp_like(ValueId like, const std::string& name);
   void emit(List list, Op op);
-  ValueId make_again(ValueId id);
-  bool has(ValueId id) const;
-  void run_again(Op op);
+  ValueId recompute(ValueId id);
+  bool is_available(ValueId id) const;
+  void recompute_op(Op op);
   void derive(const Op& op);
-  void forget_passing();
+  void drop_short_lived();
   void start_from_outputs();
   void finish_inputs();
   bool is_smaller_when_made(size_t at) const;
@@ -100,8 +100,8 @@ class Derivation {
   const std::vector<bool>& kept_;
   std::map<ValueId, size_t> producer_;
   /// The recomputed values that can be read at this point of the backward list, by forward value.
-  std::map<ValueId, ValueId> again_;
-  std::vector<ValueId> passing_;
+  std::map<ValueId, ValueId> recomputed_;
+  std::vector<ValueId> short_lived_;
   int depth_ = 0;
   std::vector<std::function<void()>> waiting_;
   /// The list of each operation in the backward list.

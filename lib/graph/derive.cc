@@ -22,7 +22,7 @@ void Derivation::run() {
   start_from_outputs();
   for (size_t i = graph_.forward.size(); i-- > 0;) {
     derive(graph_.forward[i]);
-    forget_passing();
+    drop_short_lived();
   }
   finish_inputs();
   split_lists();
@@ -90,41 +90,42 @@ ValueId Derivation::needed(ValueId id) {
     save(id);
     return id;
   }
-  const auto again = again_.find(id);
-  return again != again_.end() ? again->second : make_again(id);
+  const auto recomputed = recomputed_.find(id);
+  return recomputed != recomputed_.end() ? recomputed->second : recompute(id);
 }
 
-ValueId Derivation::make_again(ValueId id) {
+ValueId Derivation::recompute(ValueId id) {
   ++depth_;
   const Op maker = graph_.forward[producer_.at(id)];
   const auto from_first_result = op_spec(maker.kind).from_first_result;
-  const bool has_first = from_first_result != nullptr && id != maker.out[0] && has(maker.out[0]);
-  run_again(has_first ? from_first_result(maker) : maker);
+  const bool has_first =
+      from_first_result != nullptr && id != maker.out[0] && is_available(maker.out[0]);
+  recompute_op(has_first ? from_first_result(maker) : maker);
   --depth_;
-  return again_.at(id);
+  return recomputed_.at(id);
 }
 
-/// Returns whether a value needs no operation.
-bool Derivation::has(ValueId id) const {
-  return kept_[static_cast<size_t>(id)] || again_.contains(id);
+/// Returns whether backward has a value already, kept or recomputed.
+bool Derivation::is_available(ValueId id) const {
+  return kept_[static_cast<size_t>(id)] || recomputed_.contains(id);
 }
 
-void Derivation::run_again(Op op) {
+void Derivation::recompute_op(Op op) {
   for (ValueId& in : op.in) in = needed(in);
   for (ValueId& out : op.out) {
     const ValueId again = temp_like(out, value(out).name + ".again");
-    again_[out] = again;
+    recomputed_[out] = again;
     // A cheap value that was recomputed only for another value is computed again at its next reader
     // instead of being kept.
-    if (depth_ > 1 && is_cheap_result(graph_, out)) passing_.push_back(out);
+    if (depth_ > 1 && is_cheap_result(graph_, out)) short_lived_.push_back(out);
     out = again;
   }
   emit_for_reader(op.kind, std::move(op.in), std::move(op.out), std::move(op.attrs));
 }
 
-void Derivation::forget_passing() {
-  for (const ValueId id : passing_) again_.erase(id);
-  passing_.clear();
+void Derivation::drop_short_lived() {
+  for (const ValueId id : short_lived_) recomputed_.erase(id);
+  short_lived_.clear();
 }
 
 void Derivation::start_from_outputs() {

@@ -183,7 +183,8 @@ void require_blocks(const ModelConfig& config, const LoraOptions& options,
           cat("layers_to_transform ", layer, ": the model has layers 0 to ", config.layers - 1));
   if (!options.layers.empty() && !options.target_pattern.empty())
     problems.push_back(
-        "layers_to_transform: only with target_modules as a list; say it in the expression");
+        "layers_to_transform cannot be used with a regular expression in target_modules; name the "
+        "layers in the expression");
 }
 
 /// Says that nothing is chosen, and what a single text in place of a list was taken for.

@@ -368,7 +368,7 @@ class BlockBuilder {
   /// Emits an MLP that reads the hidden states as attention does, of whose norm `norm` are all
   /// tokens. The ranks sum what both add at once.
   ValueId emit_parallel(const BlockParams& p, ValueId norm, ValueId attention_term) {
-    require(!c_.output_norms, "attention and MLP beside each other have no norms behind them");
+    require(!c_.output_norms, "attention and MLP beside each other have no norms after them");
     const ValueId read =
         c_.mlp_norm ? exchange_.all_tokens(add_norm(g_, c_, x_, p.post_norm)) : norm;
     const ValueId both = products_.sum_of_terms(ops::add(g_, attention_term, mlp_term(p, read)));

@@ -81,10 +81,13 @@ bool has_decoder(const json& root, std::string_view type) {
   return false;
 }
 
+constexpr const char* kCopyAgain = "copy tokenizer.json from the model's original folder again";
+
 const json& vocabulary(const json& root, const std::string& where) {
   const auto model = root.is_object() ? root.find("model") : root.end();
   if (!root.is_object() || model == root.end() || !model->is_object())
-    throw Error(ExitCode::kBadInput, cat(where, ": no \"model\"; this is not a tokenizer.json"));
+    throw Error(ExitCode::kBadInput, cat(where, ": no \"model\"; this is not a tokenizer.json"),
+                kCopyAgain);
   const auto type = model->find("type");
   if (type != model->end() && *type != "BPE") {
     throw Error(ExitCode::kUnsupported,
@@ -93,15 +96,17 @@ const json& vocabulary(const json& root, const std::string& where) {
   const auto vocab = model->find("vocab");
   if (vocab == model->end() || !vocab->is_object())
     throw Error(ExitCode::kBadInput,
-                cat(where, ": model.vocab: expected an object of tokens and ids"));
+                cat(where, ": model.vocab: expected an object of tokens and ids"), kCopyAgain);
   return *vocab;
 }
 
 int32_t token_id(const json& value, const std::string& where) {
   if (value.is_number_unsigned() && value.get<uint64_t>() <= static_cast<uint64_t>(INT32_MAX))
     return value.get<int32_t>();
-  throw Error(ExitCode::kBadInput, cat(where, ": found token id ", found_text(value),
-                                       "; expected a whole number from 0 to ", INT32_MAX));
+  throw Error(ExitCode::kBadInput,
+              cat(where, ": found token id ", found_text(value),
+                  "; expected a whole number from 0 to ", INT32_MAX),
+              kCopyAgain);
 }
 
 json parse_tokenizer(std::string_view text, const std::string& where) {
@@ -109,9 +114,11 @@ json parse_tokenizer(std::string_view text, const std::string& where) {
   try {
     return json::parse(text);
   } catch (const json::parse_error& error) {
-    throw Error(ExitCode::kBadInput, cat(where, ": not valid JSON near byte ", error.byte));
+    throw Error(ExitCode::kBadInput, cat(where, ": not valid JSON near byte ", error.byte),
+                kCopyAgain);
   } catch (const json::exception&) {
-    throw Error(ExitCode::kBadInput, cat(where, ": holds a number that is too large"));
+    throw Error(ExitCode::kBadInput,
+                cat(where, ": holds a number that does not fit into 64 bits"), kCopyAgain);
   }
 }
 
@@ -142,7 +149,7 @@ Detokenizer Detokenizer::parse(std::string_view text, const std::string& where) 
     if (!token.is_object() || !token.contains("id") || !token.contains("content") ||
         !token["content"].is_string()) {
       throw Error(ExitCode::kBadInput,
-                  cat(where, ": added_tokens: expected objects with id and content"));
+                  cat(where, ": added_tokens: expected objects with id and content"), kCopyAgain);
     }
     const int32_t id = token_id(token["id"], where);
     out.bytes_[id] = token["content"].get<std::string>();

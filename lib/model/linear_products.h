@@ -1,9 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
-
 #include <string_view>
+#include <vector>
 
 #include "axes/tensor/split.h"
 #include "model/model_config.h"
@@ -43,7 +42,7 @@ std::string_view post_norm_name(const TensorNames& names, const ModelConfig& con
 /// Describes a rank's part of a product's matrix.
 TensorInfo product_weight(const LinearProduct& product, std::string name, const TensorSplit& split);
 
-/// Return the number of outputs and of inputs that one rank computes with.
+/// Returns the number of outputs or of inputs that one rank computes with.
 int64_t local_outputs(const LinearProduct& product, const TensorSplit& split);
 int64_t local_inputs(const LinearProduct& product, const TensorSplit& split);
 

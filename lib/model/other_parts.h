@@ -13,7 +13,7 @@ namespace ftrun {
 /// StoredShapes are the names and shapes of a folder's tensors.
 using StoredShapes = std::vector<std::pair<std::string, Dims>>;
 
-/// OtherModule is a module of another part of a multimodal model than the decoder.
+/// OtherModule is a module of a multimodal model outside its decoder.
 struct OtherModule {
   /// The name in memory: "model.vision_tower.patch_conv".
   std::string name;
@@ -44,7 +44,7 @@ struct OtherPartChoice {
 /// Finds the modules of other parts than the decoder that PEFT (check_target_module_exists() of
 /// PEFT 0.21.2) would give an adapter by the written target_modules. `stored` are the names and
 /// shapes of a folder's tensors; those of the decoder are passed over. "all-linear" stands for
-/// matrices that are no embedding, whose module is told by its name. The family's own modules,
+/// matrices that are no embedding, recognised by their names. The family's own modules,
 /// which a config without target_modules chooses, are modules of the decoder alone. The options are
 /// those that make_adapter() has accepted.
 std::vector<OtherPartChoice> find_other_part_choices(const LoraOptions& options,

@@ -174,7 +174,8 @@ class ScalingReader {
   double factor_or_ratio(int64_t original) {
     if (settings_.find("factor")) return at_least("factor", 1.0, 1.0);
     if (known_.max_positions == 0)
-      settings_.problem("factor", "missing, and so is max_position_embeddings, which would say it");
+      settings_.problem("factor",
+                        "missing, and it cannot be computed without max_position_embeddings");
     if (original == 0) return 1.0;
     return static_cast<double>(known_.max_positions) / static_cast<double>(original);
   }

@@ -122,7 +122,7 @@ void require_whole_matrices(const ModelDescription& model, const std::set<std::s
   if (reported.size() > 1) problems.push_back(cat("so it is in ", reported.size() - 1, " more"));
 }
 
-/// Codes of four or eight bits cannot be moved a little.
+/// Refuses to train packed matrices: a code of four or eight bits cannot take small steps.
 void require_unpacked(const ModelDescription& model, const std::set<std::string>& trained,
                       std::vector<std::string>& problems) {
   constexpr size_t kMost = 3;

@@ -8,8 +8,9 @@ namespace {
 
 using namespace parameters;
 
-constexpr OptimizerParameter kLikeAdam[]{kLr, kBetas, kEps, kWeightDecay, kBiasCorrection};
-constexpr OptimizerParameter kLikeLamb[]{
+constexpr OptimizerParameter kAdamLikeParameters[]{kLr, kBetas, kEps, kWeightDecay,
+                                                   kBiasCorrection};
+constexpr OptimizerParameter kLambLikeParameters[]{
     kLr,
     kBetas,
     kEps,
@@ -17,19 +18,20 @@ constexpr OptimizerParameter kLikeLamb[]{
     kBiasCorrection,
     {"max_coeff", "Largest trust ratio.", &OptimizerConfig::max_coeff},
     {"min_coeff", "Smallest trust ratio.", &OptimizerConfig::min_coeff}};
-constexpr OptimizerParameter kLikeSgd[]{kLr, kWeightDecay, kMomentum, kDampening, kNesterov};
-constexpr OptimizerParameter kOfMuon[]{kLr, kBetas, kEps, kWeightDecay, kMomentum};
+constexpr OptimizerParameter kSgdLikeParameters[]{kLr, kWeightDecay, kMomentum, kDampening,
+                                                  kNesterov};
+constexpr OptimizerParameter kMuonParameters[]{kLr, kBetas, kEps, kWeightDecay, kMomentum};
 
 }  // namespace
 
-constinit const Optimizer kLamb{.parameters = kLikeLamb};
-constinit const Optimizer kMuon{.parameters = kOfMuon, .defaults = {.lr = 2e-2}};
-constinit const Optimizer kOneBitAdam{.parameters = kLikeAdam, .variant_of = &kAdam};
-constinit const Optimizer kOneBitLamb{.parameters = kLikeLamb, .variant_of = &kLamb};
-constinit const Optimizer kZeroOneAdam{.parameters = kLikeAdam, .variant_of = &kAdam};
-constinit const Optimizer kMuAdam{.parameters = kLikeAdam, .variant_of = &kAdam};
-constinit const Optimizer kMuAdamW{.parameters = kLikeAdam, .variant_of = &kAdam};
-constinit const Optimizer kMuSgd{.parameters = kLikeSgd, .variant_of = &kSgd};
+constinit const Optimizer kLamb{.parameters = kLambLikeParameters};
+constinit const Optimizer kMuon{.parameters = kMuonParameters, .defaults = {.lr = 2e-2}};
+constinit const Optimizer kOneBitAdam{.parameters = kAdamLikeParameters, .variant_of = &kAdam};
+constinit const Optimizer kOneBitLamb{.parameters = kLambLikeParameters, .variant_of = &kLamb};
+constinit const Optimizer kZeroOneAdam{.parameters = kAdamLikeParameters, .variant_of = &kAdam};
+constinit const Optimizer kMuAdam{.parameters = kAdamLikeParameters, .variant_of = &kAdam};
+constinit const Optimizer kMuAdamW{.parameters = kAdamLikeParameters, .variant_of = &kAdam};
+constinit const Optimizer kMuSgd{.parameters = kSgdLikeParameters, .variant_of = &kSgd};
 // A class of torch.optim that is not built here, whose parameters are PyTorch's.
 constinit const Optimizer kTorch{};
 

@@ -25,7 +25,7 @@ int64_t statistic(const std::string& path, std::string_view key) {
   return 0;
 }
 
-/// Names of the files of one version of control groups.
+/// GroupFiles holds the names of the files of one version of control groups.
 struct GroupFiles {
   const char* limit;
   const char* used;

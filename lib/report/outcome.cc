@@ -8,7 +8,7 @@
 namespace ftrun {
 namespace {
 
-bool is_of(const RunManifest& manifest, const LaunchMark& launch) {
+bool is_of(const RunManifest& manifest, const LaunchId& launch) {
   const auto supervisor = manifest.environment.find(launch_variables::kSupervisor);
   // Times as utc_text writes them sort as text.
   return supervisor != manifest.environment.end() &&
@@ -22,7 +22,7 @@ std::string without_remedy(const std::string& message) {
 }
 
 /// Records a restart whose ranks failed before they trained one step.
-void record_failed_start(RunManifest& manifest, const LaunchMark& launch) {
+void record_failed_start(RunManifest& manifest, const LaunchId& launch) {
   const int64_t step = manifest.restarts.empty() ? 0 : manifest.restarts.back().to_step;
   manifest.restarts.push_back({utc_text(launch.attempt), manifest.exit_reason, manifest.exit_rank,
                                step, step, launch.ranks});
@@ -30,18 +30,18 @@ void record_failed_start(RunManifest& manifest, const LaunchMark& launch) {
 
 }  // namespace
 
-bool has_begun(const std::string& path, const LaunchMark& launch) {
+bool wrote_manifest(const std::string& path, const LaunchId& launch) {
   return posix_files().exists(path) && is_of(read_manifest(path), launch);
 }
 
-bool began_by_agent(const std::string& path, const std::string& agent) {
+bool agent_wrote_manifest(const std::string& path, const std::string& agent) {
   if (!posix_files().exists(path)) return false;
   const auto environment = read_manifest(path).environment;
   const auto found = environment.find(launch_variables::kAgent);
   return found != environment.end() && found->second == agent;
 }
 
-bool record_failure(const std::string& path, const LaunchMark& launch, const FailedRun& failure,
+bool record_failure(const std::string& path, const LaunchId& launch, const FailedRun& failure,
                     FileSystem& files) {
   if (!posix_files().exists(path)) return false;
   RunManifest manifest = read_manifest(path);
@@ -57,7 +57,7 @@ bool record_failure(const std::string& path, const LaunchMark& launch, const Fai
   return true;
 }
 
-LaunchRecord::LaunchRecord(std::string path, const LaunchMark& launch, FileSystem& files)
+LaunchRecord::LaunchRecord(std::string path, const LaunchId& launch, FileSystem& files)
     : path_(std::move(path)), launch_(launch), files_(files) {}
 
 void LaunchRecord::record_start(int64_t attempt, const RanksOfStart& ranks) {
@@ -69,7 +69,7 @@ void LaunchRecord::record_failure(const FailedRun& failure) {
   try {
     if (run_file_ != RunFile::kOurs) {
       run_file_ = RunFile::kUnreadable;
-      run_file_ = has_begun(path_, launch_) ? RunFile::kOurs : RunFile::kNone;
+      run_file_ = wrote_manifest(path_, launch_) ? RunFile::kOurs : RunFile::kNone;
     }
     if (run_file_ == RunFile::kOurs) ftrun::record_failure(path_, launch_, failure, files_);
   } catch (const Error& error) {

@@ -17,8 +17,8 @@ struct FailedRun {
   std::string reason;
 };
 
-/// LaunchMark identifies a launch: only the run.json of that launch may be written to.
-struct LaunchMark {
+/// LaunchId identifies a launch: only the run.json of that launch may be written to.
+struct LaunchId {
   /// The value of FTRUN_SUPERVISOR of its ranks: the id of the process that started them.
   int64_t supervisor = 0;
   /// The time when the ranks were first started, in seconds since 1970.
@@ -30,16 +30,16 @@ struct LaunchMark {
 
 /// Returns whether `launch` wrote the run.json at `path`; false if there is none. Throws an Error
 /// when it cannot be read.
-bool has_begun(const std::string& path, const LaunchMark& launch);
+bool wrote_manifest(const std::string& path, const LaunchId& launch);
 /// Returns whether the torchrun launch `agent` wrote the run.json at `path`.
-bool began_by_agent(const std::string& path, const std::string& agent);
+bool agent_wrote_manifest(const std::string& path, const std::string& agent);
 
 /// Writes the failure to the run.json at `path` if `launch` wrote the file, and returns true. If
 /// the last start of the ranks failed before it wrote the file, the previous failure is recorded as
 /// a separate restart. Does not change the file of an earlier run, or of another run that holds the
 /// folder: ranks that were refused before training wrote no file. Error when the file cannot be
 /// read or written.
-bool record_failure(const std::string& path, const LaunchMark& launch, const FailedRun& failure,
+bool record_failure(const std::string& path, const LaunchId& launch, const FailedRun& failure,
                     FileSystem& files = posix_files());
 
 /// LaunchRecord holds what the supervisor of a launch knows of its run.json, and writes to that
@@ -51,7 +51,7 @@ class LaunchRecord {
   enum class RunFile { kNone, kOurs, kUnreadable };
 
   /// Begins the record of a launch that has not started any rank. `files` writes run.json.
-  LaunchRecord(std::string path, const LaunchMark& launch, FileSystem& files = posix_files());
+  LaunchRecord(std::string path, const LaunchId& launch, FileSystem& files = posix_files());
 
   /// Records that the ranks are restarted, at the time `attempt` (seconds since 1970).
   void record_start(int64_t attempt, const RanksOfStart& ranks);
@@ -63,7 +63,7 @@ class LaunchRecord {
 
  private:
   const std::string path_;
-  LaunchMark launch_;
+  LaunchId launch_;
   FileSystem& files_;
   RunFile run_file_ = RunFile::kNone;
 };

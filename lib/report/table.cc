@@ -71,7 +71,7 @@ std::string format_table(const std::vector<std::string>& headers,
   return out;
 }
 
-std::string percent_off(int64_t measured, int64_t expected) {
+std::string percent_error_text(int64_t measured, int64_t expected) {
   if (expected == 0) return "-";
   const auto whole = static_cast<double>(expected);
   return format_number("%+.2f %%", 100 * (static_cast<double>(measured) - whole) / whole);

@@ -20,6 +20,6 @@ std::string format_table(const std::vector<std::string>& headers,
                          const std::vector<std::vector<std::string>>& rows);
 
 /// Writes by how much `measured` differs from `expected`, "+0.82 %"; "-" when nothing was expected.
-std::string percent_off(int64_t measured, int64_t expected);
+std::string percent_error_text(int64_t measured, int64_t expected);
 
 }  // namespace ftrun

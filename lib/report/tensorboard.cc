@@ -121,8 +121,8 @@ std::string file_name(const TensorBoardOptions& options, int64_t begun) {
   return cat(kNameStart, seconds.data(), ".", options.hostname, ".", options.pid, ".0");
 }
 
-/// Reads the bytes of a file or message from its front; once there are too few it has failed for
-/// good.
+/// Bytes reads the bytes of a file or message from its front; once there are too few it has failed
+/// for good.
 class Bytes {
  public:
   explicit Bytes(std::string_view rest) : rest_(rest) {}

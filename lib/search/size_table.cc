@@ -121,7 +121,7 @@ std::vector<MemoryTablePart> lines_of(const MemoryTableModel& model,
     const double rest = beside(line);
     if (std::abs(rest) > 1e-3 * std::max(line.formula, 1.0)) {
       if (i == 1 && rest < 0)
-        why.push_back(cat(gigabytes(-rest), " not there at ", planned.peak_instr));
+        why.push_back(cat(gigabytes(-rest), " not allocated at ", planned.peak_instr));
       else
         why.push_back(cat(gigabytes(rest), " of small tensors whole on each rank, and padding"));
     }

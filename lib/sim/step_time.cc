@@ -168,8 +168,8 @@ int ranks_of_node(const RankClasses& classes, const Machine& machine, int64_t no
   const int64_t ranks = classes.ranks(), here = divide_up(ranks, nodes);
   if (machine.has_gpus && here > machine.devices)
     throw Error(ExitCode::kUsage,
-                cat(ranks, " ranks on ", count_text(nodes, "node"), " of ", machine.devices,
-                    " GPUs (", machine.name, ")"),
+                cat(ranks, " ranks do not fit on ", count_text(nodes, "node"), " of ",
+                    machine.devices, " GPUs (", machine.name, "): a rank needs a GPU of its own"),
                 cat("plan for --nodes ", divide_up(ranks, int64_t{machine.devices})));
   if (!machine.has_gpus && ranks > kMostOnProcessors)
     throw Error(

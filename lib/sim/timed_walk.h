@@ -27,7 +27,7 @@ struct RankTime {
   /// The time in which the compute lane was idle, by what it waited for last, as runs measure it.
   std::array<Picoseconds, kWaitedForKinds> waited{};
   /// The waits of `waited`, divided by the lane that was busy meanwhile. An exchange is charged
-  /// from its begin on; the time before is charged to what it waited for, or also to the exchange
+  /// from its start on; the time before is charged to what it waited for, or also to the exchange
   /// if it waited only for other ranks. Lanes beyond the end of the list have no time.
   std::vector<Picoseconds> waited_on;
 };
@@ -50,7 +50,7 @@ struct TimedInstr {
 /// TimedInstrSink gets each step when it ends, also those that take no time; may be null.
 using TimedInstrSink = std::function<void(const TimedInstr&)>;
 
-/// Runs all ranks of a world from the begin of a training step to its end: an instruction begins
+/// Runs all ranks of a world from the start of a training step to its end: an instruction begins
 /// when its lane is free and its waits are done, a collective or transfer when the last of its
 /// ranks has come. Returns the times of world.ranks. `cost` gives the cost of each instruction of a
 /// program. Throws Error(kBug) where ranks wait forever.

@@ -63,7 +63,7 @@ std::vector<SlowRank> parse_slow_ranks(const std::vector<std::string>& texts) {
 
 double slowness_of(const std::vector<SlowRank>& slow, int64_t rank) {
   for (const SlowRank& one : slow)
-    if (one.rank == rank) return one.times;
+    if (one.rank == rank) return one.factor;
   return 1;
 }
 
@@ -71,7 +71,7 @@ void require_ranks(const std::vector<SlowRank>& slow, int64_t ranks) {
   for (const SlowRank& one : slow)
     if (one.rank >= ranks)
       throw Error(ExitCode::kUsage,
-                  cat("--slow rank=", one.rank, ":", number_text(one.times), ": the run has ",
+                  cat("--slow rank=", one.rank, ":", number_text(one.factor), ": the run has ",
                       count_text(ranks, "rank"), ", counted from 0"),
                   ranks == 1 ? "give rank 0" : cat("give a rank from 0 to ", ranks - 1));
 }
@@ -96,7 +96,7 @@ void set_network(const std::string& bandwidth, int64_t nodes, Machine& machine) 
 std::string what_if_text(const std::vector<SlowRank>& slow, const Machine& machine, bool network) {
   std::vector<std::string> parts;
   for (const SlowRank& one : slow)
-    parts.push_back(cat("rank ", one.rank, " takes ", number_text(one.times), " times as long"));
+    parts.push_back(cat("rank ", one.rank, " takes ", number_text(one.factor), " times as long"));
   if (network)
     parts.push_back(
         cat("the network has ", quantity_text(machine.cluster.bandwidth, QuantityUnit::kByteRate)));

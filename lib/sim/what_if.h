@@ -8,11 +8,11 @@
 
 namespace ftrun {
 
-/// A SlowRank takes `times` as long as others for its own work; communication takes no longer than
-/// usual once the rank has reached it.
+/// SlowRank takes `factor` times as long as others for its own work; communication takes no longer
+/// than usual once the rank has reached it.
 struct SlowRank {
   int64_t rank = 0;
-  double times = 1;
+  double factor = 1;
 
   bool operator==(const SlowRank&) const = default;
 };

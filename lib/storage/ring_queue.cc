@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kLargestRegistered = size_t{1} << 30;  // the kernel's limit for one range
 
-bool passing(int error_number) {
+bool is_transient(int error_number) {
   return error_number == EAGAIN || error_number == EBUSY || error_number == EINTR;
 }
 
@@ -109,7 +109,7 @@ class RingQueue : public BlockQueue {
   void enter() {
     while (io_uring_sq_ready(&ring_) > 0) {
       const int result = io_uring_submit(&ring_);
-      if (result < 0 && !passing(-result)) ring_error(-result);
+      if (result < 0 && !is_transient(-result)) ring_error(-result);
       if (result <= 0 && result != -EINTR) return;
     }
   }
@@ -121,7 +121,7 @@ class RingQueue : public BlockQueue {
     limit.tv_nsec = static_cast<int64_t>((std::min(seconds, 1e9) - whole) * 1e9);
     io_uring_cqe* entry = nullptr;
     const int result = io_uring_submit_and_wait_timeout(&ring_, &entry, 1, &limit, nullptr);
-    if (result < 0 && result != -ETIME && !passing(-result)) ring_error(-result);
+    if (result < 0 && result != -ETIME && !is_transient(-result)) ring_error(-result);
   }
 
   size_t take(std::span<BlockResult> results) {

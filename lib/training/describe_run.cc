@@ -37,7 +37,7 @@ void add_gpu_attention_notes(AttentionChoice choice, const Gpu& gpu,
   const LibraryUse use = gpu.kernels().library_use();
   if (use.in_use != "own")
     notes.push_back(cat("attention by ", use.in_use, ", with ", human_bytes(use.workspace_bytes),
-                        " of memory beside what is planned",
+                        " of GPU memory in addition to the plan",
                         cudnn_is_measured(gpu.info())
                             ? ""
                             : "; it has not run on a GPU of this compute capability before"));
@@ -68,13 +68,13 @@ void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
       !features.empty())
     notes.push_back(
         cat(join(features, ", "),
-            ": never run on GPUs so far, only in emulators of them: compare the first losses "
-            "with those of device: cpu"));
+            ": tested only on emulated GPUs so far: compare the first losses with those of "
+            "device: cpu"));
   add_gpu_attention_notes(run.request.config.kernels.attention, *gpu, notes);
   if (!gpu->options().pin_memory)
     notes.push_back(
-        "host memory is pageable, as pin_memory: false asks: copies to and from the GPU hold up "
-        "their lane");
+        "host memory is pageable (pin_memory: false), so copies to and from the GPU block the lane "
+        "that runs them");
 }
 
 /// Adds a note where a control group grants less CPU time than there are cores.
@@ -134,7 +134,7 @@ bool trains_on(const Batch& row, int32_t token) {
   return false;
 }
 
-/// Checks the first million tokens.
+/// Returns whether gradients reach `token` in the first million tokens of the samples.
 bool trains_on(const SampleSet& samples, int64_t vocab_rows, int32_t token) {
   constexpr int64_t kMostTokens = int64_t{1} << 20;
   const int64_t rows =

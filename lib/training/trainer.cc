@@ -60,7 +60,7 @@ TrainRequest request_of_start(TrainRequest request, std::optional<AgentLaunch> a
   request.launch.restart = agent->earlier_starts;
   if (request.launch.rank > 0 || agent->earlier_starts == 0) return request;  // rank 0 decides
   try {
-    if (began_by_agent(RunPaths(request.config.output_dir).manifest(), agent->name))
+    if (agent_wrote_manifest(RunPaths(request.config.output_dir).manifest(), agent->name))
       request.resume.resume_newest();
   } catch (const Error& error) {
     log_debug(error.what());  // the run itself refuses the folder, and says why

@@ -1,1 +1,1 @@
-"""Models between Hugging Face's folders and GGUF files: read, written, and proven."""
+"""Converts models between Hugging Face folders and GGUF files, and tests the result."""

@@ -1,7 +1,7 @@
-"""A PEFT folder of a LoRA adapter as llama.cpp applies it beside its base's GGUF file.
+"""Reads a PEFT folder of a LoRA adapter as llama.cpp applies it beside its base's GGUF file.
 
 llama.cpp adds alpha / rank times B A to a product, and nothing else: an adapter that holds more is
-refused, and merged into its base it is handed over."""
+refused; merge it into its base and export that."""
 import math
 import os
 import shlex
@@ -17,7 +17,7 @@ MATRICES = {"lora_A": "lora_a", "lora_B": "lora_b"}
 PREFIX = "base_model.model."
 
 
-def unapplied(settings, metadata):
+def unsupported_settings(settings, metadata):
     """Returns the settings of an adapter that llama.cpp does not support."""
     found = [key for key in ("use_dora", "modules_to_save", "alpha_pattern", "lora_bias",
                              "layer_replication", "trainable_token_indices") if settings.get(key)]
@@ -42,7 +42,7 @@ class AdapterTensors:
         self.opened = open_safetensors(path, "pt")
         if settings.get("peft_type") != "LORA":
             raise refusal(folder, f"peft_type {settings.get('peft_type')}")
-        held = unapplied(settings, self.opened.metadata())
+        held = unsupported_settings(settings, self.opened.metadata())
         if held:
             raise refusal(folder, ", ".join(held))
         rank = settings["r"]

@@ -1,6 +1,6 @@
-"""A tokenizer.json as GGUF keeps it, both ways: tokens, their types, merges or scores, and the name
-of the rule that cuts a text before merging (tokenizer.ggml.pre), which llama.cpp knows by name
-alone. A tokenizer with another rule is refused."""
+"""Converts a tokenizer.json to GGUF and back: tokens, their types, merges or scores, and the name
+of the pre-tokenizer (tokenizer.ggml.pre), which llama.cpp knows by name alone. A tokenizer with
+another pre-tokenizer is refused."""
 import functools
 import logging
 import os
@@ -24,16 +24,16 @@ def split_by(pattern):
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
-# RULES maps llama.cpp's names to what a tokenizer.json cuts with, in order. Settings that do not
-# cut are left out.
-RULES = {
+# PRE_TOKENIZERS maps llama.cpp's names of pre-tokenizers to the steps that a tokenizer.json has for
+# them, in order. Settings that do not cut are left out.
+PRE_TOKENIZERS = {
     "gpt-2": [byte_level(True)],
     "smollm": [{"type": "Digits", "individual_digits": True}, byte_level(True)],
     "llama-bpe": [split_by(WORDS % "{1,3}"), byte_level(False)],
     "qwen2": [split_by(WORDS % ""), byte_level(False)],
 }
-# Other names by which llama.cpp cuts in the same way.
-SAME_RULES = {
+# Other names of llama.cpp for the same pre-tokenizers.
+PRE_TOKENIZER_ALIASES = {
     "gpt2": "gpt-2", "phi-2": "gpt-2", "olmo": "gpt-2", "mpt": "gpt-2", "roberta-bpe": "gpt-2",
     "starcoder": "smollm", "refact": "smollm", "command-r": "smollm", "codeshell": "smollm",
     "llama3": "llama-bpe", "llama-v3": "llama-bpe", "dbrx": "llama-bpe", "smaug-bpe": "llama-bpe",
@@ -41,11 +41,11 @@ SAME_RULES = {
     "stablelm2": "qwen2", "deepseek-r1-qwen": "qwen2",
 }
 # Names under which llama.cpp puts a begin-of-text token where a file does not say whether.
-PUTS_BOS = {"llama-bpe", "llama3", "llama-v3"}
+ADDS_BOS = {"llama-bpe", "llama3", "llama-v3"}
 NORMALIZERS = (None, {"type": "NFC"})
 
 
-def cutting(step):
+def without_inert_keys(step):
     """Returns a step of a pre-tokenizer without the keys that cut nothing; a space put before the
     text does cut."""
     if step["type"] == "ByteLevel" and step.get("add_prefix_space"):
@@ -54,15 +54,15 @@ def cutting(step):
     return {key: value for key, value in step.items() if key not in silent}
 
 
-def rule_of(tokenizer, path):
+def pre_tokenizer_name(tokenizer, path):
     steps = tokenizer.get("pre_tokenizer") or {}
     steps = steps.get("pretokenizers", [steps] if steps else [])
-    found = [cutting(step) for step in steps]
-    for name, rule in RULES.items():
+    found = [without_inert_keys(step) for step in steps]
+    for name, rule in PRE_TOKENIZERS.items():
         if found == rule and tokenizer.get("normalizer") in NORMALIZERS:
             return name
-    raise UserError(f"{path}: cuts texts by a rule that has no proven name in llama.cpp here "
-                    f"(those that have: {', '.join(RULES)}, and SentencePiece's byte fallback)")
+    raise UserError(f"{path}: its pre-tokenizer has no tested name in llama.cpp (those that have: "
+                    f"{', '.join(PRE_TOKENIZERS)}, and SentencePiece's byte fallback)")
 
 
 def is_sentencepiece(tokenizer):
@@ -99,7 +99,7 @@ def scores_by_merges(tokenizer, tokens):
     return [-float(ranks.get(token, last)) for token in tokens]
 
 
-def puts_space_first(tokenizer):
+def adds_space_prefix(tokenizer):
     steps = tokenizer.get("normalizer") or {}
     steps = steps.get("normalizers", [steps])
     before = tokenizer.get("pre_tokenizer") or {}
@@ -119,12 +119,12 @@ def write_vocabulary(writer, folder, size):
     tokens, types = token_list(tokenizer, size, path)
     pieces = is_sentencepiece(tokenizer)
     writer.add_tokenizer_model("llama" if pieces else "gpt2")
-    writer.add_tokenizer_pre("default" if pieces else rule_of(tokenizer, path))
+    writer.add_tokenizer_pre("default" if pieces else pre_tokenizer_name(tokenizer, path))
     writer.add_token_list(tokens)
     writer.add_token_types(types)
     if pieces:
         writer.add_token_scores(scores_by_merges(tokenizer, tokens))
-        writer.add_add_space_prefix(puts_space_first(tokenizer))
+        writer.add_add_space_prefix(adds_space_prefix(tokenizer))
     logging.getLogger("gguf.vocab").setLevel(logging.ERROR)
     special = gguf.SpecialVocab(folder, load_merges=not pieces, n_vocab=size)
     special.add_special_token = {"bos": adds_bos(folder, special), "eos": False}
@@ -164,7 +164,7 @@ def read_vocabulary(file):
     return tokenizer
 
 
-def words(file):
+def text_tokens(file):
     """Returns {token: id} of all tokens that stand for text, in the order of ids."""
     tokens = file.field("tokenizer.ggml.tokens")
     types = file.field("tokenizer.ggml.token_type", [NORMAL] * len(tokens))
@@ -175,19 +175,19 @@ def words(file):
 def byte_level_tokenizer(file):
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
     name = file.field("tokenizer.ggml.pre", "gpt-2")
-    rule = SAME_RULES.get(name, name)
-    if rule not in RULES:
-        raise UserError(f"{file.path}: cuts texts by llama.cpp's rule {name!r}, which has no "
-                        f"tokenizer.json here (those that have: {', '.join(RULES)}). Take that of "
-                        "the Hugging Face folder")
+    rule = PRE_TOKENIZER_ALIASES.get(name, name)
+    if rule not in PRE_TOKENIZERS:
+        raise UserError(f"{file.path}: has llama.cpp's pre-tokenizer {name!r}, which has no "
+                        f"tokenizer.json here (those that have: {', '.join(PRE_TOKENIZERS)}). Take "
+                        "that of the Hugging Face folder")
     merges = [tuple(merge.split(" ")) for merge in file.field("tokenizer.ggml.merges", [])]
-    whole = name in PUTS_BOS  # tokens that no merge makes are found whole there
-    tokenizer = Tokenizer(models.BPE(vocab=words(file), merges=merges, ignore_merges=whole))
+    whole = name in ADDS_BOS  # tokens that no merge makes are found whole there
+    tokenizer = Tokenizer(models.BPE(vocab=text_tokens(file), merges=merges, ignore_merges=whole))
     steps = {"ByteLevel": lambda step: pre_tokenizers.ByteLevel(False, use_regex=step["use_regex"]),
              "Digits": lambda step: pre_tokenizers.Digits(step["individual_digits"]),
              "Split": lambda step: pre_tokenizers.Split(Regex(step["pattern"]["Regex"]),
                                                         "isolated")}
-    made = [steps[step["type"]](step) for step in RULES[rule]]
+    made = [steps[step["type"]](step) for step in PRE_TOKENIZERS[rule]]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(made) if len(made) > 1 else made[0]
     if rule == "qwen2":
         tokenizer.normalizer = normalizers.NFC()
@@ -197,7 +197,7 @@ def byte_level_tokenizer(file):
 
 def sentencepiece_tokenizer(file):
     from tokenizers import Tokenizer, decoders, models, normalizers
-    known = words(file)
+    known = text_tokens(file)
     types = file.field("tokenizer.ggml.token_type")
     unknown = next((token for token, i in known.items() if types[i] == UNKNOWN), None)
     scores = file.field("tokenizer.ggml.scores")
@@ -238,14 +238,14 @@ def add_special_tokens(tokenizer, file):
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False)
                           for token, kind in zip(tokens, types) if kind == USER_DEFINED])
     bos = file.special_ids().get("bos")
-    if bos is not None and puts_bos(file):
+    if bos is not None and file_adds_bos(file):
         first = tokens[bos]
         tokenizer.post_processor = processors.TemplateProcessing(
             single=[first, "$A"], pair=[first, "$A", f"{first}:1", "$B:1"],
             special_tokens=[(first, bos)])
 
 
-def puts_bos(file):
+def file_adds_bos(file):
     silent = (file.field("tokenizer.ggml.model") == "llama" or
-              file.field("tokenizer.ggml.pre") in PUTS_BOS)
+              file.field("tokenizer.ggml.pre") in ADDS_BOS)
     return bool(file.field("tokenizer.ggml.add_bos_token", silent))

@@ -199,7 +199,7 @@ class Encoder:
         return ids, trained
 
     def mark_turn(self, encoded, ids, trained, turn, size, place, notes):
-        """Marks the tokens of an answer as trained on. A token that straddles its begin belongs to
+        """Marks the tokens of an answer as trained on. A token that straddles its start belongs to
         the prompt. The token that ends the answer is trained on, even if the template's marks end
         before it; text that the template writes after it is not, since no model generates it."""
         chosen = [i for b, e in turn.ranges for i in range(first_token(encoded, b, size),

@@ -1,5 +1,5 @@
-"""The fields of a record, under every spelling: which are read, which are
-harmless, which are refused.
+"""Sorts the fields of a record, under every spelling: which are read, which are harmless, which
+are refused.
 
 A field that holds nothing (null, "", [], {}, NaN) counts as absent. Every other field is read, or
 is harmless (HARMLESS, a closed list), or is counted and named in the report, or is refused because

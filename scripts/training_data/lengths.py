@@ -8,9 +8,9 @@ ROWS = (512, 1024, 2048, 4096)
 BAR = 40  # characters of the longest bar of a histogram
 
 
-class Fitting:
-    """Rows of `length` inputs hold samples of length + 1 tokens: each input has the next as its
-    label. Without a length every sample fits."""
+class RowFitter:
+    """RowFitter makes samples fit into rows of `length` inputs, which hold length + 1 tokens: each
+    input has the next as its label. Without a length every sample fits."""
 
     def __init__(self, length, policy):
         self.length, self.policy = length, policy

@@ -145,7 +145,7 @@ def read_json(path):
     except json.JSONDecodeError as error:
         raise UserError(f"{path}:{error.lineno}:{error.colno}: {error.msg}") from None
     except (RecursionError, ValueError) as error:
-        raise UserError(f"{path}: is no JSON text: {error}") from None
+        raise UserError(f"{path}: is not valid JSON: {error}") from None
     if not isinstance(found, dict):
         raise UserError(f"{path}: expected an object, found a {type(found).__name__}")
     return found

@@ -146,14 +146,15 @@ class Tally:
 
 
 def shape_counts(counts):
-    return [f"{number} {'documents' if shape in ('text', 'text file') else 'chats'} ({shape})"
+    return [f"{number} {'document' if shape in ('text', 'text file') else 'chat'}"
+            f"{'' if number == 1 else 's'} ({shape})"
             for shape, number in counts.shapes.most_common()]
 
 
 # ---- on the terminal ----
 
 
-def terminal_text(tally, fitting, colour):
+def terminal_text(tally, fitter, colour):
     lines = [f"  {line}" for line in tally.counts_by_file()[:NAMED]]
     if len(tally.files) > NAMED:
         lines.append(f"  and {len(tally.files) - NAMED} more files")
@@ -163,9 +164,9 @@ def terminal_text(tally, fitting, colour):
                      "the chat template lays earlier messages out otherwise once later ones follow")
     if tally.unread_line():
         lines.append(f"  {tally.unread_line()}")
-    if fitting.summary():
-        lines.append(f"  {fitting.summary()}")
-    lines.append(histogram_text(tally.lengths, fitting.length))
+    if fitter.summary():
+        lines.append(f"  {fitter.summary()}")
+    lines.append(histogram_text(tally.lengths, fitter.length))
     for place, ids, trained in tally.first[:1]:
         lines.append(f"  the first sample, {place}, what is trained on "
                      + (f"{ON}in green{OFF}:" if colour else "between >>> and <<<:"))
@@ -220,7 +221,7 @@ mark { background: var(--trained); color: var(--trained-text); border-radius: .1
 """
 
 
-def page(tally, writers, fitting, out):
+def page(tally, writers, fitter, out):
     tokens, trained = (sum(getattr(w, key) for w in writers.values())
                        for key in ("tokens", "trained"))
     samples = sum(len(w.lengths) for w in writers.values())
@@ -239,7 +240,7 @@ def page(tally, writers, fitting, out):
              *(f"<p class=warn>{html.escape(w)}</p>" for w in tally.warnings()),
              *(f"<p>{html.escape(line)}" for line in tally.left_out),
              f"<p>{html.escape(tally.unread_line())}" if tally.unread_line() else "",
-             file_table(tally), length_table(tally, fitting), sample_parts(tally)]
+             file_table(tally), length_table(tally, fitter), sample_parts(tally)]
     return printable("\n".join(parts) + "\n")
 
 
@@ -251,7 +252,7 @@ def file_table(tally):
             f"class=n>tokens<th class=n>trained on{rows}</table></div>")
 
 
-def length_table(tally, fitting):
+def length_table(tally, fitter):
     bins = histogram(tally.lengths)
     most = max(count for _, _, count in bins)
     rows = "".join(f"<tr><td class=n>{low:,} to {high:,}<td class=n>{count:,}<td style='width:60%'>"
@@ -259,7 +260,7 @@ def length_table(tally, fitting):
                    for low, high, count in bins)
     lengths = np.asarray(tally.lengths)
     shares = ", ".join(f"{100 * np.mean(lengths > row + 1):.1f} % at {row:,}" for row in ROWS)
-    cut = f"<p>{html.escape(fitting.summary())}" if fitting.summary() else ""
+    cut = f"<p>{html.escape(fitter.summary())}" if fitter.summary() else ""
     half = ", ".join(f"{q} %: {n:,}" for q, n in quantiles(tally.lengths).items())
     return (f"<h2>Lengths in tokens</h2>{cut}<p class=quiet>at most so long are — {half}. Too long "
             f"for one row: {shares}.</p><div class=scroll><table><tr><th class=n>tokens<th "

@@ -1,8 +1,7 @@
-"""Chats as the model's own chat template lays them out, and which
-characters of that are trained on.
+"""Lays out chats by the model's own chat template, and finds which characters are trained on.
 
-transformers renders, so that the text is what a server makes of the same
-messages. For each answer k
+transformers renders, so that the text is what a server makes of the same messages. For each
+answer k
   P = the messages before it, with the generation prompt: what a server would give the model
   F = the messages up to it
 are rendered. P must be how F begins, byte by byte; what follows in F is what the model is to say.
@@ -105,8 +104,8 @@ class ChatTemplate:
         from jinja2 import TemplateError, TemplateSyntaxError
 
         if isinstance(error, TemplateSyntaxError):
-            return UserError(f"{self.folder}: line {error.lineno} of the chat template is no "
-                             f"Jinja: {error.message}")
+            return UserError(f"{self.folder}: line {error.lineno} of the chat template is not "
+                             f"valid Jinja: {error.message}")
         if type(error) is TemplateError:  # its raise_exception
             return BadDocument(f"{place}: the chat template refuses it: {error}")
         return BadDocument(f"{place}: the chat template fails{template_line(error)}: {error}")

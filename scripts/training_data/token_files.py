@@ -13,7 +13,7 @@ import numpy as np
 import xxhash
 
 from own_output import file_xxh3, is_as_written, sync, sync_folder
-from script_errors import UserError, naming
+from script_errors import UserError, with_filename
 
 EXTENSIONS = (".bin", ".idx", ".mask", ".html", ".json")  # of a data set
 MEGATRON_CODES = {"uint16": 8, "int32": 4}
@@ -22,34 +22,36 @@ FORMAT, UNFINISHED = "ftrun-data", "ftrun-data-unfinished"
 # ---- what may be replaced ----
 
 
-def read_side(prefix):
+def read_sidecar(prefix):
     """Returns what PREFIX.json says of the data set; None if it is missing or is another
     program's."""
     try:
         with open(prefix + ".json", encoding="utf-8") as file:
-            side = json.load(file)
-        known = side["format"] in (FORMAT, UNFINISHED)
-        complete = all({"name", "bytes", "xxh3"} <= record.keys() for record in own_records(side))
-        return side if known and complete else None
+            sidecar = json.load(file)
+        known = sidecar["format"] in (FORMAT, UNFINISHED)
+        complete = all({"name", "bytes", "xxh3"} <= record.keys()
+                       for record in own_records(sidecar))
+        return sidecar if known and complete else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def own_records(side):
+def own_records(sidecar):
     """Returns records of every file that the data set may consist of. A run that was killed while
     it moved its files into place left some new and some old ones."""
-    return side["files"] + side.get("replaced", []) + ([side["report"]] if "report" in side else [])
+    report = [sidecar["report"]] if "report" in sidecar else []
+    return sidecar["files"] + sidecar.get("replaced", []) + report
 
 
 def refuse_foreign(prefix):
     """Refuses to replace a file that was not written here, or was changed since."""
     there = [e for e in EXTENSIONS if os.path.lexists(prefix + e)]
-    side = read_side(prefix)
+    sidecar = read_sidecar(prefix)
     for extension in there:
         path = prefix + extension
-        if extension == ".json" and side is not None and not os.path.islink(path):
+        if extension == ".json" and sidecar is not None and not os.path.islink(path):
             continue
-        records = [] if side is None else [r for r in own_records(side)
+        records = [] if sidecar is None else [r for r in own_records(sidecar)
                                            if r["name"] == os.path.basename(path)]
         if any(is_as_written(path, r["bytes"], r["xxh3"]) for r in records):
             continue
@@ -73,9 +75,9 @@ def refuse_own_inputs(inputs, prefixes):
 
 
 @contextlib.contextmanager
-def workshop(out):
+def staging_folder(out):
     """Yields a folder in OUT in which the files are written. Its lock is held while its process
-    lives, so that a folder left by a kill is recognized, and two runs into one folder cannot mix
+    lives, so that a folder left by a kill is recognised, and two runs into one folder cannot mix
     their files."""
     for name in os.listdir(out):
         path = os.path.join(out, name)
@@ -83,7 +85,7 @@ def workshop(out):
             remove_stale(out, path)
     made = tempfile.mkdtemp(prefix=".ftrun-", suffix=".tmp", dir=out)
     try:
-        with naming(out), open(os.path.join(made, "lock"), "w") as lock:
+        with with_filename(out), open(os.path.join(made, "lock"), "w") as lock:
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # which children do not inherit
             yield made
@@ -162,14 +164,14 @@ class SplitWriter:
         masked = self.trained < self.tokens
         parts = [("tokens", ".bin"), ("index", ".idx")] + ([("mask", ".mask")] if masked else [])
         files = [file_record(role, self.made + extension) for role, extension in parts]
-        self.side = {"format": FORMAT, "version": 1, "dtype": self.dtype, "tokens": self.tokens,
+        self.sidecar = {"format": FORMAT, "version": 1, "dtype": self.dtype, "tokens": self.tokens,
                      "documents": len(self.lengths), "conversations": self.conversations,
                      "trained_tokens": self.trained,
                      "min_id": self.min_id or 0, "max_id": self.max_id,
                      "longest_conversation": self.longest_conversation,
                      **facts, "files": files, "fingerprint": fingerprint(files)}
         if self.page:
-            self.side["report"] = self.page
+            self.sidecar["report"] = self.page
 
     def close(self):
         for file in (self.bin, self.mask):
@@ -191,10 +193,10 @@ class SplitWriter:
         """Moves the files into place. PREFIX.json first says which files may be there until all
         have been moved."""
         refuse_foreign(self.prefix)
-        old = read_side(self.prefix)
+        old = read_sidecar(self.prefix)
         replaced = own_records(old) if old else []
-        self._write_side({**self.side, "format": UNFINISHED, "replaced": replaced})
-        names = {record["name"] for record in own_records(self.side)}
+        self._write_sidecar({**self.sidecar, "format": UNFINISHED, "replaced": replaced})
+        names = {record["name"] for record in own_records(self.sidecar)}
         for extension in EXTENSIONS[:-1]:
             path = self.prefix + extension
             if os.path.basename(path) in names:
@@ -202,11 +204,11 @@ class SplitWriter:
             elif os.path.lexists(path):
                 os.remove(path)  # such as a mask that the new data set has not
         sync_folder(os.path.dirname(self.prefix))
-        self._write_side(self.side)
+        self._write_sidecar(self.sidecar)
 
-    def _write_side(self, side):
+    def _write_sidecar(self, sidecar):
         with open(self.made + ".json", "w", encoding="utf-8") as file:
-            json.dump(side, file, indent=2)
+            json.dump(sidecar, file, indent=2)
             file.write("\n")
             sync(file)
         os.replace(self.made + ".json", self.prefix + ".json")

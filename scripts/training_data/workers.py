@@ -5,7 +5,7 @@ import multiprocessing
 import os
 
 from training_data.encoding import Encoder
-from script_errors import BadDocument, EnvironmentFault, UserError
+from script_errors import BadDocument, MachineError, UserError
 
 BATCH_BYTES = 1 << 18  # of documents that one process tokenises at a time
 SHARED_MEMORY = "/dev/shm"  # where glibc makes the semaphores of processes
@@ -50,7 +50,7 @@ def process_pool(workers):
                                                           "fork"), initializer=start_worker,
                                                       initargs=(None,))
     except (OSError, ImportError) as error:  # Python has no semaphores where the system has none
-        raise EnvironmentFault(f"{SHARED_MEMORY}: {getattr(error, 'strerror', None) or error}: the "
+        raise MachineError(f"{SHARED_MEMORY}: {getattr(error, 'strerror', None) or error}: the "
                                "tokenising processes need a few bytes there; make it writable and "
                                "leave it some room, or tokenise in this process with "
                                "--workers 1") from None
@@ -60,7 +60,7 @@ def submitted(pool, batch):
     try:
         return pool.submit(encode_batch, batch)
     except OSError as error:
-        raise EnvironmentFault(f"a tokenising process cannot be started: {error.strerror}; use "
+        raise MachineError(f"a tokenising process cannot be started: {error.strerror}; use "
                                "fewer with --workers, or see ulimit -u and -v") from None
 
 

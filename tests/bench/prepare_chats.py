@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures how fast chats become training data, beside transformers'
-apply_chat_template(tokenize=True) on as many processes.
+"""Measures how fast chats become training data, beside transformers' apply_chat_template(
+tokenize=True) on as many processes.
 
   tests/bench/prepare_chats.py [--model models/smollm2-135m] [--chats 4000]
   [--workers 2] [--turns 2]

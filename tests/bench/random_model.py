@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes a model folder of random bf16 weights and a file of tokens, with
-the standard library alone.
+"""Writes a model folder of random bf16 weights and a file of tokens, with the standard library
+alone.
 
   tests/bench/random_model.py --shape NAME --out FOLDER
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The peers as somebody would run them who wants their best on this machine;
-train_bench.py starts it.
+"""Runs the peers as somebody would run them who wants their best on this machine; train_bench.py
+starts it.
 
   tuned_peer.py KIND --common FOLDER [--compile] [--meta] [--stage 1|2|3] [the
   arguments of FOLDER/common.py]

@@ -21,13 +21,13 @@
 namespace ftrun::test {
 namespace {
 
-int64_t wanted_states(int64_t usual) {
+int64_t requested_states(int64_t usual) {
   const char* const text = std::getenv("FTRUN_SOAK_STATES");
   return text == nullptr ? usual : std::atoll(text);
 }
 
-/// A run of a few ranks whose state after step s is ToyState's version s.
-struct Life {
+/// SimulatedRun is a run of a few ranks whose state after step s is ToyState's version s.
+struct SimulatedRun {
   TempFolder folder;
   std::string root = folder / "checkpoints";
   FaultFileSystem files{folder.path()};
@@ -38,7 +38,7 @@ struct Life {
   int64_t saved = 0;
   int64_t begun = 0;
 
-  explicit Life(uint64_t seed) : random(seed) {
+  explicit SimulatedRun(uint64_t seed) : random(seed) {
     ranks = 1 + static_cast<int>(random() % 2);
     keep_last = static_cast<int64_t>(random() % 4);
     if (random() % 2 == 0) files.refuse_exchange();
@@ -60,7 +60,7 @@ struct Life {
 
   /// Returns the step from which a new start continues, whose state is then known to be that
   /// step's; 0 for none.
-  int64_t found() {
+  int64_t resume_step() {
     if (list_checkpoints(root).empty()) return 0;
     Checkpoint checkpoint(choose_checkpoint(root, std::nullopt, CheckpointGroup{}));
     checkpoint.require_complete();
@@ -76,10 +76,10 @@ struct Life {
 TEST_CASE(
     "a run that loses power at any moment finds what it was told is saved, or something newer") {
   int64_t states = 0, newer = 0, in_clean_up = 0, empty = 0;
-  const int64_t wanted = wanted_states(sweep_rounds(80));
+  const int64_t wanted = requested_states(sweep_rounds(80));
   logged([&] {
     for (uint64_t seed = 1; states < wanted; ++seed) {
-      Life life(seed);
+      SimulatedRun life(seed);
       for (int cut = 0; cut < 5 && states < wanted; ++cut) {
         INFO("seed " << seed << ", power cut " << cut);
         life.files.cut_power_at(static_cast<int64_t>(life.random() % 150));
@@ -98,7 +98,7 @@ TEST_CASE(
           life.files.restart(Survival::kRandom, life.random());
         }
         clean_checkpoints(life.files, life.root);
-        const int64_t found = life.found();
+        const int64_t found = life.resume_step();
         REQUIRE(found >= life.saved);
         REQUIRE(found <= life.begun);
         newer += found > life.saved ? 1 : 0;

@@ -29,7 +29,7 @@ TEST_CASE("the ranks of a machine share its processors equally") {
   CHECK(threads({{"n1", on({0})}, {"n1", on({0})}}) == "1 1");
 }
 
-TEST_CASE("ranks that a launcher has pinned to processors of their own have all of them") {
+TEST_CASE("ranks that a launcher has pinned to cores of their own have all of them") {
   CHECK(threads({{"n1", on({0, 1})}, {"n1", on({2, 3})}}) == "2 2");
   CHECK(threads({{"n1", on({0, 1, 2, 3})}, {"n1", on({4})}, {"n1", on({0, 1, 2, 3})}}) == "2 1 2");
 }
@@ -56,7 +56,7 @@ TEST_CASE("a limit survives the way to the other ranks") {
   CHECK(there(on({3})) == "3 | 0 |  | ");
 }
 
-TEST_CASE("a text without sense is a limit of one processor") {
+TEST_CASE("an unparsable text gives a limit of one core") {
   for (const char* text : {"", "x", "\n\n\n\n\n", "-1\nnan", "5-\n-3", "9-1"}) {
     const ProcessorLimit limit = parse_processors(text);
     CHECK(limit.allowed.size() <= 1);
@@ -66,7 +66,7 @@ TEST_CASE("a text without sense is a limit of one processor") {
   CHECK(parse_processors("0-2000000000").allowed.size() == 65536);
 }
 
-TEST_CASE("a quota is told where it is less than the processors") {
+TEST_CASE("a quota below the number of cores is reported") {
   CHECK(quota_text(on({0, 1}, 0.5, "/job")) ==
         "the control group /job grants the time of 0.5 cores");
   CHECK(quota_text(on({0, 1}, 1, "/")) == "the control group / grants the time of 1 core");

@@ -671,7 +671,7 @@ TEST_CASE("a communicator of one rank copies and returns") {
   REQUIRE(failures == std::vector<std::string>(1));
 }
 
-TEST_CASE("ranks of one machine talk through shared memory without being told") {
+TEST_CASE("ranks of one machine use shared memory by default") {
   const auto failures = run_ranks(2, [](Rendezvous& rendezvous) {
     require(open_world(rendezvous, CommBackend::kAuto)->backend() == "shm", "shared memory");
   });

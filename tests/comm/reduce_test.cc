@@ -76,7 +76,7 @@ void check_sum(DType dtype, uint16_t other) {
 
 }  // namespace
 
-TEST_CASE("every processor converts 16-bit floats to the same bits") {
+TEST_CASE("every CPU converts 16-bit floats to the same bits") {
   const NarrowFloats& fast = narrow_floats();
   const NarrowFloats& plain = scalar_narrow_floats();
   const std::vector<uint16_t> patterns = every_pattern();

@@ -116,8 +116,8 @@ TEST_CASE("ranks outside the list are refused by version 0.1 and get their own b
       resolve(written_of("elasticity: {enabled: true, " + small + "}"), {.world_size = 7});
   REQUIRE(texts(r.problems) ==
           Lines{"c.yaml:1:23: notice: elasticity: 7 data-parallel ranks cannot share "
-                "train_batch_size 24 (it suits 1, 2, 3, 4, 6, 8, 12, 24); as DeepSpeed, version "
-                "0.2 then takes 28 for this number alone"});
+                "train_batch_size 24 (it suits 1, 2, 3, 4, 6, 8, 12, 24); as in DeepSpeed, "
+                "version 0.2 then uses train_batch_size 28 for this number of ranks only"});
   REQUIRE(r.config.train_batch_size == 28);
   REQUIRE(r.config.train_micro_batch_size_per_gpu == 2);
   REQUIRE(r.config.gradient_accumulation_steps == 2);
@@ -141,7 +141,8 @@ TEST_CASE("contradictory elasticity is explained") {
           "c.yaml:1:91: error: elasticity.version: expected 0.1 or 0.2, found 0.15\n"
           "  remedy: use 0.2");
   REQUIRE(elastic(both + ", min_gpus: 9, max_gpus: 8", 1) ==
-          "c.yaml:1:92: error: elasticity.min_gpus 9 > max_gpus 8\n  remedy: swap the two");
+          "c.yaml:1:92: error: elasticity.min_gpus 9 > max_gpus 8\n"
+          "  remedy: swap min_gpus and max_gpus");
   REQUIRE(elastic(both + ", version: 0.1", 2, "parallel: {tensor: 2}") ==
           "c.yaml:1:91: error: elasticity.version 0.1 does not support model parallelism, and 2 "
           "ranks share "

@@ -287,7 +287,8 @@ TEST_CASE("contradictions between keys are errors at their place") {
           "least 1, found 0\n  remedy: for no warm-up write scheduler: {type: constant}; a "
           "WarmupLR begins with one");
   REQUIRE(first("scheduler: {type: OneCycle, params: {cycle_max_lr: 1}}\n") ==
-          "c.yaml:2:1: error: scheduler.params.cycle_min_lr is missing: OneCycle needs it");
+          "c.yaml:2:1: error: scheduler.params.cycle_min_lr is missing: OneCycle needs it\n"
+          "  remedy: write scheduler.params.cycle_min_lr, for example 1.0e-4");
   REQUIRE(
       first("elasticity: {enabled: true, max_train_batch_size: 6, micro_batch_sizes: [2]}\n") ==
       "c.yaml:2:23: error: elasticity chooses train_batch_size 4 = micro 2 × accumulation 2 × "
@@ -346,14 +347,15 @@ TEST_CASE("only steps and ranks that the run has are traced") {
                 "empty\n  remedy: write the steps, for example train: {trace: {steps: [10]}}"});
   REQUIRE(messages_of("steps: [1], ranks: [1]") ==
           Lines{"c.yaml:2:47: error: train.trace.ranks: there is no rank 1: the run has rank 0 "
-                "alone"});
+                "alone\n  remedy: list ranks of this run, or remove train.trace.ranks"});
   // A run that may lose ranks continues with the remaining ones.
   REQUIRE(messages_of("steps: [1], ranks: [1]", "elastic: {min_ranks: 1}\n") == Lines{});
   std::string many = "1";
   for (int step = 0; step < 32; ++step) many += ", 2";
   REQUIRE(messages_of(cat("steps: [", many, "]"))
               .front()
-              .ends_with("error: train.trace.steps: 33 steps, and a trace holds at most 32"));
+              .ends_with("error: train.trace.steps: 33 steps, and a trace holds at most 32\n"
+                         "  remedy: list at most 32 steps"));
 }
 
 TEST_CASE("a text that continues nothing is a notice") {
@@ -462,7 +464,8 @@ TEST_CASE("ranks that the mesh does not divide are explained with the arithmetic
           "  remedy: start 3 or 6 ranks, or write tensor_parallel.autotp_size: 1, 2 or 4");
   REQUIRE(
       first("parallel: {tensor: 4e18, pipeline: 4e18}\n", 4) ==
-      "c.yaml:2:1: error: tensor 4000000000000000000 × pipeline 4000000000000000000 is too large");
+      "c.yaml:2:1: error: tensor 4000000000000000000 × pipeline 4000000000000000000 is too large\n"
+      "  remedy: lower one of the degrees");
   REQUIRE(first("parallel: {data: 4, tensor: 2}\n", 4) ==
           "c.yaml:2:18: error: parallel.data 4 × tensor 2 = 8 ≠ 4 ranks\n"
           "  remedy: write parallel.data: 2 or auto");
@@ -473,7 +476,8 @@ TEST_CASE("ranks that the mesh does not divide are explained with the arithmetic
           "c.yaml:2:28: error: data-parallel 4 cannot be divided by data_replicate 3\n"
           "  remedy: use a divisor of 4");
   REQUIRE(first("parallel: {expert: 8}\n", 4) ==
-          "c.yaml:2:20: error: data-parallel 4 × context 1 cannot be divided by expert 8");
+          "c.yaml:2:20: error: data-parallel 4 × context 1 cannot be divided by expert 8\n"
+          "  remedy: use a divisor of 4");
   REQUIRE(first("parallel: {context: 2}\nsequence_parallel_size: 4\n", 8) ==
           "c.yaml:3:25: error: sequence_parallel_size 4 contradicts parallel.context 2\n"
           "  remedy: keep one of the two");

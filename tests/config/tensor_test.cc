@@ -166,8 +166,8 @@ TEST_CASE("elasticity chooses a batch for data-parallel ranks, whatever the tens
   REQUIRE(batch_and_mesh(elastic("num_gpus_per_node: 2"), 8) == "T24 m3 g2 on data 4 × tensor 2");
   REQUIRE(
       resolved_on(elastic("num_gpus_per_node: 2"), 8).lines.front() ==
-      "elastic: train_batch_size = 24, micro-batch 3, accumulation 2 on 4 data-parallel ranks; so "
-      "many data-parallel ranks may share it: 1, 2, 3, 4, 6, 8, 12, 24");
+      "elastic: train_batch_size = 24, micro-batch 3, accumulation 2 on 4 data-parallel ranks; "
+      "numbers of data-parallel ranks that can share it: 1, 2, 3, 4, 6, 8, 12, 24");
   REQUIRE(
       batch_and_mesh(elastic("num_gpus_per_node: 3"), 8) ==
       "c.yaml:1:104: error: elasticity.num_gpus_per_node 3 cannot be divided by the 2 ranks that "
@@ -193,10 +193,10 @@ TEST_CASE("the other keys of tensor_parallel are ignored, each for its reason") 
           Lines{"c.yaml:3:3: notice: tensor_parallel: accepted without effect in ftrun: "
                 "preset_model (how "
                 "each matrix is split follows from the model), partition_config (how each matrix "
-                "is split follows from the model), tp (autotp_size decides, in DeepSpeed as well), "
-                "tp_overlap_comm "
-                "(speed alone), keep_module_on_host (ranks read their own parts of the weights), "
-                "kernel_inject"});
+                "is split follows from the model), tp (autotp_size decides the degree, as in "
+                "DeepSpeed), tp_overlap_comm "
+                "(it would change only the speed), keep_module_on_host (ranks read their own parts "
+                "of the weights), kernel_inject"});
   // The keys' defaults have no effect.
   REQUIRE(
       problems_of("c.yaml", "tensor_parallel: {tp_overlap_comm: false, kernel_inject: false}") ==

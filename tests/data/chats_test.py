@@ -312,7 +312,8 @@ class Templates(Case):
                          "object' has no attribute 'x'")
         self.use("{% for m in messages %}\n{{ m.content }\n{% endfor %}")
         self.assertEqual(self.refusal(self.chats(self.TURNS)),
-                         f"{self.model}: line 2 of the chat template is no Jinja: unexpected '}}'")
+                         f"{self.model}: line 2 of the chat template is not valid Jinja: "
+                         "unexpected '}'")
         self.use(CHATML.replace("in messages %}", "in messages if m.role != 'system' %}"))
         self.assertEqual(self.refusal(self.chats(({"role": "system", "content": "u"}, user("u u"),
                                                   assistant("a")))),
@@ -390,8 +391,8 @@ class Shapes(Case):
         out = self.prepare(self.lines("c.jsonl", [*self.SAME, {"text": "t"}]))
         self.assertEqual(self.shown(), [self.EXPECTED] * len(self.SAME) + ["[t<|im_end|>]"])
         self.assertIn("c.jsonl: 4 chats (messages) and 3 chats (prompt and completion) and 2 chats "
-                      "(conversations) and 1 chats (instruction and output) and 1 chats (prompt "
-                      "and response) and 1 documents (text); ", out)
+                      "(conversations) and 1 chat (instruction and output) and 1 chat (prompt "
+                      "and response) and 1 document (text); ", out)
 
     def test_prompts_that_are_messages_are_not_trained_on(self):
         prompt = [user("x"), assistant("y"), user("p")]
@@ -929,7 +930,7 @@ class Report(Case):
         self.assertEqual(self.refusal(one, two),
                          "no token of the train documents is trained on:\n"
                          f"  {one}: 2 chats (prompt and completion); 2 samples, 2 tokens, 0 "
-                         f"trained on\n  {two}: 1 chats (messages); 1 samples, 1 tokens, 0 trained "
+                         f"trained on\n  {two}: 1 chat (messages); 1 samples, 1 tokens, 0 trained "
                          "on")
 
     def test_an_end_token_within_an_answer_is_told(self):

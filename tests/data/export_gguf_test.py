@@ -461,7 +461,7 @@ class FoundByTheProof(Case):
 
     def test_another_rule_of_cutting(self):
         write_model(self.folder / "model", "Llama", byte_level_tokenizer("gpt-2", size=2000))
-        with unittest.mock.patch.object(vocabulary, "rule_of", lambda *_: "smollm"):
+        with unittest.mock.patch.object(vocabulary, "pre_tokenizer_name", lambda *_: "smollm"):
             self.refused("m.gguf: token ", " and for llama.cpp ")
 
     def test_a_begin_of_text_that_is_not_put(self):
@@ -547,7 +547,7 @@ class Refused(Case):
 
     def test_a_rule_without_a_name(self):
         self.edit("tokenizer.json", pre_tokenizer={"type": "Whitespace"})
-        self.refused("cuts texts by a rule that has no proven name")
+        self.refused("its pre-tokenizer has no tested name in llama.cpp")
 
     def test_files_of_tensors_that_are_none(self):
         path = self.folder / "model" / "model.safetensors"
@@ -653,18 +653,18 @@ class Published(Case):
         self.assertEqual(signal.getsignal(signal.SIGTERM), before)
 
     def test_an_end_between_the_names_waits_for_the_second(self):
-        give = own_output.give_name
+        give = own_output.move_into_place
 
         def end(made, place):
             give(made, place)
             os.kill(os.getpid(), signal.SIGTERM)
-        with unittest.mock.patch.object(export_gguf, "give_name", end), \
+        with unittest.mock.patch.object(export_gguf, "move_into_place", end), \
                 self.assertRaises(SystemExit):
             self.export()
         self.assertEqual(self.left(), ["m.gguf", "m.gguf.Modelfile"])
 
     def test_both_are_on_the_disk_before_the_first_is_named(self):
-        synced, give, sync = set(), own_output.give_name, os.fsync
+        synced, give, sync = set(), own_output.move_into_place, os.fsync
 
         def note(descriptor):
             sync(descriptor)
@@ -675,11 +675,11 @@ class Published(Case):
             self.assertEqual(parts - synced, set(), "not synced")
             give(made, place)
         with unittest.mock.patch("os.fsync", note), \
-                unittest.mock.patch.object(export_gguf, "give_name", check):
+                unittest.mock.patch.object(export_gguf, "move_into_place", check):
             self.assertEqual(self.export()[0], 0)
 
     def test_what_comes_meanwhile_is_not_replaced(self):
-        give, out = own_output.give_name, self.folder / "out" / "m.gguf"
+        give, out = own_output.move_into_place, self.folder / "out" / "m.gguf"
 
         def late(made, place):
             if place == str(out):
@@ -694,7 +694,7 @@ class Published(Case):
                                                                    rename))
                 if link:
                     stack.enter_context(unittest.mock.patch("os.link", side_effect=link))
-                with unittest.mock.patch.object(export_gguf, "give_name", late):
+                with unittest.mock.patch.object(export_gguf, "move_into_place", late):
                     code, _, said = self.export()
                 self.assertEqual(code, 4, said)
                 self.assertIn("m.gguf: is there already", said)

@@ -2,9 +2,9 @@
 import os
 
 
-def ends_before(at, prepare, run):
-    """Runs `run`, which returns an exit code, in a child that ends, as if by SIGKILL, before the
-    `at`-th call of what `prepare(ending)` has wrapped; returns whether it ran to its end."""
+def survives_kill_at(call_number, prepare, run):
+    """Runs `run`, which returns an exit code, in a child that ends, as if by SIGKILL, before call
+    `call_number` of what `prepare(ending)` has wrapped; returns whether it ran to its end."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -14,7 +14,7 @@ def ends_before(at, prepare, run):
         def call(*a, **k):
             nonlocal calls
             calls += 1
-            return os._exit(9) if calls > at else function(*a, **k)
+            return os._exit(9) if calls > call_number else function(*a, **k)
         return call
 
     prepare(ending)

@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import make_model  # noqa: E402
 import own_output  # noqa: E402
 from gguf_models.families import FAMILIES  # noqa: E402
-from killed_child import ends_before  # noqa: E402
+from killed_child import survives_kill_at  # noqa: E402
 
 HIDDEN, FFN, HEADS, KV_HEADS, LAYERS = 32, 48, 4, 2, 2
 SPECIAL = ["<|end|>", "<|start|>"]
@@ -152,7 +152,7 @@ class MakeModel(unittest.TestCase):
         refused("rotates 4 of 8 numbers of a head", more=[("llama.rope.dimension_count", 4)])
         refused("is a part of a model in several files; join them: llama-gguf-split --merge",
                 more=[("split.count", 2)])
-        refused("cuts texts by llama.cpp's rule 'tekken'", more=[("tokenizer.ggml.pre", "tekken")])
+        refused("has llama.cpp's pre-tokenizer 'tekken'", more=[("tokenizer.ggml.pre", "tekken")])
         refused("heads of keys and values have other sizes",
                 more=[("llama.attention.value_length", 16)])
         for name, value in (("attention.clamp_kqv", 30.0), ("expert_count", 8), ("unheard_of", "x"),
@@ -436,7 +436,7 @@ class MakeModel(unittest.TestCase):
             os.replace, os.rename, own_output._remove = ending(os.replace), ending(
                 os.rename), ending(own_output._remove)
 
-        return ends_before(at, prepare, lambda: self.run_script(*arguments)[0])
+        return survives_kill_at(at, prepare, lambda: self.run_script(*arguments)[0])
 
     def test_other_files_are_refused(self):
         missing = str(self.folder / "none.gguf")

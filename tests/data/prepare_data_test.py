@@ -21,7 +21,7 @@ FIXTURES = pathlib.Path(__file__).resolve().parent / "fixtures"
 sys.path.insert(0, str(ROOT / "scripts"))
 import prepare_data  # noqa: E402
 from training_data import token_files  # noqa: E402
-from killed_child import ends_before  # noqa: E402
+from killed_child import survives_kill_at  # noqa: E402
 
 TEMPLATE = ("{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
             "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
@@ -424,7 +424,7 @@ class PrepareData(unittest.TestCase):
             prepare_data.os.replace, prepare_data.os.remove = ending(os.replace), ending(os.remove)
             prepare_data.shutil.rmtree = ending(shutil.rmtree)
 
-        return ends_before(at, prepare, lambda: self.run_script(*arguments)[0])
+        return survives_kill_at(at, prepare, lambda: self.run_script(*arguments)[0])
 
     def test_after_a_kill_at_any_moment_the_command_can_be_run_again(self):
         masked = '{"prompt": "ab", "completion": "c"}\n' * 4
@@ -449,7 +449,7 @@ class PrepareData(unittest.TestCase):
         text = self.write("a.txt", "hello")
         os.makedirs(self.out)
         script = ("import sys; sys.path.insert(0, sys.argv[1]); import prepare_data\n"
-                  "with prepare_data.workshop(sys.argv[2]): print('in', flush=True); "
+                  "with prepare_data.staging_folder(sys.argv[2]): print('in', flush=True); "
                   "sys.stdin.read()")
         with subprocess.Popen([sys.executable, "-c", script, str(ROOT / "scripts"), self.out],
                               stdin=subprocess.PIPE,
@@ -1022,12 +1022,12 @@ class ScriptEnds(unittest.TestCase):
                                              "please report it, with what --debug prints besides",
                  1)):
             for way in (f"def work(): raise {error}\nsys.exit(script_errors.run('name', work))",
-                        f"script_errors.watch('name')\nraise {error}"):
+                        f"script_errors.install_excepthook('name')\nraise {error}"):
                 done = self.run_code(way)
                 self.assertEqual((done.returncode, done.stdout, done.stderr),
                                  (code, "", f"name: {line}\n"), way)
         for way in ("def work(): raise MemoryError\nsys.exit(script_errors.run('name', work))",
-                    "script_errors.watch('name')\nraise MemoryError"):
+                    "script_errors.install_excepthook('name')\nraise MemoryError"):
             done = self.run_code(f"sys.argv = ['x', '--debug']\n{way}")
             self.assertTrue(done.stderr.startswith("Traceback"), done.stderr)
             self.assertTrue(done.stderr.endswith("\nname: error: out of memory; more memory is "

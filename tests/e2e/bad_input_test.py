@@ -145,8 +145,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 "ftrun: the config is valid, but this build cannot do what it requests:\n"
                 "CONFIG:43:14: not supported yet: context parallelism (parallel.context)\n"
                 "CONFIG:31:29: not supported yet: checkpoints on every node's own disk "
-                "(checkpoint.use_node_local_storage)\n  remedy: remove these keys, or wait for a "
-                "version that has them\n",
+                "(checkpoint.use_node_local_storage)\n  remedy: remove these keys\n",
                 zero_optimization={"stage": 1}, bf16={"enabled": True}, recompute="full",
                 parallel={"context": 2},
                 checkpoint={"use_node_local_storage": True})
@@ -185,8 +184,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def what_cannot_be_done_yet():
         refused("lamb", 3, "ftrun: the config is valid, but this build cannot do what it "
                            "requests:\n--set optimizer.type=lamb: not supported yet: the "
-                           "optimizer Lamb (optimizer.type)\n  remedy: remove these keys, or "
-                           "wait for a version that has them\n",
+                           "optimizer Lamb (optimizer.type)\n  remedy: remove these keys\n",
                 "--set", "optimizer.type=lamb")
 
     @case

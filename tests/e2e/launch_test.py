@@ -56,7 +56,7 @@ with tempfile.TemporaryDirectory() as scratch:
         first, second = bare([config, config], free_port())
         first.wait(0)
         second.wait(0)
-        assert "2 ranks: WORLD_SIZE 2, a rank each" in first.text(), first.text()
+        assert "2 ranks: WORLD_SIZE 2, one rank each" in first.text(), first.text()
         same_run(job.out("nproc"), job.out("bare"))
 
     @waiting

@@ -136,7 +136,7 @@ with tempfile.TemporaryDirectory() as scratch:
                     closed, ranks)
 
     @case
-    def what_is_printed_and_cannot_be_written_is_said():
+    def output_that_cannot_be_written_is_reported():
         config = job.config("unsaid", train={"steps": 3})
         remedy = ("  remedy: free space on the disk of the output, or redirect the output to "
                   "another file\n")

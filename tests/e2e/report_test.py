@@ -76,7 +76,7 @@ with tempfile.TemporaryDirectory() as scratch:
         link = job.scratch / "link.html"
         link.symlink_to(out / "report.html")
         must(ftrun("report", out, "--out", link), 2)
-        assert "several runs, and no --out" in must(ftrun("report", out, out), 2).stderr
+        assert "several runs need --out" in must(ftrun("report", out, out), 2).stderr
         assert "holds no run" in must(ftrun("report", job.model), 4).stderr
         must(ftrun("report", out))
         # What lies in a run's folder under that name and is not ours

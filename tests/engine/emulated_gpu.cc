@@ -46,7 +46,7 @@ struct EmulatedGpu::Event {
   double time = 0;
 };
 
-/// Work, or a mark to set, or a mark to wait for.
+/// Task is work, or an event to set or to wait for.
 struct EmulatedGpu::Task {
   std::function<void()> work;
   std::function<bool()> ready;
@@ -59,8 +59,8 @@ struct EmulatedGpu::Stream {
   std::deque<Task> tasks;
 };
 
-/// Work in the order in which it was put, which keeps every stream's; which streams take part, and
-/// which marks stand behind the last of their work.
+/// Graph holds recorded work in the order of recording, which keeps each stream's order. It also
+/// holds the streams that take part, and the events behind the last work of each.
 struct EmulatedGpu::Graph {
   Stream* origin = nullptr;
   std::set<Stream*> streams;

@@ -95,8 +95,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "gradients of products are deferred, what both lists need made again, and what is smaller than "
-    "what it is made of") {
+    "deferred values are gradients of products, recomputed values that both lists need, and values "
+    "smaller than their operands") {
   const auto deferred = [](const LayerGraph& g) {
     std::set<std::string> names;
     for (const ValueId id : g.with_role(ValueRole::kDeferred)) names.insert(g.at(id).name);

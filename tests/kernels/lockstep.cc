@@ -146,7 +146,7 @@ void Lockstep::fill_parameters(size_t rank, size_t layer, const ReadParameter& r
   }
 }
 
-void Lockstep::give_ints(size_t layer, Port port, const std::vector<int32_t>& numbers) {
+void Lockstep::set_ints(size_t layer, Port port, const std::vector<int32_t>& numbers) {
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     const ValueId id = graph(rank, layer).find(ValueRole::kInput, port);
     if (id < 0) continue;
@@ -156,15 +156,15 @@ void Lockstep::give_ints(size_t layer, Port port, const std::vector<int32_t>& nu
   }
 }
 
-void Lockstep::give(size_t layer, const TokenBatch& batch) {
-  give_ints(layer, Port::kTokens, batch.tokens);
-  give_ints(layer, Port::kPositions, batch.positions);
-  give_ints(layer, Port::kStarts, batch.starts);
-  give_ints(layer, Port::kLabels, batch.labels);
+void Lockstep::set_inputs(size_t layer, const TokenBatch& batch) {
+  set_ints(layer, Port::kTokens, batch.tokens);
+  set_ints(layer, Port::kPositions, batch.positions);
+  set_ints(layer, Port::kStarts, batch.starts);
+  set_ints(layer, Port::kLabels, batch.labels);
 }
 
-void Lockstep::hand_over(size_t from, ValueRole from_role, size_t to, ValueRole to_role,
-                         Port port) {
+void Lockstep::copy_to_layer(size_t from, ValueRole from_role, size_t to, ValueRole to_role,
+                             Port port) {
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     const ValueId a = graph(rank, from).find(from_role, port),
                   b = graph(rank, to).find(to_role, port);
@@ -179,10 +179,10 @@ void Lockstep::hand_over(size_t from, ValueRole from_role, size_t to, ValueRole 
 void Lockstep::step(const TokenBatch& batch, bool accumulate, bool deferred) {
   const size_t layers = ranks_[0].layers.size();
   for (size_t layer = 0; layer < layers; ++layer) {
-    give(layer, batch);
+    set_inputs(layer, batch);
     if (layer > 0) {
-      hand_over(layer - 1, ValueRole::kOutput, layer, ValueRole::kInput, Port::kHidden);
-      hand_over(0, ValueRole::kOutput, layer, ValueRole::kInput, Port::kRope);
+      copy_to_layer(layer - 1, ValueRole::kOutput, layer, ValueRole::kInput, Port::kHidden);
+      copy_to_layer(0, ValueRole::kOutput, layer, ValueRole::kInput, Port::kRope);
     }
     if (layer + 1 == layers && ranks_[0].mode != Mode::kLogits) {
       for (size_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -191,30 +191,30 @@ void Lockstep::step(const TokenBatch& batch, bool accumulate, bool deferred) {
           std::memset(places_[rank][layer].storage[static_cast<size_t>(loss)], 0, 16);
       }
     }
-    run(layer, Which::kForward, accumulate);
+    run(layer, ListKind::kForward, accumulate);
   }
   if (ranks_[0].mode != Mode::kTrain) return;
   for (size_t layer = layers; layer-- > 0;) {
     if (layer + 1 < layers)
-      hand_over(layer + 1, ValueRole::kInputGrad, layer, ValueRole::kOutputGrad, Port::kHidden);
+      copy_to_layer(layer + 1, ValueRole::kInputGrad, layer, ValueRole::kOutputGrad, Port::kHidden);
     if (!deferred) {
-      run(layer, Which::kBackward, accumulate);
+      run(layer, ListKind::kBackward, accumulate);
       continue;
     }
     place_deferred(layer);
-    run(layer, Which::kInputGrad, accumulate);
-    run(layer, Which::kWeightGrad, accumulate);
+    run(layer, ListKind::kInputGrad, accumulate);
+    run(layer, ListKind::kWeightGrad, accumulate);
   }
 }
 
-const std::vector<Op>& Lockstep::list_of(size_t rank, size_t layer, Which which) const {
+const std::vector<Op>& Lockstep::list_of(size_t rank, size_t layer, ListKind which) const {
   const LayerGraph& g = graph(rank, layer);
   switch (which) {
-    case Which::kForward:
+    case ListKind::kForward:
       return g.forward;
-    case Which::kBackward:
+    case ListKind::kBackward:
       return g.backward;
-    case Which::kInputGrad:
+    case ListKind::kInputGrad:
       return g.input_grad;
     default:
       return g.weight_grad;
@@ -234,7 +234,7 @@ void Lockstep::place_deferred(size_t layer) {
   }
 }
 
-void Lockstep::run(size_t layer, Which which, bool accumulate) {
+void Lockstep::run(size_t layer, ListKind which, bool accumulate) {
   std::vector<std::vector<Op>> lists;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     lists.push_back(list_of(rank, layer, which));

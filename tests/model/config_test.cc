@@ -581,8 +581,8 @@ TEST_CASE("dimensions that do not fit together are refused") {
        "4: config.json: rope_scaling.factor: missing; expected a number of at least 1"},
       {{{"rope_scaling", yarn({{"factor", nullptr}})}, {"max_position_embeddings", kRemoved}},
        llama,
-       "4: config.json: rope_scaling.factor: missing, and so is max_position_embeddings, which "
-       "would say it"},
+       "4: config.json: rope_scaling.factor: missing, and it cannot be computed without "
+       "max_position_embeddings"},
       {{{"rope_scaling", yarn({{"factor", 0.5}, {"mscale", -1}, {"truncate", 0}})}},
        llama,
        "4: config.json:\n"

@@ -73,23 +73,28 @@ TEST_CASE("text that is not UTF-8 is made so") {
 }
 
 TEST_CASE("files that are not a BPE tokenizer are refused") {
-  CHECK(tokenizer_refusal("{") == "4: tokenizer.json: not valid JSON near byte 2");
-  CHECK(tokenizer_refusal("[]") == "4: tokenizer.json: no \"model\"; this is not a tokenizer.json");
+  const std::string remedy =
+      "\n  remedy: copy tokenizer.json from the model's original folder again";
+  CHECK(tokenizer_refusal("{") == "4: tokenizer.json: not valid JSON near byte 2" + remedy);
+  CHECK(tokenizer_refusal("[]") ==
+        "4: tokenizer.json: no \"model\"; this is not a tokenizer.json" + remedy);
   CHECK(tokenizer_refusal("{\"model\": 1}") ==
-        "4: tokenizer.json: no \"model\"; this is not a tokenizer.json");
+        "4: tokenizer.json: no \"model\"; this is not a tokenizer.json" + remedy);
   CHECK(tokenizer_refusal(R"({"model": {"type": "Unigram", "vocab": []}})") ==
         "3: tokenizer.json: a tokenizer of type \"Unigram\" is not supported yet");
   CHECK(tokenizer_refusal(R"({"model": {"vocab": []}})") ==
-        "4: tokenizer.json: model.vocab: expected an object of tokens and ids");
+        "4: tokenizer.json: model.vocab: expected an object of tokens and ids" + remedy);
   CHECK(tokenizer_refusal(R"({"model": {"vocab": {"a": -1}}})") ==
-        "4: tokenizer.json: found token id -1; expected a whole number from 0 to 2147483647");
-  CHECK(
-      tokenizer_refusal(R"({"model": {"vocab": {"a": 4294967296}}})") ==
-      "4: tokenizer.json: found token id 4294967296; expected a whole number from 0 to 2147483647");
+        "4: tokenizer.json: found token id -1; expected a whole number from 0 to 2147483647" +
+            remedy);
+  CHECK(tokenizer_refusal(R"({"model": {"vocab": {"a": 4294967296}}})") ==
+        "4: tokenizer.json: found token id 4294967296; expected a whole number from 0 to "
+        "2147483647" +
+            remedy);
   CHECK(tokenizer_refusal(R"({"model": {"vocab": {}}, "added_tokens": [{"id": 1}]})") ==
-        "4: tokenizer.json: added_tokens: expected objects with id and content");
+        "4: tokenizer.json: added_tokens: expected objects with id and content" + remedy);
   CHECK(tokenizer_refusal(R"({"model": {"vocab": {"a": 1e999}}})") ==
-        "4: tokenizer.json: holds a number that is too large");
+        "4: tokenizer.json: holds a number that does not fit into 64 bits" + remedy);
 }
 
 TEST_CASE("any damage to a tokenizer is read or refused, never worse") {

@@ -99,7 +99,7 @@ TEST_CASE("a picture is no wider than asked, and its labels are whole and in ord
       }
 }
 
-TEST_CASE("what does not fit keeps its begin and its end") {
+TEST_CASE("what does not fit keeps its start and its end") {
   const std::string drawn = picture(PipelineSchedule::k1F1B, 2, 1, 50, 60);
   const std::vector<std::string> lines = lines_of(drawn);
   INFO(drawn);
@@ -121,7 +121,7 @@ TEST_CASE("the first and the last of many stages are drawn") {
   CHECK(lines_of(picture(PipelineSchedule::k1F1B, 16, 1, 16, 100)).size() == 16);
 }
 
-TEST_CASE("the begin of a deep pipeline is drawn up to the first backward pass of every stage") {
+TEST_CASE("the start of a deep pipeline is drawn up to the first backward pass of every stage") {
   for (const int stages : {8, 16})
     for (const std::string& line : lines_of(picture(PipelineSchedule::k1F1B, stages, 1, 64, 120))) {
       INFO(line);

@@ -59,9 +59,9 @@ TEST_CASE(
   manifest.restarts = {{utc_text(kStarted), "earlier", 0, 8, 5}};
   const std::string path = folder / "run.json";
   put_file(path, manifest_text(manifest));
-  REQUIRE(has_begun(path, {77, kStarted}));
-  REQUIRE_FALSE(has_begun(path, {77, kStarted + 3}));
-  REQUIRE_FALSE(has_begun(folder / "none.json", {77, kStarted}));
+  REQUIRE(wrote_manifest(path, {77, kStarted}));
+  REQUIRE_FALSE(wrote_manifest(path, {77, kStarted + 3}));
+  REQUIRE_FALSE(wrote_manifest(folder / "none.json", {77, kStarted}));
   REQUIRE(record_failure(path, {77, kStarted, kStarted + 20}, {6, 0, "rank 2 never came"}));
   const RunManifest after = read_manifest(path);
   REQUIRE(after.restarts.size() == 2);
@@ -144,10 +144,10 @@ TEST_CASE("a run that torchrun's agent started is told from others by the agent"
   RunManifest manifest = running("", kStarted + 5);
   manifest.environment = {{launch_variables::kAgent, "91"}};
   put_file(path, manifest_text(manifest));
-  REQUIRE(began_by_agent(path, "91"));
-  REQUIRE_FALSE(began_by_agent(path, "92"));
-  REQUIRE_FALSE(began_by_agent(folder / "none.json", "91"));
-  REQUIRE_FALSE(has_begun(path, {91, kStarted}));
+  REQUIRE(agent_wrote_manifest(path, "91"));
+  REQUIRE_FALSE(agent_wrote_manifest(path, "92"));
+  REQUIRE_FALSE(agent_wrote_manifest(folder / "none.json", "91"));
+  REQUIRE_FALSE(wrote_manifest(path, {91, kStarted}));
 }
 
 TEST_CASE("the manifest of another launch is left alone") {

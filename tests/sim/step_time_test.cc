@@ -154,7 +154,7 @@ TEST_CASE("the device, the number of GPUs and of threads are those of the machin
       predicted(config_on(DeviceKind::kCpu, 1, 2), gpus, {}),
       Catch::Contains("the run computes on CPUs, and the machine gpus is one of GPUs"));
   CHECK_THROWS_WITH(predicted(config_on(DeviceKind::kCuda, 1, 4), gpus, {}),
-                    Catch::Contains("4 ranks on 1 node of 3 GPUs"));
+                    Catch::Contains("4 ranks do not fit on 1 node of 3 GPUs"));
   Machine processors = gpus;
   processors.has_gpus = false;
   processors.devices = 4;

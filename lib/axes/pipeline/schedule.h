@@ -25,7 +25,7 @@ struct ScheduleAction {
   bool operator==(const ScheduleAction&) const = default;
 };
 
-/// Returns the part that a chunk of a stage is.
+/// Returns the index of the model's part that a stage runs as its chunk `chunk`.
 int part_of(ChunkPlacement placement, int stages, int stage, int chunk);
 /// Returns the number of chunks that the schedule requires of a stage; 0: any number.
 int fixed_chunks(PipelineSchedule schedule);

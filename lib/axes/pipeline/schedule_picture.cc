@@ -142,7 +142,7 @@ class Picture {
   size_t name_ = 0;     // columns of the longest name
   double scale_ = 1;    // columns a second
   size_t columns_ = 0;  // of the whole timeline
-  size_t head_ = 0;     // columns shown of its begin, and of its end
+  size_t head_ = 0;     // columns shown of its start, and of its end
   size_t tail_ = 0;
 };
 

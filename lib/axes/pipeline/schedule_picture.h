@@ -14,7 +14,7 @@ namespace ftrun {
 ///
 /// Letter and number are phase and micro-batch, with 'a' for the first chunk and 'b' for the second
 /// where a stage has several; the number is left out where there is no room; '.' is a stage that
-/// waits. The picture has at most `width` columns: a longer one keeps its begin and its end, and of
+/// waits. The picture has at most `width` columns: a longer one keeps its start and its end, and of
 /// more than 16 stages the first and the last are drawn.
 std::string schedule_picture(const ScheduleTimeline& timeline, size_t width);
 

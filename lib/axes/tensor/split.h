@@ -42,9 +42,9 @@ ModelConfig local_config(const ModelConfig& config, const TensorSplit& split);
 /// has fewer such heads than there are ranks.
 int kv_copies(const ModelConfig& config, const TensorSplit& split);
 
-/// Describe the part of a tensor of this name and shape that a rank has: its share of the rows, its
-/// share of the columns, its share of rows of which `copies` neighbouring ranks hold the same, or
-/// all of it. `gradient_is_term`: the gradient that a rank computes is a term of a sum over the
+/// Describes the part of a tensor of this name and shape that a rank has: its share of the rows,
+/// its share of the columns, its share of rows of which `copies` neighbouring ranks hold the same,
+/// or all of it. `gradient_is_term`: the gradient that a rank computes is a term of a sum over the
 /// ranks.
 TensorInfo split_rows(std::string name, Dims shape, const TensorSplit& split, int copies = 1);
 TensorInfo split_columns(std::string name, Dims shape, const TensorSplit& split);

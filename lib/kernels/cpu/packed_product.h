@@ -76,18 +76,18 @@ class PackedBlocks {
       : matrix_(matrix), transposed_(transposed), panel_(panel) {}
   static constexpr bool kInPlace = false;
 
-  Wide<Compute<S>> at(int64_t row, int64_t column, int64_t rows, int64_t columns) {
+  StridedRows<Compute<S>> at(int64_t row, int64_t column, int64_t rows, int64_t columns) {
     return unpacked(row, column, rows, columns, panel_);
   }
   /// Unpacks a block as S itself, into the same panel. A product requests its blocks in one of the
   /// two forms only.
-  Wide<S> as_stored(int64_t row, int64_t column, int64_t rows, int64_t columns) {
+  StridedRows<S> as_stored(int64_t row, int64_t column, int64_t rows, int64_t columns) {
     return unpacked(row, column, rows, columns, reinterpret_cast<S*>(panel_));
   }
 
  private:
   template <class U>
-  Wide<U> unpacked(int64_t row, int64_t column, int64_t rows, int64_t columns, U* to) {
+  StridedRows<U> unpacked(int64_t row, int64_t column, int64_t rows, int64_t columns, U* to) {
     if (transposed_) {
       std::swap(row, column);
       std::swap(rows, columns);

@@ -39,9 +39,9 @@ void narrow_elements(const Compute<S>* from, S* to, int64_t count) {
 /// The least number of elements in one task of a conversion.
 inline constexpr int64_t kConversionGrain = 1 << 14;
 
-/// Wide holds the address and the stride of a matrix's rows.
+/// StridedRows are rows of a matrix, `stride` elements apart.
 template <class T>
-struct Wide {
+struct StridedRows {
   const T* data;
   int64_t stride;
 };
@@ -84,12 +84,12 @@ class OperandBlocks {
     return data_ + (transposed_ ? column * stride_ + row : row * stride_ + column);
   }
   /// Returns a block for a library that reads the stored type, whatever the block's size.
-  Wide<S> as_stored(int64_t row, int64_t column, int64_t, int64_t) const {
+  StridedRows<S> as_stored(int64_t row, int64_t column, int64_t, int64_t) const {
     return {stored(row, column), stride_};
   }
   static constexpr bool kInPlace = true;
 
-  Wide<Compute<S>> at(int64_t row, int64_t column, int64_t rows, int64_t columns) {
+  StridedRows<Compute<S>> at(int64_t row, int64_t column, int64_t rows, int64_t columns) {
     const S* const block = stored(row, column);
     if (transposed_) std::swap(rows, columns);
     if constexpr (!kIsNarrow<S>) {
@@ -196,16 +196,17 @@ class PanelProduct {
     const int64_t most = direct_ && Blocks::kInPlace ? p_.shape.k : place_.depth;
     for (int64_t k = 0; k < p_.shape.k; k += most) {
       const int64_t depth = std::min(most, p_.shape.k - k);
-      const auto gemm_of = [&](const auto& a, const auto& b) {
+      const auto multiply_blocks = [&](const auto& a, const auto& b) {
         gemm({p_.shape.transpose_a, p_.shape.transpose_b, rows, columns, depth}, a.data, a.stride,
              b.data, b.stride, add || k > 0 ? 1.0 : 0.0, out, stride);
       };
       if constexpr (std::is_same_v<S, BFloat16>)
         if (direct_) {
-          gemm_of(a_.as_stored(row, k, rows, depth), b_.as_stored(k, column, depth, columns));
+          multiply_blocks(a_.as_stored(row, k, rows, depth),
+                          b_.as_stored(k, column, depth, columns));
           continue;
         }
-      gemm_of(a_.at(row, k, rows, depth), b_.at(k, column, depth, columns));
+      multiply_blocks(a_.at(row, k, rows, depth), b_.at(k, column, depth, columns));
     }
   }
 

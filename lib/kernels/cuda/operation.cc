@@ -34,7 +34,8 @@ Operation::Gradient Operation::gradient(size_t i) const {
   if (!computes(dtype))
     throw Error(ExitCode::kUnsupported,
                 cat("the CUDA kernels keep gradients in F32, BF16 and F16, not ", dtype_name(dtype),
-                    " (", op_name(op_.kind), ")"));
+                    " (", op_name(op_.kind), ")"),
+                "train in bf16, fp16 or fp32");
   return {address(op_.out.at(i), dtype), dtype};
 }
 

@@ -8,7 +8,8 @@ namespace {
 
 constexpr int kUnpackThreads = 256;
 
-/// CodeValues are handed over as a parameter of the kernel: no copy to wait for.
+/// CodeValues holds the number of each code. It is a parameter of the kernel, so no copy has to be
+/// waited for.
 struct CodeValues {
   float nf4[16];
   float scales[256];
@@ -21,8 +22,8 @@ CodeValues code_values() {
   return values;
 }
 
-/// Records is PackedFormat, as far as unpacking needs it.
-struct Records {
+/// PackedRecords holds the parts of a PackedFormat that unpacking needs.
+struct PackedRecords {
   const unsigned char* data;
   int64_t bytes;
   int block, scales_offset;
@@ -34,23 +35,23 @@ __device__ inline float read_float(const unsigned char* from) {
   return *reinterpret_cast<const float*>(from);
 }
 
-__device__ inline float scale_of(const Records& records, const unsigned char* record, int place,
-                                 const CodeValues& values) {
-  const unsigned char* const behind = record + records.scales_offset;
-  if (!records.holds_scale_codes) return read_float(behind + place * sizeof(float));
+__device__ inline float scale_of(const PackedRecords& records, const unsigned char* record,
+                                 int place, const CodeValues& values) {
+  const unsigned char* const scales = record + records.scales_offset;
+  if (!records.holds_scale_codes) return read_float(scales + place * sizeof(float));
   // Two roundings, as on the CPU.
   return __fadd_rn(
-      __fmul_rn(values.scales[behind[place]], read_float(behind + kScaleOfScalesOffset)),
-      read_float(behind + kScaleOffsetOffset));
+      __fmul_rn(values.scales[scales[place]], read_float(scales + kScaleOfScalesOffset)),
+      read_float(scales + kScaleOffsetOffset));
 }
 
-/// Codes of V neighbouring elements of a record, the first of which is number `at`, a multiple of
-/// V: 1, 4 or 8 bytes for int8, half of that for NF4.
+/// PackedCodes holds the codes of V neighbouring elements of a record, from element `at` on, a
+/// multiple of V: 1, 4 or 8 bytes for int8, half of that for NF4.
 template <int V>
-struct Codes {
+struct PackedCodes {
   uint32_t words[2];
 
-  __device__ void read(const Records& records, const unsigned char* record, int at) {
+  __device__ void read(const PackedRecords& records, const unsigned char* record, int at) {
     const unsigned char* const from = record + (records.int8 ? at : at / 2);
     if constexpr (V == 1) {
       words[0] = *from;
@@ -73,10 +74,10 @@ struct Codes {
   }
 };
 
-// Unpacks the block of the matrix: a row each, V elements a thread at once. The bits are those of V
-// = 1.
+// Unpacks a block of the matrix: one row for each thread block, V elements for each thread at a
+// time. The bits are those of V = 1.
 template <class T, int V>
-__global__ void unpack_rows(Records records, CodeValues values, T* out, int64_t columns,
+__global__ void unpack_rows(PackedRecords records, CodeValues values, T* out, int64_t columns,
                             int64_t first_row, int64_t first_column, int64_t width) {
   // The kernel's parameters serve a warp one index at a time, shared memory all 16 at once.
   __shared__ float nf4[16];
@@ -90,7 +91,7 @@ __global__ void unpack_rows(Records records, CodeValues values, T* out, int64_t 
     const int at = static_cast<int>(element % kPackedRecord);
     const unsigned char* const record = records.data + element / kPackedRecord * records.bytes;
     const float scale = scale_of(records, record, at / records.block, values);
-    Codes<V> codes;
+    PackedCodes<V> codes;
     codes.read(records, record, at);
     Floats<V> numbers;
 #pragma unroll
@@ -105,7 +106,7 @@ __global__ void unpack_rows(Records records, CodeValues values, T* out, int64_t 
 
 void unpack(DType dtype, const Unpack& u, cudaStream_t stream) {
   const PackedFormat& format = u.format;
-  const Records records{static_cast<const unsigned char*>(u.records),
+  const PackedRecords records{static_cast<const unsigned char*>(u.records),
                         format.record_bytes(),
                         static_cast<int>(format.block),
                         static_cast<int>(format.scales_offset()),

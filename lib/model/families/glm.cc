@@ -1,6 +1,6 @@
 // GLM-4 of Zhipu AI, dense: gate and up are one matrix in files, biases of query, key and value,
-// and neighbours in a half of each head rotate. The releases of 2025 (glm4) have norms behind
-// attention and MLP too.
+// and neighbours in a half of each head rotate. The releases of 2025 (glm4) also have norms after
+// attention and MLP.
 #include <array>
 #include <string_view>
 

@@ -24,7 +24,8 @@ __device__ inline float gelu_odds(float x) {
   return fminf(expf(-kGeluFactor * (x + kGeluCubic * (x * x * x))), 1e38F);
 }
 
-// The kind is the same in all threads. NaN stays NaN.
+// Returns the activation of x. `kind` is the same in all threads, so no warp diverges; NaN stays
+// NaN.
 __device__ inline float activated(Activation kind, float x) {
   switch (kind) {
     case Activation::kSilu:
@@ -41,13 +42,13 @@ __device__ inline float activated(Activation kind, float x) {
   return x;
 }
 
-// d act(x).
-__device__ inline float times_activated(Activation kind, float d, float x) {
+// Returns d times the activation of x.
+__device__ inline float scaled_activation(Activation kind, float d, float x) {
   return kind == Activation::kSilu ? d * x * sigmoid(x) : d * activated(kind, x);
 }
 
-// d act'(x).
-__device__ inline float times_slope(Activation kind, float d, float x) {
+// Returns d times the slope of the activation at x.
+__device__ inline float scaled_slope(Activation kind, float d, float x) {
   switch (kind) {
     case Activation::kSilu: {
       const float sigma = sigmoid(x);
@@ -76,7 +77,7 @@ struct Activated {
 /// ActivationGradient computes the gradient of the activation's operand from dy and x.
 struct ActivationGradient {
   Activation kind;
-  __device__ float operator()(float dy, float x) const { return times_slope(kind, dy, x); }
+  __device__ float operator()(float dy, float x) const { return scaled_slope(kind, dy, x); }
 };
 
 template <class T, int V>
@@ -103,8 +104,8 @@ __global__ void gated_activation_dgrad_rows(Activation kind, const T* ds, const 
     Floats<V> dgate, dup;
 #pragma unroll
     for (int k = 0; k < V; ++k) {
-      dup[k] = times_activated(kind, d[k], g[k]);
-      dgate[k] = times_slope(kind, d[k] * u[k], g[k]);
+      dup[k] = scaled_activation(kind, d[k], g[k]);
+      dgate[k] = scaled_slope(kind, d[k] * u[k], g[k]);
     }
     store(dgu + at + i, dgate);
     store(dgu + at + width + i, dup);

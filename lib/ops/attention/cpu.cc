@@ -134,8 +134,8 @@ struct Backward : Attention<S> {
         dq(call.workspace<Compute<S>>(this->place.dq)),
         out_width(this->attrs.query_heads * this->attrs.head_size) {}
 
-  Compute<S>* dq_tile(int64_t row_class, int64_t row, int64_t head, int64_t block) const {
-    const int64_t rows = row_class * this->place.batch_rows + row;
+  Compute<S>* dq_tile(int64_t task_class, int64_t row, int64_t head, int64_t block) const {
+    const int64_t rows = task_class * this->place.batch_rows + row;
     return dq + ((rows * this->attrs.query_heads + head) * this->place.blocks + block) * this->tile;
   }
   /// Blocks are distributed in the order 0 1 .. C-1 C-1 .. 1 0 0 1 .., so every class gets early
@@ -144,10 +144,11 @@ struct Backward : Attention<S> {
     const int64_t round = block / this->place.classes, seat = block % this->place.classes;
     return round % 2 == 0 ? seat : this->place.classes - 1 - seat;
   }
-  /// Returns whether the class has a key block in [first, last] (its sum of a dq tile exists then).
-  bool class_has(int64_t row_class, int64_t first, int64_t last) const {
+  /// Returns whether one of the key blocks [first, last] belongs to the class, which then has a sum
+  /// for the dq tile.
+  bool has_key_block(int64_t task_class, int64_t first, int64_t last) const {
     for (int64_t block = first; block <= last; ++block)
-      if (task_class_of_block(block) == row_class) return true;
+      if (task_class_of_block(block) == task_class) return true;
     return false;
   }
 
@@ -215,7 +216,7 @@ KeyBlock<Compute<S>> pack_key_block(const Backward<S>& b, int64_t row, int64_t k
 template <class S>
 void backward_tile(const Backward<S>& b, const KeyBlock<Compute<S>>& key, int64_t key_block,
                    int64_t row, int64_t head, int64_t block) {
-  const int64_t first = b.first_token(row, block), row_class = b.task_class_of_block(key_block);
+  const int64_t first = b.first_token(row, block), task_class = b.task_class_of_block(key_block);
   const int64_t first_needed = b.first_block[row * b.place.blocks + block];
   vector_kernels<S>().attention_backward({
       .q = b.qkv + first * b.width + b.query_column(head),
@@ -235,8 +236,8 @@ void backward_tile(const Backward<S>& b, const KeyBlock<Compute<S>>& key, int64_
       .lowest = b.lowest + first,
       .lse = b.lse + head * b.tokens + first,
       .delta = b.delta + head * b.tokens + first,
-      .dq = b.dq_tile(row_class, row, head, block),
-      .accumulate_dq = b.class_has(row_class, first_needed, key_block - 1),
+      .dq = b.dq_tile(task_class, row, head, block),
+      .accumulate_dq = b.has_key_block(task_class, first_needed, key_block - 1),
       .dk = key.dk,
       .dv = key.dv,
       .scratch = key.tiles,
@@ -265,9 +266,9 @@ void backward_key_block(const Backward<S>& b, int64_t row, int64_t kv_head, int6
 template <class S>
 void gather_dq(const Backward<S>& b, int64_t row, int64_t head, int64_t block) {
   const int64_t first_needed = b.first_block[row * b.place.blocks + block];
-  for (int64_t row_class = 0; row_class < b.place.classes; ++row_class)
-    if (!b.class_has(row_class, first_needed, block))
-      std::fill_n(b.dq_tile(row_class, row, head, block), b.tile, Compute<S>{0});
+  for (int64_t task_class = 0; task_class < b.place.classes; ++task_class)
+    if (!b.has_key_block(task_class, first_needed, block))
+      std::fill_n(b.dq_tile(task_class, row, head, block), b.tile, Compute<S>{0});
   S* const out = b.dqkv + b.first_token(row, block) * b.width + b.query_column(head);
   vector_kernels<S>().unpack_sum(b.dq_tile(0, row, head, block), b.place.classes,
                                  b.dq_tile(1, 0, 0, 0) - b.dq_tile(0, 0, 0, 0),

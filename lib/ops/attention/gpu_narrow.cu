@@ -323,7 +323,7 @@ __device__ int first_key(const AttentionArgs<T>& args, int row, const TokenBlock
   return found * kTile;
 }
 
-/// The running softmax of a warp's rows g and g+8: largest score (in powers of 2) and sum.
+/// RunningSoftmax is that of a warp's rows g and g+8: largest score (in powers of 2) and sum.
 struct RunningSoftmax {
   float max[2] = {-kInfinity, -kInfinity};
   float sum[2] = {0.0F, 0.0F};

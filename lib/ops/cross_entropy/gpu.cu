@@ -11,8 +11,8 @@ constexpr int kRowThreads = 512;
 constexpr int kRowWarps = kRowThreads / 32;
 constexpr double kNan = __builtin_nan("");
 
-/// The largest of some numbers and the sum of exp(number - largest). NaN and infinity among the
-/// numbers make the sum NaN.
+/// MaxSum is the largest of some numbers and the sum of exp(number - largest). NaN and infinity
+/// among the numbers make the sum NaN.
 struct MaxSum {
   float max = -FLT_MAX;
   float sum = 0.0F;

@@ -12,8 +12,8 @@ namespace ftrun::cuda {
 
 namespace {
 
-/// y = x by magnitudes / sqrt(squares) of the columns of the parts, and by 1 elsewhere, + bias
-/// (null: none); y may be x.
+/// ScaledColumns are the operands of y = x * f + bias (null: none), where f is magnitude /
+/// sqrt(squares) for columns of the parts and 1 elsewhere; y may be x.
 struct ScaledColumns {
   const void* x;
   /// F32, of the parts' columns side by side.
@@ -28,7 +28,7 @@ constexpr int kDoraThreads = 256;
 /// Rows of results that a block scales one after another, once it knows its columns' factors.
 constexpr int64_t kMostRowBlocks = 512;
 
-// Runs one block per row.
+// Computes the squared length of each row, one thread block for each.
 template <class T, int V>
 __global__ void squared_lengths(const T* w, const float* delta, float* squares, int64_t columns) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * columns;
@@ -45,7 +45,7 @@ __global__ void squared_lengths(const T* w, const float* delta, float* squares, 
   if (threadIdx.x == 0) squares[blockIdx.x] = sum;
 }
 
-/// The parts of a product that have magnitudes; a fused product has three at most.
+/// ScaledParts are the parts of a product that have magnitudes; a fused product has three at most.
 struct ScaledParts {
   static constexpr int kMost = 4;
   const float* squares;
@@ -90,7 +90,8 @@ __global__ void scale_column_rows(const T* x, const T* bias, T* y, ScaledParts p
   }
 }
 
-/// squares[rows] = sums over columns of (w + delta)^2; w and delta (F32) are [rows, columns].
+/// Computes squares[rows] = sums over columns of (w + delta)^2; w and delta (F32) are [rows,
+/// columns].
 void squared_row_lengths(DType dtype, const void* w, const float* delta, float* squares,
                          int64_t rows, int64_t columns, cudaStream_t stream) {
   with_type(dtype, [&](auto type) {
@@ -142,7 +143,8 @@ void scale(const Operation& op, bool adds_bias) {
 
 }  // namespace
 
-/// Makes panels of W + scale B A one after another: never all of it.
+/// Computes squared row lengths of W + scale B A, panel by panel, so that the sum is never in
+/// memory as a whole.
 void run_dora_squared_lengths(const Operation& op, const Libraries& libraries) {
   const int64_t inputs = op.in_dims(1)[1];
   const PackedFormat& format = op.packed(0);

@@ -54,7 +54,8 @@ __global__ void gather_rows(const int32_t* tokens, const T* table, T* x, int64_t
   }
 }
 
-/// Tokens of this block's rows of the table: found in the order of the tokens, then sorted by row.
+/// Matches holds the tokens of this block's rows of the table: found in the order of the tokens,
+/// then sorted by row.
 struct Matches {
   int token[kMatches];
   int row[kMatches];

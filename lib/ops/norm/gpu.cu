@@ -230,7 +230,7 @@ void launch_norm_gradients(const NormGradientRows<T>& a, const RowLayout& layout
   if constexpr (C * V <= 16) return launch_norm_gradients<T, V, C, 1>(a, layout, stream);
 }
 
-/// The parts of the weight's gradient.
+/// NormParts holds the parts of the weight's gradient.
 struct NormParts {
   float* partials = nullptr;
   int64_t parts = 0;

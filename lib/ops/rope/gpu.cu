@@ -29,8 +29,8 @@ __global__ void rope_table_rows(const int32_t* positions, float* table, TableAng
   }
 }
 
-/// The angles that rope_rows() rotates by: `half` of a row of the table from `first` on, whose
-/// sines are table_half elements after the cosines.
+/// Angles are those that rope_rows() rotates by: `half` of a row of the table from `first` on,
+/// whose sines are table_half elements after the cosines.
 struct Angles {
   int first, half, table_half;
 };

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kWholeNormThreads = 256;
 
-/// Elements of a qkv row: queries, keys, and as many values as keys.
+/// QkvRow holds the numbers of elements of a qkv row: queries, keys, and as many values as keys.
 struct QkvRow {
   int queries, keys;
   __device__ int64_t width() const { return queries + int64_t{2} * keys; }
@@ -17,7 +17,7 @@ struct QkvRow {
   __device__ int count(int part) const { return part == 0 ? queries : keys; }
 };
 
-/// Elements that all ranks have of queries and of keys.
+/// WholeCounts holds the numbers of elements that all ranks have of queries and of keys.
 struct WholeCounts {
   float queries, keys;
   __device__ float operator[](int part) const { return part == 0 ? queries : keys; }

@@ -10,7 +10,7 @@ using namespace parameters;
 constexpr OptimizerParameter kSgdParameters[]{kLr, kWeightDecay, kMomentum, kDampening, kNesterov};
 constexpr OptimizerState kMomentumBuffer[]{{"momentum"}};
 
-std::span<const OptimizerState> buffer(const OptimizerConfig& config) {
+std::span<const OptimizerState> momentum_states(const OptimizerConfig& config) {
   if (config.momentum == 0) return {};
   return kMomentumBuffer;
 }
@@ -26,6 +26,6 @@ std::optional<OptimizerFault> nesterov_fault(const OptimizerConfig& config) {
 }  // namespace
 
 constinit const Optimizer kSgd{
-    .parameters = kSgdParameters, .states = buffer, .fault = nesterov_fault};
+    .parameters = kSgdParameters, .states = momentum_states, .fault = nesterov_fault};
 
 }  // namespace ftrun::optimizers

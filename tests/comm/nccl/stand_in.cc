@@ -75,7 +75,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-/// A world belongs to all communicators of an id. Its mutex guards all there is.
+/// World belongs to all communicators of an id. Its mutex guards all members.
 struct World {
   std::mutex mutex;
   std::condition_variable changed;
@@ -87,7 +87,8 @@ struct World {
   std::set<std::tuple<int, int, int>> asked;
 };
 
-/// A connection is what stands behind a call that connects: both ends of it.
+/// Connection is one half of a connection that a call opens: sender, receiver and the rank that
+/// asked.
 struct Connection {
   std::shared_ptr<World> world;
   int from = 0;

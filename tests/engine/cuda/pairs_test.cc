@@ -32,7 +32,7 @@ bool is_possible(const AxisValues& row) {
 }
 
 TEST_CASE(
-    "cuda pairs: any two of mesh, stage, precision and adapter train the processor's losses and "
+    "cuda pairs: any two of mesh, stage, precision and adapter train the CPU's losses and "
     "weights") {
   set_kernel_threads(1);
   for (const AxisValues& row : fixtures::covering_rows(

@@ -18,7 +18,7 @@ using fixtures::EmulatedGpu;
 using fixtures::EmulatedNetwork;
 
 TEST_CASE(
-    "cuda mesh: stages of a pipeline train the processor's losses and weights, with every "
+    "cuda mesh: stages of a pipeline train the CPU's losses and weights, with every "
     "schedule") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::with_layers(fixtures::small_model(true), 4);
@@ -40,7 +40,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "cuda mesh: tensor ranks and shards within stages train the processor's losses and weights") {
+    "cuda mesh: tensor ranks and shards within stages train the CPU's losses and weights") {
   set_kernel_threads(1);
   Config config = fixtures::run_of_stage(2);
   config.parallel.schedule = PipelineSchedule::k1F1B;

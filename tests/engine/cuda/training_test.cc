@@ -92,7 +92,7 @@ constexpr OffloadDevice kNone = OffloadDevice::kNone, kCpu = OffloadDevice::kCpu
 // The stages and tiers occur once each here; tests/engine/gpu_test.cc has their product, with the
 // processor's kernels.
 TEST_CASE(
-    "cuda: training in fp32 gives the processor's losses, weights and states at every stage and "
+    "cuda: training in fp32 gives the CPU's losses, weights and states at every stage and "
     "tier") {
   set_kernel_threads(1);
   for (const auto& [stage, device] :
@@ -106,7 +106,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "cuda: training in bf16 gives the processor's losses and weights within bf16's precision") {
+    "cuda: training in bf16 gives the CPU's losses and weights within bf16's precision") {
   set_kernel_threads(1);
   for (const auto& [stage, device] : {std::pair(0, kNone), {3, kCpu}}) {
     INFO("stage " << stage << ", " << name_of(device));
@@ -118,7 +118,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "cuda: training in fp16 gives the processor's losses and weights within fp16's precision") {
+    "cuda: training in fp16 gives the CPU's losses and weights within fp16's precision") {
   set_kernel_threads(1);
   for (const auto& [stage, device] : {std::pair(0, kNone), {3, kCpu}}) {
     INFO("stage " << stage << ", " << name_of(device));
@@ -129,7 +129,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("cuda: training with moments and master weights in bf16 gives the processor's losses") {
+TEST_CASE("cuda: training with moments and master weights in bf16 gives the CPU's losses") {
   set_kernel_threads(1);
   for (const auto& [stage, device] : {std::pair(1, kNone), {3, kCpu}}) {
     INFO("stage " << stage << ", " << name_of(device));
@@ -141,7 +141,7 @@ TEST_CASE("cuda: training with moments and master weights in bf16 gives the proc
   }
 }
 
-TEST_CASE("cuda: adapters with magnitudes (DoRA) train the processor's losses and weights") {
+TEST_CASE("cuda: adapters with magnitudes (DoRA) train the CPU's losses and weights") {
   set_kernel_threads(1);
   for (const bool bf16 : {false, true}) {
     Config config = comparable(fixtures::with_dropout(fixtures::run_of_stage(2)));

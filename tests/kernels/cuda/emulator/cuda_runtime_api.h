@@ -48,9 +48,9 @@ struct cudaDeviceProp {
   size_t totalGlobalMem;
 };
 
-/// The emulator's settings and records for tests: kernels that were started and in which order
-/// their blocks run, the shared memory of a block, whether an event has come, the error that the
-/// next look at the last one finds, and how waits were asked to be done.
+/// Runtime holds the emulator's settings and its records for tests. Settings: the order in which
+/// blocks run, the shared memory of a block, whether an event has come, the last error. Records:
+/// the kernels that were started, and how waits were requested.
 namespace emulator {
 struct Runtime {
   size_t block_shared = 232448;
@@ -73,7 +73,7 @@ struct Runtime {
   /// Times that a kernel's attribute was set.
   int64_t attributes_set = 0;
 };
-/// Held by the thread that runs a kernel.
+/// The mutex that a thread holds while it runs a kernel.
 inline std::mutex launching;
 inline Runtime& runtime() {
   static Runtime state;
