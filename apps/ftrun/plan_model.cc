@@ -30,9 +30,9 @@ NamedModel model_of_file(const std::string& path, const std::string& name) {
 
 /// Returns the text of a config of a model that is planned without one.
 std::string config_for(const NamedModel& model) {
-  const int64_t row =
-      model.config.max_positions > 0 ? std::min(model.config.max_positions, kDefaultRowTokens)
-                                     : kDefaultRowTokens;
+  const int64_t row = model.config.max_positions > 0
+                          ? std::min(model.config.max_positions, kDefaultRowTokens)
+                          : kDefaultRowTokens;
   return cat(
       "bf16: {enabled: true}\n"
       "train_micro_batch_size_per_gpu: 1\n"

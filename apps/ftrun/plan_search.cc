@@ -131,7 +131,7 @@ void require_choice(const SearchTask& task, const SearchResult& result) {
 }
 
 std::string config_with_layout(const SearchTask& task, const Layout& layout,
-                            const std::vector<std::string>& why) {
+                               const std::vector<std::string>& why) {
   WrittenConfig written = task.written;
   write_layout(layout, written);
   std::string text;

@@ -38,7 +38,7 @@ void require_choice(const SearchTask& task, const SearchResult& result);
 /// Returns the text of a config with the layout found for it, with the lines `why` as comments
 /// before it.
 std::string config_with_layout(const SearchTask& task, const Layout& layout,
-                            const std::vector<std::string>& why);
+                               const std::vector<std::string>& why);
 
 /// Searches for the fastest layout of a config on a machine. Prints it with the next best layouts
 /// and with the reasons against plain choices, and writes it to a file if requested. `asked` is the

@@ -45,11 +45,11 @@ Resolved resolve(const std::string& address, int port, int type) {
                 cat("rank 0 cannot serve the rendezvous on ", address,
                     ": this machine does not have that address"),
                 "set MASTER_ADDR to an address of the machine of rank 0");
-  throw Error(ExitCode::kEnvironment,
-              cat("rank 0 cannot serve the rendezvous on ", address, ":", port, ": ",
-                  errno_text(reason)),
-              "choose another MASTER_PORT (a port below 1024 needs root), or leave it unset under "
-              "ftrun's supervisor");
+  throw Error(
+      ExitCode::kEnvironment,
+      cat("rank 0 cannot serve the rendezvous on ", address, ":", port, ": ", errno_text(reason)),
+      "choose another MASTER_PORT (a port below 1024 needs root), or leave it unset under "
+      "ftrun's supervisor");
 }
 
 /// Returns whether the socket connected to itself: where nobody listens yet, the kernel may choose

@@ -65,7 +65,7 @@ RankCount from_batch(const WrittenConfig& c, const ParallelConfig& mesh, int64_t
 
 RankCount from_mesh(const WrittenConfig& c, const ParallelConfig& mesh, int64_t inner) {
   RankCount out = multiplied_ranks("the mesh: " + mesh_text(mesh), mesh.data, inner,
-                          c.origins.position("parallel.data"));
+                                   c.origins.position("parallel.data"));
   out.rule_names_mesh = true;
   return out;
 }

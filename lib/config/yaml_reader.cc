@@ -35,8 +35,8 @@ class YamlReader {
     if (depth > kDeepestSection)
       throw Error(ExitCode::kUsage, cat("nested deeper than ", kDeepestSection, " levels"));
     if (++nodes_ > kMostValues)
-      throw Error(ExitCode::kUsage, cat("holds more than ", kMostValues,
-                                        " values, with those that aliases repeat"));
+      throw Error(ExitCode::kUsage,
+                  cat("holds more than ", kMostValues, " values, with those that aliases repeat"));
     if (text_bytes_ > kMostText)
       throw Error(ExitCode::kUsage, cat("holds more than ", kMostText,
                                         " bytes of text, with those that aliases repeat"));

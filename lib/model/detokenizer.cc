@@ -117,8 +117,8 @@ json parse_tokenizer(std::string_view text, const std::string& where) {
     throw Error(ExitCode::kBadInput, cat(where, ": not valid JSON near byte ", error.byte),
                 kCopyAgain);
   } catch (const json::exception&) {
-    throw Error(ExitCode::kBadInput,
-                cat(where, ": holds a number that does not fit into 64 bits"), kCopyAgain);
+    throw Error(ExitCode::kBadInput, cat(where, ": holds a number that does not fit into 64 bits"),
+                kCopyAgain);
   }
 }
 

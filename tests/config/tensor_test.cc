@@ -164,10 +164,9 @@ TEST_CASE("elasticity chooses a batch for data-parallel ranks, whatever the tens
            keys + "}\nparallel: {tensor: 2}";
   };
   REQUIRE(batch_and_mesh(elastic("num_gpus_per_node: 2"), 8) == "T24 m3 g2 on data 4 × tensor 2");
-  REQUIRE(
-      resolved_on(elastic("num_gpus_per_node: 2"), 8).lines.front() ==
-      "elastic: train_batch_size = 24, micro-batch 3, accumulation 2 on 4 data-parallel ranks; "
-      "numbers of data-parallel ranks that can share it: 1, 2, 3, 4, 6, 8, 12, 24");
+  REQUIRE(resolved_on(elastic("num_gpus_per_node: 2"), 8).lines.front() ==
+          "elastic: train_batch_size = 24, micro-batch 3, accumulation 2 on 4 data-parallel ranks; "
+          "numbers of data-parallel ranks that can share it: 1, 2, 3, 4, 6, 8, 12, 24");
   REQUIRE(
       batch_and_mesh(elastic("num_gpus_per_node: 3"), 8) ==
       "c.yaml:1:104: error: elasticity.num_gpus_per_node 3 cannot be divided by the 2 ranks that "

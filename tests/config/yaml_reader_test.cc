@@ -101,8 +101,7 @@ TEST_CASE("a YAML reader refuses aliases that grow or go round, and nesting with
   REQUIRE(yaml_faults(bomb) ==
           Lines{"c.yaml:1:1: error: holds more than 100000 values, with those that aliases "
                 "repeat"});
-  REQUIRE(yaml_faults("a: &a [*a]\n") ==
-          Lines{"c.yaml:1:1: error: nested deeper than 64 levels"});
+  REQUIRE(yaml_faults("a: &a [*a]\n") == Lines{"c.yaml:1:1: error: nested deeper than 64 levels"});
   REQUIRE(yaml_faults(std::string(10'000, '[')).size() == 1);
   // A long text used often is as large as many.
   std::string texts = "a: &a " + std::string(100'000, 'x') + "\nb: [";

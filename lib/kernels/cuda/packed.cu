@@ -107,12 +107,12 @@ __global__ void unpack_rows(PackedRecords records, CodeValues values, T* out, in
 void unpack(DType dtype, const Unpack& u, cudaStream_t stream) {
   const PackedFormat& format = u.format;
   const PackedRecords records{static_cast<const unsigned char*>(u.records),
-                        format.record_bytes(),
-                        static_cast<int>(format.block),
-                        static_cast<int>(format.scales_offset()),
-                        format.kind == PackedKind::kInt8,
-                        format.holds_scale_codes(),
-                        kInt8Step};
+                              format.record_bytes(),
+                              static_cast<int>(format.block),
+                              static_cast<int>(format.scales_offset()),
+                              format.kind == PackedKind::kInt8,
+                              format.holds_scale_codes(),
+                              kInt8Step};
   const CodeValues values = code_values();
   with_type(dtype, [&]<class T>(T) {
     // Elements that are moved at once lie in one record, have one scale, and their codes are a

@@ -10,8 +10,7 @@
 namespace ftrun {
 namespace {
 
-TEST_CASE(
-    "cuda mesh: tensor ranks train the CPU's losses and weights, sharded and on tiers too") {
+TEST_CASE("cuda mesh: tensor ranks train the CPU's losses and weights, sharded and on tiers too") {
   set_kernel_threads(1);
   fixtures::Mailbox mailbox;
   const fixtures::GroupOnGpu staged = [&](Gpu& gpu, const Communicator& like) {

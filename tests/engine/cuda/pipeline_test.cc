@@ -39,8 +39,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE(
-    "cuda mesh: tensor ranks and shards within stages train the CPU's losses and weights") {
+TEST_CASE("cuda mesh: tensor ranks and shards within stages train the CPU's losses and weights") {
   set_kernel_threads(1);
   Config config = fixtures::run_of_stage(2);
   config.parallel.schedule = PipelineSchedule::k1F1B;

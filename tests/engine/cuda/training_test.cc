@@ -105,8 +105,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE(
-    "cuda: training in bf16 gives the CPU's losses and weights within bf16's precision") {
+TEST_CASE("cuda: training in bf16 gives the CPU's losses and weights within bf16's precision") {
   set_kernel_threads(1);
   for (const auto& [stage, device] : {std::pair(0, kNone), {3, kCpu}}) {
     INFO("stage " << stage << ", " << name_of(device));
@@ -117,8 +116,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE(
-    "cuda: training in fp16 gives the CPU's losses and weights within fp16's precision") {
+TEST_CASE("cuda: training in fp16 gives the CPU's losses and weights within fp16's precision") {
   set_kernel_threads(1);
   for (const auto& [stage, device] : {std::pair(0, kNone), {3, kCpu}}) {
     INFO("stage " << stage << ", " << name_of(device));
