@@ -79,7 +79,7 @@ class TreeReader {
 
  private:
   /// Reads a section. `written` is its path in the file's own spelling. Keys are read before
-  // sections, so that a type is known when its params are read.
+  /// sections, so that a type is known when its params are read.
   void read_section(const ConfigNode& map, const std::string& path, const std::string& written) {
     for (const ConfigEntry& entry : map.entries)
       if (const Field* field = schema_.find(path, entry.key); field != nullptr)
@@ -115,7 +115,7 @@ class TreeReader {
   }
 
   /// Suggests what a plain value in a section's place was meant to say: "write bf16: {enabled:
-  // true}".
+  /// true}".
   std::string section_form(const Section& section, const ConfigEntry& entry) const {
     const ConfigNode& value = entry.value;
     for (const Field& field : schema_.fields()) {

@@ -89,7 +89,7 @@ class UnitBuilder {
     return start;
   }
 
-  /// Counts what it calls small.
+  /// Returns whether a parameter is small, and counts the elements of those that are.
   bool is_small(const GraphParam& param) {
     if (param.fp32) return true;
     int64_t elements = 0;

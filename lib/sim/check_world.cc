@@ -120,8 +120,8 @@ bool moves_blocks(InstrKind kind) {
          kind == InstrKind::kShift;
 }
 
-/// Checks how what is moved among ranks fits together: as much comes as goes, in whole blocks, to
-/// another place. Of counted rows what comes may have less room, or more.
+/// Checks the ranges of an exchange: each destination is as large as its source, both are whole
+/// blocks, and they do not overlap. The sizes of counted rows may differ.
 void check_moved(const Program& program, size_t at, Faults& faults) {
   const Instr& instr = program.instrs[at];
   const int ranks = program.place_in(instr.group()).count;
@@ -348,7 +348,7 @@ bool has_its_detail(const Instr& instr) {
   return false;
 }
 
-/// Lists the ranges of an instruction that its kind has.
+/// Returns whether an instruction has the detail, ranges and lane that its kind requires.
 bool has_its_form(const Program& program, const Instr& instr) {
   if (!has_its_detail(instr)) return false;
   const size_t reads = instr.reads.size();

@@ -83,7 +83,9 @@ class Encoder:
         self._template = (template, template_options)
         self.has_template = not plain and has_template(folder)
         if template and not self.has_template:
-            raise UserError(f"{folder}: has no chat template {template!r}; it has none")
+            raise UserError("--plain uses no chat template: remove it, or --chat-template" if plain
+                            else f"{folder}: has no chat templates, so --chat-template {template} "
+                            "names none")
 
     @functools.cached_property
     def template(self):

@@ -317,7 +317,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                  capture_output=True, text=True,
                                  timeout=TIMEOUT, preexec_fn=lower)
         assert process.returncode == 5, (process.returncode, process.stderr[-2000:])
-        assert re.search(r"out of memory: the arena of temporary buffers \(most at \w+ layer "
+        assert re.search(r"out of memory: the arena of temporary buffers \(peak at \w+ layer "
                          r"\d+.*: gradients \S+ \S+, activations \S+ \S+\) needs "
                          r"\S+ \S+ in the device tier, \S+ \S+ are left of its address space "
                          r"\(ulimit -v\), the rank has "

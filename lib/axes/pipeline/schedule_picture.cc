@@ -70,13 +70,13 @@ class Picture {
   }
 
   /// Chooses the scale: so wide that actions have room for their name and a blank, or for only the
-  /// name if everything fits then. Else the middle is left out, and the begin is drawn so narrow
+  /// name if everything fits then. Else the middle is left out, and the start is drawn so narrow
   /// that each stage's first backward pass is seen, down to a column an action.
   void choose_scale(size_t room) {
     const double shortest = shortest_named();
     const auto fits = [&] { return column(timeline_.makespan) <= room; };
     const size_t shown = room - kLeftOutColumns;
-    // The steady middle is like itself, and the begin is not like the end.
+    // The steady middle repeats, so it is cut; start and end differ, so both are drawn.
     const size_t head = shown * 2 / 3;
     scale_ = static_cast<double>(name_ + 1) / shortest;
     if (!fits()) scale_ = static_cast<double>(name_) / shortest;
