@@ -278,7 +278,7 @@ TEST_CASE(
   REQUIRE_THAT(
       refusal({256, DType::kF32}, OpKind::kAttention),
       Catch::StartsWith(
-          "attention with heads of 256 elements in fp32 needs 102912 bytes of shared memory a "
+          "attention with heads of 256 elements in fp32 needs 102912 bytes of shared memory per "
           "block (3 tiles of 32 x 257 x 4 bytes and 4224); "));
   REQUIRE(refusal({128, DType::kF32}, OpKind::kAttentionDgrad) == "");
   REQUIRE_THAT(
