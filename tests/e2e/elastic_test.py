@@ -100,7 +100,7 @@ with tempfile.TemporaryDirectory() as scratch:
         kill_rank(running, 1, 3)
         seen = running.await_line("step 1/", seen)
         kill_rank(running, 1, 3)
-        seen = running.await_line("going on with 2 data ranks of 3, global batch unchanged: "
+        seen = running.await_line("continuing with 2 data ranks of 3, global batch unchanged: "
                                   "train_batch_size 12", seen)
         running.wait(0)
         same_losses(job, "straight-elastic", "elastic")
@@ -155,7 +155,7 @@ with tempfile.TemporaryDirectory() as scratch:
         nowhere.replace(job.out("refused") / "metrics.jsonl")
         running.wait(5)
         text = running.text()
-        assert "failed twice" not in text and "going on with" not in text, text[-3000:]
+        assert "failed twice" not in text and "continuing with" not in text, text[-3000:]
         # Whichever rank is the first to tell what all do.
         assert ([line for line in running.lines if "restart 2 (" in line
                  and "rank 0: writing the run folder: rank 0: " in line]), text
