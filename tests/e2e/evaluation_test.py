@@ -304,7 +304,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert (manifest(out)["exit_code"] == 7
                     and manifest(out)["exit_reason"] == problem), manifest(out)
             assert "training loss" in done.stdout and not (out / "export").exists(), done.stdout
-        line = done.stderr.split("all the same: ")[1].split("\n")[0].split(" ")
+        line = done.stderr.split("the weights anyway: ")[1].split("\n")[0].split(" ")
         assert line[:2] == ["ftrun", "convert"], line
         must(ftrun(*line[1:]))
         assert np.abs(exported(out)["lm_head.weight"]).max() > 1e20

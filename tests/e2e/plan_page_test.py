@@ -46,7 +46,7 @@ with tempfile.TemporaryDirectory() as scratch:
         named = folder / "run.yaml"
         named.write_bytes(config().read_bytes())
         told = plan(named, page, "--trace", trace, "--device-memory", "2GiB")
-        assert told.stdout.count(f"written: {page}\n") == 1, told.stdout
+        assert told.stdout.count(f"wrote {page}\n") == 1, told.stdout
         answer = json.loads(plan(named, page, "--json").stdout)["result"]
         plan(named, page, "--device-memory", "2GiB")
         refuse_what_is_elsewhere(page)
