@@ -310,7 +310,8 @@ TEST_CASE("cudnn: a version that is too old, and a run that fails, are said so")
   WithCudnn gpu;
   cudnn().execution = kNotSupported;
   REQUIRE_THAT(refusal([&] { test::run_on_gpu(cases.forward, kNarrow); }),
-               Catch::StartsWith("attention failed: cuDNN reported NOT_SUPPORTED: the emulator was told to"));
+               Catch::StartsWith(
+                   "attention failed: cuDNN reported NOT_SUPPORTED: the emulator was told to"));
 }
 
 }  // namespace
