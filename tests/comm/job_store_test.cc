@@ -120,7 +120,8 @@ TEST_CASE("the job's store does what c10d asks of one") {
   a->set("large", large);
   REQUIRE(b->get("large") == large);
   REQUIRE(b->clone()->check({"large"}));
-  REQUIRE_THROWS_WITH(b->wait({"never"}, 50ms), Catch::Contains("did not have all of 1 keys in time"));
+  REQUIRE_THROWS_WITH(b->wait({"never"}, 50ms),
+                      Catch::Contains("did not have all of 1 keys in time"));
   std::thread later([&] { a->set("later", bytes("now")); });
   b->wait({"key", "later"}, 20s);
   later.join();
