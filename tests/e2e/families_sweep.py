@@ -282,7 +282,7 @@ class Sweep:
 
 
 LORA_LAYOUTS = [("tensor 2", TENSOR), ("ZeRO 3", zero(3, stage3_param_persistence_threshold=0))]
-# What a sweep can make: the heads of its columns, and the method of Sweep.
+# COLUMNS maps the name of what a sweep can make to the heads of its columns and its method.
 COLUMNS = {
     "layouts": (["layouts", "loss", "gradient norm"], Sweep.layouts),
     "bf16": (["bf16: loss, norm"], Sweep.bf16),
@@ -293,17 +293,6 @@ COLUMNS = {
     "bytes": (["bytes"], Sweep.bytes),
 }
 HEADS = ["small model", *(head for heads, _ in COLUMNS.values() for head in heads)]
-
-
-def cannot_be_cut(folder, changes):
-    """Says whether two tensor ranks cannot share the model's heads or rows of matrices evenly."""
-    if not changes.get("parallel", {}).get("tensor"):
-        return False
-    model = json.loads((folder / "model" / "config.json").read_text())
-    heads = model.get("num_attention_heads") or model["n_head"]
-    keys = model.get("num_key_value_heads") or model.get("num_kv_heads") or heads
-    one_key_head = model.get("multi_query") and not model.get("new_decoder_architecture")
-    return heads % 2 == 1 or (1 if one_key_head else keys) % 2 == 1
 
 
 def pair_text(pair):
