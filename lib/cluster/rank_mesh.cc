@@ -130,6 +130,7 @@ RankGroup RankMesh::group_of(int rank, const std::vector<GroupSpan>& spans) cons
   std::vector<std::string> labels;
   for (GroupSpan span : spans) {
     require(!group.axes().intersects(span.axes), "spans of a group share no axis");
+    if (span.count == 1) continue;
     const int block = span.count * span.stride, own = place_on(rank, span.axes);
     const int first = own / block * block + own % span.stride;
     const std::vector<int> line = line_along(span.axes);
@@ -140,7 +141,6 @@ RankGroup RankMesh::group_of(int rank, const std::vector<GroupSpan>& spans) cons
         wider.push_back(base + line[static_cast<size_t>(first + i * span.stride)] -
                         line[static_cast<size_t>(own)]);
     group.ranks = std::move(wider);
-    if (span.count == 1) continue;
     labels.push_back(label_of(span));
     for (const auto& [axis, name, cuts] : kMeshAxisRows)
       if (size(axis) == 1) span.axes.remove({axis});
