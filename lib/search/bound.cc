@@ -189,10 +189,11 @@ void Bounds::prepare(const Models& models) {
 }
 
 const Bounds::ModelCosts& Bounds::model_costs_of(const Layout& layout) {
-  Models missing;
-  add_missing(layout, missing);
-  prepare(missing);
-  const ModelCosts& costs = model_costs_.at(model_costs_key(layout));
+  const ModelCostsKey key = model_costs_key(layout);
+  auto found = model_costs_.find(key);
+  if (found == model_costs_.end())
+    found = model_costs_.emplace(key, make_model_costs(layout)).first;
+  const ModelCosts& costs = found->second;
   if (costs.failure) throw *costs.failure;
   return costs;
 }
