@@ -46,18 +46,19 @@ std::optional<Adapter> find_adapter(const ModelConfig& config, LoraOptions optio
   }
 }
 
-/// Returns whether an entry changes which modules of the decoder get an adapter, or whether the
-/// options are refused.
-bool changes_adapter(const ModelConfig& config, const LoraOptions& options,
-                     const std::string& entry) {
-  return find_adapter(config, options) != find_adapter(config, without_exclusion(options, entry));
-}
+/// ModuleChoices holds what options choose: the decoder's adapter, nothing where they are refused,
+/// and modules of other parts, none where the folder's tensors are unknown.
+struct ModuleChoices {
+  std::optional<Adapter> adapter;
+  std::vector<OtherPartChoice> of_other_parts;
+  bool operator==(const ModuleChoices&) const = default;
+};
 
-/// Returns whether an entry changes which modules of the other parts PEFT chooses.
-bool changes_other_parts(const StoredShapes& stored, const LoraOptions& options,
-                         const std::string& entry) {
-  return find_other_part_choices(options, stored) !=
-         find_other_part_choices(without_exclusion(options, entry), stored);
+ModuleChoices choices_of(const ModelConfig& config, const LoraOptions& options,
+                         const StoredShapes* stored) {
+  ModuleChoices choices{.adapter = find_adapter(config, options)};
+  if (stored != nullptr) choices.of_other_parts = find_other_part_choices(options, *stored);
+  return choices;
 }
 
 /// Returns as many last parts of a path as the entry has.
@@ -96,9 +97,9 @@ std::vector<IdleExclusion> find_idle_exclusions(const ModelConfig& config,
   if (is_broken(pattern) || is_broken(options.target_pattern)) return {};
   std::vector<std::string> entries = options.exclude_modules;
   if (!pattern.empty()) entries = {pattern};
+  const ModuleChoices chosen = choices_of(config, options, stored);
   std::erase_if(entries, [&](const std::string& entry) {
-    return changes_adapter(config, options, entry) ||
-           (stored != nullptr && changes_other_parts(*stored, options, entry));
+    return choices_of(config, without_exclusion(options, entry), stored) != chosen;
   });
   if (entries.empty()) return {};
   std::vector<std::string> modules = decoder_modules(config);

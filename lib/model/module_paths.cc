@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "model/families.h"
-#include "model/multimodal.h"
 #include "model/linear_products.h"
+#include "model/multimodal.h"
 #include "model/tensor_names.h"
 
 namespace ftrun {
@@ -70,9 +70,10 @@ std::vector<std::string> modules_beside_products(const ModelConfig& config) {
 
 std::vector<std::string> decoder_modules(const ModelConfig& config) {
   const TensorNames& names = tensor_names(config.family);
+  const std::vector<ProductModule> of_a_block = product_modules(names);
   std::vector<std::string> modules = modules_beside_products(config);
   for (int64_t layer = 0; layer < config.layers; ++layer)
-    for (const ProductModule& of_products : product_modules(names))
+    for (const ProductModule& of_products : of_a_block)
       modules.push_back(path_in_memory(config, names.in_block(layer, of_products.name)));
   return modules;
 }
