@@ -9,6 +9,7 @@
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/module_paths.h"
+#include "base/pattern.h"
 #include "base/text.h"
 #include "checkpoint/model_folder.h"
 #include "config/model_name.h"
@@ -72,13 +73,6 @@ Problem other_parts_notice(const Config& config, const ModelConfig& model,
                  remedy_text(config, model), Severity::kNotice};
 }
 
-/// Writes the expression that excludes what a module holds.
-std::string expression_within(const std::string& entry) {
-  std::string escaped;
-  for (const char c : entry) escaped += c == '.' ? std::string("\\.") : std::string(1, c);
-  return cat("'(.*\\.)?", escaped, "\\..*'");
-}
-
 Problem exclusion_problem(const Config& config, const ModelConfig& model,
                           const IdleExclusion& idle) {
   const bool is_pattern = !config.adapter.exclude_pattern.empty();
@@ -109,8 +103,8 @@ Problem exclusion_problem(const Config& config, const ModelConfig& model,
   problem.message = cat(named, "changes nothing: ", idle.module,
                         " only holds other modules, and PEFT excludes a module by its own path");
   if (!is_pattern)
-    problem.remedy =
-        cat("exclude_modules: ", expression_within(idle.entry), " excludes what it holds");
+    problem.remedy = cat("exclude_modules: '(.*\\.)?", pattern_of_path(idle.entry),
+                         "\\..*' excludes what it holds");
   return problem;
 }
 

@@ -17,4 +17,10 @@ std::regex user_pattern(const std::string& text) {
   }
 }
 
+std::string pattern_of_path(const std::string& path) {
+  std::string pattern;
+  for (const char c : path) pattern += c == '.' ? std::string("\\.") : std::string(1, c);
+  return pattern;
+}
+
 }  // namespace ftrun

@@ -10,4 +10,7 @@ namespace ftrun {
 /// expression that is broken or longer than 1,000 characters.
 std::regex user_pattern(const std::string& text);
 
+/// Writes the path of a module as an expression that matches this path alone.
+std::string pattern_of_path(const std::string& path);
+
 }  // namespace ftrun

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/hub_cache.h"
 #include "base/module_paths.h"
+#include "base/pattern.h"
 #include "base/text.h"
 #include "config/load.h"
 #include "config/resolve.h"
@@ -35,12 +36,9 @@ Json modules_json(const std::vector<std::string>& names, const std::string& expr
 /// Returns the expression of modules whose paths are these names or end with them, as PEFT reads a
 /// list.
 std::string expression_of(const std::vector<std::string>& names) {
-  std::vector<std::string> escaped;
-  for (const std::string& name : names) {
-    std::string& text = escaped.emplace_back();
-    for (const char c : name) text += c == '.' ? std::string("\\.") : std::string(1, c);
-  }
-  return cat("(?:.*\\.)?(?:", join(escaped, "|"), ")");
+  std::vector<std::string> patterns;
+  for (const std::string& name : names) patterns.push_back(pattern_of_path(name));
+  return cat("(?:.*\\.)?(?:", join(patterns, "|"), ")");
 }
 
 /// Writes exclude_modules, with the parts of the model that do not train.
