@@ -238,7 +238,7 @@ class FlatBench {
   /// to another.
   double memory_rate() const { return 12.0 * kMost / memory_.seconds(); }
 
-  void note(const Rates& rates, SlowdownPoints& points) const {
+  void record(const Rates& rates, SlowdownPoints& points) const {
     for (const Timed& call : calls_) {
       const double ideal = call.bytes / rates.memory;
       points[call.kind].emplace_back(ideal, call.timer.seconds() / ideal);
@@ -331,10 +331,11 @@ Rates measure_rates(int ranks, int threads, bool quick) {
   }
   Rates rates{.ranks = ranks, .threads = threads, .memory = flat.memory_rate()};
   SlowdownPoints points;
-  flat.note(rates, points);
-  for (const auto& [dtype, sampled] : models) rates.products[dtype] = best_product(sampled);
-  for (const auto& [dtype, sampled] : models)
+  flat.record(rates, points);
+  for (const auto& [dtype, sampled] : models) {
+    rates.products[dtype] = best_product(sampled);
     for (const SampledModel& model : sampled) record_operations(model, rates, points);
+  }
   std::vector<double> all;
   for (auto& [kind, measured] : points) {
     for (const auto& [ideal, factor] : measured) all.push_back(factor);
@@ -516,6 +517,12 @@ double block_seconds(const Rates& rates) {
          list_seconds(machine, rates, block, block.backward);
 }
 
+/// RatesOfPass holds the rates that a pass measured, and their block_seconds().
+struct RatesOfPass {
+  Rates rates;
+  double seconds;
+};
+
 /// Adds curves of another pass. Of a curve that is there already each point keeps the fewer
 /// seconds, as other programs can only add time.
 void keep_faster(std::map<std::string, Curve>& curves, std::map<std::string, Curve> pass) {
@@ -534,14 +541,16 @@ Machine bench_machine(const BenchRequest& request) {
   Machine machine{
       .name = request.name, .processor = request.processor, .measured = request.measured};
   machine.devices = usable_processors();
-  std::map<int, std::vector<Rates>> rates;
+  std::map<int, std::vector<RatesOfPass>> measured;
   for (int pass = 1; pass <= kPasses; ++pass) {
     for (int ranks = 1; ranks <= machine.devices; ++ranks) {
       if (machine.devices % ranks != 0) continue;
       request.say(cat("measuring ", count_text(ranks, "rank"), " of ",
                       count_text(machine.devices / ranks, "thread"), ", pass ", pass, " of ",
                       kPasses));
-      rates[ranks].push_back(measure_beside_others(ranks, machine.devices, request.quick));
+      Rates rates = measure_beside_others(ranks, machine.devices, request.quick);
+      const double seconds = block_seconds(rates);
+      measured[ranks].push_back({std::move(rates), seconds});
     }
     // Runs of two and four ranks are common on machines with fewer cores, too.
     for (int ranks = 2; ranks <= std::max(machine.devices, 4); ranks *= 2) {
@@ -550,10 +559,10 @@ Machine bench_machine(const BenchRequest& request) {
     }
   }
   double unevenness = 0;
-  for (auto& [ranks, passes] : rates) {
-    const auto [fast, slow] = std::ranges::minmax_element(passes, {}, block_seconds);
-    unevenness = std::max(unevenness, block_seconds(*slow) / block_seconds(*fast) - 1);
-    machine.rates.push_back(*fast);
+  for (auto& [ranks, passes] : measured) {
+    const auto [fast, slow] = std::ranges::minmax_element(passes, {}, &RatesOfPass::seconds);
+    unevenness = std::max(unevenness, slow->seconds / fast->seconds - 1);
+    machine.rates.push_back(std::move(fast->rates));
   }
   if (unevenness > kUneven)
     request.say(cat("the machine computed unevenly: one pass took ", std::lround(100 * unevenness),
