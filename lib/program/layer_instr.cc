@@ -58,26 +58,9 @@ const std::vector<Op>& list_of(const LayerGraph& graph, InstrKind kind) {
       return graph.input_grad;
     case InstrKind::kWeightGrad:
       return graph.weight_grad;
-    case InstrKind::kLoadBatch:
-    case InstrKind::kClear:
-    case InstrKind::kBegin:
-    case InstrKind::kAllReduce:
-    case InstrKind::kReduceScatter:
-    case InstrKind::kAllGather:
-    case InstrKind::kAllToAll:
-    case InstrKind::kCountedAllToAll:
-    case InstrKind::kShift:
-    case InstrKind::kSend:
-    case InstrKind::kReceive:
-    case InstrKind::kCopy:
-    case InstrKind::kAccumulate:
-    case InstrKind::kGradientNorm:
-    case InstrKind::kDecide:
-    case InstrKind::kMeasure:
-    case InstrKind::kUpdate:
-      break;
+    default:
+      bug(cat(instr_name(kind), " runs no list"));
   }
-  bug(cat(instr_name(kind), " runs no list"));
 }
 
 bool has_ops(const LayerGraph& graph, const Instr& instr) {
