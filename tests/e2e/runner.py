@@ -318,8 +318,13 @@ def metrics(out):
         return [json.loads(line) for line in lines]
 
 
+def of_steps(lines):
+    """Returns the lines of metrics that are of steps."""
+    return [m for m in lines if "loss" in m and "evaluation" not in m]
+
+
 def steps(out):
-    return [m for m in metrics(out) if "loss" in m and "evaluation" not in m]
+    return of_steps(metrics(out))
 
 
 def steps_so_far(out):
@@ -329,8 +334,7 @@ def steps_so_far(out):
     if not path.exists():
         return []
     whole, _, _ = path.read_text().rpartition("\n")
-    lines = [json.loads(line) for line in whole.splitlines()]
-    return [m for m in lines if "loss" in m and "evaluation" not in m]
+    return of_steps(json.loads(line) for line in whole.splitlines())
 
 
 def evaluations(out, name="validation"):
