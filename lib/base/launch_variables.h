@@ -21,7 +21,7 @@ inline constexpr const char* kStoreFd = "FTRUN_STORE_FD";
 inline constexpr const char* kToken = "FTRUN_TOKEN";
 /// The supervisor's output is a terminal; only rank 0 has the variable.
 inline constexpr const char* kTerminal = "FTRUN_TERMINAL";
-/// What the ranks of a restart resume; "" at the first start.
+/// The value of --resume for the ranks of a restart; "" at the first start.
 inline constexpr const char* kResume = "FTRUN_RESUME";
 /// The ranks that a restart has dropped, and why.
 inline constexpr const char* kLeftRanks = "FTRUN_LEFT_RANKS";

@@ -103,7 +103,7 @@ constexpr const SchedulerTraits& traits_of(SchedulerType type) {
   return kSchedulerTraits[static_cast<size_t>(type)];
 }
 
-/// Says whether a type is one of transformers'.
+/// Returns whether a type is one of transformers'.
 constexpr bool is_of_transformers(SchedulerType type) {
   return traits_of(type).origin == SchedulerOrigin::kTransformers;
 }

@@ -54,7 +54,7 @@ struct DeviceMemory {
 struct LibraryUse {
   /// "own", or "cudnn 9.19.0" where the table has it. The choice decides the bits of results.
   std::string chosen = "own";
-  /// The same once graphs are prepared: "own" if cuDNN computes none of them.
+  /// The implementation once graphs are prepared: "own" if cuDNN computes none of them.
   std::string in_use = "own";
   /// The reason why our kernels compute shapes that CudnnUse::kWhereMeasured gives to cuDNN; "" if
   /// there are none.

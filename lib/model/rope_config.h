@@ -41,7 +41,7 @@ struct YarnScaling {
   double factor = 1.0;
   double beta_fast = 32.0;
   double beta_slow = 1.0;
-  /// Both borders are moved to whole pairs.
+  /// The borders between kept, blended and stretched pairs are moved to whole pairs.
   bool truncate = true;
   /// The longest context before the scaling.
   int64_t original_positions = 0;

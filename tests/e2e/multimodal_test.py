@@ -336,7 +336,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 assert chosen.targeted_module_names and all(
                     "language_model" in name for name in chosen.targeted_module_names), expression
 
-    # What their entries name has an adapter, has none, holds other modules, or is not there.
+    # The entries name modules with an adapter, without one, that hold others, and none at all.
     EXCLUSIONS = (["lm_head"], ["fc1", "layers.0.self_attn.q_proj"], ["mlp", "k_proj"],
                   ["vision_tower", "norm"], ["self_attn.v_proj", "fcl", "lm_haed", "out_proj"],
                   ["encoder.layers.0.self_attn.q_proj"], ["model.language_model.layers.1"],

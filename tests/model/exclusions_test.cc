@@ -33,7 +33,7 @@ TEST_CASE("an exclusion of modules without adapters is idle") {
              {"down_proj", IdleKind::kNoAdapter, "model.layers.0.mlp.down_proj"}});
   CHECK(idle({.target_modules = {"q_proj"}, .exclude_pattern = ".*layernorm"}) ==
         Idle{{".*layernorm", IdleKind::kNoAdapter, "model.layers.0.input_layernorm"}});
-  // In layers that have none, and as a module that trains whole.
+  // The entry names modules of layers without adapters, then one that trains whole.
   CHECK(idle({.target_modules = {"q_proj"},
               .exclude_modules = {"layers.2.self_attn.q_proj"},
               .layers = {1}})
@@ -75,7 +75,7 @@ TEST_CASE(
              {"lm_head", IdleKind::kNoAdapter, "lm_head"}});
   CHECK(find_idle_exclusions(config, options, nullptr) ==
         Idle{{"lm_head", IdleKind::kNoAdapter, "lm_head"}});
-  // As exported adapters have it.
+  // The expression is the one that exported adapters have.
   CHECK(find_idle_exclusions(
             config, {.exclude_pattern = ".*(vision_tower|multi_modal_projector).*"}, &stored)
             .empty());
