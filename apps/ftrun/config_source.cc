@@ -100,7 +100,7 @@ void add_model_problem(const Origins& origins, const Error& error, LoadReport& r
 std::string base_of_adapter(const std::string& folder) {
   const std::string file = folder + "/adapter_config.json";
   const nlohmann::json adapter_config =
-      nlohmann::json::parse(read_file(file, kLargestModelConfig), nullptr, false);
+      nlohmann::json::parse(read_file(file, kMaxModelConfig), nullptr, false);
   if (!adapter_config.is_object() || !adapter_config.contains("base_model_name_or_path")) return "";
   const auto& base = adapter_config["base_model_name_or_path"];
   return base.is_string() ? printable(base.get<std::string>()) : "";
@@ -187,7 +187,7 @@ std::optional<ModelConfig> read_model(const WrittenConfig& config, LoadReport& r
   if (config.get<std::string>("model.path").empty()) return std::nullopt;
   try {
     const std::string path = model_folder(config, report) + "/config.json";
-    return parse_model_config(read_file(path, kLargestModelConfig), path);
+    return parse_model_config(read_file(path, kMaxModelConfig), path);
   } catch (const Error& error) {
     if (error.code() == ExitCode::kUnsupported) throw;
     add_model_problem(config.origins, error, report);
@@ -490,7 +490,7 @@ void add_config_options(CLI::App& command, ConfigSource& source) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command.add_option("--nproc", source.nproc, "ranks to start on this machine")
       ->type_name("N")
-      ->check(CLI::Range(int64_t{1}, kMostRanks));
+      ->check(CLI::Range(int64_t{1}, kMaxRanks));
 }
 
 bool prints_notices(const LaunchEnvironment& launch) {
@@ -507,7 +507,7 @@ ConfigSource with_texts(ConfigSource source) {
   std::vector<ConfigText> texts;
   try {
     for (const std::string& file : source.files)
-      texts.push_back({file, read_file(file, kLargestConfig)});
+      texts.push_back({file, read_file(file, kMaxConfig)});
   } catch (const Error&) {
     return source;
   }

@@ -233,7 +233,7 @@ int convert_import(const ConvertOptions& options) {
                 cat(config, ": does not exist; the import was made for the model in ", model),
                 "give the folder of the model with --model");
   const ModelDescription described =
-      trained_model({}, parse_model_config(read_file(config, kLargestModelConfig), config));
+      trained_model({}, parse_model_config(read_file(config, kMaxModelConfig), config));
   require_own_tensors(described, imported.folder());
   require_same_model(imported.folder(), imported.tensors(), described, model);
   const RunFolder run = new_run(options.run);
@@ -260,7 +260,7 @@ ExportSource export_source(const ConvertOptions& options, const Config& trained,
   source.target.folder = options.out;
   source.target.source_folder = std::move(base);
   const std::string config = source.target.source_folder + "/config.json";
-  source.target.config_json = read_file(config, kLargestModelConfig);
+  source.target.config_json = read_file(config, kMaxModelConfig);
   const ModelConfig model = parse_model_config(source.target.config_json, config);
   source.target.dtype = exported_dtype(wanted_dtype(options.dtype), model);
   keep_other_parts(source.target, model);
@@ -330,7 +330,7 @@ int export_step(const ConvertOptions& options) {
 /// Returns the base model that PEFT's file names.
 std::string named_base(const std::string& adapter) {
   const std::string file = adapter + "/adapter_config.json";
-  const auto json = parse_json_strict(read_file(file, kLargestModelConfig), file);
+  const auto json = parse_json_strict(read_file(file, kMaxModelConfig), file);
   const auto named = json.find("base_model_name_or_path");
   std::string base = named != json.end() && named->is_string() ? named->get<std::string>() : "";
   const auto revision = json.find("revision");

@@ -14,7 +14,7 @@ void add_nodes_option(CLI::App& command, int64_t& nodes) {
                   "nodes that the ranks lie on, in order and as many on each: warns where tensor "
                   "ranks are apart")
       ->type_name("N")
-      ->check(CLI::Range(int64_t{1}, kMostRanks));
+      ->check(CLI::Range(int64_t{1}, kMaxRanks));
 }
 
 std::string crossing_notice(const LoadedConfig& loaded, const ClassPlans& all, int64_t nodes) {

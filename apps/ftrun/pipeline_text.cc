@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kPageColumns = 120;
 /// A timeline holds every action of a step.
-constexpr int64_t kMostMicroBatches = 100'000;
+constexpr int64_t kMaxMicroBatches = 100'000;
 
 /// Lists the layers of a part: "embed, 0-7", "8-15", "24-29, head".
 std::string layers_text(const ModelDescription& model, const LayerRange& range) {
@@ -79,11 +79,11 @@ std::string pipeline_text(const Config& config, const ModelConfig& model_config,
   if (stages == 1)
     throw Error(ExitCode::kUsage, "--schedule: the config has no pipeline",
                 "write parallel.pipeline, the number of stages");
-  if (config.gradient_accumulation_steps > kMostMicroBatches)
+  if (config.gradient_accumulation_steps > kMaxMicroBatches)
     throw Error(ExitCode::kUsage,
                 cat("--schedule: ", config.gradient_accumulation_steps,
-                    " micro-batches cannot be drawn, at most ", kMostMicroBatches),
-                cat("set gradient_accumulation_steps to at most ", kMostMicroBatches,
+                    " micro-batches cannot be drawn, at most ", kMaxMicroBatches),
+                cat("set gradient_accumulation_steps to at most ", kMaxMicroBatches,
                     " for this picture: further micro-batches repeat the same pattern"));
   const auto count = static_cast<int32_t>(config.gradient_accumulation_steps);
   const PipelineSchedule schedule = pipeline_schedule(config);

@@ -329,7 +329,7 @@ void add_shown_options(CLI::App& command, PlanOptions& options) {
                 "the program that scores the next token of a sample of text (train.generate)")
       ->excludes(evaluation);
   command.add_option("--rank", options.rank, "the rank whose program is shown")
-      ->check(CLI::Range(int64_t{0}, kMostRanks));
+      ->check(CLI::Range(int64_t{0}, kMaxRanks));
 }
 
 /// Adds the options that describe the machine: its memory, and a file with its rates.
@@ -427,7 +427,7 @@ void add_table_options(CLI::App& command, PlanOptions& options) {
     table->excludes(text);
   command.add_option("--gpus", options.gpus, "the numbers of GPUs of a table (4,8,64)")
       ->delimiter(',')
-      ->check(CLI::Range(int64_t{1}, kMostRanks))
+      ->check(CLI::Range(int64_t{1}, kMaxRanks))
       ->needs(table);
 }
 

@@ -25,7 +25,7 @@ NamedModel model_of_preset(const ModelPreset& preset, const std::string& name) {
 }
 
 NamedModel model_of_file(const std::string& path, const std::string& name) {
-  return {name, path, parse_model_config(read_file(path, kLargestModelConfig), path)};
+  return {name, path, parse_model_config(read_file(path, kMaxModelConfig), path)};
 }
 
 /// Returns the text of a config of a model that is planned without one.
@@ -82,9 +82,9 @@ void plan_for_model(ConfigSource& source, const NamedModel& model, const Machine
   const bool says_ranks = source.nproc || config.origins.is_written("parallel.data");
   if (machine == nullptr || says_ranks) return;
   const int64_t of_node = machine->has_gpus ? machine->devices : machine->rates.back().ranks;
-  if (of_node > kMostRanks / nodes)
+  if (of_node > kMaxRanks / nodes)
     throw Error(ExitCode::kUsage,
-                cat("--nodes ", nodes, ": ", of_node, " ranks per node are more than ", kMostRanks,
+                cat("--nodes ", nodes, ": ", of_node, " ranks per node are more than ", kMaxRanks,
                     " in all, the most that a run can have"),
                 "plan for fewer nodes");
   source.nproc = nodes * of_node;

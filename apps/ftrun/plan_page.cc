@@ -26,7 +26,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// Stages, blocks of all lanes and moments of memory that a page holds at most.
-constexpr size_t kMostStages = 16, kMostBlocks = 40'000, kMostMoments = 6'400;
+constexpr size_t kMaxStages = 16, kMaxBlocks = 40'000, kMaxMoments = 6'400;
 
 PageParts plan_parts() {
   return {kPlanPage, kPlanStyle, kPlanScript};
@@ -158,8 +158,8 @@ PlanPage begin_plan_page(const Config& config, const ClassPlans& all, const Conf
 void write_plan_page(const std::string& path, PlanPage page, const Config& config,
                      const ClassPlans& all, const StepRecord& record) {
   const std::vector<const RecordedRank*> stages = rank_of_each_stage(record);
-  const std::vector<const RecordedRank*> shown = spread(stages, kMostStages);
-  const StepLanes lanes = step_lanes(shown, record.end, kMostBlocks);
+  const std::vector<const RecordedRank*> shown = spread(stages, kMaxStages);
+  const StepLanes lanes = step_lanes(shown, record.end, kMaxBlocks);
   Labels labels;
   Json ranks = Json::array();
   for (size_t r = 0; r < shown.size(); ++r) {
@@ -182,7 +182,7 @@ void write_plan_page(const std::string& path, PlanPage page, const Config& confi
                                                   : 0;
       Json one = tier_json(rank, tier, memory.at(tier),
                            is_device ? total_bytes(gpu_overheads(config, plan)) : 0, limit,
-                           record.end, kMostMoments / shown.size());
+                           record.end, kMaxMoments / shown.size());
       if (!one.is_null()) tiers.push_back(std::move(one));
     }
     ranks.push_back(std::move(own));

@@ -12,14 +12,14 @@ constexpr size_t kLine = 64;
 /// The prefetch distance in bytes: the hardware's own prefetching stops at the end of each page.
 constexpr size_t kAhead = 2048;
 /// The size below which the caches do no harm.
-constexpr size_t kSmallest = 4096;
+constexpr size_t kMinBytes = 4096;
 
 }  // namespace
 
 void copy_non_temporal(void* to, const void* from, size_t bytes) {
   auto* target = static_cast<char*>(to);
   const auto* source = static_cast<const char*>(from);
-  if (bytes >= kSmallest) {
+  if (bytes >= kMinBytes) {
     // Non-temporal stores must fill whole lines of the target; the alignment of the source does not
     // matter.
     const size_t head = (kLine - reinterpret_cast<uintptr_t>(target) % kLine) % kLine;

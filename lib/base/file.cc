@@ -109,7 +109,7 @@ class PosixWritableFile : public WritableFile {
     const char* at = static_cast<const char*>(data);
     size_t left = size;
     while (left > 0) {
-      set_direct(!refuses_direct_ && size >= kSmallestDirect && is_direct(at, left, offset));
+      set_direct(!refuses_direct_ && size >= kMinDirect && is_direct(at, left, offset));
       const ssize_t n = uninterrupted([&] { return ::pwrite(fd_, at, left, offset); });
       // File systems refuse direct writes with many errors. After a refusal the rest is written
       // through the page cache, where the same error counts.
@@ -140,7 +140,7 @@ class PosixWritableFile : public WritableFile {
   }
 
  private:
-  static constexpr size_t kSmallestDirect = 256 << 10;
+  static constexpr size_t kMinDirect = 256 << 10;
 
   static bool is_direct(const char* data, size_t size, int64_t offset) {
     return (reinterpret_cast<uintptr_t>(data) | size | static_cast<size_t>(offset)) %
@@ -312,7 +312,7 @@ bool is_cached(int fd) {
 /// Finds a placeholder by the head of a file. Does not read large files, which cannot be any.
 FilePlaceholder placeholder_at(int fd, const std::string& path) {
   std::array<std::byte, kPlaceholderHead> head{};
-  if (size_of(fd) > kLargestPlaceholder) return {};
+  if (size_of(fd) > kMaxPlaceholder) return {};
   const ssize_t bytes = uninterrupted([&] { return ::pread(fd, head.data(), head.size(), 0); });
   return placeholder_of(path,
                         std::span(head).first(static_cast<size_t>(std::max<ssize_t>(bytes, 0))));

@@ -82,11 +82,11 @@ void remove_atomic_leftovers(FileSystem& files, const std::string& folder,
                              const std::vector<std::string>& names);
 
 /// The most bytes of a text file that is read whole, unless the caller gives a smaller limit.
-inline constexpr int64_t kLargestText = int64_t{256} << 20;
+inline constexpr int64_t kMaxTextBytes = int64_t{256} << 20;
 
 /// Reads a whole regular file of at most `most` bytes; its size is checked first. Error(kBadInput)
 /// when it cannot be read or is larger.
-std::string read_file(const std::string& path, int64_t most = kLargestText);
+std::string read_file(const std::string& path, int64_t most = kMaxTextBytes);
 
 /// Drops a file from the page cache, so that the next read comes from its disk. Returns false where
 /// the kernel refuses (a file system in memory, a file in use by another process).

@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// The size up to which Git LFS takes a file as a pointer; git-annex's pointers are as short.
-constexpr size_t kLargestPointer = 1024;
+constexpr size_t kMaxPointer = 1024;
 /// Git LFS's specification, and the name that it had before its first version.
 constexpr std::array<std::string_view, 2> kLfsStarts{"version https://git-lfs.github.com/spec/",
                                                      "version https://hawser.github.com/spec/"};
@@ -46,10 +46,10 @@ std::string git_in_folder_of(const std::string& path, std::string_view command) 
 FilePlaceholder placeholder_of(const std::string& path, std::span<const std::byte> head) {
   const std::string_view text(reinterpret_cast<const char*>(head.data()), head.size());
   const auto begins = [text](std::string_view start) { return text.starts_with(start); };
-  if (text.size() <= kLargestPointer && std::any_of(kLfsStarts.begin(), kLfsStarts.end(), begins))
+  if (text.size() <= kMaxPointer && std::any_of(kLfsStarts.begin(), kLfsStarts.end(), begins))
     return {"a Git LFS pointer", cat("fetch it: ", git_in_folder_of(path, "lfs pull"),
                                      " (or download the file itself)")};
-  if (text.size() <= kLargestPointer && begins(kAnnexStart))
+  if (text.size() <= kMaxPointer && begins(kAnnexStart))
     return {"a git-annex pointer",
             cat("fetch it: ",
                 git_in_folder_of(

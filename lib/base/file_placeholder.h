@@ -16,7 +16,7 @@ struct FilePlaceholder {
 };
 
 /// The largest size in bytes of a placeholder.
-inline constexpr size_t kLargestPlaceholder = 512 << 10;
+inline constexpr size_t kMaxPlaceholder = 512 << 10;
 /// The number of a file's first bytes that are checked for a placeholder; shorter files are read
 /// whole.
 inline constexpr size_t kPlaceholderHead = 2048;

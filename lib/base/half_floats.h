@@ -39,7 +39,7 @@ inline uint16_t bf16_from_f32(float value) {
 /// quiet NaN of its sign without payload.
 inline uint16_t f16_from_f32(float value) {
   constexpr uint32_t kInfinity = 0x7f800000U, kTooLarge = 0x47800000U /* 2^16 */,
-                     kSmallestNormal = 0x38800000U /* 2^-14 */;
+                     kMinNormal = 0x38800000U /* 2^-14 */;
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = (bits >> 16) & 0x8000U, magnitude = bits & 0x7fffffffU;
   uint32_t half = 0;
@@ -47,7 +47,7 @@ inline uint16_t f16_from_f32(float value) {
     half = 0x7e00U;
   } else if (magnitude >= kTooLarge) {
     half = 0x7c00U;
-  } else if (magnitude < kSmallestNormal) {
+  } else if (magnitude < kMinNormal) {
     // The last bit of 0.5 is 2^-24, as of a subnormal number: the sum rounds there.
     half = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) -
            std::bit_cast<uint32_t>(0.5F);

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kLongestPart = 96;
 /// A file of refs/ holds a commit's 40 digits.
-constexpr int64_t kLargestRef = 256;
+constexpr int64_t kMaxRef = 256;
 
 bool is_letter_or_digit(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0;
@@ -144,7 +144,7 @@ std::string commit_of(const std::string& folder, const std::string& revision) {
   const std::string ref = cat(folder, "/refs/", revision);
   std::error_code error;
   if (!fs::is_regular_file(ref, error)) return revision;
-  std::string commit = read_file(ref, kLargestRef);
+  std::string commit = read_file(ref, kMaxRef);
   commit.erase(
       std::find_if(commit.begin(), commit.end(), [](char c) { return !is_letter_or_digit(c); }),
       commit.end());

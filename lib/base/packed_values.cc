@@ -60,8 +60,8 @@ float inverse(float largest) {
 /// Rounds to the nearest fp16 number, ties to even.
 float as_fp16(float x) {
   if (!std::isfinite(x)) return x;  // rounding could carry a NaN's bits away
-  constexpr float kLeastNormal = 0x1p-14F;
-  if (std::abs(x) < kLeastNormal) return std::nearbyint(x * 0x1p24F) * 0x1p-24F;
+  constexpr float kMinNormal = 0x1p-14F;
+  if (std::abs(x) < kMinNormal) return std::nearbyint(x * 0x1p24F) * 0x1p-24F;
   const auto bits = std::bit_cast<uint32_t>(x);
   const auto rounded = std::bit_cast<float>((bits + 0xfffU + ((bits >> 13) & 1U)) & ~0x1fffU);
   return std::abs(rounded) > 65504.0F ? std::copysign(HUGE_VALF, x) : rounded;

@@ -15,12 +15,12 @@
 namespace ftrun {
 namespace {
 
-constexpr size_t kMostProcessors = 1 << 16;
+constexpr size_t kMaxProcessors = 1 << 16;
 
 /// Reads this process's affinity. The kernel refuses a set that has no room for all cores that
 /// the machine may have.
 std::vector<int> read_affinity() {
-  for (size_t room = CPU_SETSIZE; room <= kMostProcessors; room *= 2) {
+  for (size_t room = CPU_SETSIZE; room <= kMaxProcessors; room *= 2) {
     cpu_set_t* const set = CPU_ALLOC(room);
     const size_t bytes = CPU_ALLOC_SIZE(room);
     CPU_ZERO_S(bytes, set);
@@ -61,7 +61,7 @@ std::string identity_of_folder(const std::string& folder) {
 }  // namespace
 
 int threads_of_quota(double quota) {
-  return std::max(1, static_cast<int>(std::ceil(std::min(quota, double{kMostProcessors}))));
+  return std::max(1, static_cast<int>(std::ceil(std::min(quota, double{kMaxProcessors}))));
 }
 
 int ProcessorLimit::count() const {

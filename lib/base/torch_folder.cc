@@ -12,7 +12,7 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-constexpr int64_t kLargestVersionFile = 1 << 16;
+constexpr int64_t kMaxVersionFile = 1 << 16;
 constexpr const char* kVariable = "FTRUN_TORCH";
 
 bool is_folder(const fs::path& path) {
@@ -25,7 +25,7 @@ std::string version_of(const fs::path& torch) {
   const fs::path file = torch / "version.py";
   std::error_code error;
   if (!fs::is_regular_file(file, error)) return "";
-  for (const std::string& line : split(read_file(file.string(), kLargestVersionFile), '\n')) {
+  for (const std::string& line : split(read_file(file.string(), kMaxVersionFile), '\n')) {
     const size_t begin = line.find('\'');
     if (line.starts_with("__version__") && begin != std::string::npos)
       return line.substr(begin + 1, line.find('\'', begin + 1) - begin - 1);

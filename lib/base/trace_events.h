@@ -19,7 +19,7 @@ struct TraceEvent {
 /// The first process number of events that are copied from the file of an earlier run of the
 /// folder; the processes that a run measures have lower numbers. Viewers read a process as 32 bits
 /// without a sign.
-inline constexpr int64_t kMostNewProcesses = int64_t{1} << 31;
+inline constexpr int64_t kMaxNewProcesses = int64_t{1} << 31;
 
 /// TraceEvents collects events as JSON, one a line, in the "Trace Event Format" that Chrome's and
 /// Perfetto's viewers read. Names must hold neither quotes nor backslashes.

@@ -22,7 +22,7 @@
 namespace ftrun {
 namespace {
 
-constexpr int kMostLinks = 40;  // as the kernel's own walk
+constexpr int kMaxLinks = 40;  // as the kernel's own walk
 
 /// Opens a folder in one call, if no link is on the way; empty otherwise, or if the kernel is older
 /// than 5.6.
@@ -133,7 +133,7 @@ OwnedFd open_folder_safely(const std::string& folder) {
     if (errno != ENOTDIR && errno != ELOOP) return {};
     const std::string target = followed(path, at, name);
     if (target.empty()) return {};
-    if (++links > kMostLinks) {
+    if (++links > kMaxLinks) {
       errno = ELOOP;
       return {};
     }

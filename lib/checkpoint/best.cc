@@ -9,7 +9,7 @@ namespace ftrun {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr int64_t kLargest = 4096;  // bytes
+constexpr int64_t kMaxBestBytes = 4096;  // bytes
 
 std::string path_of(const std::string& root) {
   return root + "/best";
@@ -27,7 +27,8 @@ void write_best(FileSystem& files, const std::string& root, const BestCheckpoint
 std::optional<BestCheckpoint> read_best(FileSystem& files, const std::string& root) {
   const std::string path = path_of(root);
   if (!files.exists(path)) return std::nullopt;
-  const Json json = Json::parse(read_file(path, kLargest), nullptr, /*allow_exceptions=*/false);
+  const Json json =
+      Json::parse(read_file(path, kMaxBestBytes), nullptr, /*allow_exceptions=*/false);
   const auto has = [&](const char* key, auto is) {
     return json.is_object() && json.contains(key) && (json[key].*is)();
   };

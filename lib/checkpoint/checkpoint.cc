@@ -55,7 +55,7 @@ void copy_as(DType stored, const std::byte* from, DType wanted, std::byte* to, i
 
 /// The most bytes of a mapped file that are touched at a time: mapped pages count as this process's
 /// memory.
-constexpr int64_t kMostTouched = int64_t{8} << 20;
+constexpr int64_t kMaxTouchedBytes = int64_t{8} << 20;
 /// Bytes that are hashed and then copied: they are in the caches for the copy.
 constexpr int64_t kCachedBytes = int64_t{128} << 10;
 /// Bytes that are read ahead of the hashed ones, in requests no longer than a disk takes at a time.
@@ -119,7 +119,7 @@ class TensorRead {
   }
 
   void touch(int64_t begin, int64_t end) {
-    if ((end_ - begin_) * size_ >= kMostTouched) release();
+    if ((end_ - begin_) * size_ >= kMaxTouchedBytes) release();
     if (begin_ == end_) begin_ = end_ = begin;
     begin_ = std::min(begin_, begin);
     end_ = std::max(end_, end);
@@ -149,7 +149,7 @@ CheckpointManifest read_manifest(const std::string& folder) {
   const std::string path = (fs::path(folder) / kCheckpointFile).string();
   if (!fs::exists(path, error))
     refuse(cat(folder, ": has no checkpoint.json, so it is not a complete checkpoint"));
-  return manifest_from(read_file(confined_path(folder, kCheckpointFile), kLargestManifest), path);
+  return manifest_from(read_file(confined_path(folder, kCheckpointFile), kMaxManifest), path);
 }
 
 }  // namespace

@@ -40,9 +40,9 @@ std::vector<int64_t> sizes_from(const json& value, const char* key, const std::s
   for (const json& size : json_array(value, key, where)) {
     const bool fits = size.is_number_unsigned() && size.get<uint64_t>() <= INT64_MAX;
     if (!fits) refuse_manifest(cat(where, ": field \"", key, "\" must hold integers of 0 or more"));
-    if (sizes.size() == kMostStateDimensions)
+    if (sizes.size() == kMaxStateDimensions)
       refuse_manifest(
-          cat(where, ": field \"", key, "\" has more than ", kMostStateDimensions, " dimensions"));
+          cat(where, ": field \"", key, "\" has more than ", kMaxStateDimensions, " dimensions"));
     sizes.push_back(size.get<int64_t>());
   }
   return sizes;

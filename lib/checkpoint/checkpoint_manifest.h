@@ -28,10 +28,10 @@ inline constexpr const char* kLatestFile = "latest";
 inline constexpr const char* kConfigRecord = "config";
 
 /// The most dimensions of a state tensor.
-inline constexpr size_t kMostStateDimensions = 8;
+inline constexpr size_t kMaxStateDimensions = 8;
 
 /// The most bytes of a checkpoint.json: a larger file is neither written nor read.
-inline constexpr int64_t kLargestManifest = int64_t{256} << 20;
+inline constexpr int64_t kMaxManifest = int64_t{256} << 20;
 
 /// StateSlice is the part of one state tensor that this rank's memory holds.
 struct StateSlice {

@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::array<std::string_view, 3> kImportedKinds{"param", "exp_avg", "exp_avg_sq"};
-constexpr int64_t kLargestImportJson = int64_t{64} << 20;
+constexpr int64_t kMaxImportJson = int64_t{64} << 20;
 
 [[noreturn]] void refuse_import(const std::string& message) {
   throw Error(ExitCode::kBadInput, message, "import it again with scripts/import_checkpoint.py");
@@ -79,7 +79,7 @@ ImportedState::ImportedState(std::string folder) : folder_(std::move(folder)) {
 void ImportedState::read_import_json() {
   const std::string path = (fs::path(folder_) / kImportFile).string();
   const nlohmann::json import =
-      parse_json_strict(read_file(confined_path(folder_, kImportFile), kLargestImportJson), path);
+      parse_json_strict(read_file(confined_path(folder_, kImportFile), kMaxImportJson), path);
   if (!import.is_object() || import.value("format", nlohmann::json()) != "ftrun-import")
     refuse_import(cat(path, ": was not written by scripts/import_checkpoint.py"));
   if (const int64_t version = json_int(import, "version", path); version != 1)
@@ -118,10 +118,10 @@ void ImportedState::add_file(const std::string& name) {
     if (entry.dtype != DType::kF32)
       refuse_import(cat(file.path(), ": tensor \"", printable(full), "\" is ",
                         dtype_name(entry.dtype), ", expected F32"));
-    if (entry.shape.size() > kMostStateDimensions || entry.elements == 0)
+    if (entry.shape.size() > kMaxStateDimensions || entry.elements == 0)
       refuse_import(cat(file.path(), ": tensor \"", printable(full), "\" has shape ",
                         shape_text(entry.shape), "; expected at least 1 element in at most ",
-                        kMostStateDimensions, " dimensions"));
+                        kMaxStateDimensions, " dimensions"));
     states_.push_back({std::string(full.substr(0, dot)), std::string(kind), files_.size() - 1});
   }
 }

@@ -100,8 +100,8 @@ int64_t json_int(const nlohmann::json& object, const char* key, const std::strin
   if (number < minimum)
     refuse_json(
         cat(where, ": field \"", key, "\" is ", number, ", at least ", minimum, " was expected"));
-  if (number > kLargestJsonInt)
-    refuse_json(cat(where, ": field \"", key, "\" is ", number, ", at most ", kLargestJsonInt,
+  if (number > kMaxJsonInt)
+    refuse_json(cat(where, ": field \"", key, "\" is ", number, ", at most ", kMaxJsonInt,
                     " was expected"));
   return number;
 }

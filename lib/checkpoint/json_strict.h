@@ -14,10 +14,10 @@ nlohmann::json parse_json_strict(std::string_view text, const std::string& where
 
 /// The largest value of a file's counters: adding to it cannot overflow, and a double holds it
 /// exactly.
-inline constexpr int64_t kLargestJsonInt = int64_t{1} << 53;
+inline constexpr int64_t kMaxJsonInt = int64_t{1} << 53;
 
 /// Returns a field of `object`; Error(kBadInput) "where: field "key" ..." when it is missing or of
-/// another kind. Integers must be written as integers; json_int() allows at most kLargestJsonInt.
+/// another kind. Integers must be written as integers; json_int() allows at most kMaxJsonInt.
 int64_t json_int(const nlohmann::json& object, const char* key, const std::string& where,
                  int64_t minimum = 0);
 uint64_t json_unsigned(const nlohmann::json& object, const char* key, const std::string& where);

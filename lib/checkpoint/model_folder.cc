@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kSingle = "model.safetensors";
-constexpr int64_t kLargestIndex = 64 << 20;
+constexpr int64_t kMaxIndex = 64 << 20;
 
 [[noreturn]] void refuse_model(const std::string& message, const std::string& remedy) {
   throw Error(ExitCode::kBadInput, message, remedy);
@@ -90,7 +90,7 @@ void require_within(const std::string& path, const StoredTensor& info, int64_t b
 
 std::map<std::string, std::string> read_weight_map(const std::string& folder) {
   const std::string path = named_file(folder, kModelIndex);
-  const nlohmann::json index = parse_json_strict(read_file(path, kLargestIndex), path);
+  const nlohmann::json index = parse_json_strict(read_file(path, kMaxIndex), path);
   std::map<std::string, std::string> weight_map;
   for (const auto& [name, file] : json_object(index, "weight_map", path).items()) {
     if (!file.is_string())
@@ -110,7 +110,7 @@ ModelFolder::ModelFolder(std::string folder) : folder_(std::move(folder)) {
   if (!has(folder_, "config.json"))
     refuse_model(cat(folder_, ": has no config.json"),
                  "give the path of a Hugging Face model folder");
-  config_json_ = read_file(named_file(folder_, "config.json"), kLargestModelConfig);
+  config_json_ = read_file(named_file(folder_, "config.json"), kMaxModelConfig);
   if (has(folder_, kSingle))
     open_single();
   else if (has(folder_, kModelIndex))

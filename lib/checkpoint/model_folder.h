@@ -17,7 +17,7 @@ namespace ftrun {
 
 /// The most bytes of a model's config.json that are read; parsing it has the same limit
 /// (model/model_config.cc).
-inline constexpr int64_t kLargestModelConfig = 4 << 20;
+inline constexpr int64_t kMaxModelConfig = 4 << 20;
 
 /// The name of the index of a sharded model folder, which names the file of each tensor.
 inline constexpr const char* kModelIndex = "model.safetensors.index.json";

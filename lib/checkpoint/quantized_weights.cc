@@ -220,8 +220,8 @@ class FourBitBlocks final : public QuantizedWeight {
   static std::vector<int64_t> shape_of(const nlohmann::json& state, const std::string& where) {
     std::vector<int64_t> shape;
     for (const nlohmann::json& size : json_array(state, "shape", where)) {
-      const bool is_size = size.is_number_unsigned() &&
-                           size.get<uint64_t>() <= static_cast<uint64_t>(kLargestJsonInt);
+      const bool is_size =
+          size.is_number_unsigned() && size.get<uint64_t>() <= static_cast<uint64_t>(kMaxJsonInt);
       if (!is_size)
         throw Error(ExitCode::kBadInput, cat(where, ": field \"shape\" must be a list of sizes"),
                     kRemedy);

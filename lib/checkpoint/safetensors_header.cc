@@ -10,7 +10,7 @@
 namespace ftrun {
 namespace {
 
-constexpr size_t kMostDimensions = 64;
+constexpr size_t kMaxDimensions = 64;
 constexpr size_t kLongestName = 4096;
 constexpr const char* kHeaderRemedy =
     "the file is damaged, incomplete or not a safetensors file: fetch or write it again";
@@ -44,8 +44,8 @@ class HeaderReader {
     if (number > static_cast<uint64_t>(INT64_MAX))
       return stop(cat(subject(), field_, " holds ", number, ", which is too large"));
     std::vector<int64_t>& list = state_ == ParserState::kShape ? tensors.back().shape : offsets_;
-    if (list.size() >= kMostDimensions)
-      return stop(cat(subject(), field_, " has more than ", kMostDimensions, " entries"));
+    if (list.size() >= kMaxDimensions)
+      return stop(cat(subject(), field_, " has more than ", kMaxDimensions, " entries"));
     list.push_back(static_cast<int64_t>(number));
     return true;
   }

@@ -33,8 +33,8 @@ int64_t slice_bytes(const StateSlice& slice) {
 
 void check_slice(const StateSlice& slice) {
   checked_elements(slice.tensor_shape, cat("tensor \"", slice.tensor, "\": shape"));
-  require(slice.tensor_shape.size() <= kMostStateDimensions,
-          "a state has at most kMostStateDimensions dimensions");
+  require(slice.tensor_shape.size() <= kMaxStateDimensions,
+          "a state has at most kMaxStateDimensions dimensions");
   if (!holds(whole_box(slice.tensor_shape), slice.box) || slice.box.numel() == 0)
     bug(cat("a slice at ", shape_text(slice.box.offset), " of shape ", shape_text(slice.box.extent),
             " of tensor \"", slice.tensor, "\" of shape ", shape_text(slice.tensor_shape)));
@@ -161,10 +161,10 @@ void write_manifest(FileSystem& files, const SaveOptions& options, const std::st
   const std::string path = below(folder, kCheckpointFile);
   const std::string text = manifest_text(manifest);
   const auto bytes = static_cast<int64_t>(text.size());
-  if (bytes > kLargestManifest)
+  if (bytes > kMaxManifest)
     throw Error(ExitCode::kUnsupported,
                 cat(path, ": would have ", human_bytes(bytes), ", at most ",
-                    human_bytes(kLargestManifest), " can be read again"),
+                    human_bytes(kMaxManifest), " can be read again"),
                 "use fewer ranks");
   auto file = files.create(path);
   file->reserve(bytes);

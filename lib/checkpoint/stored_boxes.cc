@@ -12,7 +12,7 @@ namespace {
 
 /// The most boxes that may be left of a wanted one; columns of 128 ranks with unequal ranges leave
 /// 171.
-constexpr size_t kMostLeft = 2048;
+constexpr size_t kMaxSlicesLeft = 2048;
 
 /// Passes to `use` the parts of `left` that `stored` holds; the rest stays in `left`.
 void use_box(const StoredBox& stored, std::vector<Box>& left,
@@ -61,9 +61,9 @@ std::optional<int64_t> StoredBoxes::cover(
     // Bytes before this box's first element are in none of the later boxes either.
     if (spans_[i].begin >= span.end || first_of(left) < spans_[i].begin) break;
     if (spans_[i].end > span.begin) use_box(boxes_[i], left, use);
-    if (left.size() > kMostLeft)
+    if (left.size() > kMaxSlicesLeft)
       throw Error(ExitCode::kBadInput,
-                  cat(subject_, ": its slices interlock in more than ", kMostLeft, " places"),
+                  cat(subject_, ": its slices interlock in more than ", kMaxSlicesLeft, " places"),
                   "ftrun writes no such checkpoint: resume from another one");
   }
   if (left.empty()) return std::nullopt;

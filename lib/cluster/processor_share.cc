@@ -11,7 +11,7 @@ namespace ftrun {
 namespace {
 
 /// The most numbers of a text; longer lists are invalid.
-constexpr size_t kMostNumbers = 1 << 16;
+constexpr size_t kMaxNumbers = 1 << 16;
 
 /// Writes cores, which are in order, as ranges: "0-3,8".
 std::string ranges_text(const std::vector<int>& numbers) {
@@ -35,7 +35,7 @@ std::vector<int> parse_ranges(const std::string& text) {
     if (error != std::errc()) continue;
     if (dash != end && (*dash != '-' || std::from_chars(dash + 1, end, last).ec != std::errc()))
       continue;
-    for (int number = first; number <= last && numbers.size() < kMostNumbers; ++number)
+    for (int number = first; number <= last && numbers.size() < kMaxNumbers; ++number)
       numbers.push_back(number);
   }
   return numbers;

@@ -81,7 +81,7 @@ RankState read_state(const BoardTable& table) {
   }
   for (const BoardTable::GroupCell& group : table.groups)
     if (group.used.load(std::memory_order_acquire) != BoardTable::GroupCell::kFree)
-      state.groups.push_back(group_of(group.group.read(), group.record.read(), kMostShownRanks));
+      state.groups.push_back(group_of(group.group.read(), group.record.read(), kMaxShownRanks));
   return state;
 }
 

@@ -20,7 +20,7 @@ namespace {
 
 /// The longest chain of waits from group to group: pipeline, tensor, expert, shard and data
 /// parallel ranks.
-constexpr int kMostRounds = 16;
+constexpr int kMaxRounds = 16;
 
 /// Lists what each rank means by a collective that all have come to; nothing if one is elsewhere,
 /// or all mean the same.
@@ -409,7 +409,7 @@ Error Communicator::failure(const CollectiveRecord& record, const CollectiveFail
   if (const auto all = meanings(views, record, rank())) return disagreement(*all);
   std::vector<PeerView> others;
   // A round finds out whom the ranks of the round before wait for.
-  for (int round = 0; round < kMostRounds && setup_.view_ranks; ++round) {
+  for (int round = 0; round < kMaxRounds && setup_.view_ranks; ++round) {
     const std::vector<int> unknown = unknown_ranks(views, record, rank(), others);
     if (unknown.empty()) break;
     std::ranges::move(setup_.view_ranks(unknown), std::back_inserter(others));

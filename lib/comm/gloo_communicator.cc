@@ -34,7 +34,7 @@ using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
 constexpr int64_t kStagingBytes = 2 << 20;
 /// Pieces that are in memory at the same time at most: outgoing_ and incoming_, what c10d gathers
 /// into before it copies, and freed ones that stay with the heaps of Gloo's threads.
-constexpr int64_t kMostPieces = 10;
+constexpr int64_t kMaxPieces = 10;
 // Gloo ends a collective at the timeout; if it does not, this rank does after kSlack. Gloo does not
 // end messages (send, receive).
 constexpr std::chrono::milliseconds kSlack{2000};
@@ -85,7 +85,7 @@ class GlooCommunicator final : public Communicator {
     if (sockets_.empty()) return std::nullopt;
     return received_bytes(sockets_) - received_before_;
   }
-  int64_t working_bytes() const override { return kMostPieces * kStagingBytes; }
+  int64_t working_bytes() const override { return kMaxPieces * kStagingBytes; }
   void shutdown() override { barrier({"shutdown"}); }
   void abort(const std::string& reason) noexcept override;
 

@@ -226,7 +226,7 @@ JobStore::Reply JobStore::ask(StoreOperation operation, const std::vector<std::s
                        ? ~uint64_t{0}
                        : static_cast<uint64_t>(std::max<int64_t>(timeout.count(), 0)));
   for (const std::string_view field : fields) put_field(body, field);
-  if (body.size() > kMostRequestBytes || fields.size() > kMostFields)
+  if (body.size() > kMaxRequestBytes || fields.size() > kMaxFields)
     throw std::runtime_error(
         cat("a request of ", body.size(), " bytes is too large for the job's store"));
   std::string head;
@@ -235,7 +235,7 @@ JobStore::Reply JobStore::ask(StoreOperation operation, const std::vector<std::s
   try {
     send_all(fd_.get(), head + body);
     const auto size = number_at<uint32_t>(receive(fd_.get(), sizeof(uint32_t)), 0);
-    if (size == 0 || size > kMostStoredBytes) lost("an answer without sense");
+    if (size == 0 || size > kMaxStoredBytes) lost("an answer without sense");
     Reply reply{.answer = StoreAnswer::kRefused, .bytes = receive(fd_.get(), size), .fields = {}};
     reply.answer = static_cast<StoreAnswer>(reply.bytes[0]);
     return reply;

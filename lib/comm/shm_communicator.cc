@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kPushBytes = 16 << 10;  // reduced and passed on while it is in the cache
 constexpr int64_t kAlignElements = 64;    // slices begin on cache lines
 // A copy of a send has at least the first; one up to the second is kept for the next send.
-constexpr int64_t kLeastCopyBytes = 256 << 10, kMostSpareBytes = 64 << 20;
+constexpr int64_t kMinCopyBytes = 256 << 10, kMaxSpareBytes = 64 << 20;
 
 /// Returns the bytes from a place of a peer's memory to the beginning of the next window, in whole
 /// elements of any type.
@@ -585,7 +585,7 @@ CommBuffer ShmCommunicator::spare_buffer(int64_t bytes) {
   if (spare_.bytes() >= bytes) return std::exchange(spare_, {});
   spare_ = {};
   // Sizes are rounded up to powers of two, so that sends whose size grows slowly reuse the buffer.
-  const auto size = static_cast<uint64_t>(std::max(bytes, kLeastCopyBytes));
+  const auto size = static_cast<uint64_t>(std::max(bytes, kMinCopyBytes));
   return allocate_shared(static_cast<int64_t>(std::bit_ceil(size)));
 }
 
@@ -593,7 +593,7 @@ void ShmCommunicator::return_copies(PeerSends& outgoing, int64_t sequence) {
   std::erase_if(outgoing.copies, [&](auto& sent) {
     if (sent.first != sequence) return false;
     const int64_t bytes = sent.second.bytes();
-    if (bytes > spare_.bytes() && bytes <= kMostSpareBytes) spare_ = std::move(sent.second);
+    if (bytes > spare_.bytes() && bytes <= kMaxSpareBytes) spare_ = std::move(sent.second);
     return true;
   });
 }

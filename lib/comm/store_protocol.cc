@@ -69,7 +69,7 @@ void put_field(std::string& bytes, std::string_view field) {
 std::optional<std::vector<std::string_view>> fields_of(std::string_view bytes) {
   std::vector<std::string_view> fields;
   while (!bytes.empty()) {
-    if (bytes.size() < sizeof(uint32_t) || fields.size() == kMostFields) return std::nullopt;
+    if (bytes.size() < sizeof(uint32_t) || fields.size() == kMaxFields) return std::nullopt;
     const auto size = number_at<uint32_t>(bytes, 0);
     bytes.remove_prefix(sizeof size);
     if (bytes.size() < size) return std::nullopt;

@@ -32,10 +32,10 @@ inline constexpr size_t kHelloBytes = kChallengeBytes + kMemberBytes + kProofByt
 inline constexpr size_t kWelcomeBytes = 1 + kMemberBytes + kProofBytes;
 
 /// Limits: larger requests, keys and values are refused, and so is more in the store.
-inline constexpr size_t kMostRequestBytes = size_t{64} << 20;
-inline constexpr size_t kMostKeyBytes = 4096;
-inline constexpr size_t kMostFields = 1 << 16;
-inline constexpr size_t kMostStoredBytes = size_t{2} << 30;
+inline constexpr size_t kMaxRequestBytes = size_t{64} << 20;
+inline constexpr size_t kMaxKeyBytes = 4096;
+inline constexpr size_t kMaxFields = 1 << 16;
+inline constexpr size_t kMaxStoredBytes = size_t{2} << 30;
 
 enum class StoreOperation : uint8_t {
   kSet = 1,     // key, value, key, value, ...

@@ -393,7 +393,7 @@ bool StoreServer::Loop::take_input(Peer& peer) {
   if (!peer.member) return peer.in.size() < kHelloBytes || admit(peer);
   while (!peer.waiting && peer.out.empty() && peer.in.size() >= sizeof(uint32_t)) {
     const auto size = number_at<uint32_t>(peer.in, 0);
-    if (size > kMostRequestBytes) return false;
+    if (size > kMaxRequestBytes) return false;
     if (peer.in.size() < sizeof size + size) {
       peer.in.reserve(sizeof size + size);
       return true;
@@ -506,7 +506,7 @@ bool StoreServer::Loop::store(const std::string& key, std::string_view value) {
   const auto known = values.find(key);
   const size_t before = known == values.end() ? 0 : key.size() + known->second->size();
   const size_t after = stored_bytes - before + key.size() + value.size();
-  if (key.size() > kMostKeyBytes || after > kMostStoredBytes) return false;
+  if (key.size() > kMaxKeyBytes || after > kMaxStoredBytes) return false;
   stored_bytes = after;
   values[key] = value_of(key, value, held_bytes);
   if (waiting.contains(key)) arrived.push_back(key);

@@ -13,7 +13,7 @@
 namespace ftrun {
 
 // Texts of an exchange, as they lie in a store. Stores refuse values that are too long: the job's
-// own those of kMostRequestBytes, torchrun's those of 8 MiB. So the key of a text has one byte that
+// own those of kMaxRequestBytes, torchrun's those of 8 MiB. So the key of a text has one byte that
 // says what follows: the text; or the number of the values KEY/part/0, ... that hold the text,
 // which are written before it; or the failure that came in its place.
 

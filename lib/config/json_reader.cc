@@ -17,7 +17,7 @@
 namespace ftrun {
 namespace {
 
-constexpr size_t kMostShown = 8;
+constexpr size_t kMaxShown = 8;
 
 struct SyntaxStop {};  // thrown after a fault that makes the rest unreadable
 
@@ -86,8 +86,8 @@ class JsonReader {
 
   ConfigNode read_value(int depth) {
     if (depth > kDeepestSection) stop(cat("nested deeper than ", kDeepestSection, " levels"));
-    if (++values_ > kMostValues)
-      stop(cat("holds more than ", kMostValues, " values: is this a config?"));
+    if (++values_ > kMaxValues)
+      stop(cat("holds more than ", kMaxValues, " values: is this a config?"));
     switch (peek()) {
       case '{':
         return read_map(depth);
@@ -128,8 +128,8 @@ class JsonReader {
     if (key.size() > kLongestKey)
       stop_at(at, cat("this key has ", key.size(), " bytes, at most ", kLongestKey,
                       " are allowed: is this a config?"));
-    if (map.entries.size() == kMostKeys)
-      stop_at(at, cat("this section holds more than ", kMostKeys, " keys: is this a config?"));
+    if (map.entries.size() == kMaxKeys)
+      stop_at(at, cat("this section holds more than ", kMaxKeys, " keys: is this a config?"));
   }
 
   ConfigNode read_value_of(const std::string& key, int depth) {
@@ -313,7 +313,7 @@ class JsonReader {
     if (placeholders_.empty()) return;
     std::vector<std::string> others;
     for (const auto& [word, at] : placeholders_)
-      if (word != placeholders_.front().first && others.size() < kMostShown &&
+      if (word != placeholders_.front().first && others.size() < kMaxShown &&
           std::find(others.begin(), others.end(), word) == others.end())
         others.push_back(word);
     problems_.error(placeholders_.front().second,

@@ -44,7 +44,7 @@ bool looks_like_json(const std::string& name, const std::string& text) {
 
 std::optional<std::string> read_source(const std::string& file, Problems& problems) {
   try {
-    return read_file(file, kLargestConfig);
+    return read_file(file, kMaxConfig);
   } catch (const Error& e) {
     problems.error({file}, e.message(), e.remedy());
   }

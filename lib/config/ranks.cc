@@ -27,10 +27,10 @@ ParallelConfig requested_mesh(const WrittenConfig& c) {
 RankCount multiplied_ranks(const std::string& rule, int64_t data, int64_t inner, Position at) {
   RankCount out;
   out.rule = rule;
-  if (!__builtin_mul_overflow(data, inner, &out.ranks) && out.ranks <= kMostRanks) return out;
+  if (!__builtin_mul_overflow(data, inner, &out.ranks) && out.ranks <= kMaxRanks) return out;
   out.ranks = inner;  // so that nothing but the first factor is wrong
   out.problems.push_back(
-      {std::move(at), rule + " is too large", cat("a run has at most ", kMostRanks, " ranks")});
+      {std::move(at), rule + " is too large", cat("a run has at most ", kMaxRanks, " ranks")});
   return out;
 }
 
@@ -77,7 +77,7 @@ int64_t model_ranks(const ParallelConfig& mesh) {
   for (const AxisKeys* axis : kAxes)
     if (axis->ranks.value == AxisRanks::kModel && __builtin_mul_overflow(out, axis->of(mesh), &out))
       return 0;
-  return out > kMostRanks ? 0 : out;
+  return out > kMaxRanks ? 0 : out;
 }
 
 std::vector<std::string> model_degrees(const ParallelConfig& mesh, std::string_view between) {

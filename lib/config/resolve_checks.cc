@@ -288,17 +288,17 @@ void check_log_level(Resolving& r) {
 /// Checks that the run has the steps and ranks that are to be traced. A rank that an elastic run
 /// has lost is only left out.
 void check_trace(Resolving& r) {
-  constexpr size_t kMostSteps = 32;
+  constexpr size_t kMaxSteps = 32;
   const Config& c = r.config;
   const TraceConfig& trace = c.train.trace;
   const std::string steps = "train.trace.steps", ranks = "train.trace.ranks";
   if (trace.steps.empty() && !trace.ranks.empty())
     return r.error(ranks, "train.trace.ranks: no step is traced: train.trace.steps is empty",
                    "write the steps, for example train: {trace: {steps: [10]}}");
-  if (trace.steps.size() > kMostSteps)
+  if (trace.steps.size() > kMaxSteps)
     r.error(steps,
-            cat(steps, ": ", trace.steps.size(), " steps, and a trace holds at most ", kMostSteps),
-            cat("list at most ", kMostSteps, " steps"));
+            cat(steps, ": ", trace.steps.size(), " steps, and a trace holds at most ", kMaxSteps),
+            cat("list at most ", kMaxSteps, " steps"));
   const int64_t last = c.train.steps != 0 ? c.train.steps : r.context.total_steps.value_or(0);
   for (const int64_t step : trace.steps)
     if (last != 0 && step > last)

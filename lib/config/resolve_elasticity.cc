@@ -14,7 +14,7 @@
 namespace ftrun {
 namespace {
 
-constexpr size_t kMostMicroBatches = 64;
+constexpr size_t kMaxMicroBatches = 64;
 
 bool refuse(Resolving& r, const std::string& path, std::string message, std::string remedy) {
   r.error(path, std::move(message), std::move(remedy));
@@ -77,10 +77,10 @@ bool check_limits(Resolving& r) {
     return refuse(r, "elasticity.min_gpus",
                   cat("elasticity.min_gpus ", e.min_gpus, " > max_gpus ", e.max_gpus),
                   "swap min_gpus and max_gpus");
-  if (e.micro_batch_sizes.size() > kMostMicroBatches)
+  if (e.micro_batch_sizes.size() > kMaxMicroBatches)
     return refuse(r, "elasticity.micro_batch_sizes",
                   cat("elasticity.micro_batch_sizes holds ", e.micro_batch_sizes.size(),
-                      " sizes, more than ", kMostMicroBatches),
+                      " sizes, more than ", kMaxMicroBatches),
                   "keep those that run well");
   const int64_t most = *std::max_element(e.micro_batch_sizes.begin(), e.micro_batch_sizes.end());
   if (most > largest_micro_batch(e))

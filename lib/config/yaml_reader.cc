@@ -16,7 +16,7 @@ namespace {
 
 // An alias counts as often as it is used, so that a few lines cannot grow to millions of values
 // or to gigabytes of text.
-constexpr size_t kMostText = 2 * static_cast<size_t>(kLargestConfig);
+constexpr size_t kMaxYamlText = 2 * static_cast<size_t>(kMaxConfig);
 
 /// Counts continuation[i]: bytes before byte i that do not begin a character of UTF-8.
 std::vector<int> count_continuations(const std::string& text) {
@@ -34,11 +34,11 @@ class YamlReader {
     const Position at = place(yaml.Mark());
     if (depth > kDeepestSection)
       throw Error(ExitCode::kUsage, cat("nested deeper than ", kDeepestSection, " levels"));
-    if (++nodes_ > kMostValues)
+    if (++nodes_ > kMaxValues)
       throw Error(ExitCode::kUsage,
-                  cat("holds more than ", kMostValues, " values, with those that aliases repeat"));
-    if (text_bytes_ > kMostText)
-      throw Error(ExitCode::kUsage, cat("holds more than ", kMostText,
+                  cat("holds more than ", kMaxValues, " values, with those that aliases repeat"));
+    if (text_bytes_ > kMaxYamlText)
+      throw Error(ExitCode::kUsage, cat("holds more than ", kMaxYamlText,
                                         " bytes of text, with those that aliases repeat"));
     switch (yaml.Type()) {
       case YAML::NodeType::Map:
@@ -110,8 +110,8 @@ class YamlReader {
   }
 
   void append(ConfigNode& map, ConfigEntry entry) {
-    if (map.entries.size() == kMostKeys)
-      throw Error(ExitCode::kUsage, cat("a section holds more than ", kMostKeys, " keys (line ",
+    if (map.entries.size() == kMaxKeys)
+      throw Error(ExitCode::kUsage, cat("a section holds more than ", kMaxKeys, " keys (line ",
                                         entry.at.line, "): is this a config?"));
     map.entries.push_back(std::move(entry));
   }

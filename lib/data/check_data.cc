@@ -14,7 +14,7 @@
 namespace ftrun {
 namespace {
 
-constexpr size_t kMostProblems = 20;
+constexpr size_t kMaxProblems = 20;
 constexpr int64_t kScannedTokens = int64_t{1} << 20;
 
 /// Finds the document that token `token` lies in.
@@ -65,8 +65,8 @@ class Scan {
     s.min_id = INT32_MAX;
     for (int64_t at = 0; at < s.tokens; at += kScannedTokens)
       scan_chunk(at, std::min(kScannedTokens, s.tokens - at));
-    if (report_.bad_ids > static_cast<int64_t>(kMostProblems))
-      report_.problems.push_back(cat("and ", report_.bad_ids - static_cast<int64_t>(kMostProblems),
+    if (report_.bad_ids > static_cast<int64_t>(kMaxProblems))
+      report_.problems.push_back(cat("and ", report_.bad_ids - static_cast<int64_t>(kMaxProblems),
                                      " more ids outside the model's ", vocab_rows_, " rows"));
   }
 
@@ -90,7 +90,7 @@ class Scan {
 
   void add_problem(int64_t token, int64_t value) {
     ++report_.bad_ids;
-    if (report_.problems.size() >= kMostProblems) return;
+    if (report_.problems.size() >= kMaxProblems) return;
     report_.problems.push_back(cat(where(samples_, token), ": id ", value,
                                    " is outside the model's ", vocab_rows_, " rows"));
   }

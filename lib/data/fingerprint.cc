@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 /// steps, whose memory is planned.
 constexpr int64_t kCountedTokens = int64_t{1} << 14;
 /// Most bytes of a cache file: it records some hundred thousand files of the data.
-constexpr int64_t kLargestCache = int64_t{64} << 20;
+constexpr int64_t kMaxCache = int64_t{64} << 20;
 
 std::string absolute(const std::string& path) {
   return fs::absolute(path).lexically_normal().string();
@@ -111,7 +111,7 @@ std::optional<DataFingerprint> cached_fingerprint(const TokenDataset& data,
                                                   const std::string& cache_file) {
   if (cache_file.empty()) return std::nullopt;
   try {
-    const auto cached = read_sidecar_file(cache_file, kLargestCache);
+    const auto cached = read_sidecar_file(cache_file, kMaxCache);
     if (!cached || compare(cached->files, all_present(data)) != Match::kSame) return std::nullopt;
     return DataFingerprint{fingerprint_digest(cached->files), cached->statistics, cached->files,
                            "cached"};

@@ -48,8 +48,9 @@ void for_each_entry(std::string_view list, const Use& use) {
 }
 
 std::string shown(std::string_view value) {
-  constexpr size_t kMost = 40;
-  return value.size() <= kMost ? std::string(value) : cat(value.substr(0, kMost), "...");
+  constexpr size_t kMaxShownBytes = 40;
+  return value.size() <= kMaxShownBytes ? std::string(value)
+                                        : cat(value.substr(0, kMaxShownBytes), "...");
 }
 
 bool is_true_text(std::string_view scalar) {

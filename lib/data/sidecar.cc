@@ -32,8 +32,8 @@ constexpr char kUnfinished[] = "ftrun-data-unfinished";
 
 /// The usual limit of a sidecar's size: some hundred bytes, with the names of all inputs some
 /// megabytes. A larger file is read only if its head says that it is ours.
-constexpr int64_t kLargestSidecar = int64_t{1} << 20;
-constexpr int64_t kLargestOfOurs = int64_t{64} << 20;
+constexpr int64_t kMaxSidecar = int64_t{1} << 20;
+constexpr int64_t kMaxWrittenSidecar = int64_t{64} << 20;
 
 /// Returns the bytes of a regular file; nothing if there is none.
 std::optional<int64_t> bytes_of(const std::string& path) {
@@ -56,11 +56,11 @@ bool has_our_head(const std::string& path) {
 /// Returns the most bytes that a sidecar at `path` may have.
 int64_t largest_sidecar(const std::string& path) {
   const int64_t bytes = bytes_of(path).value_or(0);
-  if (bytes <= kLargestSidecar || !has_our_head(path)) return kLargestSidecar;
-  if (bytes > kLargestOfOurs)
-    refuse_sidecar(path, cat("has ", human_bytes(bytes), ", at most ", human_bytes(kLargestOfOurs),
-                             " are read"));
-  return kLargestOfOurs;
+  if (bytes <= kMaxSidecar || !has_our_head(path)) return kMaxSidecar;
+  if (bytes > kMaxWrittenSidecar)
+    refuse_sidecar(path, cat("has ", human_bytes(bytes), ", at most ",
+                             human_bytes(kMaxWrittenSidecar), " are read"));
+  return kMaxWrittenSidecar;
 }
 
 /// Reads the JSON object of a file; nothing when there is no file, it is larger than `most` bytes
@@ -196,7 +196,7 @@ FlatFileInfo read_flat_file_info(const std::string& data_file) {
   if (const auto side = read_sidecar(data_file))
     return {side->dtype, side->end_of_document, side->path};
   const std::string path = (fs::path(data_file).parent_path() / "meta.json").string();
-  const auto object = object_of(path, kLargestSidecar);
+  const auto object = object_of(path, kMaxSidecar);
   if (!object) return {};
   FlatFileInfo facts{maybe_dtype(*object), maybe_id(*object, "eos"), ""};
   if (facts.dtype || facts.end_of_document) facts.origin = path;

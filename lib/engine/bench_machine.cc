@@ -222,8 +222,8 @@ class FlatBench {
  public:
   FlatBench() {
     for (AlignedMemory& buffer : buffers_) {
-      buffer = allocate(kMost * 4);
-      std::memset(buffer.get(), 0, kMost * 4);
+      buffer = allocate(kElements * 4);
+      std::memset(buffer.get(), 0, kElements * 4);
     }
     for (const int64_t elements : {int64_t{1} << 16, int64_t{1} << 20, int64_t{1} << 23})
       add_calls(elements);
@@ -236,7 +236,7 @@ class FlatBench {
 
   /// Returns the bytes per second that all threads read and write while they add one large buffer
   /// to another.
-  double memory_rate() const { return 12.0 * kMost / memory_.seconds(); }
+  double memory_rate() const { return 12.0 * kElements / memory_.seconds(); }
 
   void record(const Rates& rates, SlowdownPoints& points) const {
     for (const Timed& call : calls_) {
@@ -246,7 +246,7 @@ class FlatBench {
   }
 
  private:
-  static constexpr int64_t kMost = 16 << 20;
+  static constexpr int64_t kElements = 16 << 20;
 
   struct Timed {
     std::string kind;
@@ -277,8 +277,9 @@ class FlatBench {
   }
 
   std::array<AlignedMemory, 4> buffers_;
-  CallTimer memory_{
-      [this] { add_into(buffers_[0].get(), DType::kF32, buffers_[1].get(), DType::kF32, kMost); }};
+  CallTimer memory_{[this] {
+    add_into(buffers_[0].get(), DType::kF32, buffers_[1].get(), DType::kF32, kElements);
+  }};
   std::vector<Timed> calls_;
 };
 

@@ -27,7 +27,7 @@ constexpr int64_t kMeasuredBytes[] = {1 << 12, 1 << 16, 1 << 20, 1 << 24};
 constexpr int kWarmUpRounds = 2;
 constexpr int kRounds = 16;
 /// The least seconds of a point: a curve has no zeros.
-constexpr double kLeastSeconds = 1e-6;
+constexpr double kMinSeconds = 1e-6;
 
 /// CollectiveThread runs collectives for the thread that computes, as a lane of a group does in a
 /// step (engine/lanes.h).
@@ -98,7 +98,7 @@ class ExchangeTimer {
 
   /// Times a collective: after a piece of work, but at least what it takes by itself.
   double seconds_of(const std::function<void()>& collective) {
-    return std::max({time_alone(collective), time_after_work(collective), kLeastSeconds});
+    return std::max({time_alone(collective), time_after_work(collective), kMinSeconds});
   }
 
  private:

@@ -14,14 +14,14 @@ namespace {
 /// model is read.
 constexpr int64_t kCompared = 4096;
 /// Names that a warning lists.
-constexpr size_t kMostNamed = 8;
+constexpr size_t kMaxNamed = 8;
 
 std::string listed(const std::vector<std::string>& names) {
   const std::vector<std::string> first(
       names.begin(),
-      names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kMostNamed)));
+      names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kMaxNamed)));
   return cat(join(first, ", "),
-             names.size() > kMostNamed ? cat(" and ", names.size() - kMostNamed, " more") : "");
+             names.size() > kMaxNamed ? cat(" and ", names.size() - kMaxNamed, " more") : "");
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ OpWork::OpWork(std::initializer_list<Pass> passes) {
 }
 
 void OpWork::add(const Pass& pass) {
-  require(count_ < kMostPasses, "an operation has at most kMostPasses passes");
+  require(count_ < kMaxPasses, "an operation has at most kMaxPasses passes");
   passes_[count_++] = pass;
 }
 

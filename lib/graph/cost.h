@@ -28,7 +28,7 @@ class OpWork {
  public:
   /// The most passes of an operation: the head has one for the bias, the logits, the losses and
   /// each of three gradients.
-  static constexpr size_t kMostPasses = 6;
+  static constexpr size_t kMaxPasses = 6;
 
   OpWork(const Pass& pass) : OpWork({pass}) {}
   OpWork(std::initializer_list<Pass> passes);
@@ -41,7 +41,7 @@ class OpWork {
   Pass total() const;
 
  private:
-  std::array<Pass, kMostPasses> passes_{};
+  std::array<Pass, kMaxPasses> passes_{};
   size_t count_ = 0;
 };
 

@@ -10,7 +10,7 @@
 namespace ftrun {
 
 int64_t gpu_partials(int64_t tokens) {
-  return std::clamp(divide_up(tokens, kGpuPartialRows), int64_t{1}, kMostGpuPartials);
+  return std::clamp(divide_up(tokens, kGpuPartialRows), int64_t{1}, kMaxGpuPartials);
 }
 
 namespace workspace_of {

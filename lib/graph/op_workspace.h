@@ -21,7 +21,7 @@ inline constexpr int64_t kWgradRows = 64;
 
 /// The most partial sums on a GPU of a gradient that is summed over tokens; with more, adding them
 /// would take long.
-inline constexpr int64_t kMostGpuPartials = 256;
+inline constexpr int64_t kMaxGpuPartials = 256;
 /// The least number of rows of tokens of a partial sum.
 inline constexpr int64_t kGpuPartialRows = 8;
 /// Returns the number of partial sums of a gradient over `tokens`.

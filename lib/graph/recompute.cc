@@ -15,7 +15,7 @@ namespace {
 /// The most operations for which every choice of keeping or recomputing their results is tried: 2^8
 /// lists take some milliseconds. Of more operations, those whose results have the most bytes are
 /// considered.
-constexpr size_t kMostCandidates = 8;
+constexpr size_t kMaxCandidates = 8;
 
 bool can_run_again(OpKind kind) {
   return !op_spec(kind).once;
@@ -60,7 +60,7 @@ std::vector<const Op*> candidates(const LayerGraph& graph, const LayerGraph& pla
                    [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<const Op*> ops;
   for (const auto& [bytes, op] : found)
-    if (ops.size() < kMostCandidates) ops.push_back(op);
+    if (ops.size() < kMaxCandidates) ops.push_back(op);
   return ops;
 }
 

@@ -19,8 +19,8 @@ constexpr int kMaxTries = 24;
 constexpr int64_t kMaxExamined = 5'000'000;
 /// The most requests of an arena that are examined to find its gaps: a tenth of a second of work.
 constexpr int64_t kMaxExaminedGaps = 20'000'000;
-/// A request smaller than 1 / kLeastPart of the live bytes is not worth moving.
-constexpr int64_t kLeastPart = 1000;
+/// A request smaller than 1 / kMinPart of the live bytes is not worth moving.
+constexpr int64_t kMinPart = 1000;
 
 bool needs_storage(const StorageRequest& request) {
   return request.bytes > 0 && request.first <= request.last;
@@ -271,7 +271,7 @@ std::vector<int64_t> fill_gaps(std::span<const StorageRequest> requests, const P
   size_t useful = 0;  // of those moved: after them there was less than ever before
   while (most > enough && gaps.examined() < kMaxExaminedGaps) {
     const auto [request, place] = largest_fitting(requests, offset, time, gaps);
-    if (place < 0 || requests[request].bytes < most / kLeastPart) break;
+    if (place < 0 || requests[request].bytes < most / kMinPart) break;
     gaps.add(requests[request], place);
     staying.remove(requests[request]);
     offset[request] = place;

@@ -35,8 +35,8 @@ inline constexpr int64_t kDropoutStretch = 4096;
 /// Returns the key of token `token` of the step's global batch.
 FTRUN_HOST_DEVICE inline uint64_t dropout_row_key(uint64_t dropout_key, int64_t layer, int64_t site,
                                                   int64_t token) {
-  constexpr uint64_t kMostSites = 16;
-  const uint64_t place = static_cast<uint64_t>(layer) * kMostSites + static_cast<uint64_t>(site);
+  constexpr uint64_t kMaxSites = 16;
+  const uint64_t place = static_cast<uint64_t>(layer) * kMaxSites + static_cast<uint64_t>(site);
   return splitmix64(splitmix64(dropout_key ^ splitmix64(place)) ^ static_cast<uint64_t>(token));
 }
 

@@ -8,7 +8,7 @@
 #include "kernels/norm_blocks.h"
 #include "kernels/step_scalars.h"
 #include "optimizers/block_map.h"
-#include "optimizers/most_states.h"
+#include "optimizers/max_states.h"
 
 namespace ftrun {
 
@@ -66,16 +66,16 @@ struct FlatUpdate {
   DType gradient_dtype = DType::kF32;
   /// The optimizer's states in the order of optimizer_states(), null after the last. F32, BF16
   /// rounded stochastically, or U8: codes (optimizers/code_map.h).
-  std::array<void*, kMostOptimizerStates> states{};
+  std::array<void*, kMaxOptimizerStates> states{};
   DType state_dtype = DType::kF32;
   /// The scale of each block of kCodeBlock elements, for states that are codes. `blocks` maps the
   /// range to the tensor's blocks.
-  std::array<float*, kMostOptimizerStates> scales{};
+  std::array<float*, kMaxOptimizerStates> scales{};
   BlockMap blocks = {};
   /// The scales after the step, of blocks of which the range has some elements: given, or measured
   /// by measure_codes(). Null: each new scale is that of the block's elements in the range, and
   /// replaces the old one.
-  std::array<float*, kMostOptimizerStates> new_scales{};
+  std::array<float*, kMaxOptimizerStates> new_scales{};
   /// The memory for a copy of the new parameters in F32, BF16 or F16, with which the layers
   /// compute; null for none. It is not the parameters' own memory.
   void* copy = nullptr;

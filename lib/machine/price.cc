@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-constexpr double kLeastPrice = 1e-6, kHighestPrice = 1e6;
+constexpr double kMinPrice = 1e-6, kHighestPrice = 1e6;
 constexpr size_t kLettersOfCurrency = 3;
 
 /// Returns whether a text is "USD/h", with any three capital letters.
@@ -23,7 +23,7 @@ bool is_hourly(std::string_view unit) {
 
 std::optional<Price> parse_price(std::string_view text, std::string& why) {
   const auto [number, unit] = number_and_unit(text);
-  if (!(number >= kLeastPrice && number <= kHighestPrice))
+  if (!(number >= kMinPrice && number <= kHighestPrice))
     why = cat("\"", text, "\" is not a price of a device for an hour, such as 2.5 USD/h");
   else if (!unit.empty() && !is_hourly(unit))
     why = cat("\"", text, "\": the unit is money an hour, such as USD/h or EUR/h");

@@ -57,11 +57,11 @@ ModelDescription build_model(const ModelConfig& config, const BatchShape& given,
   require(given.rows > 0 && given.row_tokens > 0, "a batch has rows and tokens");
   require_tensor_split(config, split);
   const BatchShape batch = pad_rows(given, split);
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  if (batch.row_tokens > kMost || batch.rows > kMost / batch.row_tokens) {
+  constexpr int64_t kMaxSize = std::numeric_limits<int32_t>::max();
+  if (batch.row_tokens > kMaxSize || batch.rows > kMaxSize / batch.row_tokens) {
     throw Error(ExitCode::kBadInput,
                 cat("a micro-batch of ", batch.rows, " rows of ", batch.row_tokens,
-                    " tokens has more than ", kMost, " tokens"),
+                    " tokens has more than ", kMaxSize, " tokens"),
                 "make the sequence length or the micro-batch smaller");
   }
   if (mode == Mode::kTrain && !config.dropouts.empty()) {

@@ -21,16 +21,16 @@ namespace {
 using nlohmann::json;
 
 // Most bytes of config.json's text; the file has the same limit (checkpoint/model_folder.h).
-constexpr size_t kLargestText = size_t{4} << 20;
+constexpr size_t kMaxConfigText = size_t{4} << 20;
 // A projection's width (heads times head size); the bound of the other dimensions is WholeRange's.
 constexpr int64_t kWidest = int64_t{1} << 20;
 constexpr WholeRange kTokenIds{-1, int64_t{1} << 31};
 
 json parse_json(std::string_view text, const std::string& where) {
-  if (text.size() > kLargestText) {
+  if (text.size() > kMaxConfigText) {
     throw Error(ExitCode::kBadInput,
                 cat(where, ": ", text.size(), " bytes; a model's configuration has at most ",
-                    kLargestText));
+                    kMaxConfigText));
   }
   refuse_wide_encoding(text, where);
   try {

@@ -130,8 +130,8 @@ int64_t reached_positions(const ModelConfig& config) {
   // Published configs with yarn (Qwen2.5) keep the max_position_embeddings of before.
   if (yarn == nullptr || config.rotary_size() == 0) return config.max_positions;
   const double reached = yarn->factor * static_cast<double>(yarn->original_positions);
-  constexpr double kMost = 0x1p40;
-  return std::max(config.max_positions, static_cast<int64_t>(std::min(reached, kMost)));
+  constexpr double kMaxPositions = 0x1p40;
+  return std::max(config.max_positions, static_cast<int64_t>(std::min(reached, kMaxPositions)));
 }
 
 std::string scaling_for(const ModelConfig& config, int64_t tokens) {

@@ -18,9 +18,9 @@ std::string TensorNames::in_block(int64_t layer, std::string_view module) const 
 }
 
 const TensorNames& tensor_names(std::string_view family) {
-  static const TensorNames kMost;
+  static const TensorNames kCommonNames;
   const Family* known = find_family(family);
-  return known ? known->names : kMost;
+  return known ? known->names : kCommonNames;
 }
 
 std::vector<ProductModule> product_modules(const TensorNames& names) {

@@ -125,7 +125,7 @@ void require_whole_matrices(const ModelDescription& model, const std::set<std::s
 /// Refuses to train packed matrices: a code of four or eight bits cannot take small steps.
 void require_unpacked(const ModelDescription& model, const std::set<std::string>& trained,
                       std::vector<std::string>& problems) {
-  constexpr size_t kMost = 3;
+  constexpr size_t kMaxShown = 3;
   std::vector<std::string> names;
   for (const Layer& layer : model.layers)
     for (const GraphParam& param : layer.params)
@@ -133,8 +133,8 @@ void require_unpacked(const ModelDescription& model, const std::set<std::string>
         if (param.packed && trained.contains(model.tensor(id).name))
           names.push_back(model.tensor(id).name);
   if (names.empty()) return;
-  const size_t more = names.size() - std::min(names.size(), kMost);
-  names.resize(std::min(names.size(), kMost));
+  const size_t more = names.size() - std::min(names.size(), kMaxShown);
+  names.resize(std::min(names.size(), kMaxShown));
   problems.push_back(cat("quantized weights cannot train: ", join(names, ", "),
                          more > 0 ? cat(" and ", more, " more") : ""));
 }

@@ -39,7 +39,7 @@ enum class Category : uint8_t {
 inline constexpr size_t kCategoryCount = 8;
 
 /// The most states of an optimizer that have a kind of buffer.
-inline constexpr int32_t kMostStateBuffers = 16;
+inline constexpr int32_t kMaxStateBuffers = 16;
 
 /// Persistent is the kind of a buffer that lives from one step to the next. The programs of a rank
 /// share the buffers of the same kind in the same tier; a program has at most one of each.
@@ -56,7 +56,7 @@ enum class Persistent : int32_t {
   /// The first state of the optimizer; state i is kOptimizerStates + i.
   kOptimizerStates,
   /// The scales of tensors that straddle blocks (program/state_spec.h).
-  kStraddlingScales = kOptimizerStates + kMostStateBuffers,
+  kStraddlingScales = kOptimizerStates + kMaxStateBuffers,
 };
 
 struct Buffer {

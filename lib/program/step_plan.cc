@@ -128,14 +128,14 @@ StepOptions step_options(const Config& config, const ModelDescription& model,
 }
 
 /// The most micro-batches for each stage: more would hardly fill a pipeline better.
-constexpr int64_t kMostPerStage = 8;
+constexpr int64_t kMaxPerStage = 8;
 
 /// Chooses the micro-batches of one evaluation run: as many as a step of training has at most, in
 /// equal parts of what a validation reads.
 int32_t evaluation_micro_batches(const Config& config, const StateOptions& state) {
   const int64_t stages = state.pipeline.stages();
   if (stages == 1) return 1;
-  const int64_t most = std::min(config.gradient_accumulation_steps, kMostPerStage * stages);
+  const int64_t most = std::min(config.gradient_accumulation_steps, kMaxPerStage * stages);
   const int64_t samples = config.train.evaluation.samples;
   if (samples <= 0) return static_cast<int32_t>(most);
   const auto parts = [](int64_t whole, int64_t part) { return (whole + part - 1) / part; };

@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kFormat = 1;
-constexpr int64_t kLargest = int64_t{16} << 20;  // bytes
+constexpr int64_t kMaxRunManifest = int64_t{16} << 20;  // bytes
 constexpr const char* kDamaged =
     "this file is written by ftrun: restore it from a copy, or move it away; a resume then "
     "compares the run with what its checkpoint records";
@@ -299,7 +299,7 @@ std::string manifest_text(const RunManifest& manifest) {
 }
 
 RunManifest read_manifest(const std::string& path) {
-  const std::string text = read_file(path, kLargest);
+  const std::string text = read_file(path, kMaxRunManifest);
   const Json json = nests_deeper_than(text, kDeepestJson)
                         ? Json(Json::value_t::discarded)
                         : Json::parse(text, nullptr, /*allow_exceptions=*/false);

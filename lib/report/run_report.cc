@@ -33,9 +33,9 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 /// The most points of a chart; more points are averaged, because no chart has more pixels.
-constexpr size_t kMostPoints = 4000;
+constexpr size_t kMaxPoints = 4000;
 /// Most texts, warnings and bytes of a config that a page shows of a run.
-constexpr size_t kMostTexts = 2000, kMostWarnings = 200, kMostConfigBytes = 256 << 10;
+constexpr size_t kMaxTexts = 2000, kMaxWarnings = 200, kMaxConfigBytes = 256 << 10;
 
 /// A figure of each step; absent where the step has none.
 using Figures = std::vector<std::optional<double>>;
@@ -261,7 +261,7 @@ Json warnings_of(const std::string& log, size_t& left_out) {
     const size_t space = line.find(' ');
     if (space != line.npos && space + 2 < line.size() && line[space + 2] == ' ' &&
         std::string_view("WEC").find(line[space + 1]) != std::string_view::npos)
-      warnings.size() < kMostWarnings ? warnings.push_back(line) : static_cast<void>(++left_out);
+      warnings.size() < kMaxWarnings ? warnings.push_back(line) : static_cast<void>(++left_out);
   }
   return warnings;
 }
@@ -270,7 +270,7 @@ Json texts_of(const std::string& path, int64_t& unreadable, size_t& left_out) {
   Json texts = Json::array();
   if (!posix_files().exists(path)) return texts;
   for (const StepSample& sample : read_samples(path, &unreadable))
-    if (texts.size() < kMostTexts)
+    if (texts.size() < kMaxTexts)
       texts.push_back(
           {{"step", sample.step}, {"prompt", sample.prompt}, {"answer", sample.answer}});
     else
@@ -288,7 +288,7 @@ Json run_json(const std::string& folder) {
   std::vector<StepMetrics> metrics;
   if (posix_files().exists(paths.metrics())) metrics = read_metrics(paths.metrics(), &unreadable);
   const Steps steps = trained_steps(metrics);
-  const size_t group = (steps.trained.size() + kMostPoints - 1) / kMostPoints;
+  const size_t group = (steps.trained.size() + kMaxPoints - 1) / kMaxPoints;
   const Json manifest = read_loose_json(paths.manifest());
   Json run;
   run["name"] = fs::path(folder).filename().empty()
@@ -308,7 +308,7 @@ Json run_json(const std::string& folder) {
   run["warnings_left_out"] = warnings_left_out;
   run["config"] = config_of(manifest);
   if (posix_files().exists(paths.config()))
-    run["config_yaml"] = read_file(paths.config()).substr(0, kMostConfigBytes);
+    run["config_yaml"] = read_file(paths.config()).substr(0, kMaxConfigBytes);
   run["unreadable"] = unreadable;
   return run;
 }

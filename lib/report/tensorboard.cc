@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kNameStart = "events.out.tfevents.";
 /// The largest number of ten digits.
-constexpr int64_t kMostSeconds = 9'999'999'999;
+constexpr int64_t kMaxSeconds = 9'999'999'999;
 
 // Protobuf's wire types; a field starts with (number << 3 | type).
 constexpr uint32_t kVarint = 0;
@@ -230,7 +230,7 @@ int64_t seconds_after_all(const std::string& folder, double wall_seconds) {
     if (!name.starts_with(kNameStart)) continue;
     int64_t other = 0;
     std::from_chars(name.data() + kNameStart.size(), name.data() + name.size(), other);
-    if (other < kMostSeconds) seconds = std::max(seconds, other + 1);
+    if (other < kMaxSeconds) seconds = std::max(seconds, other + 1);
   }
   return seconds;
 }

@@ -42,7 +42,7 @@ std::string kept_events(const Json& events, int64_t first_step) {
     if (step_of(event) <= 0 || step_of(event) >= first_step || !event.contains("pid")) continue;
     const auto next = static_cast<int64_t>(processes.size());
     event["pid"] =
-        kMostNewProcesses + processes.try_emplace(event["pid"].dump(), next).first->second;
+        kMaxNewProcesses + processes.try_emplace(event["pid"].dump(), next).first->second;
     kept += (kept.empty() ? "" : ",\n") + event.dump();
   }
   return kept;

@@ -40,7 +40,7 @@ constexpr size_t kPlannedTogether = 2;
 constexpr int kTriesOfChoice = 2;
 constexpr size_t kNearest = 4;
 /// The number of nodes up to which one is looked for that would do.
-constexpr int64_t kMostNodes = 4096;
+constexpr int64_t kMaxNodes = 4096;
 
 struct Candidate {
   Layout layout;
@@ -430,7 +430,7 @@ class Search {
   /// Doubles the nodes until a layout fits, or the time is over.
   void find_nodes() {
     SearchTask larger = task_;
-    for (larger.nodes *= 2; larger.nodes <= kMostNodes; larger.nodes *= 2) {
+    for (larger.nodes *= 2; larger.nodes <= kMaxNodes; larger.nodes *= 2) {
       const double left = limits_.seconds - passed();
       if (left <= longest_) {
         result_.nodes_left = larger.nodes;

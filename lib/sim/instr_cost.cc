@@ -186,8 +186,8 @@ InstrCost InstrCosts::of(const Instr& instr) {
     if (instr.lane == Lane::kCompute) threads *= rates_.threads;
   }
   if (!instr.communicates()) seconds *= slowness_;
-  constexpr double kMostSeconds = 1e5;
-  if (!(seconds < kMostSeconds))
+  constexpr double kMaxSeconds = 1e5;
+  if (!(seconds < kMaxSeconds))
     throw Error(ExitCode::kUsage,
                 cat("on the machine ", machine_.name, " ", instr_label(instr), " would take ",
                     format_number("%.3g", seconds), " s"),

@@ -152,7 +152,7 @@ std::vector<double> stage_waits(const World& world, const std::vector<RankTime>&
 constexpr size_t kPartColumns = 26;
 
 /// Ranks on CPUs are walked one by one, each step beside all others of its node.
-constexpr int kMostOnProcessors = 512;
+constexpr int kMaxCpuRanks = 512;
 
 void refuse_other_device(const ClassPlans& all, const Machine& machine) {
   const bool on_gpus = all.plan(0).train.model.dtypes.kernels == Kernels::kGpu;
@@ -171,11 +171,10 @@ int ranks_of_node(const RankClasses& classes, const Machine& machine, int64_t no
                 cat(ranks, " ranks do not fit on ", count_text(nodes, "node"), " of ",
                     machine.devices, " GPUs (", machine.name, "): a rank needs a GPU of its own"),
                 cat("plan for --nodes ", divide_up(ranks, int64_t{machine.devices})));
-  if (!machine.has_gpus && ranks > kMostOnProcessors)
-    throw Error(
-        ExitCode::kUsage,
-        cat(ranks, " ranks on CPUs: a step's time is predicted for at most ", kMostOnProcessors),
-        "plan fewer ranks, or for a machine of GPUs");
+  if (!machine.has_gpus && ranks > kMaxCpuRanks)
+    throw Error(ExitCode::kUsage,
+                cat(ranks, " ranks on CPUs: a step's time is predicted for at most ", kMaxCpuRanks),
+                "plan fewer ranks, or for a machine of GPUs");
   return static_cast<int>(here);
 }
 

@@ -161,8 +161,8 @@ class TimedWalk {
       }
     }
     // Sums of longer times would wrap: such times come from a wrong rate.
-    constexpr Picoseconds kMost = 1'000'000'000'000'000'000;
-    if (soonest > kMost - now_)
+    constexpr Picoseconds kMaxTime = 1'000'000'000'000'000'000;
+    if (soonest > kMaxTime - now_)
       throw Error(ExitCode::kUsage, "a step would take more than 1,000,000 s",
                   "look at the rates of the machine file, and at --slow and --stack");
     now_ += soonest;

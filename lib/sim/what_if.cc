@@ -14,7 +14,7 @@ namespace ftrun {
 namespace {
 
 /// A rank that is more than this much slower, or faster, than others is not one that works.
-constexpr double kMostTimes = 1e4;
+constexpr double kMaxTimes = 1e4;
 
 std::optional<int64_t> whole_number(std::string_view text) {
   int64_t number = 0;
@@ -38,7 +38,7 @@ SlowRank parse_slow_rank(const std::string& text) {
                 "give a rank, counted from 0: for example --slow rank=5:1.3");
   std::string_view after = rest.substr(colon + 1);
   const double times = take_number(after).value_or(0);
-  if (!after.empty() || times < 1 / kMostTimes || times > kMostTimes)
+  if (!after.empty() || times < 1 / kMaxTimes || times > kMaxTimes)
     throw Error(ExitCode::kUsage,
                 cat("--slow ", text, ": \"", rest.substr(colon + 1),
                     "\" is not a number above 0 by which a rank takes longer"),

@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-constexpr size_t kLargestRegistered = size_t{1} << 30;  // the kernel's limit for one range
+constexpr size_t kMaxRegisteredBytes = size_t{1} << 30;  // the kernel's limit for one range
 
 bool is_transient(int error_number) {
   return error_number == EAGAIN || error_number == EBUSY || error_number == EINTR;
@@ -63,8 +63,8 @@ class RingQueue : public BlockQueue {
 
   int register_memory(std::span<const std::span<std::byte>> ranges) override {
     for (std::span<std::byte> range : ranges) {
-      for (size_t at = 0; at < range.size(); at += kLargestRegistered) {
-        const size_t bytes = std::min(kLargestRegistered, range.size() - at);
+      for (size_t at = 0; at < range.size(); at += kMaxRegisteredBytes) {
+        const size_t bytes = std::min(kMaxRegisteredBytes, range.size() - at);
         registered_.push_back({range.data() + at, bytes});
       }
     }

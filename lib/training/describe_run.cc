@@ -136,9 +136,9 @@ bool trains_on(const Batch& row, int32_t token) {
 
 /// Returns whether gradients reach `token` in the first million tokens of the samples.
 bool trains_on(const SampleSet& samples, int64_t vocab_rows, int32_t token) {
-  constexpr int64_t kMostTokens = int64_t{1} << 20;
+  constexpr int64_t kMaxTokens = int64_t{1} << 20;
   const int64_t rows =
-      std::min(samples.size(), std::max<int64_t>(1, kMostTokens / samples.sequence_length()));
+      std::min(samples.size(), std::max<int64_t>(1, kMaxTokens / samples.sequence_length()));
   RowReader reader(samples, vocab_rows);
   Batch batch;
   for (int64_t row = 0; row < rows; ++row) {

@@ -32,9 +32,9 @@ constexpr milliseconds kMeetingLimit = std::chrono::minutes(10);
 /// The limit of the first step, which sets up libraries and reads everything for the first time.
 constexpr milliseconds kFirstStepLimit = std::chrono::minutes(30);
 /// The limit of every later step, as a multiple of the slowest, as data and disks have bad moments;
-/// kLeastLimit at least.
+/// kMinLimit at least.
 constexpr double kSlowestSteps = 10;
-constexpr milliseconds kLeastLimit = std::chrono::minutes(10);
+constexpr milliseconds kMinLimit = std::chrono::minutes(10);
 
 bool is_auto(const Config& config) {
   return config.comm.timeout == 0;
@@ -288,8 +288,8 @@ void Session::record_step(double seconds) {
   rendezvous_->expect_waits(milliseconds(static_cast<int64_t>(slowest_step_ * 1e3)));
   if (!auto_timeout_ || !groups_) return;
   const milliseconds limit(static_cast<int64_t>(slowest_step_ * kSlowestSteps * 1e3));
-  if (std::max(limit, kLeastLimit) == timeout_) return;
-  timeout_ = std::max(limit, kLeastLimit);
+  if (std::max(limit, kMinLimit) == timeout_) return;
+  timeout_ = std::max(limit, kMinLimit);
   set_timeout(timeout_, true);
 }
 

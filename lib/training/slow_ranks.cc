@@ -60,7 +60,7 @@ std::string SlowRanks::judge(size_t rank, const std::vector<SecondsByRankPhase>&
   }
   const double usual = median(totals);
   const double own = total(all[rank]);
-  if (own < kFactor * usual || own - usual < kLeastSeconds) {
+  if (own < kFactor * usual || own - usual < kMinSeconds) {
     const bool was_told = std::exchange(slow_[rank], 0) >= 2;
     return was_told ? cat("rank ", rank, " is no longer slow (step ", number, ")") : "";
   }

@@ -27,9 +27,9 @@ class SlowRanks {
   /// this happens.
   static constexpr int64_t kComparedSteps = 10;
   /// The least ratio of a slow rank's step to the median of all ranks with the same work; the step
-  /// must also exceed the median by at least `kLeastSeconds`.
+  /// must also exceed the median by at least `kMinSeconds`.
   static constexpr double kFactor = 1.5;
-  static constexpr double kLeastSeconds = 0.02;
+  static constexpr double kMinSeconds = 0.02;
 
   /// Sum adds numbers over all ranks, in place. Collective.
   using Sum = std::function<void(std::span<double> numbers)>;

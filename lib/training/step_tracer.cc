@@ -102,7 +102,7 @@ std::vector<ClockOffset> StepTracer::compare_clocks() {
 std::string StepTracer::measured(int64_t step, const RunTrace& trace, double late) const {
   TraceEvents events(step);
   const int rank = session_.rank();
-  add_instr_events(events, (step * session_.world() + rank) % kMostNewProcesses,
+  add_instr_events(events, (step * session_.world() + rank) % kMaxNewProcesses,
                    cat("measured rank ", rank, ", step ", step), program_,
                    instrs_that_ran(program_, trace, late));
   return events.text();

@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kLoadedRows = 24576;
 constexpr int64_t kLoadedColumns = 1024;  // 96 MiB
 constexpr int64_t kMemoryMiB = 1 << 20;
-constexpr int64_t kMostBeside = 64 * kMemoryMiB;
+constexpr int64_t kMaxExtraBytes = 64 * kMemoryMiB;
 
 int64_t status_bytes(const std::string& field) {
   std::ifstream status("/proc/self/status");
@@ -107,14 +107,14 @@ TEST_CASE("loading holds the state and little more, however the checkpoint was c
       const int64_t beside = beside_when_reading(folder, box);
       INFO("cut by " << (columns ? "columns" : "rows") << ": " << human_bytes(beside)
                      << " beside the state");
-      REQUIRE(beside < kMostBeside);
-      REQUIRE(beside_when_rounding(folder, box) < kMostBeside);
+      REQUIRE(beside < kMaxExtraBytes);
+      REQUIRE(beside_when_rounding(folder, box) < kMaxExtraBytes);
     }
     const int64_t verified = peak_of([&] {
       Checkpoint checkpoint(folder);
       for (size_t i = 0; i < checkpoint.manifest().files.size(); ++i) checkpoint.verify_file(i);
     });
-    REQUIRE(verified < kMostBeside);
+    REQUIRE(verified < kMaxExtraBytes);
   }
 }
 

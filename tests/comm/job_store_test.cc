@@ -127,7 +127,7 @@ TEST_CASE("the job's store does what c10d asks of one") {
   later.join();
   b->setTimeout(30ms);
   REQUIRE_THROWS(b->get("never"));
-  REQUIRE_THROWS_WITH(a->set(std::string(kMostKeyBytes + 1, 'k'), {}), Catch::Contains("refused"));
+  REQUIRE_THROWS_WITH(a->set(std::string(kMaxKeyBytes + 1, 'k'), {}), Catch::Contains("refused"));
   REQUIRE_THROWS_WITH(a->add("key", 1), Catch::Contains("refused"));
   REQUIRE(a->check({"key"}));
 }

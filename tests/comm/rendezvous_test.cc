@@ -264,7 +264,7 @@ void report_absent(Rendezvous& store, const std::string& key, const std::string&
 /// ranks under one key, and no parts of them (own: nor those of one rank).
 std::string long_key(bool own) {
   const std::string beside = own ? "x//1/1/part/0" : "x//1/all/0/part/0";
-  return std::string(kMostKeyBytes + 1 - beside.size(), 'k');
+  return std::string(kMaxKeyBytes + 1 - beside.size(), 'k');
 }
 
 }  // namespace
@@ -273,7 +273,7 @@ TEST_CASE(
     "texts whose sum is more than the store takes in one request reach every rank, and leave "
     "nothing in it") {
   constexpr size_t kEach = 24 << 20;
-  REQUIRE(3 * kEach > kMostRequestBytes);
+  REQUIRE(3 * kEach > kMaxRequestBytes);
   int64_t keys = 0;
   const auto failures = run_met(3, 1s, [&](Rendezvous& rendezvous) {
     {

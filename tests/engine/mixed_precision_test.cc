@@ -281,7 +281,7 @@ struct Account {
   std::string place;
 };
 
-constexpr size_t kMostSteps = 16;
+constexpr size_t kMaxSteps = 16;
 
 /// Trains one step, then those in which a layer's neuron is loud on one tensor rank until the scale
 /// is small enough for it, and one after them.
@@ -306,7 +306,7 @@ std::vector<Account> overflow_on(const NarrowPlace& place, int layer, int tensor
              plant_loud_neuron(rig, layer, tensor_rank);
              StepRun run = step();
              account.place = rig.train_executor.find_nonfinite(run).text;
-             while (!account.finite.back() && account.finite.size() < kMostSteps) step();
+             while (!account.finite.back() && account.finite.size() < kMaxSteps) step();
              step();
            });
   return accounts;
@@ -396,7 +396,7 @@ TEST_CASE(
         plant_loud_neuron(rig, 1, 0);
         require(!take_step(rig, progress).result.finite, "the neuron is too loud");
         for (size_t tries = 0; !take_step(rig, progress).result.finite; ++tries)
-          require(tries < kMostSteps, "the scale fits in the end");
+          require(tries < kMaxSteps, "the scale fits in the end");
         CheckpointMeta meta;
         meta.step = progress.step;
         meta.skipped_steps = progress.skipped.total();

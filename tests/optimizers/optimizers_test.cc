@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "optimizers/most_states.h"
+#include "optimizers/max_states.h"
 
 #include <catch2/catch.hpp>
 
@@ -72,7 +72,7 @@ TEST_CASE(
     if (!optimizer_of(type).offered()) continue;
     CAPTURE(name_of(type));
     const auto states = optimizer_states(usual(type));
-    REQUIRE(states.size() <= kMostOptimizerStates);
+    REQUIRE(states.size() <= kMaxOptimizerStates);
     std::set<std::string_view> names;
     for (const OptimizerState& state : states) REQUIRE(names.insert(state.name).second);
   }

@@ -182,11 +182,11 @@ TEST_CASE("ranges stay inside their buffers") {
 }
 
 TEST_CASE("ranges so large that their end has no number are outside too") {
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kMaxBytes = std::numeric_limits<int64_t>::max();
   CHECK(check(broken([](Program& p) {
-          p.instrs[24].reads[0] = {p.instrs[24].reads[0].buffer, 8, kMost};
-        })) ==
-        Faults{cat("instruction 24 (decide) touches bytes 8+", kMost, " of norm, which has 96")});
+          p.instrs[24].reads[0] = {p.instrs[24].reads[0].buffer, 8, kMaxBytes};
+        })) == Faults{cat("instruction 24 (decide) touches bytes 8+", kMaxBytes,
+                          " of norm, which has 96")});
 }
 
 TEST_CASE("ranges name buffers that there are") {

@@ -38,7 +38,7 @@ constexpr int64_t kNone = INT64_MAX;
 /// The heaviest layer's weight in whole units, and the most that all layers may weigh together: its
 /// square fits.
 constexpr double kUnits = 1 << 20;
-constexpr double kMostUnits = 3e9;
+constexpr double kMaxUnits = 3e9;
 
 /// StageCut cuts blocks into parts: it finds the least weight of the heaviest part by bisection,
 /// then, with no part heavier than that, the least sum of squares by dynamic programming over
@@ -164,7 +164,7 @@ std::vector<double> layer_weights(const ModelDescription& model, PipelinePartiti
 
 std::vector<int64_t> whole_weights(const std::vector<double>& weights) {
   const double most = *std::max_element(weights.begin(), weights.end());
-  const double units = std::min(kUnits, kMostUnits / static_cast<double>(weights.size()));
+  const double units = std::min(kUnits, kMaxUnits / static_cast<double>(weights.size()));
   std::vector<int64_t> whole;
   for (const double weight : weights) whole.push_back(std::llround(weight / most * units));
   return whole;

@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-constexpr size_t kMostRows = 16;
+constexpr size_t kMaxRows = 16;
 constexpr const char* kLeftOut = " ... ";
 constexpr size_t kLeftOutColumns = 5;
 /// Actions shorter than this part of the longest need not have room for a name: an embedding's
@@ -32,12 +32,12 @@ class Picture {
   std::string draw() const {
     std::string out;
     const size_t rows = timeline_.stages.size();
-    const bool all = rows <= kMostRows;
-    const size_t first = all ? rows : kMostRows / 2;
+    const bool all = rows <= kMaxRows;
+    const size_t first = all ? rows : kMaxRows / 2;
     for (size_t s = 0; s < first; ++s) out += row(s);
     if (all) return out;
     out += std::string(prefix_, ' ') + " |" + kLeftOut + "\n";
-    for (size_t s = rows - (kMostRows - first - 1); s < rows; ++s) out += row(s);
+    for (size_t s = rows - (kMaxRows - first - 1); s < rows; ++s) out += row(s);
     return out;
   }
 

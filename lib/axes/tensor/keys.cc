@@ -11,8 +11,8 @@
 namespace ftrun {
 namespace {
 
-constexpr size_t kMostListed = 8;
-constexpr int64_t kLargestListed = 4096;
+constexpr size_t kMaxListed = 8;
+constexpr int64_t kMaxTried = 4096;
 
 /// Suggests degrees that divide the quotient of the ranks and the other degrees: ", or write
 /// parallel.tensor: 1, 3 or 9".
@@ -23,8 +23,8 @@ std::string tensor_degrees(const Resolving& r) {
   if (mesh.tensor == 1 || world % others != 0) return "";
   std::vector<std::string> fitting;
   const int64_t rest = world / others;
-  const int64_t most = std::min(rest, kLargestListed);
-  for (int64_t degree = 1; degree <= most && fitting.size() < kMostListed; ++degree)
+  const int64_t most = std::min(rest, kMaxTried);
+  for (int64_t degree = 1; degree <= most && fitting.size() < kMaxListed; ++degree)
     if (rest % degree == 0) fitting.push_back(std::to_string(degree));
   const std::string last = fitting.back();
   fitting.pop_back();

@@ -13,7 +13,7 @@ namespace ftrun {
 
 namespace {
 
-constexpr int64_t kLargestTile = 512, kLeastTile = 64, kLeastTiles = 8;
+constexpr int64_t kMaxTile = 512, kMinTile = 64, kMinTiles = 8;
 /// Tiles end where whole vectors of the libraries' kernels do.
 constexpr int64_t kTileUnit = 16;
 
@@ -56,10 +56,10 @@ void multiply(ProductLibrary library, const Gemm& shape, const S* a, int64_t lda
 }  // namespace
 
 ProductTiles product_tiles(int64_t m, int64_t n) {
-  int64_t down = divide_up(m, kLargestTile), across = divide_up(n, kLargestTile);
-  while (down * across < kLeastTiles) {
+  int64_t down = divide_up(m, kMaxTile), across = divide_up(n, kMaxTile);
+  while (down * across < kMinTiles) {
     const int64_t rows = m / down, columns = n / across;
-    if (std::max(rows, columns) < 2 * kLeastTile) break;
+    if (std::max(rows, columns) < 2 * kMinTile) break;
     (rows > columns ? down : across) *= 2;
   }
   return {part_length(m, down), part_length(n, across)};

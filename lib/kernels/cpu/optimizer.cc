@@ -81,7 +81,7 @@ T* advanced(T* p, int64_t elements, DType dtype) {
 }
 
 FlatRange part_of(const FlatUpdate& u, int64_t begin, int64_t end, uint64_t rounding_key) {
-  static_assert(kMostOptimizerStates == 2, "this code names two states");
+  static_assert(kMaxOptimizerStates == 2, "this code names two states");
   return {.parameters = advanced(u.parameters, begin, u.parameter_dtype),
           .gradients = advanced(u.gradients, begin, u.gradient_dtype),
           .states = {advanced(u.states[0], begin, u.state_dtype),

@@ -7,7 +7,7 @@
 #include "ops/activation/activations.h"
 #include "ops/attention/workspace.h"
 #include "optimizers/block_map.h"
-#include "optimizers/most_states.h"
+#include "optimizers/max_states.h"
 #include "optimizers/optimizer_config.h"
 
 namespace ftrun {
@@ -69,11 +69,11 @@ struct FlatRange {
   void* parameters;
   const void* gradients;
   /// The optimizer's states; null after the last.
-  void* states[kMostOptimizerStates];
+  void* states[kMaxOptimizerStates];
   /// The scales of states that are codes, as in FlatUpdate; null where states are numbers. The
   /// kernel updates the elements of the range that are in these blocks.
-  float* scales[kMostOptimizerStates];
-  float* new_scales[kMostOptimizerStates];
+  float* scales[kMaxOptimizerStates];
+  float* new_scales[kMaxOptimizerStates];
   BlockMap blocks;
   int64_t first_block, last_block;
   /// The memory for the new parameters rounded to copy_type, or null.
@@ -109,7 +109,7 @@ struct FlatKernels {
   void (*add_into[kFlatTypes][kFlatTypes])(void* to, const void* from, int64_t count);
   /// The update kernels by OptimizerType and number of states. Their `rule` is the type's rule of
   /// the step (optimizers/NAME/update.inc).
-  UpdateKernels update[kOfferedOptimizers][kMostOptimizerStates + 1];
+  UpdateKernels update[kOfferedOptimizers][kMaxOptimizerStates + 1];
   CodedUpdateKernels coded_update[kOfferedOptimizers];
   /// Unpacks out[i] = scale * values[code i], where `values` has 16 numbers; a byte holds two
   /// codes, the first in its upper half. `count` is a multiple of 32.

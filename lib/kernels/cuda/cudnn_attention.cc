@@ -15,7 +15,7 @@ namespace {
 
 /// The version whose plans were looked at (without a GPU); those before 9.11 have faults that its
 /// notes name.
-constexpr size_t kLeastVersion = 91900, kNextMajor = 100000;
+constexpr size_t kMinVersion = 91900, kNextMajor = 100000;
 constexpr int64_t kBytes = 2;
 /// Share of a GPU's memory that a workspace may take.
 constexpr int64_t kWorkspaceShare = 8;
@@ -245,7 +245,7 @@ const void* element(const void* base, int64_t index) {
 bool cudnn_supports(const DeviceInfo& gpu, const AttentionAttrs& attrs, DType dtype, int64_t tokens,
                     bool documents) {
   const bool known = gpu.compute_major == 8 || gpu.compute_major == 9;
-  const int64_t most = gpu.compute_major == 9 ? kMostCudnnHead : 128;
+  const int64_t most = gpu.compute_major == 9 ? kMaxCudnnHead : 128;
   if (!known || !cudnn_takes(attrs, dtype) || attrs.head_size > most) return false;
   // Offsets of documents are 32 bits wide.
   const int64_t elements = tokens * (attrs.query_heads + 2 * attrs.kv_heads) * attrs.head_size;
@@ -268,10 +268,10 @@ CudnnAttentionGraph cudnn_attention_graph(const CudnnApi& api, const AttentionAt
 CudnnAttention::CudnnAttention(const CudnnApi& api, bool required, int64_t part_bytes)
     : api_(api), required_(required), part_bytes_(part_bytes) {
   const size_t found = api.version();
-  if (found < kLeastVersion || found >= kNextMajor)
+  if (found < kMinVersion || found >= kNextMajor)
     throw Error(ExitCode::kEnvironment,
                 cat("cuDNN cannot compute attention: it is version ", cudnn_version_text(found)),
-                cat("install a cuDNN 9 of version ", cudnn_version_text(kLeastVersion),
+                cat("install a cuDNN 9 of version ", cudnn_version_text(kMinVersion),
                     " or later, or set kernels.attention to own"));
   check(api_, api_.create(&handle_), "opening cuDNN");
 }

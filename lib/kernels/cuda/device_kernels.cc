@@ -29,7 +29,7 @@ cudaGraphExec_t native(DeviceGraph graph) {
 }
 
 /// The first instruction set with bf16 tensor cores: what the kernels are compiled for.
-constexpr int kLeastMajor = 8;
+constexpr int kMinMajor = 8;
 
 /// Returns the id of a slice of a GPU, its own, which drivers since 11.4 report; else the GPU's.
 cudaUUID_t uuid_of(const cudaDeviceProp& properties, int index) {
@@ -85,7 +85,7 @@ DeviceInfo device_info(int index) {
   info.bus_id = bus_id;
   check(cudaDriverGetVersion(&info.driver_version), "asking for the driver's version");
   check(cudaRuntimeGetVersion(&info.runtime_version), "asking for the runtime's version");
-  if (info.compute_major < kLeastMajor)
+  if (info.compute_major < kMinMajor)
     throw Error(ExitCode::kUnsupported,
                 cat("GPU ", index, " is ", info.name, " of compute capability ", info.compute_major,
                     ".", info.compute_minor, "; the kernels need 8.0 (Ampere) or later"),

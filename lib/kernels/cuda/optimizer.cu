@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kUpdateThreads = 256;
 constexpr int kUpdateWarps = kUpdateThreads / 32;
-constexpr int64_t kMostBlocks = 2048;
+constexpr int64_t kMaxBlocks = 2048;
 
 // Runs one warp a group of blocks, 8 lanes a quarter of it, added up as norm_blocks.h says: the
 // CPU's bits.
@@ -106,8 +106,8 @@ inline constexpr bool kRounds = sizeof(T) < sizeof(float);
 /// Noise is the random numbers of V elements from `index` on among all parameters.
 template <bool Draws, int V>
 struct Noise {
-  static_assert(kMostOptimizerStates == 2, "this code names two states");
-  uint32_t states[kMostOptimizerStates][V], parameter[V];
+  static_assert(kMaxOptimizerStates == 2, "this code names two states");
+  uint32_t states[kMaxOptimizerStates][V], parameter[V];
 
   __device__ void draw(uint64_t rounding_key, int64_t index) {
     if constexpr (Draws) {
@@ -131,7 +131,7 @@ template <class P, class G, class M>
 struct UpdatePointers {
   P* p;
   const G* g;
-  M* states[kMostOptimizerStates];
+  M* states[kMaxOptimizerStates];
   /// Null, or of copy_dtype.
   void* copy;
   DType copy_dtype;
@@ -160,13 +160,13 @@ __global__ void update_elements(UpdatePointers<P, G, M> range, const StepScalars
   for_elements<V>(range.count, [&](int64_t i) {
     Noise<kRounds<P> || kRounds<M>, V> noise;
     noise.draw(rounding_key, range.first_index + i);
-    Floats<V> param = load<V>(range.p + i), states[kMostOptimizerStates];
+    Floats<V> param = load<V>(range.p + i), states[kMaxOptimizerStates];
 #pragma unroll
     for (int s = 0; s < States; ++s) states[s] = load<V>(range.states[s] + i);
     const Floats<V> gradient = load<V>(range.g + i);
 #pragma unroll
     for (int k = 0; k < V; ++k) {
-      float kept[kMostOptimizerStates];
+      float kept[kMaxOptimizerStates];
 #pragma unroll
       for (int s = 0; s < States; ++s) kept[s] = states[s][k];
       rule.template update<States>(param[k], gradient[k], kept);
@@ -191,7 +191,7 @@ void with_state_type(DType dtype, Body body) {
 /// Calls `body(range, elements at a time)`.
 template <class Body>
 void with_range(const FlatUpdate& u, Body body) {
-  static_assert(kMostOptimizerStates == 2, "this code names two states");
+  static_assert(kMaxOptimizerStates == 2, "this code names two states");
   const bool fit =
       vectors_fit<float>(u.count, u.parameters, u.gradients, u.states[0], u.states[1], u.copy);
   with_state_type(u.parameter_dtype, [&](auto p) {
@@ -223,9 +223,9 @@ __constant__ const CodeMap kCodeMaps[2]{make_code_map(false), make_code_map(true
 /// CodedBlocks has each state's scales and whether its codes have negative numbers, and says which
 /// blocks the range has elements of.
 struct CodedBlocks {
-  float* scales[kMostOptimizerStates];
-  float* new_scales[kMostOptimizerStates];
-  bool has_negative[kMostOptimizerStates];
+  float* scales[kMaxOptimizerStates];
+  float* new_scales[kMaxOptimizerStates];
+  bool has_negative[kMaxOptimizerStates];
   BlockMap map;
   int64_t first, last;
 };
@@ -252,7 +252,7 @@ template <class Rule, class P, class G, bool kMeasures>
 __global__ void update_codes(UpdatePointers<P, G, uint8_t> range, CodedBlocks blocks,
                              const StepScalars* scalars, OptimizerConfig config) {
   static_assert(kUpdateThreads == kCodeBlock && kUpdateThreads == kCodes);
-  constexpr int kStates = Rule::kMostStates;
+  constexpr int kStates = Rule::kMaxStates;
   __shared__ Rule shared;
   __shared__ float values[kStates][kCodes], least[kStates][kCodes], most[kStates][kUpdateWarps];
   const int thread = static_cast<int>(threadIdx.x);
@@ -308,7 +308,7 @@ __global__ void update_codes(UpdatePointers<P, G, uint8_t> range, CodedBlocks bl
 
 Launch update_launch(int64_t items, cudaStream_t stream) {
   const int64_t wanted = divide_up(items, kUpdateThreads);
-  return {blocks(wanted < kMostBlocks ? wanted : kMostBlocks), kUpdateThreads, 0, stream};
+  return {blocks(wanted < kMaxBlocks ? wanted : kMaxBlocks), kUpdateThreads, 0, stream};
 }
 
 template <class Rule, int States>
@@ -325,14 +325,14 @@ template <class Rule, bool kMeasures>
 void update_codes_by(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars,
                      cudaStream_t stream) {
   if (u.count == 0) return;
-  static_assert(kMostOptimizerStates == 2, "this code names two states");
+  static_assert(kMaxOptimizerStates == 2, "this code names two states");
   CodedBlocks blocks_of{{u.scales[0], u.scales[1]},
                         {u.new_scales[0], u.new_scales[1]},
                         {},
                         u.blocks,
                         tensor_element(u.blocks, 0) / kCodeBlock,
                         tensor_element(u.blocks, u.count - 1) / kCodeBlock + 1};
-  for (int s = 0; s < Rule::kMostStates; ++s) blocks_of.has_negative[s] = Rule::kSignedCodes[s];
+  for (int s = 0; s < Rule::kMaxStates; ++s) blocks_of.has_negative[s] = Rule::kSignedCodes[s];
   with_state_type(u.parameter_dtype, [&](auto p) {
     with_type(u.gradient_dtype, [&](auto g) {
       using P = decltype(p);
@@ -352,14 +352,14 @@ void update_codes_by(const FlatUpdate& u, const OptimizerConfig& config, const S
 }
 
 /// Starts the kernel for as many states as the run keeps.
-template <class Rule, int States = Rule::kLeastStates>
+template <class Rule, int States = Rule::kMinStates>
 void update_with(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars,
                  cudaStream_t stream) {
   if constexpr (requires { Rule::kSignedCodes; })
     if (u.state_dtype == DType::kU8)
       return update_codes_by<Rule, false>(u, config, scalars, stream);
-  const bool more = States < static_cast<int>(kMostOptimizerStates) && u.states[States] != nullptr;
-  if constexpr (States < Rule::kMostStates)
+  const bool more = States < static_cast<int>(kMaxOptimizerStates) && u.states[States] != nullptr;
+  if constexpr (States < Rule::kMaxStates)
     if (more) return update_with<Rule, States + 1>(u, config, scalars, stream);
   update_by<Rule, States>(u, config, scalars, stream);
 }

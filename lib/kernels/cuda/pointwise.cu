@@ -120,10 +120,10 @@ constexpr int kPack = 4;
 template <class Body>
 void with_types(DType from_dtype, const void* from, DType to_dtype, const void* to, int64_t count,
                 Body body) {
-  constexpr int64_t kMostBlocks = 4096;
+  constexpr int64_t kMaxBlocks = 4096;
   const bool packs = aligned(from) && aligned(to);
   const int64_t wanted = divide_up(divide_up(count, packs ? kPack : 1), kPointwiseThreads);
-  const unsigned grid = blocks(wanted < kMostBlocks ? wanted : kMostBlocks);
+  const unsigned grid = blocks(wanted < kMaxBlocks ? wanted : kMaxBlocks);
   with_type(from_dtype, [&](auto from_type) {
     with_type(to_dtype, [&](auto to_type) {
       if (packs)
@@ -162,13 +162,13 @@ void add_into(DType from_dtype, const void* from, DType to_dtype, void* to, int6
 
 void sum_blocks(DType dtype, const void* blocks, int ranks, int64_t stride, void* out,
                 int64_t count, cudaStream_t stream) {
-  constexpr int64_t kMostBlocks = 4096;
+  constexpr int64_t kMaxBlocks = 4096;
   const auto run = [&](auto type, auto sum, auto vector) {
     using T = decltype(type);
     constexpr int V = decltype(vector)::value;
     const int64_t wanted = divide_up(divide_up(count, V), kPointwiseThreads);
     launch(
-        {cuda::blocks(wanted < kMostBlocks ? wanted : kMostBlocks), kPointwiseThreads, 0, stream},
+        {cuda::blocks(wanted < kMaxBlocks ? wanted : kMaxBlocks), kPointwiseThreads, 0, stream},
         sum_blocks_elements<T, decltype(sum), V>, static_cast<const T*>(blocks), ranks, stride,
         static_cast<T*>(out), count);
   };

@@ -74,7 +74,7 @@ int64_t cudnn_workspace_bytes(const AttentionAttrs& attrs, const CudnnPart& part
 }
 
 bool cudnn_takes(const AttentionAttrs& attrs, DType dtype) {
-  return dtype == DType::kBF16 && attrs.head_size % 8 == 0 && attrs.head_size <= kMostCudnnHead &&
+  return dtype == DType::kBF16 && attrs.head_size % 8 == 0 && attrs.head_size <= kMaxCudnnHead &&
          attrs.row_tokens > 1 && attrs.softcap == 0;
 }
 

@@ -10,7 +10,7 @@ namespace ftrun {
 struct AttentionAttrs;
 
 /// The size in elements of the widest head that cuDNN computes (compute capability 9.x).
-inline constexpr int64_t kMostCudnnHead = 256;
+inline constexpr int64_t kMaxCudnnHead = 256;
 /// Returns whether cuDNN's attention can compute such an operation on some GPU: bf16, heads whose
 /// size is a multiple of 8, rows of at least two tokens, scores without a bound.
 bool cudnn_takes(const AttentionAttrs& attrs, DType dtype);

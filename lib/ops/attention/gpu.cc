@@ -9,14 +9,14 @@ namespace ftrun::cuda {
 namespace {
 
 /// Largest head that the kernels keep in shared memory.
-constexpr int64_t kMostHeadSize = 256;
+constexpr int64_t kMaxHeadSize = 256;
 
 void require_head_size(int64_t head_size) {
-  if (head_size > kMostHeadSize)
+  if (head_size > kMaxHeadSize)
     throw Error(
         ExitCode::kUnsupported,
         cat("attention heads of ", head_size, " elements are too large for the CUDA kernels"),
-        cat("they go up to ", kMostHeadSize));
+        cat("they go up to ", kMaxHeadSize));
 }
 
 /// Requires that the GPU has the shared memory of our kernels: of the GPUs that they are compiled

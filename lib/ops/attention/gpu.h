@@ -60,7 +60,7 @@ struct DocumentLists {
     int32_t* out_offsets;
     int32_t* token_offsets;
   };
-  DocumentGroup groups[kMostGpuDocumentGroups];
+  DocumentGroup groups[kMaxGpuDocumentGroups];
   int count;
   int32_t* uncovered;
 };

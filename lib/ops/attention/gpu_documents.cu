@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kListThreads)
     fill_document_lists(const int32_t* starts, int32_t* first, DocumentLists lists,
                         DocumentShape shape) {
   __shared__ int sums[kListThreads];
-  __shared__ int taken[kMostGpuDocumentGroups], overflow[kMostGpuDocumentGroups];
+  __shared__ int taken[kMaxGpuDocumentGroups], overflow[kMaxGpuDocumentGroups];
   __shared__ int irregular;
   const auto thread = static_cast<int>(threadIdx.x);
   if (thread < lists.count) {

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kSide = 16;
 constexpr int kTile = 2 * kSide;
-constexpr int kMostColumns = 256 / kSide;
+constexpr int kMaxColumns = 256 / kSide;
 constexpr float kInfinity = __builtin_inff();
 constexpr int kWeightStride = kTile + 1;
 
@@ -50,7 +50,7 @@ __device__ inline Scores products(const Args& args, const float* left, const flo
 }
 
 struct Sums {
-  float e[2][kMostColumns] = {};
+  float e[2][kMaxColumns] = {};
 };
 
 /// Scores to shared memory, for all threads of the row (they are in one warp).
@@ -72,7 +72,7 @@ __device__ inline void add_product(const Args& args, Sums& sums, const float* we
     const float w0 = weights[threadIdx.y * kWeightStride + k],
                 w1 = weights[(threadIdx.y + kSide) * kWeightStride + k];
 #pragma unroll
-    for (int c = 0; c < kMostColumns; ++c) {
+    for (int c = 0; c < kMaxColumns; ++c) {
       const int column = static_cast<int>(threadIdx.x) + c * kSide;
       if (column >= args.head_size) break;
       const float x = tile[k * stride + column];
@@ -89,7 +89,7 @@ __device__ inline void store_rows(const Args& args, const Sums& sums, float* to,
     const int row = static_cast<int>(threadIdx.y) + r * kSide;
     if (row >= rows) continue;
 #pragma unroll
-    for (int c = 0; c < kMostColumns; ++c) {
+    for (int c = 0; c < kMaxColumns; ++c) {
       const int column = static_cast<int>(threadIdx.x) + c * kSide;
       if (column < args.head_size) to[row * stride + column] = sums.e[r][c] * factor[r];
     }
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(256) attention_forward(Args args) {
       for (int c = 0; c < 2; ++c) s.e[r][c] = expf(s.e[r][c] - base);
       sum[r] = sum[r] * shrink + s.e[r][0] + s.e[r][1];
 #pragma unroll
-      for (int c = 0; c < kMostColumns; ++c) sums.e[r][c] *= shrink;
+      for (int c = 0; c < kMaxColumns; ++c) sums.e[r][c] *= shrink;
     }
     share(s, weights);
     add_product(args, sums, weights, v);

@@ -16,7 +16,7 @@ std::vector<GpuDocumentGroup> gpu_document_groups(int64_t tokens, int64_t row_to
   const int64_t rows = tokens / row_tokens;
   std::vector<GpuDocumentGroup> groups;
   int64_t most = row_tokens;
-  while (most > kShort && groups.size() + 1 < kMostGpuDocumentGroups) {
+  while (most > kShort && groups.size() + 1 < kMaxGpuDocumentGroups) {
     const int64_t next = round_up((most + 1) / 2, kStep);
     groups.push_back({.most_tokens = most, .slots = rows * (row_tokens / (next + 1))});
     most = next;

@@ -26,7 +26,7 @@ struct GpuDocumentGroup {
 /// documents of its lengths that the rows can have; the last one has room for documents that are on
 /// average a quarter of its length.
 std::vector<GpuDocumentGroup> gpu_document_groups(int64_t tokens, int64_t row_tokens);
-inline constexpr size_t kMostGpuDocumentGroups = 16;
+inline constexpr size_t kMaxGpuDocumentGroups = 16;
 
 /// GpuAttentionWorkspace holds byte offsets in the scratch of attention and attention_dgrad; -1 for
 /// what the operation does not use.

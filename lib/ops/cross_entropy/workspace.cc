@@ -13,9 +13,9 @@ namespace {
 
 void reserve_panel(CrossEntropyWorkspace& w, Offsets& offsets, int64_t hidden, int64_t vocabulary,
                    int64_t element_bytes, int64_t gradient_bytes) {
-  constexpr int64_t kPanelElements = 1 << 20, kLeastRows = 64;
+  constexpr int64_t kPanelElements = 1 << 20, kMinRows = 64;
   if (!is_narrow(element_bytes) && !is_narrow(gradient_bytes)) return;
-  w.panel_rows = std::min(vocabulary, std::max(kPanelElements / hidden, kLeastRows));
+  w.panel_rows = std::min(vocabulary, std::max(kPanelElements / hidden, kMinRows));
   w.panel = offsets.reserve(w.panel_rows * hidden * wide_bytes(element_bytes));
 }
 
@@ -93,9 +93,9 @@ GpuHeadWorkspace gpu_vocabulary_workspace(int64_t tokens, bool with_gradients, i
 }
 
 int64_t gpu_head_chunk(int64_t vocabulary, int64_t element_bytes) {
-  constexpr int64_t kMost = 4096, kLeast = 512, kLogitBytes = int64_t{512} << 20;
-  int64_t chunk = kMost;
-  while (chunk > kLeast && chunk * vocabulary * element_bytes > kLogitBytes) chunk /= 2;
+  constexpr int64_t kMaxTokens = 4096, kMinTokens = 512, kLogitBytes = int64_t{512} << 20;
+  int64_t chunk = kMaxTokens;
+  while (chunk > kMinTokens && chunk * vocabulary * element_bytes > kLogitBytes) chunk /= 2;
   return chunk;
 }
 

@@ -26,7 +26,7 @@ struct ScaledColumns {
 
 constexpr int kDoraThreads = 256;
 /// Rows of results that a block scales one after another, once it knows its columns' factors.
-constexpr int64_t kMostRowBlocks = 512;
+constexpr int64_t kMaxRowBlocks = 512;
 
 // Computes the squared length of each row, one thread block for each.
 template <class T, int V>
@@ -47,11 +47,11 @@ __global__ void squared_lengths(const T* w, const float* delta, float* squares, 
 
 /// ScaledParts are the parts of a product that have magnitudes; a fused product has three at most.
 struct ScaledParts {
-  static constexpr int kMost = 4;
+  static constexpr int kMaxParts = 4;
   const float* squares;
   const float* magnitudes;
-  int64_t first_column[kMost];
-  int64_t columns[kMost];
+  int64_t first_column[kMaxParts];
+  int64_t columns[kMaxParts];
   int count;
 
   __device__ float factor(int64_t column) const {
@@ -60,7 +60,7 @@ struct ScaledParts {
     // Indices that are known at compile time let the lists stay kernel parameters; otherwise they
     // would be copied to local memory.
 #pragma unroll
-    for (int p = 0; p < kMost; ++p) {
+    for (int p = 0; p < kMaxParts; ++p) {
       if (p >= count) break;
       const int64_t place = column - first_column[p];
       if (place >= 0 && place < columns[p])
@@ -111,7 +111,7 @@ void squared_row_lengths(DType dtype, const void* w, const float* delta, float* 
 void scale_columns(DType dtype, const ScaledColumns& s, const DoraAttrs& attrs,
                    cudaStream_t stream) {
   ScaledParts parts{.squares = s.squares, .magnitudes = s.magnitudes};
-  require(attrs.parts.size() <= static_cast<size_t>(ScaledParts::kMost),
+  require(attrs.parts.size() <= static_cast<size_t>(ScaledParts::kMaxParts),
           "the parts of the product have magnitudes");
   for (const DoraAttrs::ScaledColumns& part : attrs.parts) {
     parts.first_column[parts.count] = part.first_column;
@@ -122,7 +122,7 @@ void scale_columns(DType dtype, const ScaledColumns& s, const DoraAttrs& attrs,
     with_vectors<T>(vectors_fit<T>(s.width, s.x, s.y), [&](auto v) {
       constexpr int V = decltype(v)::value;
       const dim3 grid(blocks(divide_up(s.width, kDoraThreads * V)),
-                      blocks(s.count < kMostRowBlocks ? s.count : kMostRowBlocks));
+                      blocks(s.count < kMaxRowBlocks ? s.count : kMaxRowBlocks));
       launch({grid, kDoraThreads, 0, stream}, scale_column_rows<T, V>, static_cast<const T*>(s.x),
              static_cast<const T*>(s.bias), static_cast<T*>(s.y), parts, s.count, s.width);
     });

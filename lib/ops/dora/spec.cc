@@ -59,7 +59,7 @@ void dora_scale_gradients(Derivation& d, const Op& op) {
 }  // namespace
 
 DoraWorkspace dora_workspace(const LayerGraph& graph, const Op& op) {
-  constexpr int64_t kPanelElements = 1 << 19, kLeastRows = 64;
+  constexpr int64_t kPanelElements = 1 << 19, kMinRows = 64;
   const Value& down = graph.at(op.in[1]);
   const int64_t inputs = down.dims[1], element = dtype_bytes(down.dtype);
   int64_t rows = 0, rank = 0;
@@ -69,7 +69,7 @@ DoraWorkspace dora_workspace(const LayerGraph& graph, const Op& op) {
   }
   Offsets offsets;
   DoraWorkspace w;
-  w.rows = std::min(rows, std::max(kPanelElements / inputs, kLeastRows));
+  w.rows = std::min(rows, std::max(kPanelElements / inputs, kMinRows));
   w.panel = offsets.reserve(w.rows * inputs * wide_bytes(element));
   w.b = offsets.reserve(w.rows * rank * wide_bytes(element));
   if (is_narrow(element)) w.a = offsets.reserve(down.dims[0] * inputs * wide_bytes(element));
@@ -79,9 +79,9 @@ DoraWorkspace dora_workspace(const LayerGraph& graph, const Op& op) {
 
 GpuDoraWorkspace gpu_dora_workspace(int64_t columns, int64_t inputs, int64_t element_bytes,
                                     bool is_packed) {
-  constexpr int64_t kMostElements = int64_t{4} << 20, kLeastRows = 64;
+  constexpr int64_t kMaxElements = int64_t{4} << 20, kMinRows = 64;
   GpuDoraWorkspace w;
-  w.rows = std::min(columns, std::max(kMostElements / inputs, kLeastRows));
+  w.rows = std::min(columns, std::max(kMaxElements / inputs, kMinRows));
   Offsets offsets;
   w.delta = offsets.reserve(w.rows * inputs * dtype_bytes(DType::kF32));
   if (is_packed) w.weight = offsets.reserve(w.rows * inputs * element_bytes);

@@ -30,8 +30,8 @@ int64_t product_bytes(const LayerGraph& graph, const Op& op, int64_t m, int64_t 
 }
 
 int64_t gpu_panel_columns(int64_t n, int64_t k) {
-  constexpr int64_t kMostElements = int64_t{64} << 20, kLeastColumns = 64;
-  return std::min(n, std::max(kMostElements / k / kLeastColumns, int64_t{1}) * kLeastColumns);
+  constexpr int64_t kMaxElements = int64_t{64} << 20, kMinColumns = 64;
+  return std::min(n, std::max(kMaxElements / k / kMinColumns, int64_t{1}) * kMinColumns);
 }
 
 }  // namespace ftrun

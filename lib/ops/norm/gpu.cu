@@ -31,7 +31,7 @@ struct RmsNormDgrad {
   float weight_offset;
 };
 
-constexpr int kMostThreads = 512;
+constexpr int kMaxThreads = 512;
 
 // Runs one block per row, read twice: the second time from the caches.
 template <class T, int V>
@@ -155,7 +155,7 @@ __device__ void norm_gradient_row(const NormGradientRows<T>& a, int64_t row, int
 // A block takes rows_a_block rows, R at a time: a warp each where R is kPartLanes, all of the block
 // where it is 1. With kWeight a block is a part of weight_gradient(), in its order.
 template <class T, int V, int C, int R, bool kWeight>
-__global__ void __launch_bounds__(R == 1 ? kMostThreads : 32 * kPartLanes)
+__global__ void __launch_bounds__(R == 1 ? kMaxThreads : 32 * kPartLanes)
     rms_norm_gradient_rows(NormGradientRows<T> a) {
   static_assert(R == 1 || R == kPartLanes);
   const int threads = R == 1 ? blockDim.x : 32;
@@ -201,17 +201,17 @@ struct RowLayout {
 
 template <int V>
 RowLayout row_layout(int64_t width) {
-  constexpr int kMostOfWarp = 32, kMostOfBlock = 16;  // elements that a thread holds
+  constexpr int kMaxOfWarp = 32, kMaxOfBlock = 16;  // elements that a thread holds
   const auto packs_for = [&](int64_t threads, int most) {
     const int64_t packs = divide_up(width, V * threads);
     for (const int each : {1, 2, 4})
       if (packs <= each && each * V <= most) return each;
     return 0;
   };
-  if (const int packs = packs_for(32, kMostOfWarp); packs > 0)
+  if (const int packs = packs_for(32, kMaxOfWarp); packs > 0)
     return {true, 32 * kPartLanes, packs};
-  const int threads = threads_for(width / V, kMostThreads);
-  return {false, threads, packs_for(threads, kMostOfBlock)};
+  const int threads = threads_for(width / V, kMaxThreads);
+  return {false, threads, packs_for(threads, kMaxOfBlock)};
 }
 
 template <class T, int V, int C, int R>
@@ -269,7 +269,7 @@ void rms_norm(DType dtype, const RmsNorm& n, cudaStream_t stream) {
     using T = decltype(type);
     with_vectors<T>(vectors_fit<T>(n.width, n.x, n.r, n.w, n.sum, n.y), [&](auto v) {
       constexpr int V = decltype(v)::value;
-      launch({blocks(n.rows), static_cast<unsigned>(threads_for(n.width / V, kMostThreads)), 0,
+      launch({blocks(n.rows), static_cast<unsigned>(threads_for(n.width / V, kMaxThreads)), 0,
               stream},
              rms_norm_rows<T, V>, static_cast<const T*>(n.x), static_cast<const T*>(n.r),
              static_cast<const T*>(n.w), static_cast<T*>(n.sum), static_cast<T*>(n.y), n.rstd,
@@ -285,7 +285,7 @@ void rms_norm_dgrad(DType dtype, const RmsNormDgrad& n, cudaStream_t stream) {
     if (norm_gradients<T>(n, {}, stream)) return;
     with_vectors<T>(vectors_fit<T>(n.width, n.dy, n.x, n.w, n.e, n.dx), [&](auto v) {
       constexpr int V = decltype(v)::value;
-      launch({blocks(n.rows), static_cast<unsigned>(threads_for(n.width / V, kMostThreads)), 0,
+      launch({blocks(n.rows), static_cast<unsigned>(threads_for(n.width / V, kMaxThreads)), 0,
               stream},
              rms_norm_dgrad_long_rows<T, V>, static_cast<const T*>(n.dy),
              static_cast<const T*>(n.x), n.rstd, static_cast<const T*>(n.w),
@@ -447,7 +447,7 @@ void run_layer_norm(const Operation& op, const Libraries& /*libraries*/) {
     auto* const y = static_cast<T*>(op.out(0));
     with_vectors<T>(vectors_fit<T>(width, x, w, b, y), [&](auto v) {
       constexpr int V = decltype(v)::value;
-      launch({blocks(op.in_dims(0)[0]), static_cast<unsigned>(threads_for(width / V, kMostThreads)),
+      launch({blocks(op.in_dims(0)[0]), static_cast<unsigned>(threads_for(width / V, kMaxThreads)),
               0, op.stream()},
              layer_norm_rows<T, V>, x, w, b, y, op.floats_out(1), op.floats_out(2), width,
              static_cast<float>(op.attrs<NormAttrs>().epsilon));
@@ -466,7 +466,7 @@ void run_layer_norm_dgrad(const Operation& op, const Libraries& /*libraries*/) {
     auto* const dx = static_cast<T*>(op.out(0));
     with_vectors<T>(vectors_fit<T>(width, dy, x, w, e, dx), [&](auto v) {
       constexpr int V = decltype(v)::value;
-      launch({blocks(op.in_dims(0)[0]), static_cast<unsigned>(threads_for(width / V, kMostThreads)),
+      launch({blocks(op.in_dims(0)[0]), static_cast<unsigned>(threads_for(width / V, kMaxThreads)),
               0, op.stream()},
              layer_norm_dgrad_rows<T, V>, dy, x, op.floats_in(2), op.floats_in(3), w, e, dx, width);
     });

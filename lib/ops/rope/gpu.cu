@@ -8,13 +8,13 @@ namespace ftrun::cuda {
 
 namespace {
 
-constexpr int kMostAngles = 256;
+constexpr int kMaxAngles = 256;
 
 /// TableAngles are a parameter of the kernel, so there is no copy to wait for. Magnitudes are as
 /// exact as on the CPU.
 struct TableAngles {
-  double magnitude[kMostAngles];
-  float frequency[kMostAngles];
+  double magnitude[kMaxAngles];
+  float frequency[kMaxAngles];
 };
 
 // The angle is a product of fp32 numbers, as on the CPU.
@@ -94,10 +94,10 @@ __global__ void rope_rows(const T* x, const float* table, T* y, int rotated_head
 void rope_table(const int32_t* positions, float* table, int64_t count, const RopeTableAttrs& attrs,
                 cudaStream_t stream) {
   const auto half = static_cast<int>(attrs.angles.size());
-  if (half > kMostAngles)
+  if (half > kMaxAngles)
     throw Error(ExitCode::kUnsupported,
                 cat("heads of ", 2 * half, " elements are too large for the CUDA kernels"),
-                cat("they go up to ", 2 * kMostAngles));
+                cat("they go up to ", 2 * kMaxAngles));
   TableAngles angles{};
   for (int i = 0; i < half; ++i) {
     const RopeAngle& angle = attrs.angles[static_cast<size_t>(i)];

@@ -346,13 +346,16 @@ function chooseRank(rank) {
   drawRank();
 }
 
-const kMostRows = 1000;
+const kMaxRows = 1000;
 function listInstructions() {
   const lane = view.rank.lanes[$('lane').value], b = lane.blocks, rows = [];
-  for (let i = 0; i < Math.min(b.length, kMostRows * SPAN); i += SPAN)
+  for (let i = 0; i < Math.min(b.length, kMaxRows * SPAN); i += SPAN)
     rows.push([time(b[i]), time(b[i + 1]), b[i + 6] === 1 ? data.labels[b[i + 4]] : `${b[i + 6]} instructions: ${data.labels[b[i + 4]]} … ${data.labels[b[i + 5]]}`]);
   $('instructions').replaceChildren(table([{ title: 'begins', number: true }, { title: 'takes', number: true }, { title: 'instruction' }], rows));
-  if (b.length > kMostRows * SPAN) $('instructions').append(element('div', `${b.length / SPAN - kMostRows} more blocks are left out here`, 'soft'));
+  if (b.length > kMaxRows * SPAN)
+    $('instructions')
+        .append(
+            element('div', `${b.length / SPAN - kMaxRows} more blocks are left out here`, 'soft'));
 }
 
 function drawRank() {

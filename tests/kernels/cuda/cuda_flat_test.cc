@@ -7,7 +7,7 @@
 #include "cuda_rig.h"
 #include "ops/kinds.h"
 #include "optimizers/code_map.h"
-#include "optimizers/most_states.h"
+#include "optimizers/max_states.h"
 #include "optimizers/optimizers.h"
 
 #include <catch2/catch.hpp>
@@ -141,7 +141,7 @@ TEST_CASE("cuda: every optimizer's steps give the CPU's parameters and states") 
       const size_t kept = optimizer_states(config).size();
       CAPTURE(name_of(config.type), count);
       std::vector<float> p = as_floats(floats(count, 1));
-      std::vector<std::vector<float>> states(kMostOptimizerStates,
+      std::vector<std::vector<float>> states(kMaxOptimizerStates,
                                              std::vector<float>(static_cast<size_t>(count), 0.25F));
       const DeviceBytes dp = on_device(p), first = on_device(states[0]),
                         second = on_device(states[1]);
@@ -163,7 +163,7 @@ TEST_CASE("cuda: every optimizer's steps give the CPU's parameters and states") 
       }
       REQUIRE(relative_error(read(dp, DType::kF32), array_of(p)) < 1e-6);
       const DeviceBytes* found[] = {&first, &second};
-      for (size_t s = 0; s < kMostOptimizerStates; ++s) {
+      for (size_t s = 0; s < kMaxOptimizerStates; ++s) {
         REQUIRE(relative_error(read(*found[s], DType::kF32), array_of(states[s])) < 1e-6);
         const bool changed = states[s] != std::vector<float>(static_cast<size_t>(count), 0.25F);
         REQUIRE(changed == (s < kept && count > 0));

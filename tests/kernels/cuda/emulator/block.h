@@ -35,10 +35,10 @@ void* shared_memory();
 /// Returns when every thread of the block that has not ended has called it.
 void block_barrier();
 
-constexpr size_t kMostExchanged = 64;
+constexpr size_t kMaxExchanged = 64;
 /// Exchanged holds the values that the 32 lanes of this thread's warp give, by lane; stale for
 /// lanes that have ended.
-using Exchanged = unsigned char[32][kMostExchanged];
+using Exchanged = unsigned char[32][kMaxExchanged];
 /// Returns when every lane of the warp that has not ended has called it.
 const Exchanged& exchange(const void* value, size_t bytes);
 int lane();
@@ -52,7 +52,7 @@ T from_lane(const Exchanged& all, int from) {
 }
 template <class T>
 const Exchanged& exchange(const T& value) {
-  static_assert(sizeof(T) <= kMostExchanged);
+  static_assert(sizeof(T) <= kMaxExchanged);
   return exchange(&value, sizeof value);
 }
 

@@ -31,13 +31,13 @@ inline float __half2float(__half x) {
 
 /// Rounds to nearest, ties to even.
 inline __half __float2half_rn(float x) {
-  constexpr uint32_t kLeastNormal = 0x38800000U, kInfinite = 0x477FF000U;
+  constexpr uint32_t kMinNormal = 0x38800000U, kInfinite = 0x477FF000U;
   uint32_t bits;
   std::memcpy(&bits, &x, sizeof bits);
   const uint32_t sign = bits >> 16 & 0x8000U, size = bits & 0x7FFFFFFFU;
   if (std::isnan(x)) return {0x7FFF};
   if (size >= kInfinite) return {static_cast<uint16_t>(sign | 0x7C00U)};
-  if (size < kLeastNormal)
+  if (size < kMinNormal)
     return {static_cast<uint16_t>(
         sign | static_cast<uint32_t>(std::nearbyint(std::abs(x) * 16777216.0F)))};
   return {static_cast<uint16_t>(sign | (size + 0xFFFU + (size >> 13 & 1U) - 0x38000000U) >> 13)};

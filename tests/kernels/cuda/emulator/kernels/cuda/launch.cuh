@@ -23,10 +23,10 @@ struct Launch {
 /// Returns whether a GPU can start this shape: no GPU since 8.0 starts more threads or blocks than
 /// these, and the one at hand has no more shared memory.
 inline bool can_start(const Launch& shape) {
-  constexpr unsigned kMostThreads = 1024, kMostInZ = 64, kMostBlocks = 65535;
-  return shape.block.x * shape.block.y * shape.block.z <= kMostThreads &&
-         shape.block.z <= kMostInZ && shape.grid.x <= static_cast<unsigned>(INT32_MAX) &&
-         shape.grid.y <= kMostBlocks && shape.grid.z <= kMostBlocks &&
+  constexpr unsigned kMaxThreads = 1024, kMaxThreadsZ = 64, kMaxBlocks = 65535;
+  return shape.block.x * shape.block.y * shape.block.z <= kMaxThreads &&
+         shape.block.z <= kMaxThreadsZ && shape.grid.x <= static_cast<unsigned>(INT32_MAX) &&
+         shape.grid.y <= kMaxBlocks && shape.grid.z <= kMaxBlocks &&
          shape.shared <= emulator::runtime().block_shared;
 }
 
