@@ -46,8 +46,8 @@ AgentStart start_of(const std::string& word, const std::vector<std::string>& lin
               "look at that rank's own log first");
 }
 
-/// Announces a word until all have come: a rank 0 of an earlier start may have announced its own
-/// meanwhile.
+/// Announces this start's word until all ranks have registered under it. It is announced again when
+/// it was overwritten: a rank 0 of an earlier start may still be announcing its own word.
 AgentStart lead(c10d::Store& store, const RendezvousOptions& options, const std::string& own,
                 Clock::time_point deadline) {
   const std::string drawn = hex_text(random_bytes(kWordBytes)),

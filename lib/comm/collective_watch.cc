@@ -10,10 +10,11 @@
 namespace ftrun {
 namespace {
 
-/// The interval of checks of a collective: short enough that the board is up to date at each of the
-/// peers' heartbeats; a query of an event costs microseconds.
+/// The interval at which a collective is polled: short enough that the board is up to date at each
+/// of the peers' heartbeats. Querying an event costs microseconds.
 constexpr std::chrono::milliseconds kInterval{20};
-/// The time that a collective may take before the members are checked, and between two checks.
+/// The time that a collective may take before its members are checked, and the time between two
+/// such checks.
 constexpr std::chrono::seconds kPatience{1};
 
 }  // namespace

@@ -18,12 +18,12 @@
 namespace ftrun {
 namespace {
 
-/// The longest chain of waits from group to group: pipeline, tensor, expert, shard and data
-/// parallel ranks.
+/// The longest chain of groups in which each waits for the next: pipeline, tensor, expert, shard
+/// and data parallel ranks.
 constexpr int kMaxRounds = 16;
 
-/// Lists what each rank means by a collective that all have come to; nothing if one is elsewhere,
-/// or all mean the same.
+/// Lists the collective that each rank has entered, if all ranks have entered the collective of the
+/// same sequence number and their calls differ; else nothing.
 std::optional<std::vector<CollectiveRecord>> meanings(const std::vector<PeerView>& views,
                                                       const CollectiveRecord& mine, int self) {
   if (between_two(mine.kind)) return std::nullopt;
@@ -176,7 +176,8 @@ CommBuffer Communicator::allocate_memory(int64_t bytes) {
   return {data, bytes, free_pages};
 }
 
-/// Checks that what the counts send is there, and that a rank gets what it gives itself.
+/// Checks that the counts do not send more than `in` holds, and that a rank receives from itself as
+/// many elements as it sends to itself.
 void Communicator::check_counts(const Collective& collective) const {
   const CollectiveRecord& record = collective.record;
   for (const auto* counts : {&collective.sends, &collective.receives}) {
@@ -280,8 +281,8 @@ void Communicator::end_replay() {
   replays_ = false;
 }
 
-/// Returns whether the earlier work is of the same order: collectives among themselves, receives
-/// from one peer, sends to one peer.
+/// Returns whether `earlier` must finish before `wanted`. Order is kept among collectives, among
+/// receives from one peer, and among sends to one peer.
 bool Communicator::blocks(const Pending& earlier, const Pending& wanted) const {
   const CollectiveRecord& a = earlier.collective.record;
   const CollectiveRecord& b = wanted.collective.record;
@@ -293,7 +294,7 @@ bool Communicator::blocks(const Pending& earlier, const Pending& wanted) const {
 void Communicator::wait_for(int64_t id) {
   const auto wanted =
       std::find_if(pending_.begin(), pending_.end(), [id](const Pending& p) { return p.id == id; });
-  if (wanted == pending_.end()) return;  // a later wait has done it
+  if (wanted == pending_.end()) return;  // a later wait has finished it
   const Pending target{.id = id, .collective = {.record = wanted->collective.record}};
   for (size_t i = 0; i < pending_.size() && pending_[i].id <= id;) {
     if (blocks(pending_[i], target)) {
@@ -364,8 +365,8 @@ void Communicator::account(const Collective& collective, double seconds) {
   }
 }
 
-/// Calls a back end, whose exceptions end the group: this rank does not take part, and the others
-/// must not wait for it.
+/// Calls a back end and aborts the group if the back end throws: this rank does not take part in
+/// the collective, and the other ranks must not wait for it.
 template <typename Calls>
 void Communicator::call_or_abort(const CollectiveRecord& record, Calls calls) {
   try {
@@ -382,7 +383,7 @@ void Communicator::call_or_abort(const CollectiveRecord& record, Calls calls) {
   }
 }
 
-/// Shows that the group has given up; the device may be in another collective.
+/// Shows on the board that the group has been given up; the device may be in another collective.
 void Communicator::show_aborted(const CollectiveRecord& record) {
   if (slot_ == nullptr) return;
   if (!device_runs()) slot_->enter(record);
@@ -408,7 +409,7 @@ Error Communicator::failure(const CollectiveRecord& record, const CollectiveFail
   const std::vector<PeerView> views = view_peers();
   if (const auto all = meanings(views, record, rank())) return disagreement(*all);
   std::vector<PeerView> others;
-  // A round finds out whom the ranks of the round before wait for.
+  // Each round views the ranks for which the ranks of the previous round wait.
   for (int round = 0; round < kMaxRounds && setup_.view_ranks; ++round) {
     const std::vector<int> unknown = unknown_ranks(views, record, rank(), others);
     if (unknown.empty()) break;
@@ -429,7 +430,7 @@ Error Communicator::failure(const CollectiveRecord& record, const CollectiveFail
 }
 
 Error Communicator::disagreement(const std::vector<CollectiveRecord>& by_rank) const {
-  // A rank whose collective differs from that of at least half of the ranks is named as the cause.
+  // A rank is named as the cause if its collective differs from that of at least half of the ranks.
   const auto equal = [&](size_t i) {
     return 2 * std::ranges::count_if(by_rank,
                                      [&](const CollectiveRecord& other) {

@@ -23,16 +23,17 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
 constexpr Milliseconds kBetweenTries{50};
-/// The limit of the greeting: a listener that does not answer in this time is something else.
+/// The time limit of the greeting: a listener that does not answer within it is not a store.
 constexpr Milliseconds kHandshake{5000};
-/// A host that answers nothing is tried again after this time.
+/// The time limit of one attempt to connect to a host that does not answer.
 constexpr Milliseconds kConnect{5000};
 
 /// AdmissionRefused holds the reason for which rank 0 refused a connection.
 struct AdmissionRefused : std::runtime_error {
   AdmissionRefused(const std::string& what, bool is_temporary = false)
       : std::runtime_error(what), is_temporary(is_temporary) {}
-  /// An earlier start's rank 0 refused, whose place this start's rank 0 may be about to take.
+  /// Says whether a rank 0 of an earlier start refused, which this start's rank 0 may be about to
+  /// replace.
   bool is_temporary;
 };
 
@@ -49,7 +50,7 @@ void send_all(int fd, std::string_view bytes) {
   }
 }
 
-/// Receives `count` bytes; with a deadline only until then.
+/// Receives `count` bytes, until the deadline if there is one.
 std::string receive(int fd, size_t count,
                     std::optional<Clock::time_point> deadline = std::nullopt) {
   std::string bytes(count, '\0');
@@ -113,15 +114,16 @@ constexpr const char* kOneTokenEach =
   throw AdmissionRefused("what answers there does not know this job's token");
 }
 
-/// Joined is a connection on which both sides have proved that they know the token, and neither has
-/// shown it; and rank 0's verdict on `member`.
+/// Joined is a connection on which both sides have proved that they know the token without showing
+/// it, with rank 0's verdict on this member.
 struct Joined {
   OwnedFd fd;
   StoreVerdict verdict;
   StoreMember serving;
 };
 
-/// Connects. An unknown name is not a reason to give up: rank 0's machine may start later.
+/// Connects to the store. A host name that cannot be resolved is not a reason to give up: rank 0's
+/// machine may start later.
 OwnedFd connect_at(const StorePlace& place, Clock::time_point deadline) {
   try {
     return connect_to(place.address, place.port, std::min(deadline, Clock::now() + kConnect));
@@ -172,8 +174,8 @@ std::vector<std::string_view> views(const std::vector<std::string>& texts) {
 
 bool serves_store(const StorePlace& place, Milliseconds limit) {
   try {
-    // This greeting belongs to no job, so no server admits it; a server that accepts the token
-    // answers with a refusal.
+    // The job name in this greeting is random, so no server admits it; a server that accepts the
+    // token answers with a refusal.
     greet(place, {.job = hex_text(random_bytes(kInstanceBytes))}, Clock::now() + limit);
     return true;
   } catch (const std::exception&) {
@@ -240,8 +242,8 @@ JobStore::Reply JobStore::ask(StoreOperation operation, const std::vector<std::s
     reply.answer = static_cast<StoreAnswer>(reply.bytes[0]);
     return reply;
   } catch (const std::exception&) {
-    // The connection is closed, because unread bytes of this answer (memory may have been lacking
-    // for them) would be read as the answer to the next request.
+    // The connection is closed, because unread bytes of this answer would be read as the answer to
+    // the next request. (There may have been too little memory to read them.)
     ::shutdown(fd_.get(), SHUT_RDWR);
     throw;
   }

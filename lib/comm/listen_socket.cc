@@ -52,9 +52,9 @@ Resolved resolve(const std::string& address, int port, int type) {
       "ftrun's supervisor");
 }
 
-/// Returns whether the socket connected to itself: where nobody listens yet, the kernel may choose
-/// the target port as the socket's own. The socket is then closed at once, without a wait in the
-/// kernel, because it keeps the port from the listener.
+/// Returns whether the socket connected to itself: if nobody listens yet, the kernel may choose the
+/// target port as the socket's own port. Such a socket is then closed at once, without TIME_WAIT in
+/// the kernel, because it keeps the port from the listener.
 bool is_connected_to_itself(int fd) {
   sockaddr_in own{}, other{};
   socklen_t own_size = sizeof own, other_size = sizeof other;
@@ -67,7 +67,7 @@ bool is_connected_to_itself(int fd) {
   return true;
 }
 
-/// Returns the first address of a name; nothing where it cannot be resolved.
+/// Returns the first address of a host name; nothing if it cannot be resolved.
 std::optional<sockaddr_in> first_address(const std::string& address) {
   try {
     const Resolved place = resolve(address, 9, SOCK_DGRAM);  // any port
@@ -117,7 +117,7 @@ ListenSocket listen_on(const std::string& address, int port) {
   const Resolved place = resolve(address, port, SOCK_STREAM);
   ListenSocket result{OwnedFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), 0};
   const int yes = 1;
-  if (result.fd)  // a port whose last user has just ended is free
+  if (result.fd)  // a port whose last user has just ended may be bound again
     ::setsockopt(result.fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   if (!result.fd || ::bind(result.fd.get(), place->ai_addr, place->ai_addrlen) != 0 ||
       ::listen(result.fd.get(), 512) != 0)

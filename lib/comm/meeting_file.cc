@@ -29,7 +29,7 @@ constexpr const char* kOtherWays =
               kOtherWays);
 }
 
-/// Reads the file's text; nothing where there is none.
+/// Reads the file's text; nothing if the file does not exist.
 std::optional<std::string> text_of(const std::string& path) {
   const OwnedFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!fd && errno == ENOENT) return std::nullopt;
@@ -61,7 +61,8 @@ MeetingFile::MeetingFile(std::string path, const MeetingPlace& place)
   write_file_atomic(posix_files(), path_, content_);
 }
 
-/// Removes the file if this rank wrote it: another job's ranks may be meeting there by now.
+/// Removes the file if this rank wrote it: by now, ranks of another job may be meeting by a file of
+/// this name.
 MeetingFile::~MeetingFile() {
   try {
     if (text_of(path_) == content_) ::unlink(path_.c_str());
@@ -88,7 +89,7 @@ std::optional<MeetingPlace> MeetingFile::read(const std::string& path) {
     if (lines.size() <= line || !lines[line].starts_with(name)) something_else(path);
     return lines[line].substr(name.size());
   };
-  // Another version's file was left by an earlier start.
+  // A file of another version was left by an earlier start.
   if (text->starts_with(kAnyVersion) && lines[0] != kFirstLine) return std::nullopt;
   if (lines[0] != kFirstLine) something_else(path);
   MeetingPlace place{.job = value(1, "job "), .address = value(2, "address ")};

@@ -14,10 +14,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
-constexpr Milliseconds kSlice{1000};  // how long to wait before looking for dead peers
-/// The time after the limit for which a complete group waits for its texts to be put together.
+constexpr Milliseconds kSlice{1000};  // the longest wait between two checks for dead peers
+/// The time after the limit that the first rank has to collect the texts of a group that has
+/// arrived.
 constexpr Milliseconds kToPutTogether{2000};
-/// The most ranks of which the log says who they are and what they do while they are waited for.
+/// The most ranks that a log message about a wait lists, with what they are doing.
 constexpr std::ptrdiff_t kTold = 8;
 
 /// Writes "1, 2, 3", "1, 2, 3, 4, 5, 6, 7, 8 and 24 more".
@@ -28,7 +29,7 @@ std::string few_ranks(const std::vector<int>& ranks) {
   return shown == std::ssize(ranks) ? list : cat(list, " and ", std::ssize(ranks) - shown, " more");
 }
 
-/// LivenessTracker knows since when each absent rank has shown no sign of life.
+/// LivenessTracker records when each absent rank last showed a sign of life.
 class LivenessTracker {
  public:
   using Beat = std::optional<std::vector<uint8_t>>;
@@ -37,7 +38,7 @@ class LivenessTracker {
     LastHeartbeat& last = last_.try_emplace(rank, LastHeartbeat{{}, Clock::now()}).first->second;
     if (beat && beat != last.beat) last = {beat, Clock::now()};
   }
-  /// Returns whether each of them has shown one within `limit`.
+  /// Returns whether each of `ranks` has shown a sign of life within `limit`.
   bool all_within(const std::vector<int>& ranks, Milliseconds limit) const {
     return std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
       const auto found = last_.find(rank);
@@ -69,7 +70,8 @@ class ShownExchange {
 
 }  // namespace
 
-/// Finds those of some members who have not come: few are found with few requests.
+/// Finds which of `ranks` have not come, by bisection: a few absent ranks are found with few
+/// requests.
 std::vector<int> Rendezvous::Impl::missing(const TextExchange& exchange,
                                            std::span<const int> ranks) {
   if (ranks.empty() || control.has_all(exchange.keys(ranks))) return {};
@@ -90,8 +92,8 @@ void Rendezvous::Impl::put(const TextExchange& exchange, const std::string& key,
             options.timeout);
 }
 
-/// Removes old keys: every member has entered this use, and the first one has read what they have
-/// left for it.
+/// Removes the keys of earlier uses, and those of this use that are no longer needed: every member
+/// has entered this use, and the first one has read the texts of all.
 void Rendezvous::Impl::remove_left(const TextExchange& exchange) {
   auto& keys_left = left[exchange.prefix];
   for (auto each = keys_left.begin(); each != keys_left.end();) {
@@ -115,9 +117,9 @@ Rendezvous::Impl::MissingRanks Rendezvous::Impl::absent_for_first(const TextExch
   return {absent};
 }
 
-/// Lists the ranks whose keys a rank other than the first checks. In a large group only the first
-/// rank checks all keys: if every rank did so once a second, the store would have no time for other
-/// work. If the first rank reports nobody as absent, each rank checks once, at the end.
+/// Lists the ranks whose keys this rank checks, if it is not the first. In a large group only the
+/// first rank checks all keys: if every rank did so once a second, the store would have no time for
+/// other work. If the first rank reports nobody as absent, each rank checks once, at the end.
 std::vector<int> Rendezvous::Impl::asked_about(const TextExchange& exchange, bool look_at_all) {
   if (exchange.members.size() <= TextExchange::kFew) return exchange.members;
   if (!control.has(exchange.of(exchange.first()))) return {exchange.first()};
@@ -133,7 +135,7 @@ Rendezvous::Impl::MissingRanks Rendezvous::Impl::absent_for_others(const TextExc
                                                                    bool look_at_all) {
   const std::vector<int> asked = asked_about(exchange, look_at_all);
   // The first member may have stopped since it reported which ranks are absent, so its list is
-  // checked again. Of a long list it suffices that one rank is still absent.
+  // checked again. For a long list, one request checks whether any of these ranks is still absent.
   const bool each = look_at_all || asked.size() <= TextExchange::kFew;
   MissingRanks absence;
   if (each)
@@ -147,7 +149,7 @@ Rendezvous::Impl::MissingRanks Rendezvous::Impl::absent_for_others(const TextExc
   return absence;
 }
 
-/// Returns whether this rank logs the wait: the first one of those that wait does.
+/// Returns whether this rank logs the wait: of the ranks that wait, the lowest does.
 bool Rendezvous::Impl::reports_wait(const TextExchange& exchange,
                                     const MissingRanks& absence) const {
   if (absence.ranks.empty()) return false;
@@ -203,7 +205,7 @@ Error Rendezvous::Impl::lost_store(const TextExchange& exchange, const std::stri
           "look at rank 0's own log first"};
 }
 
-/// Returns false when some are not there within the limit, or the store is silent.
+/// Waits for keys; returns false if some are missing at the limit, or the store does not answer.
 bool Rendezvous::Impl::wait_for_keys(const std::vector<std::string>& keys, Milliseconds limit) {
   const auto wait = [keys, limit](c10d::Store& server) {
     try {
@@ -220,8 +222,8 @@ bool Rendezvous::Impl::wait_for_keys(const std::vector<std::string>& keys, Milli
   }
 }
 
-/// Waits in slices and looks after each for ranks that cannot come any more. A store that is
-/// silent, as it is while rank 0 is stopped, is waited for as ranks are.
+/// Waits in slices, and after each slice looks for ranks that cannot come any more. A store that
+/// does not answer, as while rank 0 is stopped, is waited for as an absent rank is.
 void Rendezvous::Impl::await_keys(const TextExchange& exchange,
                                   const std::vector<std::string>& keys,
                                   const FindAbsent& find_absent, WaitPolicy patience) {
@@ -269,7 +271,8 @@ void Rendezvous::Impl::await_keys(const TextExchange& exchange,
   }
 }
 
-/// Reports a failure of `work` to the ranks that wait for this one's text, as it may live on.
+/// Runs `work`. If it fails, reports the failure to the ranks that wait for this rank's text: this
+/// process may live on, so they would not notice.
 template <typename Work>
 auto Rendezvous::Impl::run_or_publish_failure(const TextExchange& exchange, const std::string& key,
                                               Work work) {
@@ -291,12 +294,12 @@ void Rendezvous::Impl::publish_failure(const TextExchange& exchange, const std::
     left[exchange.prefix][key] = exchange.use + 1;
     control.set(key, failure_value(error));
   } catch (const std::exception&) {
-    // The store does not accept the text; the other members notice that by themselves, as this rank
-    // did.
+    // The store does not accept the failure; the other members notice that by themselves, as this
+    // rank did.
   }
 }
 
-/// Makes the one text that each member gets: the texts of all.
+/// Returns the texts of all members, joined into the one text that each member receives.
 std::string Rendezvous::Impl::all_texts(const TextExchange& exchange, const std::string& text,
                                         WaitPolicy patience) {
   const auto put_own = [&] { put(exchange, exchange.of(options.rank), text, exchange.use); };

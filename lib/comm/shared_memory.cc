@@ -31,12 +31,12 @@ struct OwnSegment {
   OwnedFd fd;
   uint64_t inode = 0;
   int64_t bytes = 0;
-  /// Whether the kernel was asked to collapse each of its whole huge pages, in order.
+  /// Says for each whole huge page, in order, whether the kernel was asked to collapse it.
   std::vector<bool> asked = {};
 };
 
-/// Registry is all shared memory of this process, by first address: any communicator must recognise
-/// it.
+/// Registry holds all shared memory of this process, by first address, so that any communicator
+/// recognises memory that another one allocated.
 struct Registry {
   std::mutex mutex;
   std::map<const std::byte*, OwnSegment> segments;
@@ -46,7 +46,7 @@ Registry& registry() {
   return instance;
 }
 
-/// Returns the remedy if memory cannot be made or mapped; `otherwise` where the cause is not a
+/// Returns the remedy if memory cannot be allocated or mapped; `otherwise` if the cause is not a
 /// limit of this process or machine.
 std::string remedy_of(int error, const char* otherwise) {
   if (error == ENOMEM) return less_memory_remedy();
@@ -63,7 +63,8 @@ std::string remedy_of(int error, const char* otherwise) {
               remedy_of(error, ""));
 }
 
-/// Finds an address where `bytes` are free and where huge pages of a file may be mapped as such.
+/// Finds an address, aligned to huge pages, where `bytes` bytes are free. At other addresses the
+/// kernel could not map a file's huge pages as such.
 std::byte* huge_page_address(int64_t bytes) {
   const auto size = static_cast<size_t>(bytes + kHugePage);
   void* free = ::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -74,14 +75,14 @@ std::byte* huge_page_address(int64_t bytes) {
 }
 
 std::byte* map_shared(int fd, int64_t bytes) {
-  // If another thread maps something at this address first, the kernel maps the file elsewhere, in
-  // small pages.
+  // If another thread maps something at this address first, the kernel maps the file at another
+  // address, with small pages.
   std::byte* hint = bytes < kHugePage ? nullptr : huge_page_address(bytes);
   void* base = ::mmap(hint, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   return base == MAP_FAILED ? nullptr : static_cast<std::byte*>(base);
 }
 
-/// Returns whether all of a huge page's memory is there: collapsing it then takes no more.
+/// Returns whether all memory of a huge page is allocated; collapsing it then allocates no more.
 bool is_filled(std::byte* page) {
   std::array<unsigned char, kHugePage / kPage> present{};
   if (::mincore(page, kHugePage, present.data()) != 0) return false;
@@ -109,7 +110,7 @@ void free_shared(void* data, int64_t bytes) {
 CommBuffer allocate(int64_t bytes, void (*free)(void*, int64_t)) {
   OwnSegment segment{OwnedFd(::memfd_create("ftrun", MFD_CLOEXEC)), 0, bytes};
   struct stat status {};
-  // The kernel creates the file with access for everyone who can open this process's /proc/PID/fd.
+  // The kernel creates the file accessible to everyone who can open this process's /proc/PID/fd.
   if (!segment.fd || ::fchmod(segment.fd.get(), 0600) != 0 ||
       ::ftruncate(segment.fd.get(), bytes) != 0 || ::fstat(segment.fd.get(), &status) != 0)
     no_memory(bytes);
@@ -126,8 +127,9 @@ std::string segment_path(const PeerIdentity& owner, const SharedPlace& place) {
   return cat("/proc/", owner.pid, "/fd/", place.fd);
 }
 
-/// Finds the owner's descriptor without opening its file: a pipe or a device that has the number
-/// now would notice, or make its opener wait. None, with errno, when the owner has freed it.
+/// Finds the owner's descriptor without opening its file: the number may belong to a pipe or device
+/// by now, which opening would affect or which would block. Returns none, with errno set, if the
+/// owner has freed the segment.
 OwnedFd find_segment(const PeerIdentity& owner, const SharedPlace& place) {
   OwnedFd found(::open(segment_path(owner, place).c_str(), O_PATH | O_CLOEXEC));
   struct stat status {};
@@ -137,7 +139,7 @@ OwnedFd find_segment(const PeerIdentity& owner, const SharedPlace& place) {
   return OwnedFd();
 }
 
-/// Opens the segment. None, with errno, when the owner has freed it.
+/// Opens the segment. Returns none, with errno set, if the owner has freed it.
 OwnedFd open_segment(const PeerIdentity& owner, const SharedPlace& place) {
   const OwnedFd found = find_segment(owner, place);
   return found ? OwnedFd(::open(cat("/proc/self/fd/", found.get()).c_str(), O_RDWR | O_CLOEXEC))
@@ -195,7 +197,7 @@ PeerMemory::~PeerMemory() {
   for (const Segment& segment : segments_) unmap(segment.base, segment.place);
 }
 
-/// Unmaps segments that their owner has freed; otherwise all past buffers would stay mapped.
+/// Unmaps segments that the peer has freed; otherwise all its past buffers would stay mapped.
 void PeerMemory::close_freed() {
   std::erase_if(segments_, [&](const Segment& segment) {
     if (segment.kept || find_segment(peer_, segment.place)) return false;

@@ -20,19 +20,20 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int64_t kPushBytes = 16 << 10;  // reduced and passed on while it is in the cache
 constexpr int64_t kAlignElements = 64;    // slices begin on cache lines
-// A copy of a send has at least the first; one up to the second is kept for the next send.
+// A copy of a sent buffer has at least kMinCopyBytes; one of at most kMaxSpareBytes is kept for the
+// next send.
 constexpr int64_t kMinCopyBytes = 256 << 10, kMaxSpareBytes = 64 << 20;
 
-/// Returns the bytes from a place of a peer's memory to the beginning of the next window, in whole
-/// elements of any type.
+/// Returns the bytes from an address in a peer's memory to the beginning of the next window, in
+/// whole elements of any type.
 int64_t window_at(const std::byte* place) {
   constexpr int64_t kWidest = 8;
   return kShmMappedBytes - static_cast<int64_t>(reinterpret_cast<uintptr_t>(place)) %
                                kShmMappedBytes / kWidest * kWidest;
 }
 
-/// Calls `use` with the offset and the bytes of each window of a peer's memory: bytes [begin, end)
-/// from `memory`.
+/// Divides bytes [begin, end) from `memory`, a peer's memory, into windows, and calls `use` with
+/// the offset and the bytes of each.
 template <typename Use>
 void each_window(const std::byte* memory, int64_t begin, int64_t end, Use use) {
   for (int64_t at = begin; at < end;) {
@@ -53,7 +54,8 @@ class ShmCommunicator final : public Communicator {
   ~ShmCommunicator() override { group_.leave(ShmGroup::MemberState::kLeft); }
 
   std::string_view backend() const override { return "shm"; }
-  /// Counts what small collectives touch of the staging areas, of which each rank has two halves.
+  /// Counts the memory that small collectives touch in the staging areas; each rank's area has two
+  /// halves.
   int64_t working_bytes() const override { return 2 * kShmStagedBytes * size(); }
   std::optional<int64_t> transported_bytes() const override { return transported_; }
   void shutdown() override { barrier({"shutdown"}); }
@@ -93,11 +95,11 @@ class ShmCommunicator final : public Communicator {
   CommBuffer allocate_memory(int64_t bytes) override { return allocate_shared(bytes); }
 
  private:
-  /// PeerSends holds the sends to one peer: how many were published, and copies of buffers that
-  /// peers cannot read.
+  /// PeerSends holds the state of the sends to one peer: how many were published, and copies of the
+  /// buffers that the peer cannot read.
   struct PeerSends {
     int64_t published = 0;
-    std::vector<Collective> deferred;                    // the mailbox was full
+    std::vector<Collective> deferred;                    // until the mailbox has room
     std::vector<std::pair<int64_t, CommBuffer>> copies;  // by sequence
   };
 
@@ -149,10 +151,10 @@ class ShmCommunicator final : public Communicator {
 
   Rendezvous& rendezvous_;
   ShmGroup group_;
-  std::vector<std::byte*> inputs_;  // every rank's input as mapped here
-  std::vector<const void*> moved_;  // the same, moved on to a piece
+  std::vector<std::byte*> inputs_;  // each rank's input, as mapped in this process
+  std::vector<const void*> moved_;  // the same, advanced to a piece
   std::vector<PeerSends> outgoing_ = std::vector<PeerSends>(static_cast<size_t>(size()));
-  CommBuffer spare_;  // the largest copy that nobody reads any more
+  CommBuffer spare_;  // the largest copy that no peer reads any more
   int64_t transported_ = 0;
 };
 
@@ -190,7 +192,7 @@ void ShmCommunicator::announce(const Collective& work, const SharedPlace& in) {
   }
 }
 
-/// Offers our memory for the others to read.
+/// Returns the place of this rank's memory, for the others to read.
 SharedPlace ShmCommunicator::offer(const void* data, int64_t bytes) const {
   collapse_into_huge_pages(data, bytes);
   return find_shared(data, bytes);
@@ -205,28 +207,29 @@ bool ShmCommunicator::everyone_shares(const CollectiveRecord& record) {
 
 void ShmCommunicator::collect_inputs(const Collective& work) {
   for (int peer = 0; peer < size(); ++peer) {
-    // Our own memory is not mapped a second time.
+    // This rank's own memory is not mapped a second time.
     inputs_[static_cast<size_t>(peer)] =
         peer == rank() ? static_cast<std::byte*>(const_cast<void*>(work.in))
                        : group_.memory(peer, group_.announcement(peer, work.record.sequence).in);
   }
 }
 
-/// Copies out of or into the memory of `peer`.
+/// Copies from or to the memory of `peer`, and counts the bytes as transported.
 void ShmCommunicator::copy_between(int peer, void* to, const void* from, int64_t bytes) {
   copy_bytes(to, from, bytes);
   if (peer != rank()) transported_ += bytes;
 }
 
-/// Adds what moved_ points to, a part of every rank's memory, into `out`.
+/// Reduces the arrays to which moved_ points, one in every rank's memory, into `out`.
 void ShmCommunicator::add_up(const CollectiveRecord& record, void* out, int64_t count) {
   reduce_in_order(record.dtype, record.op, moved_.data(), size(), out, count);
   transported_ += (size() - 1) * count * dtype_bytes(record.dtype);
 }
 
-/// Lets `use` read bytes [begin, end) of the peers' inputs, a window at a time, which then is
-/// released: it is not needed again until the next collective over them. Peers' inputs mostly begin
-/// at the same place of their memory, so that windows of one begin where those of the others do.
+/// Lets `use` read bytes [begin, end) of the peers' inputs, one window at a time. A window is
+/// unmapped after it, because it is not needed again until the next collective on this memory. The
+/// windows are those of the next rank's input. The other inputs mostly begin at the same offset of
+/// their memory, so that the windows are theirs too.
 template <typename Use>
 void ShmCommunicator::in_windows(int64_t begin, int64_t end, Use use) {
   each_window(inputs_[static_cast<size_t>((rank() + 1) % size())], begin, end,
@@ -238,7 +241,7 @@ void ShmCommunicator::in_windows(int64_t begin, int64_t end, Use use) {
               });
 }
 
-/// Copies what `peer` has at `place`, in windows as well.
+/// Copies the bytes at `place` of `peer`, one window at a time.
 void ShmCommunicator::copy_from(int peer, const SharedPlace& place, void* to, int64_t bytes) {
   std::byte* from = group_.memory(peer, place);
   each_window(from, 0, bytes, [&](int64_t at, int64_t some) {
@@ -247,8 +250,9 @@ void ShmCommunicator::copy_from(int peer, const SharedPlace& place, void* to, in
   });
 }
 
-/// Moves `total` elements through the staging areas: `fill` brings ours of a piece, `use` takes
-/// everyone's. The first meeting is the announcement unless that has been made.
+/// Moves `total` elements through the staging areas in pieces: `fill` writes this rank's data of a
+/// piece, `use` reads the data of all ranks. The first meeting is also the announcement, unless the
+/// collective has been announced.
 template <typename Fill, typename Use>
 void ShmCommunicator::in_pieces(const Collective& work, bool announced, int64_t total, int64_t step,
                                 Fill fill, Use use) {
@@ -275,7 +279,7 @@ void ShmCommunicator::all_reduce_now(const Collective& work) {
   all_reduce_staged(work);
 }
 
-/// Reduces in one meeting, in which every rank adds all of every rank's data.
+/// Reduces with one meeting: every rank adds up the data of all ranks.
 void ShmCommunicator::all_reduce_small(const Collective& work) {
   const int64_t bytes = payload_bytes(work.record);
   const uint32_t meeting = group_.next_meeting();
@@ -286,7 +290,8 @@ void ShmCommunicator::all_reduce_small(const Collective& work) {
   add_up(work.record, work.out, work.record.count);
 }
 
-/// Reads our slice of every rank's buffer and writes the result to all of them: only we touch it.
+/// Reduces in place: reads this rank's slice of every rank's buffer and writes the result to all of
+/// them. No other rank touches this slice.
 void ShmCommunicator::all_reduce_in_place(const Collective& work) {
   const CollectiveRecord& record = work.record;
   collect_inputs(work);
@@ -309,15 +314,15 @@ void ShmCommunicator::reduce_in_place(const CollectiveRecord& record, int64_t be
   }
 }
 
-/// Sums in pieces, of which each rank adds a slice. A staging area has a place for every rank's
-/// slice. In the area of rank r, place i != r holds rank r's input to slice i of this piece, and
-/// place r the finished slice r of the previous piece.
+/// Sums in pieces; each rank adds up one slice of a piece. A staging area has a slot for every
+/// rank's slice. In the area of rank r, slot i != r holds rank r's input to slice i of this piece,
+/// and slot r holds the finished slice r of the previous piece.
 void ShmCommunicator::all_reduce_staged(const Collective& work) {
   const CollectiveRecord& record = work.record;
   const int64_t width = dtype_bytes(record.dtype), slot = ShmGroup::kHalfBytes / width / size();
   auto* data = static_cast<std::byte*>(work.out);
-  // Calls f(rank, its slice, its place) for every rank but us, of the piece that begins at element
-  // `at`.
+  // Calls f(rank, its slice, the offset of its slot, bytes) for every other rank, in the piece that
+  // begins at element `at`.
   const auto for_peers = [&](int64_t at, auto f) {
     for (int step = 1; step < size(); ++step) {
       const int peer = (rank() + step) % size();
@@ -343,8 +348,8 @@ void ShmCommunicator::all_reduce_staged(const Collective& work) {
   }
 }
 
-/// Adds what all have staged for a meeting at byte `place`, into our slice and for the next
-/// meeting.
+/// Adds up what all ranks have staged for a meeting at byte `place`. The sum is written into this
+/// rank's slice, and into its staging area for the next meeting.
 void ShmCommunicator::add_slice(const CollectiveRecord& record, uint32_t meeting, std::byte* slice,
                                 int64_t place, int64_t count) {
   const int64_t width = dtype_bytes(record.dtype), step = kPushBytes / width;
@@ -372,7 +377,7 @@ void ShmCommunicator::reduce_scatter_now(const Collective& work) {
     add_up(record, static_cast<std::byte*>(work.out) + (at - begin),
            some / dtype_bytes(record.dtype));
   });
-  arrive_and_wait();  // the others are done with our input
+  arrive_and_wait();  // the others have read this rank's input
 }
 
 void ShmCommunicator::reduce_scatter_staged(const Collective& work, bool announced) {
@@ -408,11 +413,12 @@ void ShmCommunicator::all_gather_now(const Collective& work) {
       moved_[static_cast<size_t>(peer)] = inputs_[static_cast<size_t>(peer)] + at;
     place_blocks(work, at, some);
   });
-  arrive_and_wait();  // the others are done with our input
+  arrive_and_wait();  // the others have read this rank's input
 }
 
-/// Copies what moved_ points to to bytes [at, at + bytes) of every block of an all_gather's result.
-/// A rank begins with the next one's block, so that not all read the same.
+/// Copies the data to which moved_ points into bytes [at, at + bytes) of every block of an
+/// all-gather's result. Each rank begins with a different block, so that not all ranks read the
+/// same memory at the same time.
 void ShmCommunicator::place_blocks(const Collective& work, int64_t at, int64_t bytes) {
   const int64_t block = payload_bytes(work.record);
   auto* out = static_cast<std::byte*>(work.out);
@@ -436,7 +442,8 @@ void ShmCommunicator::all_gather_staged(const Collective& work, bool announced) 
       });
 }
 
-/// Announces a counted all-to-all, and with it whom this rank sends how much.
+/// Announces a counted all-to-all together with the counts that this rank sends; returns the bytes
+/// that each rank sends to each rank.
 ShmCommunicator::SentBytes ShmCommunicator::announced_counts(const Collective& work,
                                                              const SharedPlace& in) {
   const int64_t bytes = size() * static_cast<int64_t>(sizeof(int64_t));
@@ -454,8 +461,8 @@ ShmCommunicator::SentBytes ShmCommunicator::announced_counts(const Collective& w
   return sent;
 }
 
-/// Moves blocks: peers read each other's inputs where all can, which all know alike; else blocks go
-/// through the staging areas.
+/// Moves blocks. If every input is shared memory, which all ranks see in the announcements, peers
+/// read each other's inputs in place; else the blocks go through the staging areas.
 void ShmCommunicator::move_blocks_now(const Collective& work) {
   const CollectiveRecord& record = work.record;
   const bool counted = record.kind == CollectiveKind::kCountedAllToAll;
@@ -482,7 +489,8 @@ void ShmCommunicator::blocks_in_place(const Collective& work, const SentBytes& s
     to.push_back(out);
     out += row[own];
   }
-  // A rank begins with the next one's block, so that not all read the same.
+  // Each rank begins with a different block, so that not all ranks read the same memory at the same
+  // time.
   for (int step = 0; step < size(); ++step) {
     const int peer = (rank() + step) % size();
     const std::vector<int64_t>& row = sent[static_cast<size_t>(peer)];
@@ -493,11 +501,11 @@ void ShmCommunicator::blocks_in_place(const Collective& work, const SentBytes& s
       if (peer != rank()) drop_mapped_pages(from + at, bytes);
     });
   }
-  arrive_and_wait();  // the others are done with our input
+  arrive_and_wait();  // the others have read this rank's input
 }
 
-/// Works in rounds, of which each carries as much of every block as has a place in the staging
-/// area.
+/// Moves blocks through the staging areas in rounds. A round carries as many bytes of every block
+/// as fit its slot.
 void ShmCommunicator::blocks_staged(const Collective& work, const SentBytes& sent, bool announced) {
   const auto own = static_cast<size_t>(rank());
   const bool shifts = work.record.kind == CollectiveKind::kShift;
@@ -508,7 +516,7 @@ void ShmCommunicator::blocks_staged(const Collective& work, const SentBytes& sen
     longest = std::max(longest, *std::ranges::max_element(row));
   const auto* in = static_cast<const std::byte*>(work.in);
   auto* out = static_cast<std::byte*>(work.out);
-  // `some` counts the bytes [at, at + place) that the block from one rank to another has.
+  // Returns how many of the bytes [at, at + place) the block from one rank to another has.
   const auto some = [&](size_t from, size_t to, int64_t at) {
     return std::clamp<int64_t>(sent[from][to] - at, 0, place);
   };
@@ -558,8 +566,8 @@ void ShmCommunicator::broadcast_now(const Collective& work) {
       });
 }
 
-/// Publishes at once when the mailbox has room, so that two ranks may send to each other first and
-/// receive afterwards; else while we wait for something.
+/// Publishes the message at once if the mailbox has room, so that two ranks may send to each other
+/// first and receive afterwards; else later, when this rank waits for something.
 void ShmCommunicator::start_send(Collective& work) {
   outgoing_[static_cast<size_t>(work.record.peer)].deferred.push_back(work);
   publish_deferred();
@@ -579,8 +587,8 @@ bool ShmCommunicator::has_room(const CollectiveRecord& record) {
   return static_cast<uint32_t>(record.sequence) - box.taken.value() <= ShmMailbox::kDepth;
 }
 
-/// Reuses a spare buffer where it can: new memory for every send would have to be made and mapped
-/// here, and mapped by the receiver.
+/// Returns the spare buffer if it is large enough, else a new one: new memory for every send would
+/// have to be allocated and mapped here, and mapped by the receiver.
 CommBuffer ShmCommunicator::spare_buffer(int64_t bytes) {
   if (spare_.bytes() >= bytes) return std::exchange(spare_, {});
   spare_ = {};

@@ -30,7 +30,7 @@ SharedPlace parse_place(const std::string& text) {
   return place;
 }
 
-/// Returns how long to poll, which pays only when every rank has a processor.
+/// Returns how long to poll. Polling pays only if every rank has a core of its own.
 std::chrono::microseconds spin_time(int ranks) {
   return std::chrono::microseconds(ranks <= usable_processors() ? 50 : 0);
 }
@@ -52,7 +52,7 @@ ShmGroup::ShmGroup(Rendezvous& rendezvous, const std::string& name, const std::v
   common_ = peers_[0].keep(parse_place(controls[0]));
   for (size_t peer = 0; peer < peers_.size(); ++peer)
     stagings_.push_back(peers_[peer].keep(parse_place(stagings[peer])));
-  // Nobody may leave before all have opened its memory.
+  // No rank may leave before all ranks have mapped its memory.
   rendezvous.exchange_text("shm/" + name, "opened", members_);
 }
 
@@ -83,7 +83,8 @@ bool ShmGroup::lost(int peer) const {
   return process_state(rendezvous_.identity(global), self) == ProcessState::kGone;
 }
 
-/// Returns whether any member is lost: a meeting needs everyone, not only the rank we wait for.
+/// Returns whether any member is lost: a meeting needs every rank, not only the one that is waited
+/// for.
 bool ShmGroup::someone_lost() const {
   for (int peer = 0; peer < size(); ++peer) {
     if (peer != rank_ && lost(peer)) return true;
@@ -101,8 +102,8 @@ ShmGroup::WaitResult ShmGroup::wait_until(ShmSignal& signal, uint32_t target,
     if (lost_now()) verdict = WaitResult::kPeerLost;
     return verdict != WaitResult::kReached;
   };
-  // The check is passed by reference: a function object that holds all of it would be allocated, at
-  // every wait.
+  // The check is passed by reference: a std::function with a copy of it would be allocated at every
+  // wait.
   const bool reached = signal.wait(target, spin_, std::cref(check));
   return reached ? WaitResult::kReached : verdict;
 }

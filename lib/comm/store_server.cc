@@ -32,19 +32,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// The pause in accepting after a shortage of descriptors or memory.
+/// The pause before the next accept after descriptors or memory ran out.
 constexpr std::chrono::milliseconds kShortage{100};
 constexpr size_t kReadBytes = 64 << 10;
-/// The capacity for requests that a connection keeps: enough for heartbeats.
+/// The capacity of the receive buffer that a connection keeps: enough for heartbeats.
 constexpr size_t kKeptBytes = 16 << 10;
-/// The most connections with events that are served before epoll is asked again.
+/// The most connections that are served before epoll is called again.
 constexpr size_t kEvents = 256;
 
 /// Longer values are sent from where they are stored, so that a value which all ranks request at
 /// the same time is in memory once.
 constexpr size_t kSharedBytes = 4096;
 
-/// ByteAccount adds a number of bytes to a sum until it is destroyed.
+/// ByteAccount adds a number of bytes to a sum, and subtracts it when it is destroyed.
 class ByteAccount {
  public:
   explicit ByteAccount(int64_t& sum, size_t bytes = 0) : sum_(sum) { set(bytes); }
@@ -63,8 +63,8 @@ class ByteAccount {
 
 using Value = std::shared_ptr<const std::string>;
 
-/// Makes a value whose bytes are counted once, with its key, for any number of receivers, until the
-/// last one has received it.
+/// Makes a value that any number of receivers share. Its bytes and its key's are counted once,
+/// until the last receiver has received it.
 Value value_of(std::string_view key, std::string_view text, int64_t& sum) {
   struct StoredValue {
     StoredValue(std::string_view from, int64_t& of, size_t bytes)
@@ -82,7 +82,7 @@ struct StoreRequest {
   std::vector<std::string> fields;
   /// Bytes of all fields.
   size_t bytes = 0;
-  /// The number of keys that were there when they were looked at last.
+  /// The number of keys that were there at the last check.
   size_t seen = 0;
 
   const std::string& missing() const { return fields[seen]; }
@@ -109,7 +109,7 @@ struct Peer {
   OwnedFd fd;
   std::list<Peer>::iterator place;
   bool member = false;
-  /// The events that epoll reports of it.
+  /// The events for which epoll watches the peer.
   uint32_t events = 0;
   Clock::time_point came = Clock::now();
   std::string challenge;
@@ -117,7 +117,8 @@ struct Peer {
   Outgoing out;
   /// A request whose keys are not there yet.
   std::optional<StoreRequest> waiting;
-  /// Bytes received from it and to be sent to it, without values that are sent from the store.
+  /// Bytes received from the peer and to be sent to it, without values that are sent from the
+  /// store.
   ByteAccount counted;
 };
 
@@ -192,13 +193,13 @@ struct StoreServer::Loop {
   const std::string token;
   const std::string own;
   const Limits limits;
-  /// Bytes that are stored, requested or to be sent.
+  /// Bytes that are stored, received in requests, or waiting to be sent.
   int64_t held_bytes = 0;
   /// The peers that have not proved themselves, in the order in which they came, and those that
   /// have.
   std::list<Peer> unauthenticated, members;
-  /// The process of each rank. The serving rank is entered at the start, before another process can
-  /// claim to be it.
+  /// The process of each rank, by its instance. The serving rank is entered at the start, before
+  /// another process can claim to be it.
   std::unordered_map<uint32_t, std::string> instances;
   std::unordered_map<std::string, Value> values;
   size_t stored_bytes = 0;
@@ -206,7 +207,7 @@ struct StoreServer::Loop {
   /// deadline.
   std::unordered_map<std::string, std::unordered_set<Peer*>> waiting;
   std::set<std::pair<Clock::time_point, Peer*>> until;
-  /// Keys that have arrived and that a peer waits for.
+  /// Keys that have arrived and for which a peer waits.
   std::vector<std::string> arrived;
   std::optional<Clock::time_point> accept_after;
   bool told_shortage = false;
@@ -216,7 +217,7 @@ StoreServer::StoreServer(OwnedFd listening, std::string token, const StoreMember
                          Limits limits)
     : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       loop_(std::make_unique<Loop>(*this, std::move(listening), std::move(token), own, limits)) {
-  // A listener that was inherited blocks.
+  // An inherited listener may be in blocking mode.
   ::fcntl(loop_->listener.get(), F_SETFL, ::fcntl(loop_->listener.get(), F_GETFL) | O_NONBLOCK);
   ::fcntl(loop_->listener.get(), F_SETFD, FD_CLOEXEC);
   const bool ready = wake_ && loop_->epoll_fd &&
@@ -235,7 +236,7 @@ StoreServer::~StoreServer() {
   thread_.join();
 }
 
-/// Watches a descriptor; `what`: a Peer, or the address of the descriptor of ours.
+/// Watches a descriptor; `what` is a Peer, or the address of one of the server's own descriptors.
 bool StoreServer::Loop::watch(int operation, int fd, uint32_t events, void* what) const {
   epoll_event wanted{.events = events, .data = {.ptr = what}};
   return ::epoll_ctl(epoll_fd.get(), operation, fd, &wanted) == 0;
@@ -249,7 +250,7 @@ void StoreServer::Loop::serve() {
   }
 }
 
-/// Returns false when the server is to end.
+/// Handles the events that epoll reports; returns false if the server is to end.
 bool StoreServer::Loop::handle_events() {
   std::array<epoll_event, kEvents> events;
   const int count =
@@ -260,7 +261,8 @@ bool StoreServer::Loop::handle_events() {
     if (data.ptr == &owner.wake_)
       should_stop = true;
     else if (data.ptr == &listener)
-      // Accepted after these events, because a new connection may end another.
+      // Connections are accepted after these events, because a new one may replace a peer that has
+      // one.
       has_connection = true;
     else
       serve_peer(*static_cast<Peer*>(data.ptr), which);
@@ -281,8 +283,8 @@ void StoreServer::Loop::serve_peer(Peer& peer, uint32_t events) {
 
 void StoreServer::Loop::drop(Peer& peer) {
   if (peer.waiting) stop_waiting(peer);
-  // epoll must be told, because closing does not remove a connection of which a child process that
-  // is being started still has a copy.
+  // The descriptor is removed from epoll first, because closing does not remove a connection of
+  // which a child process that is being started still has a copy.
   watch(EPOLL_CTL_DEL, peer.fd.get(), 0, &peer);
   if (!peer.member) ++owner.refused_;
   (peer.member ? members : unauthenticated).erase(peer.place);
@@ -340,7 +342,7 @@ void StoreServer::Loop::greet(OwnedFd connection) {
     drop(peer);
 }
 
-/// Returns false when the connection is to be closed.
+/// Receives bytes from a peer; returns false if the connection is to be closed.
 bool StoreServer::Loop::read_from(Peer& peer) {
   if (peer.waiting) return false;  // it disconnected, or sent a request before its answer
   const size_t wanted = peer.member ? kReadBytes : kHelloBytes - peer.in.size();
@@ -388,7 +390,7 @@ void StoreServer::Loop::record_stored() {
   owner.most_bytes_ = std::max(owner.most_bytes_.load(), held_bytes);
 }
 
-/// Reads requests one at a time: the next is read when the answer to the last is sent.
+/// Handles requests one at a time: the next is read when the answer to the last has been sent.
 bool StoreServer::Loop::take_input(Peer& peer) {
   if (!peer.member) return peer.in.size() < kHelloBytes || admit(peer);
   while (!peer.waiting && peer.out.empty() && peer.in.size() >= sizeof(uint32_t)) {
@@ -404,8 +406,8 @@ bool StoreServer::Loop::take_input(Peer& peer) {
     start(peer, std::move(*request));
     if (!send_next(peer)) return false;
   }
-  // The buffer is freed, because otherwise each rank that once sent much would keep its memory to
-  // the end.
+  // A large buffer is freed, because otherwise each rank that once sent a large value would keep
+  // its memory until the end.
   if (peer.in.empty() && peer.in.capacity() > kKeptBytes) std::string().swap(peer.in);
   return true;
 }
@@ -480,8 +482,9 @@ StoreRequest StoreServer::Loop::stop_waiting(Peer& peer) {
   return request;
 }
 
-/// Continues where the last check ended, so that a request for many keys is not checked from the
-/// start at each arrival; at the end all keys are checked, as some may have been deleted meanwhile.
+/// Returns whether all keys of a request are there. Continues where the last check ended, so that a
+/// request for many keys is not checked from the start at each arrival. When the end is reached,
+/// all keys are checked again, because some may have been deleted meanwhile.
 bool StoreServer::Loop::keys_are_there(StoreRequest& request) const {
   const std::vector<std::string>& keys = request.fields;
   const auto first_missing = [&](size_t from) {
@@ -501,7 +504,7 @@ Outgoing StoreServer::Loop::values_of(const std::vector<std::string>& keys) cons
   return answer(StoreAnswer::kDone, found);
 }
 
-/// Returns false where the store has no room for it.
+/// Stores a value; returns false if the store has no room for it.
 bool StoreServer::Loop::store(const std::string& key, std::string_view value) {
   const auto known = values.find(key);
   const size_t before = known == values.end() ? 0 : key.size() + known->second->size();
@@ -593,7 +596,7 @@ void StoreServer::Loop::check_waiting(const std::string& key) {
   const auto found = waiting.extract(key);
   if (found.empty()) return;
   for (Peer* peer : found.mapped()) {
-    start(*peer, stop_waiting(*peer));  // it may have to wait for the next one
+    start(*peer, stop_waiting(*peer));  // it may have to wait for its next missing key
     update_peer(*peer);
   }
 }
