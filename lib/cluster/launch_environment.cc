@@ -15,7 +15,7 @@ namespace {
   throw Error(ExitCode::kUsage, message, "correct or unset the launcher's variables");
 }
 
-/// Variables gives typed access to variables, with messages that quote them.
+/// Variables gives typed access to environment variables; its error messages quote them.
 class Variables {
  public:
   explicit Variables(const EnvLookup& env) : env_(env) {}
@@ -50,7 +50,8 @@ class Variables {
     if (!value) contradiction(cat(because_of, " is set but ", name, " is not"));
     return *value;
   }
-  /// Returns SLURM's variable of the step, else that of the whole job.
+  /// Returns the value of SLURM's variable for the step, or of the one for the whole job if that is
+  /// not set.
   std::string step_or_job(const std::string& step, const std::string& job) const {
     const auto value = text(step);
     return value ? *value : required_text(job, "SLURM_STEP_ID");
@@ -103,7 +104,8 @@ LaunchEnvironment from_torchrun(const Variables& env) {
   return launch;
 }
 
-/// Counts the ranks of this task's node, checked against the rest.
+/// Returns the number of ranks on this task's node, after checking that it agrees with the other
+/// variables.
 int slurm_local_size(const Variables& env, const LaunchEnvironment& launch) {
   const std::string text = env.step_or_job("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE");
   const std::vector<int> tasks = expand_tasks_per_node(text);
@@ -117,21 +119,22 @@ int slurm_local_size(const Variables& env, const LaunchEnvironment& launch) {
   return tasks[static_cast<size_t>(launch.node)];
 }
 
-/// Finds the address at which rank 0 serves the rendezvous. A step on one node needs no host name,
-/// which may not resolve there.
+/// Returns the address at which rank 0 serves the rendezvous. A step on one node uses 127.0.0.1,
+/// because the node's host name may not resolve there.
 std::string slurm_master(const Variables& env, const LaunchEnvironment& launch) {
   if (const auto given = env.text("MASTER_ADDR")) return *given;
   if (launch.nodes == 1) return "127.0.0.1";
   return expand_hostlist(env.step_or_job("SLURM_STEP_NODELIST", "SLURM_NODELIST")).front();
 }
 
-/// Names the job by numbers that every task of a step knows and no other step has.
+/// Returns a name of the job made of numbers that every task of a step knows and that no other step
+/// has.
 std::string slurm_job(const Variables& env) {
   return cat("slurm ", env.number("SLURM_JOB_ID", 0), ".", env.number("SLURM_STEP_ID", 0));
 }
 
-/// Returns the port of MASTER_PORT, else 0: a port that follows from a job's number could be
-/// guessed.
+/// Returns the port in MASTER_PORT, or 0 if it is not set. The port is not computed from the job's
+/// number, because others could guess it.
 int given_port(const Variables& env) {
   if (!env.has("MASTER_PORT")) return 0;
   const int port = env.number("MASTER_PORT", 0);
@@ -159,8 +162,9 @@ LaunchEnvironment from_slurm(const Variables& env) {
   return launch;
 }
 
-/// Reads the rendezvous, which MPI launchers do not give: MASTER_ADDR and MASTER_PORT or, when all
-/// ranks share this machine, the loopback interface and a port that rank 0 chooses.
+/// Reads the address of the rendezvous, which MPI launchers do not give: MASTER_ADDR and
+/// MASTER_PORT or, if all ranks share this machine, the loopback interface and a port that rank 0
+/// chooses.
 void read_mpi_master(const Variables& env, LaunchEnvironment& launch, const char* size_variable,
                      const char* job_variable) {
   if (launch.world == 1) return;
@@ -187,7 +191,7 @@ struct MpiNames {
   const char* local_size;
   const char* job;
 };
-// OMPI_COMM_WORLD_NODE_RANK is the rank within the node, not the node's number: it is not read.
+// OMPI_COMM_WORLD_NODE_RANK is not read: it is the rank within the node, not the node's number.
 constexpr MpiNames kOpenMpi = {LaunchKind::kOpenMpi,         "OMPI_COMM_WORLD_RANK",
                                "OMPI_COMM_WORLD_SIZE",       "OMPI_COMM_WORLD_LOCAL_RANK",
                                "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"};
@@ -230,7 +234,7 @@ LaunchEnvironment from_kubeflow(const Variables& env) {
   return launch;
 }
 
-/// Reads RANK and WORLD_SIZE, which without LOCAL_RANK count nodes, not ranks.
+/// Reads RANK and WORLD_SIZE. Without LOCAL_RANK they count nodes, not ranks.
 LaunchEnvironment from_node_variables(const Variables& env) {
   LaunchEnvironment launch;
   launch.kind = LaunchKind::kNode;
@@ -242,9 +246,9 @@ LaunchEnvironment from_node_variables(const Variables& env) {
   return launch;
 }
 
-/// Returns whether this is a task of a SLURM step. A batch script has SLURM_PROCID=0 and
-/// SLURM_NTASKS too: only a real step has SLURM_STEP_ID, and numbers from 0xfffffff0 are the batch
-/// and interactive pseudo-steps.
+/// Returns whether this process is a task of a SLURM step. A batch script has SLURM_PROCID=0 and
+/// SLURM_NTASKS too, but only a real step has SLURM_STEP_ID below 0xfffffff0: the numbers from
+/// there on are the batch and interactive pseudo-steps.
 bool in_slurm_step(const Variables& env) {
   const auto step = env.text("SLURM_STEP_ID");
   if (!step || !env.has("SLURM_PROCID")) return false;
@@ -275,7 +279,7 @@ std::string_view launch_name(LaunchKind kind) {
 
 namespace {
 
-/// Shorter tokens could be guessed by trial.
+/// The length below which a token is rejected, because it could be found by trying all tokens.
 constexpr size_t kShortestToken = 16;
 
 std::string token_of(const Variables& env) {
@@ -288,7 +292,7 @@ std::string token_of(const Variables& env) {
   return token;
 }
 
-/// Lists the variables by which a launch of this kind is known, as far as they are set.
+/// Lists those variables that identify a launch of this kind and that are set.
 std::string variables_of(LaunchKind kind, const Variables& env) {
   std::vector<std::string> names;
   switch (kind) {

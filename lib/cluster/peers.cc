@@ -36,13 +36,14 @@ std::string link_target(const char* path) {
 }
 
 struct ProcStat {
-  /// Says whether the process could not be examined, as when no descriptor was free.
+  /// Says whether the process could not be examined, for example because no descriptor was free.
   bool unknown = false;
   char state = 0;
   uint64_t start_ticks = 0;
 };
 
-/// Reads fields 3 and 22 of /proc/PID/stat; the name before them may hold blanks and brackets.
+/// Reads fields 3 and 22 of /proc/PID/stat. The program's name in front of them may contain spaces
+/// and parentheses.
 ProcStat read_stat(int pid) {
   ProcStat stat;
   const OwnedFd file(::open(cat("/proc/", pid, "/stat").c_str(), O_RDONLY | O_CLOEXEC));
@@ -93,9 +94,9 @@ bool is_there(const CollectiveRecord& peer, const CollectiveRecord& mine) {
   return peer.state != CollectiveState::kNone && peer.sequence >= mine.sequence;
 }
 
-/// WaitChain follows ranks that wait for others: from a rank that has not entered a collective to
-/// the collective of another group that it waits in, to the ranks that have not entered that one,
-/// and on.
+/// WaitChain follows ranks that wait for others: from a rank that has not entered a collective, to
+/// the collective of another group in which that rank waits, to the ranks that have not entered
+/// this one, and so on.
 class WaitChain {
  public:
   WaitChain(const std::vector<PeerView>& views, const CollectiveRecord& mine, int self,
@@ -108,15 +109,15 @@ class WaitChain {
       passed_.insert(views[static_cast<size_t>(self)].global_rank);
   }
 
-  /// Returns what `peer` does instead, to follow its name; "" if nothing is known. Sets the
-  /// culprit.
+  /// Returns what `peer` is doing instead, to be appended to its name; "" if nothing is known. Sets
+  /// the culprit.
   std::string waits_text(const PeerView& peer) {
     culprit = peer.global_rank;
     passed_.insert(peer.global_rank);
     if (most_present_ == 0) most_present_ = first_present_, ring_culprit_ = culprit;
     const std::string own = activity_text(peer.state);
-    // A rank that waits for a new one leads on; a rank that waits only for those already passed
-    // closes a ring.
+    // First the ranks are followed that are not on the chain yet. Only if there are none, a rank
+    // that is already on the chain closes a ring.
     for (const bool round : {false, true})
       for (const RankState::GroupState& group : peer.state.groups) {
         if (!waited_in(peer.state, group)) continue;
@@ -130,7 +131,8 @@ class WaitChain {
   std::vector<int> unknown;
 
  private:
-  /// Returns whether the rank waits there, or did until its timeout ended a moment before ours.
+  /// Returns whether the rank waits in this group, or did so until its timeout, a moment before
+  /// ours.
   static bool waited_in(const RankState& state, const RankState::GroupState& group) {
     if (group.record.state == CollectiveState::kAborted) return true;
     return group.record.state == CollectiveState::kEntered && !own_work(state);
@@ -194,8 +196,9 @@ class WaitChain {
     const RankState::GroupState* found = peer.state.find(group);
     return found == nullptr ? CollectiveRecord{} : found->record;
   }
-  /// Returns whether a peer is at the other end of a message: a send waits for its receive and a
-  /// receive for its send, and both ends count the messages of one direction alike.
+  /// Returns whether a peer is at the other end of the wanted message: a send waits for its receive
+  /// and a receive for its send, and both ends number the messages of one direction in the same
+  /// way.
   static bool meets(const CollectiveRecord& theirs, const CollectiveRecord& wanted,
                     const PeerView& peer, const RankState::GroupState& group) {
     const bool back = theirs.peer >= 0 && static_cast<size_t>(theirs.peer) < group.members.size() &&
@@ -206,15 +209,15 @@ class WaitChain {
 
   std::map<int, const PeerView*> known_;
   std::set<int> passed_;
-  /// The number of ranks that have entered our collective, and the most that have entered one on
-  /// the way. In a ring of ranks that wait for each other, the culprit is the one that most of a
-  /// group wait for.
+  /// The number of ranks that have entered this rank's collective, and the largest number that have
+  /// entered a collective of the chain. In a ring of ranks that wait for each other, the culprit is
+  /// the rank for which the most ranks of a group wait.
   int first_present_ = 0;
   int most_present_ = 0;
   int ring_culprit_ = -1;
 };
 
-/// Returns why this peer holds us up; "" when it does not seem to.
+/// Returns why this rank has to wait for the peer; "" if it does not seem to wait for it.
 std::string complaint(const PeerView& peer, const CollectiveRecord& mine) {
   const std::string who = name_of(peer);
   if (peer.record.state == CollectiveState::kAborted)
@@ -224,7 +227,7 @@ std::string complaint(const PeerView& peer, const CollectiveRecord& mine) {
   if (peer.record.state == CollectiveState::kLeft) return cat(who, " has left the group");
   if (peer.silent)
     return cat(who, " does not respond", peer.heard ? "; " + last_seen(peer.record) : "");
-  if (between_two(mine.kind)) return "";  // sequences of two ranks are counted apart
+  if (between_two(mine.kind)) return "";  // sends and receives are numbered separately for each peer
   if (!is_there(peer.record, mine))
     return cat(who, " has not entered it; ", last_seen(peer.record));
   if (peer.record.sequence == mine.sequence && !same_collective(peer.record, mine))
@@ -232,7 +235,7 @@ std::string complaint(const PeerView& peer, const CollectiveRecord& mine) {
   return "";
 }
 
-/// PeerReports holds reports of one kind, and the rank to which each leads.
+/// PeerReports holds the texts of one kind of report, and the culprit of each.
 struct PeerReports {
   std::vector<std::string> texts;
   std::vector<int> culprits;
@@ -260,8 +263,8 @@ std::string identity_text(const PeerIdentity& identity) {
   return cat(identity.host, "\n", identity.machine, "\n", identity.pid, "\n", identity.start_ticks);
 }
 
-/// Reads the identity that another process reports: it is shown in messages and compared, and never
-/// used as a path.
+/// Parses the identity that another process reports. It is not trusted: it is only shown in
+/// messages and compared, and never used as a path.
 PeerIdentity parse_identity(const std::string& text) {
   constexpr size_t kLongestName = 256;
   std::istringstream lines(text);
@@ -296,7 +299,7 @@ ProcessState process_state(const PeerIdentity& peer, const PeerIdentity& self) {
 
 Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine,
                           int self, const std::vector<PeerView>& others) {
-  // A dead rank explains the others' delays; an abort of a rank is always a consequence.
+  // A dead rank explains why the others are late; a rank that gave up is always a consequence.
   PeerReports dead, late, gave_up;
   for (size_t i = 0; i < views.size(); ++i) {
     const PeerView& peer = views[i];

@@ -10,10 +10,10 @@
 namespace ftrun {
 namespace {
 
-/// The most numbers of a text; longer lists are invalid.
+/// The most numbers that a text may list; longer lists are invalid.
 constexpr size_t kMaxNumbers = 1 << 16;
 
-/// Writes cores, which are in order, as ranges: "0-3,8".
+/// Writes core numbers, which must be ascending, as ranges: "0-3,8".
 std::string ranges_text(const std::vector<int>& numbers) {
   std::vector<std::string> ranges;
   for (size_t i = 0; i < numbers.size();) {
@@ -41,7 +41,7 @@ std::vector<int> parse_ranges(const std::string& text) {
   return numbers;
 }
 
-/// Returns whether two lists, both in order, have a core in common.
+/// Returns whether two ascending lists have a core in common.
 bool share_one(const std::vector<int>& a, const std::vector<int>& b) {
   return std::any_of(a.begin(), a.end(),
                      [&](int number) { return std::binary_search(b.begin(), b.end(), number); });

@@ -22,7 +22,7 @@
 namespace ftrun {
 namespace {
 
-/// ForkedRank holds the new process's ends of its pipes, and its parent.
+/// ForkedRank holds the new process's ends of its pipes, and the id of its parent.
 struct ForkedRank {
   pid_t parent;
   int out, err, failure;
@@ -34,8 +34,8 @@ struct ForkedRank {
   ::_exit(127);
 }
 
-/// Closes the descriptors that exec would close. Returns false, with errno set, where they cannot
-/// be listed.
+/// Closes the descriptors that exec would close. Returns false, with errno set, if they cannot be
+/// listed.
 bool close_as_exec_would() {
   DIR* const folder = ::opendir("/proc/self/fd");
   if (folder == nullptr) return false;
@@ -66,7 +66,7 @@ void set_environment(const std::vector<std::string>& variables) {
   if (input < 0 || ::dup2(input, 0) < 0 || ::dup2(forked.out, 1) < 0 || ::dup2(forked.err, 2) < 0)
     child_fails(forked);
   set_environment(command.environment);
-  // The parent's unwritten output, and its failure to write it, are the parent's own.
+  // Output that the parent has buffered, and its error state, belong to the parent only.
   std::cout.clear();
   std::cerr.clear();
   ::__fpurge(stdout);
@@ -74,18 +74,18 @@ void set_environment(const std::vector<std::string>& variables) {
   for (const int fd : command.inherited) {
     if (::fcntl(fd, F_SETFD, 0) != 0) child_fails(forked);
   }
-  // Closing the rest closes forked.failure, which reports to the parent that all went well.
+  // This closes forked.failure, too, from which the parent sees that the start has succeeded.
   if (!close_as_exec_would()) child_fails(forked);
   ::sigprocmask(SIG_SETMASK, &command.blocked, nullptr);
   const int code = command.main();
   std::cout.flush();
   std::cerr.flush();
   std::fflush(nullptr);
-  // The process ends without the destructors of what the parent had loaded and made.
+  // The process ends without calling the destructors of the objects that the parent had made.
   ::_exit(code);
 }
 
-/// Blocks until the child is about to call its main; throws when it could not.
+/// Blocks until the child is about to call its main; throws if it could not get that far.
 void await_start(pid_t pid, Pipe failure) {
   failure.writer.reset();
   int reason = 0;
@@ -124,7 +124,7 @@ RankProcess start_rank_process(const RankCommand& command) {
   Pipe out = make_pipe(), err = make_pipe(), failure = make_pipe();
   require(out.reader.get() > STDERR_FILENO, "descriptors 0 to 2 are open where ranks are started");
   const ForkedRank forked = {::getpid(), out.writer.get(), err.writer.get(), failure.writer.get()};
-  // Output that is not yet written would be written by both.
+  // Buffered output would otherwise be written by both processes.
   std::cout.flush();
   std::fflush(nullptr);
   const pid_t pid = ::fork();

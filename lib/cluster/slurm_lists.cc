@@ -48,7 +48,8 @@ std::string padded(int value, size_t width) {
   return digits;
 }
 
-/// Expands a range: "01-03" gives 01 02 03; "7" gives 7. Keeps the width of the first bound.
+/// Expands a range: "01-03" gives 01 02 03; "7" gives 7. The numbers keep the width of the first
+/// bound.
 std::vector<std::string> expand_range(std::string_view range, std::string_view whole) {
   const size_t dash = range.find('-');
   const std::string_view first = range.substr(0, dash);
@@ -61,7 +62,7 @@ std::vector<std::string> expand_range(std::string_view range, std::string_view w
   return values;
 }
 
-/// Lists the hosts of one pattern, brackets expanded left to right.
+/// Lists the hosts of one pattern; its brackets are expanded from left to right.
 std::vector<std::string> expand_pattern(std::string_view pattern, std::string_view whole) {
   std::vector<std::string> hosts = {""};
   while (!pattern.empty()) {
