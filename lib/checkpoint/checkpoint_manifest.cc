@@ -17,8 +17,8 @@ namespace ftrun {
 namespace {
 using nlohmann::json;
 
-// The beginning of the manifest on disk: the checksum is found by position, so that every byte of
-// the file is covered.
+// The manifest on disk begins with this text, followed by the checksum of the rest. The checksum is
+// found by its position, so that every byte of the file is checked.
 constexpr std::string_view kOpening = "{\n\"xxh3\": \"";
 constexpr size_t kHashDigits = 16;
 

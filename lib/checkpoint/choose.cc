@@ -22,8 +22,8 @@ CheckpointEntry entry_of(const std::string& folder, int64_t step) {
   return entry;
 }
 
-/// Finds the first problem in this rank's share of the files and, on rank 0, the first incomplete
-/// state; or "".
+/// Returns the first problem in this rank's share of the files or, on rank 0, an incomplete state;
+/// "" if there is none.
 std::string problem_in_share(const std::string& folder, const CheckpointGroup& group) {
   try {
     Checkpoint checkpoint(folder);
@@ -38,7 +38,7 @@ std::string problem_in_share(const std::string& folder, const CheckpointGroup& g
   return "";
 }
 
-/// Returns the first problem that any rank found, or "". Collective.
+/// Returns the first problem that any rank found, "" if there is none. Collective.
 std::string problem_in(const std::string& folder, const CheckpointGroup& group) {
   const auto problems = run_together(group, cat("verifying ", folder),
                                      [&] { return problem_in_share(folder, group); });
@@ -47,7 +47,8 @@ std::string problem_in(const std::string& folder, const CheckpointGroup& group) 
   return bad == problems.end() ? "" : *bad;
 }
 
-/// Lists the folders on rank 0, so that all ranks try the same folders in the same order.
+/// Returns the folders' names as rank 0 lists them, so that all ranks try the same folders in the
+/// same order.
 std::vector<std::string> agreed_names(const std::string& root, std::optional<int64_t> step,
                                       const CheckpointGroup& group) {
   const auto texts = run_together(group, cat("listing ", root), [&]() -> std::string {
@@ -72,8 +73,8 @@ void warn_about_latest(const std::string& root, const std::string& chosen) {
 }
 
 /// Warns on rank 0 if `latest` names another checkpoint. Collective: if rank 0 fails, no rank
-/// continues. Only rank 0's `step` counts: after a restart the ranks of another node may have
-/// another one.
+/// continues. Only rank 0's `step` counts: after a restart the ranks of another node may have a
+/// different one.
 void compare_latest(const std::string& root, const std::string& chosen, std::optional<int64_t> step,
                     const CheckpointGroup& group) {
   run_together(group, cat("resuming from ", chosen), [&]() -> std::string {
@@ -91,7 +92,7 @@ std::string saved_steps(const std::string& root) {
   return join_numbers(steps, ", ");
 }
 
-/// Refuses a step that was never saved, or was removed since.
+/// Refuses a step that was never saved or has been removed since.
 void refuse_absent(const std::string& root, int64_t step) {
   std::error_code error;
   const std::string saved = saved_steps(root);

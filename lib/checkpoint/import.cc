@@ -171,7 +171,8 @@ std::vector<StateSlice> ImportedState::slices() const {
       const auto from = static_cast<size_t>(first) * size;
       const auto bytes = static_cast<size_t>(last - first) * size;
       std::memcpy(out, file.bytes(entry).subspan(from, bytes).data(), bytes);
-      // Releases all elements read so far: those before `first` may have been mapped again with it.
+      // Releases all elements read so far: those before `first` may have been mapped again by the
+      // read.
       file.release(entry, 0, last);
     };
     all.push_back(std::move(slice));

@@ -16,8 +16,8 @@ namespace {
 
 constexpr int kDeepest = 32;
 
-/// Formats the place of a byte. `byte` counts from 1; one past the end is where the text stopped
-/// too early.
+/// Formats the position of a byte. `byte` counts from 1; a byte past the end means that the text
+/// ended too early.
 std::string place(std::string_view text, const std::string& where, size_t byte) {
   const size_t at = std::max<size_t>(byte, 1);
   const std::string_view before = text.substr(0, std::min(at - 1, text.size()));
@@ -31,8 +31,8 @@ std::string place(std::string_view text, const std::string& where, size_t byte) 
               "the file is damaged or was not written by a known tool");
 }
 
-// KeyGuard sees every key while the parser builds the tree: only then is a duplicate key still
-// visible.
+// KeyGuard sees every key while the parser builds the tree. A duplicate key can be noticed only
+// then, because the tree keeps only one of them.
 class KeyGuard {
  public:
   explicit KeyGuard(const std::string& where) : where_(where) {}

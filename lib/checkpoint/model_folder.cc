@@ -52,7 +52,7 @@ std::string dead_link_remedy(const std::string& folder) {
                       : cat(line, " downloads the missing files");
 }
 
-/// Returns the command that writes a model of pickles as safetensors.
+/// Returns the command that converts a model whose weights are pickles to safetensors.
 std::string conversion_line(const std::string& folder) {
   const bool is_plain = folder.find_first_of("'\"\\$`!\n") == std::string::npos;
   return cat("python -c \"from transformers import AutoModelForCausalLM as M; M.from_pretrained('",
@@ -80,7 +80,7 @@ void refuse_dead_link(const std::string& path) {
                incomplete_remedy(folder));
 }
 
-/// Refuses elements that a tensor does not have.
+/// Refuses a range [begin, end) that exceeds the tensor's elements.
 void require_within(const std::string& path, const StoredTensor& info, int64_t begin, int64_t end) {
   if (begin >= 0 && begin <= end && end <= info.elements) return;
   refuse_model(cat(path, ": tensor \"", printable(info.name), "\" has ", info.elements,
@@ -350,7 +350,8 @@ void ModelFolder::release(std::string_view name, int64_t begin, int64_t end) con
                                release(stored, from, to);
                              });
       });
-    // Pages have elements of every row of the part: they are released after the last row.
+    // Each page may hold elements of many rows of the part, so the pages are released only after
+    // the last row.
     if (end == known->info.elements) release(place.name, 0, at(place.name).elements);
     return;
   }

@@ -32,7 +32,7 @@ class ModelFolder {
   explicit ModelFolder(std::string folder);
 
   /// Renames tensors: `stored` maps the new name to the folder's name. Each stored tensor must
-  /// exist, and no new name may be another tensor's.
+  /// exist, and no new name may be the name of another tensor.
   void rename(const std::map<std::string, std::string>& stored);
 
   /// Assigns a name and a shape to a place in one or several tensors of the folder. find() and the
@@ -59,8 +59,8 @@ class ModelFolder {
   void require_weight_dtype(std::string_view name) const;
 
   /// Copies elements [begin, end) of the flattened tensor, converted from F32, BF16 or F16 (to
-  /// BF16: nearest, ties to even). out.size() is end - begin. Error(kBadInput) when the tensor is
-  /// missing, shorter, or holds another dtype.
+  /// BF16: to the nearest, ties to even). out.size() is end - begin. Throws Error(kBadInput) if the
+  /// tensor is missing, shorter, or has another dtype.
   void read_f32(std::string_view name, int64_t begin, int64_t end, std::span<float> out) const;
   void read_bf16(std::string_view name, int64_t begin, int64_t end, std::span<uint16_t> out) const;
   /// Returns whether two tensors have the same shape and the same values, as read by read_f32().
@@ -69,23 +69,23 @@ class ModelFolder {
   void release(std::string_view name, int64_t begin, int64_t end) const;
 
   /// Returns whether every weight file still exists and has the length that it had when it was
-  /// opened: reading beyond the end of a shortened file would end the process.
+  /// opened: reading beyond the end of a shortened file would kill the process (SIGBUS).
   bool is_as_long() const;
 
-  /// Returns the number of tensors whose codes are read as the numbers that they stand for.
+  /// Returns the number of tensors that are stored as codes and read as bf16 numbers.
   size_t quantized_tensors() const { return quantized_.size(); }
   /// Returns a hash of config.json and of the name, dtype, shape and place of all tensors, in 16
   /// hexadecimal digits. The weights themselves are not read.
   std::string fingerprint() const;
   /// Returns a hash of samples of the weights, the first and the last 4 KiB of each tensor with its
-  /// name, in 16 hexadecimal digits. Another fine-tune of the same model has another hash.
+  /// name, in 16 hexadecimal digits. Different fine-tunes of the same model have different hashes.
   std::string weights_fingerprint() const;
 
  private:
   struct TensorPlace {
     size_t file;
     const StoredTensor* info;
-    /// The quantized matrix of a tensor that holds codes; null for a tensor of numbers.
+    /// The quantized matrix if the tensor holds codes; null if it holds numbers.
     const QuantizedWeight* quantized = nullptr;
 
     const StoredTensor& shown() const { return quantized ? quantized->info() : *info; }
@@ -103,8 +103,8 @@ class ModelFolder {
   const TensorPlace& place(std::string_view name) const;
   const std::byte* source(std::string_view name, int64_t begin, int64_t end, size_t room) const;
   const NamedPart* part(std::string_view name) const;
-  /// Reads elements [begin, end) of a part; `read(name, from, to, out)` converts a run of a stored
-  /// tensor.
+  /// Reads elements [begin, end) of a part. `read(name, from, to, out)` reads and converts elements
+  /// [from, to) of the stored tensor `name`.
   template <class T, class Read>
   void read_part(const NamedPart& part, int64_t begin, int64_t end, std::span<T> out,
                  Read read) const;

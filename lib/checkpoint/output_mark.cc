@@ -53,7 +53,7 @@ std::string mark_text(bool complete, const std::vector<OutputFile>& content) {
     ordered_json entry{
         {"name", escape_not_utf8(file.name)}, {"bytes", file.bytes}, {"xxh3", hex64(file.xxh3)}};
     if (first_not_utf8(file.name))
-      entry["name_hex"] = hex_text(file.name);  // JSON holds only UTF-8
+      entry["name_hex"] = hex_text(file.name);  // because JSON holds only UTF-8
     list.push_back(std::move(entry));
   }
   const ordered_json mark{
@@ -91,16 +91,16 @@ bool is_unchanged(const std::string& path, const OutputFile& written, OutputChec
   return check == OutputCheck::kSizes || xxh3_of_file(path) == written.xxh3;
 }
 
-/// Returns whether a file system is mounted at the folder: the content of a mount can be replaced,
-/// the mount point cannot.
+/// Returns whether a file system is mounted at the folder. The content of a mount point can be
+/// replaced, but not the mount point itself.
 bool is_mount_point(const std::string& folder) {
   struct statx found {};
   return ::statx(AT_FDCWD, folder.c_str(), 0, STATX_BASIC_STATS, &found) == 0 &&
          (found.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
 }
 
-/// Lists the paths in `folder`; for a folder in it that holds listed files, the paths of its files
-/// ("folder/file").
+/// Lists the names in `folder`. A subfolder that holds listed files is replaced by the paths of its
+/// files ("folder/file").
 std::vector<std::string> paths_in(FileSystem& files, const std::string& folder,
                                   const Content& content) {
   std::vector<std::string> paths;
@@ -176,7 +176,7 @@ bool is_begun_output(FileSystem& files, const std::string& folder) {
     return false;
   }
   const auto is_ours = [&](const std::string& name) {
-    // The mark is the first file that is made, under a temporary name before its own.
+    // The mark is the first file that is created; it is written under a temporary name first.
     if (name == kOutputMark || name.starts_with(cat(kOutputMark, ".tmp"))) return true;
     const auto written = mark.content.find(name);
     return written != mark.content.end() &&
@@ -195,7 +195,7 @@ std::string output_place(const std::string& folder) {
                     ", which is not there"),
                 "make the folder that the link names, or choose another one");
   static_cast<void>(open_folder_safely(
-      folder));  // which refuses another user's link; the place has none any more
+      folder));  // throws for another user's link; `place` has no links
   const std::string place = fs::weakly_canonical(fs::absolute(folder, error), error).string();
   if (error)
     throw Error(ExitCode::kBadInput,

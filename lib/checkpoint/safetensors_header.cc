@@ -19,9 +19,9 @@ constexpr const char* kHeaderRemedy =
   throw Error(ExitCode::kBadInput, message, kHeaderRemedy);
 }
 
-// HeaderReader walks the header without building a tree: memory stays in proportion to the number
-// of tensors, and nothing deeper than the format allows is ever entered. A handler returns false to
-// stop, after saying why in problem_.
+// HeaderReader parses the header without building a tree. Its memory is proportional to the number
+// of tensors, and it stops at anything nested deeper than the format allows. A handler returns
+// false to stop, after setting problem_.
 class HeaderReader {
  public:
   using Json = nlohmann::json;
@@ -194,8 +194,8 @@ void check_size(StoredTensor& tensor, const std::string& path) {
                       " bytes, dtype and shape need ", bytes));
 }
 
-/// Checks the tiling: together with the size check it proves that every byte of the data belongs to
-/// one tensor.
+/// Checks that the tensors follow one another in the data. Together with the size check this proves
+/// that every byte of the data belongs to exactly one tensor.
 void check_tiling(const std::vector<StoredTensor>& tensors, int64_t data_bytes,
                   const std::string& path) {
   int64_t expected = 0;
@@ -230,7 +230,7 @@ void check_names_differ(const std::vector<StoredTensor>& tensors, const std::str
 void read_header(std::string_view text, HeaderReader& reader, const std::string& path) {
   if (text.empty() || text.front() != '{')
     refuse_header(cat(path, ": the header does not begin with {"));
-  // The JSON parser takes a NUL for the end of its input and would not see what follows.
+  // The JSON parser takes a NUL byte for the end of its input and would ignore what follows.
   const size_t nul = text.find('\0');
   if (nul != std::string_view::npos)
     refuse_header(cat(path, ": the header holds a NUL byte at position ", nul));

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kHashedBytes = 128 << 10;
 
-// The library's own order of element types, narrowest first.
+// The order of dtypes in the safetensors library, narrowest first.
 constexpr std::array kStoredOrder{
     DType::kBool, DType::kU8,  DType::kI8,  DType::kF8E4M3, DType::kI16, DType::kU16, DType::kF16,
     DType::kBF16, DType::kI32, DType::kU32, DType::kF32,    DType::kF64, DType::kI64, DType::kU64};
@@ -120,7 +120,7 @@ void SafetensorsWriter::append(std::string_view name, std::span<const std::byte>
     bug(cat("data of tensor \"", name, "\" came out of order"));
   const auto size = static_cast<int64_t>(bytes.size());
   if (size > left_) bug(cat("tensor \"", name, "\" got ", size, " bytes, ", left_, " were left"));
-  // A part is read from memory once, and is in the cache for the other two.
+  // Each part is read from memory once: it stays in the CPU's cache for the other two uses.
   for (size_t at = 0; at < bytes.size(); at += kHashedBytes) {
     const auto part = bytes.subspan(at, std::min(kHashedBytes, bytes.size() - at));
     whole_.update(part.data(), part.size());

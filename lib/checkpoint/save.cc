@@ -64,7 +64,7 @@ std::vector<TensorSpec> specs_of(const SlicesByEntry& entries) {
   return specs;
 }
 
-/// Appends a slice: in one piece if it lies in memory, else through `room`.
+/// Appends a slice: at once if it lies in memory, else in pieces through `room`.
 void append_slice(SafetensorsWriter& writer, const std::string& name, const StateSlice& slice,
                   std::span<std::byte> room) {
   if (!slice.read) {
@@ -102,8 +102,8 @@ RankRecord write_rank_file(FileSystem& files, const std::string& folder, int ran
 }
 
 /// Reads a file back and compares checksums, so that damage by the disk, the memory or a network
-/// file system is found now, not when the bytes are needed. Drops the kernel's own copy first, if
-/// possible. Returns the source of the bytes that were read.
+/// file system is found now and not when the checkpoint is needed. Drops the file from the kernel's
+/// page cache first, if possible. Returns the source of the bytes that were read.
 const char* read_back(const std::string& path, uint64_t written, const SaveBuffers& room) {
   const bool from_disk = drop_cached(path);
   const uint64_t found = from_disk ? xxh3_of_disk(path, room.file()) : xxh3_of_file(path);
@@ -175,17 +175,17 @@ void write_manifest(FileSystem& files, const SaveOptions& options, const std::st
   files.sync_folder(folder);
 }
 
-/// Removes a checkpoint under a temporary name, because an interrupted removal must not be mistaken
-/// for a damaged checkpoint.
+/// Renames a checkpoint to a temporary name and removes it, so that an interrupted removal is not
+/// mistaken for a damaged checkpoint.
 void remove_checkpoint(FileSystem& files, const std::string& folder) {
   const std::string doomed = temporary_beside(folder);
   files.rename(folder, doomed);
   files.remove_all(doomed);
 }
 
-/// Removes old checkpoints: only commits older than the new one, which was verified, so that the
-/// newest good one always stays. Folders whose manifest cannot be read are left for a person to
-/// examine; so are all while the record of the best one cannot be read.
+/// Removes old checkpoints. Only commits older than the new one, which was verified, are removed,
+/// so the newest good checkpoint always stays. Folders whose manifest cannot be read are left for a
+/// person to examine. Nothing is removed while the record of the best checkpoint cannot be read.
 void remove_old(FileSystem& files, const SaveOptions& options, int64_t newest_serial) {
   if (options.keep_last <= 0) return;
   const std::optional<BestCheckpoint> best = read_best(files, options.root);
@@ -203,8 +203,8 @@ void publish_latest(FileSystem& files, const std::string& root, const std::strin
   write_file_atomic(files, below(root, kLatestFile), name);
 }
 
-/// Renames a file or folder that has the name of a step and is not our checkpoint, or a link to
-/// one: it belongs to somebody else and is kept.
+/// Renames what has the name of a step but is no checkpoint of this run: a file, another folder, or
+/// any link. It belongs to somebody else and is kept.
 void preserve_foreign_files(FileSystem& files, const std::string& place) {
   std::error_code error;
   const bool is_link = fs::is_symlink(fs::symlink_status(place, error));
@@ -214,8 +214,8 @@ void preserve_foreign_files(FileSystem& files, const std::string& place) {
   log_warning(cat(place, " was not a checkpoint of this run and was renamed to ", kept));
 }
 
-/// Gives the checkpoint its name. The checkpoint exists only after move_into_place(). Returns "" or
-/// what went wrong after it.
+/// Commits the checkpoint by giving it its name: it exists once move_into_place() has returned.
+/// Returns what went wrong after that, or "".
 std::string commit(FileSystem& files, const SaveOptions& options, const CheckpointMeta& meta,
                    const std::string& made, const std::vector<std::string>& records) {
   const CheckpointManifest manifest = manifest_of(options, meta, records);
@@ -239,8 +239,8 @@ std::string commit(FileSystem& files, const SaveOptions& options, const Checkpoi
   return "";
 }
 
-/// Removes what was begun, as far as possible: the failure that led here is the one to report, and
-/// the next start cleans up as well.
+/// Removes an unfinished save, as far as possible. Errors of the removal are not thrown: the
+/// failure that led here is the one to report, and the next start cleans up as well.
 void abandon(FileSystem& files, const std::string& folder, const CheckpointGroup& group) {
   if (group.rank != 0) return;
   try {
@@ -259,7 +259,7 @@ void abandon(FileSystem& files, const std::string& folder, const CheckpointGroup
               "check that disk (dmesg, smartctl); --resume auto continues from the checkpoint");
 }
 
-/// Returns whether a leftover is a folder, not a link to one: nothing else is made here under such
+/// Returns whether a leftover is a folder and not a link to one: saves make nothing else under such
 /// a name.
 bool is_our_leftover(const Leftover& leftover, const std::string& path) {
   std::error_code error;
@@ -309,8 +309,8 @@ SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
     abandon(files, folder, group);
     throw;
   }
-  // The name may by now have gone back to the checkpoint that had it, so `folder` is left to the
-  // next start.
+  // `folder` is not removed here but by the next start: an earlier checkpoint of this step may have
+  // got its name back.
   if (!trouble.empty()) refuse_after_commit(name, trouble);
   SaveResult result = result_of(below(options.root, name), records);
   result.read_back_seconds = read_back_seconds;

@@ -23,9 +23,9 @@ namespace {
 /// Checkpoints counts the checkpoints that exist before the run, and those that the run adds.
 struct Checkpoints {
   int64_t there = 0;
-  /// The number of future saves; the largest possible number when the end is not known.
+  /// The number of future saves; the largest possible number if the end is not known.
   int64_t saves = 0;
-  /// The most that exist at once beyond those that exist before the run.
+  /// The most checkpoints that exist at once, minus those that exist before the run.
   int64_t more = 0;
 };
 
@@ -57,14 +57,15 @@ Checkpoints count_checkpoints(const SpaceWanted& wanted) {
   return found;
 }
 
-/// Computes the bytes of that many checkpoints; no more than the size assumed for an unknown file
-/// system.
+/// Computes the bytes of `count` checkpoints, at most kFreeUnknown, the size assumed for an unknown
+/// file system.
 int64_t bytes_of(int64_t count, const SpaceWanted& wanted) {
   const bool counts = count <= kFreeUnknown / std::max<int64_t>(wanted.checkpoint_bytes, 1);
   return counts ? count * wanted.checkpoint_bytes : kFreeUnknown;
 }
 
-/// Returns the file system of a folder, or of the one that it will be made in.
+/// Returns the file system of a folder or, if it does not exist yet, of the folder in which it will
+/// be made.
 std::optional<dev_t> disk_of(std::string folder) {
   struct stat info {};
   while (::stat(folder.c_str(), &info) != 0) {
@@ -92,10 +93,10 @@ std::string wanted_text(const SpaceWanted& wanted, const Checkpoints& count, boo
   return with_export ? cat(text, " and ", export_text(wanted)) : text;
 }
 
-/// FreeSpace is the room of a folder's file system once the run has started.
+/// FreeSpace is the free space on a folder's file system once the run has started.
 struct FreeSpace {
   int64_t bytes = 0;
-  /// The part of the free bytes that the disk tier has taken.
+  /// The bytes that the disk tier takes on this file system; `bytes` does not contain them.
   int64_t swapped = 0;
 };
 
@@ -112,7 +113,7 @@ std::string space_text(const std::string& folder, const std::string& what, int64
   return cat(folder, ": ", what, ": ", text(needed), " needed, ", text(left), " free", beside);
 }
 
-/// Computes the room of a folder. `leftover`: bytes that the start will remove from it.
+/// Computes the free space for a folder; the start will remove `leftover` bytes from it.
 FreeSpace free_bytes(FileSystem& files, const SpaceWanted& wanted, const std::string& folder,
                      int64_t leftover) {
   const bool shared = wanted.swap_bytes > 0 && disk_of(wanted.swap) == disk_of(folder);
@@ -152,7 +153,7 @@ std::string admit_space(FileSystem& files, const SpaceWanted& wanted) {
   const int64_t one = std::min<int64_t>(count.more, 1) * wanted.checkpoint_bytes;
   if (one > free.bytes)
     refuse_without_space(wanted.checkpoints, checkpoints_text(wanted, 1), one, free);
-  // Existing checkpoints may be removed by the time the model is exported.
+  // Existing checkpoints may have been removed by the time the model is exported.
   const int64_t freed = wanted.keep_last > 0 ? count.there * wanted.checkpoint_bytes : 0;
   if (one + exported > free.bytes + freed)
     refuse_without_space(wanted.checkpoints,

@@ -227,7 +227,7 @@ std::string complaint(const PeerView& peer, const CollectiveRecord& mine) {
   if (peer.record.state == CollectiveState::kLeft) return cat(who, " has left the group");
   if (peer.silent)
     return cat(who, " does not respond", peer.heard ? "; " + last_seen(peer.record) : "");
-  if (between_two(mine.kind)) return "";  // sends and receives are numbered separately for each peer
+  if (between_two(mine.kind)) return "";  // each pair of ranks counts its messages separately
   if (!is_there(peer.record, mine))
     return cat(who, " has not entered it; ", last_seen(peer.record));
   if (peer.record.sequence == mine.sequence && !same_collective(peer.record, mine))

@@ -73,7 +73,8 @@ class RankMesh {
   /// returns the line's number of places.
   int place_on(int rank, MeshAxes axes) const;
   int places(MeshAxes axes) const;
-  /// Returns the group of `rank` along `axes`: the ranks that differ from it along these axes only.
+  /// Returns the group of `rank` along `axes`: the ranks whose coordinates differ from its own only
+  /// along these axes.
   RankGroup group_of(int rank, MeshAxes axes) const { return group_of(rank, {whole(axes)}); }
   /// Returns the group of `rank` along several spans. Each span divides its line into blocks of
   /// count x stride places; the members in a block are the rank's place and every stride-th place

@@ -61,7 +61,7 @@ void ShownOutput::write(OutputStream stream, std::string_view text) {
 
 /// Writes the text. Returns false if the stream is blocked; `text` is then what remains.
 bool ShownOutput::write_all(Stream& stream, std::string_view& text, bool is_out) {
-  constexpr size_t kAtOnce = 4096;  // PIPE_BUF: a pipe that is writable takes this much without blocking
+  constexpr size_t kAtOnce = 4096;  // PIPE_BUF: a writable pipe takes it at once
   while (!text.empty()) {
     if (!wait_until_writable(stream)) {
       stream.stands = true;
