@@ -11,16 +11,17 @@ namespace ftrun {
 template <typename E>
 struct EnumNames;
 
-/// Says whether a number is one of an enumeration's values: compilers write those by their names,
-/// and any other as a cast, "(E)7".
+/// Says whether a number is one of an enumeration's values. In __PRETTY_FUNCTION__, compilers write
+/// such a number by the value's name, and any other number as a cast, "(E)7".
 template <auto value>
 consteval bool is_enumerator() {
   const std::string_view function = __PRETTY_FUNCTION__;
   return function.find("value = (") == std::string_view::npos;
 }
 
-/// Says whether an enumeration has the values 0 to count-1 and no further one. nvcc, whose texts of
-/// functions differ, takes any count: the compiler of the host checks the same headers.
+/// Says whether an enumeration has exactly the values 0 to count-1. nvcc writes the names of
+/// functions in another way, so there any count is accepted: the host's compiler checks the same
+/// headers.
 template <typename E, size_t count>
 consteval bool has_values() {
 #ifdef __CUDACC__
@@ -30,7 +31,7 @@ consteval bool has_values() {
 #endif
 }
 
-/// Makes the names of an enumeration. Does not compile unless each value has one.
+/// Makes the names of an enumeration. Does not compile unless there is one name for each value.
 template <typename E, size_t count>
 consteval std::array<std::string_view, count> enum_names(const std::string_view (&names)[count]) {
   static_assert(has_values<E, count>(), "an enumeration has as many names as values");

@@ -12,8 +12,8 @@ namespace {
 
 constexpr int64_t kScalesPerScale = 256;
 
-/// Computes the bounds between neighbouring values, as fp32 adds and halves them; a number on one
-/// belongs to the lower value.
+/// Computes the bounds between neighbouring values, their mean as fp32 computes it. A number that
+/// is equal to a bound belongs to the lower value.
 template <size_t N>
 std::array<float, N - 1> bounds_between(const std::array<float, N>& values) {
   std::array<float, N - 1> bounds;
@@ -22,8 +22,8 @@ std::array<float, N - 1> bounds_between(const std::array<float, N>& values) {
 }
 
 /// Makes bitsandbytes' dynamic values: for e = 0..6 the centres of 2^e equal bins of [0.1, 1] times
-/// 10^(e-6), with both signs; then 0 and 1. In fp32, edges counted from the nearer end and rounded
-/// once, as bitsandbytes (torch.linspace) has them.
+/// 10^(e-6), with both signs; then 0 and 1. They are computed in fp32; bin edges are counted from
+/// the nearer end and rounded once, as in bitsandbytes (torch.linspace).
 std::array<float, 256> make_dynamic_values() {
   std::array<float, 256> values;
   size_t count = 0;
@@ -59,7 +59,7 @@ float inverse(float largest) {
 
 /// Rounds to the nearest fp16 number, ties to even.
 float as_fp16(float x) {
-  if (!std::isfinite(x)) return x;  // rounding could carry a NaN's bits away
+  if (!std::isfinite(x)) return x;  // rounding would change the bits of a NaN
   constexpr float kMinNormal = 0x1p-14F;
   if (std::abs(x) < kMinNormal) return std::nearbyint(x * 0x1p24F) * 0x1p-24F;
   const auto bits = std::bit_cast<uint32_t>(x);
@@ -67,7 +67,8 @@ float as_fp16(float x) {
   return std::abs(rounded) > 65504.0F ? std::copysign(HUGE_VALF, x) : rounded;
 }
 
-/// Computes the NF4 codes of a block's elements: how many bounds lie below each.
+/// Computes the NF4 codes of a block's elements: an element's code is the number of bounds below
+/// it.
 void code_block(const float* x, int64_t count, float inverse_scale, uint8_t* codes) {
   static const std::array<float, 15> kBounds = bounds_between(kNf4Values);
   std::array<float, kPackedRecord> scaled;
@@ -108,7 +109,7 @@ void PackScales::show(std::span<const float> values) {
                                            static_cast<int64_t>(values.size() - i));
     for (const float x : values.subspan(i, static_cast<size_t>(left))) {
       const float size = std::abs(int8 ? as_fp16(x) : x);
-      if (size > largest || std::isnan(size)) largest = size;  // NaN stays
+      if (size > largest || std::isnan(size)) largest = size;  // a NaN is kept
     }
     i += static_cast<size_t>(left);
     shown_ += left;

@@ -17,8 +17,8 @@ namespace {
 
 constexpr size_t kMaxProcessors = 1 << 16;
 
-/// Reads this process's affinity. The kernel refuses a set that has no room for all cores that
-/// the machine may have.
+/// Reads this process's CPU affinity. The kernel refuses a set that has no room for all cores that
+/// the machine may have, so larger sets are tried.
 std::vector<int> read_affinity() {
   for (size_t room = CPU_SETSIZE; room <= kMaxProcessors; room *= 2) {
     cpu_set_t* const set = CPU_ALLOC(room);
@@ -39,7 +39,7 @@ std::vector<int> read_affinity() {
   return all;
 }
 
-/// Returns the cores' worth of time that one group grants; 0 for no limit.
+/// Returns the CPU time that one group grants, in cores; 0 for no limit.
 double quota_of(const ControlGroup& group) {
   double quota = 0, period = 0;
   if (group.version == 2) {

@@ -10,9 +10,9 @@
 
 namespace ftrun {
 
-/// SideThread is a thread that runs pieces of work, one after another in the order in which they
-/// were started, while its owner prepares others. The destructor waits for the piece under way and
-/// drops the rest. A SideThread has one owner.
+/// SideThread is a thread that runs pieces of work one after another, in the order in which they
+/// were started, while its owner prepares others. The destructor waits for the piece that is
+/// running and drops the rest. A SideThread has one owner.
 class SideThread {
  public:
   SideThread();
@@ -23,8 +23,8 @@ class SideThread {
   /// Starts a piece of work, whose data must stay valid until it is done. After one piece has
   /// failed, no other is run.
   void start(std::function<void()> work);
-  /// Waits until the first `count` pieces of work since the beginning are done; rethrows what one
-  /// of them threw.
+  /// Waits until the first `count` pieces of work are done, counted from the beginning; rethrows
+  /// the exception of a piece that failed.
   void wait(int64_t count);
   /// Waits until all pieces are done.
   void wait() { wait(started_); }
@@ -39,7 +39,7 @@ class SideThread {
   int64_t done_ = 0;
   std::exception_ptr failure_;
   bool stopping_ = false;
-  std::jthread thread_;  // last: uses the others
+  std::jthread thread_;  // last: it uses the members above
 };
 
 }  // namespace ftrun

@@ -8,7 +8,8 @@
 namespace ftrun {
 namespace {
 
-/// Visits rows [from, to) of the part; rows that are neighbours in the stored tensor are one call.
+/// Visits rows [from, to) of the part; rows that are neighbours in the stored tensor are visited by
+/// one call.
 void visit_row_runs(const StoredPlace& place, int64_t from, int64_t to,
                     const std::function<void(int64_t row, int64_t stored, int64_t count)>& visit) {
   const bool is_one_run = place.run == place.stride;
@@ -20,7 +21,7 @@ void visit_row_runs(const StoredPlace& place, int64_t from, int64_t to,
   }
 }
 
-/// Returns the name of stored tensor i of several.
+/// Returns the name of the i-th of several stored tensors.
 std::string piece_name(const std::string& name, int64_t i) {
   const size_t star = name.find('*');
   require(star != std::string::npos, "the names of several tensors have a number");

@@ -55,7 +55,7 @@ std::string human_count(int64_t count) {
 
 std::string human_seconds(double seconds) {
   std::array<char, 64> buffer{};
-  if (seconds < 59.95) {  // what is above rounds to a minute
+  if (seconds < 59.95) {  // 59.95 and more would be rounded to 60.0s
     std::snprintf(buffer.data(), buffer.size(), "%.1fs", seconds);
   } else {
     const auto whole = static_cast<int64_t>(std::llround(seconds));
@@ -70,7 +70,7 @@ std::string human_seconds(double seconds) {
 }
 
 std::string format_number(const char* format, double value) {
-  if (std::isnan(value)) value = std::abs(value);  // the sign of a NaN says nothing
+  if (std::isnan(value)) value = std::abs(value);  // the sign of a NaN has no meaning
   std::string text(static_cast<size_t>(std::snprintf(nullptr, 0, format, value)), ' ');
   std::snprintf(text.data(), text.size() + 1, format, value);
   return text;

@@ -63,7 +63,7 @@ std::vector<TorchFolder> torch_candidates(const TorchSearch& search) {
     environments.emplace_back("/usr/local");
     for (const fs::path& environment : environments)
       for (fs::path& torch : of_environment(environment)) places.push_back(std::move(torch));
-    // Environment modules of a cluster name it this way.
+    // Environment modules of a cluster add LibTorch's folder to this variable.
     for (const std::string& folder : split(search.variable("LD_LIBRARY_PATH").value_or(""), ':'))
       if (const fs::path lib = folder; posix_files().exists(lib / "libtorch_cpu.so"))
         places.push_back(lib.parent_path());

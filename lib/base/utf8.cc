@@ -17,7 +17,7 @@ std::string escaped_bytes(std::string_view bytes) {
   return out;
 }
 
-/// Returns whether a character changes how the text around it is shown.
+/// Returns whether a character changes how a terminal shows the text around it.
 bool steers_a_terminal(uint32_t character) {
   const bool is_control = (character < 0x20 && character != '\n' && character != '\t') ||
                           (character >= 0x7F && character < 0xA0);
@@ -26,22 +26,22 @@ bool steers_a_terminal(uint32_t character) {
   return is_control || turns_direction;
 }
 
-/// Returns whether a second byte is well-formed after a first one (Unicode standard, table 3-7),
-/// which excludes overlong forms, surrogates and values above U+10FFFF.
+/// Returns whether the second byte of a character is well-formed after the first (Unicode standard,
+/// table 3-7), which excludes overlong forms, surrogates and values above U+10FFFF.
 bool may_follow(uint8_t first, uint8_t second) {
   const uint8_t low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
   const uint8_t high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
   return second >= low && second <= high;
 }
 
-/// WideEncoding is a character below U+0100 in an encoding of several bytes per character, as a
-/// pattern: x where the character stands.
+/// WideEncoding is an encoding of several bytes per character: its byte order mark, and the bytes
+/// of a character below U+0100 as a pattern with x for the character.
 struct WideEncoding {
   std::string_view mark, pattern;
   const char* name;
 };
 
-// UTF-32 first: its little-endian mark begins with that of UTF-16.
+// UTF-32 comes first, because its little-endian mark begins with that of UTF-16.
 constexpr WideEncoding kWideEncodings[] = {
     {std::string_view("\xFF\xFE\0\0", 4), "x000", "UTF-32 (little-endian)"},
     {std::string_view("\0\0\xFE\xFF", 4), "000x", "UTF-32 (big-endian)"},
@@ -49,7 +49,8 @@ constexpr WideEncoding kWideEncodings[] = {
     {"\xFE\xFF", "0x", "UTF-16 (big-endian)"},
 };
 
-/// Returns whether the first characters, two at least, are all below U+0100 in this encoding.
+/// Returns whether the text has at least two characters in this encoding and its first ones are all
+/// below U+0100.
 bool begins_as(const WideEncoding& encoding, std::string_view text) {
   constexpr size_t kCharacters = 16;
   const size_t width = encoding.pattern.size(),
