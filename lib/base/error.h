@@ -30,8 +30,7 @@ std::string cat(const Args&... args) {
 }
 
 /// Error is a failure that ends the command: what happened, what to do about it, and the exit code.
-/// what() is the message, followed by "
-///   remedy: ..." if there is a remedy.
+/// what() is the message, followed by "\n  remedy: ..." if there is a remedy.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, std::string message, std::string remedy = "");

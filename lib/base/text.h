@@ -40,8 +40,8 @@ std::string shell_word(std::string_view text);
 /// Counts the edits (insert, delete, replace, swap of neighbours) that turn one text into the
 /// other.
 int edit_distance(std::string_view a, std::string_view b);
-/// Finds the candidate nearest to `word` within a third of its length (at least 2 edits, also
-/// matching without regard to case, '-' and '_'); "" when none is near.
+/// Finds the candidate nearest to `word`; "" if none is near: within as many edits as a third of
+/// the word's length, or 2 if that is more. Case, '-' and '_' are ignored.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 /// Returns the end of a message: " (did you mean \"name\"?)"; "" without a name.
 std::string did_you_mean(std::string_view name);

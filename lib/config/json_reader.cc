@@ -11,8 +11,8 @@
 #include "config/limits.h"
 
 // This reader exists because a config needs the position of every key and value, and all faults of
-// a file at once: the parser of nlohmann/json gives neither. Tests compare the two on every file of
-// the corpus.
+// a file at once; nlohmann/json's parser gives neither. Tests compare the two parsers on every file
+// of the corpus.
 
 namespace ftrun {
 namespace {
@@ -166,7 +166,7 @@ class JsonReader {
     return list;
   }
 
-  // Reads what follows a value: true at a comma, false in front of the closing bracket.
+  // Reads what follows a value; returns true after a comma, false in front of the closing bracket.
   bool read_separator(char close, const Position& opened) {
     skip_blank();
     if (peek() == ',') {
@@ -253,7 +253,7 @@ class JsonReader {
     for (int i = more - 1; i >= 0; --i) out += static_cast<char>(0x80 | ((code >> (6 * i)) & 0x3F));
   }
 
-  // Reads a number, a word of JSON, or a mistake.
+  // Reads a number, a word of JSON (true, null, ...), or text that is neither.
   ConfigNode read_word() {
     const Position at = here();
     const std::string word = scan_word();
@@ -304,11 +304,12 @@ class JsonReader {
       problems_.error(at, cat("the text ", word, " has no quotes"), cat("write \"", word, "\""));
     else
       placeholders_.emplace_back(word, at);
-    // Continues as if the key had been left open, so that one fault does not cause a second.
+    // Continues as if the key were "auto", so that one fault does not cause a second.
     return ConfigNode::of_text(at, "auto");
   }
 
-  // Reports one problem for the whole file: a template that was not filled in is one mistake.
+  // Reports one problem for the whole file, because a template that was not filled in is one
+  // mistake.
   void report_placeholders() {
     if (placeholders_.empty()) return;
     std::vector<std::string> others;

@@ -30,7 +30,7 @@ std::optional<int64_t> product(const BatchSizes& b) {
   return out;
 }
 
-/// Multiplies with saturation, only for messages.
+/// Multiplies with saturation; the result is used only in messages.
 int64_t times(int64_t a, int64_t b) {
   int64_t out = 0;
   return __builtin_mul_overflow(a, b, &out) ? INT64_MAX : out;
@@ -40,7 +40,7 @@ std::string arithmetic(const BatchSizes& b) {
   return cat("micro ", b.micro, " × accumulation ", b.accumulation, " × data-parallel ", b.ranks);
 }
 
-/// Derives missing values from the given ones by DeepSpeed's table, by whole division.
+/// Derives missing values from the given ones by DeepSpeed's rules, with integer division.
 void derive(BatchSizes& b) {
   if (b.total != 0 && b.micro != 0 && b.accumulation == 0) {
     b.accumulation = b.total / b.micro / b.ranks;
@@ -55,13 +55,13 @@ void derive(BatchSizes& b) {
   if (b.total == 0) b.total = product(b).value_or(0);
 }
 
-/// Suggests totals: "use train_batch_size 24 or 32".
+/// Suggests batch sizes: "use train_batch_size 24 or 32".
 std::string nearest_totals(int64_t total, int64_t unit) {
   return nearest_multiples("use train_batch_size", total, unit);
 }
 
-/// Computes the batch that follows from the same keys in DeepSpeed, which counts every rank,
-/// although ranks of a tensor group read the same sequences.
+/// Computes the batch that DeepSpeed derives from the same keys. It counts every rank, although the
+/// ranks of a tensor group read the same sequences.
 BatchSizes counting_all_ranks(const Resolving& r, const BatchSizes& given) {
   BatchSizes b = given;
   b.ranks = times(given.ranks, r.config.parallel.tensor);
@@ -164,7 +164,7 @@ void resolve_batch(Resolving& r) {
     }
     b.micro = kAutoMicroBatch;
   }
-  const BatchSizes asked = b;  // with an "auto" micro-batch filled in
+  const BatchSizes asked = b;  // includes a micro-batch that was "auto"
   derive(b);
   if (has_no_contradiction(r, given, b) && is_autotp(r)) compare_with_deepspeed(r, asked, b);
   record_decisions(r, given, b);

@@ -13,7 +13,8 @@
 namespace ftrun {
 namespace {
 
-/// Formats the place of the other one of two keys: " (bf16.enabled at cfg.yaml:3:17)".
+/// Formats the position of the other key of a contradicting pair: " (bf16.enabled at
+/// cfg.yaml:3:17)".
 std::string other_place(const Resolving& r, const std::string& path) {
   const std::string place = to_text(r.config.origins.position(path));
   return place.empty() ? "" : cat(" (", path, " at ", place, ")");
@@ -146,8 +147,8 @@ void check_zero(Resolving& r) {
             cat("zero_optimization.offload_optimizer.ratio ",
                 number_text(z.offload_optimizer.ratio), " needs stage 3, found stage ", z.stage),
             "remove ratio, or set zero_optimization.stage: 3");
-  // DeepSpeed's engine for pipelines has no stage 2 and 3: the author of its config may not expect
-  // it.
+  // DeepSpeed's pipeline engine has no stages 2 and 3, so the author of a DeepSpeed config may not
+  // expect them.
   if (z.stage >= 2 && r.config.pipeline.stages > 1)
     r.notice("zero_optimization.stage",
              cat("ZeRO stage ", z.stage, " with pipeline.stages ", r.config.pipeline.stages,
@@ -191,8 +192,8 @@ void check_nvme(Resolving& r) {
         z.offload_optimizer.nvme_path);
 }
 
-/// Returns whether activation_checkpointing holds more than the defaults that an effective config
-/// writes.
+/// Returns whether activation_checkpointing has more than the defaults that an effective config
+/// contains.
 bool configures_recompute(const Config& config) {
   if (config.activation_checkpointing.cpu_checkpointing) return true;
   for (const auto& [path, origin] : config.origins.keys)
@@ -238,8 +239,8 @@ void check_elastic(Resolving& r) {
 }
 
 /// Refuses paths such as "~/runs" and "$HOME/runs", which would be folders of these names in the
-/// working directory. An existing one is meant; for data, whose name may be a prefix, an existing
-/// folder.
+/// working directory. They are accepted if they exist; for data, whose name may be a prefix, if
+/// their folder exists.
 void check_path(Resolving& r, const std::string& key, const std::string& path) {
   const bool home = path == "~" || path.starts_with("~/");
   const bool variable = path.size() > 1 && path[0] == '$' &&
@@ -286,7 +287,7 @@ void check_log_level(Resolving& r) {
 }
 
 /// Checks that the run has the steps and ranks that are to be traced. A rank that an elastic run
-/// has lost is only left out.
+/// has lost is left out without an error.
 void check_trace(Resolving& r) {
   constexpr size_t kMaxSteps = 32;
   const Config& c = r.config;

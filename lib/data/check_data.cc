@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kMaxProblems = 20;
 constexpr int64_t kScannedTokens = int64_t{1} << 20;
 
-/// Finds the document that token `token` lies in.
+/// Finds the document that contains token `token`.
 int64_t document_of(const TokenDataset& data, int64_t token) {
   int64_t low = 0, high = data.documents();  // start(low) <= token < start(high)
   while (high - low > 1) {

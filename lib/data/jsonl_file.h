@@ -10,8 +10,8 @@
 namespace ftrun {
 
 /// JsonlFile is a JSONL data set: each line that is not blank is a document (see jsonl_line.h). The
-/// file is read once at opening, to check every line and to record where lines begin and which
-/// tokens are trained (about 16 bytes a line and one bit a token); ids stay in the file.
+/// file is read once when it is opened, to check every line and to record where lines begin and
+/// which tokens are trained (about 16 bytes per line and one bit per token); ids stay in the file.
 class JsonlFile : public TokenFile {
  public:
   explicit JsonlFile(const std::string& path);

@@ -18,13 +18,13 @@ struct LineError {
   std::string what;
 };
 
-/// JsonValue is a value as it stands in the line and, for a list, its entries.
+/// JsonValue is a value as it is written in the line; for a list, it also describes the entries.
 struct JsonValue {
   std::string_view text;
   bool list = false;
   int64_t entries = 0;
   std::string_view first;
-  /// The entries of the list all have the spelling of the first.
+  /// Says whether all entries of the list are written like the first one.
   bool alike = true;
 
   bool holds_nothing() const {
@@ -66,8 +66,8 @@ bool is_false_text(std::string_view scalar) {
 constexpr const char* kWriteLabels =
     "write labels, the ids with -100 for what does not count in the loss";
 
-/// Returns the problem with a field that could change what is trained on; "" if its value changes
-/// nothing.
+/// Returns the problem with a field that could change what is trained on; "" if its value has no
+/// such effect.
 std::string problem_of(JsonlField field, const JsonValue& value) {
   const bool all_ones = is_true_text(value.list && value.alike ? value.first : value.text);
   switch (field) {
@@ -146,7 +146,7 @@ class LineReader {
   [[noreturn]] void fail(const std::string& what) const {
     throw LineError{cat("column ", at_ + 1, ": ", what)};
   }
-  /// Fails on a number just read that is not allowed here.
+  /// Reports a problem of the number that was just read.
   [[noreturn]] void fail_number(const std::string& what) {
     at_ = number_at_;
     fail(what);
@@ -186,7 +186,7 @@ class LineReader {
       handle_other(key, field, read_value());
   }
 
-  /// Keeps, counts or refuses a field that is not an array of tokens.
+  /// Stores, counts or refuses a field that is not an array of tokens.
   void handle_other(std::string_view key, JsonlField field, const JsonValue& value) {
     if (value.holds_nothing() || field == JsonlField::kMetadata) return;
     if (field == JsonlField::kLossMask) {
@@ -283,7 +283,8 @@ class LineReader {
       labels_.push_back(static_cast<int32_t>(value));
     });
   }
-  /// Keeps the first and last attended position; everything between must be attended.
+  /// Keeps the positions of the first and the last attended token; all between them must be
+  /// attended.
   void read_attention() {
     once(mask_count_, "attention_mask");
     attended_first_ = attended_end_ = 0;
@@ -360,7 +361,7 @@ class LineReader {
     if (!refused_.empty()) throw LineError{refused_};
     if (id_count_ > 0)
       for (int64_t* count : {&label_count_, &mask_count_, &position_count_})
-        if (*count == 0) *count = -1;  // holds nothing, so it is absent
+        if (*count == 0) *count = -1;  // an empty list counts as absent
     check_loss_masks();
     for (const std::string_view key : unknown_) count_unread(key);
     same_length(label_count_, "labels");
@@ -374,7 +375,7 @@ class LineReader {
     }
   }
 
-  /// Refuses a mask unless the labels exclude from the loss every token that it excludes.
+  /// Refuses a loss mask unless the labels also exclude every token that the mask excludes.
   void check_loss_masks() const {
     for (const auto& [key, mask] : loss_masks_) {
       const std::string name = cat("\"", key, "\"");

@@ -20,13 +20,13 @@ struct LoaderOptions {
   /// is returned.
   int64_t vocab_rows = 0;
   bool shuffle = true;
-  /// Rows that do not fill a whole global batch are left out of each epoch (different ones in each
-  /// epoch when shuffling). False: a step continues into the next epoch.
+  /// Says whether rows that do not fill a whole global batch are left out of each epoch (different
+  /// rows in each epoch when shuffling). If false, a step continues into the next epoch.
   bool drop_last = false;
   uint64_t seed = 0;
   /// The step to begin with, which is the whole state of a resumed loader.
   int64_t first_step = 0;
-  /// The step after the last one that is needed; negative for no end.
+  /// The number of the step after the last one that is needed; negative if there is no end.
   int64_t end_step = -1;
   /// The number of steps prepared ahead of the one in use.
   int depth = 4;
@@ -42,7 +42,7 @@ class Loader {
  public:
   /// Starts the thread. `samples` must outlive this loader.
   Loader(const SampleSet& samples, const LoaderOptions& options);
-  /// Stops the thread, which ends once it has filled the current step.
+  /// Stops the thread, which first finishes the step that it is filling.
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
@@ -52,7 +52,7 @@ class Loader {
     const StepBatch& batch;
     double wait_seconds;
   };
-  /// Returns the next step's data. Rethrows an error of the thread at the step that it belongs to.
+  /// Returns the next step's data. Rethrows an error of the thread when its step is requested.
   Fetched next();
   /// Returns the step that next() will return, which a checkpoint stores.
   int64_t next_step() const { return options_.first_step + taken_; }

@@ -6,8 +6,9 @@
 
 namespace ftrun {
 namespace {
-/// Rows a block is meant to fill: large enough that the half-empty rows at its end do not matter,
-/// small enough to be packed again whenever one of its rows is wanted.
+/// The number of rows that a block should fill. It is large enough that the half-empty rows at a
+/// block's end do not matter, and small enough that a block is packed again whenever one of its
+/// rows is needed.
 constexpr int64_t kBlockRows = 64;
 }  // namespace
 
@@ -35,13 +36,13 @@ void RowTable::cut_stream() {
   filled_ = rows_ * length_;
 }
 
-/// Returns the document after the last one of the set that a document belongs to.
+/// Returns the document after the last one of the set that contains `document`.
 int64_t RowTable::end_of_set(int64_t document) const {
   return *std::upper_bound(set_begins_.begin() + 1, set_begins_.end() - 1, document);
 }
 
-/// Finds the next run of at most T pairs at or after the cursor, before document `end`, that has a
-/// trained label.
+/// Finds the next piece at or after the cursor, before document `end`: at most T pairs of an input
+/// and its label, with at least one trained label.
 bool RowTable::next_piece(Cursor& cursor, int64_t end, Piece& piece, int64_t& dropped) const {
   while (cursor.document < end) {
     const int64_t start = data_.document_start(cursor.document);
@@ -59,8 +60,9 @@ bool RowTable::next_piece(Cursor& cursor, int64_t end, Piece& piece, int64_t& dr
   return false;
 }
 
-/// Fills scratch.pieces from the cursor on and leaves the cursor where the next block begins; a
-/// block ends with its set. Returns the number of pieces left out.
+/// Fills scratch.pieces with the pieces from the cursor on, and moves the cursor to the beginning
+/// of the next block. A block ends with its set at the latest. Returns the number of pieces left
+/// out.
 int64_t RowTable::gather_block(Cursor& cursor, PackScratch& scratch) const {
   const int64_t enough = kBlockRows * (packing_ == SequencePacking::kNone ? 1 : length_);
   const int64_t end = end_of_set(cursor.document);
@@ -73,7 +75,7 @@ int64_t RowTable::gather_block(Cursor& cursor, PackScratch& scratch) const {
   return dropped;
 }
 
-/// Places the pieces in the rows of this block: first fit, in document order.
+/// Places the pieces in the rows of this block: in document order, each in the first row with room.
 void RowTable::place_pieces(PackScratch& scratch) const {
   scratch.row_of_piece.clear();
   scratch.used.clear();

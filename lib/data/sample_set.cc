@@ -37,9 +37,9 @@ SampleSet::SampleSet(const std::vector<std::string>& paths, const SampleSetOptio
   if (!options.weights.empty()) count_mix(options.weights);
 }
 
-/// Counts the rows that an epoch takes of each set. The set with the most trained tokens, T of them
-/// in R rows, is seen once; set i gives T * weight_i / weight of these tokens, in rows that hold
-/// T_i / R_i.
+/// Counts the rows of each set that an epoch uses. The set with the most trained tokens, T, is used
+/// once as a whole. Set i contributes T * weight_i / weight trained tokens, where `weight` is that
+/// of the largest set; one of its R_i rows holds T_i / R_i trained tokens on average.
 void SampleSet::count_mix(const std::vector<double>& weights) {
   std::vector<Piece> pieces;
   PackScratch scratch;
@@ -83,7 +83,8 @@ MixedOrder SampleSet::order(bool shuffle, uint64_t seed, int64_t epoch_rows) con
   return {mix_, shuffle, seed, epoch_rows};
 }
 
-/// Refuses data without a label that counts. Cheap: stops at the first row that has one.
+/// Throws an error if no label of the data counts. This is fast: it stops at the first row with
+/// one.
 void SampleSet::refuse_unusable() const {
   const int64_t length = sequence_length();
   const bool concat = rows_.packing() == SequencePacking::kConcat;

@@ -20,8 +20,8 @@ size_t file_of(const std::vector<int64_t>& starts, int64_t at) {
   return static_cast<size_t>(after - starts.begin() - 1);
 }
 
-/// Returns whether a name in data.train is that of an existing file or folder, or the prefix of a
-/// data file.
+/// Returns whether a name in data.train is an existing file or folder, or the prefix of a data
+/// file.
 bool is_there(const std::string& name) {
   std::error_code error;
   return fs::exists(name, error) || find_data_file(name).has_value();
@@ -31,7 +31,7 @@ bool is_pattern(const std::string& part) {
   return part.find_first_of("*?[") != std::string::npos;
 }
 
-/// Lists the names of a path, from the first one that does not exist.
+/// Lists the parts of a path, from the first one that does not exist.
 std::vector<std::string> missing_parts(const std::string& path) {
   std::error_code error;
   size_t begin = 0;
@@ -43,8 +43,8 @@ std::vector<std::string> missing_parts(const std::string& path) {
   return split(std::string_view(path).substr(begin), '/');
 }
 
-/// Lists the paths that match `part` in each folder (empty, or ending with a slash): the name
-/// itself if it exists, else its matches, sorted.
+/// Lists the paths that match `part` in each folder (empty, or ending with a slash): `part` itself
+/// if it exists, else its matches, sorted.
 std::vector<std::string> extended(const std::vector<std::string>& folders,
                                   const std::string& part) {
   std::vector<std::string> paths;

@@ -35,14 +35,14 @@ double weight_of(const ModelDescription& model, const Layer& layer, PipelinePart
 
 constexpr int64_t kNone = INT64_MAX;
 
-/// The heaviest layer's weight in whole units, and the most that all layers may weigh together: its
-/// square fits.
+/// The weight of the heaviest layer in whole units, and the most units of all layers together,
+/// whose square fits 64 bits.
 constexpr double kUnits = 1 << 20;
 constexpr double kMaxUnits = 3e9;
 
-/// StageCut cuts blocks into parts: it finds the least weight of the heaviest part by bisection,
-/// then, with no part heavier than that, the least sum of squares by dynamic programming over
-/// (parts left, first block).
+/// StageCut cuts blocks into parts. It finds the least possible weight of the heaviest part by
+/// bisection. Then, with no part heavier than that, it finds the least sum of squares by dynamic
+/// programming over (parts left, first block).
 class StageCut {
  public:
   StageCut(const std::vector<double>& weights, int parts)
@@ -74,8 +74,8 @@ class StageCut {
     return sums_[static_cast<size_t>(end)] - sums_[static_cast<size_t>(first)];
   }
 
-  /// Returns whether parts of at most `limit` can hold all blocks. If fewer parts can, more can
-  /// too: there are enough blocks, and cutting a part in two does not make it heavier.
+  /// Returns whether parts of at most `limit` can hold all blocks. If fewer parts suffice, this
+  /// many do, too: there are enough blocks, and cutting a part in two does not make it heavier.
   bool holds(int64_t limit) const {
     int parts = 0;
     for (int from = 0; from < blocks_; ++parts) {
@@ -96,7 +96,7 @@ class StageCut {
     return enough;
   }
 
-  /// Returns the cell for the blocks from `from` on in `left` parts: their least sum of squares.
+  /// Returns the cell for the least sum of squares of the blocks from `from` on in `left` parts.
   int64_t& best(int left, int from) {
     return best_[static_cast<size_t>(left) * static_cast<size_t>(blocks_ + 1) +
                  static_cast<size_t>(from)];

@@ -9,7 +9,8 @@ namespace {
 
 constexpr double kNotYet = -1;
 
-/// Timeline runs the lists stage by stage, each as far as possible, until all are at their end.
+/// Timeline runs the stages' lists of actions in turn, each as far as possible, until all have
+/// ended.
 class Timeline {
  public:
   Timeline(const StageActions& lists, ChunkPlacement placement, const ActionSeconds& seconds,
@@ -52,7 +53,7 @@ class Timeline {
  private:
   int stages() const { return static_cast<int>(lists_.size()); }
 
-  /// Runs the next action of a stage; false where it has none or its inputs are not there.
+  /// Runs the next action of a stage; returns false if it has none or its inputs have not arrived.
   bool step(int stage) {
     StageTimeline& line = timeline_.stages[static_cast<size_t>(stage)];
     const auto& list = lists_[static_cast<size_t>(stage)];
