@@ -7,8 +7,8 @@ namespace ftrun {
 
 enum class LogLevel { kDebug, kInfo, kNotice, kWarning, kError };
 
-/// LogOptions set where this process logs. Lines are written to stderr as "[prefix] message" and,
-/// when `file` is given, to that file with time and level.
+/// LogOptions specify where this process logs. Lines are written to stderr as "[prefix] message"
+/// and, if `file` is given, to that file with time and level.
 struct LogOptions {
   /// The least level that is written to stderr; the file receives every level.
   LogLevel level = LogLevel::kInfo;

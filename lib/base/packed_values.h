@@ -77,8 +77,8 @@ struct PackedTensor {
   /// Elements of a row.
   int64_t columns = 0;
 };
-/// Computes the scales of a tensor, of which it reads `at_once` elements at a time. Throws
-/// Error(kBadInput) with the tensor's name if a number is not finite.
+/// Computes the scales of a tensor, reading `at_once` elements at a time. Throws Error(kBadInput)
+/// with the tensor's name if a number is not finite.
 PackScales scales_of(const PackedFormat& format, const PackedTensor& tensor, int64_t at_once,
                      const std::function<std::span<const float>(int64_t begin, int64_t end)>& read);
 

@@ -37,7 +37,7 @@ void remove_or_warn(FileSystem& files, const std::string& old, const std::string
   try {
     const std::string doomed = rename_for_removal(files, old, folder);
     std::error_code error;
-    // A link is removed itself: its target is not ours.
+    // Only the link is removed, because its target does not belong to ftrun.
     if (fs::is_symlink(fs::symlink_status(doomed, error))) return files.remove_all(doomed);
     for (const std::string& name : files.list(doomed))
       if (name != mark) files.remove_all((fs::path(doomed) / name).string());

@@ -68,8 +68,8 @@ std::string whole_name(const SliceRecord& slice) {
   return cat(slice.tensor, ".", slice.kind);
 }
 
-/// Adds a range of format 1: elements [begin, end) of the flattened tensor, whose entry has one
-/// dimension when it is not the whole tensor.
+/// Adds a range of format 1: elements [begin, end) of the flattened tensor. Its entry has one
+/// dimension unless it is the whole tensor.
 void add_range(SliceRecord& slice, const json& value, const std::string& where) {
   const Box whole = whole_box(slice.tensor_shape);
   const int64_t elements = whole.numel();

@@ -47,7 +47,7 @@ class ModelFolder {
   std::vector<std::string> weight_files() const;
   /// Lists the names of all tensors, sorted.
   std::vector<std::string> names() const;
-  /// Finds a tensor by name; null when there is none.
+  /// Finds a tensor by name; null if there is none.
   const StoredTensor* find(std::string_view name) const;
   /// Finds a tensor by name. Throws Error(kBadInput), which names the nearest tensor, for an
   /// unknown name.

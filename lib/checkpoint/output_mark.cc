@@ -194,8 +194,8 @@ std::string output_place(const std::string& folder) {
                 cat(folder, ": is a link to ", fs::read_symlink(folder, error).string(),
                     ", which is not there"),
                 "make the folder that the link names, or choose another one");
-  static_cast<void>(open_folder_safely(
-      folder));  // throws for another user's link; `place` has no links
+  static_cast<void>(
+      open_folder_safely(folder));  // throws for another user's link; `place` has no links
   const std::string place = fs::weakly_canonical(fs::absolute(folder, error), error).string();
   if (error)
     throw Error(ExitCode::kBadInput,

@@ -72,7 +72,7 @@ class SafetensorsFile {
   int64_t file_bytes() const { return static_cast<int64_t>(file_.bytes().size()); }
   const std::vector<StoredTensor>& tensors() const { return header_.tensors; }
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
-  /// Finds a tensor by name; null when there is none.
+  /// Finds a tensor by name; null if there is none.
   const StoredTensor* find(std::string_view name) const;
   /// Finds a tensor by name. Throws Error(kBadInput), which names the nearest tensor, for an
   /// unknown name.

@@ -116,8 +116,8 @@ class WaitChain {
     passed_.insert(peer.global_rank);
     if (most_present_ == 0) most_present_ = first_present_, ring_culprit_ = culprit;
     const std::string own = activity_text(peer.state);
-    // First the ranks are followed that are not on the chain yet. Only if there are none, a rank
-    // that is already on the chain closes a ring.
+    // Ranks that are not on the chain yet are followed first. A rank that is on the chain closes a
+    // ring only if there are no others.
     for (const bool round : {false, true})
       for (const RankState::GroupState& group : peer.state.groups) {
         if (!waited_in(peer.state, group)) continue;
@@ -132,7 +132,7 @@ class WaitChain {
 
  private:
   /// Returns whether the rank waits in this group, or did so until its timeout, a moment before
-  /// ours.
+  /// this rank's.
   static bool waited_in(const RankState& state, const RankState::GroupState& group) {
     if (group.record.state == CollectiveState::kAborted) return true;
     return group.record.state == CollectiveState::kEntered && !own_work(state);

@@ -58,7 +58,7 @@ struct RankGroup {
 /// ranks cost no more than two.
 class RankMesh {
  public:
-  /// Makes a mesh of these sizes. Error(kUsage) unless every size is at least 1.
+  /// Makes a mesh of these sizes. Throws Error(kUsage) unless every size is at least 1.
   explicit RankMesh(const MeshPoint& sizes);
 
   int world() const { return world_; }

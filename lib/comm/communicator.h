@@ -113,8 +113,8 @@ class [[nodiscard]] Work {
  public:
   Work() = default;
   Work(Communicator* owner, int64_t id) : owner_(owner), id_(id) {}
-  /// Blocks until this rank's output is final and its input may be changed. Error(kPeerLost) after
-  /// the communicator's timeout or when a peer is lost.
+  /// Blocks until this rank's output is final and its input may be changed. Throws Error(kPeerLost)
+  /// after the communicator's timeout or if a peer is lost.
   void wait();
 
  private:
@@ -225,8 +225,8 @@ class Communicator {
 
   /// Collective: waits until every rank is done with this communicator. No calls after it.
   virtual void shutdown() {}
-  /// Reports to peers (where the back end can) that this rank gives up, so that they fail at once.
-  /// Any thread, any time.
+  /// Reports to peers, if the back end can, that this rank gives up, so that they fail at once. Any
+  /// thread, any time.
   virtual void abort(const std::string& reason) noexcept { static_cast<void>(reason); }
 
  protected:

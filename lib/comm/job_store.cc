@@ -76,7 +76,7 @@ constexpr const char* kOneTokenEach =
     "start each rank once; jobs that run at the same time need an FTRUN_TOKEN each: "
     "FTRUN_TOKEN=$(openssl rand -hex 32)";
 
-/// Throws the reason why rank 0 does not accept us as one of its ranks.
+/// Throws an error with the reason why rank 0 does not accept this process as one of its ranks.
 [[noreturn]] void refused(const StorePlace& place, const StoreMember& own, StoreVerdict verdict,
                           const StoreMember& serving) {
   const std::string who =

@@ -127,9 +127,9 @@ std::string segment_path(const PeerIdentity& owner, const SharedPlace& place) {
   return cat("/proc/", owner.pid, "/fd/", place.fd);
 }
 
-/// Finds the owner's descriptor without opening its file: the number may belong to a pipe or device
-/// by now, which opening would affect or which would block. Returns none, with errno set, if the
-/// owner has freed the segment.
+/// Finds the owner's descriptor without opening its file: the number may belong to a pipe or a
+/// device by now, and opening that could have an effect or block. Returns none, with errno set, if
+/// the owner has freed the segment.
 OwnedFd find_segment(const PeerIdentity& owner, const SharedPlace& place) {
   OwnedFd found(::open(segment_path(owner, place).c_str(), O_PATH | O_CLOEXEC));
   struct stat status {};

@@ -218,8 +218,8 @@ class Translator {
       put(config_, "parallel.data_replicate", *replicas);
   }
 
-  // Returns the degree that is written under any of `paths`: in this file, in the named file, or
-  // among ftrun's own keys beside Accelerate's.
+  // Returns the largest degree that is written under any of `paths`: in this file, in the named
+  // file, or among ftrun's own keys beside Accelerate's.
   int64_t written_degree(const Names& paths) const {
     int64_t degree = 1;
     for (const std::string_view path : paths)

@@ -55,7 +55,7 @@ struct NotYet {
 /// Formats a gap: "cfg.yaml:12:7: not supported yet: ZeRO stage 2 (zero_optimization.stage)"
 std::string to_text(const NotYet& gap);
 
-/// Formats a problem: "cfg.yaml:12:7: error: message" and, when there is one, "\n remedy: ...".
+/// Formats a problem: "cfg.yaml:12:7: error: message" and, if there is one, "\n remedy: ...".
 std::string to_text(const Problem& problem);
 
 bool has_errors(const std::vector<Problem>& problems);

@@ -102,7 +102,7 @@ std::string contradiction_remedy(const Resolving& r, const BatchSizes& given, in
              "), and those of a tensor group share their sequences");
 }
 
-/// Reports contradictions. Returns whether there are none.
+/// Reports contradictions; returns whether it found none.
 bool has_no_contradiction(Resolving& r, const BatchSizes& given, const BatchSizes& b) {
   const char* blamed = r.is_written(kTotal) ? kTotal : kMicro;
   const auto refuse = [&](std::string message, std::string remedy = "") {

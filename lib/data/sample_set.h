@@ -55,7 +55,7 @@ class SampleSet {
   /// Returns the order of the set's rows.
   MixedOrder order(bool shuffle, uint64_t seed, int64_t epoch_rows) const;
   /// Returns the number of rows that one epoch uses: all, or with `drop_last` as many as fill whole
-  /// global batches. Throws Error(kBadInput) when there are none.
+  /// global batches. Throws Error(kBadInput) if there are none.
   int64_t epoch_rows(int64_t global_batch, bool drop_last) const;
   /// Returns the number of optimizer steps that make `epochs` passes (rounded up to whole steps).
   int64_t steps_for_epochs(double epochs, int64_t global_batch, bool drop_last = false) const;

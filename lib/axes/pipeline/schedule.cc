@@ -62,8 +62,8 @@ void write_1f1b(ScheduleWriter& out, int32_t warm, int32_t micro_batches) {
   }
 }
 
-/// Writes a schedule whose backward passes have two halves: up to `delayed` micro-batches wait for
-/// their weight gradients.
+/// Writes a schedule whose backward passes are split into input gradients and weight gradients. Up
+/// to `delayed` micro-batches wait for their weight gradients.
 void write_zero_bubble(ScheduleWriter& out, int32_t warm, int32_t delayed, int32_t micro_batches) {
   for (int32_t m = 0; m < warm; ++m) out.add(Phase::kForward);
   for (int32_t m = 0; m < micro_batches; ++m) {

@@ -60,8 +60,8 @@ ScheduleTimeline simulate_timeline(const StageActions& lists, ChunkPlacement pla
 ScheduleTimeline simulate_timeline(const StageActions& lists, ChunkPlacement placement,
                                    const std::vector<PhaseSeconds>& parts, double transfer = 0);
 
-/// Returns the seconds of parts that take equally long: backward twice as long as forward, half of
-/// it for each kind of gradients.
+/// Returns the seconds of parts that take equally long. Backward takes twice as long as forward;
+/// half of that time is for each kind of gradient.
 std::vector<PhaseSeconds> equal_parts(int parts);
 
 /// Counts the most micro-batches of a chunk that a stage has begun and not finished: it keeps their

@@ -36,8 +36,9 @@ TensorCrossing tensor_crossing(const RankMesh& mesh, std::span<const std::string
 /// Returns the warning with its remedy, or "" if every tensor group is on one node.
 std::string crossing_text(const TensorCrossing& crossing, std::span<const std::string> nodes);
 
-/// Names the node of each of `ranks` ranks that launchers place in order, as many on each node:
-/// "node 0", ... Refuses a number of nodes that does not divide the ranks, with Error(kUsage).
+/// Returns the name of the node of each of `ranks` ranks, which launchers place in order with the
+/// same number on each node: "node 0", ... Throws Error(kUsage) for a number of nodes that does not
+/// divide the ranks.
 std::vector<std::string> nodes_in_order(int64_t ranks, int64_t nodes);
 
 }  // namespace ftrun

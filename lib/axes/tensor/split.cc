@@ -11,8 +11,8 @@
 namespace ftrun {
 namespace {
 
-/// SplitCount is a quantity that is divided evenly among the ranks or, if there are more ranks, of
-/// which several ranks each hold the same part.
+/// SplitCount is a quantity that is divided evenly among the ranks. With `or_held_by_several` there
+/// may be more ranks than there are of it; several ranks then hold the same part.
 struct SplitCount {
   int64_t count;
   std::string what;
