@@ -9,9 +9,9 @@
 
 namespace ftrun {
 
-/// The name of the mark, a file in a folder that ftrun wrote that lists every other file of the
-/// folder. A folder is replaced only while it holds exactly the files of its mark
-/// (docs/checkpoint.md has the format).
+/// The name of the mark, a file that lists all other files of a folder that ftrun wrote. A folder
+/// is replaced only while it holds exactly the files of its mark (docs/checkpoint.md has the
+/// format).
 inline constexpr const char* kOutputMark = "ftrun-output.json";
 
 struct OutputFile {

@@ -24,7 +24,7 @@ class SaveBuffers {
   std::span<std::byte> file() const { return {data_, file_bytes_}; }
   /// Returns the memory through which values of the disk tier are copied to the file.
   std::span<std::byte> values() const { return {data_ + file_bytes_, kValuesBytes}; }
-  /// Returns the memory for the disk sectors that hold as many values.
+  /// Returns the memory for the disk sectors that hold as many values as values().
   std::span<std::byte> sectors() const {
     return {data_ + file_bytes_ + kValuesBytes, kSectorsBytes};
   }

@@ -87,8 +87,8 @@ std::vector<RankFailure> collect(const RankEnds& all) {
   return failures;
 }
 
-/// Returns a text on why the kernel may have ended a rank. The kernel compares the limit of CPU
-/// time with ticks of its clock, but reports the used time in nanoseconds, so the two differ.
+/// Returns a text that says why the kernel may have ended a rank. The kernel compares the limit of
+/// CPU time with ticks of its clock, but reports the used time in nanoseconds, so the two differ.
 std::string kernel_hint(const RankFailure& failure) {
   constexpr double kNearly = 0.9;
   const bool is_limited =
@@ -111,9 +111,8 @@ std::string how_it_ended(const RankFailure& failure) {
              kernel_hint(failure), ")");
 }
 
-/// Returns whether a failure is caused by something of its rank alone. A rank that ended without a
-/// report counts only if a signal ended it; a rank that crashed after its report counts by the
-/// report.
+/// Returns whether a failure is caused by its rank alone. A rank that ended without a report counts
+/// only if a signal ended it; a rank that crashed after its report counts by the report.
 bool belongs_to_rank(const RankFailure& failure) {
   if (failure.of_device) return true;
   if (failure.exit_code == kPeerLostCode) return failure.culprit >= 0;

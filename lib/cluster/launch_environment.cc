@@ -279,7 +279,7 @@ std::string_view launch_name(LaunchKind kind) {
 
 namespace {
 
-/// The length below which a token is rejected, because it could be found by trying all tokens.
+/// The length below which a token is rejected, because it could be guessed by trying.
 constexpr size_t kShortestToken = 16;
 
 std::string token_of(const Variables& env) {
