@@ -21,9 +21,9 @@ struct ShardPlace {
 class Sharding {
  public:
   /// Cuts each unit over the ranks that share it; `place_of` returns this rank's place among them.
-  /// A unit of one rank is not cut. Small units are cut only with `cut_small`, and only if every
-  /// rank gets at least one block: cut finer, a unit would be mostly padding (16 MB for a norm at
-  /// 1,024 ranks); whole, it costs a few kilobytes a rank.
+  /// A unit that a single rank holds is not cut. Small units are cut only with `cut_small`, and
+  /// only if every rank gets at least one block: cut finer, a unit would be mostly padding (16 MB
+  /// for a norm at 1,024 ranks), while a whole copy costs only a few kilobytes on each rank.
   Sharding(const Partition& partition, const std::function<ShardPlace(const Unit&)>& place_of,
            bool cut_small);
   /// Cuts all units over the same ranks.
