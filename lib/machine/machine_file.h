@@ -27,8 +27,8 @@ SoftwareStack read_stack_file(const std::string& path);
 /// XDG_CACHE_HOME, else in ~/.cache. "" if neither is known.
 std::string own_machine_path();
 
-/// Reads the machine of that file; nothing where there is no file. Throws Error(kUsage, kBadInput)
-/// for a file that cannot be read.
+/// Reads the machine file at `path`, which is own_machine_path(). Returns nothing if there is no
+/// such file. Throws Error(kUsage, kBadInput) for a file that cannot be read.
 std::optional<Machine> own_machine(const std::string& path);
 
 /// Writes the text that parse_machine() reads back as this machine, to five digits.

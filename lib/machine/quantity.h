@@ -13,7 +13,7 @@ namespace ftrun {
 enum class QuantityUnit : uint8_t { kSeconds, kBytes, kByteRate, kNetworkRate, kFlopRate };
 
 /// Divides "3.35 TB/s" into its number and its unit, which is a part of `text` and may be empty.
-/// The number is NaN where the text begins with none that is finite.
+/// The number is NaN if the text does not begin with a finite number.
 std::pair<double, std::string_view> number_and_unit(std::string_view text);
 
 /// Reads "3.35 TB/s" in seconds, bytes, bytes a second or operations a second. KB, MB, ... are
