@@ -16,8 +16,7 @@ namespace ftrun {
 /// public members.
 class Derivation {
  public:
-  /// Prepares to derive; `kept`, by value, says whether backward may read the value that forward
-  /// left.
+  /// Prepares to derive. `kept[id]` says whether backward may read value `id` as forward left it.
   Derivation(LayerGraph& graph, const std::vector<bool>& kept);
 
   void run();
@@ -50,7 +49,7 @@ class Derivation {
 
   // --- operations ---
 
-  /// Emits an operation in the list of that name.
+  /// Emits an operation in the list input_grad or weight_grad.
   void emit_input_grad(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
                        OpAttrs attrs = {});
   void emit_weight_grad(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
@@ -76,8 +75,9 @@ class Derivation {
   void emit_waiting();
 
  private:
-  /// List names the list of an operation in backward. kReader is the list of the operation that
-  /// reads the result, for a forward operation that is run again or a gradient that is gathered.
+  /// List names the list to which an operation of backward belongs. kReader stands for the list of
+  /// the operation that reads the result: it is used for a forward operation that runs again and
+  /// for a gradient that is gathered.
   enum class List : uint8_t { kInputGrad, kWeightGrad, kReader };
 
   const Value& value(ValueId id) const { return graph_.at(id); }

@@ -10,7 +10,7 @@
 namespace ftrun {
 namespace {
 
-/// Returns whether a dimension of an operand is divided along `letter`.
+/// Returns whether tensor-parallel ranks divide a dimension of an operand along `letter`.
 bool has_letter(std::string_view operand, char letter) {
   const std::string_view with = letter == 'H'   ? "HQRAU"
                                 : letter == 'F' ? "FG"

@@ -24,7 +24,7 @@ enum class OpCollective : uint8_t {
   kShift
 };
 
-/// WorkClass is the kind of work of an operation, of which software stacks have a speed each
+/// WorkClass is a class of operations for which a software stack has a speed of its own
 /// (machine/software_stack.h).
 enum class WorkClass : uint8_t {
   kOther,
@@ -42,11 +42,11 @@ struct OpSpec {
   /// feed-forward, V vocabulary rows, C tokens of a chunk, I and O of a product. Dimensions of an
   /// operand are joined by commas, [optional] operands are last; if one may be left out before
   /// another, the two differ in their number of dimensions. Q stands for (H+2K)d, R for H+K, A for
-  /// H*d, U for K*d, G for 2F, P for t*C, J for r1+r2+r3, M for O1+O2+O3. S is any shape, tS the
-  /// blocks of t ranks of that shape.
+  /// H*d, U for K*d, G for 2F, P for t*C, J for r1+r2+r3, M for O1+O2+O3. S is any shape, tS t
+  /// blocks of that shape, one of each rank.
   std::string_view shapes;
   /// The letters along which tensor-parallel ranks may divide the operation. Each rank has a part
-  /// of every operand that has the letter, and the whole of the others (result_is_term() and
+  /// of every operand that has the letter, and all of the other operands (result_is_term() and
   /// gradient_is_term()). H stands for Q, R, A and U as well, F for G, O for M. Empty: the
   /// operation is not divided, or its attributes say how (the vocabulary kinds).
   std::string_view shared_by = {};
@@ -93,7 +93,7 @@ struct OpSpec {
 /// Returns the entry of a kind (ops/table.cc).
 const OpSpec& op_spec(OpKind kind);
 
-// The functions below make the operations that derivation itself emits.
+// The functions below make the operations that Derivation itself emits, whatever the kind.
 
 /// Makes the operation sum = a + b of values of one shape (ops/add/spec.cc).
 Op sum_of(ValueId a, ValueId b, ValueId sum);

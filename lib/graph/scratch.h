@@ -28,7 +28,7 @@ ScratchPlan plan_scratch(const LayerGraph& graph, std::span<const Op> list);
 enum class SavedFor : uint8_t {
   kBackward,    // all
   kInputGrad,   // those that `weight_grad` does not read
-  kWeightGrad,  // those that it reads, whether `input_grad` does or not
+  kWeightGrad,  // those that `weight_grad` reads, even if `input_grad` reads them, too
 };
 
 /// Places the values that forward leaves for backward in one buffer; 64-byte aligned.
