@@ -76,7 +76,7 @@ class Lanes {
   /// Steps of each thread: those of one lane, or, with one launcher, of the lanes of all groups.
   std::vector<std::vector<LaneInstr>> steps_;
   bool one_launcher_;
-  /// The number of each instruction among those of its lane, and among the steps of its thread.
+  /// The index of each instruction among those of its lane, and its index in steps_ of its thread.
   std::vector<size_t> ordinal_;
   std::vector<size_t> position_;
   std::vector<int64_t> done_;
@@ -85,7 +85,7 @@ class Lanes {
   bool stopping_ = false;
   std::exception_ptr error_;
   double exposed_communication_seconds_ = 0;
-  /// The lanes of groups of several stages.
+  /// The lanes of groups that have ranks of several pipeline stages.
   std::vector<size_t> stage_lanes_;
   /// The waits of the calling thread.
   Waited waited_;

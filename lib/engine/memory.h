@@ -20,12 +20,13 @@
 
 namespace ftrun {
 
-/// HostBlock is zeroed host memory that the kernel maps: it allocates a page when it is first
+/// HostBlock is zeroed host memory. The kernel allocates a page of it when the page is first
 /// touched, and frees it with the block.
 class HostBlock {
  public:
   HostBlock() = default;
-  /// Allocates `bytes`. Error(kEnvironment) says that there is not enough memory for `what`.
+  /// Allocates `bytes`. Throws Error(kEnvironment) if there is not enough memory; its message names
+  /// `what`.
   HostBlock(int64_t bytes, std::string_view what);
   ~HostBlock();
   HostBlock(HostBlock&& other) noexcept;
@@ -135,7 +136,7 @@ class RankMemory {
     int64_t bytes = 0;
     Category category = Category::kBuffers;
     Tier tier = Tier::kDevice;
-    /// The place on disk, which a write may change.
+    /// The place of the block on disk. A write after keep_disk() may change it.
     mutable ShadowMap disk;
   };
   template <typename Measure>
@@ -155,7 +156,8 @@ class RankMemory {
   SwapOptions swap_options_;
   MemoryAdvice advice_;
   int64_t disk_used_ = 0;
-  /// The offset in the swap file where the second places of buffers begin (Buffer::shadow_offset).
+  /// The offset in the swap file of the region for second copies of buffers
+  /// (Buffer::shadow_offset).
   int64_t shadows_ = 0;
   /// The blocks that live from step to step.
   std::map<std::pair<Persistent, Tier>, OwnedBlock> blocks_;
