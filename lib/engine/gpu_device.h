@@ -86,7 +86,7 @@ class GpuDevice final : public LaneDevice {
   /// The device that works on memory in the host tier.
   HostDevice host_;
   const StepScalars* scalars_ = nullptr;
-  /// Whether host code runs each instruction (works_on_host()), by id.
+  /// Holds for each instruction, by id, whether host code runs it (works_on_host()).
   std::vector<char> on_host_;
   std::vector<std::string> labels_;
   /// The events of the instructions for which other instructions wait.
