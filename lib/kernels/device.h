@@ -13,9 +13,9 @@ namespace ftrun {
 struct LayerGraph;
 struct Op;
 
-/// DeviceStreamHandle is a queue of the device; the handles after it are marks in queues and graphs
-/// (cudaStream_t, cudaEvent_t, cudaGraphExec_t). Null is not a stream: every call needs one that
-/// create_stream() made.
+/// DeviceStreamHandle is a stream, a queue of work on the device; DeviceEventHandle is an event, a
+/// mark in a stream; DeviceGraphHandle is a captured graph (cudaStream_t, cudaEvent_t,
+/// cudaGraphExec_t). Null is not a stream: every call needs one that create_stream() made.
 struct DeviceStreamHandle;
 struct DeviceEventHandle;
 struct DeviceGraphHandle;
@@ -32,8 +32,8 @@ struct DeviceInfo {
   int multiprocessors = 0;
   /// The GPU's place on the bus ("0000:1B:00.0"), which all slices of a divided GPU (MIG) share.
   std::string bus_id;
-  /// The identity "GPU-5f3c...", which a slice has for itself: two processes have the same text
-  /// exactly when they use the same device, on any machine.
+  /// The UUID "GPU-5f3c...". A slice has its own, so two processes have the same text exactly when
+  /// they use the same device, on any machine.
   std::string uuid;
   /// The most shared memory in bytes that a block of a kernel can have.
   int64_t block_shared_bytes = 0;
@@ -49,10 +49,11 @@ struct DeviceMemory {
   int64_t total_bytes = 0;
 };
 
-/// LibraryUse says who computes attention, the operation that a library of the GPU may compute in
-/// place of our kernels.
+/// LibraryUse says what computes attention, the operation that a GPU library may compute in place
+/// of our kernels.
 struct LibraryUse {
-  /// "own", or "cudnn 9.19.0" where the table has it. The choice decides the bits of results.
+  /// The implementation that was chosen: "own", or "cudnn 9.19.0" if the table names cuDNN for this
+  /// GPU. The choice decides the bits of results.
   std::string chosen = "own";
   /// The implementation once graphs are prepared: "own" if cuDNN computes none of them.
   std::string in_use = "own";
@@ -75,12 +76,13 @@ class DeviceKernels {
 
   virtual const DeviceInfo& info() const = 0;
   virtual DeviceMemory memory() const = 0;
-  /// Makes this device the calling thread's. Every thread that uses this object must call it once.
+  /// Makes this device the current one of the calling thread. Every thread that uses this object
+  /// must call it once.
   virtual void bind_thread() = 0;
 
   // --- memory; alignment is 256 bytes at least -------------------------------------------------
-  /// Allocates memory. Error(kEnvironment) with the bytes requested and free when there is not
-  /// enough.
+  /// Allocates memory. Throws Error(kEnvironment), with the bytes requested and free, if there is
+  /// not enough.
   virtual void* allocate(int64_t bytes) = 0;
   virtual void free(void* memory) noexcept = 0;
   /// Allocates host memory that copies can use without the host waiting.
@@ -122,11 +124,11 @@ class DeviceKernels {
   virtual void destroy(DeviceGraph graph) noexcept = 0;
 
   // --- operations --------------------------------------------------------------------------------
-  /// Prepares a graph: once for each graph, outside of steps and before anything else is allocated.
-  /// Error(kUnsupported) with the arithmetic when one of its operations cannot run on this GPU.
-  /// Plans of other libraries are made here, with the memory that they need.
+  /// Prepares a graph. Call it once for each graph, outside of steps and before anything else is
+  /// allocated. It makes the plans of libraries and allocates the memory that they need. Throws
+  /// Error(kUnsupported), with the calculation, if one of its operations cannot run on this GPU.
   virtual void prepare(const LayerGraph& graph) = 0;
-  /// Says what computes the operations that a library may compute in place of our kernels.
+  /// Returns what computes the operations that a library may compute in place of our kernels.
   virtual LibraryUse library_use() const = 0;
   /// Runs consecutive operations of a list of the graph, as run_op() (kernels.h) does. They may
   /// share a kernel; the bits are those of separate runs. Activations F32, BF16 or F16; gradients

@@ -16,12 +16,12 @@ namespace ftrun {
 // too, and it is the same however tokens, columns and layers are distributed over ranks and
 // micro-batches.
 //
-// The first four make a row's key of 64 bits by splitmix64, which takes a handful of instructions a
-// row; each stretch of 4,096 columns has a key of its own, and its columns are numbered through a
-// bijection of 32 bits that the key picks (two multiplications, after which columns that differ in
-// higher bits would not be independent). Philox would do with more: ten rounds of two products of
-// 64 bits for four elements, where this takes two of 32 bits for one, which every vector unit and
-// every GPU has.
+// The first four of these inputs give each row a 64-bit key by splitmix64, which takes a handful of
+// instructions per row. Each stretch of 4,096 columns has its own key, which selects a bijection of
+// 32 bits that maps a column to its random bits. The bijection has only two multiplications; for
+// columns that differ in higher bits than a stretch has, its results would not be independent.
+// Philox would cost more: ten rounds of two 64-bit products for four elements, while this takes two
+// 32-bit products for one element, which every vector unit and every GPU has.
 
 /// DropoutKeys selects the bijection of a stretch.
 struct DropoutKeys {

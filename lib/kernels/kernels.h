@@ -16,8 +16,9 @@ struct LayerGraph;
 struct Op;
 struct OptimizerConfig;
 
+/// KernelContext holds the arguments of an operation that are not values of its graph.
 struct KernelContext {
-  /// Gradients of parameters are added to the old ones. False: they overwrite them.
+  /// Gradients of parameters are added to the old ones. False: they overwrite the old ones.
   bool accumulate = false;
   const StepScalars* scalars = nullptr;
   /// The inputs of dropout masks besides the step's key: the layer of the model, and the place of
@@ -72,9 +73,9 @@ struct FlatUpdate {
   /// range to the tensor's blocks.
   std::array<float*, kMaxOptimizerStates> scales{};
   BlockMap blocks = {};
-  /// The scales after the step, of blocks of which the range has some elements: given, or measured
-  /// by measure_codes(). Null: each new scale is that of the block's elements in the range, and
-  /// replaces the old one.
+  /// The scales after the step, of the blocks of which the range has elements: the caller gives
+  /// them, or measure_codes() computes them. Null: the step computes each new scale from the
+  /// block's elements in the range, and replaces the old scale.
   std::array<float*, kMaxOptimizerStates> new_scales{};
   /// The memory for a copy of the new parameters in F32, BF16 or F16, with which the layers
   /// compute; null for none. It is not the parameters' own memory.
@@ -99,7 +100,7 @@ uint64_t dropout_key(uint64_t seed, int64_t step);
 
 /// Runs one step of an optimizer that is offered (optimizers/NAME/update.inc), with
 /// update_gradient_factor applied to the gradients, in one pass over memory. Codes are decoded
-/// before the step; those of a block are encoded after it, with the block's new scale.
+/// before the step; those of a block are encoded after it, with the block's new scale. Throws
 /// Error(kUnsupported) for other dtypes.
 void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
                       const StepScalars& scalars);
@@ -120,7 +121,7 @@ void warm_up_products(void* memory);
 inline constexpr int64_t kWarmUpSide = 512;
 inline constexpr int64_t kWarmUpBytes = 3 * kWarmUpSide * kWarmUpSide * 4;
 /// Makes kernels that the calling thread runs use no other thread. The threads of lanes other than
-/// compute need it: each would get an OpenMP team of its own.
+/// compute call it, because otherwise each would get its own OpenMP team.
 void run_kernels_on_this_thread();
 
 }  // namespace ftrun

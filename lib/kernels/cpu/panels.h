@@ -18,7 +18,7 @@ namespace ftrun::cpu {
 template <class S>
 inline constexpr bool kIsNarrow = !std::is_same_v<S, Compute<S>>;
 
-/// Widens to[i] = from[i] to the type in which S is computed with.
+/// Widens to[i] = from[i] to Compute<S>.
 template <class S>
 void widen_elements(const S* from, Compute<S>* to, int64_t count) {
   if constexpr (kIsNarrow<S>)

@@ -16,7 +16,7 @@ namespace ftrun::cuda {
 using Bf16 = __nv_bfloat16;
 using Half = __half;
 
-/// The most threads of a block of a kernel that processes elements one by one.
+/// The largest number of threads in a block of an elementwise kernel.
 inline constexpr int kPointwiseThreads = 256;
 
 __device__ inline float to_float(float x) {
