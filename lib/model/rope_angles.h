@@ -8,9 +8,10 @@
 
 namespace ftrun {
 
-/// Returns rotary_size/2 angles per position in radians per token. Each is an fp32 number, computed
-/// with the roundings of transformers (modeling_rope_utils), so that angles agree with it at any
-/// position. `longest_row` is the number of tokens of the longest row that the run can have.
+/// Returns the rotary_size/2 inverse frequencies: angles in radians per token. Each is an fp32
+/// number, computed with the roundings of transformers (modeling_rope_utils), so that angles agree
+/// with it at any position. `longest_row` is the number of tokens of the longest row that the run
+/// can have.
 std::vector<double> inverse_frequencies(const RopeConfig& rope, int64_t rotary_size,
                                         int64_t longest_row);
 

@@ -10,7 +10,7 @@ namespace ftrun {
 /// Reads `sliding_window` in tokens: null = 0 (none), absent = transformers' default.
 int64_t read_window(ConfigReader& reader);
 
-/// Gives all layers but every `period`-th the window; notes a problem where it is 0.
+/// Gives the window to all layers except every `period`-th. Records a problem if the window is 0.
 void set_periodic_windows(ConfigReader& reader, ModelConfig& config, int64_t window,
                           int64_t period);
 
