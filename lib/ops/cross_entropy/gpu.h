@@ -38,8 +38,9 @@ struct AddLosses {
   int64_t first_label, end_label;
 };
 void add_losses(const AddLosses& a, cudaStream_t stream);
-/// VocabularyRows is a chunk of the head of one of several ranks: rows [first_row, first_row +
-/// vocabulary) of all_rows, of which those after the first own_rows are padding.
+/// VocabularyRows describes a chunk of the head on one of several ranks. The rank has rows
+/// [first_row, first_row + vocabulary) of all_rows vocabulary rows; those after its first own_rows
+/// are padding.
 struct VocabularyRows {
   const int32_t* labels;
   /// The logits F32[rows, vocabulary].
@@ -51,7 +52,8 @@ struct VocabularyRows {
   /// The bound of the logits; 0: none.
   float softcap;
 };
-/// Writes statistics F32[rows, 2], 0 for masked rows. Bounds the logits of other rows in place.
+/// Writes the statistics F32[rows, 2], 0 for masked rows, and label_logit. Applies the softcap to
+/// the logits of other rows, in place.
 void vocabulary_statistics(const VocabularyRows& v, float* statistics, cudaStream_t stream);
 struct VocabularyLoss {
   VocabularyRows of;

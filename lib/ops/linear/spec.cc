@@ -54,9 +54,9 @@ void product_weight_gradients(Derivation& d, const Op& op, ValueId dy, ValueId x
 }
 
 /// Adds the gradients of a linear operation to the lists. The product itself adds the gradient with
-/// respect to x that other operations have already computed. If the ranks hold shares of that
-/// gradient, every other product of x has shares too: the sum of all shares is reduced over the
-/// ranks, once.
+/// respect to x that other operations have already computed. If each rank computes only a term of
+/// that gradient, the same holds for every other product of x: the terms are added first, and their
+/// sum is reduced over the ranks once.
 void linear_gradients(Derivation& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId x = d.needed(op.in[0]);

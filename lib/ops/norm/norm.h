@@ -32,8 +32,8 @@ class GraphBuilder;
 
 struct NormAttrs {
   double epsilon = 1e-5;
-  /// The number that is added to the weights of an RMS norm: 1 if they are stored as their
-  /// difference from 1. Layer norms ignore it.
+  /// The number that is added to the weights of an RMS norm: 1 if files store the weight minus 1.
+  /// Layer norms ignore it.
   double weight_offset = 0;
   bool operator==(const NormAttrs&) const = default;
 };

@@ -8,7 +8,7 @@ namespace ftrun {
 class GraphBuilder;
 
 // RMS norms over all query heads of a token together, and over all its key heads (OLMo Team 2024,
-// section 2). Where tensor-parallel ranks have some of the heads each, they sum the squares between
+// section 2). If each tensor-parallel rank has some of the heads, the ranks sum the squares between
 // the first operation and the second, and in backward the dots of its gradient.
 //
 // qk_dots
