@@ -25,8 +25,8 @@ std::unique_ptr<Gpu> open_gpu(const Config& config, const LaunchEnvironment& lau
 /// blank is unique to the device.
 std::string gpu_label(const DeviceInfo& gpu, const std::string& host);
 
-/// Throws Error(kUsage) if two ranks share a GPU, naming both. `labels` holds gpu_label() of each
-/// rank.
+/// Throws Error(kUsage) if two ranks share a GPU, and names both. `labels` holds gpu_label() of
+/// each rank.
 void require_own_gpus(const std::vector<std::string>& labels);
 
 }  // namespace ftrun

@@ -46,8 +46,8 @@ struct StepDecision {
   double gradient_norm = 0;
 };
 
-/// StepPolicy decides on the update. It may use only its argument and state that is identical on
-/// every rank, so that all ranks make the same decision.
+/// StepPolicy decides on the update. It may use only its argument, and state that is equal on all
+/// ranks, so that all ranks make the same decision.
 using StepPolicy = std::function<StepDecision(const StepSums&)>;
 
 /// StepResult holds the results of a run of a program. It is equal on all ranks, except for the

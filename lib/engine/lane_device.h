@@ -51,11 +51,11 @@ struct DeviceTimes {
   double hidden_copies = 0;
 };
 
-/// LaneDevice does the work of lanes on memory: the executor knows which instruction is next and
-/// what it means, the device knows where it runs. On the host a call does the work itself. On a GPU
-/// a call puts work of the device tier into the stream of its lane, and does work of the host tier
-/// at once. Every function except begin_run() is called from the thread of its lane, unless its
-/// comment says otherwise.
+/// LaneDevice does the work of lanes on memory. The executor decides which instruction is next and
+/// what it does; the device decides where and how the work runs. On the host a call does the work
+/// itself. On a GPU a call puts work of the device tier into the stream of its lane, and does work
+/// of the host tier at once. Every function except begin_run() is called from the thread of its
+/// lane, unless its comment names another caller.
 class LaneDevice {
  public:
   virtual ~LaneDevice() = default;

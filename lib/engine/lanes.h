@@ -44,9 +44,9 @@ class Lanes {
   };
   const Waited& waited() const { return waited_; }
 
-  /// Returns the seconds that compute waited for lanes of groups in the last run. Seconds in which
-  /// compute waited only for copies between tiers, because communication was done already, do not
-  /// count, nor do waits for other stages of a pipeline.
+  /// Returns the seconds that compute waited for lanes of groups in the last run. Does not count
+  /// waits for copies between tiers after communication was done, or waits for other stages of a
+  /// pipeline.
   double exposed_communication_seconds() const { return exposed_communication_seconds_; }
 
  private:
@@ -73,7 +73,8 @@ class Lanes {
   const size_t lanes_;
   Runner run_;
   std::function<void()> on_abort_;
-  /// Steps of each thread: those of one lane, or, with one launcher, of the lanes of all groups.
+  /// The steps of each thread: those of one lane or, with one launcher, those of the lanes of all
+  /// groups.
   std::vector<std::vector<LaneInstr>> steps_;
   bool one_launcher_;
   /// The index of each instruction among those of its lane, and its index in steps_ of its thread.

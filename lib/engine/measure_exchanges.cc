@@ -45,7 +45,7 @@ class CollectiveThread {
   CollectiveThread(const CollectiveThread&) = delete;
   CollectiveThread& operator=(const CollectiveThread&) = delete;
 
-  /// Runs `body` on the thread and waits for its end. Rethrows what it throws.
+  /// Runs `body` on the thread and waits for its end. Rethrows the exception of `body`.
   void run(const std::function<void()>& body) {
     std::unique_lock lock(mutex_);
     body_ = &body;

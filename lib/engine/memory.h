@@ -61,8 +61,8 @@ struct TierBlock {
   bool shows_pages() const { return gpu.data() == nullptr; }
 };
 
-/// MemoryAdvice returns the remedy of an allocation that fails because a tier lacks `lacking` bytes
-/// (0: unknown): the changes by which a run needs less of that tier.
+/// MemoryAdvice returns the remedy for an allocation that fails because a tier lacks `lacking`
+/// bytes (0: unknown): changes of the config that make a run need less memory of that tier.
 using MemoryAdvice = std::function<std::string(Tier, int64_t lacking)>;
 
 /// RankMemory is the memory of a rank's programs: one block for each persistent buffer, shared by
@@ -110,8 +110,8 @@ class RankMemory {
   /// Returns the swap file; null when nothing lies on disk.
   SwapFile* swap() const { return swap_.get(); }
 
-  /// Keeps the present content of the disk tier until release_disk(): read_kept() reads it,
-  /// whatever is written meanwhile. Must not be called while lanes run.
+  /// Keeps the present content of the disk tier until release_disk(). read_kept() reads it, even if
+  /// newer content was written meanwhile. Must not be called while lanes run.
   void keep_disk();
   void release_disk();
   /// Reads the content that keep_disk() has kept, as read_disk() does. Any thread may call it.

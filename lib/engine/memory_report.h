@@ -13,7 +13,7 @@
 namespace ftrun {
 
 /// TierMemory holds the measured bytes of one tier: the bytes that allocators provided, and how
-/// many of them were ever in use.
+/// many of these were ever in use.
 struct TierMemory {
   RankMemory::TierBytes allocated;
   RankMemory::TierBytes touched;

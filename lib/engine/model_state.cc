@@ -27,7 +27,8 @@ constexpr int64_t kChunk = int64_t{1} << 20;
 constexpr int64_t kPackedPart = int64_t{1} << 18;
 
 /// Returns a slice of this rank's part of a tensor as boxes of the whole tensor. In the unit these
-/// lie one after another. If `block` > 1, `tensor` and the boxes count blocks of so many elements.
+/// lie one after another. If `block` > 1, `tensor` and the boxes count in blocks of `block`
+/// elements.
 std::vector<Box> boxes_of(const TensorInfo& tensor, const Slice& slice, int64_t block) {
   return cut_box(tensor.local, slice.offset / block, divide_up(slice.offset + slice.extent, block));
 }

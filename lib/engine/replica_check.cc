@@ -121,9 +121,9 @@ ReplicaCheck::ReplicaCheck(const ProgramPlan& train, const Partition& partition,
 }
 
 /// Sorts the parts into sets, so that two ranks hold copies either of a whole set or of nothing in
-/// it. A set has parts that data-parallel ranks cut or parts that they do not cut, and parts that
-/// tensor-parallel ranks divide or parts of which they have copies. All ranks have the same number
-/// of sets.
+/// it. Parts are in different sets if data-parallel ranks cut one and not the other, or if
+/// tensor-parallel ranks divide one and have copies of the other. All ranks have the same number of
+/// sets.
 void ReplicaCheck::list_parts(const ProgramPlan& train, const Partition& partition,
                               const std::vector<std::string>& kinds) {
   std::map<std::tuple<int32_t, bool, int>, StateSet> sets;

@@ -51,7 +51,7 @@ class TrainingSetup {
   Executor& evaluate_executor() { return *evaluate_executor_; }
   Executor& text_executor() { return *text_executor_; }
   /// Destroys the GPU's recordings of all programs. Call it before the groups are closed or
-  /// aborted, because they wait for it.
+  /// aborted, because a group may wait for recordings of its collectives without end.
   void drop_recordings();
   ModelState& state() { return *state_; }
   const SaveBuffers& save_buffers() const { return save_buffers_; }
