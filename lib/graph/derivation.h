@@ -27,7 +27,7 @@ class Derivation {
   ValueId gradient(ValueId id);
   /// Returns the gradient of an operation's result; there is none only if nothing reads the result.
   ValueId result_gradient(ValueId id);
-  /// Returns whether a value is the result of an operation that has no gradients, such as the
+  /// Returns whether a value is the result of an operation without gradients, for example the
   /// lengths of rows.
   bool is_constant(ValueId id) const;
   /// Returns whether a value gets a gradient; values of the batch do not.

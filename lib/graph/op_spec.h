@@ -28,11 +28,11 @@ enum class OpCollective : uint8_t {
 /// (machine/software_stack.h).
 enum class WorkClass : uint8_t {
   kOther,
-  kProduct,  // products of matrices
+  kProduct,  // matrix products
   kAttention
 };
 
-/// OpSpec holds everything that planning knows of a kind: its entry in the table
+/// OpSpec holds everything that planning knows about a kind: its entry in the table
 /// (ops/KIND/spec.cc).
 struct OpSpec {
   /// The unique name: "linear_dgrad", ...
@@ -77,7 +77,8 @@ struct OpSpec {
   /// The result whose form depends on the device, so that results of devices cannot be compared;
   /// -1: none.
   int private_result = -1;
-  /// Returns the bytes that a library of the GPU may keep beside the plan's scratch; null: none.
+  /// Returns the bytes that a GPU library may allocate in addition to the planned scratch; null:
+  /// none.
   int64_t (*gpu_library_bytes)(const LayerGraph&, const Op&) = nullptr;
   WorkClass work_class = WorkClass::kOther;
   /// Returns the arithmetic and the memory traffic (graph/cost.h).

@@ -26,7 +26,7 @@ ScratchPlan plan_scratch(const LayerGraph& graph, std::span<const Op> list);
 
 /// SavedFor selects values among those that forward leaves for backward.
 enum class SavedFor : uint8_t {
-  kBackward,    // all
+  kBackward,    // all of them
   kInputGrad,   // those that `weight_grad` does not read
   kWeightGrad,  // those that `weight_grad` reads, even if `input_grad` reads them, too
 };

@@ -26,7 +26,7 @@ bool is_layer_result(ValueRole role) {
          role == ValueRole::kParamGrad;
 }
 
-/// Removes operations of which no result is needed from the lists, which run one after another.
+/// Removes operations without a needed result from the lists, which run one after another.
 void remove_unused(const LayerGraph& graph, const std::vector<std::vector<Op>*>& lists) {
   const std::vector<const std::vector<Op>*> readers(lists.begin(), lists.end());
   const auto is_unused = [&](const Op& op) {
