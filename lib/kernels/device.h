@@ -67,9 +67,9 @@ struct LibraryUse {
 /// DeviceKernels holds the kernels, memory and queues of one GPU. Its functions only enqueue work,
 /// in the order of the stream: none waits for the device (except synchronize() and the
 /// allocations), none allocates, and all that take a stream may be captured into a graph. Addresses
-/// are device memory unless said otherwise. Results have the same bits from run to run on one kind
-/// of GPU, because no sum depends on timing. Failures throw Error(kEnvironment); a fault of a
-/// kernel is reported by the next synchronize().
+/// are device memory unless a comment names host memory. Results have the same bits from run to run
+/// on one kind of GPU, because no sum depends on timing. Failures throw Error(kEnvironment); a
+/// fault of a kernel is reported by the next synchronize().
 class DeviceKernels {
  public:
   virtual ~DeviceKernels() = default;
@@ -131,11 +131,12 @@ class DeviceKernels {
   /// Returns what computes the operations that a library may compute in place of our kernels.
   virtual LibraryUse library_use() const = 0;
   /// Runs consecutive operations of a list of the graph, as run_op() (kernels.h) does. They may
-  /// share a kernel; the bits are those of separate runs. Activations F32, BF16 or F16; gradients
-  /// of parameters likewise, whatever the activations are. `context.scalars` is device memory.
-  /// Tokens and labels are not checked (that would take a wait): one outside the table gives NaN.
-  /// Matrix products share one workspace, so operations must be enqueued to one stream at a time.
-  /// Throws Error(kUnsupported) for other dtypes and for head sizes above 256.
+  /// share a kernel, with the same bits as separate runs. Activations are F32, BF16 or F16; so are
+  /// gradients of parameters, which may have another dtype than the activations. `context.scalars`
+  /// is device memory. Does not check tokens and labels, because the host would have to wait for
+  /// the result: one outside the table gives NaN. Matrix products share one workspace, so
+  /// operations must be enqueued to one stream at a time. Throws Error(kUnsupported) for other
+  /// dtypes and for head sizes above 256.
   virtual void run_ops(const LayerGraph& graph, std::span<const Op> ops,
                        std::span<void* const> storage, const KernelContext& context,
                        DeviceStream stream) = 0;

@@ -35,16 +35,16 @@ struct KernelContext {
 /// Results have the same bits for any number of threads; another library of matrix products
 /// (kernels/products_in_use.h) may round differently. In BF16 and F16 graphs arithmetic is fp32
 /// (products of bf16 without widening treat subnormals as 0) and every result is rounded once (a
-/// 16-bit gradient of the head's matrix once a chunk of tokens); gradients of parameters are F32,
-/// BF16 or F16 as their values say. Graphs with F64 activations run at reference precision, for
-/// tests; their rstd and lse are F64, too.
+/// 16-bit gradient of the head's matrix once for each chunk of tokens); gradients of parameters are
+/// F32, BF16 or F16, as their values in the graph are. Graphs with F64 activations run at reference
+/// precision, for tests; their rstd and lse are F64, too.
 void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storage,
             const KernelContext& context);
 
 // --- kernels on flat ranges ------------------------------------------------------------------
 // Ranges need the alignment of their elements only. Results have the same bits for any number of
 // threads and, except sum_of_squares(), for any division of a buffer into calls. Arithmetic is
-// fp32; results are rounded to nearest, ties to even, unless said otherwise.
+// fp32; results are rounded to nearest, ties to even, except where stochastic rounding is named.
 
 /// Sums the squares of g[0..count), F32, BF16 or F16, in double, in the order of norm_blocks.h from
 /// g's start. NaN or infinity in g give a non-finite result.
@@ -105,8 +105,8 @@ uint64_t dropout_key(uint64_t seed, int64_t step);
 void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
                       const StepScalars& scalars);
 
-/// Runs the first half of a step with `new_scales`: raises the scales to at least what the range's
-/// elements need. It changes nothing else.
+/// Runs the first half of a step with `new_scales`: raises the new scales to at least those that
+/// the range's elements need. It changes nothing else.
 void measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
                    const StepScalars& scalars);
 

@@ -83,7 +83,7 @@ class OperandBlocks {
   const S* stored(int64_t row, int64_t column) const {
     return data_ + (transposed_ ? column * stride_ + row : row * stride_ + column);
   }
-  /// Returns a block for a library that reads the stored type, whatever the block's size.
+  /// Returns a block of any size, for a library that reads the stored type.
   StridedRows<S> as_stored(int64_t row, int64_t column, int64_t, int64_t) const {
     return {stored(row, column), stride_};
   }

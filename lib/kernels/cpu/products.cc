@@ -11,7 +11,7 @@
 #include "kernels/cpu/processor.h"
 #include "kernels/products_in_use.h"
 
-// The BLAS inside libtorch_cpu (MKL, 32-bit integers).
+// Declares functions of the BLAS inside libtorch_cpu (MKL with 32-bit integers).
 extern "C" {
 void sgemm_(const char* transa, const char* transb, const int* m, const int* n, const int* k,
             const float* alpha, const float* a, const int* lda, const float* b, const int* ldb,
@@ -120,7 +120,8 @@ template <class S>
 void multiply_onednn(OneDnnProduct function, const ProductCall<S, float>& p) {
   const int status = function(letter(p.transpose_a), letter(p.transpose_b), p.m, p.n, p.k, 1.0F,
                               p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc);
-  // oneDNN allocates memory for packed operands and for compiled kernels.
+  // The call can run out of memory, because oneDNN allocates memory for packed operands and for
+  // compiled kernels.
   if (status == kOneDnnOutOfMemory) throw std::bad_alloc();
   if (status != kOneDnnSuccess)
     throw Error(ExitCode::kEnvironment, cat("oneDNN cannot multiply: its status is ", status),

@@ -11,7 +11,8 @@ namespace ftrun::cuda {
 
 namespace {
 
-// B sequences of up to T tokens, H query heads, KV key and value heads, d elements of a head.
+// Letters: B sequences of up to T tokens, H query heads, KV key and value heads, d elements of a
+// head.
 
 /// The oldest version that is accepted: the one whose plans were examined (without a GPU). Versions
 /// before 9.11 have faults that the release notes list.

@@ -25,8 +25,8 @@ __device__ inline HeadOfToken head_of_warp(int64_t count, int heads, int head_si
   return {item / heads, static_cast<int>(item % heads), item * head_size, item < count * heads};
 }
 
-/// Calls `body` for the elements of a head that a warp reads at a time: V elements a lane where
-/// they can be moved at once, so that heads of 128 keep all lanes busy.
+/// Calls `body(i)` with the first of each V elements of a head that this lane processes. The lanes
+/// of a warp process neighbouring elements.
 template <int V, class Body>
 __device__ void for_head(int head_size, Body body) {
   for (int i = threadIdx.x % 32 * V; i < head_size; i += 32 * V) body(i);

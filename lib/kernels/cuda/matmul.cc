@@ -100,7 +100,7 @@ void Matmul::run_in_whole_rows(const MatrixProduct& p, Rows rows, cudaStream_t s
   MatrixProduct rest = whole;
   extent(whole) = first;
   extent(rest) = all - first;
-  // Elements from an operand's row or column 0 to the one numbered `first`.
+  // The number of elements from row or column 0 of an operand to row or column `first`.
   const int64_t along_a = p.transpose_a == (rows == Rows::kM) ? first : first * whole.a_stride;
   const int64_t along_b = p.transpose_b == (rows == Rows::kK) ? first : first * whole.b_stride;
   if (rows != Rows::kN) rest.a = element(p.a, p.dtype, along_a);
