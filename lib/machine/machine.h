@@ -34,9 +34,9 @@ class Curve {
 struct Rates {
   int ranks = 1;
   int threads = 1;
-  /// Bytes a second that a copy reads and writes together.
+  /// Bytes per second of a copy: those that it reads plus those that it writes.
   double memory = 0;
-  /// Floating-point operations a second of a large product, by the dtype of activations.
+  /// Floating-point operations per second of a large matrix product, by the dtype of activations.
   std::map<DType, double> products;
   /// The factor by which a kind of work ("linear fp32", "update", "copy") is slower than these
   /// rates, as a function of the seconds that it would take at the rates.

@@ -9,11 +9,11 @@
 namespace ftrun {
 
 /// Reads a machine file (YAML, docs/plan.md), named `path` in messages. Throws Error(kUsage) with
-/// every problem, its line and what to do: unknown keys, numbers without a unit or with one of
-/// another kind, missing keys.
+/// every problem, its line and what to do: unknown keys, numbers without a unit or with a unit of
+/// another quantity, missing keys.
 Machine parse_machine(const std::string& path, const std::string& text);
 
-/// Reads the machine of a file, or, where there is no such file, the shipped one of this name
+/// Reads a machine file or, if there is no such file, the shipped machine of this name
 /// ("h100-80gb", machine/shipped_files.h). Throws Error(kBadInput) where there is neither.
 Machine read_machine_file(const std::string& path);
 
