@@ -39,8 +39,8 @@ struct Initial {
   bool operator==(const Initial&) const = default;
 };
 
-/// TensorInfo is a parameter as the model folder stores it. The master copy is F32 whatever the
-/// file's dtype.
+/// TensorInfo is a parameter as the model folder stores it. The master copy is F32, independently
+/// of the file's dtype.
 struct TensorInfo {
   TensorInfo() = default;
   /// Makes a tensor that this rank's graphs use whole.
@@ -165,9 +165,9 @@ struct BatchShape {
 };
 
 enum class Mode : uint8_t {
-  kTrain,     // loss and gradients
-  kEvaluate,  // loss
-  kLogits,    // logits [N,V] of every token, for generation
+  kTrain,     // computes loss and gradients
+  kEvaluate,  // computes the loss
+  kLogits,    // computes logits [N,V] of every token, for generation
 };
 
 /// ModelDescription is a model for one batch shape and mode: its tensors, its distinct graphs, its

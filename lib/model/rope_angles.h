@@ -17,7 +17,7 @@ std::vector<double> inverse_frequencies(const RopeConfig& rope, int64_t rotary_s
 
 /// Returns whether longrope divides by its long factors in a run whose longest row has this many
 /// tokens. transformers decides this for each batch; here it is decided once for a run, so that no
-/// step depends on which rows are in one batch.
+/// step depends on which rows share a batch.
 bool uses_long_factors(const RopeConfig& rope, int64_t longest_row);
 
 /// Computes the factor of cos and sin if yarn's settings do not give it (Peng et al. 2023, section

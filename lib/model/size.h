@@ -12,8 +12,8 @@ struct ParameterCounts {
   /// The number of parameters of the input embedding.
   int64_t embedding = 0;
   int64_t non_embedding = 0;
-  /// The number of parameters with which a token is multiplied: all except an embedding table that
-  /// is only read by row.
+  /// The number of parameters that a token is multiplied with: all except an embedding table that
+  /// is only looked up.
   int64_t multiplied = 0;
   bool operator==(const ParameterCounts&) const = default;
 };

@@ -131,7 +131,7 @@ class TensorTable {
   LoraInit begin_;
 };
 
-/// BlockTensors holds the ids of a block's tensors; -1 where it has none.
+/// BlockTensors holds the ids of a block's tensors; -1 for tensors that it does not have.
 struct BlockTensors {
   std::array<TensorTable::Linear, kProjections> products;
   std::array<TensorTable::Lora, kProjections> lora;

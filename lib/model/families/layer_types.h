@@ -15,7 +15,7 @@ void set_periodic_windows(ConfigReader& reader, ModelConfig& config, int64_t win
                           int64_t period);
 
 /// Sets config.windows from `layer_types` when config.json has it ("sliding_attention" layers get
-/// `window`, "full_attention" layers none). Returns false when it does not.
+/// `window`, "full_attention" layers none). Returns false if config.json has no layer_types.
 bool read_layer_types(ConfigReader& reader, ModelConfig& config, int64_t window);
 
 }  // namespace ftrun
