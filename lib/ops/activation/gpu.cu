@@ -17,7 +17,7 @@ __device__ inline float normal_distribution(float x) {
   return 0.5F * erfcf(-0.70710678F * x);
 }
 
-constexpr float kGeluFactor = 1.59576912F, kGeluCubic = 0.044715F;  // sqrt(8 / pi)
+constexpr float kGeluFactor = 1.59576912F, kGeluCubic = 0.044715F;  // factor: sqrt(8 / pi)
 
 // Returns odds = exp(-2 u), from which (1 + tanh(u)) / 2 = sigmoid(2 u) = 1 / (1 + odds).
 __device__ inline float gelu_odds(float x) {

@@ -13,7 +13,7 @@ constexpr int kListThreads = 256, kTokensEach = 16;
 /// kListThreads numbers; its last number is the sum over all threads until the next call.
 __device__ int sum_up_to(int own, int* sums) {
   const auto thread = static_cast<int>(threadIdx.x);
-  __syncthreads();  // sums may still be read
+  __syncthreads();  // an earlier call may still read `sums`
   sums[thread] = own;
   __syncthreads();
   for (int step = 1; step < kListThreads; step *= 2) {

@@ -382,7 +382,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm)
   T* const k = q + kQueryRows<D> * D;
   T* const v = k + kTile * D;
   const int block = gridDim.x - 1 - blockIdx.x, head = blockIdx.y,
-            row = blockIdx.z;  // the longest first
+            row = blockIdx.z;  // starts the longest blocks first
   const int kv_head = head / args.group, warp_row = threadIdx.x / 32 * kFragmentRows * G,
             lane_row = warp_row + lane_group();
   const TokenBlock own = token_block<kQueryRows<D>>(args, row, block * kQueryRows<D>);
@@ -582,7 +582,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm) attention_dkv(Atten
   T* const k = shared_memory<T>();
   T* const v = k + kTile * D;
   T* const parts = v + kTile * D;
-  const int key_block = blockIdx.x, row = blockIdx.z;  // the first blocks are the longest
+  const int key_block = blockIdx.x, row = blockIdx.z;  // the first blocks have the most work
   const int kv_head = blockIdx.y % args.kv_heads,
             first_column = blockIdx.y / args.kv_heads * kOutColumns<D>;
   const int warp_row = threadIdx.x / 32 * kFragmentRows;

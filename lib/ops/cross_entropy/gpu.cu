@@ -138,7 +138,7 @@ __global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, i
       write_evaluated(loss, likeliest, losses, correct);
   }
   if (!with_gradients) return;
-  __syncthreads();  // the label's logit is read before it is overwritten
+  __syncthreads();  // the label's logit must be read before it is overwritten
   const float scale = scalars->token_loss_factor, factor = scale / stats.sum;
   for (int64_t i = threadIdx.x * V; i < vocabulary; i += kRowThreads * V) {
     Floats<V> v = load_logits<V>(row, i, vocabulary, cap);

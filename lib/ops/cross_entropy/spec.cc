@@ -224,7 +224,8 @@ struct SplitHead {
   ValueId bias = -1;
 };
 
-/// Returns the operands with the bias, if there is one: those of an operation that computes logits.
+/// Returns the operands and, if there is one, the bias: the operands of an operation that computes
+/// logits.
 std::vector<ValueId> with_bias(std::vector<ValueId> operands, ValueId bias) {
   if (bias >= 0) operands.push_back(bias);
   return operands;

@@ -217,7 +217,7 @@ __global__ void scatter_rows(const int32_t* tokens, const T* dx, G* dtable, int6
     list_hot_rows(m, first_row, hot);
     add_matches<T, G, V>(m, dx, own, width, rows, accumulate);
     accumulate = true;
-    if (threadIdx.x == 0) m.count = 0;  // read next after append_matches's barrier
+    if (threadIdx.x == 0) m.count = 0;  // next read after a barrier in append_matches()
   }
 }
 

@@ -84,7 +84,7 @@ bool adds_bias(const Op& op) {
 
 ValueId ops::linear(GraphBuilder& g, ValueId x, ValueId weight, ValueId bias,
                     const LinearAttrs& attrs) {
-  const Dims w = g.at(weight).dims;  // a copy: the new value moves the others
+  const Dims w = g.at(weight).dims;  // a copy, because adding a value may move the others
   require(g.at(x).dims[1] == w[1], "a weight has as many columns as its input");
   const ValueId y = g.temp(g.at(weight).name + ".out", {g.at(x).dims[0], w[0]});
   std::vector<ValueId> in{x, weight};

@@ -204,7 +204,7 @@ struct RowLayout {
 
 template <int V>
 RowLayout row_layout(int64_t width) {
-  constexpr int kMaxOfWarp = 32, kMaxOfBlock = 16;  // elements that a thread holds
+  constexpr int kMaxOfWarp = 32, kMaxOfBlock = 16;  // elements of a row per thread
   const auto packs_for = [&](int64_t threads, int most) {
     const int64_t packs = divide_up(width, V * threads);
     for (const int each : {1, 2, 4})

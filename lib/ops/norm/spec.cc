@@ -110,7 +110,7 @@ ValueId ops::layer_norm(GraphBuilder& g, ValueId x, ValueId weight, ValueId bias
     in.push_back(param);
   }
   const std::string name = weight >= 0 ? g.at(weight).name : g.at(x).name + ".norm";
-  const Dims dims = g.at(x).dims;  // a copy: the new values move the others
+  const Dims dims = g.at(x).dims;  // a copy, because adding values may move the others
   const ValueId y = g.temp(name + ".out", dims);
   const ValueId mean = g.add_value(name + ".mean", g.statistics(), {dims[0]}, ValueRole::kTemp);
   const ValueId rstd = g.add_value(name + ".rstd", g.statistics(), {dims[0]}, ValueRole::kTemp);

@@ -30,8 +30,8 @@ class GraphBuilder;
 struct WholeQkNormAttrs {
   /// The heads of one rank. Their epsilon is the norm's; their weight_offset is not used.
   HeadAttrs heads;
-  /// The number of tensor-parallel ranks, each with as many heads. A head of which several ranks
-  /// have copies counts once for each.
+  /// The number of tensor-parallel ranks, which all have the same number of heads. A head of which
+  /// several ranks have copies counts once for each copy.
   int64_t ranks = 1;
   bool operator==(const WholeQkNormAttrs&) const = default;
 
@@ -42,7 +42,7 @@ struct WholeQkNormAttrs {
 namespace ops {
 /// Sums the squares of this rank's queries and keys.
 ValueId qk_squares(GraphBuilder& g, ValueId qkv, const WholeQkNormAttrs& attrs);
-/// Normalizes queries and keys; `squares` are those of all ranks.
+/// Normalizes queries and keys; `squares` holds the sums over all ranks.
 ValueId whole_qk_norm(GraphBuilder& g, ValueId qkv, ValueId squares, ValueId weight_q,
                       ValueId weight_k, const WholeQkNormAttrs& attrs);
 }  // namespace ops
