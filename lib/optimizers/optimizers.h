@@ -61,7 +61,8 @@ struct OptimizerFault {
   std::string remedy;
 };
 
-/// Optimizer holds all that planning knows of an optimizer. Its arithmetic is NAME/update.inc.
+/// Optimizer holds everything that planning knows about an optimizer. Its arithmetic is
+/// NAME/update.inc.
 struct Optimizer {
   /// Other names of the optimizer in configs (torch's, Hugging Face's, bitsandbytes'), in small
   /// letters.

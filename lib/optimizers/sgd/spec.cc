@@ -1,6 +1,6 @@
 #include "optimizers/entries.h"
 
-// Stochastic gradient descent as torch.optim.SGD has it, with or without momentum.
+// Stochastic gradient descent as in torch.optim.SGD, with or without momentum.
 
 namespace ftrun::optimizers {
 namespace {
