@@ -31,7 +31,7 @@ FlatLayout flat_layout(const Partition& partition, FlatOrder order);
 /// Lays out units of `elements[unit]` elements instead of their padded size.
 FlatLayout flat_layout(std::span<const int64_t> elements, FlatOrder order);
 
-/// UnitRange is elements [begin, end) of a unit's flat range.
+/// UnitRange is a range of elements [begin, end) of a unit.
 struct UnitRange {
   int64_t begin = 0;
   int64_t end = 0;
@@ -67,7 +67,8 @@ struct UpdateKind {
   bool operator==(const UpdateKind&) const = default;
 };
 
-/// UpdatePart is elements [begin, end) of a unit whose tensors are all updated alike.
+/// UpdatePart is a range of elements [begin, end) of a unit. All its tensors have the same update
+/// kind.
 struct UpdatePart {
   int64_t begin = 0;
   int64_t end = 0;

@@ -106,8 +106,8 @@ Partition build_units(const ModelDescription& model,
                       SmallTensors small = {},
                       const std::function<bool(const TensorInfo&)>& coded = {});
 
-/// Formats a partition, one line a unit: "unit 1 layers.0: 3540672 elements (3540096 in 9 tensors),
-/// layers 1".
+/// Formats a partition, one line per unit: "unit 1 layers.0: 3540672 elements (3540096 in 9
+/// tensors), layers 1".
 std::string partition_text(const Partition& partition);
 
 }  // namespace ftrun
