@@ -59,8 +59,8 @@ struct StepResult {
   double loss_sum = 0;
   /// The number of counted tokens of a program that updates, over all ranks.
   double counted_tokens = 0;
-  /// The number of counted tokens whose label is the likeliest token, for a program that does not
-  /// update.
+  /// The number of counted tokens whose label is the most likely token (argmax of the logits), for
+  /// a program that does not update.
   double correct_tokens = 0;
   /// The gradient norm that the decision reports.
   double gradient_norm = 0;

@@ -12,7 +12,7 @@ namespace ftrun {
 
 struct GenerateOptions {
   int64_t tokens = 64;
-  /// The temperature of the sampling; 0 always chooses the likeliest token.
+  /// The temperature of the sampling; 0 always chooses the most likely token.
   double temperature = 0.0;
   uint64_t seed = 0;
   /// Token ids that end the text.

@@ -304,7 +304,7 @@ void GpuDevice::stage_inputs() {
   inputs_at_ = 0;
 }
 
-/// Copies input data into pinned memory at a fixed place for each input, because a recorded copy
+/// Copies input data into pinned memory at a fixed address for each input, because a recorded copy
 /// reads the same address in every replay.
 void GpuDevice::stage_input(void* to, const void* from, int64_t bytes, DeviceStream stream) {
   std::byte* const place = recorded_inputs_.data() + inputs_at_;

@@ -55,8 +55,8 @@ class GpuDevice final : public LaneDevice {
   bool is_finite(Lane lane, const TypedSpan& numbers) override;
 
  private:
-  /// HostAction is the host function that processes a piece of device memory after it was copied to
-  /// the host.
+  /// HostAction is a member function of HostDevice that processes a piece of device data after it
+  /// was copied to the host.
   using HostAction = void (HostDevice::*)(Lane lane, const TypedSpan& piece, const TypedSpan& to);
 
   DeviceKernels& kernels() const { return gpu_.kernels(); }

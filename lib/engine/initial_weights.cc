@@ -70,9 +70,9 @@ const std::vector<std::vector<double>>& orthogonal_of(int64_t rows, uint64_t key
   return known.q;
 }
 
-/// Makes elements of A or B from the orthogonal matrix Q of the module and normal numbers N, which
-/// each tensor has of its own. Element (i, j) of A is the sum over k of Q(2k, i) N(k, j); element
-/// (o, i) of B is the sum over k of N(o, k) Q(2k + 1, i).
+/// Makes elements of A or B from the orthogonal matrix Q of the module and a matrix N of normal
+/// numbers; each tensor has its own N. Element (i, j) of A is the sum over k of Q(2k, i) N(k, j);
+/// element (o, i) of B is the sum over k of N(o, k) Q(2k + 1, i).
 void make_orthogonal(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end,
                      std::span<float> out) {
   const bool is_a = tensor.initial.source == InitialSource::kOrthogonalA;

@@ -96,8 +96,8 @@ class ExchangeTimer {
   ExchangeTimer(Communicator& group, const ExchangeRequest& request)
       : group_(group), request_(request) {}
 
-  /// Returns the seconds of a collective after a piece of work, or those without such work if they
-  /// are more.
+  /// Returns the larger of two times of a collective: after some computation (without the time of
+  /// the computation), and without any.
   double seconds_of(const std::function<void()>& collective) {
     return std::max({time_alone(collective), time_after_work(collective), kMinSeconds});
   }
@@ -127,7 +127,7 @@ class ExchangeTimer {
     return middle_mean(std::move(samples));
   }
 
-  /// Returns the seconds that a piece of work takes without any wait for other ranks, from its
+  /// Returns the seconds that a computation takes without any wait for other ranks, from its
   /// elapsed time and its CPU time. If there are more threads than cores, the threads share the
   /// cores, so the CPU time is scaled by threads per core.
   double work_seconds(double elapsed, double used) const {

@@ -374,7 +374,7 @@ std::vector<StateSlice> ModelState::slices(std::span<std::byte> sectors) const {
 }
 
 /// Takes a snapshot. State on disk is not copied: its present bytes are kept, and later writes go
-/// to another place.
+/// elsewhere on the disk.
 std::vector<StateSlice> ModelState::snapshot(std::span<std::byte> sectors) {
   std::vector<CopiedRange> in_reach;
   for (const StatePiece& piece : pieces_) {
