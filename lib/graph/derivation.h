@@ -69,8 +69,8 @@ class Derivation {
   /// Returns the gradient with respect to `id`; `term` is this rank's term of its sum over the
   /// ranks.
   ValueId whole_gradient(ValueId id, ValueId term, int64_t ranks);
-  /// Delays the emission of weight gradients that run beside the next collective until after that
-  /// collective.
+  /// Delays the emission of weight gradients until after the next collective, so that they can run
+  /// at the same time.
   void after_collective(std::function<void()> emit) { waiting_.push_back(std::move(emit)); }
   void emit_waiting();
 

@@ -52,8 +52,8 @@ void touch(StorageRequest& request, int64_t at) {
 }
 
 /// Returns, for each operation, the index in the list at which it is known to be done. For a
-/// collective, which may run beside later operations, this is the first operation that reads its
-/// result, or the end of the list; for any other operation it is its own index.
+/// collective, which may run at the same time as later operations, this is the first operation that
+/// reads its result, or the end of the list; for any other operation it is its own index.
 std::vector<int64_t> done_at(std::span<const Op> list) {
   std::vector<int64_t> done(list.size());
   for (size_t i = list.size(); i-- > 0;) {

@@ -18,10 +18,10 @@ struct ScratchPlan {
   int64_t bytes = 0;
 };
 /// Places `list`'s kTemp, kWorkspace and kDeferred values, overlapping where lifetimes allow;
-/// 64-byte aligned. A collective may run beside the operations that follow it until one of them
-/// reads its result, so until then its operands share no memory with other values. kDeferred values
-/// that another list writes or reads are left out (plan_deferred()): none in `backward`, all in
-/// `input_grad` and in `weight_grad`.
+/// 64-byte aligned. A collective may run at the same time as the operations that follow it, until
+/// one of them reads its result, so until then its operands share no memory with other values.
+/// kDeferred values that another list writes or reads are left out (plan_deferred()): none in
+/// `backward`, all in `input_grad` and in `weight_grad`.
 ScratchPlan plan_scratch(const LayerGraph& graph, std::span<const Op> list);
 
 /// SavedFor selects values among those that forward leaves for backward.
