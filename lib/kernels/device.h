@@ -60,7 +60,8 @@ struct LibraryUse {
   /// The reason why our kernels compute shapes that CudnnUse::kWhereMeasured gives to cuDNN; "" if
   /// there are none.
   std::string notice = {};
-  /// Bytes of device memory that the library allocated for prepared graphs, beside the plan.
+  /// Bytes of device memory that the library allocated for prepared graphs, in addition to the
+  /// plan's.
   int64_t workspace_bytes = 0;
 };
 

@@ -11,7 +11,7 @@ namespace ftrun {
 
 // The functions of this header choose the elements that dropout sets to 0. Nothing is drawn in
 // sequence and nothing is stored: an element's bits are a function of the step's key (dropout_key),
-// the layer, the dropout's number in the layer, the token's place in the step's global batch and
+// the layer, the dropout's number in the layer, the token's position in the step's global batch and
 // the column of the whole row. So backward computes the same mask again, a repeated step has it,
 // too, and it is the same however tokens, columns and layers are distributed over ranks and
 // micro-batches.
@@ -47,8 +47,8 @@ FTRUN_HOST_DEVICE inline DropoutKeys dropout_keys(uint64_t row_key, int64_t colu
   return {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};
 }
 
-/// Returns the place of the n-th token of a micro-batch among the tokens that are not padding of
-/// their rows. Padding gets places of later tokens, as its results are never read.
+/// Returns the index of the n-th token of a micro-batch among the tokens that are not row padding.
+/// Padding tokens get the indices of later tokens, because their results are never read.
 FTRUN_HOST_DEVICE inline int64_t dropout_place(int64_t n, int64_t row_tokens, int64_t row_padding) {
   return n - n / row_tokens * row_padding;
 }

@@ -21,7 +21,7 @@ struct KernelContext {
   /// Gradients of parameters are added to the old ones. False: they overwrite the old ones.
   bool accumulate = false;
   const StepScalars* scalars = nullptr;
-  /// The inputs of dropout masks besides the step's key: the layer of the model, and the place of
+  /// The inputs of dropout masks besides the step's key: the layer of the model, and the index of
   /// token 0 among the tokens of the step's global batch.
   int64_t layer = 0;
   int64_t first_token = 0;

@@ -39,7 +39,7 @@ void narrow_elements(const Compute<S>* from, S* to, int64_t count) {
 /// The least number of elements in one task of a conversion.
 inline constexpr int64_t kConversionGrain = 1 << 14;
 
-/// StridedRows are rows of a matrix, `stride` elements apart.
+/// StridedRows describes rows of a matrix that are `stride` elements apart.
 template <class T>
 struct StridedRows {
   const T* data;

@@ -393,8 +393,8 @@ std::vector<CudnnArgument> CudnnAttention::operands(const Prepared& prepared, si
                                        {g.masked, &prepared.masked}};
   if (g.window != 0) arguments.push_back({g.window, &prepared.window});
   if (!prepared.backward) return arguments;
-  // Parts with rows of one document run one after the other and share the scratch. Documents use
-  // the places of their statistics in it.
+  // Parts with rows of one document run one after the other and share the scratch. In it, documents
+  // use the same offsets as their statistics.
   const float* const delta = a.delta + (prepared.documents ? head * a.tokens : 0);
   arguments.insert(arguments.end(), {{g.dout, element(a.da, result)},
                                      {g.dq, element(a.dqkv, queries)},

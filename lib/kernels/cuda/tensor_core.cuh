@@ -73,7 +73,7 @@ __device__ inline FourBlocks load_transposed_blocks(const T* row) {
   return b;
 }
 
-/// Starts a copy of 4 or 16 bytes from global to shared memory, which runs beside the kernel; both
+/// Starts a copy of 4 or 16 bytes from global to shared memory, which runs asynchronously; both
 /// addresses are multiples of the size. If the source does not exist (`exists`), the bytes are set
 /// to 0. The thread that started the copy may read the bytes after wait_for_copies(), other threads
 /// after an additional barrier.
