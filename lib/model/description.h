@@ -70,8 +70,8 @@ struct TensorInfo {
   /// The source of the values when training begins: the model folder's weights, or computed (a part
   /// of an adapter).
   Initial initial;
-  /// The place in the files of the model, or of its adapter; without a name they hold the tensor as
-  /// it is.
+  /// The rows of file tensors (of the model, or of its adapter) that hold this tensor; without a
+  /// name, the files hold the tensor as it is.
   StoredPlace stored;
 
   /// Return the number of elements of the whole tensor, and of this rank's part, its padding
