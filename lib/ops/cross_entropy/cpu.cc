@@ -298,7 +298,7 @@ class Head {
   bool direct_ = false;
 };
 
-/// RowLoss is a row's loss, and whether the label is its likeliest token.
+/// RowLoss holds the loss of a row, and whether the label is its most likely token.
 struct RowLoss {
   double loss = 0.0;
   bool correct = false;

@@ -96,8 +96,8 @@ struct VocabularyPart {
 };
 /// Emits the loss of a rank whose `weight` and `bias` (-1: none) are the part.rank-th block of the
 /// vocabulary's rows. All blocks have the same number of rows; those of the last block that the
-/// vocabulary does not have are padding. A chunk's exchange may run beside the product of the chunk
-/// after it; logits of two chunks are in memory at once.
+/// vocabulary does not have are padding. A chunk's exchange may run at the same time as the product
+/// of the next chunk; the logits of two chunks are in memory at once.
 ValueId vocabulary_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
                                  const CrossEntropyAttrs& attrs, const VocabularyPart& part,
                                  ValueId bias = -1);

@@ -18,7 +18,7 @@ struct SoftmaxLoss {
   const int32_t* labels;
   /// The losses F64[rows], written.
   double* losses;
-  /// The flags I32[rows], written: 1 where the label is the likeliest token and the loss is finite.
+  /// The flags I32[rows], written: 1 if the label is the most likely token and the loss is finite.
   /// Null with gradients.
   int32_t* correct;
   int64_t rows, vocabulary, row_stride;

@@ -20,7 +20,7 @@ struct DropoutAttrs {
   double probability = 0;
   /// The index of the dropout in its layer: each dropout of a layer has its own mask.
   int64_t site = 0;
-  /// The place of column 0 in the rows of all tensor-parallel ranks.
+  /// The index of this rank's column 0 among the columns of all tensor-parallel ranks.
   int64_t first_column = 0;
   /// The result is x - y, the part that dropout removes.
   bool rest = false;
