@@ -67,7 +67,8 @@ struct Unit {
   bool uncoded = true;
 };
 
-/// ParamPlace is the place where a parameter of a layer's graph starts.
+/// ParamPlace is the unit of a parameter of a layer's graph, and the element of the unit where it
+/// starts.
 struct ParamPlace {
   UnitId unit = -1;
   int64_t position = 0;
