@@ -135,6 +135,8 @@ double difference(View found, View expected, DType dtype) {
   return std::isfinite(relative) ? relative : HUGE_VAL;
 }
 
+/// Comparison compares the results of GPU kernels with those of CPU kernels, and keeps the largest
+/// difference.
 class Comparison {
  public:
   explicit Comparison(Gpu& gpu)

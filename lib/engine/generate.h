@@ -10,6 +10,7 @@
 
 namespace ftrun {
 
+/// GenerateOptions holds the options of generate().
 struct GenerateOptions {
   int64_t tokens = 64;
   /// The temperature of the sampling; 0 always chooses the most likely token.

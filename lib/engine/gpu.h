@@ -11,6 +11,7 @@
 
 namespace ftrun {
 
+/// GpuOptions holds the options with which a rank uses its GPU.
 struct GpuOptions {
   /// Host memory for copies is pinned. If false, it is pageable, and a copy blocks its lane.
   bool pin_memory = true;

@@ -50,6 +50,7 @@ class Lanes {
   double exposed_communication_seconds() const { return exposed_communication_seconds_; }
 
  private:
+  /// LaneInstr is an instruction with its lane and its waits.
   struct LaneInstr {
     InstrId instr;
     size_t lane;

@@ -131,6 +131,7 @@ class RankMemory {
   TierBytes touched(Tier tier) const;
 
  private:
+  /// OwnedBlock is the memory, or the place on disk, of one persistent buffer.
   struct OwnedBlock {
     TierBlock owned;
     int64_t bytes = 0;
