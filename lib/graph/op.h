@@ -61,6 +61,7 @@ class OpAttrs {
   }
 
  private:
+  /// Held is the base of Holder, which hides the type of the value.
   struct Held {
     explicit Held(const std::type_info& of) : type(of) {}
     virtual ~Held() = default;
