@@ -23,6 +23,7 @@ using DeviceStream = DeviceStreamHandle*;
 using DeviceEvent = DeviceEventHandle*;
 using DeviceGraph = DeviceGraphHandle*;
 
+/// DeviceInfo describes a GPU, or a MIG slice of one.
 struct DeviceInfo {
   /// The name of the device: "NVIDIA H100 80GB HBM3".
   std::string name;
@@ -44,6 +45,7 @@ struct DeviceInfo {
   int runtime_version = 0;
 };
 
+/// DeviceMemory holds the free and the total memory of a device.
 struct DeviceMemory {
   int64_t free_bytes = 0;
   int64_t total_bytes = 0;

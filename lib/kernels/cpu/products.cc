@@ -188,6 +188,7 @@ std::optional<ProductLibrary> bf16_rule(const Processor& processor,
   return std::nullopt;
 }
 
+/// RuleInUse holds the rule that products follow; empty until it is first needed or set.
 struct RuleInUse {
   std::mutex mutex;
   std::optional<ProductRule> rule;

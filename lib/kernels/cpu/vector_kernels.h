@@ -53,6 +53,7 @@ struct ComputeOf<Float16> {
 template <class S>
 using Compute = typename ComputeOf<S>::Type;
 
+/// RowMaxSum holds the largest number of a row, and the sum of exp(number - largest).
 struct RowMaxSum {
   double max;
   double sum;

@@ -105,6 +105,7 @@ void require_state(DType dtype, const char* what) {
   if (dtype != DType::kF32 && dtype != DType::kBF16) bug(cat(what, " of ", dtype_name(dtype)));
 }
 
+/// CudaKernels implements DeviceKernels with CUDA, cuBLAS and, where it is used, cuDNN.
 class CudaKernels final : public DeviceKernels {
  public:
   CudaKernels(int index, const AttentionOptions& attention)

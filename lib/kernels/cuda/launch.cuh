@@ -13,6 +13,7 @@
 // another file of this name, which runs kernels on the host.)
 namespace ftrun::cuda {
 
+/// Launch holds the configuration of a kernel launch.
 struct Launch {
   dim3 grid;
   dim3 block;
