@@ -332,6 +332,7 @@ int64_t rope_width(const ModelConfig& c) {
   return static_cast<int64_t>(c.rotations().size()) * c.rotary_size();
 }
 
+/// BlockGraph is the graph of a block and the values of its parameters.
 struct BlockGraph {
   LayerGraph graph;
   BlockParams params;
@@ -672,6 +673,8 @@ class DecoderBuilder {
         {"head", LayerKind::kHead, add_graph(g.finish(train())), std::move(params)});
   }
 
+  /// SharedBlock is the graph that equal blocks share, by its index in the description, and its
+  /// parameters.
   struct SharedBlock {
     int graph;
     BlockParams params;

@@ -164,6 +164,7 @@ struct BatchShape {
   bool operator==(const BatchShape&) const = default;
 };
 
+/// Mode specifies what the graphs of a model compute.
 enum class Mode : uint8_t {
   kTrain,     // computes loss and gradients
   kEvaluate,  // computes the loss
