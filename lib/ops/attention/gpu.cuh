@@ -8,6 +8,7 @@
 // memory, and the keys that a query sees.
 namespace ftrun::cuda {
 
+/// AttentionArgs holds the arguments of the attention kernels, for elements of type T.
 template <class T>
 struct AttentionArgs {
   const T* qkv;

@@ -13,6 +13,7 @@
 // gpu_narrow.cu. Each enqueues its kernels on `stream`.
 namespace ftrun::cuda {
 
+/// Attention holds the operands, results and scratch of an attention operation or of its gradient.
 struct Attention {
   const void* qkv;
   const int32_t* starts;

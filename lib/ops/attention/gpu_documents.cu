@@ -25,6 +25,8 @@ __device__ int sum_up_to(int own, int* sums) {
   return sums[thread];
 }
 
+/// DocumentShape holds the number of tokens, and the sizes of a row of tokens, of qkv and of the
+/// result.
 struct DocumentShape {
   int tokens, row_tokens, width, out_width;
 };

@@ -29,6 +29,7 @@ __device__ inline void load_tile(const Args& args, float* tile, const float* fro
       tile[row * tile_stride(args) + i] = row < rows ? from[row * stride + i] : 0.0F;
 }
 
+/// Scores holds the four scores of a thread: two rows by two columns.
 struct Scores {
   float e[2][2] = {};
 };
@@ -49,6 +50,7 @@ __device__ inline Scores products(const Args& args, const float* left, const flo
   return s;
 }
 
+/// Sums holds the elements of two result rows that a thread computes.
 struct Sums {
   float e[2][kMaxColumns] = {};
 };

@@ -40,6 +40,7 @@ class GraphBuilder;
 //   out: loss F64[2], and, when attrs.with_gradients: dx[N,D], dw[V,D], [dbias[V], where there is
 //        a bias], logits[C,V] (the same value as the input)
 
+/// CrossEntropyAttrs holds the attributes of linear_cross_entropy.
 struct CrossEntropyAttrs {
   bool with_gradients = true;
   /// The number of tokens whose logits are in memory at one time.

@@ -11,6 +11,8 @@
 // activations, F32, BF16 or F16.
 namespace ftrun::cuda {
 
+/// SoftmaxLoss holds the arguments of softmax_loss(), which computes the losses of rows and, if
+/// wanted, the gradients of their logits.
 struct SoftmaxLoss {
   /// The logits [rows, vocabulary], with row_stride elements from one row to the next; with
   /// gradients it becomes (softmax - onehot) * token_loss_factor, 0 for masked rows.
@@ -55,6 +57,7 @@ struct VocabularyRows {
 /// Writes the statistics F32[rows, 2], 0 for masked rows, and label_logit. Applies the softcap to
 /// the logits of other rows, in place.
 void vocabulary_statistics(const VocabularyRows& v, float* statistics, cudaStream_t stream);
+/// VocabularyLoss holds the arguments of vocabulary_loss().
 struct VocabularyLoss {
   VocabularyRows of;
   /// The statistics of all ranks, F32[ranks * rows, 2].

@@ -15,6 +15,7 @@ class GraphBuilder;
 //   in:  x[N,I]
 //   out: y[N,I] (out may be x)
 
+/// DropoutAttrs holds the attributes of dropout.
 struct DropoutAttrs {
   /// The probability that an element becomes 0; below 1.
   double probability = 0;

@@ -8,6 +8,7 @@ namespace ftrun::cuda {
 
 namespace {
 
+/// Embed holds the arguments of embed().
 struct Embed {
   const int32_t* tokens;
   const void* table;
@@ -17,6 +18,7 @@ struct Embed {
   RowsAttrs rows;
 };
 
+/// EmbedWgrad holds the arguments of embed_wgrad().
 struct EmbedWgrad {
   const int32_t* tokens;
   const void* dx;

@@ -7,6 +7,7 @@ namespace ftrun::cuda {
 
 namespace {
 
+/// RmsNorm holds the arguments of rms_norm().
 struct RmsNorm {
   const void* x;
   /// The operand that is added to x (the result is `sum`); null for none.
@@ -19,6 +20,7 @@ struct RmsNorm {
   NormAttrs attrs;
 };
 
+/// RmsNormDgrad holds the arguments of rms_norm_dgrad().
 struct RmsNormDgrad {
   const void* dy;
   const void* x;

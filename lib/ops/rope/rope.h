@@ -31,12 +31,14 @@ struct RopeAngle {
   bool operator==(const RopeAngle&) const = default;
 };
 
+/// RopeTableAttrs holds the attributes of rope_table.
 struct RopeTableAttrs {
   /// The E/2 angles.
   std::vector<RopeAngle> angles;
   bool operator==(const RopeTableAttrs&) const = default;
 };
 
+/// RopeAttrs holds the attributes of rope and of its gradient.
 struct RopeAttrs {
   HeadAttrs heads;
   /// The first angle of the table that the operation uses, and how many it uses; 0: all.

@@ -27,6 +27,7 @@ class GraphBuilder;
 //   in:  dy[N,(H+2K)d], qkv[N,(H+2K)d], rstd F32[N,2]
 //   out: dwq[Hd], dwk[Kd]
 
+/// WholeQkNormAttrs holds the attributes of the operations of this header.
 struct WholeQkNormAttrs {
   /// The heads of one rank. Their epsilon is the norm's; their weight_offset is not used.
   HeadAttrs heads;
