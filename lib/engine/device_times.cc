@@ -6,7 +6,8 @@
 namespace ftrun {
 namespace {
 
-/// Returns the seconds of `interval` in which one of `busy` runs; those follow each other.
+/// Returns the seconds of `interval` that intervals of `busy` cover. `busy` is disjoint and
+/// ascending.
 double beside(const Interval& interval, const std::vector<Interval>& busy) {
   const auto first = std::partition_point(
       busy.begin(), busy.end(), [&](const Interval& other) { return other.end <= interval.begin; });
@@ -31,8 +32,8 @@ std::vector<Interval> of_lanes(const Program& program, const std::vector<Interva
   return found;
 }
 
-/// Sums the communication that nothing else covers; collectives of several groups at the same time
-/// count once.
+/// Returns the seconds of communication that `busy` does not cover. Collectives of several groups
+/// at the same time count once.
 double exposed(std::vector<Interval> communication, const std::vector<Interval>& busy) {
   double sum = 0;
   for (const Interval& interval : union_of(std::move(communication)))

@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-/// Bytes of the memory that uploads and downloads pass through.
+/// Bytes of a slot of the pinned memory that uploads and downloads pass through.
 constexpr int64_t kStagingBytes = int64_t{8} << 20;
 
 }  // namespace
@@ -36,8 +36,8 @@ Gpu::~Gpu() {
 
 void Gpu::open_lane(Lane lane) {
   if (lanes_.contains(lane)) return;
-  // Streams of work for which others wait have priority: copies and collectives are short compared
-  // to a layer.
+  // Streams of copies and collectives have priority: other work waits for them, and they are short
+  // compared to a layer.
   const bool goes_first = lane != Lane::kCompute;
   lanes_[lane] = {kernels_->create_stream(goes_first), kernels_->create_event(false)};
 }

@@ -11,8 +11,9 @@
 
 namespace ftrun {
 
+/// GpuOptions holds the options with which a rank uses its GPU.
 struct GpuOptions {
-  /// Host memory of copies is pinned. False: it is pageable, and a copy blocks its lane.
+  /// Host memory for copies is pinned. If false, it is pageable, and a copy blocks its lane.
   bool pin_memory = true;
   /// The device times of all instructions are measured.
   bool timed = false;
@@ -101,7 +102,7 @@ class GpuBlock {
   bool pinned_ = false;
 };
 
-/// GpuEvent owns an event, a mark in a stream.
+/// GpuEvent owns an event: a mark in a stream that other streams or the host can wait for.
 class GpuEvent {
  public:
   enum class Use { kOrder, kTiming, kHostWait };
@@ -125,7 +126,7 @@ class GpuEvent {
 };
 
 /// PinnedRing is pinned memory for data that passes between host code and copies. It has two slots:
-/// the host fills one while a copy still reads the other. Only one thread may use it at a time.
+/// the host can fill one while a copy still reads the other. Only one thread may use it at a time.
 class PinnedRing {
  public:
   PinnedRing(Gpu& gpu, int64_t slot_bytes);

@@ -12,10 +12,10 @@
 namespace ftrun {
 namespace {
 
-/// Bytes of the pinned memory that numbers pass through when they change dtype or are added on
-/// their way.
+/// Bytes of a slot of the pinned memory through which numbers pass when host code converts or adds
+/// them on their way between the device and the host tier.
 constexpr int64_t kBridgeBytes = int64_t{4} << 20;
-/// The least number of elements that are checked at a time for numbers that are not finite.
+/// The smallest number of elements that is_finite() checks at a time.
 constexpr int64_t kProbedElements = int64_t{1} << 20;
 /// The alignment of parts of a batch in pinned memory.
 constexpr int64_t kPartAlignment = 64;
@@ -42,10 +42,11 @@ GpuDevice::GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*
   make_staging();
 }
 
-/// Returns whether a run can be recorded: no disk, no update or sum of the host tier, no counts
-/// that the host reads, no peers except through the device's collectives (links of a pipeline wait
-/// for each other across lanes, which a sequential list of launches does not allow), no timing
-/// marks; and the instructions after the decision either run as a whole or not at all.
+/// Returns whether a run can be recorded. It must not use the disk, update or sum state in the host
+/// tier, read counts on the host, or record times. It may exchange with other ranks only through
+/// the device's collectives: links of a pipeline wait for each other across lanes, which a
+/// sequential list of launches does not allow. The instructions after the decision must run either
+/// as a whole or not at all.
 bool GpuDevice::runs_all_on_device() const {
   if (!std::all_of(groups_.begin(), groups_.end(),
                    [](const Communicator* group) { return group->can_record(); }))
@@ -62,8 +63,8 @@ bool GpuDevice::runs_all_on_device() const {
   return true;
 }
 
-/// Returns whether the instruction adds or converts between the device and the host tier, which a
-/// copy cannot do.
+/// Returns whether the instruction adds or converts numbers on their way between the device and the
+/// host tier, which a plain copy cannot do.
 bool GpuDevice::crosses_tiers(const Instr& instr) const {
   if (instr.kind != InstrKind::kCopy && instr.kind != InstrKind::kAccumulate) return false;
   const Buffer& from = program_.at(instr.reads[0].buffer);
@@ -72,7 +73,8 @@ bool GpuDevice::crosses_tiers(const Instr& instr) const {
   return instr.kind == InstrKind::kAccumulate || from.format.dtype != to.format.dtype;
 }
 
-/// Returns whether host code reads or writes memory of the host tier in it.
+/// Returns whether the instruction needs host code, because it works on memory of the host tier or
+/// the disk.
 bool GpuDevice::works_on_host(const Instr& instr) const {
   const auto on_host = [&](const Range& range) { return tier(range) != Tier::kDevice; };
   switch (instr.kind) {
@@ -164,8 +166,9 @@ void GpuDevice::make_staging() {
   if (host_sums_ > 0) sum_ring_.emplace(gpu_, host_sums_ * static_cast<int64_t>(sizeof(double)));
 }
 
-/// Begins a run after the last one has ended, so that its lanes do not overlap the last run's work.
-/// Host code does not overlap it, either, because it waits for its own stream.
+/// Begins a run. The streams of all lanes first wait for all work of the last run, so the runs do
+/// not overlap. Host code does not overlap the last run, either, because it waits for its own
+/// stream.
 void GpuDevice::begin_run(const StepScalars& scalars, bool traced) {
   is_timed_ = traced || gpu_.options().timed;
   if (is_timed_ && timings_.empty()) make_timings();
@@ -209,14 +212,15 @@ bool GpuDevice::waits_are_over(const Instr& instr) {
                      [&](InstrId wait) { return kernels().is_done(done_.at(wait).get()); });
 }
 
-/// Waits for the stream. A wait that fails reports this rank's own device, whatever its peers say.
+/// Waits for the stream. If the wait fails, the error reports this rank's device; only after a wait
+/// that succeeds are the groups checked for lost peers.
 void GpuDevice::wait_for(DeviceStream stream) {
   kernels().synchronize(stream);
   check_groups();
 }
 
-/// Checks the groups: collectives that are given up end like those that are done, but the device's
-/// data are then not results.
+/// Throws if a group has failed. A collective that was aborted ends like one that is done, but its
+/// output is then not a result.
 void GpuDevice::check_groups() {
   for (Communicator* group : groups_) group->check();
 }
@@ -242,7 +246,7 @@ std::vector<Interval> GpuDevice::intervals() {
 }
 
 void GpuDevice::clear(Lane lane, const TypedSpan& to) {
-  if (inputs_ == Inputs::kStage) return;  // the recording has it
+  if (inputs_ == Inputs::kStage) return;  // the recording clears it
   if (to.tier != Tier::kDevice) return host_.clear(lane, to);
   kernels().fill_zero(to.data, to.bytes(), gpu_.stream(lane));
 }
@@ -284,22 +288,24 @@ void GpuDevice::drop_recordings() {
   recordings_.clear();
 }
 
-/// Ends a recording that an error has cut short: it holds collectives as a whole one does.
+/// Ends a recording that an error has interrupted. It must be released like a complete one, because
+/// it holds collectives.
 void GpuDevice::end_broken_recording() {
   try {
     end_recording();
   } catch (const std::exception&) {
-    inputs_ = Inputs::kSend;  // the device has given it up
+    inputs_ = Inputs::kSend;  // the device has discarded the recording
   }
 }
 
 void GpuDevice::stage_inputs() {
-  inputs_read_->synchronize();  // of the run before, which has long come to its decision
+  inputs_read_->synchronize();  // the previous replay has read its inputs
   inputs_ = Inputs::kStage;
   inputs_at_ = 0;
 }
 
-/// Stages the host's data first: a recorded copy reads the same place each time.
+/// Copies input data into pinned memory at a fixed address for each input, because a recorded copy
+/// reads the same address in every replay.
 void GpuDevice::stage_input(void* to, const void* from, int64_t bytes, DeviceStream stream) {
   std::byte* const place = recorded_inputs_.data() + inputs_at_;
   inputs_at_ += aligned(bytes);
@@ -359,8 +365,8 @@ void GpuDevice::add(Lane lane, const TypedSpan& from, const TypedSpan& to) {
   kernels().add_into(to.data, to.dtype, from.data, from.dtype, from.count, gpu_.stream(lane));
 }
 
-/// Applies a host function to device memory: while host code processes one piece, the next piece is
-/// copied.
+/// Applies a host function to device memory, piece by piece. While host code processes one piece,
+/// the next piece is copied to the host.
 void GpuDevice::apply_on_host(Lane lane, const TypedSpan& from, const TypedSpan& to,
                               HostAction action) {
   PinnedRing& ring = *transfer_rings_[static_cast<size_t>(lane)];

@@ -20,12 +20,13 @@
 
 namespace ftrun {
 
-/// HostBlock is zeroed host memory that the kernel maps: it allocates a page when it is first
+/// HostBlock is zeroed host memory. The kernel allocates a page of it when the page is first
 /// touched, and frees it with the block.
 class HostBlock {
  public:
   HostBlock() = default;
-  /// Allocates `bytes`. Error(kEnvironment) says that there is not enough memory for `what`.
+  /// Allocates `bytes`. Throws Error(kEnvironment) if there is not enough memory; its message names
+  /// `what`.
   HostBlock(int64_t bytes, std::string_view what);
   ~HostBlock();
   HostBlock(HostBlock&& other) noexcept;
@@ -60,8 +61,8 @@ struct TierBlock {
   bool shows_pages() const { return gpu.data() == nullptr; }
 };
 
-/// MemoryAdvice returns the remedy of an allocation that fails because a tier lacks `lacking` bytes
-/// (0: unknown): the changes by which a run needs less of that tier.
+/// MemoryAdvice returns the remedy for an allocation that fails because a tier lacks `lacking`
+/// bytes (0: unknown): changes of the config that make a run need less memory of that tier.
 using MemoryAdvice = std::function<std::string(Tier, int64_t lacking)>;
 
 /// RankMemory is the memory of a rank's programs: one block for each persistent buffer, shared by
@@ -109,8 +110,8 @@ class RankMemory {
   /// Returns the swap file; null when nothing lies on disk.
   SwapFile* swap() const { return swap_.get(); }
 
-  /// Keeps the present content of the disk tier until release_disk(): read_kept() reads it,
-  /// whatever is written meanwhile. Must not be called while lanes run.
+  /// Keeps the present content of the disk tier until release_disk(). read_kept() reads it, even if
+  /// newer content was written meanwhile. Must not be called while lanes run.
   void keep_disk();
   void release_disk();
   /// Reads the content that keep_disk() has kept, as read_disk() does. Any thread may call it.
@@ -130,12 +131,13 @@ class RankMemory {
   TierBytes touched(Tier tier) const;
 
  private:
+  /// OwnedBlock is the memory, or the place on disk, of one persistent buffer.
   struct OwnedBlock {
     TierBlock owned;
     int64_t bytes = 0;
     Category category = Category::kBuffers;
     Tier tier = Tier::kDevice;
-    /// The place on disk, which a write may change.
+    /// The place of the block on disk. A write after keep_disk() may change it.
     mutable ShadowMap disk;
   };
   template <typename Measure>
@@ -155,7 +157,8 @@ class RankMemory {
   SwapOptions swap_options_;
   MemoryAdvice advice_;
   int64_t disk_used_ = 0;
-  /// The offset in the swap file where the second places of buffers begin (Buffer::shadow_offset).
+  /// The offset in the swap file of the region for second copies of buffers
+  /// (Buffer::shadow_offset).
   int64_t shadows_ = 0;
   /// The blocks that live from step to step.
   std::map<std::pair<Persistent, Tier>, OwnedBlock> blocks_;

@@ -19,8 +19,8 @@
 
 namespace ftrun {
 
-/// StateReading specifies which version of the state is read, the present one or the copy, and
-/// through which memory state on disk is read (none given: the state's own).
+/// StateReading specifies which version of the state is read, the present one or the snapshot, and
+/// the buffer through which state on disk is read (empty: fetch() allocates one).
 struct StateReading {
   bool of_snapshot = false;
   std::span<std::byte> sectors;

@@ -25,9 +25,9 @@ SwapOptions swap_options(const Config& config, const std::string& run, int rank)
   return swap;
 }
 
-/// Measures the memory that the process holds before it has anything of the model, once its
-/// libraries have their threads and working memory, and saving has its own. Otherwise these would
-/// be allocated in the first step and count as the model's.
+/// Measures the memory that the process holds before it allocates anything for the model. First
+/// makes the libraries allocate their threads and working memory, and allocates the save buffers:
+/// otherwise these would count as memory of the model.
 int64_t measure_baseline_bytes(const Gpu* gpu, SaveBuffers& room) {
   room.populate();
   if (gpu == nullptr) {
@@ -37,7 +37,7 @@ int64_t measure_baseline_bytes(const Gpu* gpu, SaveBuffers& room) {
   return read_process_memory().held();
 }
 
-/// Prepares a GPU before the memory of training is requested.
+/// Lets a GPU prepare the graphs of a program. This comes before training memory is allocated.
 void prepare(const Gpu* gpu, const ProgramPlan& plan) {
   if (gpu == nullptr) return;
   for (const LayerGraph& graph : plan.model.graphs) gpu->kernels().prepare(graph);
@@ -60,7 +60,7 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const Ran
       memory_(
           groups.peer_visible(), swap_options(config, run, groups.rank()),
           [&, gpu](Tier tier, int64_t lacking) {
-            // The device and the host tier of a CPU are the same memory.
+            // Without a GPU, the device tier and the host tier are both main memory.
             const bool main_memory = gpu == nullptr && tier != Tier::kNvme;
             const MemoryMeasure measure = [=](const MemoryPlan& plan) {
               return main_memory ? plan.main_memory() : plan.at(tier).total;

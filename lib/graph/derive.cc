@@ -105,7 +105,8 @@ ValueId Derivation::recompute(ValueId id) {
   return recomputed_.at(id);
 }
 
-/// Returns whether backward has a value already, kept or recomputed.
+/// Returns whether backward can read a value already, because forward kept it or backward has
+/// recomputed it.
 bool Derivation::is_available(ValueId id) const {
   return kept_[static_cast<size_t>(id)] || recomputed_.contains(id);
 }
@@ -151,9 +152,10 @@ void Derivation::finish_inputs() {
   }
 }
 
-/// Returns whether operation `at` of the backward list, which is recomputed only for weight
-/// gradients, writes fewer bytes than the operands that only it reads, which would have to be kept
-/// instead: gate and up of a gated activation are twice its result.
+/// Returns whether running operation `at` of the backward list with the input gradients saves
+/// memory. The operation recomputes a value that only weight gradients read. If it ran with these,
+/// the operands that only it reads would have to be kept until then; if it runs earlier, its result
+/// is kept instead. (Gate and up of a gated activation have twice the bytes of its result.)
 bool Derivation::is_smaller_when_made(size_t at) const {
   const Op& op = graph_.backward[at];
   if (is_collective(op.kind)) return false;
@@ -176,9 +178,9 @@ bool Derivation::is_smaller_when_made(size_t at) const {
 }
 
 /// Splits backward into two lists, so that input gradients can run before all weight gradients.
-/// What input gradients read, directly or through recomputed values, is computed in their list. A
-/// value that only weight gradients read is computed there too if it is smaller than its operands,
-/// because one of the two must be kept.
+/// Values that input gradients read, directly or through recomputed values, are computed in their
+/// list. A value that only weight gradients read is computed there too if it is smaller than its
+/// operands, because one of the two must be kept.
 void Derivation::split_lists() {
   std::set<ValueId> read;
   std::vector<size_t> for_weight_grads;

@@ -13,8 +13,8 @@ namespace ftrun {
 /// ValueId is the index of a value in its LayerGraph.
 using ValueId = int32_t;
 
-/// OpKind specifies what an operation computes. Its values are places in the list ops/kinds.inc,
-/// the only place that names kinds.
+/// OpKind specifies what an operation computes. Its values are positions in the list ops/kinds.inc,
+/// the only file that names kinds.
 enum class OpKind : uint8_t;
 
 /// NoAttrs stands for the attributes of a kind that has none.
@@ -61,6 +61,7 @@ class OpAttrs {
   }
 
  private:
+  /// Held is the base of Holder, which hides the type of the value.
   struct Held {
     explicit Held(const std::type_info& of) : type(of) {}
     virtual ~Held() = default;
@@ -80,13 +81,14 @@ class OpAttrs {
   std::shared_ptr<const Held> held_;
 };
 
+/// Op is one operation of a list, with its operands, results and attributes.
 struct Op {
   OpKind kind;
   std::vector<ValueId> in;
   std::vector<ValueId> out;
   OpAttrs attrs;
-  /// The value of the list's scratch buffer that holds the operation's scratch memory while it
-  /// runs.
+  /// The kWorkspace value that holds the operation's scratch memory while it runs; -1: it needs
+  /// none.
   ValueId workspace = -1;
 };
 

@@ -12,12 +12,13 @@
 namespace ftrun {
 namespace {
 
-/// The most orders of placement that are tried; the first is nearly always the best, or close to
-/// it. No further order is begun after kMaxExamined examined requests: a twentieth of a second of
-/// work.
+/// The largest number of placement orders that are tried. The first is nearly always the best, or
+/// close to it. After kMaxExamined examined requests (about 50 ms of work) no further order is
+/// tried.
 constexpr int kMaxTries = 24;
 constexpr int64_t kMaxExamined = 5'000'000;
-/// The most requests of an arena that are examined to find its gaps: a tenth of a second of work.
+/// The largest number of requests that are examined to find the gaps of an arena: about 100 ms of
+/// work.
 constexpr int64_t kMaxExaminedGaps = 20'000'000;
 /// A request smaller than 1 / kMinPart of the live bytes is not worth moving.
 constexpr int64_t kMinPart = 1000;
@@ -71,8 +72,9 @@ class LiveBytes {
   std::vector<int64_t> live_;
 };
 
-/// IntervalTree finds those of a set of requests that live at some time of an interval. Its leaves
-/// are the requests in the order of their beginnings; each node knows the latest end below it.
+/// IntervalTree finds the requests of a set that are alive at some time in an interval. Its leaves
+/// are the requests in the order of their first times; each node holds the latest last time below
+/// it.
 class IntervalTree {
  public:
   IntervalTree(std::span<const StorageRequest> requests, std::vector<size_t> members)
@@ -107,8 +109,8 @@ class IntervalTree {
  private:
   static constexpr int64_t kNobody = std::numeric_limits<int64_t>::min();
 
-  /// Visits the node of leaves [begin, begin + width), of which those below `limit` have begun in
-  /// time.
+  /// Visits the node of leaves [begin, begin + width). Only the leaves below `limit` begin early
+  /// enough to overlap the interval.
   template <typename Found>
   void visit(size_t node, size_t begin, size_t width, size_t limit, int64_t first,
              const Found& found) {
@@ -121,7 +123,7 @@ class IntervalTree {
 
   std::span<const StorageRequest> requests_;
   std::vector<size_t> by_first_;
-  std::vector<size_t> leaf_;  // of each request
+  std::vector<size_t> leaf_;  // the leaf of each request
   size_t leaves_ = 1;
   std::vector<int64_t> latest_;
   int64_t examined_ = 0;
@@ -130,8 +132,8 @@ class IntervalTree {
 /// Bytes [begin, end) of an arena.
 using Extent = std::pair<int64_t, int64_t>;
 
-/// Calls `found` with the aligned beginning and the end of each gap that `taken` leaves of `bytes`
-/// bytes, the lowest first, until it returns true. Sorts `taken`.
+/// Calls `found` with the aligned beginning and the end of each gap that `taken` leaves in an arena
+/// of `bytes` bytes, from the lowest on, until `found` returns true. Sorts `taken`.
 template <typename Found>
 void find_gap(std::vector<Extent>& taken, int64_t bytes, int64_t alignment, const Found& found) {
   std::sort(taken.begin(), taken.end());
@@ -143,7 +145,8 @@ void find_gap(std::vector<Extent>& taken, int64_t bytes, int64_t alignment, cons
   if (offset < bytes) found(offset, bytes);
 }
 
-/// Returns the lowest place of that many bytes; -1: there is none.
+/// Returns the lowest offset at which `wanted` bytes are free in an arena of `bytes` bytes; -1:
+/// there is none.
 int64_t lowest_place(std::vector<Extent>& taken, int64_t bytes, int64_t alignment, int64_t wanted) {
   int64_t place = -1;
   find_gap(taken, bytes, alignment, [&](int64_t begin, int64_t end) {
@@ -154,7 +157,8 @@ int64_t lowest_place(std::vector<Extent>& taken, int64_t bytes, int64_t alignmen
   return place;
 }
 
-/// Assigns each request, in turn, the lowest place that is free all its life.
+/// Assigns to each request, in the given order, the lowest offset that is free during its whole
+/// lifetime.
 StorageLayout place(std::span<const StorageRequest> requests, const std::vector<size_t>& order,
                     int64_t alignment, IntervalTree& live) {
   StorageLayout layout;
@@ -186,7 +190,7 @@ void promote_highest(std::span<const StorageRequest> requests, const StorageLayo
   std::rotate(order.begin(), highest, highest + 1);
 }
 
-/// Gaps holds the gaps of a packed arena, and the requests that are moved into them.
+/// Gaps finds gaps in a packed arena, and records the requests that are moved into them.
 class Gaps {
  public:
   Gaps(const PackedArena& arena, int64_t alignment) : bytes_(arena.bytes), alignment_(alignment) {
@@ -194,13 +198,14 @@ class Gaps {
       if (arena.offset[i] >= 0) taken_.push_back({arena.requests[i], arena.offset[i]});
   }
 
-  /// Returns the lowest place that is free all the life of `request`; -1: there is none.
+  /// Returns the lowest offset that is free during the whole lifetime of `request`; -1: there is
+  /// none.
   int64_t lowest_gap(const StorageRequest& request) const {
     std::vector<Extent> taken = occupied_beside(request);
     return lowest_place(taken, bytes_, alignment_, request.bytes);
   }
 
-  /// Returns the bytes of the largest gap at one time: no larger request that is live then fits.
+  /// Returns the bytes of the largest gap at `time`: no larger request that is alive then can fit.
   int64_t largest_gap(int64_t time) const {
     std::vector<Extent> taken = occupied_beside({1, time, time});
     int64_t most = 0;
@@ -237,8 +242,8 @@ class Gaps {
   mutable int64_t examined_ = 0;
 };
 
-/// Finds, of the requests that live at `time` and have no place yet, the largest that fits into a
-/// gap, and its place there; -1: none fits.
+/// Finds the largest request that is alive at `time`, has no offset yet and fits into a gap.
+/// Returns its index and its offset there; offset -1: none fits.
 std::pair<size_t, int64_t> largest_fitting(std::span<const StorageRequest> requests,
                                            std::span<const int64_t> offset, int64_t time,
                                            const Gaps& gaps) {
@@ -268,7 +273,7 @@ std::vector<int64_t> fill_gaps(std::span<const StorageRequest> requests, const P
   auto [time, most] = staying.peak();
   int64_t least = most;
   std::vector<size_t> moved;
-  size_t useful = 0;  // of those moved: after them there was less than ever before
+  size_t useful = 0;  // the number of moves that led to the smallest peak of the rest so far
   while (most > enough && gaps.examined() < kMaxExaminedGaps) {
     const auto [request, place] = largest_fitting(requests, offset, time, gaps);
     if (place < 0 || requests[request].bytes < most / kMinPart) break;
@@ -289,7 +294,7 @@ StorageLayout pack_storage(std::span<const StorageRequest> requests, int64_t ali
   std::vector<size_t> order(requests.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::erase_if(order, [&](size_t at) { return !needs_storage(requests[at]); });
-  // Largest first, then earliest, is the usual good greedy for interval packing.
+  // Largest first, then earliest, is the usual greedy order for packing intervals.
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     return requests[a].bytes != requests[b].bytes ? requests[a].bytes > requests[b].bytes
                                                   : requests[a].first < requests[b].first;

@@ -14,8 +14,9 @@
 namespace ftrun {
 namespace {
 
-/// Groups model tensors by the tensor of the files that holds them, in order of the first one that
-/// each holds. `part` maps a model tensor to the files' tensors with only this part.
+/// Lists the tensors of the exported files, in the order of the first model tensor that each holds.
+/// `part` returns the file tensors that hold a model tensor, each with only this part; file tensors
+/// of the same name are merged.
 template <class Tensors, class Part>
 std::vector<ExportTensor> file_tensors(const Tensors& tensors, Part part) {
   std::vector<ExportTensor> files;
@@ -31,7 +32,7 @@ std::vector<ExportTensor> file_tensors(const Tensors& tensors, Part part) {
   return files;
 }
 
-/// Lists the tensors of files that hold a tensor of the model: one, or several of equal size.
+/// Lists the file tensors that hold a tensor of the model: one, or several of equal size.
 std::vector<ExportTensor> stored_tensors(const TensorInfo& tensor) {
   const StoredPlace& place = tensor.stored;
   std::vector<ExportTensor> files;
@@ -47,8 +48,8 @@ std::vector<ExportTensor> stored_tensors(const TensorInfo& tensor) {
   return files;
 }
 
-/// Returns the name that files have for a tensor of the model: in a multimodal model's, of the kind
-/// that the tensors of other parts have.
+/// Returns the name of a model tensor in exported files. In a multimodal model it follows the
+/// naming (in memory or in files) of the tensors of the other parts that the export keeps.
 std::string name_in_files(const std::string& name, const ExportOptions& options,
                           const ModelDescription& model) {
   if (model.multimodal.empty()) return name;

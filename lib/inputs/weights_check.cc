@@ -17,9 +17,9 @@
 namespace ftrun {
 namespace {
 
-/// Refuses a tied model whose folder holds another matrix as its head: transformers 4 ties it
-/// nevertheless, 5 does not, so the folder has two meanings. If the folder has both matrices, both
-/// are read.
+/// Refuses a tied model whose folder stores a head that differs from the embedding: transformers 4
+/// ties the two nevertheless, transformers 5 does not, so the folder has two meanings. If the
+/// folder has both matrices, reads both to compare them.
 void require_tied(const ModelDescription& model, const ModelFolder& folder) {
   const TensorNames& names = tensor_names(model.family);
   const std::string embedding = cat(names.embedding, ".weight"), head = cat(names.head, ".weight");
@@ -129,11 +129,13 @@ std::map<std::string, AdapterTensor> require_adapter(const ModelDescription& mod
   for (AdapterTensor wanted : all) {
     if (const auto other = spelt.find(wanted.stored); other != spelt.end())
       wanted.stored = other->second;
-    // The first part of a stored tensor reports for all of them.
+    // Several model tensors may be parts of one stored tensor. The first of them reports its
+    // problems.
     const bool tells = known.insert(wanted.stored).second;
     const StoredTensor* stored = adapter.find(wanted.stored);
     if (stored == nullptr) {
-      // PEFT leaves biases out of some files. One name of a tied matrix is enough.
+      // A bias may be missing, because PEFT leaves biases out of some files. A tied matrix has two
+      // names, and one of them is enough.
       if (tells && !wanted.tensor.ends_with(".bias") && !is_stored(wanted.tensor))
         add_shape_problem(wanted.stored, nullptr, wanted.stored_shape, problems);
     } else if (stored->shape != wanted.stored_shape) {

@@ -42,14 +42,15 @@ double slowed(const Rates& rates, const std::string& kind, double ideal) {
 
 namespace {
 
-/// Evaluates a curve of seconds by bytes, in proportion to the bytes beyond its last point.
+/// Returns the seconds that a curve gives for `bytes`. Beyond the last point they grow in
+/// proportion to the bytes.
 double along(const Curve& curve, double bytes) {
   const double last = curve.points().back().first;
   return bytes <= last ? curve.at(bytes) : curve.at(last) * bytes / last;
 }
 
-/// Computes the seconds of a ring of `ranks` ranks, of whose hops `far` are from one node to the
-/// next.
+/// Computes the seconds of a collective in a ring of `ranks` ranks. `far` of its hops cross from
+/// one node to the next and have the latency of `link`; the others have `near_latency`.
 double ring_seconds(const Link& link, double near_latency, std::string_view kind, double bytes,
                     int ranks, int far) {
   if (kind == "send") return link.latency + bytes / link.bandwidth;

@@ -24,10 +24,12 @@ struct LowRank {
 
 /// BlockAdapter holds the adapters of a block's products.
 struct BlockAdapter {
-  /// The adapter of each product; products of one module (TensorNames::products) have the same.
+  /// The adapter of each product; products of one module (TensorNames::products) have the same
+  /// adapter.
   std::array<LowRank, kProjections> of;
   /// Magnitudes of the block's products (Liu et al. 2024, "DoRA"): row o of W + scale B A is
-  /// divided by its length and multiplied by m[o], which is trained and starts as that length.
+  /// divided by its length and multiplied by the magnitude m[o], which trains and begins as that
+  /// length.
   bool magnitudes = false;
 
   const LowRank& at(Projection projection) const { return of[static_cast<size_t>(projection)]; }

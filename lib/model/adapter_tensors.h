@@ -19,7 +19,8 @@ struct AdapterTensor {
   /// model's files; the bias of a module with an adapter has the name of its base layer's bias.
   std::string stored;
   Dims stored_shape;
-  /// The place in the file's tensor; without a name the tensor is the whole of it.
+  /// The rows of the file's tensor that hold this one; without a name, the tensor is the whole file
+  /// tensor.
   StoredPlace place;
 };
 

@@ -14,8 +14,8 @@ bool has_whole_rows(const TensorInfo& tensor) {
   return tensor.local.extent[1] == tensor.shape[1];
 }
 
-/// Returns whether runs of `count` elements of what the rank has are such runs of the whole tensor,
-/// counted from both first ones.
+/// Returns whether runs of `count` elements of the rank's part, counted from its first element, are
+/// also runs of the whole tensor, counted from the tensor's first element.
 bool keeps_runs(const TensorInfo& tensor, int64_t count) {
   const int64_t columns = tensor.shape[1];
   if (has_whole_rows(tensor)) return tensor.local.offset[0] * columns % count == 0;
@@ -36,10 +36,10 @@ std::string fault(const TensorInfo& tensor, const PackedFormat& format, bool end
   return "";
 }
 
-/// Weight is a product's weight as a rank has it.
+/// Weight is a rank's part of the weight of a product.
 struct Weight {
   TensorInfo tensor;
-  /// The last of those that are multiplied as one matrix.
+  /// The weight is the last of those that are multiplied as one matrix.
   bool ends_matrix;
 };
 
@@ -63,7 +63,7 @@ std::vector<std::string> faults(const std::vector<Weight>& weights, const Packed
   return found;
 }
 
-/// Formats that would do in place of one that does not: "quantization.block: 64".
+/// Lists the formats that fit the weights, for a remedy: "nf4 with block: 64".
 std::vector<std::string> fitting_formats(const std::vector<Weight>& weights) {
   std::vector<std::string> found;
   for (const int64_t block : {64, 128, 256})

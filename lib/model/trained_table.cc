@@ -14,8 +14,8 @@
 namespace ftrun {
 namespace {
 
-/// ModulePlace is a module's path without its block's number, and that number; there is none for
-/// modules outside of the blocks.
+/// ModulePlace holds a module's path without the number of its block, and that number; modules
+/// outside of blocks have none.
 struct ModulePlace {
   std::string name;
   std::optional<int64_t> block;
@@ -26,7 +26,7 @@ bool is_number(const std::string& part) {
                                       [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
-/// Splits a module's path; `root` stands before the names of most of the model's modules.
+/// Splits a module's path. `root` is the prefix of most module names.
 ModulePlace place_of_module(const std::string& module, std::string_view root) {
   const std::vector<std::string> parts = split(module, '.');
   const auto number = std::find_if(parts.begin(), parts.end(), is_number);
@@ -40,7 +40,7 @@ std::string module_of(const TensorInfo& tensor) {
   return is_lora_name(name) ? lora_module(name) : name.substr(0, name.rfind('.'));
 }
 
-/// TrainedModules are what trains of the modules of one name.
+/// TrainedModules describes which parts of the modules of one name train.
 struct TrainedModules {
   std::set<int64_t> blocks;
   std::set<int64_t> ranks;
@@ -100,7 +100,7 @@ std::string padded(const std::string& text, size_t width) {
 std::vector<std::string> trained_table(const ModelDescription& model) {
   if (model.trains_all()) return {};
   std::map<std::string, TrainedModules> trained;
-  // Names stand in the model's order.
+  // The names, in the order of the model.
   std::vector<std::string> names, others;
   int64_t parameters = 0;
   for (const TensorInfo& tensor : model.tensors) {

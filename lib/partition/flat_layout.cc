@@ -12,7 +12,7 @@ void check_range(const Unit& unit, int64_t begin, int64_t end) {
   require(0 <= begin && begin <= end && end <= unit.padded, "the range lies inside the unit");
 }
 
-/// Finds the first slice that ends past `position`.
+/// Returns the first slice that ends past `position` (an element of the unit).
 auto first_behind(const std::vector<Slice>& slices, int64_t position) {
   return std::partition_point(slices.begin(), slices.end(), [&](const Slice& slice) {
     return slice.position_in_unit + slice.extent <= position;
@@ -87,7 +87,7 @@ std::vector<UpdatePart> update_parts(const Unit& unit,
     parts.push_back({parts.empty() && !alone ? begin : slice.position_in_unit,
                      alone ? slice.position_in_unit + slice.extent : end, kind});
   }
-  // The range has only padding, so any kind that the unit has will do.
+  // The range holds only padding, so any update kind of the unit is correct.
   if (parts.empty() && begin < end) parts.push_back({begin, end, {.coded = !unit.uncoded}});
   return parts;
 }

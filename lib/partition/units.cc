@@ -53,7 +53,8 @@ class UnitBuilder {
     for (TensorId tensor : param.tensors) {
       auto& spot = placed_[static_cast<size_t>(tensor)];
       require(!spot, "a tensor belongs to one parameter");
-      // A tensor's own padding is, like that between parameters, in no slice.
+      // The slice leaves out the padding that the tensor itself may have. Like padding between
+      // parameters, it belongs to no slice.
       const TensorInfo& info = model_.tensor(tensor);
       spot = ParamPlace{unit.id, unit.padded};
       unit.slices.push_back({tensor, 0, info.local.numel(), unit.padded});
@@ -63,7 +64,7 @@ class UnitBuilder {
     return start;
   }
 
-  /// Finds where a parameter begins that is put after element `end` of a unit.
+  /// Returns the element of the unit at which `param` begins if it is placed after element `end`.
   int64_t start_behind(int64_t end, const GraphParam& param) const {
     int64_t elements = 0;
     bool within_block = false;
@@ -77,7 +78,8 @@ class UnitBuilder {
     return within_block && cut && elements <= kUnitBlock ? next_cut : start;
   }
 
-  // A parameter whose tensors an earlier one holds already: the same tensors, in the same order.
+  // Returns the place of a parameter whose tensors belong to an earlier parameter already, such as
+  // a tied matrix. Both parameters must have the same tensors in the same order.
   ParamPlace shared_place(const GraphParam& param) {
     const ParamPlace start = *placed_[static_cast<size_t>(param.tensors.front())];
     int64_t position = start.position;
@@ -89,7 +91,8 @@ class UnitBuilder {
     return start;
   }
 
-  /// Returns whether a parameter is small, and counts the elements of those that are.
+  /// Returns whether a parameter is small. Counts its elements towards SmallTensors::total_elements
+  /// if so, except those of fp32 parameters, which are always small.
   bool is_small(const GraphParam& param) {
     if (param.fp32) return true;
     int64_t elements = 0;
@@ -111,8 +114,8 @@ class UnitBuilder {
     return first;
   }
 
-  /// Returns whether some of its tensors have states that are codes, and whether some have states
-  /// that are numbers.
+  /// Returns whether some tensors of the parameter have optimizer states that are codes, and
+  /// whether some have states that are plain numbers.
   std::pair<bool, bool> kinds_of_states(const GraphParam& param) const {
     const auto is_coded = [&](TensorId id) {
       return trains(param) && coded_ && coded_(model_.tensor(id));
@@ -177,7 +180,7 @@ class UnitBuilder {
   const std::function<bool(const TensorInfo&)>& coded_;
   int64_t small_elements_ = 0;
   Partition out_;
-  /// The place of each tensor, once it has one.
+  /// The place of each tensor; empty until the tensor is placed.
   std::vector<std::optional<ParamPlace>> placed_;
   std::map<std::pair<std::pair<int, int>, Common>, UnitId> by_key_;
 };

@@ -30,8 +30,7 @@ struct PackedMatrix {
                   {out + rest, static_cast<size_t>(count - rest)});
   }
 
-  /// Unpacks `count` elements, rounded to S, into type U: S itself or the type in which S is
-  /// computed with.
+  /// Unpacks `count` elements, rounded to S, into type U: S itself or Compute<S>.
   template <class S, class U>
   void unpack_as(int64_t position, int64_t count, U* out) const {
     if constexpr (std::is_same_v<U, float> && std::is_same_v<S, float>) {

@@ -18,7 +18,7 @@ namespace ftrun::cpu {
 template <class S>
 inline constexpr bool kIsNarrow = !std::is_same_v<S, Compute<S>>;
 
-/// Widens to[i] = from[i] to the type in which S is computed with.
+/// Widens to[i] = from[i] to Compute<S>.
 template <class S>
 void widen_elements(const S* from, Compute<S>* to, int64_t count) {
   if constexpr (kIsNarrow<S>)
@@ -39,7 +39,7 @@ void narrow_elements(const Compute<S>* from, S* to, int64_t count) {
 /// The least number of elements in one task of a conversion.
 inline constexpr int64_t kConversionGrain = 1 << 14;
 
-/// StridedRows are rows of a matrix, `stride` elements apart.
+/// StridedRows describes rows of a matrix that are `stride` elements apart.
 template <class T>
 struct StridedRows {
   const T* data;
@@ -83,7 +83,7 @@ class OperandBlocks {
   const S* stored(int64_t row, int64_t column) const {
     return data_ + (transposed_ ? column * stride_ + row : row * stride_ + column);
   }
-  /// Returns a block for a library that reads the stored type, whatever the block's size.
+  /// Returns a block of any size, for a library that reads the stored type.
   StridedRows<S> as_stored(int64_t row, int64_t column, int64_t, int64_t) const {
     return {stored(row, column), stride_};
   }

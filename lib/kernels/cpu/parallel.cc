@@ -25,7 +25,8 @@ struct Scratch {
 
 thread_local bool alone = false;
 
-/// Runs the remaining ones of `count` tasks, together with other threads that do the same.
+/// Runs tasks that no thread has claimed yet until all `count` are claimed. Several threads share
+/// the counter `next`.
 void claim_tasks(std::atomic<int64_t>& next, int64_t count, parallel_detail::RangeFunction function,
                  void* context) {
   for (int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < count;)
@@ -55,8 +56,9 @@ void parallel_detail::run_tasks(int64_t count, RangeFunction function, void* con
                    [&](int64_t, int64_t) { claim_tasks(next, count, function, context); });
 }
 
-/// Opens a region even for one task: outside of one a library would start a team for it. It has all
-/// threads, because libgomp ends those that a smaller team leaves out.
+/// Calls libraries inside an OpenMP parallel region, even for a single task: outside of a region
+/// the library would start its own team of threads. The region always has all threads, because
+/// libgomp ends the threads that a smaller team leaves out.
 void parallel_detail::run_library_calls(int64_t count, RangeFunction function, void* context) {
   const int threads = at::get_num_threads();  // also sets it for this thread
   if (alone || threads == 1) {

@@ -12,8 +12,8 @@ constexpr int kUpdateThreads = 256;
 constexpr int kUpdateWarps = kUpdateThreads / 32;
 constexpr int64_t kMaxBlocks = 2048;
 
-// Runs one warp a group of blocks, 8 lanes a quarter of it, added up as norm_blocks.h says: the
-// CPU's bits.
+// Sums the squares of each group of blocks with one warp, each quarter of it with 8 lanes, in the
+// order of norm_blocks.h. The results have the same bits as on the CPU.
 template <class G>
 __global__ void group_squares(const G* g, int64_t count, double* sums) {
   const int64_t group = static_cast<int64_t>(blockIdx.x) * kUpdateWarps + threadIdx.x / 32;
@@ -35,13 +35,14 @@ __global__ void group_squares(const G* g, int64_t count, double* sums) {
       sum += __shfl_down_sync(0xffffffffU, sum, width);
     quarter += sum;
   }
-  // Now right in the first lane of each quarter, and these are all that is read.
+  // Only the first lane of each quarter has a correct sum now, and only these lanes are read.
   quarter += __shfl_down_sync(0xffffffffU, quarter, 2 * kNormSums);
   quarter += __shfl_down_sync(0xffffffffU, quarter, kNormSums);
   if (lane == 0) sums[group] = quarter;
 }
 
-// Adds in one block: each thread adds its groups' sums in order, then the threads' sums in a tree.
+// Adds the sums of all groups in one thread block: each thread adds the sums of its groups in
+// order, then a tree adds the threads' sums.
 constexpr int kTotalThreads = 1024;
 __global__ void total_squares(const double* sums, int64_t groups, bool accumulate, double* total) {
   __shared__ double parts[kTotalThreads];
@@ -77,9 +78,9 @@ __device__ void for_elements(int64_t count, Body body) {
     body(i);
 }
 
-/// Stores numbers of the state and returns them as they were stored. BF16 is reached by adding 16
-/// random bits below it and cutting them off, so that the expected result is the number. (NaN would
-/// become something else.)
+/// Stores numbers of the state and returns them as they were stored. Rounds to BF16 by adding 16
+/// random bits below it and cutting them off, so that the expected result is the number. (Added
+/// bits could turn a NaN into another value, so it only becomes quiet.)
 template <int V>
 __device__ Floats<V> store_state(float* p, const Floats<V>& values, const uint32_t*) {
   store(p, values);
@@ -126,7 +127,8 @@ struct Noise {
   }
 };
 
-/// UpdatePointers is where an update's kernels read and write: parameters P, gradients G, state M.
+/// UpdatePointers holds the addresses that the kernels of an update read and write: parameters P,
+/// gradients G, state M.
 template <class P, class G, class M>
 struct UpdatePointers {
   P* p;
@@ -179,7 +181,8 @@ __global__ void update_elements(UpdatePointers<P, G, M> range, const StepScalars
   });
 }
 
-/// Calls `body` with a value of the type of what the optimizer keeps, F32 or BF16.
+/// Calls `body` with a value of the type of parameters or states that the optimizer keeps, F32 or
+/// BF16.
 template <class Body>
 void with_state_type(DType dtype, Body body) {
   if (dtype == DType::kBF16)
@@ -188,7 +191,8 @@ void with_state_type(DType dtype, Body body) {
     body(float{});
 }
 
-/// Calls `body(range, elements at a time)`.
+/// Calls `body` with the addresses of the update and the number of elements that a thread moves at
+/// a time.
 template <class Body>
 void with_range(const FlatUpdate& u, Body body) {
   static_assert(kMaxOptimizerStates == 2, "this code names two states");
@@ -220,8 +224,8 @@ void with_range(const FlatUpdate& u, Body body) {
 /// The maps of codes without and with negative numbers.
 __constant__ const CodeMap kCodeMaps[2]{make_code_map(false), make_code_map(true)};
 
-/// CodedBlocks has each state's scales and whether its codes have negative numbers, and says which
-/// blocks the range has elements of.
+/// CodedBlocks holds, for each state, its scales and whether its codes stand for negative numbers,
+/// too. Blocks [first, last) are those of which the range has elements.
 struct CodedBlocks {
   float* scales[kMaxOptimizerStates];
   float* new_scales[kMaxOptimizerStates];
@@ -246,8 +250,8 @@ __device__ inline uint8_t code_of(const float* least, float share) {
   return static_cast<uint8_t>(code);
 }
 
-/// Updates codes, or only measures them: a block of threads takes a block of codes at a time, a
-/// thread an element.
+/// Updates states that are codes or, if kMeasures, only measures their new scales. A thread block
+/// processes one block of codes at a time, one element per thread.
 template <class Rule, class P, class G, bool kMeasures>
 __global__ void update_codes(UpdatePointers<P, G, uint8_t> range, CodedBlocks blocks,
                              const StepScalars* scalars, OptimizerConfig config) {
@@ -286,7 +290,7 @@ __global__ void update_codes(UpdatePointers<P, G, uint8_t> range, CodedBlocks bl
       const float largest = warp_max(fabsf(kept[s]));
       if (thread % 32 == 0) most[s][thread / 32] = largest;
     }
-    __syncthreads();  // all have read the old scales
+    __syncthreads();  // now all threads have read the old scales
 #pragma unroll
     for (int s = 0; s < kStates; ++s) {
       float scale = 0.0F;

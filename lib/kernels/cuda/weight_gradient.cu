@@ -11,7 +11,8 @@ namespace {
 
 constexpr int kColumns = 32;
 
-// Sums in block (p, c) 32 columns over the p-th part of the tokens. Every sum has a fixed order.
+// Sums columns over tokens: thread block (p, c) sums 32 columns over the p-th part of the tokens.
+// Every sum has a fixed order.
 template <class T>
 __global__ void partial_sums(const T* dy, const T* x, const float* mean, const float* rstd,
                              int64_t tokens, int64_t tokens_a_part, int heads, int64_t width,

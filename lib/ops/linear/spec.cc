@@ -54,9 +54,9 @@ void product_weight_gradients(Derivation& d, const Op& op, ValueId dy, ValueId x
 }
 
 /// Adds the gradients of a linear operation to the lists. The product itself adds the gradient with
-/// respect to x that other operations have already computed. If the ranks hold shares of that
-/// gradient, every other product of x has shares too: the sum of all shares is reduced over the
-/// ranks, once.
+/// respect to x that other operations have already computed. If each rank computes only a term of
+/// that gradient, the same holds for every other product of x: the terms are added first, and their
+/// sum is reduced over the ranks once.
 void linear_gradients(Derivation& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId x = d.needed(op.in[0]);
@@ -84,7 +84,7 @@ bool adds_bias(const Op& op) {
 
 ValueId ops::linear(GraphBuilder& g, ValueId x, ValueId weight, ValueId bias,
                     const LinearAttrs& attrs) {
-  const Dims w = g.at(weight).dims;  // a copy: the new value moves the others
+  const Dims w = g.at(weight).dims;  // a copy, because adding a value may move the others
   require(g.at(x).dims[1] == w[1], "a weight has as many columns as its input");
   const ValueId y = g.temp(g.at(weight).name + ".out", {g.at(x).dims[0], w[0]});
   std::vector<ValueId> in{x, weight};

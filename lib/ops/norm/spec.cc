@@ -13,9 +13,9 @@
 namespace ftrun {
 namespace {
 
-/// Adds the gradients of a norm to the lists. The norm's own kernel adds `e`, the gradient that
-/// already reached x past the norm. The weight's gradient is in the list of the input's: it is
-/// cheap, and if deferred it would keep dy, which nothing else reads.
+/// Adds the gradients of a norm to the lists. The norm's own kernel adds `e`, the gradient that x
+/// already has from other operations. The gradient of the weight goes to the list of input
+/// gradients: it is cheap, and deferring it would keep dy, which nothing else reads.
 void norm_gradients(Derivation& d, const Op& op, ValueId x, ValueId y, ValueId rstd,
                     ValueId weight) {
   const ValueId dy = d.result_gradient(y);
@@ -69,7 +69,7 @@ int64_t layer_norm_gpu_partial_sums(const LayerGraph& graph, const Op& op) {
   return static_cast<int64_t>(op.out.size()) * workspace_of::gpu_partial_sums(graph, op);
 }
 
-/// Makes the norm of a residual sum again from the sum.
+/// Makes the operation that recomputes the norm of a residual sum from the sum.
 Op norm_of_sum(const Op& op) {
   return {OpKind::kRmsNorm, {op.out[0], op.in[2]}, {op.out[1], op.out[2]}, op.attrs, -1};
 }
@@ -110,7 +110,7 @@ ValueId ops::layer_norm(GraphBuilder& g, ValueId x, ValueId weight, ValueId bias
     in.push_back(param);
   }
   const std::string name = weight >= 0 ? g.at(weight).name : g.at(x).name + ".norm";
-  const Dims dims = g.at(x).dims;  // a copy: the new values move the others
+  const Dims dims = g.at(x).dims;  // a copy, because adding values may move the others
   const ValueId y = g.temp(name + ".out", dims);
   const ValueId mean = g.add_value(name + ".mean", g.statistics(), {dims[0]}, ValueRole::kTemp);
   const ValueId rstd = g.add_value(name + ".rstd", g.statistics(), {dims[0]}, ValueRole::kTemp);

@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-/// Emits the gradients; the weights' are in the list of the input's, as those of other norms.
+/// Emits the gradients. Those of the weights go to the list of input gradients, as for other norms.
 void qk_norm_gradients(Derivation& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId qkv = d.needed(op.in[0]);
