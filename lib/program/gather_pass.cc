@@ -241,7 +241,7 @@ class Prefetch {
   const Program& program_;
   const GatherLimits& limits_;
   const std::vector<GatherSpan>& spans_;
-  /// For each instruction, the number of gathered elements that no later instruction reads.
+  /// The number of gathered elements whose last reader is instruction i, for each i.
   std::vector<int64_t> ends_;
   std::vector<size_t> places_;
   /// The number of spans whose first reader the walk has reached.

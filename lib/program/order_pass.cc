@@ -158,8 +158,8 @@ class SendsInFlight {
 
  private:
   static constexpr size_t kNotSent = SIZE_MAX;
-  /// For each buffer, the lane on which it is sent; kNotSent for buffers that are not sent, and
-  /// once an instruction has written the buffer.
+  /// The lane on which each buffer is sent; kNotSent for buffers that are not sent, and once an
+  /// instruction has written the buffer.
   std::vector<size_t> lane_of_;
   LaneClock newest_;
   LaneClock older_;
@@ -253,7 +253,7 @@ class Orderer {
 
   Program& program_;
   bool overlap_;
-  /// For each instruction, the progress of all lanes that is certain once the instruction is done.
+  /// The progress of all lanes that is certain once an instruction is done, for each instruction.
   LaneClocks known_;
   AccessLog log_;
   BucketsInFlight buckets_;

@@ -309,15 +309,13 @@ bool share_written_bytes(const Program& program, const Instr& a, const Instr& b)
 int lane_count(const Program& program);
 /// Returns the group that a lane belongs to; null for the other lanes.
 const ProgramGroup* group_on(const Program& program, Lane lane);
-/// is_link() returns whether a lane belongs to a link. is_between_stages() returns whether it
-/// belongs to any group that spans pipeline stages: a link, the group of the first and the last
-/// stage, or the group of all ranks.
+/// Return whether a lane belongs to a link, and whether it belongs to any group that spans pipeline
+/// stages: a link, the group of the first and the last stage, or the group of all ranks.
 bool is_link(const Program& program, Lane lane);
 bool is_between_stages(const Program& program, Lane lane);
 
-/// make_collective() makes a collective on its group's lane. make_copy() makes a copy: on the
-/// compute lane within one tier, else on the lane between the two tiers (to device, to host, disk).
-/// `unit` is Instr::unit.
+/// Make a collective, on its group's lane, and a copy, on the compute lane within one tier, else on
+/// the lane between the two tiers (to device, to host, disk). `unit` is Instr::unit.
 Instr make_collective(InstrKind kind, const Exchange& exchange, const Range& in, const Range& out,
                       int32_t unit = -1);
 Instr make_copy(const Program& program, const Range& from, const Range& to, int32_t unit = -1);

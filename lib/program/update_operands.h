@@ -16,8 +16,8 @@ struct UpdateOperands {
   Range gradient;
   Range weights;
   std::span<const Range> states;
-  /// One range of scales for each state that is codes. Its first scale belongs to the first block
-  /// of the update. For a tensor that straddles blocks the range holds all scales of the tensor.
+  /// A range of scales for each state that is codes. Its first scale belongs to the first block of
+  /// the update. For a tensor that straddles blocks the range holds all scales of the tensor.
   std::span<const Range> scales;
   std::span<const Range> new_scales;
   /// The ranges that a kUpdate reads and writes: weights, states, and scales without new ones.

@@ -60,8 +60,8 @@ ProcessMemory read_process_memory();
 MachineTimes read_machine_times();
 ProcessTimes read_process_times();
 
-/// parse_cpu_model() parses the text of /proc/cpuinfo. The functions below parse /proc/meminfo,
-/// /proc/self/status, /proc/self/stat and /proc/stat. Absent fields keep their defaults.
+/// Parses the text of /proc/cpuinfo. The functions below parse /proc/meminfo, /proc/self/status,
+/// /proc/self/stat and /proc/stat. Absent fields keep their defaults.
 std::string parse_cpu_model(std::string_view cpuinfo);
 void parse_meminfo(std::string_view meminfo, MachineInfo& machine);
 ProcessMemory parse_process_status(std::string_view status);

@@ -38,7 +38,7 @@ constexpr size_t kMaxPoints = 4000;
 /// The most text samples, warnings, and bytes of the config that a page shows for a run.
 constexpr size_t kMaxTexts = 2000, kMaxWarnings = 200, kMaxConfigBytes = 256 << 10;
 
-/// One value for each step; absent for steps without the value.
+/// A value for each step; absent for steps without the value.
 using Figures = std::vector<std::optional<double>>;
 
 /// Replaces each group of `group` neighbours by its mean. If a value is not finite, neither is the

@@ -125,7 +125,8 @@ double EvaluationResult::perplexity() const {
   return std::exp(loss);
 }
 
-/// Lines of older versions have no count of tokens, so a finite loss is enough.
+/// Returns whether tokens count or the loss is finite: lines of older versions have no count of
+/// tokens.
 bool EvaluationResult::has_value() const {
   return tokens > 0 || std::isfinite(loss);
 }

@@ -18,8 +18,7 @@ std::optional<Error> swap_folder_problem(const std::string& nvme_path, int64_t b
 /// Returns the folder at which the file system of `path` is mounted; `path` must exist.
 std::string mount_point_of(const std::string& path);
 
-/// full_disk_remedy() returns the remedy for a disk that is too small, swap_folder_remedy() the
-/// remedy for a folder that cannot be used.
+/// Return the remedy for a disk that is too small, and the remedy for a folder that cannot be used.
 std::string full_disk_remedy();
 std::string swap_folder_remedy();
 
