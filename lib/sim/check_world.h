@@ -20,8 +20,8 @@ namespace ftrun {
 /// * No two buffers that live at the same time share arena bytes.
 /// * Instructions that run only in finite steps wait for the decision.
 /// * Disk requests that start early share no bytes with the one before them.
-/// * Waits point backwards. Returns a sentence for each fault, with the rank if there are several
-///   programs.
+/// * Waits point backwards.
+/// Returns a sentence for each fault, with the rank if there are several programs.
 std::vector<std::string> check_world(const World& world);
 
 }  // namespace ftrun
