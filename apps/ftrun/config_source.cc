@@ -55,7 +55,7 @@ std::string text_without_file(Problem problem) {
 struct LoadReport {
   std::vector<std::string> errors;
   std::vector<std::string> notices;
-  /// The same errors as `errors`, each with its position.
+  /// All errors of `errors`, each with its position.
   std::vector<Problem> problems;
   /// The config itself has an error, not only the model or the data that it names.
   bool config_is_wrong = false;
