@@ -199,40 +199,40 @@ def quiet_transformers():
     transformers.logging.disable_progress_bar()
 
 
-def export(a):
-    folder, is_adapter = find_export(hub.find(a.model, "model", print))
+def export(options):
+    folder, is_adapter = find_export(hub.find(options.model, "model", print))
     quiet_transformers()
     if is_adapter:
-        export_adapter(a, folder)
+        export_adapter(options, folder)
     else:
-        export_model(a, folder)
+        export_model(options, folder)
 
 
-def export_model(a, folder):
+def export_model(options, folder):
     config = read_config(folder)
-    with Publication(a.out) as made:
+    with Publication(options.out) as made:
         tensors = Tensors(folder, config)
         refuse_pointers([os.path.join(folder, "tokenizer.json")])
-        special = write_model(made.part, folder, config, tensors, a.type)
+        special = write_model(made.part, folder, config, tensors, options.type)
         proof.compare_tensors(made.part, tensors,
-                              lambda name: tensor_type(name, tensors.shape(name), a.type))
-        said = (proof.compare_with_llama_cpp(made.part, folder, a.type) if proof.has_llama_cpp()
-                else NOT_TRIED)
+                              lambda name: tensor_type(name, tensors.shape(name), options.type))
+        said = (proof.compare_with_llama_cpp(made.part, folder, options.type)
+                if proof.has_llama_cpp() else NOT_TRIED)
         made.modelfile = modelfile(made.name, f"./{made.name}",
                                    parameters(folder, special, config))
-    made.say(a.type, tensors)
+    made.say(options.type, tensors)
     if tensors.left_out:
         print(f"it holds the decoder, without {tensors.left_out} tensors of other parts; "
               f"llama.cpp's convert_hf_to_gguf.py --mmproj {shlex.quote(folder)} writes those")
     print(said)
 
 
-def export_adapter(a, folder):
+def export_adapter(options, folder):
     """Exports an adapter for use with the GGUF file of its base. The base is written too, to test
     the adapter with it, and then removed."""
-    base = find_base(a, folder)
+    base = find_base(options, folder)
     config = read_config(base)
-    with Publication(a.out) as made:
+    with Publication(options.out) as made:
         tensors = adapter.AdapterTensors(folder, config)
         write_adapter(made.part, tensors)
         proof.compare_tensors(made.part, tensors,
@@ -240,17 +240,17 @@ def export_adapter(a, folder):
         said = NOT_TRIED
         if proof.has_llama_cpp() and proof.has_peft():
             whole = made.another_part()
-            write_model(whole, base, config, Tensors(base, config), a.type)
-            said = proof.compare_with_llama_cpp(whole, base, a.type, (made.part, folder))
+            write_model(whole, base, config, Tensors(base, config), options.type)
+            said = proof.compare_with_llama_cpp(whole, base, options.type, (made.part, folder))
         made.modelfile = modelfile(made.name, "BASE.gguf", [f"ADAPTER ./{made.name}"])
     made.say("f32", tensors)
     print(f"its base: scripts/export_gguf.py {shlex.quote(base)} --out BASE.gguf; llama-server -m "
-          f"BASE.gguf --lora {shlex.quote(a.out)}")
+          f"BASE.gguf --lora {shlex.quote(options.out)}")
     print(said)
 
 
-def find_base(a, folder):
-    base = hub.find(a.base or adapter.base_of(folder), "model", print)
+def find_base(options, folder):
+    base = hub.find(options.base or adapter.base_of(folder), "model", print)
     if not os.path.isfile(os.path.join(base, "config.json")):
         raise UserError(f"{base}: the model that {folder} was trained on is not there; give --base "
                         "FOLDER")
@@ -352,8 +352,8 @@ def main(arguments=None):
     parser.add_argument("--type", choices=list(FILE_TYPES), default="f16",
                         help="how matrices are stored (default: f16)")
     script_errors.add_debug(parser)
-    a = parser.parse_args(arguments)
-    return script_errors.run("export_gguf", lambda: export(a))
+    options = parser.parse_args(arguments)
+    return script_errors.run("export_gguf", lambda: export(options))
 
 
 if __name__ == "__main__":

@@ -282,50 +282,52 @@ def end_after(folder, seconds, poll):
     os._exit(1)
 
 
-def follow(a):
-    if not os.path.isfile(os.path.join(a.run,
-                                       "run.json")) and not os.path.isfile(
-                                           os.path.join(a.run, "metrics.jsonl")):
-        raise UserError(f"{a.run}: holds no run (run.json); give the output_dir of a run that has "
-                        "begun")
-    client = client_of(TRACKERS[a.to])
-    record = manifest(a.run)
+def follow(options):
+    if not any(os.path.isfile(os.path.join(options.run, name))
+               for name in ("run.json", "metrics.jsonl")):
+        raise UserError(f"{options.run}: holds no run (run.json); give the output_dir of a run "
+                        "that has begun")
+    client = client_of(TRACKERS[options.to])
+    record = manifest(options.run)
     config = record.get("config") if isinstance(record.get("config"), dict) else {}
-    place = os.path.realpath(a.run)
-    key = hashlib.sha256(f"{place}\n{a.name or ''}".encode()).hexdigest()[:16]
-    whose = {word: value for word, value in (("group", a.group), ("team", a.team)) if value}
-    if whose and a.to != "wandb":
-        raise script_errors.UsageError(f"--{next(iter(whose))} is a word of wandb's; leave it out "
-                                       f"with --to {a.to}")
-    if a.with_run is not None:
+    folder = os.path.realpath(options.run)
+    key = hashlib.sha256(f"{folder}\n{options.name or ''}".encode()).hexdigest()[:16]
+    owners = {word: value for word, value in (("group", options.group), ("team", options.team))
+              if value}
+    if owners and options.to != "wandb":
+        raise script_errors.UsageError(f"--{next(iter(owners))} is a word of wandb's; leave it out "
+                                       f"with --to {options.to}")
+    if options.with_run is not None:
         os.nice(10)
-        threading.Thread(target=end_after, args=(a.run, a.with_run, a.poll), daemon=True).start()
-    with client_errors(a.to):
-        tracker = TRACKERS[a.to](client, a.project, a.name or os.path.basename(place), config, key,
-                                 **whose)
-    metrics, sent = Metrics(a.run), 0
+        threading.Thread(target=end_after, args=(options.run, options.with_run, options.poll),
+                         daemon=True).start()
+    with client_errors(options.to):
+        tracker = TRACKERS[options.to](client, options.project,
+                                       options.name or os.path.basename(folder), config, key,
+                                       **owners)
+    metrics, sent = Metrics(options.run), 0
     last_held = -math.inf
     while True:
-        held = is_held(a.run)  # checked before reading, so that nothing is missed
+        held = is_held(options.run)  # checked before reading, so that nothing is missed
         for step, values in metrics.new().items():
             if step < tracker.first_step:
                 continue
-            with client_errors(a.to):
+            with client_errors(options.to):
                 tracker.log(step, values)
             sent += 1
         if held:
             last_held = time.monotonic()
-        quiet = min(quiet_seconds(a.run), time.monotonic() - last_held)
-        if not held and (manifest(a.run).get("exit_code") == 0 or quiet >= a.patience):
-            if a.with_run is None or release_follow_lock(a.run):
+        quiet = min(quiet_seconds(options.run), time.monotonic() - last_held)
+        if not held and (manifest(options.run).get("exit_code") == 0 or quiet >= options.patience):
+            if options.with_run is None or release_follow_lock(options.run):
                 break
-        time.sleep(a.poll)
-    code = manifest(a.run).get("exit_code")
-    with client_errors(a.to):
+        time.sleep(options.poll)
+    code = manifest(options.run).get("exit_code")
+    with client_errors(options.to):
         tracker.finish(1 if code is None else code)
     how = "the run was killed" if code is None else f"exit code {code}"
     passed = f"; {metrics.passed} unreadable lines were passed over" if metrics.passed else ""
-    print(f"sent {sent} steps of {a.run} to {a.to} ({how}{passed})")
+    print(f"sent {sent} steps of {options.run} to {options.to} ({how}{passed})")
 
 
 def main():
@@ -346,8 +348,8 @@ def main():
                         help="how long a run that failed or was killed is waited for: it may be "
                              "started again")
     script_errors.add_debug(parser)
-    a = parser.parse_args()
-    return script_errors.run("follow_run", lambda: follow(a))
+    options = parser.parse_args()
+    return script_errors.run("follow_run", lambda: follow(options))
 
 
 if __name__ == "__main__":

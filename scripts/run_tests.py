@@ -84,15 +84,15 @@ def main():
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("budgets")
     parser.add_argument("--parallel", type=int, default=1)
-    arguments = parser.parse_args()
-    folder = arguments.folder.resolve()
+    options = parser.parse_args()
+    folder = options.folder.resolve()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     ctest_runs.adopt_orphans()
     try:
-        first = ctest_runs.run(folder, folder / "results.xml", parallel=arguments.parallel,
+        first = ctest_runs.run(folder, folder / "results.xml", parallel=options.parallel,
                                log=folder / "output.txt")
         pairs = look_again(folder, first)
-        return 0 if finish(folder, arguments.budgets, first, pairs) else 1
+        return 0 if finish(folder, options.budgets, first, pairs) else 1
     except ctest_runs.CTestError as error:
         print(f"run_tests: error: {error}", file=sys.stderr)
         return 1
