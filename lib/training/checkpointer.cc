@@ -62,7 +62,7 @@ std::optional<ResumedRun> Checkpointer::load(const std::function<RunManifest()>&
     const std::string& adapter = config_.adapter.path;
     std::optional<AdapterFolder> begun;
     if (!adapter.empty()) begun.emplace(find_adapter_folder(adapter).folder);
-    parts_.model.load_first(begun ? &*begun : nullptr);
+    parts_.model.load_initial(begun ? &*begun : nullptr);
   });
   return std::nullopt;
 }
@@ -118,7 +118,7 @@ bool Checkpointer::will_save(const TrainingProgress& progress) const {
 SaveOptions Checkpointer::save_options(const TrainingProgress& progress) const {
   return {.root = RunPaths(config_.output_dir).checkpoints(),
           .keep_last = config_.checkpoint.keep_last,
-          .room = parts_.model.room(),
+          .room = parts_.model.save_buffers(),
           .best = best_of(progress)};
 }
 
@@ -148,7 +148,8 @@ CheckpointMeta Checkpointer::meta_of(const TrainingProgress& progress,
 }
 
 bool Checkpointer::save_if_due(TrainingProgress& progress, const std::string& data_fingerprint) {
-  if (background_ && !room_) room_.emplace([this] { parts_.model.populate_snapshot(); });
+  if (background_ && !snapshot_populator_)
+    snapshot_populator_.emplace([this] { parts_.model.populate_snapshot(); });
   if (under_way_ && all_have_ended_) finish_background_save(progress);
   const bool best = progress.evaluations.is_best(progress.step);
   if (!best && !is_due(progress.step)) return false;
@@ -176,7 +177,7 @@ void Checkpointer::save_in_background(TrainingProgress& progress,
   session_.show_phase(cat("copying the checkpoint of step ", progress.step));
   const double start = parts_.clock();
   finish_background_save(progress);
-  if (room_ && room_->joinable()) room_->join();
+  if (snapshot_populator_ && snapshot_populator_->joinable()) snapshot_populator_->join();
   last_begun_ = start;
   under_way_ = std::make_unique<BackgroundSave>(
       progress.step,
@@ -324,7 +325,7 @@ void Checkpointer::export_model(StopAgreement& stop) {
     parts_.journal.print(cat("exported ", export_folder(config_), weights_of_));
     for (const std::string& limits : serving_limits(config_.adapter, config_.quantization))
       parts_.journal.print(limits);
-    if (!outcome.unmoved.empty()) parts_.journal.warn(outcome.unmoved);
+    if (!outcome.unchanged_warning.empty()) parts_.journal.warn(outcome.unchanged_warning);
   });
 }
 

@@ -126,7 +126,7 @@ class Checkpointer : public Saver {
   double pause_of_save_ = 0;
   /// A thread that touches the memory of the snapshot once, so that the first copy does not wait
   /// for page faults.
-  std::optional<std::jthread> room_;
+  std::optional<std::jthread> snapshot_populator_;
 };
 
 }  // namespace ftrun

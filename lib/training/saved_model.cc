@@ -24,21 +24,27 @@ class SetupModel : public SavedModel {
     ranks["data_replicate"] = setup_.plan().options.state.replicas;
     return ranks;
   }
-  void load_first(const AdapterFolder* adapter) override { setup_.state().load(first(adapter)); }
-  std::vector<StateConversion> load(Checkpoint& checkpoint) override {
-    return setup_.state().load(checkpoint, first(nullptr));
+  void load_initial(const AdapterFolder* adapter) override {
+    setup_.state().load(initial_weights(adapter));
   }
-  std::vector<StateSlice> slices() override { return setup_.state().slices(room()->sectors()); }
-  std::vector<StateSlice> snapshot() override { return setup_.state().snapshot(room()->sectors()); }
+  std::vector<StateConversion> load(Checkpoint& checkpoint) override {
+    return setup_.state().load(checkpoint, initial_weights(nullptr));
+  }
+  std::vector<StateSlice> slices() override {
+    return setup_.state().slices(save_buffers()->sectors());
+  }
+  std::vector<StateSlice> snapshot() override {
+    return setup_.state().snapshot(save_buffers()->sectors());
+  }
   void release_snapshot() override { setup_.state().release_snapshot(); }
   void populate_snapshot() override { setup_.state().populate_snapshot(); }
-  const SaveBuffers* room() const override { return &setup_.save_buffers(); }
+  const SaveBuffers* save_buffers() const override { return &setup_.save_buffers(); }
   ExportOutcome export_weights(bool writes, const std::function<bool()>& stop) override {
     return ftrun::export_weights(config_, setup_, writes, stop);
   }
 
  private:
-  InitialWeights first(const AdapterFolder* adapter) const {
+  InitialWeights initial_weights(const AdapterFolder* adapter) const {
     return {setup_.folder(), static_cast<uint64_t>(config_.train.seed), adapter};
   }
 

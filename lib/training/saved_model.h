@@ -31,7 +31,7 @@ class SavedModel {
   virtual std::map<std::string, int64_t> topology() const = 0;
   /// Fills the state with the model's weights. If `adapter` is not null, the tensors that it
   /// contains are read from it.
-  virtual void load_first(const AdapterFolder* adapter) = 0;
+  virtual void load_initial(const AdapterFolder* adapter) = 0;
   /// Fills the state from a checkpoint, and frozen weights from the model folder. Returns the
   /// states that the checkpoint stores in another precision.
   virtual std::vector<StateConversion> load(Checkpoint& checkpoint) = 0;
@@ -45,7 +45,7 @@ class SavedModel {
   /// faults.
   virtual void populate_snapshot() = 0;
   /// Returns the buffers that all saves share; null if each save allocates its own.
-  virtual const SaveBuffers* room() const = 0;
+  virtual const SaveBuffers* save_buffers() const = 0;
   /// Collective: calls ftrun::export_weights().
   virtual ExportOutcome export_weights(bool writes, const std::function<bool()>& stop) = 0;
 };

@@ -36,7 +36,7 @@ class FakeModel : public SavedModel {
   }
   std::map<std::string, int64_t> topology() const override { return {{"data", world_}}; }
 
-  void load_first(const AdapterFolder* adapter) override {
+  void load_initial(const AdapterFolder* adapter) override {
     calls.push_back(adapter == nullptr ? "first weights" : "first weights of an adapter");
     train_to(0);
   }
@@ -67,7 +67,7 @@ class FakeModel : public SavedModel {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));  // the kernel takes its time
     populated = true;
   }
-  const SaveBuffers* room() const override { return nullptr; }
+  const SaveBuffers* save_buffers() const override { return nullptr; }
 
   ExportOutcome export_weights(bool writes, const std::function<bool()>& stop) override {
     calls.push_back(writes ? "export" : "help to export");
