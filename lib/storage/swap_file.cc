@@ -109,7 +109,7 @@ SwapFile::Ticket SwapFile::start(char* data, int64_t bytes, int64_t offset, bool
              .generation = generation,
              .next = kNone};
   ++counters_.requests;
-  if (requests_.size() - free_requests_.size() > 1) ++counters_.joined;
+  if (requests_.size() - free_requests_.size() > 1) ++counters_.overlapped;
   if (bytes > 0) {
     (first_waiting_ == kNone ? first_waiting_ : requests_[last_waiting_].next) = index;
     last_waiting_ = index;
@@ -167,7 +167,7 @@ IoBlock SwapFile::next_block(SwapRequest& request, uint32_t index) {
   if (bytes == 0) {
     slot.payload = left;
     bytes = kSwapAlignment;
-    char* sector = bounce(number);
+    char* sector = bounce_sector(number);
     if (request.write) {
       std::memcpy(sector, data, static_cast<size_t>(left));
       std::memset(sector + left, 0, static_cast<size_t>(kSwapAlignment - left));
@@ -186,26 +186,27 @@ IoBlock SwapFile::next_block(SwapRequest& request, uint32_t index) {
 /// issues more blocks.
 void SwapFile::advance(double seconds) {
   const size_t count = queue_->reap(results_, seconds);
-  for (size_t i = 0; i < count; ++i) complete(results_[i]);
+  for (size_t i = 0; i < count; ++i) handle_result(results_[i]);
   issue();
 }
 
-void SwapFile::complete(const BlockResult& result) {
+void SwapFile::handle_result(const BlockResult& result) {
   BlockInFlight& slot = slots_[result.slot];
   const int64_t moved = result.result;
-  if (moved == slot.block.bytes) return retire(slot);
-  if (moved == -EINTR || moved == -EAGAIN) return retry(slot, static_cast<int>(-moved));
+  if (moved == slot.block.bytes) return finish_block(slot);
+  if (moved == -EINTR || moved == -EAGAIN) return retry_block(slot, static_cast<int>(-moved));
   if (moved < 0)
-    return fail(slot, errno_text(static_cast<int>(-moved)), moved == -ENOSPC || moved == -EDQUOT);
-  if (moved == 0 && !slot.block.write) return fail(slot, "the file ends before it", false);
-  move_on(slot, moved);
+    return fail_block(slot, errno_text(static_cast<int>(-moved)),
+                      moved == -ENOSPC || moved == -EDQUOT);
+  if (moved == 0 && !slot.block.write) return fail_block(slot, "the file ends before it", false);
+  continue_block(slot, moved);
 }
 
 /// Continues a block of which only a part was moved. The rest begins at the last whole sector,
 /// because direct I/O needs aligned offsets.
-void SwapFile::move_on(BlockInFlight& slot, int64_t moved) {
+void SwapFile::continue_block(BlockInFlight& slot, int64_t moved) {
   const int64_t step = moved / kSwapAlignment * kSwapAlignment;
-  if (step == 0) return retry(slot, 0);
+  if (step == 0) return retry_block(slot, 0);
   slot.block.data += step;
   slot.block.offset += step;
   slot.block.bytes -= step;
@@ -215,17 +216,17 @@ void SwapFile::move_on(BlockInFlight& slot, int64_t moved) {
   batch_.push_back(slot.block);
 }
 
-void SwapFile::retry(BlockInFlight& slot, int error_number) {
+void SwapFile::retry_block(BlockInFlight& slot, int error_number) {
   if (++slot.tries >= kTries)
-    return fail(slot,
-                cat("no progress in ", kTries, " tries",
-                    error_number == 0 ? "" : cat(" (", errno_text(error_number), ")")),
-                false);
+    return fail_block(slot,
+                      cat("no progress in ", kTries, " tries",
+                          error_number == 0 ? "" : cat(" (", errno_text(error_number), ")")),
+                      false);
   if (slot.tries > kTriesAtOnce) system_.sleep(kPause);
   batch_.push_back(slot.block);
 }
 
-void SwapFile::retire(BlockInFlight& slot) {
+void SwapFile::finish_block(BlockInFlight& slot) {
   SwapRequest& request = requests_[slot.request];
   const bool tail = slot.payload < slot.block.bytes;
   if (tail && !request.write)
@@ -236,7 +237,7 @@ void SwapFile::retire(BlockInFlight& slot) {
   free_slots_.push_back(slot.block.slot);
 }
 
-void SwapFile::fail(BlockInFlight& slot, const std::string& reason, bool full) {
+void SwapFile::fail_block(BlockInFlight& slot, const std::string& reason, bool full) {
   SwapRequest& request = requests_[slot.request];
   if (request.failure.empty()) {
     const std::string wanted = human_bytes(slot.payload);
