@@ -451,13 +451,13 @@ std::string rule_with_mesh(const RankCount& count, const ParallelConfig& mesh) {
 }
 
 /// Checks whether a model fits the config, whether it can be trained as requested, and its weights.
-/// With `tells` it also adds notices about the modules that an adapter's settings name.
+/// If `with_notices`, it also adds notices about the modules that an adapter's settings name.
 void check_model(const Config& config, const ModelConfig& model, const ConfigSource& source,
-                 bool tells, LoadReport& report) {
+                 bool with_notices, LoadReport& report) {
   check_model_fit(config, model, report);
   if (!report.config_is_wrong) {
     check_trained(config, model, report);
-    report.add(check_adapter_modules(config, model, tells && !report.config_is_wrong));
+    report.add(check_adapter_modules(config, model, with_notices && !report.config_is_wrong));
   }
   if (source.reads_weights) check_weights(config, model, report);
 }

@@ -77,8 +77,9 @@ bool is_another_model(const std::string& folder, const std::string& recorded) {
   }
 }
 
-/// RecordedModel is the folder of a model, and the name by which the user or a file refers to it.
-struct RecordedModel {
+/// NamedModelFolder is the folder of a model, and the name by which the user or a file refers to
+/// it.
+struct NamedModelFolder {
   std::string folder;
   std::string name;
 };
@@ -109,12 +110,12 @@ std::string folder_of_named(const std::string& name, const std::string& file,
 }
 
 /// Returns the model that the option --model names.
-RecordedModel given_model(const ConvertOptions& options) {
+NamedModelFolder given_model(const ConvertOptions& options) {
   return {find_model_folder(options.model).folder, options.model};
 }
 
 /// Returns the model that run.json names. The file is two folders above the step folder.
-RecordedModel recorded_model(const std::string& step) {
+NamedModelFolder recorded_model(const std::string& step) {
   const fs::path run = fs::absolute(step + "/.").parent_path().parent_path().parent_path();
   const std::string manifest = (run / "run.json").string();
   const char* remedy = "give the folder that training began from with --model";
@@ -318,7 +319,7 @@ int export_step(const ConvertOptions& options) {
   const bool adapter = trained.adapter.type == AdapterType::kLora;
   if (options.merge && !adapter)
     throw Error(ExitCode::kUsage, cat("--merge: ", step, " holds no adapter"), "remove --merge");
-  const RecordedModel base = options.model.empty() ? recorded_model(step) : given_model(options);
+  const NamedModelFolder base = options.model.empty() ? recorded_model(step) : given_model(options);
   ExportSource source = export_source(options, trained, base.folder, step);
   require_same_model(step, checkpoint_weights(step), source.model, source.target.source_folder);
   require_same_base(meta, step, ModelFolder(source.target.source_folder));

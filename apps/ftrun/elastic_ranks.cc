@@ -58,7 +58,7 @@ void ElasticRanks::drop_replica_of(const FailureSummary& failure, int times) {
   if (fewest_ranks(before) == 0) return;
   const std::string failed =
       cat("rank ", failure.rank, " failed ", times_text(times), " without a new checkpoint");
-  std::string why_not = why_none();
+  std::string why_not = no_drop_reason();
   for (const BatchShare& share : smaller_shares(before)) {
     if (!try_share(share, why_not)) continue;
     drop_replicas(failure.rank, share.data_ranks);
@@ -74,13 +74,13 @@ void ElasticRanks::drop_replica_of(const FailureSummary& failure, int times) {
 }
 
 /// Returns the reason why the config allows no rank to be dropped; "" if it allows that.
-std::string ElasticRanks::why_none() const {
+std::string ElasticRanks::no_drop_reason() const {
   const Config& config = loaded_.config;
   if (!smaller_shares(config).empty()) return "";
   const bool own = config.elastic.min_ranks == fewest_ranks(config);
   const std::string limit =
       cat(own ? "elastic.min_ranks" : "elasticity.min_gpus", " is ", fewest_ranks(config));
-  if (config.parallel.data == 1) return "1 data rank is the fewest there can be";
+  if (config.parallel.data == 1) return "there must be at least 1 data rank";
   if ((config.parallel.data - 1) * model_ranks(config.parallel) < fewest_ranks(config))
     return limit;
   return cat(limit, ", and no smaller number of data ranks down to it can share train_batch_size ",

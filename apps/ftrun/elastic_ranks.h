@@ -32,7 +32,7 @@ class ElasticRanks {
 
  private:
   bool try_share(const BatchShare& share, std::string& why_not);
-  std::string why_none() const;
+  std::string no_drop_reason() const;
   void drop_replicas(int rank, int64_t data_ranks);
 
   const ConfigSource& source_;

@@ -100,9 +100,9 @@ Json parts_json(const StepTime& time) {
   return parts;
 }
 
-/// Returns the memory of one tier of a rank over the step; null if the tier is empty. `beside` is
-/// the number of bytes that libraries use in addition.
-Json tier_json(const RecordedRank& rank, Tier tier, const TierPlan& plan, int64_t beside,
+/// Returns the memory of one tier of a rank over the step; null if the tier is empty.
+/// `library_bytes` is the number of bytes that libraries use in addition.
+Json tier_json(const RecordedRank& rank, Tier tier, const TierPlan& plan, int64_t library_bytes,
                int64_t limit, Picoseconds end, size_t moments) {
   if (plan.total == 0) return nullptr;
   const std::vector<MemoryPoint> points = memory_over_step(rank, tier, end, moments);
@@ -118,10 +118,10 @@ Json tier_json(const RecordedRank& rank, Tier tier, const TierPlan& plan, int64_
     by_category[name] = std::move(bytes);
   }
   for (const MemoryPoint& point : points) begin.push_back(nanoseconds(point.begin));
-  if (beside > 0) kept["libraries"] = beside;
+  if (library_bytes > 0) kept["libraries"] = library_bytes;
   return {{"tier", tier_name(tier)},
           {"limit", limit},
-          {"allocated", plan.total + beside},
+          {"allocated", plan.total + library_bytes},
           {"kept", kept},
           {"begin", begin},
           {"moments", by_category}};
