@@ -47,7 +47,7 @@ class ElasticRanks {
   /// The number of ranks at the first start.
   const int first_count_;
   /// The reason why ranks were last dropped.
-  std::string why_left_;
+  std::string drop_reason_;
   /// The last reported reason why no replica is dropped.
   std::string reported_;
 };

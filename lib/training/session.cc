@@ -103,11 +103,11 @@ constexpr const char* kStartAlike =
     "start every rank with the same binary, config and model folder";
 
 /// Lists the ranks whose text differs from rank 0's.
-std::vector<std::string> unlike_first(const std::vector<std::string>& texts) {
-  std::vector<std::string> others;
+std::vector<std::string> ranks_unlike_first(const std::vector<std::string>& texts) {
+  std::vector<std::string> differing_ranks;
   for (size_t rank = 1; rank < texts.size(); ++rank)
-    if (texts[rank] != texts[0]) others.push_back(std::to_string(rank));
-  return others;
+    if (texts[rank] != texts[0]) differing_ranks.push_back(std::to_string(rank));
+  return differing_ranks;
 }
 
 /// Writes one line for each key that differs: "\n train.steps: rank 0 has 5, rank 1 has 6".
@@ -209,7 +209,7 @@ bool Session::broadcast_decision(const std::string& what, const std::function<bo
 /// Compares hashes first, and exchanges the texts only if they differ.
 void Session::require_same(const std::string& topic, const std::vector<NodeFact>& facts) {
   const std::string text = facts_text(facts);
-  if (unlike_first(exchange(topic, hex64(xxh3(text.data(), text.size())))).empty()) return;
+  if (ranks_unlike_first(exchange(topic, hex64(xxh3(text.data(), text.size())))).empty()) return;
   const std::string lines = differing_facts(exchange(topic + " text", text), nodes_);
   refuse_together({ExitCode::kUsage, cat("the nodes differ:", lines),
                    "give every node the same ftrun, model, data and driver, at best from one "
@@ -218,10 +218,11 @@ void Session::require_same(const std::string& topic, const std::vector<NodeFact>
 
 void Session::require_equal(const std::string& what, const std::string& text) {
   const std::vector<std::string> all = exchange("equal", text);
-  const std::vector<std::string> others = unlike_first(all);
-  if (others.empty()) return;
+  const std::vector<std::string> differing_ranks = ranks_unlike_first(all);
+  if (differing_ranks.empty()) return;
   refuse_together({ExitCode::kUsage,
-                   cat(what, " differs from rank 0's on rank ", join(others, ", ")), kStartAlike});
+                   cat(what, " differs from rank 0's on rank ", join(differing_ranks, ", ")),
+                   kStartAlike});
 }
 
 /// Throws the error on all ranks. Before that the ranks wait for each other, because rank 0 hosts
@@ -239,13 +240,13 @@ void Session::refuse_together(const Error& error) {
 /// hashes differ.
 void Session::require_equal_configs(const TrainRequest& request) {
   const std::string hash = hex64(xxh3(request.config_json.data(), request.config_json.size()));
-  const std::vector<std::string> others = unlike_first(exchange("config", hash));
-  if (others.empty()) return;
+  const std::vector<std::string> differing_ranks = ranks_unlike_first(exchange("config", hash));
+  if (differing_ranks.empty()) return;
   const std::vector<std::string> texts = exchange("config text", request.config_json);
-  const std::string& other = texts[static_cast<size_t>(std::stoi(others.front()))];
+  const std::string& other = texts[static_cast<size_t>(std::stoi(differing_ranks.front()))];
   refuse_together({ExitCode::kUsage,
-                   cat("the config differs from rank 0's on rank ", join(others, ", "), ":",
-                       differing_keys(texts.front(), other, others.front())),
+                   cat("the config differs from rank 0's on rank ", join(differing_ranks, ", "),
+                       ":", differing_keys(texts.front(), other, differing_ranks.front())),
                    kStartAlike});
 }
 

@@ -676,8 +676,10 @@ TEST_CASE("a run that fails waits for its save, and says where it is") {
   run.disk->open = false;
   run.step();
   const std::future<void> opener = std::async(std::launch::async, [&] { run.disk->open = true; });
-  const std::string log = logged(
-      [&] { run.checkpointer->leave(Error(ExitCode::kNumerical, "the loss is nan", "lower it")); });
+  const std::string log = logged([&] {
+    run.checkpointer->end_background_save(
+        Error(ExitCode::kNumerical, "the loss is nan", "lower it"));
+  });
   CHECK(log.find(cat("saved ", run.folder_of(1))) != std::string::npos);
   CHECK(run.steps() == StepNumbers{1});
 }
@@ -689,7 +691,8 @@ TEST_CASE("a run that has lost a peer does not wait for its save, with which the
   static auto* const run = new SavingRun(folder.path(), in_background());
   run->disk->open = false;
   run->step();
-  run->checkpointer->leave(Error(ExitCode::kPeerLost, "rank 1 is gone", "look at it"));
+  run->checkpointer->end_background_save(
+      Error(ExitCode::kPeerLost, "rank 1 is gone", "look at it"));
   CHECK(run->steps() == StepNumbers{});
   run->disk->open = true;
   await_that([] { return fs::exists(run->root + "/latest"); }, "the save that was left",

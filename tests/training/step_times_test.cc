@@ -36,7 +36,7 @@ TEST_CASE(
         "  update: 0.1 s predicted, 0.1 s measured\n"
         "  waits for collectives: 0.1 s predicted, 0.2 s measured\n"
         "  all else: 0.35 s predicted, 0.35 s measured");
-  const auto record = times.record({.others = 0.25, .stolen = 0.125});
+  const auto record = times.record({.other_programs = 0.25, .stolen = 0.125});
   CHECK(record.at("predicted").at("step") == 1000000);
   CHECK(record.at("measured").at("step") == 1100000);
   CHECK(record.at("predicted").at("layers") == 450000);
@@ -56,11 +56,11 @@ TEST_CASE("the part that is off most is named beyond 15 %, and what else ran") {
   CHECK(last_line(shorter.text({})) ==
         "  most of the difference is in: layers; other work took less than 5 % of the cores");
   // Other load on the machine never makes a step shorter.
-  CHECK(last_line(shorter.text({.others = 0.5})) ==
+  CHECK(last_line(shorter.text({.other_programs = 0.5})) ==
         "  most of the difference is in: layers; meanwhile other programs took 50 % of the "
         "cores");
   const StepTimes longer = step_times_of(predicted(1.0, 0.1), {0, 0, 2.5}, 1.0);
-  CHECK(last_line(longer.text({.others = 0.3, .stolen = 0.1})) ==
+  CHECK(last_line(longer.text({.other_programs = 0.3, .stolen = 0.1})) ==
         "  most of the difference is in: waits for collectives; meanwhile other programs took 30 % "
         "and other machines took 10 % of the cores, which explains some of it");
   CHECK(last_line(longer.text({.stolen = 0.06})) ==
@@ -105,13 +105,13 @@ TEST_CASE(
   // Two ranks of 4 s each on two processors for 10 s, of which 3 s were stolen.
   UsedTimes times{{.busy_seconds = 100, .stolen_seconds = 10, .all_seconds = 1000}, 7};
   const LoadWatch watch(2, [&] { return times; });
-  CHECK(watch.shares().others == 0);
+  CHECK(watch.shares().other_programs == 0);
   times = {{.busy_seconds = 113, .stolen_seconds = 13, .all_seconds = 1020}, 11};
-  CHECK(watch.shares().others == Approx(0.25));
+  CHECK(watch.shares().other_programs == Approx(0.25));
   CHECK(watch.shares().stolen == Approx(0.15));
   // Ranks that took more than this one leave nothing to others.
   times.own_seconds = 14;
-  CHECK(watch.shares().others == 0);
+  CHECK(watch.shares().other_programs == 0);
   CHECK(watch.shares().stolen == Approx(0.15));
 }
 
@@ -122,14 +122,14 @@ TEST_CASE("a watch reads the times of this machine and of this process") {
   const LoadWatch many(1'000'000);
   REQUIRE(std::system("i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done") == 0);
   const LoadShares shares = watch.shares();
-  CHECK((shares.others > 0 && shares.others <= 1.01));
+  CHECK((shares.other_programs > 0 && shares.other_programs <= 1.01));
   CHECK((shares.stolen >= 0 && shares.stolen <= 1.01));
   // The clock of a process has steps of 10 ms.
   const double until = before.own_seconds + 0.05;
   while (read_used_times().own_seconds < until) {
   }
   CHECK(read_used_times().machine.busy_seconds > before.machine.busy_seconds);
-  CHECK(many.shares().others == 0);
+  CHECK(many.shares().other_programs == 0);
 }
 
 }  // namespace
