@@ -158,23 +158,23 @@ void SwapFile::issue() {
 /// a bounce sector so that no byte beyond the caller's memory is accessed.
 IoBlock SwapFile::next_block(SwapRequest& request, uint32_t index) {
   BlockInFlight& slot = slots_[free_slots_.back()];
-  const uint32_t number = free_slots_.back();
+  const uint32_t slot_index = free_slots_.back();
   free_slots_.pop_back();
-  const int64_t left = request.bytes - request.issued;
+  const int64_t remaining = request.bytes - request.issued;
   char* data = request.data + request.issued;
-  int64_t bytes = std::min(aio_.block_size, left / kSwapAlignment * kSwapAlignment);
+  int64_t bytes = std::min(aio_.block_size, remaining / kSwapAlignment * kSwapAlignment);
   slot.payload = bytes;
   if (bytes == 0) {
-    slot.payload = left;
+    slot.payload = remaining;
     bytes = kSwapAlignment;
-    char* sector = bounce_sector(number);
+    char* sector = bounce_sector(slot_index);
     if (request.write) {
-      std::memcpy(sector, data, static_cast<size_t>(left));
-      std::memset(sector + left, 0, static_cast<size_t>(kSwapAlignment - left));
+      std::memcpy(sector, data, static_cast<size_t>(remaining));
+      std::memset(sector + remaining, 0, static_cast<size_t>(kSwapAlignment - remaining));
     }
     data = sector;
   }
-  slot.block = {data, bytes, request.offset + request.issued, request.write, number};
+  slot.block = {data, bytes, request.offset + request.issued, request.write, slot_index};
   slot.request = index;
   slot.tries = 0;
   request.issued += slot.payload;
@@ -237,16 +237,16 @@ void SwapFile::finish_block(BlockInFlight& slot) {
   free_slots_.push_back(slot.block.slot);
 }
 
-void SwapFile::fail_block(BlockInFlight& slot, const std::string& reason, bool full) {
+void SwapFile::fail_block(BlockInFlight& slot, const std::string& reason, bool disk_full) {
   SwapRequest& request = requests_[slot.request];
   if (request.failure.empty()) {
     const std::string wanted = human_bytes(slot.payload);
     request.failure = cat(path_, ": ", request.write ? "write" : "read", " of ", wanted,
                           " at offset ", slot.block.offset, " failed: ", reason);
-    if (full)
+    if (disk_full)
       request.failure +=
           cat(" (", wanted, " wanted, ", human_bytes(system_.free_bytes(folder_)), " free)");
-    request.full = full;
+    request.disk_full = disk_full;
   }
   request.issued = request.bytes;  // no further block of the request is started
   --request.in_flight;
@@ -281,14 +281,15 @@ bool SwapFile::done(Ticket ticket) {
 void SwapFile::wait(Ticket ticket) {
   SwapRequest& request = request_of(ticket);
   block_until_finished(request);
-  const bool full = request.full;
+  const bool disk_full = request.disk_full;
   const std::string failure = std::move(request.failure);
   release(request, ticket.index);
   if (!failure.empty())
     throw Error(ExitCode::kEnvironment, failure,
-                full ? full_disk_remedy()
-                     : "look for disk errors in the kernel's log (dmesg), or point nvme_path at "
-                       "another disk");
+                disk_full
+                    ? full_disk_remedy()
+                    : "look for disk errors in the kernel's log (dmesg), or point nvme_path at "
+                      "another disk");
 }
 
 void SwapFile::wait_all() {

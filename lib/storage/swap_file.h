@@ -117,7 +117,7 @@ class SwapFile {
     int in_flight = 0;   // blocks
     uint32_t generation = 0;
     uint32_t next = 0;    // the next request with bytes to issue
-    bool full = false;    // it failed because the disk was full
+    bool disk_full = false;  // it failed because the disk was full
     std::string failure;  // "" if there was no failure
 
     bool finished() const { return issued == bytes && in_flight == 0; }
@@ -143,7 +143,7 @@ class SwapFile {
   void continue_block(BlockInFlight& slot, int64_t moved);
   void retry_block(BlockInFlight& slot, int error_number);
   void finish_block(BlockInFlight& slot);
-  void fail_block(BlockInFlight& slot, const std::string& reason, bool full);
+  void fail_block(BlockInFlight& slot, const std::string& reason, bool disk_full);
   void block_until_finished(const SwapRequest& request);
   void release(SwapRequest& request, uint32_t index);
   void report_slow(double waited, int64_t moved);
