@@ -188,10 +188,11 @@ void require_same_model(const std::string& step,
 /// Returns the folders that an export must not replace: the checkpoint that is read, and the
 /// checkpoints folder of its run.
 std::vector<std::string> kept_folders(const std::string& step) {
-  const fs::path beside = fs::absolute(step + "/.").parent_path().parent_path();
-  std::vector<std::string> kept{step};
-  if (beside.filename() == "checkpoints") kept.push_back(beside.string());
-  return kept;
+  const fs::path checkpoints_folder = fs::absolute(step + "/.").parent_path().parent_path();
+  std::vector<std::string> folders{step};
+  if (checkpoints_folder.filename() == "checkpoints")
+    folders.push_back(checkpoints_folder.string());
+  return folders;
 }
 
 /// Returns the dtype with this name, which must be a valid name.
@@ -264,7 +265,7 @@ struct ExportSource {
 };
 
 ExportSource export_source(const ConvertOptions& options, const Config& trained, std::string base,
-                           const std::string& kept) {
+                           const std::string& input) {
   ExportSource source;
   source.target.folder = options.out;
   source.target.source_folder = std::move(base);
@@ -273,14 +274,14 @@ ExportSource export_source(const ConvertOptions& options, const Config& trained,
   const ModelConfig model = parse_model_config(source.target.config_json, config);
   source.target.dtype = exported_dtype(wanted_dtype(options.dtype), model);
   keep_other_parts(source.target, model);
-  source.target.kept_folders = kept_folders(kept);
+  source.target.kept_folders = kept_folders(input);
   source.model = trained_model(trained, model);
   return source;
 }
 
-void print_merged(const ConvertOptions& options, const std::string& from, const Config& trained,
+void print_merged(const ConvertOptions& options, const std::string& input, const Config& trained,
                   const MergeLoss& loss) {
-  std::cout << terminal_text(cat(from, " -> ", options.out, "\n"));
+  std::cout << terminal_text(cat(input, " -> ", options.out, "\n"));
   if (trained.quantization.type != QuantizationType::kNone)
     std::cout << "the base is the one that was trained on: its blocks' matrices as they are when "
                  "quantized as "

@@ -99,17 +99,17 @@ SearchTask search_task(const SearchOptions& options, const Machine& machine) {
 
 void require_choice(const SearchTask& task, const SearchResult& result) {
   if (!result.choices.empty()) return;
-  const std::string place = machine_place(task.machine, task.nodes);
+  const std::string machine = machine_text(task.machine, task.nodes);
   if (result.counts.legal == 0)
     throw Error(
         ExitCode::kUsage,
-        cat("none of the ", result.counts.tried, " layouts on ", place, " can run this config: ",
+        cat("none of the ", result.counts.tried, " layouts on ", machine, " can run this config: ",
             result.refusal.empty() ? cat("a global batch of ", task.batch,
                                          " sequences cannot be divided among the ranks")
                                    : result.refusal),
         "change the refused keys, or plan for another number of devices");
   if (!result.nearest)
-    throw Error(ExitCode::kUsage, cat("no layout on ", place, " was timed: ", result.problem),
+    throw Error(ExitCode::kUsage, cat("no layout on ", machine, " was timed: ", result.problem),
                 "correct the machine file");
   const Evaluation& nearest = *result.nearest;
   const int64_t budget = device_budget(task, ranks_of_node(nearest.layout, task.nodes));
@@ -118,7 +118,7 @@ void require_choice(const SearchTask& task, const SearchResult& result) {
           result.proved ? cat(result.counts.legal, " layouts")
                         : cat("the ", result.counts.planned, " layouts planned so far (of ",
                               result.counts.legal, ")"),
-          " fits on ", place, ": the nearest needs ", rank_memory_text(nearest.memory),
+          " fits on ", machine, ": the nearest needs ", rank_memory_text(nearest.memory),
           " of a rank's ", human_bytes(budget));
   if (nearest.memory.device > budget)
     text += cat(", ", human_bytes(nearest.memory.device - budget), " too much");
@@ -187,7 +187,7 @@ int search_plan(const SearchOptions& options, const RequestedMachine& asked, Ans
     const std::string command =
         cat("ftrun plan --config ", shell_word(options.out), options_text(options));
     std::vector<std::string> why{
-        cat("Found by ftrun plan --search for ", machine_place(task.machine, task.nodes), ": ",
+        cat("Found by ftrun plan --search for ", machine_text(task.machine, task.nodes), ": ",
             layout_text(best.layout),
             asked.what_if.empty() ? "." : cat(", if ", asked.what_if, ".")),
         cat("A step is predicted to take ", seconds_text(best.time->seconds), "; a rank needs ",

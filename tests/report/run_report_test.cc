@@ -167,7 +167,7 @@ TEST_CASE("a report has what steps were predicted to take beside what they took"
 TEST_CASE("pages are told from others' files by their first lines, and one kind from another") {
   const TestFolder folder;
   const PageParts parts{kPlanPage, kPlanStyle, kPlanScript};
-  const std::string page = filled_page(parts, {{"made", "</script><b>"}});
+  const std::string page = fill_page(parts, {{"made", "</script><b>"}});
   CHECK(is_alone(page));
   CHECK(page.find("</script><b>") == page.npos);
   CHECK(data_of(page)["made"] == "</script><b>");
