@@ -116,9 +116,9 @@ class SwapFile {
     int64_t issued = 0;  // bytes in flight or done
     int in_flight = 0;   // blocks
     uint32_t generation = 0;
-    uint32_t next = 0;    // the next request with bytes to issue
+    uint32_t next = 0;       // the next request with bytes to issue
     bool disk_full = false;  // it failed because the disk was full
-    std::string failure;  // "" if there was no failure
+    std::string failure;     // "" if there was no failure
 
     bool finished() const { return issued == bytes && in_flight == 0; }
   };
