@@ -85,7 +85,7 @@ class Metrics:
 
     def __init__(self, folder):
         self.path = os.path.join(folder, "metrics.jsonl")
-        self.file, self.torn, self.passed, self.sent = None, "", 0, set()
+        self.file, self.partial_line, self.unreadable, self.sent = None, "", 0, set()
 
     def reopen(self):
         try:
@@ -93,31 +93,32 @@ class Metrics:
         except FileNotFoundError:
             return
         if self.file is None or (found.st_ino,
-                                 found.st_dev) != self.place or found.st_size < self.file.tell():
+                                 found.st_dev) != self.file_id or found.st_size < self.file.tell():
             if self.file:
                 self.file.close()
-            self.file, self.torn = open(self.path, encoding="utf-8", errors="replace"), ""
+            self.file, self.partial_line = open(self.path, encoding="utf-8", errors="replace"), ""
             opened = os.fstat(self.file.fileno())
-            self.place = (opened.st_ino, opened.st_dev)
+            self.file_id = (opened.st_ino, opened.st_dev)
 
-    def new(self):
+    def read_new(self):
         """Returns the values that were written since the last call, by step, in order of steps."""
         self.reopen()
         steps = {}
         if self.file is None:
             return steps
-        lines = (self.torn + self.file.read()).split("\n")
-        self.torn = lines.pop()
+        lines = (self.partial_line + self.file.read()).split("\n")
+        self.partial_line = lines.pop()
         for line in lines:
             found = scalars(line)
             if found is None:
-                self.passed += 1
+                self.unreadable += 1
                 continue
             step, values = found
-            fresh = {name: value for name, value in values.items() if (step, name) not in self.sent}
-            self.sent |= {(step, name) for name in fresh}
-            if fresh:
-                steps.setdefault(step, {}).update(fresh)
+            new_values = {name: value for name, value in values.items()
+                          if (step, name) not in self.sent}
+            self.sent |= {(step, name) for name in new_values}
+            if new_values:
+                steps.setdefault(step, {}).update(new_values)
         return dict(sorted(steps.items()))
 
 
@@ -217,7 +218,7 @@ def client_errors(name):
                                              f"{script_errors.DEBUG} prints") from error
 
 
-def manifest(folder):
+def read_manifest(folder):
     try:
         with open(os.path.join(folder, "run.json"), encoding="utf-8") as file:
             found = json.load(file)
@@ -288,7 +289,7 @@ def follow(options):
         raise UserError(f"{options.run}: holds no run (run.json); give the output_dir of a run "
                         "that has begun")
     client = client_of(TRACKERS[options.to])
-    record = manifest(options.run)
+    record = read_manifest(options.run)
     config = record.get("config") if isinstance(record.get("config"), dict) else {}
     folder = os.path.realpath(options.run)
     key = hashlib.sha256(f"{folder}\n{options.name or ''}".encode()).hexdigest()[:16]
@@ -306,27 +307,29 @@ def follow(options):
                                        options.name or os.path.basename(folder), config, key,
                                        **owners)
     metrics, sent = Metrics(options.run), 0
-    last_held = -math.inf
+    last_running = -math.inf
     while True:
-        held = is_held(options.run)  # checked before reading, so that nothing is missed
-        for step, values in metrics.new().items():
+        running = is_held(options.run)  # checked before reading, so that nothing is missed
+        for step, values in metrics.read_new().items():
             if step < tracker.first_step:
                 continue
             with client_errors(options.to):
                 tracker.log(step, values)
             sent += 1
-        if held:
-            last_held = time.monotonic()
-        quiet = min(quiet_seconds(options.run), time.monotonic() - last_held)
-        if not held and (manifest(options.run).get("exit_code") == 0 or quiet >= options.patience):
+        if running:
+            last_running = time.monotonic()
+        quiet = min(quiet_seconds(options.run), time.monotonic() - last_running)
+        if not running and (read_manifest(options.run).get("exit_code") == 0
+                            or quiet >= options.patience):
             if options.with_run is None or release_follow_lock(options.run):
                 break
         time.sleep(options.poll)
-    code = manifest(options.run).get("exit_code")
+    code = read_manifest(options.run).get("exit_code")
     with client_errors(options.to):
         tracker.finish(1 if code is None else code)
     how = "the run was killed" if code is None else f"exit code {code}"
-    passed = f"; {metrics.passed} unreadable lines were passed over" if metrics.passed else ""
+    passed = (f"; {metrics.unreadable} unreadable lines were passed over" if metrics.unreadable
+              else "")
     print(f"sent {sent} steps of {options.run} to {options.to} ({how}{passed})")
 
 

@@ -27,7 +27,7 @@ from checkpoint_import.dcp_state import read_dcp
 from checkpoint_import.deepspeed_state import read_universal, read_zero
 from checkpoint_import.imported_state import KINDS, count
 from checkpoint_import.inert_pickle import OPEN_FILES, BadFile, TorchFile, printable
-from own_output import new_folder, output_place
+from own_output import new_folder, resolve_output
 import script_errors
 from script_errors import MachineError, UserError
 from text_files import read_text, refuse_pointers
@@ -221,7 +221,7 @@ def is_second(name, run, tied):
     return name in run.aliases or (tied and HEAD in possible_names(name))
 
 
-def listed(names):
+def list_lines(names):
     names = sorted(names)
     more = f"\n  and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return "".join(f"\n  {printable(name)}" for name in names[:SHOWN]) + more
@@ -232,22 +232,24 @@ def require_all(found, shapes, unmatched, run, zero_moments):
     missing."""
     missing = [name for name in shapes if (name, "param") not in found]
     if missing:
-        unmatched_text = (f"\nWhat the checkpoint has beside them:{listed(unmatched)}"
+        unmatched_text = (f"\nWhat the checkpoint has beside them:{list_lines(unmatched)}"
                      if unmatched else "")
         raise UserError(f"the checkpoint has no weights for {len(missing)} of the model's "
-                        f"{len(shapes)} tensors:{listed(missing)}{unmatched_text}\ngive the model "
-                        "folder that was trained (--model)")
-    without = sorted({name for name in shapes for kind in KINDS[1:] if (name, kind) not in found})
-    if without and not zero_moments:
-        frozen = [name for name in without if found[name, "param"][0] in run.frozen]
-        what = "did not train (frozen), so they have" if len(frozen) == len(without) else "have"
-        raise UserError(f"{len(without)} of the model's {len(shapes)} tensors {what} no state of "
-                        f"the optimizer:{listed(without)}\nftrun trains all tensors: "
-                        "--zero-moments lets these begin with moments of zero")
-    for name in without:
+                        f"{len(shapes)} tensors:{list_lines(missing)}{unmatched_text}\ngive the "
+                        "model folder that was trained (--model)")
+    without_moments = sorted({name for name in shapes for kind in KINDS[1:]
+                              if (name, kind) not in found})
+    if without_moments and not zero_moments:
+        frozen = [name for name in without_moments if found[name, "param"][0] in run.frozen]
+        all_frozen = len(frozen) == len(without_moments)
+        what = "did not train (frozen), so they have" if all_frozen else "have"
+        raise UserError(f"{len(without_moments)} of the model's {len(shapes)} tensors {what} no "
+                        f"state of the optimizer:{list_lines(without_moments)}\nftrun trains all "
+                        "tensors: --zero-moments lets these begin with moments of zero")
+    for name in without_moments:
         for kind in KINDS[1:]:
             found.setdefault((name, kind), (name, None))
-    return without
+    return without_moments
 
 
 # ---- what is written ----
@@ -299,23 +301,23 @@ def write_file(path, targets, found, shapes):
                 file.write(values.tobytes())
 
 
-def refuse_small_disk(place, found, shapes):
-    parent = place
+def refuse_small_disk(target, found, shapes):
+    parent = target
     while not os.path.isdir(parent):
         parent = os.path.dirname(parent) or "/"
     wanted = sum(4 * count(shapes[name]) for name, _ in found)
     free = shutil.disk_usage(parent).free
     if wanted > free:
-        raise MachineError(f"{place}: {wanted} bytes are needed, {free} are free; give an "
+        raise MachineError(f"{target}: {wanted} bytes are needed, {free} are free; give an "
                                "--out on a larger disk")
 
 
 def refuse_overlap(out, folder, model):
     """Refuses an output folder that contains an input, or is inside of an input."""
-    place = output_place(out)
+    target = resolve_output(out)
     for given in (folder, model):
         source = os.path.realpath(given)
-        if os.path.commonpath([source, place]) in (source, place):
+        if os.path.commonpath([source, target]) in (source, target):
             raise UserError(f"--out {out}: overlaps with {given}, which is read; choose another "
                             "folder")
 
@@ -355,7 +357,7 @@ def utf8(path):
     return os.fsencode(path).decode("utf-8", errors="backslashreplace")
 
 
-def describe(run, options, folder, unknown, without):
+def describe(run, options, folder, unknown, without_moments):
     return {"format": "ftrun-import", "version": 1, "source": run.source,
             "path": utf8(os.path.realpath(folder)),
             "model": utf8(os.path.realpath(options.model)), "step": run.step,
@@ -363,7 +365,7 @@ def describe(run, options, folder, unknown, without):
             "samples": run.samples, "tokens": run.tokens,
             "scheduler": {"last_batch_iteration": run.updates - 1},
             "loss_scaler": run.loss_scaler, "known": run.known, "unknown": unknown,
-            "zero_moments": without}
+            "zero_moments": without_moments}
 
 
 def import_checkpoint(options):
@@ -377,22 +379,23 @@ def import_checkpoint(options):
         raise BadFile(f"{options.checkpoint}: is not laid out as such a checkpoint is "
                       f"({type(error).__name__}: {printable(str(error))})") from None
     found, unmatched = match_names(run, shapes, tied)
-    without = require_all(found, shapes, unmatched, run, options.zero_moments)
+    without_moments = require_all(found, shapes, unmatched, run, options.zero_moments)
     unknown = set_numbers(run, options)
-    refuse_small_disk(output_place(options.out), found, shapes)
+    refuse_small_disk(resolve_output(options.out), found, shapes)
     with new_folder(options.out) as made:
         files = split_files(found, shapes)
         for number, targets in enumerate(files, 1):
             write_file(os.path.join(made, f"state-{number:05}.safetensors"), targets, found, shapes)
         with open(os.path.join(made, "import.json"), "x", encoding="utf-8") as file:
-            record = describe(run, options, options.checkpoint, unknown, without)
+            record = describe(run, options, options.checkpoint, unknown, without_moments)
             file.write(json.dumps(record, indent=2) + "\n")
     print(f"{options.checkpoint}: {run.source}, step {run.step}")
     if unmatched:
         print(f"{len(unmatched)} of its tensors are none of the model's and were left "
-              f"out:{listed(unmatched)}")
-    if without:
-        print(f"{len(without)} tensors begin with moments of zero:{listed(without)}")
+              f"out:{list_lines(unmatched)}")
+    if without_moments:
+        print(f"{len(without_moments)} tensors begin with moments of zero:"
+              f"{list_lines(without_moments)}")
     for note in run.notes:
         print(f"note: {note}")
     print(f"not known: {', '.join(unknown)}")

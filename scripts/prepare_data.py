@@ -51,7 +51,7 @@ import numpy as np
 import xxhash
 
 import script_errors
-from own_output import output_place
+from own_output import resolve_output
 from script_errors import BadDocument, UsageError, UserError, printable
 from training_data import hub, report
 from training_data.encoding import Encoder
@@ -126,7 +126,7 @@ def file_sha256(path):
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def tokenizer_files(options):
+def find_tokenizer_files(options):
     """Returns the files on which the tokens depend: those of the tokenizer and the chat template,
     and config.json and generation_config.json, which say how answers end."""
     names = ["tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json"]
@@ -154,14 +154,14 @@ def recorded_recipe(sidecar):
     return made_from
 
 
-def recipe(options, paths, encoding):
+def make_recipe(options, paths, encoding):
     """Returns everything on which the output depends. It is recorded, so that the same command
     finds its output up to date."""
     return {"inputs": inputs_record([{"name": printable(os.path.basename(p)),
                                       "bytes": os.stat(p).st_size,
                                       "modified_ns": os.stat(p).st_mtime_ns} for p in paths]),
             "tokenizer": {os.path.relpath(p, options.tokenizer): file_sha256(p)
-                          for p in tokenizer_files(options)},
+                          for p in find_tokenizer_files(options)},
             "encoding": encoding, "layout": LAYOUT,
             "transformers": importlib.metadata.version("transformers"),
             **{name: getattr(options, name) for name in (
@@ -170,7 +170,7 @@ def recipe(options, paths, encoding):
                 "too_long", "chat_template", "template_options", "ignore_fields")}}
 
 
-def up_to_date(prefix, made_from):
+def is_up_to_date(prefix, made_from):
     sidecar = read_sidecar(prefix)
     try:
         same = (sidecar is not None and sidecar["format"] == FORMAT
@@ -193,11 +193,11 @@ def pick_dtype(wanted, vocab_size):
 def write_splits(options, paths, encoding, encoder, writers, tally, fitter):
     """Writes the splits; returns the unusable documents."""
     progress = Progress(sum(os.stat(p).st_size for p in paths))
-    number, bad, every = 0, BadDocuments(), options.validation_every
+    number, bad_documents, every = 0, BadDocuments(), options.validation_every
     stream = documents(paths, encoding, options.as_text)
     for batch, encoded in encoded_batches(stream, options.workers, encoder):
-        bad.add(len(batch), [e for e in encoded if isinstance(e, BadDocument)])
-        if not options.skip_bad and bad.number > MOST_BAD:
+        bad_documents.add(len(batch), [e for e in encoded if isinstance(e, BadDocument)])
+        if not options.skip_bad and bad_documents.number > MOST_BAD:
             break
         tokens = 0
         for document, made in zip(batch, encoded):
@@ -206,17 +206,18 @@ def write_splits(options, paths, encoding, encoder, writers, tally, fitter):
             number += 1
             split = "validation" if every > 0 and number % every == 0 else "train"
             tally.document(document, made)
-            for whole in made.samples:
-                tokens += whole[0].size
-                for ids, trained in fitter.fitted(*whole, document.place):
+            for sample in made.samples:
+                tokens += sample[0].size
+                for ids, trained in fitter.fitted(*sample, document.place):
                     tally.sample(document, ids, trained, split)
                     writers[split].add(ids, trained, made.shape not in ("text", "text file"))
         progress.add(sum(d.size for d in batch), tokens, len(batch))
     progress.close()
-    if bad.number and (not options.skip_bad or bad.number == bad.seen):
-        raise bad.refusal()
+    if bad_documents.number and (not options.skip_bad
+                                 or bad_documents.number == bad_documents.seen):
+        raise bad_documents.refusal()
     fitter.refuse(tally.lengths)
-    return bad
+    return bad_documents
 
 
 class BadDocuments:
@@ -283,14 +284,14 @@ def prepare(options):
     splits = ["train"] + (["validation"] if options.validation_every > 0 else [])
     encoder = Encoder(options.tokenizer, options.plain, options.train_on, options.bos,
                       options.chat_template, options.template_options, options.ignore_fields)
-    made_from = recipe(options, paths, encoding)
-    output_place(options.out)  # raises an error if it cannot be a folder
+    made_from = make_recipe(options, paths, encoding)
+    resolve_output(options.out)  # raises an error if it cannot be a folder
     prefixes = {split: os.path.join(options.out, split) for split in splits}
-    if not options.force and all(up_to_date(p, made_from) for p in prefixes.values()):
+    if not options.force and all(is_up_to_date(p, made_from) for p in prefixes.values()):
         print(f"{options.out}: up to date ({', '.join(splits)})")
         return
     dtype = pick_dtype(options.dtype, encoder.vocab_size)
-    refuse_own_inputs([*paths, *tokenizer_files(options)], prefixes.values())
+    refuse_own_inputs([*paths, *find_tokenizer_files(options)], prefixes.values())
     for prefix in prefixes.values():
         refuse_foreign(prefix)
     refuse_left_over(options.out, splits)
@@ -303,7 +304,7 @@ def prepare(options):
         writers = {split: SplitWriter(folder, prefix, dtype) for split, prefix in prefixes.items()}
         for writer in writers.values():
             opened.callback(writer.close)
-        bad = write_splits(options, paths, encoding, encoder, writers, tally, fitter)
+        bad_documents = write_splits(options, paths, encoding, encoder, writers, tally, fitter)
         refuse_empty(options, writers, tally, fitter)
         facts = {"vocab_size": encoder.vocab_size, "end_of_document": encoder.end,
                  "turn_ends": tally.turn_ends(),
@@ -313,8 +314,8 @@ def prepare(options):
             writer.finish(facts)
         for writer in writers.values():
             writer.move_into_place()
-    if bad.number:
-        print(bad.summary())
+    if bad_documents.number:
+        print(bad_documents.summary())
     for split, writer in writers.items():
         print(f"{prefixes[split]}.bin: {writer.tokens} tokens in {len(writer.lengths)} documents, "
               f"{100 * writer.trained / writer.tokens:.1f}% trained on ({dtype})")
