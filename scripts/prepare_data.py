@@ -208,7 +208,7 @@ def write_splits(options, paths, encoding, encoder, writers, tally, fitter):
             tally.document(document, made)
             for sample in made.samples:
                 tokens += sample[0].size
-                for ids, trained in fitter.fitted(*sample, document.place):
+                for ids, trained in fitter.fitted(*sample, document.location):
                     tally.sample(document, ids, trained, split)
                     writers[split].add(ids, trained, made.shape not in ("text", "text file"))
         progress.add(sum(d.size for d in batch), tokens, len(batch))

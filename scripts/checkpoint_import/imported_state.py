@@ -45,9 +45,7 @@ class State:
             if not (fill_counts == 1).all():
                 first_wrong = int(np.flatnonzero(fill_counts.reshape(-1) != 1)[0])
                 what = "is in no file" if (fill_counts == 0).any() else "is there twice"
-                raise BadFile(f"{name}: element "
-                              f"{first * row + first_wrong} "
-                              f"{what}")
+                raise BadFile(f"{name}: element {first * row + first_wrong} {what}")
             yield values
 
     def _fill(self, part, first, last, values, fill_counts):
