@@ -652,7 +652,7 @@ TEST_CASE("an export is reported, with what has not moved, unless it was stopped
   SavingRun run(folder.path(), saved_every(1));
   int signal = 0;
   StopAgreement stop([&] { return signal; }, [](int own) { return own; });
-  run.model->exported.unmoved = "2 tensors are as they were";
+  run.model->exported.unchanged_warning = "2 tensors are as they were";
   run.checkpointer->export_model(stop);
   CHECK(run.journal.said == Lines{cat("exported ", folder / "run/export/model")});
   CHECK(run.journal.warnings == Lines{"2 tensors are as they were"});
