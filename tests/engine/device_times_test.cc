@@ -28,7 +28,7 @@ TEST_CASE("collectives of several groups at the same time are exposed once") {
   const Program program = program_of({lane_of(0), lane_of(1), lane_of(2)});
   const DeviceTimes times = account_times(program, {{0, 4}, {1, 5}, {2, 3}});
   REQUIRE(times.exposed_communication == 5);
-  // The time of each kind is counted in full nevertheless.
+  // The time of each kind still counts every collective in full.
   REQUIRE(times.by_kind[static_cast<size_t>(InstrKind::kAllReduce)] == 9);
 }
 

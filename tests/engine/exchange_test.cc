@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kNumbers = 1024, kRow = 8;
 
-/// A program of one of the instructions of exchanges(), and the memory that it runs on.
+/// A program with one of the instructions of exchanges(), and the memory that it runs on.
 class ExchangeRun {
  public:
   ExchangeRun(const RankGroups& groups, Gpu* gpu, size_t which, int by = 1, int64_t room = kNumbers)

@@ -5,9 +5,9 @@
 
 #include <catch2/catch.hpp>
 
-// These tests run tensor ranks and stages of a pipeline on emulated GPUs, each with its own
-// streams: collectives of layers, sends and receives wait in their group's stream until all ranks
-// have reached them, however late. The processor's bits are the oracle.
+// These tests run tensor ranks and pipeline stages on emulated GPUs, each with its own streams.
+// Collectives of layers, sends and receives wait in the stream of their group until all ranks have
+// reached them, however late. The results must have the bits of a training on the CPU.
 
 namespace ftrun {
 namespace {
@@ -19,7 +19,7 @@ using fixtures::train_on_emulated;
 using fixtures::TrainingMesh;
 using fixtures::TrainingOutcome;
 
-/// Makes a config of a ZeRO stage, with stages of a pipeline of one part each.
+/// Returns a config of a ZeRO stage, with pipeline stages of one part each.
 Config staged(int64_t stage) {
   Config config = fixtures::run_of_stage(stage);
   config.parallel.schedule = PipelineSchedule::k1F1B;
@@ -85,7 +85,8 @@ TEST_CASE(
       std::atomic<int64_t> launches = 0;
       REQUIRE(train_on_emulated(config, model, mesh, seed,
                                 {.gpu = {.step_graph = true}, .launches = &launches}) == expected);
-      // The second and third step of a rank have two parts: before and after the decision.
+      // Each rank launches its second and third step, each in two parts: before and after the
+      // decision.
       REQUIRE(launches == 4 * mesh.ranks());
     }
   };
@@ -121,7 +122,7 @@ TEST_CASE("gpu mesh: groups are closed once the recordings of their collectives 
             "a group that recordings hold is not closed");
     rig.train_executor.drop_recordings();
     group.shutdown();
-    // Both ranks record the step again.
+    // Both ranks record the step again, because its recording was dropped.
     fixtures::train_steps(rig, 1, outcome);
     rig.train_executor.drop_recordings();
     group.shutdown();

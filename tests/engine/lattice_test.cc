@@ -10,8 +10,8 @@
 
 #include <catch2/catch.hpp>
 
-// These tests compare all layouts of one run with one process. scripts/lattice.sh runs the complete
-// set; its table is in docs/lattice.md.
+// These tests compare layouts of one run with one process. scripts/lattice.sh runs all of them;
+// docs/lattice.md has the resulting table.
 
 namespace ftrun {
 namespace {
@@ -21,8 +21,8 @@ using fixtures::Lattice;
 using fixtures::LatticeCell;
 using fixtures::TrainingMesh;
 
-/// Returns the largest difference of a tensor, and where it is, of those whose bound is the usual
-/// one or not.
+/// Returns the largest difference of a tensor, and the tensor's name. `usual` selects the tensors
+/// that have the usual bound (1e-4), otherwise those that have their own.
 std::pair<double, std::string> worst(const Differences& found, bool usual) {
   std::pair<double, std::string> most{0, "-"};
   for (const auto& [tensor, difference] : found.weights)
@@ -91,7 +91,7 @@ TEST_CASE(
 
 TEST_CASE("from the weights of fp64 each step's norm is that of fp64, on any ranks") {
   set_kernel_threads(1);
-  // The last of 20 steps on end is off by 2e-4.
+  // Without fresh weights, the norm of the last of 20 steps is off by 2e-4.
   const LatticeCell cell{
       .mesh = {.tensor = 2, .shards = 2, .micro_batches = 2}, .stage = 3, .family = "qwen3"};
   const fixtures::FreshSteps fresh(fixtures::run_of_stage(0), cell.model(), 2, 20);
@@ -101,7 +101,7 @@ TEST_CASE("from the weights of fp64 each step's norm is that of fp64, on any ran
   CHECK(fresh.worst_norm(cell.config(), other) > 1e-2);
 }
 
-/// Reads those cells from a file with a line a cell that it has.
+/// Reads the keys of the cells that a results file already has, one on each line.
 std::set<std::string> known_cells(const std::string& path) {
   std::set<std::string> known;
   std::ifstream in(path);
@@ -116,8 +116,8 @@ std::string variable(const char* name, const char* otherwise) {
   return value == nullptr ? otherwise : value;
 }
 
-/// Appends to the file FTRUN_LATTICE_RESULTS what it does not have yet of the cells
-/// [FTRUN_LATTICE_FIRST, FTRUN_LATTICE_END), complete ones first.
+/// Appends the missing cells among [FTRUN_LATTICE_FIRST, FTRUN_LATTICE_END) to the file
+/// FTRUN_LATTICE_RESULTS. The complete cells come first in this numbering, then the covering ones.
 TEST_CASE("the lattice of all layouts", "[.lattice]") {
   set_kernel_threads(1);
   const std::string path = variable("FTRUN_LATTICE_RESULTS", "lattice.tsv");

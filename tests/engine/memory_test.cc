@@ -34,7 +34,8 @@ Buffer temporary(int64_t bytes, int64_t arena_offset) {
   return buffer;
 }
 
-/// Makes a program of buffers; `arenas` has the bytes of the device's, the shared and the host's.
+/// Returns a program with these buffers; `arenas` holds the sizes of the device's, the shared and
+/// the host's arena, in bytes.
 Program with_buffers(std::vector<Buffer> buffers, std::array<int64_t, kArenaCount> arenas) {
   Program program;
   program.buffers = std::move(buffers);
@@ -63,7 +64,7 @@ TEST_CASE(
   REQUIRE(memory.at(small, {1, 16, 8}) == arena + 528);
   const RankMemory::TierBytes device = memory.allocated(Tier::kDevice);
   REQUIRE(device.persistent[static_cast<size_t>(Category::kParameters)] == 4096);
-  REQUIRE(device.persistent[static_cast<size_t>(Category::kBuffers)] == 4096);  // a page
+  REQUIRE(device.persistent[static_cast<size_t>(Category::kBuffers)] == 4096);  // one page
   REQUIRE(device.arenas == 8192);
   REQUIRE(device.total == 8192 + 4096 + 4096);
   REQUIRE(memory.allocated(Tier::kHost).total == 0);
@@ -89,7 +90,7 @@ TEST_CASE("what is private, what peers read and what lies on the host have an ar
   REQUIRE(host.arenas == 4096);
   REQUIRE(host.persistent[static_cast<size_t>(Category::kOptimizer)] == 4096);
   REQUIRE(host.total == 8192);
-  // All ranges exist at the same time: a write into one of them does not change another.
+  // All ranges exist at the same time: a write into one of them must not change another.
   for (BufferId id = 0; id < 4; ++id)
     std::memset(memory.at(program, {id, 0, 0}), id + 1, static_cast<size_t>(program.at(id).bytes));
   for (BufferId id = 0; id < 4; ++id)
@@ -117,7 +118,7 @@ TEST_CASE("buffers on disk keep what is written to them, each its own") {
   REQUIRE(memory.swap() != nullptr);
   REQUIRE(memory.swap()->bytes() == 5 * 4096);
   const RankMemory::TierBytes disk = memory.allocated(Tier::kNvme);
-  // The file system's own notes on the file may take a block or two.
+  // The file system's metadata of the file may take an additional block or two.
   REQUIRE(disk.total >= 5 * 4096);
   REQUIRE(disk.total <= 8 * 4096);
   REQUIRE(disk.persistent[static_cast<size_t>(Category::kOptimizer)] == 3 * 4096);
@@ -146,7 +147,7 @@ TEST_CASE("buffers on disk keep what is written to them, each its own") {
   REQUIRE(block.data()[4096] == std::byte{1});
   memory.read_disk(train, {0, 0, 4096}, block.data());
   REQUIRE(holds(1, 4096));
-  // Both programs refer to the same place.
+  // Both programs refer to the same bytes on disk.
   memory.read_disk(evaluate, {0, 0, 2 * 4096}, block.data());
   REQUIRE(holds(2, 2 * 4096));
   REQUIRE_THROWS_WITH(memory.at(train, {0, 0, 4096}), Catch::Contains("buffer first lies on disk"));
@@ -157,7 +158,7 @@ TEST_CASE("buffers on disk keep what is written to them, each its own") {
       Catch::Contains("the first program has all that lies on disk"));
 }
 
-/// Returns the bytes of address space that this process has.
+/// Returns the size of this process's address space in bytes.
 int64_t mapped_by_the_process() {
   int64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
@@ -179,10 +180,10 @@ TEST_CASE("what is counted as allocated is what the process's address space grew
   };
   const auto grown = [&] { return mapped_by_the_process() - before; };
   memory.allocate(small);
-  // The process may have grown a little for itself.
+  // The process may have grown a little for other reasons.
   REQUIRE(counted() == 3 << 20);
   REQUIRE(std::abs(grown() - counted()) <= 256 << 10);
-  memory.allocate(large);  // the arena that was too small is gone
+  memory.allocate(large);  // replaces the arena, which was too small
   REQUIRE(counted() > 41 << 20);
   REQUIRE(std::abs(grown() - counted()) <= 256 << 10);
 }
@@ -198,7 +199,7 @@ TEST_CASE("pages count as touched when they were written, and stay counted") {
        on(Tier::kHost, temporary(4096, 0))},
       {0, 0, 100 * 4096});
   memory.allocate(program);
-  // Large pages would bring neighbours in.
+  // Huge pages would touch neighbouring pages as well.
   ::madvise(memory.at(program, {1, 0, 1}), 3001 * 4096, MADV_NOHUGEPAGE);
   ::madvise(memory.at(program, {2, 0, 1}), 100 * 4096, MADV_NOHUGEPAGE);
   REQUIRE(memory.touched(Tier::kDevice).total == 0);

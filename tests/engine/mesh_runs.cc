@@ -14,7 +14,7 @@ double relative(double found, double expected) {
   return std::abs(found - expected) / std::abs(expected);
 }
 
-/// Computes ||found - expected|| / ||expected|| of each parameter.
+/// Returns ||found - expected|| / ||expected|| of each parameter.
 std::map<std::string, double> weight_differences(const TrainingOutcome& found,
                                                  const TrainingOutcome& expected) {
   std::map<std::string, double> differences;
@@ -147,7 +147,7 @@ std::map<std::string, std::vector<float>> collected_on(const Config& plain,
   std::map<std::string, std::vector<float>> collected;
   saved_on(plain, model, mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
     const bool receives = rendezvous.rank() == 0;
-    // A single copy of the model is enough.
+    // One replica collects; the others would only repeat it.
     if (rig.plan.options.state.replica > 0) return;
     for (const TensorInfo& tensor : rig.plan.train.model.tensors) {
       const int64_t size = tensor.numel();

@@ -30,7 +30,7 @@ TEST_CASE("traffic of the ranks is added, and its table shows what diverges") {
   CHECK(record.at("disk_written").at("disk") == 16000);
 }
 
-TEST_CASE("where one rank does not see its transport, the sum is not known") {
+TEST_CASE("if one rank does not know its transport, the sum is unknown") {
   TrafficSums unseen = of_rank(0);
   unseen.transported.reset();
   TrafficSums all = of_rank(1000);

@@ -8,8 +8,8 @@
 
 #include <catch2/catch.hpp>
 
-// These tests run stages of pipelines that compute with the CUDA kernels, on emulated GPUs:
-// receives wait in their streams until the message arrives, and the host continues.
+// These tests run pipeline stages with the CUDA kernels on emulated GPUs: a receive waits in its
+// stream until the message arrives, while the host continues.
 
 namespace ftrun {
 namespace {
