@@ -27,7 +27,7 @@ struct EmulatedMeshOptions {
   GpuOptions gpu = {};
   /// The value of RankRig::gradient_multiple.
   float gradient_multiple = 1;
-  /// If given, counts the launches of recorded steps on the devices of all ranks.
+  /// A counter of the launches of recorded steps on the devices of all ranks; null: not counted.
   std::atomic<int64_t>* launches = nullptr;
 };
 

@@ -75,7 +75,7 @@ TEST_CASE(
     }
     expected.push_back(
         static_cast<int32_t>(std::min_element(losses.begin(), losses.end()) - losses.begin()));
-    // Only one position has a label, so `correct` is 1 for the most likely token and 0 for all
+    // A single position has a label, so `correct` is 1 for the most likely token and 0 for all
     // others.
     std::vector<double> right(losses.size(), 0.0);
     right[static_cast<size_t>(expected.back())] = 1.0;

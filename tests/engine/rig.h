@@ -94,7 +94,7 @@ struct RankRig {
   StepRun train(int64_t step);
   /// A factor by which gradients are computed and stored too large, like a loss scale in fp16.
   float gradient_multiple = 1;
-  /// If set, changes the batches of train() before they are used.
+  /// Changes the batches of train() before they are used; null: no change.
   std::function<void(int64_t step, Batch& batch)> change_batch;
   /// Prepares the run of a step without creating new batches.
   StepRun prepared(int64_t step);

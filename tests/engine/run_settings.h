@@ -14,7 +14,7 @@ void set_precision(Config& config, Precision precision);
 /// Adapter lists the kinds of adapters, which are on all linear layers.
 enum Adapter { kNoAdapter, kLora, kLoraDropout, kDora, kLoraOnNf4, kAdapters };
 void set_adapter(Config& config, Adapter adapter);
-/// With NF4, the length of each rank's part of a row must be a multiple of this.
+/// The length of each rank's part of a row must be a multiple of this with NF4.
 inline constexpr int64_t kNf4Block = 64;
 
 /// Lists every optimizer that has its own update rule.

@@ -90,7 +90,7 @@ void compare(const Config& config, double loss_tolerance, double state_tolerance
 constexpr OffloadDevice kNone = OffloadDevice::kNone, kCpu = OffloadDevice::kCpu,
                         kNvme = OffloadDevice::kNvme;
 
-// Each stage and each tier occurs once here; tests/engine/gpu_test.cc tests every combination of
+// This case has each stage and each tier once; tests/engine/gpu_test.cc tests every combination of
 // them, with the CPU's kernels.
 TEST_CASE(
     "cuda: training in fp32 gives the CPU's losses, weights and states at every stage and "
