@@ -55,8 +55,8 @@ struct LatticeFigures {
   /// process's.
   double norm_error = 0;
   double own_norm_error = 0;
-  /// Errors of the norm if each step begins with the weights of the fp64 training. They are measured
-  /// only for a cell whose norm differs by more than kNormBound.
+  /// Errors of the norm if each step begins with the weights of the fp64 training. They are
+  /// measured only for a cell whose norm differs by more than kNormBound.
   double fresh_norm_error = 0;
   double own_fresh_norm_error = 0;
   bool within = false;
