@@ -72,8 +72,7 @@ TEST_CASE("near processors: the processors of the node that a GPU is attached to
   REQUIRE(processors_near("0000:1B:00.0", sysfs.root()).empty());
 }
 
-TEST_CASE(
-    "near processors: a thread is bound to them, unless it was bound by somebody else") {
+TEST_CASE("near processors: a thread is bound to them, unless it was bound by somebody else") {
   const std::vector<int> all = allowed_processors();
   Sysfs sysfs(list_of(all), "1023", std::to_string(all.front()));
   sysfs.attach("0000:1b:00.0", "1");

@@ -191,8 +191,7 @@ TEST_CASE("an export collects a split model's tensors whole") {
   }
 }
 
-TEST_CASE(
-    "what one mesh saves another reads back bit by bit, and its own continues unchanged") {
+TEST_CASE("what one mesh saves another reads back bit by bit, and its own continues unchanged") {
   set_kernel_threads(1);
   struct Place {
     TrainingMesh mesh;

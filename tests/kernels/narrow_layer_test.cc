@@ -142,8 +142,7 @@ double most_roundoffs(DType compute) {
   return 2.5 * (rounds_more ? std::sqrt(14.0 / 10.0) : 1.0);
 }
 
-TEST_CASE(
-    "a block in bf16 and fp16 gives fp32's results and gradients up to rounding in storage") {
+TEST_CASE("a block in bf16 and fp16 gives fp32's results and gradients up to rounding in storage") {
   Layer wide({});
   wide.run();
   for (const ModelDtypes dtypes :

@@ -945,8 +945,7 @@ size_t last_disk_request(const Program& program, size_t at) {
   return program.instrs.size();
 }
 
-TEST_CASE(
-    "each disk request with a wrong early start is noticed, or only makes the disk idle") {
+TEST_CASE("each disk request with a wrong early start is noticed, or only makes the disk idle") {
   size_t refused = 0;
   size_t slower = 0;
   for (const MutatedCase& c : cases()) {

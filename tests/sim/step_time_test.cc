@@ -85,8 +85,7 @@ TEST_CASE("an instruction's time follows from the bytes that it moves and their 
   CHECK(priced.of(norm) == 2 * kMicrosecond);
 }
 
-TEST_CASE(
-    "collectives use the node's link, or the cluster's if their ranks are on several nodes") {
+TEST_CASE("collectives use the node's link, or the cluster's if their ranks are on several nodes") {
   Priced priced;
   Instr sum{.kind = InstrKind::kAllReduce};
   sum.detail = Exchange{.group = 0};

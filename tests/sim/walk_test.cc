@@ -52,8 +52,7 @@ std::string walked(const std::vector<std::vector<Sum>>& lists) {
 const Sum kInLow{kLow};
 const Sum kInHigh{kHigh};
 
-TEST_CASE(
-    "ranks reach the end if each collective finds its members, however groups alternate") {
+TEST_CASE("ranks reach the end if each collective finds its members, however groups alternate") {
   CHECK(walked({{kInLow}, {kInLow, kInHigh}, {kInHigh}}) == "");
   // Rank 0 has two in a row, rank 1 does not.
   CHECK(walked({{kInLow, kInLow}, {kInLow, kInHigh, kInLow}, {kInHigh}}) == "");

@@ -146,8 +146,7 @@ TEST_CASE(
   REQUIRE(other->library_use().notice == "");
 }
 
-TEST_CASE(
-    "cudnn: cuDNN computes documents until its slots are taken, and our kernels the others") {
+TEST_CASE("cudnn: cuDNN computes documents until its slots are taken, and our kernels the others") {
   WithCudnn gpu(true);
   const AttentionAttrs attrs = attrs_of(1, 1, 8, 24);
   const auto products = [&](const std::vector<int64_t>& lengths) {
