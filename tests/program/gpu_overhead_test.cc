@@ -79,7 +79,7 @@ TEST_CASE(
     CHECK(beside_own(choice, 3, 8, 4) == 12 * 4 * 64 * 64 * 2 + kLists);
     // If heads share keys, gradients of keys and values are stored for each query head.
     CHECK(beside_own(choice, 3, 8, 2) == 12 * 4 * (64 * 64 + 2 * 64 * 8) * 2 + kLists);
-    // At least one row and the two query heads of one key head are computed at once.
+    // The smallest piece computes one row and the two query heads of one key head at once.
     constexpr int64_t kLong = 32768;
     CHECK(beside_own(choice, 2, kLong, 2) == 2 * (kLong * kLong + 2 * kLong * 8) * 2 + kLists);
   }
