@@ -1,5 +1,5 @@
-"""Limits of machines, shells and launchers are respected, or named at once with what to change, and
-nothing is left behind."""
+"""Checks that limits of machines, shells and launchers are respected, or named at once with what to
+change, and that nothing is left behind."""
 import os
 import re
 import tempfile
@@ -9,7 +9,7 @@ from runner import Job, case, ftrun, free_port, manifest, must, needs, run_cases
 with tempfile.TemporaryDirectory() as scratch:
     job = Job(scratch)
     FEW = {"train": {"steps": 2}}
-    # Some gigabytes of activations.
+    # These settings need some gigabytes of activations.
     LARGE = {"train_micro_batch_size_per_gpu": 100_000, **FEW}
 
     def limited(limits, *arguments):
@@ -84,7 +84,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def threads_that_cannot_be_started_are_named_with_their_limits():
-        # Of address space, which thread stacks are: of processes a superuser has no limit.
+        # The limit is on address space, which thread stacks need: a superuser has no limit on
+        # processes.
         remedied(must(limited("-v 8000000 -s 8192", "--config",
                               job.config("threads", **FEW, threads=4096)), 5).stderr,
                  r"ftrun: no 4096 threads can be started for computing, only \d+: Resource "
