@@ -17,7 +17,7 @@ TEST_CASE("concurrent work is done once for each number") {
   }
 }
 
-TEST_CASE("the error of the lowest number of concurrent work is thrown, after all is done") {
+TEST_CASE("concurrent work throws the error with the lowest number, after all work is done") {
   std::vector<int> done(100, 0);
   const auto work = [&](size_t i) {
     done[i] = 1;
