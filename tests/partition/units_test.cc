@@ -24,7 +24,7 @@ TEST_CASE("an embedding, two layers and an untied head are four units") {
         "unit 3 head: 8192 elements (5424 in 2 tensors), layers 3\n");
 }
 
-TEST_CASE("a tied matrix lies in the embedding's unit, which the head reads too") {
+TEST_CASE("a tied matrix is in the embedding's unit, which the head reads too") {
   const ModelDescription model = tiny_llama(true);
   const Partition partition = build_units(model);
   CHECK(partition_text(partition) ==
@@ -36,7 +36,7 @@ TEST_CASE("a tied matrix lies in the embedding's unit, which the head reads too"
   CHECK(partition.places[3] == std::vector<ParamPlace>{{3, 0}, {0, 0}});
 }
 
-TEST_CASE("granularity block keeps attention and MLP apart") {
+TEST_CASE("granularity block gives attention and MLP separate units") {
   const ModelDescription model = tiny_llama(true);
   const Partition partition = build_units(model, UnitGranularity::kBlock);
   CHECK(partition_text(partition) ==
@@ -49,19 +49,19 @@ TEST_CASE("granularity block keeps attention and MLP apart") {
   CHECK(partition.units_of(1) == std::vector<UnitId>{1, 2});
 }
 
-TEST_CASE("granularity model is one unit") {
+TEST_CASE("granularity model makes the model one unit") {
   const Partition partition = build_units(tiny_llama(true), UnitGranularity::kModel);
   CHECK(partition_text(partition) ==
         "unit 0 model: 45056 elements (39792 in 20 tensors), layers 0,1,2,3\n");
 }
 
-TEST_CASE("granularities have the words of the config") {
+TEST_CASE("granularities have the names of the config's values") {
   CHECK(name_of(UnitGranularity::kBlock) == "block");
   CHECK(name_of(UnitGranularity::kLayer) == "layer");
   CHECK(name_of(UnitGranularity::kModel) == "model");
 }
 
-TEST_CASE("a fused parameter's tensors lie one after another") {
+TEST_CASE("a fused parameter's tensors follow one another without gaps") {
   const ModelDescription model = tiny_llama(true);
   const Partition partition = build_units(model);
   const GraphParam& qkv = model.layers[1].params[1];
@@ -74,12 +74,13 @@ TEST_CASE("a fused parameter's tensors lie one after another") {
   }
 }
 
-// Every tensor lies whole in exactly one unit, nothing overlaps, and all alignments hold.
+// Checks that every tensor is whole in exactly one unit, that nothing overlaps, and that all
+// alignments hold.
 void check_partition(const ModelDescription& model, const Partition& partition) {
   std::vector<int> seen(model.tensors.size(), 0);
   for (const Unit& unit : partition.units) {
     REQUIRE(unit.padded % kUnitBlock == 0);
-    // Parameters of several tensors may be moved away from a place where shards begin.
+    // A parameter of several tensors may be moved so that no shard begins within it.
     REQUIRE(unit.padded - unit.numel <
             kUnitBlock * (1 + static_cast<int64_t>(unit.slices.size()) / 2) +
                 kTensorBlock * static_cast<int64_t>(unit.slices.size()));
@@ -99,7 +100,7 @@ void check_partition(const ModelDescription& model, const Partition& partition) 
   REQUIRE(seen == std::vector<int>(model.tensors.size(), 1));
 }
 
-// The place of a graph's parameter is where its tensors are, without gaps.
+// Checks that each graph parameter's place is where its tensors lie, without gaps.
 void check_places(const ModelDescription& model, const Partition& partition) {
   for (size_t layer = 0; layer < model.layers.size(); ++layer) {
     for (size_t i = 0; i < model.layers[layer].params.size(); ++i) {
@@ -143,7 +144,7 @@ std::string bug_of(const ModelDescription& model) {
   return "";
 }
 
-TEST_CASE("descriptions that cannot be laid out are a bug") {
+TEST_CASE("a description that cannot be partitioned is reported as a bug") {
   ModelDescription model = tiny_llama(false);
   model.tensors.push_back({"orphan", {3}});
   CHECK(bug_of(model).find("no layer has tensor orphan") != std::string::npos);
@@ -154,7 +155,7 @@ TEST_CASE("descriptions that cannot be laid out are a bug") {
   CHECK(bug_of(twice).find("tensors are shared in one order") != std::string::npos);
 }
 
-TEST_CASE("units are formed from what a rank uses of each tensor") {
+TEST_CASE("units are formed from the part of each tensor that a rank uses") {
   ModelDescription model = tiny_llama(false);
   TensorId id = 0;
   while (model.tensor(id).name.find("o_proj") == std::string::npos) ++id;
@@ -168,7 +169,7 @@ TEST_CASE("units are formed from what a rank uses of each tensor") {
   REQUIRE(slice != unit.slices.end());
   REQUIRE(slice->offset == 0);
   REQUIRE(slice->extent == 48 * 24);
-  // The limit of small units is measured in the same way.
+  // The limit of small units counts that part, too.
   const auto small = [&](int64_t most) {
     int64_t elements = 0;
     for (const Unit& made : build_units(model, UnitGranularity::kLayer, {most, INT64_MAX}).units)
