@@ -484,7 +484,7 @@ TEST_CASE("an export never touches what is read for it") {
   export_model(posix_files(), options, kTensors, read_values);
 }
 
-TEST_CASE("too little room for an export is told before anything is written") {
+TEST_CASE("too little space for an export is reported before anything is written") {
   const TempFolder folder;
   FaultFileSystem files(folder.path());
   files.set_free_bytes(271);

@@ -35,7 +35,7 @@ class RefusingAllocator final : public at::Allocator {
   }
 };
 
-TEST_CASE("LibTorch's and the language's own lack of memory are told apart from all other errors") {
+TEST_CASE("LibTorch's and C++'s own out-of-memory errors are distinguished from all other errors") {
   CHECK(is_out_of_memory(std::bad_alloc()));
   CHECK_FALSE(is_out_of_memory(std::runtime_error("DefaultCPUAllocator: can't allocate memory")));
   const auto told = [](const auto& fails) {

@@ -154,7 +154,7 @@ TEST_CASE("a JSON reader stops at what no config holds: keys, values and names w
                 "this a config?"});
 }
 
-TEST_CASE("a JSON reader tells no word that stands under the name of a secret") {
+TEST_CASE("a JSON reader's messages never contain the value of a secret's key") {
   REQUIRE(faults("{\"wandb\": {\"api_key\": {\"value\": hunter2}}}") ==
           Lines{"c.json:1:33: error: this is not a JSON value\n"
                 "  remedy: write texts in double quotes"});

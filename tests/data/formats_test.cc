@@ -378,7 +378,7 @@ TEST_CASE("documents of a flat file are cut after the end id", "[formats]") {
   REQUIRE(TokenDataset({path}, {.find_documents = true}).documents() == 3);
 }
 
-TEST_CASE("the mask beside a file makes labels", "[formats]") {
+TEST_CASE("a data file's mask file determines the labels", "[formats]") {
   TempFolder folder;
   const std::string path = folder.write("train.bin", counting_u16(11));
   folder.write("train.mask", mask_bytes({0, 1, 1, 0, 0, 0, 0, 0, 1, 0, 1}));

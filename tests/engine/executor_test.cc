@@ -121,7 +121,9 @@ std::string fault_of(const Program& program, const std::vector<Interval>& ran) {
   return "";
 }
 
-TEST_CASE("a trace has every instruction in an order that the waits allow, and changes no number") {
+TEST_CASE(
+    "a trace has every instruction in an order that the waits allow, and tracing changes no "
+    "result") {
   set_kernel_threads(1);
   for (const int64_t stage : {1, 3}) {
     Config config = fixtures::run_of_stage(stage);
@@ -170,7 +172,8 @@ TEST_CASE("a trace has every instruction in an order that the waits allow, and c
   }
 }
 
-TEST_CASE("what a step that is not finite leaves out has no time in its trace") {
+TEST_CASE(
+    "instructions that a step leaves out because it is not finite have no time in its trace") {
   set_kernel_threads(1);
   Alone alone;
   RankRig rig(fixtures::run_of_stage(1), fixtures::small_model(), *alone.group);
@@ -237,7 +240,7 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
   REQUIRE_FALSE(expected.empty());
 }
 
-TEST_CASE("all ranks see each kind of votes, whatever else is voted for") {
+TEST_CASE("all ranks learn each kind of vote, whatever other votes there are") {
   fixtures::require_none(fixtures::on_ranks(3, [&](Rendezvous&, Communicator& group) {
     for (const int64_t stage : {0, 3}) {
       RankRig rig(fixtures::run_of_stage(stage), fixtures::small_model(), group);
@@ -289,7 +292,7 @@ TEST_CASE("a rank that leaves ends the step of the others with its loss, not in 
   }
 }
 
-TEST_CASE("a rank whose step fails inside ends that of the others") {
+TEST_CASE("a rank whose step fails ends the step of the others") {
   for (const int64_t stage : {0, 2, 3}) {
     INFO("stage " << stage);
     const auto failures = fixtures::on_ranks(2, [&](Rendezvous&, Communicator& group) {
@@ -304,7 +307,7 @@ TEST_CASE("a rank whose step fails inside ends that of the others") {
   }
 }
 
-TEST_CASE("a batch of another shape is a defect that is told, and the next step can run") {
+TEST_CASE("a batch of another shape is reported as a defect, and the next step can run") {
   Alone alone;
   RankRig rig(fixtures::small_run(), fixtures::small_model(), *alone.group);
   rig.train(1);
@@ -325,7 +328,7 @@ Config on_disk(bool overlap) {
   return config;
 }
 
-TEST_CASE("the disk goes on from what one request has written to what another one reads") {
+TEST_CASE("the disk lane continues from one request's writes directly with the next one's reads") {
   set_kernel_threads(1);
   for (const bool overlap : {false, true}) {
     Alone alone;

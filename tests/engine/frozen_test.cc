@@ -113,8 +113,8 @@ Config unclipped(Config config) {
 }
 
 TEST_CASE(
-    "what trains gets the bits that it gets where all trains, however little of backward is left "
-    "for it") {
+    "trained tensors get the same bits when others are frozen, however little of backward "
+    "remains") {
   const std::vector<std::pair<const char*, const char*>> choices{
       {"one block", "layers.1."},
       {"one product", "layers.2.mlp.down_proj"},

@@ -60,7 +60,8 @@ Judged judge(GeneratorRig& generator, const std::vector<int32_t>& seen, int32_t 
 }
 
 TEST_CASE(
-    "without a temperature each new token is the one of the lowest loss, also past the row's end") {
+    "without a temperature, each new token is the one with the lowest loss, also past the row's "
+    "end") {
   GeneratorRig generator;
   const std::vector<int32_t> prompt{3, 1, 4};
   std::vector<int32_t> seen = prompt;
@@ -96,7 +97,7 @@ TEST_CASE("a stop id ends the text and is not part of it") {
           std::vector<int32_t>(free.begin(), first));
 }
 
-TEST_CASE("with a temperature the seed decides, and a low one takes the likeliest") {
+TEST_CASE("with a temperature, the seed decides; a low temperature gives the likeliest tokens") {
   GeneratorRig generator;
   const GenerateOptions warm{.tokens = 12, .temperature = 1.5, .seed = 1};
   GenerateOptions other = warm;

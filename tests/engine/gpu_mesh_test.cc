@@ -35,7 +35,7 @@ void require_same_bits(const Config& config, const ModelConfig& model, const Tra
     REQUIRE(train_on_emulated(config, model, mesh, seed) == expected);
 }
 
-TEST_CASE("gpu mesh: tensor ranks train the processor's bits") {
+TEST_CASE("gpu mesh: tensor ranks train the CPU's bits") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::model_of_many_blocks();
   for (const int64_t stage : {0, 1, 3}) {
@@ -46,7 +46,7 @@ TEST_CASE("gpu mesh: tensor ranks train the processor's bits") {
   }
 }
 
-TEST_CASE("gpu mesh: stages of a pipeline train the processor's bits, with every schedule") {
+TEST_CASE("gpu mesh: stages of a pipeline train the CPU's bits, with every schedule") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::with_layers(fixtures::small_model(true), 5);
   for (const PipelineSchedule schedule :
@@ -62,8 +62,7 @@ TEST_CASE("gpu mesh: stages of a pipeline train the processor's bits, with every
   }
 }
 
-TEST_CASE(
-    "gpu mesh: tensor ranks within stages, sharded and offloaded, train the processor's bits") {
+TEST_CASE("gpu mesh: tensor ranks within stages, sharded and offloaded, train the CPU's bits") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::with_layers(fixtures::small_model(), 5);
   Config config = staged(2);

@@ -229,8 +229,7 @@ TEST_CASE("gpu: the lanes that the programs use have a stream each, and no other
 }
 
 TEST_CASE(
-    "gpu: one rank trains the processor's bits at every stage and tier, in any order of the "
-    "streams") {
+    "gpu: one rank trains the CPU's bits at every stage and tier, in any order of the streams") {
   set_kernel_threads(1);
   for (const auto& [name, config] : all_variants()) {
     const GpuOutcome expected = train_alone(config, nullptr);
@@ -243,7 +242,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("gpu: two and three ranks with collectives of device memory train the processor's bits") {
+TEST_CASE("gpu: two and three ranks with collectives of device memory train the CPU's bits") {
   set_kernel_threads(1);
   int ranks = 3;
   for (const auto& [name, config] : all_variants()) {
@@ -359,8 +358,8 @@ GpuOutcome train_hop_by_hop(const Config& config, bool deterministic) {
 }
 
 TEST_CASE(
-    "gpu: with sums in rank order, ranks train the processor's bits over a transport that adds "
-    "otherwise") {
+    "gpu: with sums in rank order, ranks train the CPU's bits over a transport that adds in "
+    "another order") {
   set_kernel_threads(1);
   for (const int64_t stage : {0, 1, 2, 3})
     for (const bool bf16 : {false, true}) {
@@ -504,8 +503,8 @@ TEST_CASE("gpu: programs exchange blocks, shift and exchange counted rows of dev
 }
 
 TEST_CASE(
-    "gpu: a peer that is lost is named within the time limit, with the collective that the device "
-    "stands in") {
+    "gpu: a lost peer is named within the time limit, with the collective in which the device "
+    "waits") {
   set_kernel_threads(1);
   const auto [message, waiting] = lose_peer();
   REQUIRE_THAT(message,
@@ -546,7 +545,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "gpu: a replayed micro-batch has the dropout masks of its present place in the global batch, "
+    "gpu: a replayed micro-batch has the dropout masks of its own position in the global batch, "
     "not of the recorded one") {
   set_kernel_threads(1);
   Alone alone;
@@ -566,7 +565,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "gpu: a recorded step that is not finite updates nothing and is placed; programs with work of "
+    "gpu: a recorded step that is not finite updates nothing and is located; programs with work on "
     "the host are not recorded") {
   set_kernel_threads(1);
   Alone alone;
@@ -624,7 +623,8 @@ TEST_CASE("gpu: a step makes no stream, event or memory, and waits for the devic
 }
 
 TEST_CASE(
-    "gpu: a step that is not finite changes nothing and is placed where the processor places it") {
+    "gpu: a step that is not finite changes nothing, and its first such value is located as on the "
+    "CPU") {
   set_kernel_threads(1);
   for (const int64_t stage : {0, 2, 3})
     for (const OffloadDevice device :
@@ -654,7 +654,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("gpu: a checkpoint of a GPU continues on the processor and the other way round") {
+TEST_CASE("gpu: a GPU's checkpoint continues on the CPU, and the other way round") {
   set_kernel_threads(1);
   for (const OffloadDevice device :
        {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme})
@@ -685,7 +685,7 @@ TEST_CASE("gpu: a checkpoint of a GPU continues on the processor and the other w
       }
 }
 
-TEST_CASE("gpu: parameters are collected for export, and text is continued, as on the processor") {
+TEST_CASE("gpu: parameters are collected for export, and text is continued, as on the CPU") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::small_model();
   std::vector<std::vector<int32_t>> texts;
@@ -810,7 +810,7 @@ TEST_CASE("gpu: a traced step is launched, not replayed, and its waits hold in t
   }
 }
 
-TEST_CASE("gpu: what runs beside computation is told from what does not") {
+TEST_CASE("gpu: work that overlaps with computation is distinguished from other work") {
   Program program;
   const auto add = [&](Lane lane, InstrKind kind) {
     program.instrs.emplace_back().lane = lane;
@@ -832,7 +832,7 @@ TEST_CASE("gpu: what runs beside computation is told from what does not") {
           "copies between device and host: 4000.00 ms, 50 % of it beside computation");
 }
 
-TEST_CASE("gpu: each rank has a GPU of its own, or hears why not") {
+TEST_CASE("gpu: each rank has a GPU of its own, or an error that says why not") {
   REQUIRE(gpu_of_rank(0, 1) == 0);
   REQUIRE(gpu_of_rank(3, 8) == 3);
   REQUIRE(gpu_of_rank(3, 1) == 0);

@@ -92,7 +92,7 @@ TEST_CASE("a lane runs in order, and no instruction begins before those it waits
   }
 }
 
-TEST_CASE("compute runs on the calling thread, communication on another, beside it") {
+TEST_CASE("compute runs on the calling thread, and communication concurrently on another") {
   const Program program = lanes_program({{kCommunication, {}}, {kCompute, {}}});
   std::promise<void> in_compute, in_communication;
   std::array<std::thread::id, 2> threads;
@@ -112,7 +112,7 @@ TEST_CASE("compute runs on the calling thread, communication on another, beside 
   REQUIRE(threads[1] != std::this_thread::get_id());
 }
 
-TEST_CASE("what compute waited for communication is told") {
+TEST_CASE("the time for which compute waited for communication is reported") {
   const Program program = lanes_program({{kCommunication, {}}, {kCompute, {0}}});
   bool slow = true;
   Lanes lanes(
@@ -130,7 +130,7 @@ TEST_CASE("what compute waited for communication is told") {
   REQUIRE(lanes.exposed_communication_seconds() < first);
 }
 
-TEST_CASE("what compute waited for copies between tiers is no communication") {
+TEST_CASE("waits of compute for copies between tiers do not count as communication") {
   const Program program = lanes_program(
       {{Lane::kToDevice, {}}, {kCommunication, {}}, {Lane::kDisk, {}}, {kCompute, {0, 1, 2}}});
   constexpr auto kCopy = 200ms;

@@ -62,7 +62,8 @@ TEST_CASE(
   CHECK(schedules.size() == 6);
 }
 
-TEST_CASE("one process in fp32 begins as the training in fp64 does, up to rounding") {
+TEST_CASE(
+    "the first steps of one process in fp32 equal those of the training in fp64, up to rounding") {
   set_kernel_threads(1);
   for (const char* family : {"llama", "mistral", "qwen2", "qwen3"})
     for (const bool tied : {false, true}) {
@@ -80,8 +81,8 @@ TEST_CASE("one process in fp32 begins as the training in fp64 does, up to roundi
 }
 
 TEST_CASE(
-    "a norm's error is measured by one process's own: in the first step there, later in its "
-    "worst") {
+    "a norm's error is compared with one process's own error: in step 1 with that step's, later "
+    "with its largest") {
   const std::vector<double> own{1e-8, 2e-8, 3e-8, 1e-4};
   CHECK(fixtures::no_worse({1e-8, 1e-8, 2.9e-4, 1e-8}, own, 3));
   CHECK(fixtures::no_worse({8.9e-8, 0, 0, 0}, own, 3));
@@ -89,7 +90,8 @@ TEST_CASE(
   CHECK_FALSE(fixtures::no_worse({0, 3.1e-4, 0, 0}, own, 3));
 }
 
-TEST_CASE("from the weights of fp64 each step's norm is that of fp64, on any ranks") {
+TEST_CASE(
+    "with the fp64 run's weights, each step's norm is the fp64 run's, on any number of ranks") {
   set_kernel_threads(1);
   // Without fresh weights, the norm of the last of 20 steps is off by 2e-4.
   const LatticeCell cell{

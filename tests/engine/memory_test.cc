@@ -44,8 +44,8 @@ Program with_buffers(std::vector<Buffer> buffers, std::array<int64_t, kArenaCoun
 }
 
 TEST_CASE(
-    "programs share persistent buffers by what they are, not by name, and one arena of the "
-    "largest's size") {
+    "programs share persistent buffers by content, not by name, and one arena of the largest "
+    "program's size") {
   fixtures::Alone alone;
   RankMemory memory(*alone.group);
   const Program small =
@@ -72,7 +72,7 @@ TEST_CASE(
   REQUIRE(memory.swap() == nullptr);
 }
 
-TEST_CASE("what is private, what peers read and what lies on the host have an arena each") {
+TEST_CASE("private memory, memory that peers read and host memory have an arena each") {
   fixtures::Alone alone;
   RankMemory memory(*alone.group);
   Buffer shared = temporary(4096, 1024);
@@ -98,7 +98,7 @@ TEST_CASE("what is private, what peers read and what lies on the host have an ar
       REQUIRE(memory.at(program, {id, i, 1})[0] == static_cast<std::byte>(id + 1));
 }
 
-TEST_CASE("buffers on disk keep what is written to them, each its own") {
+TEST_CASE("each buffer on disk keeps what is written to it") {
   fixtures::Alone alone;
   const fixtures::Scratch scratch;
   RankMemory memory(*alone.group, {.folder = scratch.path + "/made", .name = "rank0"});
@@ -165,7 +165,7 @@ int64_t mapped_by_the_process() {
   return pages * 4096;
 }
 
-TEST_CASE("what is counted as allocated is what the process's address space grew by") {
+TEST_CASE("the bytes counted as allocated are those by which the process's address space grew") {
   fixtures::Alone alone;
   RankMemory memory(*alone.group);
   const Program small = with_buffers({temporary(10'000, 0)}, {3 << 20, 0, 0});
@@ -234,7 +234,7 @@ TEST_CASE("memory is zero at first, whether peers may see it or not") {
     for (int64_t i = 0; i < 10'000; ++i) REQUIRE(memory.at(program, {id, i, 1})[0] == std::byte{0});
 }
 
-TEST_CASE("a buffer of two sizes is a defect, and so is one that nobody made") {
+TEST_CASE("a buffer with two sizes, or one that was never made, is reported as a defect") {
   fixtures::Alone alone;
   RankMemory memory(*alone.group);
   memory.allocate(with_buffers(

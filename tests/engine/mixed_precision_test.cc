@@ -209,8 +209,8 @@ void require_as_one_process(const TrainingOutcome& found, const OneProcess& one,
 }
 
 TEST_CASE(
-    "in 16 bits tensor ranks and stages train what one process trains in them, as far as rounding "
-    "lets them") {
+    "in 16 bits, tensor ranks and stages train what one process trains in 16 bits, up to "
+    "rounding") {
   set_kernel_threads(1);
   const std::vector<NarrowPlace> places{
       {{.stages = 2}, 0, kGpipe},
@@ -370,7 +370,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "an fp16 run on stages goes on bit by bit from a checkpoint, and so does its loss scale") {
+    "an fp16 run on stages continues bit by bit from a checkpoint, including its loss scale") {
   set_kernel_threads(1);
   struct Tail {
     std::vector<double> losses, norms, scales;

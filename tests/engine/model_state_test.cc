@@ -145,7 +145,8 @@ void train(RankRig& rig, int64_t first, int64_t last) {
   for (int64_t step = first; step <= last; ++step) rig.train(step);
 }
 
-TEST_CASE("a snapshot stays as it was while training goes on, whose numbers it does not change") {
+TEST_CASE(
+    "a snapshot stays unchanged while training continues, and changes nothing in the training") {
   set_kernel_threads(1);
   for (const Layout& l : layouts()) {
     INFO(name_of_layout(l));
@@ -202,7 +203,7 @@ TEST_CASE("the memory plan has room for a snapshot of what a rank saves, in memo
   REQUIRE(planned(config, Tier::kNvme) > 0);
 }
 
-TEST_CASE("ranks share out what they save: none writes all of a state that all of them hold") {
+TEST_CASE("ranks divide the saving: none writes all of a state that all of them hold") {
   fixtures::on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
     RankRig rig(layout(0, OffloadDevice::kNone), fixtures::model_of_many_blocks(), groups);
     int64_t saved = 0;
@@ -213,7 +214,7 @@ TEST_CASE("ranks share out what they save: none writes all of a state that all o
   });
 }
 
-TEST_CASE("what any layout saves any other reads back bit by bit, and trains on alike") {
+TEST_CASE("any layout reads back what another saved, bit by bit, and continues alike") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::model_of_many_blocks();
   // Every dtype has the same states in fp32, so layouts of different dtypes read each other's
@@ -283,8 +284,8 @@ Contents converted(const Contents& states, DType from, DType to) {
 }
 
 TEST_CASE(
-    "a checkpoint whose states have another precision is read by any layout, and trains on alike "
-    "on all") {
+    "a checkpoint whose states have another precision is read by any layout, and all continue "
+    "alike") {
   set_kernel_threads(1);
   const std::vector<Layout> wide{{1, 3, 0, OffloadDevice::kNone, Numbers::kBf16, 0},
                                  {1, 3, 2, OffloadDevice::kCpu, Numbers::kBf16, 0},
@@ -339,7 +340,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a snapshot of codes and their scales stays as it was, in memory and on disk") {
+TEST_CASE("a snapshot of codes and their scales stays unchanged, in memory and on disk") {
   set_kernel_threads(1);
   for (const OffloadDevice device :
        {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
@@ -391,7 +392,7 @@ TEST_CASE("coded states are not converted to another precision") {
                       Catch::Matchers::Contains(" is F32, the run needs U8"));
 }
 
-TEST_CASE("moments alone are kept in another precision") {
+TEST_CASE("only moments can be kept in another precision") {
   const fixtures::Scratch scratch;
   Alone alone;
   RankRig wide(layout(1, OffloadDevice::kNone, Numbers::kBf16), fixtures::small_model(),
@@ -516,7 +517,9 @@ const std::vector<SplitLayout> kSplits{
     {2, {1, 3, 3, OffloadDevice::kNvme, Numbers::kBf16, 64}},
 };
 
-TEST_CASE("units hold what a rank uses of tensors, and all ranks' parts come from the folder") {
+TEST_CASE(
+    "units hold the part of each tensor that a rank uses, and all ranks read their parts from the "
+    "folder") {
   Alone alone;
   for (const SplitLayout& split : kSplits) {
     INFO(split.degree << " tensor-parallel, " << name_of_layout(split.layout));
@@ -550,7 +553,7 @@ Contents save_whole(const std::string& root, const std::vector<StateInfo>& state
   return contents_of(whole);
 }
 
-TEST_CASE("what ranks save of parts of tensors, ranks with other parts read back bit by bit") {
+TEST_CASE("ranks read back, bit by bit, what ranks with other parts of the tensors saved") {
   Alone alone;
   const fixtures::Scratch first;
   const Contents expected =
@@ -606,7 +609,7 @@ TEST_CASE("a checkpoint of another optimizer is refused") {
   REQUIRE_THROWS_AS(adam.load(checkpoint), Error);
 }
 
-TEST_CASE("a folder of another model is refused with its tensors") {
+TEST_CASE("a folder of another model is refused with the names of its tensors") {
   Alone alone;
   RankRig rig(fixtures::small_run(), fixtures::small_model(), *alone.group);
   REQUIRE_THROWS_WITH(rig.state.load(fixtures::model_folder(fixtures::model_of_many_blocks())),
@@ -614,7 +617,8 @@ TEST_CASE("a folder of another model is refused with its tensors") {
                           Catch::Contains("model.layers.2.mlp.up_proj.weight"));
 }
 
-TEST_CASE("pieces of a parameter are collected as they lie in its tensor, whoever holds them") {
+TEST_CASE(
+    "pieces of a parameter are collected in the order of its tensor, whichever rank holds them") {
   set_kernel_threads(1);
   for (const Layout& l : layouts()) {
     INFO(name_of_layout(l));

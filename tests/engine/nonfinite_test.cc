@@ -137,7 +137,7 @@ TEST_CASE(
   REQUIRE(fixtures::contents(rig.state) != before);
 }
 
-TEST_CASE("a step that comes out finite when it is run again changes nothing") {
+TEST_CASE("a step that is finite when it is run again changes nothing") {
   for (const int64_t stage : {0, 2, 3}) {
     INFO("stage " << stage);
     fixtures::Alone alone;
@@ -159,7 +159,7 @@ TEST_CASE("a step that comes out finite when it is run again changes nothing") {
   }
 }
 
-TEST_CASE("a step that is run again drops the elements that it dropped before") {
+TEST_CASE("a step that is run again has the same dropout masks as before") {
   fixtures::Alone alone;
   fixtures::RankRig rig(fixtures::with_dropout(fixtures::run_of_stage(2)), fixtures::small_model(),
                         *alone.group);

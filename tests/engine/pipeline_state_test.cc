@@ -85,8 +85,8 @@ void check_all_pairs(const std::vector<Place>& places) {
 }
 
 TEST_CASE(
-    "what any layout saves, any other reads back bit by bit, and its own goes on as if nothing "
-    "was") {
+    "any layout reads back what another saved, bit by bit, and the same layout continues as if "
+    "uninterrupted") {
   check_all_pairs({
       {{}, 0},
       {{.stages = 4}, 0, PipelineSchedule::kZbH1},
@@ -98,7 +98,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("stages that train nothing restore what the others save") {
+TEST_CASE("stages without trainable tensors restore a checkpoint that the other stages saved") {
   const std::vector<std::string> only{R"(layers\.1\.)"};
   check_all_pairs({{.only = only},
                    {.mesh = {.stages = 4}, .only = only},
@@ -124,7 +124,9 @@ TEST_CASE("an export collects the tensors of all stages whole") {
     }
 }
 
-TEST_CASE("ranks of all stages agree who holds what, wherever the optimizer's state lies") {
+TEST_CASE(
+    "ranks of all stages agree on who holds which tensors, whichever tier has the optimizer's "
+    "state") {
   const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(true), 5);
   for (const int64_t zero : {1, 2, 3})
     for (const double ratio : {0.4, 1.0}) {

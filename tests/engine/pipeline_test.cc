@@ -83,7 +83,8 @@ void to_disk(Config& c) {
   fixtures::offload_to(c, OffloadDevice::kNvme);
 }
 
-TEST_CASE("stages train what one process trains, whatever is split, made again, kept or moved") {
+TEST_CASE(
+    "stages train what one process trains, whatever is split, recomputed, kept or offloaded") {
   set_kernel_threads(1);
   const std::vector<Run> runs{
       {"stages alone", {.stages = 4}, k1F1B, 0, true, [](Config&) {}},
@@ -182,7 +183,7 @@ TEST_CASE("stages train what one process trains, whatever is split, made again, 
 }
 
 TEST_CASE(
-    "families' layers are cut at any place: windows, biases, norms of heads, norms without "
+    "models can be cut between any layers: windows, biases, norms of heads, norms without "
     "weights") {
   set_kernel_threads(1);
   const std::vector<std::pair<const char*, std::function<void(ModelConfig&)>>> families{
@@ -264,7 +265,7 @@ TEST_CASE(
 // them, in an order that depends on the schedule. At ZeRO stages 2 and 3 micro-batches are kept
 // separate, and the order does not depend on the schedule.
 
-TEST_CASE("schedules with both ends of a tied matrix on two stages do not differ by a bit") {
+TEST_CASE("schedules whose tied matrix is on two stages do not differ by a bit") {
   set_kernel_threads(1);
   const ModelConfig model = wide_model_of(5, true);
   for (const int64_t stage : {0, 1, 2, 3}) {
@@ -280,8 +281,8 @@ TEST_CASE("schedules with both ends of a tied matrix on two stages do not differ
 }
 
 TEST_CASE(
-    "a V, where both ends of a tied matrix are one stage's, has the bits of no pipeline from stage "
-    "2 on") {
+    "the V schedule, whose tied matrix is on one stage, has the bits of no pipeline at ZeRO 2 and "
+    "above") {
   set_kernel_threads(1);
   const ModelConfig model = wide_model_of(5, true);
   for (const int64_t stage : {2, 3}) {
@@ -292,7 +293,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("on one mesh of stages neither buckets nor overlap, tiers or reuse change a bit") {
+TEST_CASE("with a fixed mesh of stages, buckets, overlap, tiers and reuse change no bit") {
   set_kernel_threads(1);
   const ModelConfig model = wide_model_of(5, true);
   for (const int64_t stage : {0, 1, 2, 3}) {
@@ -311,7 +312,7 @@ TEST_CASE("on one mesh of stages neither buckets nor overlap, tiers or reuse cha
 }
 
 TEST_CASE(
-    "bf16 with masters in fp32 on stages has the bits that it has without them, with every "
+    "bf16 with master weights in fp32 has the same bits with and without stages, with every "
     "schedule") {
   set_kernel_threads(1);
   const ModelConfig model = wide_model_of(5);

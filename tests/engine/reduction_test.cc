@@ -177,7 +177,7 @@ Floats sums(const Setting& setting, ConfigDtype wire, double loss_scale) {
 
 constexpr ConfigDtype kWires[] = {ConfigDtype::kFp32, ConfigDtype::kBf16, ConfigDtype::kFp16};
 
-TEST_CASE("what is summed over ranks is divided and rounded as the keys of the reduction say") {
+TEST_CASE("sums over ranks are divided and rounded as the config's reduction keys say") {
   set_kernel_threads(1);
   std::map<ConfigDtype, std::vector<Floats>> weights;
   for (const ConfigDtype wire : kWires)
@@ -232,7 +232,7 @@ TEST_CASE("the update takes the mean of the ranks' gradients, or their sum") {
 }
 
 TEST_CASE(
-    "in fp16 the sum of what is divided by too little overflows on the wire, and only there") {
+    "in fp16, a sum of values divided by too little overflows in the collective, and only there") {
   set_kernel_threads(1);
   // Sums of gradients divided by four fit in fp16; sums of gradients divided by two overflow.
   float largest = 0;

@@ -149,7 +149,7 @@ TEST_CASE("nothing is compared if all state is sharded") {
 }
 
 TEST_CASE(
-    "any flipped bit of a state that others hold is found, and no step that computes is taken for "
+    "any flipped bit of a state that other ranks hold is found, and no normal step is mistaken for "
     "one") {
   const Config config = fixtures::meshed(fixtures::run_of_stage(0), {.shards = 3});
   const ModelConfig model = fixtures::model_of_many_blocks();

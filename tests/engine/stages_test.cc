@@ -147,7 +147,7 @@ void require_alike(const std::vector<int64_t>& stages, int64_t accumulation, int
   }
 }
 
-TEST_CASE("all stages, tiers and schedules train the same bits at one micro-batch a step") {
+TEST_CASE("all stages, tiers and schedules train the same bits with one micro-batch per step") {
   set_kernel_threads(1);
   // The three limits shard all tensors, all except norms (64 elements), and none.
   for (const int64_t small : {0, 64, 100'000})
@@ -155,8 +155,7 @@ TEST_CASE("all stages, tiers and schedules train the same bits at one micro-batc
         {0, 1, 2, 3}, 1, small, [](Config&) {}, fixtures::model_of_many_blocks());
 }
 
-TEST_CASE(
-    "with accumulation stages 0 and 1 agree, and so do 2 and 3, which add across ranks first") {
+TEST_CASE("with accumulation, stages 0 and 1 agree, as do 2 and 3, which first add across ranks") {
   set_kernel_threads(1);
   for (const int64_t small : {0, 64}) {
     require_alike(
@@ -201,7 +200,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "all stages and tiers train the same bits with adapters' magnitudes in fp32 beside 16 bits") {
+    "all stages and tiers train the same bits with adapters' magnitudes in fp32 and the rest in 16 "
+    "bits") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::model_of_many_blocks();
   const auto with_magnitudes = [](Config& c) {
@@ -254,8 +254,7 @@ TEST_CASE(
       fixtures::small_model(true), half_of_variants);
 }
 
-TEST_CASE(
-    "states that are codes, of all tensors or of large ones, train the same bits everywhere") {
+TEST_CASE("coded states, of all tensors or of large ones, train the same bits everywhere") {
   set_kernel_threads(1);
   const auto codes_from = [](double elements, const std::function<void(Config&)>& change = {}) {
     return [=](Config& c) {
@@ -376,7 +375,9 @@ TEST_CASE("secondary shards change no bit, in one replica or two") {
     }
 }
 
-TEST_CASE("a node of all ranks has secondary shards where the shards themselves are far away") {
+TEST_CASE(
+    "secondary shards on one node of all ranks train the same bits, wherever the primary ones "
+    "are") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::model_of_many_blocks();
   Config config = run_of(3, 2, 64);
@@ -391,7 +392,7 @@ TEST_CASE("a node of all ranks has secondary shards where the shards themselves 
   }
 }
 
-TEST_CASE("hybrid groups train what all ranks together do, to rounding") {
+TEST_CASE("hybrid groups train what all ranks together train, up to rounding") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::model_of_many_blocks();
   const Outcome whole = train(run_of(0, 2, 64), model, 1, 4);
@@ -407,8 +408,7 @@ TEST_CASE("hybrid groups train what all ranks together do, to rounding") {
     }
 }
 
-TEST_CASE(
-    "neither the order of passes nor weight gradients apart from input gradients change a bit") {
+TEST_CASE("neither the order of passes nor separate weight gradients change a bit") {
   set_kernel_threads(1);
   for (const int64_t stage : {0, 1, 2, 3})
     for (const bool tied : {false, true}) {

@@ -62,8 +62,8 @@ void swap_collectives(Program& program) {
 }
 
 TEST_CASE(
-    "a program with two collectives in the other order hangs, and its ranks end with the ring "
-    "named") {
+    "a program with two collectives swapped hangs, and its ranks end with an error that names the "
+    "ring of waits") {
   set_kernel_threads(1);
   constexpr int kSwapped = 2;  // rank 3 is in the same two groups
   std::vector<std::string> told(4);

@@ -56,7 +56,7 @@ TEST_CASE("every mesh of up to 8 ranks trains what one process trains for 20 ste
   }
 }
 
-TEST_CASE("rows that ranks cannot share out evenly are padded, and train what one process trains") {
+TEST_CASE("rows that ranks cannot divide evenly are padded, and train what one process trains") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::model_of_many_blocks();
   for (const bool drops : {false, true})
@@ -162,7 +162,7 @@ TEST_CASE("every family is split correctly, whatever is recomputed, kept or offl
   }
 }
 
-TEST_CASE("on one mesh buckets, overlap, tiers and reuse change no bit") {
+TEST_CASE("on a fixed mesh, buckets, overlap, tiers and reuse change no bit") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::model_of_many_blocks();
   for (const int64_t stage : {0, 1, 2, 3}) {
@@ -191,7 +191,8 @@ TEST_CASE("an export collects a split model's tensors whole") {
   }
 }
 
-TEST_CASE("what one mesh saves another reads back bit by bit, and its own continues unchanged") {
+TEST_CASE(
+    "any mesh reads back what another saved, bit by bit, and the same mesh continues unchanged") {
   set_kernel_threads(1);
   struct Place {
     TrainingMesh mesh;
@@ -256,8 +257,8 @@ void require_scales_of_blocks(const fixtures::SavedState& state, const std::stri
 }
 
 TEST_CASE(
-    "states that are codes have the blocks of whole tensors on every mesh, and go from one to "
-    "another as they are") {
+    "coded states have the blocks of whole tensors on every mesh, and move between meshes "
+    "unchanged") {
   set_kernel_threads(1);
   struct Place {
     TrainingMesh mesh;

@@ -29,7 +29,7 @@ TEST_CASE("supported optimizers come before refused ones") {
   }
 }
 
-TEST_CASE("a name or alias stands for one optimizer") {
+TEST_CASE("each name or alias means exactly one optimizer") {
   std::set<std::string_view> words;
   for (const OptimizerType type : all_types()) REQUIRE(words.insert(name_of(type)).second);
   for (const auto& [alias, name, sets] : optimizer_aliases()) {

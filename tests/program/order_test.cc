@@ -101,7 +101,8 @@ int runs_beside(const Program& program, Lane later, Lane earlier) {
   return count;
 }
 
-TEST_CASE("without overlap, computation and communication take turns, and copies run beside them") {
+TEST_CASE(
+    "without overlap, computation and communication take turns, while copies run concurrently") {
   for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
     INFO(tier_name(tier));
     CHECK(runs_beside(offloaded(tier, true), Lane::kCompute, lane_of(0)) > 0);
@@ -266,7 +267,7 @@ TEST_CASE("buckets, prefetch and reuse do not change the collectives of lists or
   }
 }
 
-TEST_CASE("parameters are gathered beside the collectives of tensor ranks") {
+TEST_CASE("parameters are gathered concurrently with the collectives of tensor ranks") {
   const Program program = program_of(two_axes(3));
   const auto before = happens_before(program);
   size_t beside = 0;

@@ -34,7 +34,7 @@ TEST_CASE("memory is read in bytes") {
   REQUIRE(machine.memory_bytes == 0);
 }
 
-TEST_CASE("a process's pages are told apart") {
+TEST_CASE("a process's kinds of pages are distinguished") {
   const ProcessMemory memory = parse_process_status(
       "Name:\tftrun\nVmHWM:\t    5000 kB\nVmRSS:\t    4000 kB\nRssAnon:\t    1000 kB\n"
       "RssFile:\t    2000 kB\nRssShmem:\t     500 kB\n");

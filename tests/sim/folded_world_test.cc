@@ -64,7 +64,7 @@ TEST_CASE("one replica of a pipeline stands for all of them") {
   CHECK(folded->group_of(0, 2) == World::kNotMember);
 }
 
-TEST_CASE("ranks with equal schedules are told apart by their groups' other members") {
+TEST_CASE("ranks with equal schedules are distinguished by their groups' other members") {
   // Ranks 0 to 3 have the same schedule. Ranks 0 and 1 share a group with a rank of another
   // schedule; 2 and 3 share one with each other.
   const World world = handmade_world({0, 0, 0, 0, 1}, {{0}, {0}, {1}, {1}, {0}});

@@ -238,7 +238,7 @@ TEST_CASE("thousands of ranks have as few classes as a few ranks") {
   }
 }
 
-TEST_CASE("programs that differ in more than their place are told apart") {
+TEST_CASE("programs that differ in more than their rank's position are in different classes") {
   const Choice choice = wide_choice(2, {.shards = 3}, Tier::kHost);
   const Program good = choice.step(0).program;
   const auto differs = [&](auto change) {

@@ -238,7 +238,7 @@ TEST_CASE("the best state is saved even if no checkpoint is due") {
   CHECK(run.best_on_disk() == 3);
 }
 
-TEST_CASE("a checkpoint records what a run needs to go on from it") {
+TEST_CASE("a checkpoint records what a run needs to continue from it") {
   const TempFolder folder;
   Config config = saved_every(1);
   config.train.seed = 7;

@@ -335,7 +335,7 @@ TEST_CASE(
   CHECK(run.metrics[2].step == 3);
 }
 
-TEST_CASE("an overflow halves the next step's loss scale, and a resumed run goes on with it") {
+TEST_CASE("an overflow halves the next step's loss scale, and a resumed run continues with it") {
   Config config = plain();
   config.zero.stage = 1;
   config.fp16.enabled = true;

@@ -151,8 +151,8 @@ TEST_CASE("cuda: adapters with magnitudes (DoRA) train the CPU's losses and weig
 }
 
 TEST_CASE(
-    "cuda: training in bf16 on rows of documents, by cuDNN where it is, gives the processor's "
-    "losses and weights") {
+    "cuda: training in bf16 on rows of documents, with cuDNN if present, gives the CPU's losses "
+    "and weights") {
   set_kernel_threads(1);
   fixtures::Alone alone;
   Config config = comparable(fixtures::run_of_stage(0));
@@ -181,7 +181,7 @@ TEST_CASE(
   REQUIRE(gpu->kernels().library_use().in_use == gpu->kernels().library_use().chosen);
 }
 
-TEST_CASE("cuda: adapters with dropout lose the elements that they lose on the processor") {
+TEST_CASE("cuda: adapters with dropout drop the same elements as on the CPU") {
   set_kernel_threads(1);
   for (const bool bf16 : {false, true}) {
     Config config = comparable(fixtures::with_dropout(fixtures::run_of_stage(2)));
@@ -191,7 +191,7 @@ TEST_CASE("cuda: adapters with dropout lose the elements that they lose on the p
   }
 }
 
-TEST_CASE("cuda: what is computed again and what waits on the host changes no bit of the GPU's") {
+TEST_CASE("cuda: recompute and activations kept on the host change no bit of a GPU's results") {
   set_kernel_threads(1);
   fixtures::Alone alone;
   const auto trained = [&](const std::function<void(Config&)>& change) {
@@ -211,8 +211,7 @@ TEST_CASE("cuda: what is computed again and what waits on the host changes no bi
           }) == expected);
 }
 
-TEST_CASE(
-    "cuda: the operations of every kind of program agree with the processor's on a small model") {
+TEST_CASE("cuda: the operations of every kind of program agree with the CPU's on a small model") {
   set_kernel_threads(1);
   const auto compared = [](const std::function<void(Config&, ModelConfig&)>& change) {
     Config config = on_gpu(fixtures::run_of_stage(0));
@@ -255,7 +254,7 @@ TEST_CASE(
   REQUIRE(dora.operations > plain.operations);
 }
 
-TEST_CASE("cuda: a step that is not finite changes nothing and is placed") {
+TEST_CASE("cuda: a step that is not finite changes nothing, and its first such value is located") {
   set_kernel_threads(1);
   fixtures::Alone alone;
   const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();
