@@ -448,14 +448,14 @@ std::string rule_with_mesh(const RankCount& count, const ParallelConfig& mesh) {
   return cat(count.rule, "; the mesh: ", mesh_text(mesh));
 }
 
-/// Checks whether a model fits the config, what is trained of it, and its weights. `tells`: notices
-/// of what an adapter's settings name are added, too.
+/// Checks whether a model fits the config, what is trained of it, and its weights. `with_notices`:
+/// notices of what an adapter's settings name are added, too.
 void check_model(const Config& config, const ModelConfig& model, const ConfigSource& source,
-                 bool tells, LoadReport& report) {
+                 bool with_notices, LoadReport& report) {
   check_model_fit(config, model, report);
   if (!report.config_is_wrong) {
     check_trained(config, model, report);
-    report.add(check_adapter_modules(config, model, tells && !report.config_is_wrong));
+    report.add(check_adapter_modules(config, model, with_notices && !report.config_is_wrong));
   }
   if (source.reads_weights) check_weights(config, model, report);
 }

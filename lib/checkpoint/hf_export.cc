@@ -139,8 +139,8 @@ void each_piece(const WeightFile& shard, int64_t piece_elements, Visit visit) {
 }
 
 /// Throws Error(kNumerical) if a finite value became infinity in fp16.
-void require_held(const std::string& tensor, std::span<const float> values,
-                  std::span<const uint16_t> halves) {
+void require_representable(const std::string& tensor, std::span<const float> values,
+                           std::span<const uint16_t> halves) {
   constexpr uint16_t kMagnitude = 0x7fff, kInfinity = 0x7c00;
   for (size_t i = 0; i < values.size(); ++i)
     if ((halves[i] & kMagnitude) == kInfinity && std::isfinite(values[i]))
@@ -233,7 +233,7 @@ class ShardWriter {
     halves_.resize(values.size());
     std::transform(values.begin(), values.end(), halves_.begin(),
                    is_f16 ? f16_from_f32 : bf16_from_f32);
-    if (is_f16) require_held(tensor, values, halves_);
+    if (is_f16) require_representable(tensor, values, halves_);
     writer_.append(tensor, std::as_bytes(std::span(halves_)));
   }
 
@@ -345,7 +345,7 @@ fs::path real_path(const std::string& path) {
 
 /// Refuses an export that would touch files that must still exist at its end: the model that it
 /// reads, and the kept folders.
-void require_apart(const std::string& folder, const ExportOptions& options) {
+void require_no_overlap(const std::string& folder, const ExportOptions& options) {
   if (!options.source_folder.empty() && is_within(real_path(options.source_folder), folder))
     refuse_input(folder, cat("the model is read from ", options.source_folder));
   for (const std::string& kept : options.kept_folders)
@@ -429,7 +429,7 @@ void write_all(FileSystem& files, const std::string& folder, const ExportOptions
 IsOurs is_left_of(const std::string& place, FileSystem& files) {
   return [name = fs::path(place).filename().string(), &files](const Leftover& leftover,
                                                               const std::string& path) {
-    return leftover.original == name && is_begun_output(files, path);
+    return leftover.original == name && is_unfinished_output(files, path);
   };
 }
 
@@ -553,7 +553,7 @@ int64_t export_leftover_bytes(FileSystem& files, const std::string& folder) {
 
 void check_export_folder(FileSystem& files, const ExportOptions& options, OutputCheck check) {
   const std::string folder = output_place(options.folder);
-  require_apart(folder, options);
+  require_no_overlap(folder, options);
   require_replaceable(files, folder, check);
   require_readable(files, options);
   require_writable(folder);
@@ -569,7 +569,7 @@ void export_model(FileSystem& files, const ExportOptions& options,
                   const std::vector<ExportTensor>& tensors, const ReadPiece& read) {
   require(is_weight_dtype(options.dtype), "the dtype of an export is one of weights");
   const std::string folder = output_place(options.folder);
-  require_apart(folder, options);
+  require_no_overlap(folder, options);
   recover_export(files, folder);
   check_export(files, options, tensors);
   const std::optional<FolderIdentity> before = identity_of(folder);
@@ -581,7 +581,7 @@ void export_model(FileSystem& files, const ExportOptions& options,
     // Compares the folder's contents once more right before it is replaced: both the export and
     // this comparison may take long.
     require_replaceable(files, folder, OutputCheck::kContents);
-    held_old = hold_folder(folder);
+    held_old = lock_folder(folder);
     require_replaceable(files, folder, OutputCheck::kSizes);
   } catch (...) {
     remove_unfinished(files, made);

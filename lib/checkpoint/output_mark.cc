@@ -156,7 +156,7 @@ OwnedFd begin_output(FileSystem& files, const std::string& folder,
   std::vector<OutputFile> planned;
   for (const std::string& name : names) planned.push_back({name});
   files.make_folder(folder);
-  OwnedFd held = hold_folder(folder);
+  OwnedFd held = lock_folder(folder);
   write_file_atomic(files, mark_path(folder), mark_text(false, planned));
   return held;
 }
@@ -166,9 +166,9 @@ void finish_output(FileSystem& files, const std::string& folder,
   write_file_atomic(files, mark_path(folder), mark_text(true, content));
 }
 
-bool is_begun_output(FileSystem& files, const std::string& folder) {
+bool is_unfinished_output(FileSystem& files, const std::string& folder) {
   std::error_code error;
-  if (!fs::is_directory(fs::symlink_status(folder, error)) || is_held(folder)) return false;
+  if (!fs::is_directory(fs::symlink_status(folder, error)) || is_locked(folder)) return false;
   CompletionMark mark;
   try {
     if (files.exists(mark_path(folder))) mark = read_mark(mark_path(folder));

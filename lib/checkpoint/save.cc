@@ -82,15 +82,16 @@ void append_slice(SafetensorsWriter& writer, const std::string& name, const Stat
 }
 
 RankRecord write_rank_file(FileSystem& files, const std::string& folder, int rank,
-                           const std::vector<StateSlice>& slices, const SaveBuffers& room) {
+                           const std::vector<StateSlice>& slices, const SaveBuffers& buffers) {
   const SlicesByEntry entries = by_entry(slices);
   RankRecord record;
   record.rank = rank;
   record.file = rank_file_name(rank);
-  SafetensorsWriter writer(files, below(folder, record.file), specs_of(entries), {}, room.file());
+  SafetensorsWriter writer(files, below(folder, record.file), specs_of(entries), {},
+                           buffers.file());
   for (const TensorSpec& tensor : writer.tensors()) {
     const StateSlice& slice = *entries.at(tensor.name);
-    append_slice(writer, tensor.name, slice, room.values());
+    append_slice(writer, tensor.name, slice, buffers.values());
     record.slices.push_back(record_of(slice));
   }
   const WrittenFile written = writer.finish();
@@ -104,9 +105,9 @@ RankRecord write_rank_file(FileSystem& files, const std::string& folder, int ran
 /// Reads a file back and compares checksums, so that damage by the disk, the memory or a network
 /// file system is found now and not when the checkpoint is needed. Drops the file from the kernel's
 /// page cache first, if possible. Returns the source of the bytes that were read.
-const char* read_back(const std::string& path, uint64_t written, const SaveBuffers& room) {
+const char* read_back(const std::string& path, uint64_t written, const SaveBuffers& buffers) {
   const bool from_disk = drop_cached(path);
-  const uint64_t found = from_disk ? xxh3_of_disk(path, room.file()) : xxh3_of_file(path);
+  const uint64_t found = from_disk ? xxh3_of_disk(path, buffers.file()) : xxh3_of_file(path);
   if (found == written) return from_disk ? kReadFromDisk : kReadFromMemory;
   throw Error(
       ExitCode::kEnvironment,
@@ -132,11 +133,11 @@ WrittenHere write_here(FileSystem& files, const SaveOptions& options, const std:
     throw Error(ExitCode::kEnvironment,
                 cat(folder, ": rank 0 made it, but this rank does not see it"),
                 "output_dir must be on a file system that all ranks share");
-  WrittenHere written{write_rank_file(files, folder, rank, slices, *options.room)};
+  WrittenHere written{write_rank_file(files, folder, rank, slices, *options.buffers)};
   RankRecord& record = written.record;
   const auto start = std::chrono::steady_clock::now();
   if (options.verify_written)
-    record.read_back = read_back(below(folder, record.file), record.xxh3, *options.room);
+    record.read_back = read_back(below(folder, record.file), record.xxh3, *options.buffers);
   written.read_back_seconds = seconds_since(start);
   return written;
 }
@@ -171,7 +172,7 @@ void write_manifest(FileSystem& files, const SaveOptions& options, const std::st
   file->write(text.data(), text.size());
   file->sync();
   file->close();
-  if (options.verify_written) read_back(path, xxh3(text.data(), text.size()), *options.room);
+  if (options.verify_written) read_back(path, xxh3(text.data(), text.size()), *options.buffers);
   files.sync_folder(folder);
 }
 
@@ -281,11 +282,11 @@ SaveResult result_of(const std::string& folder, const std::vector<std::string>& 
 SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
                            const CheckpointMeta& meta, const std::vector<StateSlice>& slices,
                            const CheckpointGroup& group) {
-  if (options.room == nullptr) {
-    const SaveBuffers room;
-    SaveOptions with_room = options;
-    with_room.room = &room;
-    return save_checkpoint(files, with_room, meta, slices, group);
+  if (options.buffers == nullptr) {
+    const SaveBuffers buffers;
+    SaveOptions with_buffers = options;
+    with_buffers.buffers = &buffers;
+    return save_checkpoint(files, with_buffers, meta, slices, group);
   }
   const std::string name = step_folder_name(meta.step);
   const std::string what = cat("checkpoint ", name, " was not written");

@@ -62,9 +62,11 @@ std::optional<int64_t> StoredBoxes::cover(
     if (spans_[i].begin >= span.end || first_of(left) < spans_[i].begin) break;
     if (spans_[i].end > span.begin) use_box(boxes_[i], left, use);
     if (left.size() > kMaxSlicesLeft)
-      throw Error(ExitCode::kBadInput,
-                  cat(subject_, ": its slices interlock in more than ", kMaxSlicesLeft, " places"),
-                  "ftrun writes no such checkpoint: resume from another one");
+      throw Error(
+          ExitCode::kBadInput,
+          cat(subject_, ": its slices overlap in a way no layout of ranks produces (more than ",
+              kMaxSlicesLeft, " pieces)"),
+          "ftrun writes no such checkpoint: resume from another one");
   }
   if (left.empty()) return std::nullopt;
   return first_of(left);

@@ -19,7 +19,7 @@ int RestartPolicy::times_in_a_row(const FailureSummary& failure, const std::stri
   return times_;
 }
 
-void RestartPolicy::forget() {
+void RestartPolicy::reset_progress() {
   saved_.reset();
   times_ = 0;
 }

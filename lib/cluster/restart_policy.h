@@ -34,7 +34,7 @@ class RestartPolicy {
   int times_in_a_row(const FailureSummary& failure, const std::string& saved);
   /// Resets the count of restarts without progress: it says nothing about a start with another
   /// number of ranks.
-  void forget();
+  void reset_progress();
 
   /// Returns the pause before the ranks are restarted; nothing if they are not restarted. `saved`
   /// names the run's last saved state, "" if there is none yet.

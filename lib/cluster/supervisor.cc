@@ -531,7 +531,7 @@ class Restarts {
       if (!wanted) return std::nullopt;
       restart = std::move(*wanted);
     }
-    if (restart.local_ranks != next_.local_ranks) policy_.forget();
+    if (restart.local_ranks != next_.local_ranks) policy_.reset_progress();
     const auto delay = policy_.after(failure, saved);
     no_progress_ = !delay && policy_.without_progress() > 0;
     if (!delay) return std::nullopt;

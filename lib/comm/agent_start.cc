@@ -86,8 +86,8 @@ AgentStart follow(c10d::Store& store, const RendezvousOptions& options, const st
       asked = word;
       if (const auto members = find_text(store, members_key(word))) {
         const std::vector<std::string> lines = split(*members, '\n');
-        const size_t place = 2 + static_cast<size_t>(options.rank);
-        if (place < lines.size() && lines[place] == own) return start_of(word, lines);
+        const size_t line = 2 + static_cast<size_t>(options.rank);
+        if (line < lines.size() && lines[line] == own) return start_of(word, lines);
       }
     }
     std::this_thread::sleep_for(kBetweenLooks);

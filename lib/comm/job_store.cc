@@ -77,8 +77,8 @@ constexpr const char* kOneTokenEach =
     "FTRUN_TOKEN=$(openssl rand -hex 32)";
 
 /// Throws an error with the reason why rank 0 does not accept this process as one of its ranks.
-[[noreturn]] void refused(const StorePlace& place, const StoreMember& own, StoreVerdict verdict,
-                          const StoreMember& serving) {
+[[noreturn]] void throw_refused(const StorePlace& place, const StoreMember& own,
+                                StoreVerdict verdict, const StoreMember& serving) {
   const std::string who =
       cat("rank ", own.rank, " was refused by rank 0 at ", place.address, ":", place.port, ": ");
   const std::string job = own.job.empty() ? "a job without a name" : cat("job \"", own.job, "\"");
@@ -114,9 +114,9 @@ constexpr const char* kOneTokenEach =
   throw AdmissionRefused("what answers there does not know this job's token");
 }
 
-/// Joined is a connection on which both sides have proved that they know the token without showing
-/// it, with rank 0's verdict on this member.
-struct Joined {
+/// AdmittedConnection is a connection on which both sides have proved that they know the token
+/// without showing it, with rank 0's verdict on this member.
+struct AdmittedConnection {
   OwnedFd fd;
   StoreVerdict verdict;
   StoreMember serving;
@@ -132,19 +132,21 @@ OwnedFd connect_at(const StorePlace& place, Clock::time_point deadline) {
   }
 }
 
-Joined greet(const StorePlace& place, const StoreMember& member, Clock::time_point deadline) {
+AdmittedConnection greet(const StorePlace& place, const StoreMember& member,
+                         Clock::time_point deadline) {
   OwnedFd fd = connect_at(place, deadline);
   const int yes = 1;
   ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-  const auto until = std::min(deadline, Clock::now() + kHandshake);
-  const std::string greeting = receive(fd.get(), kStoreGreeting.size() + kChallengeBytes, until);
+  const auto handshake_end = std::min(deadline, Clock::now() + kHandshake);
+  const std::string greeting =
+      receive(fd.get(), kStoreGreeting.size() + kChallengeBytes, handshake_end);
   if (!greeting.starts_with(kStoreGreeting))
     throw std::runtime_error("something else answers there, or nothing");
   const std::string theirs = greeting.substr(kStoreGreeting.size()),
                     own = random_bytes(kChallengeBytes);
   const std::string bytes = member_bytes(member);
   send_all(fd.get(), own + bytes + client_proof(place.token, theirs, own, bytes));
-  const std::string welcome = receive(fd.get(), kWelcomeBytes, until);
+  const std::string welcome = receive(fd.get(), kWelcomeBytes, handshake_end);
   if (welcome == std::string(kWelcomeBytes, '\0'))
     throw AdmissionRefused(
         "the store there does not know this job's token: it is another job's, or FTRUN_TOKEN "
@@ -156,11 +158,12 @@ Joined greet(const StorePlace& place, const StoreMember& member, Clock::time_poi
   return {std::move(fd), verdict, member_from(serving)};
 }
 
-OwnedFd join(const StorePlace& place, const StoreMember& member, Clock::time_point deadline) {
-  Joined joined = greet(place, member, deadline);
-  if (joined.verdict != StoreVerdict::kAdmitted)
-    refused(place, member, joined.verdict, joined.serving);
-  return std::move(joined.fd);
+OwnedFd connect_admitted(const StorePlace& place, const StoreMember& member,
+                         Clock::time_point deadline) {
+  AdmittedConnection connection = greet(place, member, deadline);
+  if (connection.verdict != StoreVerdict::kAdmitted)
+    throw_refused(place, member, connection.verdict, connection.serving);
+  return std::move(connection.fd);
 }
 
 std::string_view view(const std::vector<uint8_t>& bytes) {
@@ -194,7 +197,7 @@ JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline, bo
   do {
     try {
       if (const auto place = find()) {
-        fd_ = join(*place, member_, deadline);
+        fd_ = connect_admitted(*place, member_, deadline);
         place_ = *place;
         return;
       }

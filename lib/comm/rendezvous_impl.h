@@ -104,7 +104,7 @@ struct Rendezvous::Impl {
     }
   };
 
-  using FindAbsent = std::function<MissingRanks(bool look_at_all)>;
+  using FindAbsent = std::function<MissingRanks(bool check_all)>;
   std::string all_texts(const TextExchange& exchange, const std::string& text, WaitPolicy patience);
   std::string gather_texts(const TextExchange& exchange, WaitPolicy patience);
   template <typename Work>
@@ -112,8 +112,8 @@ struct Rendezvous::Impl {
   void publish_failure(const TextExchange& exchange, const std::string& key,
                        const Error& error) noexcept;
   MissingRanks absent_for_first(const TextExchange& exchange);
-  MissingRanks absent_for_others(const TextExchange& exchange, bool look_at_all);
-  std::vector<int> asked_about(const TextExchange& exchange, bool look_at_all);
+  MissingRanks absent_for_others(const TextExchange& exchange, bool check_all);
+  std::vector<int> ranks_to_check(const TextExchange& exchange, bool check_all);
   void await_keys(const TextExchange& exchange, const std::vector<std::string>& keys,
                   const FindAbsent& find_absent, WaitPolicy patience);
   bool wait_for_keys(const std::vector<std::string>& keys, Milliseconds limit);

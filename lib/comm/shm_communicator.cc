@@ -26,9 +26,9 @@ constexpr int64_t kMinCopyBytes = 256 << 10, kMaxSpareBytes = 64 << 20;
 
 /// Returns the bytes from an address in a peer's memory to the beginning of the next window, in
 /// whole elements of any type.
-int64_t window_at(const std::byte* place) {
+int64_t window_at(const std::byte* address) {
   constexpr int64_t kWidest = 8;
-  return kShmMappedBytes - static_cast<int64_t>(reinterpret_cast<uintptr_t>(place)) %
+  return kShmMappedBytes - static_cast<int64_t>(reinterpret_cast<uintptr_t>(address)) %
                                kShmMappedBytes / kWidest * kWidest;
 }
 
@@ -50,7 +50,7 @@ class ShmCommunicator final : public Communicator {
         rendezvous_(rendezvous),
         group_(rendezvous, name(), members(), rank()),
         inputs_(static_cast<size_t>(size())),
-        moved_(static_cast<size_t>(size())) {}
+        piece_inputs_(static_cast<size_t>(size())) {}
   ~ShmCommunicator() override { group_.leave(ShmGroup::MemberState::kLeft); }
 
   std::string_view backend() const override { return "shm"; }
@@ -124,8 +124,8 @@ class ShmCommunicator final : public Communicator {
   void all_reduce_small(const Collective& work);
   void all_reduce_in_place(const Collective& work);
   void all_reduce_staged(const Collective& work);
-  void add_slice(const CollectiveRecord& record, uint32_t meeting, std::byte* slice, int64_t place,
-                 int64_t count);
+  void add_slice(const CollectiveRecord& record, uint32_t meeting, std::byte* slice,
+                 int64_t slot_offset, int64_t count);
   void reduce_in_place(const CollectiveRecord& record, int64_t begin, int64_t end);
   void reduce_scatter_now(const Collective& work);
   void reduce_scatter_staged(const Collective& work, bool announced);
@@ -152,7 +152,7 @@ class ShmCommunicator final : public Communicator {
   Rendezvous& rendezvous_;
   ShmGroup group_;
   std::vector<std::byte*> inputs_;  // each rank's input, as mapped in this process
-  std::vector<const void*> moved_;  // the same, advanced to a piece
+  std::vector<const void*> piece_inputs_;  // the same, advanced to a piece
   std::vector<PeerSends> outgoing_ = std::vector<PeerSends>(static_cast<size_t>(size()));
   CommBuffer spare_;  // the largest copy that no peer reads any more
   int64_t transported_ = 0;
@@ -220,9 +220,9 @@ void ShmCommunicator::copy_between(int peer, void* to, const void* from, int64_t
   if (peer != rank()) transported_ += bytes;
 }
 
-/// Reduces the arrays to which moved_ points, one in every rank's memory, into `out`.
+/// Reduces the arrays to which piece_inputs_ points, one in every rank's memory, into `out`.
 void ShmCommunicator::add_up(const CollectiveRecord& record, void* out, int64_t count) {
-  reduce_in_order(record.dtype, record.op, moved_.data(), size(), out, count);
+  reduce_in_order(record.dtype, record.op, piece_inputs_.data(), size(), out, count);
   transported_ += (size() - 1) * count * dtype_bytes(record.dtype);
 }
 
@@ -286,7 +286,7 @@ void ShmCommunicator::all_reduce_small(const Collective& work) {
   copy_bytes(group_.staging(rank(), meeting), work.in, bytes);
   announce(work, {});
   for (int peer = 0; peer < size(); ++peer)
-    moved_[static_cast<size_t>(peer)] = group_.staging(peer, meeting);
+    piece_inputs_[static_cast<size_t>(peer)] = group_.staging(peer, meeting);
   add_up(work.record, work.out, work.record.count);
 }
 
@@ -306,7 +306,7 @@ void ShmCommunicator::all_reduce_in_place(const Collective& work) {
 void ShmCommunicator::reduce_in_place(const CollectiveRecord& record, int64_t begin, int64_t end) {
   for (int64_t at = begin; at < end; at += kPushBytes) {
     const int64_t bytes = std::min(kPushBytes, end - at);
-    for (size_t peer = 0; peer < inputs_.size(); ++peer) moved_[peer] = inputs_[peer] + at;
+    for (size_t peer = 0; peer < inputs_.size(); ++peer) piece_inputs_[peer] = inputs_[peer] + at;
     std::byte* own = inputs_[static_cast<size_t>(rank())] + at;
     add_up(record, own, bytes / dtype_bytes(record.dtype));
     for (int peer = 0; peer < size(); ++peer)
@@ -334,31 +334,31 @@ void ShmCommunicator::all_reduce_staged(const Collective& work) {
   for (int64_t at = 0; at < record.count + piece; at += piece) {
     const uint32_t meeting = group_.next_meeting();
     std::byte* own = group_.staging(rank(), meeting);
-    for_peers(at, [&](int, std::byte* slice, int64_t place, int64_t bytes) {
-      copy_bytes(own + place, slice, bytes);
+    for_peers(at, [&](int, std::byte* slice, int64_t slot_offset, int64_t bytes) {
+      copy_bytes(own + slot_offset, slice, bytes);
     });
     arrive_and_wait();
     const int64_t mine = at + rank() * slot;
     add_slice(record, meeting, data + mine * width, rank() * slot * width,
               std::min(slot, record.count - mine));
     if (at == 0) continue;
-    for_peers(at - piece, [&](int peer, std::byte* slice, int64_t place, int64_t bytes) {
-      copy_between(peer, slice, group_.staging(peer, meeting) + place, bytes);
+    for_peers(at - piece, [&](int peer, std::byte* slice, int64_t slot_offset, int64_t bytes) {
+      copy_between(peer, slice, group_.staging(peer, meeting) + slot_offset, bytes);
     });
   }
 }
 
-/// Adds up what all ranks have staged for a meeting at byte `place`. The sum is written into this
-/// rank's slice, and into its staging area for the next meeting.
+/// Adds up what all ranks have staged for a meeting at byte `slot_offset`. The sum is written into
+/// this rank's slice, and into its staging area for the next meeting.
 void ShmCommunicator::add_slice(const CollectiveRecord& record, uint32_t meeting, std::byte* slice,
-                                int64_t place, int64_t count) {
+                                int64_t slot_offset, int64_t count) {
   const int64_t width = dtype_bytes(record.dtype), step = kPushBytes / width;
-  std::byte* next = group_.staging(rank(), meeting + 1) + place;
+  std::byte* next = group_.staging(rank(), meeting + 1) + slot_offset;
   for (int64_t at = 0; at < count; at += step) {
     const int64_t some = std::min(step, count - at);
     for (int peer = 0; peer < size(); ++peer)
-      moved_[static_cast<size_t>(peer)] =
-          (peer == rank() ? slice : group_.staging(peer, meeting) + place) + at * width;
+      piece_inputs_[static_cast<size_t>(peer)] =
+          (peer == rank() ? slice : group_.staging(peer, meeting) + slot_offset) + at * width;
     add_up(record, slice + at * width, some);
     copy_bytes(next + at * width, slice + at * width, some * width);
   }
@@ -373,7 +373,7 @@ void ShmCommunicator::reduce_scatter_now(const Collective& work) {
   collect_inputs(work);
   const int64_t begin = rank() * payload_bytes(record);
   in_windows(begin, begin + payload_bytes(record), [&](int64_t at, int64_t some) {
-    for (size_t peer = 0; peer < inputs_.size(); ++peer) moved_[peer] = inputs_[peer] + at;
+    for (size_t peer = 0; peer < inputs_.size(); ++peer) piece_inputs_[peer] = inputs_[peer] + at;
     add_up(record, static_cast<std::byte*>(work.out) + (at - begin),
            some / dtype_bytes(record.dtype));
   });
@@ -394,7 +394,7 @@ void ShmCommunicator::reduce_scatter_staged(const Collective& work, bool announc
       },
       [&](uint32_t meeting, int64_t at, int64_t count) {
         for (int peer = 0; peer < size(); ++peer)
-          moved_[static_cast<size_t>(peer)] =
+          piece_inputs_[static_cast<size_t>(peer)] =
               peer == rank() ? in + (rank() * record.count + at) * width
                              : group_.staging(peer, meeting) + rank() * count * width;
         add_up(record, static_cast<std::byte*>(work.out) + at * width, count);
@@ -410,13 +410,13 @@ void ShmCommunicator::all_gather_now(const Collective& work) {
   collect_inputs(work);
   in_windows(0, bytes, [&](int64_t at, int64_t some) {
     for (int peer = 0; peer < size(); ++peer)
-      moved_[static_cast<size_t>(peer)] = inputs_[static_cast<size_t>(peer)] + at;
+      piece_inputs_[static_cast<size_t>(peer)] = inputs_[static_cast<size_t>(peer)] + at;
     place_blocks(work, at, some);
   });
   arrive_and_wait();  // the others have read this rank's input
 }
 
-/// Copies the data to which moved_ points into bytes [at, at + bytes) of every block of an
+/// Copies the data to which piece_inputs_ points into bytes [at, at + bytes) of every block of an
 /// all-gather's result. Each rank begins with a different block, so that not all ranks read the
 /// same memory at the same time.
 void ShmCommunicator::place_blocks(const Collective& work, int64_t at, int64_t bytes) {
@@ -424,7 +424,7 @@ void ShmCommunicator::place_blocks(const Collective& work, int64_t at, int64_t b
   auto* out = static_cast<std::byte*>(work.out);
   for (int step = 0; step < size(); ++step) {
     const int peer = (rank() + step) % size();
-    copy_between(peer, out + peer * block + at, moved_[static_cast<size_t>(peer)], bytes);
+    copy_between(peer, out + peer * block + at, piece_inputs_[static_cast<size_t>(peer)], bytes);
   }
 }
 
@@ -436,7 +436,7 @@ void ShmCommunicator::all_gather_staged(const Collective& work, bool announced) 
       [&](std::byte* staging, int64_t at, int64_t count) { copy_bytes(staging, in + at, count); },
       [&](uint32_t meeting, int64_t at, int64_t count) {
         for (int peer = 0; peer < size(); ++peer)
-          moved_[static_cast<size_t>(peer)] =
+          piece_inputs_[static_cast<size_t>(peer)] =
               peer == rank() ? in + at : group_.staging(peer, meeting);
         place_blocks(work, at, count);
       });
@@ -509,24 +509,24 @@ void ShmCommunicator::blocks_in_place(const Collective& work, const SentBytes& s
 void ShmCommunicator::blocks_staged(const Collective& work, const SentBytes& sent, bool announced) {
   const auto own = static_cast<size_t>(rank());
   const bool shifts = work.record.kind == CollectiveKind::kShift;
-  const int64_t place = std::max<int64_t>(
+  const int64_t slot_bytes = std::max<int64_t>(
       ShmGroup::kHalfBytes / (shifts ? 1 : size()) / kAlignElements * kAlignElements, 1);
   int64_t longest = 0;
   for (const std::vector<int64_t>& row : sent)
     longest = std::max(longest, *std::ranges::max_element(row));
   const auto* in = static_cast<const std::byte*>(work.in);
   auto* out = static_cast<std::byte*>(work.out);
-  // Returns how many of the bytes [at, at + place) the block from one rank to another has.
+  // Returns how many of the bytes [at, at + slot_bytes) the block from one rank to another has.
   const auto some = [&](size_t from, size_t to, int64_t at) {
-    return std::clamp<int64_t>(sent[from][to] - at, 0, place);
+    return std::clamp<int64_t>(sent[from][to] - at, 0, slot_bytes);
   };
   in_pieces(
-      work, announced, longest, place,
+      work, announced, longest, slot_bytes,
       [&](std::byte* staging, int64_t at, int64_t) {
         const std::byte* block = in;
         for (size_t to = 0; to < sent.size(); ++to) {
           if (to != own)
-            copy_bytes(staging + (shifts ? 0 : static_cast<int64_t>(to) * place), block + at,
+            copy_bytes(staging + (shifts ? 0 : static_cast<int64_t>(to) * slot_bytes), block + at,
                        some(own, to, at));
           block += sent[own][to];
         }
@@ -535,9 +535,9 @@ void ShmCommunicator::blocks_staged(const Collective& work, const SentBytes& sen
         std::byte* block = out;
         for (size_t from = 0; from < sent.size(); ++from) {
           const std::byte* staged =
-              from == own
-                  ? in + std::reduce(sent[own].begin(), sent[own].begin() + rank()) + at
-                  : group_.staging(static_cast<int>(from), meeting) + (shifts ? 0 : rank() * place);
+              from == own ? in + std::reduce(sent[own].begin(), sent[own].begin() + rank()) + at
+                          : group_.staging(static_cast<int>(from), meeting) +
+                                (shifts ? 0 : rank() * slot_bytes);
           copy_between(static_cast<int>(from), block + at, staged, some(from, own, at));
           block += sent[from][own];
         }
@@ -617,7 +617,7 @@ void ShmCommunicator::publish(const Collective& work) {
     place = find_shared(owned.data(), payload_bytes(record));
     outgoing.copies.emplace_back(record.sequence, std::move(owned));
   }
-  box.places[static_cast<size_t>(record.sequence) % ShmMailbox::kDepth] = {record, place};
+  box.slots[static_cast<size_t>(record.sequence) % ShmMailbox::kDepth] = {record, place};
   outgoing.published = record.sequence;
   box.sent.raise_to(static_cast<uint32_t>(record.sequence));
 }
@@ -641,7 +641,7 @@ void ShmCommunicator::receive_now(const Collective& work) {
   publish_deferred();
   await(box.sent, static_cast<uint32_t>(record.sequence), record.peer);
   const ShmAnnouncement message =
-      box.places[static_cast<size_t>(record.sequence) % ShmMailbox::kDepth];
+      box.slots[static_cast<size_t>(record.sequence) % ShmMailbox::kDepth];
   check_message(message.record, record);
   if (record.count > 0) copy_from(record.peer, message.in, work.out, payload_bytes(record));
   box.taken.raise_to(static_cast<uint32_t>(record.sequence));

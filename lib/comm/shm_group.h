@@ -21,13 +21,13 @@ struct ShmAnnouncement {
   SharedPlace in;
 };
 
-/// ShmMailbox carries messages from one rank to another. The sender fills places[n % kDepth] and
+/// ShmMailbox carries messages from one rank to another. The sender fills slots[n % kDepth] and
 /// raises `sent` to n; the receiver raises `taken` to n when it has copied the message.
 struct ShmMailbox {
   static constexpr uint32_t kDepth = 64;
   ShmSignal sent;
   ShmSignal taken;
-  std::array<ShmAnnouncement, kDepth> places;
+  std::array<ShmAnnouncement, kDepth> slots;
 };
 
 /// ShmGroup is the shared memory of a group, with a barrier of its ranks. Every rank owns one part

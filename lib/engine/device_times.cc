@@ -8,7 +8,7 @@ namespace {
 
 /// Returns the seconds of `interval` that intervals of `busy` cover. `busy` is disjoint and
 /// ascending.
-double beside(const Interval& interval, const std::vector<Interval>& busy) {
+double overlap_seconds(const Interval& interval, const std::vector<Interval>& busy) {
   const auto first = std::partition_point(
       busy.begin(), busy.end(), [&](const Interval& other) { return other.end <= interval.begin; });
   double seconds = 0;
@@ -37,7 +37,7 @@ std::vector<Interval> of_lanes(const Program& program, const std::vector<Interva
 double exposed(std::vector<Interval> communication, const std::vector<Interval>& busy) {
   double sum = 0;
   for (const Interval& interval : union_of(std::move(communication)))
-    sum += seconds(interval) - beside(interval, busy);
+    sum += seconds(interval) - overlap_seconds(interval, busy);
   return sum;
 }
 
@@ -70,7 +70,7 @@ DeviceTimes account_times(const Program& program, const std::vector<Interval>& b
   times.exposed_communication = exposed(of_lanes(program, by_instr, is_communication), busy);
   for (const Interval& copy : of_lanes(program, by_instr, moves_between_tiers)) {
     times.copies += seconds(copy);
-    times.hidden_copies += beside(copy, busy);
+    times.hidden_copies += overlap_seconds(copy, busy);
   }
   return times;
 }

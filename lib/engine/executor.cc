@@ -84,8 +84,8 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
       groups_(communicators_of(program, groups)),
       board_(groups.board),
       device_(make_lane_device(program, memory, groups_)),
-      shown_(board_ == nullptr ? std::vector<Activity>()
-                               : activities_of(program, device_->is_asynchronous())),
+      activities_(board_ == nullptr ? std::vector<Activity>()
+                                    : activities_of(program, device_->is_asynchronous())),
       seconds_(static_cast<size_t>(lane_count(program))),
       early_disk_(early_disk_requests(program)),
       disk_tickets_(program.instrs.size()),
@@ -238,7 +238,7 @@ void Executor::run_timed(const Instr& instr) {
   const auto lane = static_cast<int>(instr.lane);
   device_->enter(instr);
   if (board_ != nullptr)
-    board_->enter_lane(lane, shown_[static_cast<size_t>(&instr - program_.instrs.data())]);
+    board_->enter_lane(lane, activities_[static_cast<size_t>(&instr - program_.instrs.data())]);
   if (!instr.if_finite || updates()) run_instr(instr);
   device_->leave(instr);
   if (board_ != nullptr) board_->leave_lane(lane);
@@ -325,13 +325,13 @@ void Executor::run_ops(const Instr& instr) {
                    {.accumulate = instr.ops().accumulate,
                     .layer = instr.layer,
                     .first_token = batch.first_token});
-  if (looks_for_nonfinite_) note_nonfinite(instr);
+  if (looks_for_nonfinite_) record_nonfinite(instr);
 }
 
 /// Records the first value, in the order of ids, that is not finite. Checks the values that leave
 /// the list, or that leave the part of the list between two collectives which this instruction
 /// runs.
-void Executor::note_nonfinite(const Instr& instr) {
+void Executor::record_nonfinite(const Instr& instr) {
   if (nonfinite_.instr >= 0) return;
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.ops().graph)];
   const std::set<ValueId> later = values_for_later(graph, instr);

@@ -149,7 +149,7 @@ class Executor {
   void begin(const Instr& instr);
   void load_batch(const Instr& instr);
   void run_ops(const Instr& instr);
-  void note_nonfinite(const Instr& instr);
+  void record_nonfinite(const Instr& instr);
   std::string nonfinite_weights(const Instr& instr);
   void run_collective(const Instr& instr);
   Work start_collective(const Instr& instr, size_t index, Communicator& group);
@@ -186,7 +186,7 @@ class Executor {
   std::vector<Communicator*> groups_;
   ProgressBoard* board_;
   std::unique_ptr<LaneDevice> device_;
-  std::vector<Activity> shown_;
+  std::vector<Activity> activities_;
   /// Addresses of a list's values, by instruction.
   std::map<const Instr*, std::vector<void*>> storage_;
   /// The spans whose squares the gradient norm sums, and the addresses of the sums.

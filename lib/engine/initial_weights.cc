@@ -14,7 +14,7 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/mix_bits.h"
-#include "base/side_by_side.h"
+#include "base/run_in_parallel.h"
 #include "inputs/row_lengths.h"
 #include "inputs/weights_check.h"
 #include "kernels/kernels.h"
@@ -167,7 +167,7 @@ void InitialWeights::measure_lengths(const std::vector<TensorPart>& wanted, size
     if (!stored_.contains(part.tensor->name))
       lengths_[part.tensor->name] = {
           part.begin, std::vector<float>(static_cast<size_t>(part.end - part.begin))};
-  side_by_side(
+  run_in_parallel(
       wanted.size(),
       [&](size_t i) {
         if (const auto found = lengths_.find(wanted[i].tensor->name); found != lengths_.end())

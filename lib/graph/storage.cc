@@ -147,7 +147,8 @@ void find_gap(std::vector<Extent>& taken, int64_t bytes, int64_t alignment, cons
 
 /// Returns the lowest offset at which `wanted` bytes are free in an arena of `bytes` bytes; -1:
 /// there is none.
-int64_t lowest_place(std::vector<Extent>& taken, int64_t bytes, int64_t alignment, int64_t wanted) {
+int64_t lowest_offset(std::vector<Extent>& taken, int64_t bytes, int64_t alignment,
+                      int64_t wanted) {
   int64_t place = -1;
   find_gap(taken, bytes, alignment, [&](int64_t begin, int64_t end) {
     if (end - begin < wanted) return false;
@@ -172,7 +173,7 @@ StorageLayout place(std::span<const StorageRequest> requests, const std::vector<
       taken.emplace_back(layout.offset[other], layout.offset[other] + requests[other].bytes);
     });
     const int64_t offset =
-        lowest_place(taken, std::numeric_limits<int64_t>::max(), alignment, request.bytes);
+        lowest_offset(taken, std::numeric_limits<int64_t>::max(), alignment, request.bytes);
     layout.offset[at] = offset;
     layout.bytes = std::max(layout.bytes, offset + request.bytes);
     live.add(at);
@@ -202,7 +203,7 @@ class Gaps {
   /// none.
   int64_t lowest_gap(const StorageRequest& request) const {
     std::vector<Extent> taken = occupied_beside(request);
-    return lowest_place(taken, bytes_, alignment_, request.bytes);
+    return lowest_offset(taken, bytes_, alignment_, request.bytes);
   }
 
   /// Returns the bytes of the largest gap at `time`: no larger request that is alive then can fit.
@@ -269,8 +270,8 @@ std::vector<int64_t> fill_gaps(std::span<const StorageRequest> requests, const P
                                int64_t alignment, int64_t enough) {
   std::vector<int64_t> offset(requests.size(), -1);
   Gaps gaps(arena, alignment);
-  LiveBytes staying(requests, alignment);
-  auto [time, most] = staying.peak();
+  LiveBytes remaining(requests, alignment);
+  auto [time, most] = remaining.peak();
   int64_t least = most;
   std::vector<size_t> moved;
   size_t useful = 0;  // the number of moves that led to the smallest peak of the rest so far
@@ -278,10 +279,10 @@ std::vector<int64_t> fill_gaps(std::span<const StorageRequest> requests, const P
     const auto [request, place] = largest_fitting(requests, offset, time, gaps);
     if (place < 0 || requests[request].bytes < most / kMinPart) break;
     gaps.add(requests[request], place);
-    staying.remove(requests[request]);
+    remaining.remove(requests[request]);
     offset[request] = place;
     moved.push_back(request);
-    std::tie(time, most) = staying.peak();
+    std::tie(time, most) = remaining.peak();
     if (most >= least) continue;
     least = most;
     useful = moved.size();

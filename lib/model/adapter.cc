@@ -88,7 +88,7 @@ class ModuleChoice {
     adapter.rank = first_match(ranks_, module).value_or(options_.r);
     const double alpha = first_match(alphas_, module).value_or(options_.alpha);
     const auto rank = static_cast<double>(adapter.rank);
-    if (options_.begin == LoraInit::kOrthogonal && adapter.rank % 2 != 0 &&
+    if (options_.init == LoraInit::kOrthogonal && adapter.rank % 2 != 0 &&
         !std::exchange(told_odd_, true))
       problems.push_back(cat("init_lora_weights orthogonal: ", module, " has rank ", adapter.rank,
                              ", which is not even; make r and the ranks of rank_pattern even"));
@@ -209,7 +209,7 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
   require_blocks(config, options, choice.problems);
   if (options.r <= 0) choice.problems.push_back(cat("r ", options.r, ": must be above 0"));
   Adapter adapter;
-  adapter.begin = options.begin;
+  adapter.init = options.init;
   adapter.dropout = options.dropout;
   bool any = false;
   for (int64_t layer = 0; layer < config.layers; ++layer) {

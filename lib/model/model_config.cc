@@ -252,11 +252,11 @@ void check_quantization(ConfigReader& reader) {
   const std::string shown = known != kNames.end() ? std::string(known->second)
                             : names_one           ? found_text(*method_key)
                                                   : "an unnamed method";
-  reader.unsupported(
-      "quantization_config",
-      cat("the weights are quantized already, by ", shown,
-          ", which is not read (fp8 with scales and bitsandbytes are); give the original "
-          "model, which quantization quantizes while it is loaded"));
+  reader.unsupported("quantization_config",
+                     cat("the weights are already quantized with ", shown,
+                         ", which ftrun cannot read (it reads fp8 with scales, and bitsandbytes); "
+                         "give the original "
+                         "model, which quantization quantizes while it is loaded"));
 }
 
 void check_common(ConfigReader& reader, ModelConfig& config, const Family& family) {

@@ -88,7 +88,8 @@ std::vector<UpdatePart> update_parts(const Unit& unit,
                      alone ? slice.position_in_unit + slice.extent : end, kind});
   }
   // The range holds only padding, so any update kind of the unit is correct.
-  if (parts.empty() && begin < end) parts.push_back({begin, end, {.coded = !unit.uncoded}});
+  if (parts.empty() && begin < end)
+    parts.push_back({begin, end, {.coded = !unit.has_plain_states}});
   return parts;
 }
 

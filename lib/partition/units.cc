@@ -44,10 +44,10 @@ class UnitBuilder {
   }
 
   ParamPlace place(int layer, const GraphParam& param) {
-    const auto [coded, uncoded] = kinds_of_states(param);
+    const auto [has_coded, has_plain] = kinds_of_states(param);
     Unit& unit =
         unit_for(layer, param.part,
-                 {is_small(param), trains(param), param.packed, param.fp32, coded, uncoded});
+                 {is_small(param), trains(param), param.packed, param.fp32, has_coded, has_plain});
     unit.padded = start_behind(unit.padded, param);
     const ParamPlace start{unit.id, unit.padded};
     for (TensorId tensor : param.tensors) {
@@ -130,8 +130,8 @@ class UnitBuilder {
     bool trainable = true;
     bool packed = false;
     bool fp32 = false;
-    bool coded = false;
-    bool uncoded = true;
+    bool has_coded_states = false;
+    bool has_plain_states = true;
     auto operator<=>(const Common&) const = default;
   };
 
@@ -141,7 +141,9 @@ class UnitBuilder {
     const auto [it, added] =
         by_key_.try_emplace({key, common}, static_cast<UnitId>(out_.units.size()));
     const char* const kind = common.packed ? ".packed" : common.trainable ? "" : ".frozen";
-    const char* const states = !common.coded ? "" : common.uncoded ? ".partly_coded" : ".coded";
+    const char* const states = !common.has_coded_states  ? ""
+                               : common.has_plain_states ? ".partly_coded"
+                                                         : ".coded";
     if (added)
       out_.units.push_back({.id = it->second,
                             .name = cat(name, common.small && !common.fp32 ? ".small" : "", kind,
@@ -150,8 +152,8 @@ class UnitBuilder {
                             .trainable = common.trainable,
                             .packed = common.packed,
                             .fp32 = common.fp32,
-                            .coded = common.coded,
-                            .uncoded = common.uncoded});
+                            .has_coded_states = common.has_coded_states,
+                            .has_plain_states = common.has_plain_states});
     return out_.units[static_cast<size_t>(it->second)];
   }
 

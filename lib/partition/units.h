@@ -60,11 +60,11 @@ struct Unit {
   bool packed = false;
   /// The unit holds tensors that are fp32 where layers compute in 16 bits. Such a unit is small.
   bool fp32 = false;
-  /// `coded`: some of the unit's tensors have optimizer states that are 8-bit codes. `uncoded`:
-  /// some have states that are plain numbers. Both are true where one matrix of a graph has tensors
-  /// of both kinds.
-  bool coded = false;
-  bool uncoded = true;
+  /// `has_coded_states`: some of the unit's tensors have optimizer states that are 8-bit codes.
+  /// `has_plain_states`: some have states that are plain numbers. Both are true where one matrix of
+  /// a graph has tensors of both kinds.
+  bool has_coded_states = false;
+  bool has_plain_states = true;
 };
 
 /// ParamPlace is the unit of a parameter of a layer's graph, and the element of the unit where it

@@ -94,7 +94,7 @@ class Reuse {
 /// Places the secondary shards of the units that are gathered over the shards more than once.
 std::map<UnitId, Range> place_secondary(Program& program, const UnitPlacement& placement,
                                         const std::vector<GatherSpan>& spans) {
-  const ShardPlace secondary = program.place_in(placement.groups().secondary);
+  const MemberIndex secondary = program.place_in(placement.groups().secondary);
   std::map<UnitId, int> times;
   for (const GatherSpan& span : spans)
     if (placement.spec(span.use.unit).cuts.parameters) ++times[span.use.unit];
@@ -170,7 +170,7 @@ class GatherBuilder {
 
   /// Copies the part on the lane of the gather, so that compute does not wait for it.
   Instr keep_part(const Instr& gather, const Range& part) const {
-    const ShardPlace secondary = program_.place_in(placement_.groups().secondary);
+    const MemberIndex secondary = program_.place_in(placement_.groups().secondary);
     Instr copy = gather;
     copy.kind = InstrKind::kCopy;
     copy.detail = {};

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/side_by_side.h"
+#include "base/run_in_parallel.h"
 #include "program/lifetime.h"
 #include "program/update_operands.h"
 #include "sim/check_lists.h"
@@ -163,7 +163,7 @@ void check_moved(const Program& program, size_t at, Faults& faults) {
 /// overlaps its whole is this rank's. Buffers have the dtype of the exchange, or are bytes.
 void check_parts(const Program& program, size_t at, Faults& faults) {
   const Instr& instr = program.instrs[at];
-  const ShardPlace group = program.place_in(instr.group());
+  const MemberIndex group = program.place_in(instr.group());
   const bool sums = instr.kind == InstrKind::kAllReduce;
   const bool gathers = instr.kind == InstrKind::kAllGather;
   for (size_t i = 0; i < instr.writes.size(); ++i) {
@@ -284,7 +284,7 @@ bool is_sound_measure(const Program& program, const Instr& instr) {
 }
 
 /// Returns this rank's place in the group that sums a buffer.
-ShardPlace place_of_sum(const Program& program, BufferId buffer) {
+MemberIndex place_of_sum(const Program& program, BufferId buffer) {
   for (const Instr& instr : program.instrs)
     if (instr.kind == InstrKind::kAllReduce && instr.writes[0].buffer == buffer)
       return program.place_in(instr.group());
@@ -296,7 +296,7 @@ ShardPlace place_of_sum(const Program& program, BufferId buffer) {
 /// share slots the exchange adds up theirs.
 bool is_sound_norm(const Program& program, const Instr& instr) {
   if (instr.writes.empty()) return instr.reads.empty() && instr.lane == Lane::kCompute;
-  ShardPlace place = place_of_sum(program, instr.writes[0].buffer);
+  MemberIndex place = place_of_sum(program, instr.writes[0].buffer);
   place.count = std::max(1, place.count / program.stage.count);
   place.index %= place.count;
   const auto& slots = std::get<NormSlots>(instr.detail);
@@ -588,8 +588,8 @@ std::vector<std::string> check_world(const World& world) {
   }
   std::vector<Faults> found(first.size());
   std::vector<char> sound(first.size());
-  side_by_side(first.size(),
-               [&](size_t p) { sound[p] = check_alone(*first[p].program, found[p]) ? 1 : 0; });
+  run_in_parallel(first.size(),
+                  [&](size_t p) { sound[p] = check_alone(*first[p].program, found[p]) ? 1 : 0; });
   for (size_t p = 0; p < first.size(); ++p)
     for (std::string& fault : found[p])
       faults.push_back(first.size() > 1 ? cat("rank ", first[p].rank, ": ", fault)

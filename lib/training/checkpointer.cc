@@ -118,7 +118,7 @@ bool Checkpointer::will_save(const TrainingProgress& progress) const {
 SaveOptions Checkpointer::save_options(const TrainingProgress& progress) const {
   return {.root = RunPaths(config_.output_dir).checkpoints(),
           .keep_last = config_.checkpoint.keep_last,
-          .room = parts_.model.room(),
+          .buffers = parts_.model.save_buffers(),
           .best = best_of(progress)};
 }
 

@@ -130,7 +130,7 @@ void require_loads(const ExportOptions& options, const ModelDescription& model) 
     return;
   }
   ModelFolder folder(options.folder);
-  name_as_model(folder, model, /*tells=*/false);
+  map_to_model_names(folder, model, /*logs_notices=*/false);
   require_weights(model, folder);
 }
 

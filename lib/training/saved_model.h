@@ -44,7 +44,7 @@ class SavedModel {
   /// Touches the pages of the copy's memory, so that the first copy does not wait for them.
   virtual void populate_snapshot() = 0;
   /// Returns the memory that saves share; null where each save has its own.
-  virtual const SaveBuffers* room() const = 0;
+  virtual const SaveBuffers* save_buffers() const = 0;
   /// Collective: calls ftrun::export_weights().
   virtual ExportOutcome export_weights(bool writes, const std::function<bool()>& stop) = 0;
 };

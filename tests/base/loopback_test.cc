@@ -45,7 +45,7 @@ TEST_CASE("a loopback interface that is up is none to speak of") {
 
 TEST_CASE("a loopback interface that is down is named with what brings it up", "[.needs-network]") {
   CHECK(without_network(refusal) ==
-        "5: the ranks of this machine cannot reach each other: no way to 127.0.0.1: Network is "
+        "5: the ranks of this machine cannot reach each other: no route to 127.0.0.1: Network is "
         "unreachable | bring the loopback interface "
         "of this network namespace up: ip link set lo up");
 }

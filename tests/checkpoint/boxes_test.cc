@@ -204,16 +204,19 @@ TEST_CASE("one of several boxes that hold the same is read") {
   REQUIRE(files == std::vector<size_t>{0});
 }
 
-TEST_CASE("boxes that interlock as no ranks' do are refused before they take hours") {
+TEST_CASE("boxes that overlap as no ranks' do are refused before they take hours") {
   // Columns of heights that are all different: what is left has a step at each of them.
   const int64_t columns = 8192;
   std::vector<StoredBox> boxes;
   for (int64_t column = 0; column < columns; ++column)
     boxes.push_back({{{0, column}, {1 + column * 7919 % 16000, 1}}, 0, 0, 0});
   const StoredBoxes stored("f: tensor \"a\"", {16384, columns}, boxes);
-  REQUIRE(bad_input([&] {
-            stored.cover(whole_box({16384, columns}), [](const StoredBox&, const Box&) {});
-          }) == "f: tensor \"a\": its slices interlock in more than 2048 places");
+  REQUIRE(
+      bad_input([&] {
+        stored.cover(whole_box({16384, columns}), [](const StoredBox&, const Box&) {});
+      }) ==
+      "f: tensor \"a\": its slices overlap in a way no layout of ranks produces (more than 2048 "
+      "pieces)");
 }
 
 TEST_CASE("files that disagree about a state's shape or dtype are refused") {

@@ -54,7 +54,7 @@ TEST_CASE(
   CHECK(policy.times_in_a_row(of_rank(1), "step-20") == 1);
   CHECK(policy.times_in_a_row(of_rank(3), "step-20") == 1);
   CHECK(policy.times_in_a_row(of_rank(3), "step-20") == 2);
-  policy.forget();
+  policy.reset_progress();
   CHECK(policy.times_in_a_row(of_rank(3), "step-20") == 1);
   // A failure that belongs to no rank is not counted, and failures before and after it are not
   // consecutive.
@@ -68,7 +68,7 @@ TEST_CASE(
 TEST_CASE("with other ranks restarts in vain are counted from one again") {
   RestartPolicy policy({.without_progress = 1, .first_delay = 1s});
   CHECK(policy.after(failed(137), "") == 1000ms);
-  policy.forget();
+  policy.reset_progress();
   CHECK(policy.after(failed(6), "") == 1000ms);
   CHECK(policy.first().exit_code == 6);
   CHECK_FALSE(policy.after(failed(6), ""));

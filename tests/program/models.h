@@ -203,7 +203,7 @@ inline Program handmade(const std::vector<Touch>& touches) {
 
 /// Makes a program of ranks 0, 1, ... that exchange 4096 bytes, an instruction a kind: all-to-all,
 /// shift by `by` places, and counted rows of `row` elements.
-inline Program exchanges(ShardPlace place, int by, int64_t row = 8) {
+inline Program exchanges(MemberIndex place, int by, int64_t row = 8) {
   Program program;
   program.buffers = {{.name = "in",
                       .bytes = 4096,

@@ -30,7 +30,7 @@ double weight_of(const ModelDescription& model, const Layer& layer, PipelinePart
     case PipelinePartition::kBlocks:
       return layer.kind == LayerKind::kBlock ? 1 : 0;
   }
-  bug("what parts of a pipeline are balanced by");
+  bug("unknown PipelinePartition");
 }
 
 constexpr int64_t kNone = INT64_MAX;

@@ -149,7 +149,7 @@ class Picture {
 }  // namespace
 
 std::string schedule_picture(const ScheduleTimeline& timeline, size_t width) {
-  require(timeline.makespan > 0, "a timeline takes time");
+  require(timeline.makespan > 0, "the makespan of a timeline is positive");
   return Picture(timeline, width).draw();
 }
 

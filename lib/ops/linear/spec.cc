@@ -73,7 +73,7 @@ void linear_gradients(Derivation& d, const Op& op) {
   }
   if (ranks == 1) return;
   d.after_collective([&d, op, dy, x] { product_weight_gradients(d, op, dy, x); });
-  if (is_last && !d.passes_on_terms(op.in[0])) d.emit_waiting();
+  if (is_last && !d.passes_on_terms(op.in[0])) d.emit_delayed();
 }
 
 }  // namespace
