@@ -24,8 +24,8 @@
 namespace ftrun {
 namespace {
 
-/// Reads the names and shapes of a folder's tensors; none where it cannot be read, which others
-/// report.
+/// Reads the names and shapes of the tensors in the model's folder. Returns nothing if the folder
+/// cannot be read; other checks report that.
 std::optional<StoredShapes> read_shapes(const ModelSection& model) {
   if (model.path.empty()) return std::nullopt;
   StoredShapes stored;
@@ -38,7 +38,8 @@ std::optional<StoredShapes> read_shapes(const ModelSection& model) {
   return stored;
 }
 
-/// Writes a choice: `"q_proj" names 27 modules of vision_tower (model.vision_tower..., ...)`.
+/// Writes which modules an entry names: `"q_proj" names 27 modules of vision_tower
+/// (model.vision_tower..., ...)`.
 std::string choice_text(const OtherPartChoice& choice) {
   return cat("\"", choice.entry.substr(0, 80), "\" names ", count_text(choice.modules, "module"),
              " of ", choice.part, " (", choice.first, choice.modules > 1 ? ", ...)" : ")");

@@ -1,9 +1,7 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <string_view>
 
 #include "base/enum_names.h"
@@ -110,14 +108,7 @@ constexpr bool is_of_transformers(SchedulerType type) {
 
 template <>
 struct EnumNames<SchedulerType> {
-  static constexpr size_t kCount = std::size(kSchedulerTraits);
-  static_assert(has_values<SchedulerType, kCount>(), "every type has traits");
-  static constexpr std::array<std::string_view, kCount> kNames = [] {
-    std::array<std::string_view, kCount> names;
-    for (const SchedulerTraits& traits : kSchedulerTraits)
-      names[static_cast<size_t>(traits.type)] = traits.name;
-    return names;
-  }();
+  static constexpr auto kNames = names_of_rows<&SchedulerTraits::type>(kSchedulerTraits);
 };
 
 }  // namespace ftrun

@@ -8,7 +8,7 @@
 namespace ftrun {
 namespace {
 
-/// ListValues holds the values that a list of operations uses.
+/// ListValues holds the values that an operation list uses.
 struct ListValues {
   std::set<ValueId> reads;  // before the list writes them
   std::set<ValueId> writes;

@@ -11,7 +11,7 @@ namespace ftrun {
 /// CategoryBytes are bytes by Category.
 using CategoryBytes = std::array<int64_t, kCategoryCount>;
 
-/// Returns the bytes of all categories together.
+/// Returns the sum of the bytes of all categories.
 int64_t sum_of(const CategoryBytes& bytes);
 
 /// Lists the bytes of the arenas of a tier that are in use at each position of the program's

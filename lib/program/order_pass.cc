@@ -20,8 +20,9 @@ class AccessLog {
     for (const Range& range : instr.writes) note(id, range, log_of(range, instr.lane).writes);
   }
 
-  /// Finds the last instruction of `lane` that wrote what `instr` touches or read what it writes,
-  /// or -1. Instructions before it on that lane are done when it is.
+  /// Finds the last instruction of `lane` that conflicts with `instr`: it wrote bytes that `instr`
+  /// touches, or read bytes that `instr` writes. Returns -1 if there is none. Waiting for the last
+  /// one suffices, because the instructions of a lane run in order.
   InstrId last_conflict(const Instr& instr, Lane lane) {
     InstrId last = -1;
     for (const Range& range : instr.reads)
@@ -49,7 +50,8 @@ class AccessLog {
   }
 
   static void note(InstrId id, const Range& range, std::vector<Access>& log) {
-    // Parameters are read in the same places all over the step: only the last time counts.
+    // The same ranges of parameters are read many times in a step. Only the last access to a range
+    // counts, so it replaces earlier ones and the log stays short.
     const int64_t end = range.offset + range.bytes;
     const auto known = std::find_if(log.begin(), log.end(), [&](const Access& access) {
       return access.begin == range.offset && access.end == end;
@@ -64,14 +66,14 @@ class AccessLog {
     return -1;
   }
 
-  /// Touches by buffer and lane.
+  /// Accesses by buffer and lane.
   std::vector<std::vector<Log>> buffers_;
 };
 
 /// BucketsInFlight limits how far compute may run ahead of the lanes that reduce gradients. Compute
 /// fills buffers (whole gradients, copies in the dtype in which they are sent) that live until
 /// another lane has emptied them; if it never waited, all of them would live to the end of the
-/// step. So one bucket may be under way while the next one fills.
+/// step. So while one bucket is being reduced, compute may fill only the next one.
 class BucketsInFlight {
  public:
   explicit BucketsInFlight(const Program& program)
@@ -93,7 +95,7 @@ class BucketsInFlight {
     return starts ? &older_ : nullptr;
   }
 
-  /// Records an instruction of another lane that empties such a buffer.
+  /// Records an instruction of another lane that empties a bucket.
   void note(InstrId id, const Instr& instr) {
     if (instr.lane == Lane::kCompute || !empties(instr)) return;
     if (std::exchange(filling_, false)) older_ = newest_;
@@ -105,8 +107,8 @@ class BucketsInFlight {
     const Buffer& buffer = program_.at(range.buffer);
     return !buffer.persistent && buffer.category == Category::kBuckets;
   }
-  /// Returns whether the instruction takes gradients out of the bucket; a sum of tensor-parallel
-  /// ranks leaves them there.
+  /// Returns whether the instruction takes gradients out of a bucket. A sum over tensor-parallel
+  /// ranks leaves them in the bucket.
   bool empties(const Instr& instr) const {
     if (instr.group() != kNoGroup && program_.group(instr.group()).ranks.runs_within(kLayerAxes))
       return false;
@@ -119,7 +121,7 @@ class BucketsInFlight {
   std::vector<char> filled_;
   bool filling_ = false;
   LaneClock newest_;
-  /// The clock of all buckets except the newest.
+  /// The clock of the instructions that empty all buckets except the newest.
   LaneClock older_;
 };
 
@@ -137,8 +139,8 @@ class SendsInFlight {
         lane_of_[static_cast<size_t>(instr.reads[0].buffer)] = static_cast<size_t>(instr.lane);
   }
 
-  /// Returns the earlier send on the same link that must be done before `instr`, if that is the
-  /// first to write a buffer that is sent; -1 for none.
+  /// Returns the send that must be done before `instr` runs if `instr` is the first to write a
+  /// buffer that will be sent: the last but one send on the same link. Returns -1 if there is none.
   InstrId before(const Instr& instr) {
     InstrId needed = -1;
     for (const Range& range : instr.writes) {
@@ -156,13 +158,14 @@ class SendsInFlight {
 
  private:
   static constexpr size_t kNotSent = SIZE_MAX;
-  /// Lanes by buffer: the one that it is sent on, once somebody writes it.
+  /// The lane on which each buffer is sent; kNotSent for buffers that are not sent, and once an
+  /// instruction has written the buffer.
   std::vector<size_t> lane_of_;
   LaneClock newest_;
   LaneClock older_;
 };
 
-/// Orderer writes waits in the order of the list.
+/// Orderer adds the waits to the instructions of a program, one after another in program order.
 class Orderer {
  public:
   Orderer(Program& program, bool overlap)
@@ -215,9 +218,10 @@ class Orderer {
     return needed;
   }
 
-  /// Returns whether `instr` takes turns with a lane: computation with communication. Communication
-  /// between stages, including the sum of the loss, overlaps both: a stage that waited for it would
-  /// delay the others.
+  /// Returns whether `instr` must alternate with the instructions of a lane when overlap is off:
+  /// computation alternates with communication. Communication between pipeline stages, including
+  /// the sum of the loss, always overlaps both: a stage that waited for it would delay the other
+  /// stages.
   bool alternates(const Instr& instr, size_t lane) const {
     if (is_between_stages(program_, instr.lane) ||
         is_between_stages(program_, static_cast<Lane>(lane)))
@@ -226,8 +230,8 @@ class Orderer {
            (is_communication(instr.lane) && lane == kComputeLane);
   }
 
-  /// Adds a wait and all that it implies to what is known done, so that no later wait is written
-  /// for these, not even through a third lane.
+  /// Adds a wait, and adds the progress that the wait implies to `now`, the progress known to be
+  /// done. So no redundant wait is added later, not even through a third lane.
   void wait_for(Instr& instr, InstrId wait, std::span<InstrId> now) {
     instr.waits.push_back(wait);
     const auto own = static_cast<size_t>(instr.lane);
@@ -236,7 +240,7 @@ class Orderer {
       if (lane != own) now[lane] = std::max(now[lane], then[lane]);
   }
 
-  /// Drops those waits of one instruction that its other waits imply.
+  /// Drops the waits of an instruction that its other waits imply.
   void drop_implied(std::vector<InstrId>& waits) const {
     const std::vector<InstrId> all = waits;
     std::erase_if(waits, [&](InstrId wait) {
@@ -249,7 +253,7 @@ class Orderer {
 
   Program& program_;
   bool overlap_;
-  /// Progress that each instruction knows to be done when it is done itself.
+  /// The progress of all lanes that is certain once an instruction is done, for each instruction.
   LaneClocks known_;
   AccessLog log_;
   BucketsInFlight buckets_;

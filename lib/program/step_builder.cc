@@ -43,8 +43,8 @@ InstrKind instr_kind(OpCollective collective) {
   bug("a kernel runs the operation");
 }
 
-/// Places the inputs of all-reduces where the sums go, because these work in place; in the list's
-/// scratch its plan has done so.
+/// Gives the input of each all-reduce the storage of its output, because an all-reduce works in
+/// place. For values in the operation list's scratch buffer the scratch plan has done this already.
 void sum_in_place(const LayerGraph& graph, const std::vector<Op>& list, ValuePlaces& places) {
   for (const Op& op : list) {
     if (op_spec(op.kind).collective != OpCollective::kAllReduce) continue;
@@ -65,17 +65,18 @@ class GraphStorage {
     if (weight_grads_apart) saved_for_input_grad = plan_saved(graph, SavedFor::kInputGrad);
   }
 
-  /// Returns the scratch of the list that instructions of a kind run, planned when it is first
-  /// asked for.
+  /// Returns the scratch plan of the operation list that instructions of a kind run. The plan is
+  /// made at the first request.
   const ScratchPlan& scratch(InstrKind kind) {
     const auto known = scratch_.find(kind);
     if (known != scratch_.end()) return known->second;
     return scratch_.emplace(kind, plan_scratch(*graph_, list_of(*graph_, kind))).first->second;
   }
 
-  /// The places of values that forward leaves for backward, and input gradients for weight
-  /// gradients. If the two lists run separately, values of forward that weight gradients do not
-  /// read have their own buffer, which ends with the input gradients.
+  /// The layout of the values that forward saves for backward (`saved`), and of those that the
+  /// input-gradient pass leaves for the weight-gradient pass (`deferred`). If the two passes run
+  /// separately, values of forward that the weight-gradient pass does not read have their own
+  /// buffer (`saved_for_input_grad`), which is free after the input-gradient pass.
   ScratchPlan saved;
   ScratchPlan saved_for_input_grad;
   ScratchPlan deferred;
@@ -85,7 +86,7 @@ class GraphStorage {
   std::map<InstrKind, ScratchPlan> scratch_;
 };
 
-/// Returns 'f', 'b', 'i' or 'w', for names of buffers.
+/// Returns the letter of a pass for names of buffers: 'f', 'b', 'i' or 'w'.
 char letter(InstrKind kind) {
   return kind == InstrKind::kForward      ? 'f'
          : kind == InstrKind::kInputGrad  ? 'i'
@@ -114,7 +115,7 @@ bool has_input_grads(const StageActions& actions) {
   });
 }
 
-/// Returns whether the layers' lists have collectives.
+/// Returns whether the operation lists of the layers contain collectives.
 bool has_collectives(const ModelDescription& model) {
   return std::any_of(model.graphs.begin(), model.graphs.end(), [](const LayerGraph& graph) {
     return std::any_of(graph.forward.begin(), graph.forward.end(),
@@ -122,7 +123,7 @@ bool has_collectives(const ModelDescription& model) {
   });
 }
 
-/// StepBuilder emits the plain program of a step: what is computed, and the collectives within
+/// StepBuilder emits the plain program of a step: the computation, and the collectives within
 /// layers.
 class StepBuilder {
  public:
@@ -143,13 +144,13 @@ class StepBuilder {
     for (const LayerGraph& graph : model.graphs) storage_.emplace_back(graph, weight_grads_apart);
   }
 
-  /// Flow holds the places of the values of one micro-batch that go from layer to layer and from
-  /// pass to pass.
+  /// Flow holds the buffers of one micro-batch whose values go from layer to layer or from pass to
+  /// pass.
   struct Flow {
     int32_t micro_batch = 0;
     std::map<Port, BufferId> ports;  // batch inputs and the rope table
     std::vector<BufferId> hidden;    // output of each layer
-    std::vector<BufferId> d_hidden;  // gradient by its input
+    std::vector<BufferId> d_hidden;  // gradient with respect to the input of each layer
     std::vector<BufferId> saved;     // of each layer, for backward
     std::vector<BufferId> saved_for_input_grad;
     std::vector<BufferId> deferred;  // for its weight gradients
@@ -171,8 +172,8 @@ class StepBuilder {
   }
 
   void begin(std::vector<BufferId> cleared);
-  /// Adds the actions of this stage. The model's output is written to `result`; with `sums_loss` it
-  /// is the loss, which is summed over all ranks after the last forward pass.
+  /// Adds the actions of this stage. The model's output is written to `result`. With `sums_loss`
+  /// the output is the loss, which is summed over all ranks after the last forward pass.
   void run_actions(BufferId result, bool sums_loss);
   void decide(BufferId norm, BufferId loss);
 
@@ -187,7 +188,7 @@ class StepBuilder {
   BufferId temporary(std::string name, int64_t bytes, Tier tier = Tier::kDevice) {
     return program_.add({.name = std::move(name), .tier = tier, .bytes = bytes});
   }
-  /// Adds a buffer for values that collectives of a list may touch.
+  /// Adds a buffer for values that the collectives within layers may read or write.
   BufferId exchanged(std::string name, int64_t bytes) {
     return program_.add({.name = std::move(name), .bytes = bytes, .peer_visible = exchanges_});
   }
@@ -242,11 +243,11 @@ class StepBuilder {
   std::vector<StatePiece> pieces_;
   std::vector<GraphStorage> storage_;
   std::map<int32_t, Flow> flows_;
-  /// The tensors whose gradients lists have written, by micro-batch if gradients of micro-batches
-  /// are separate.
+  /// The tensors whose gradients an operation list has written already, by micro-batch; -1 for
+  /// gradients that all micro-batches share.
   std::map<int32_t, std::set<TensorId>> written_;
-  /// The instruction with which each action begins, and what actions get from and give to other
-  /// stages.
+  /// The first instruction of each action, and the values that actions receive from or send to
+  /// other stages.
   std::vector<size_t> begins_;
   std::vector<PlacedTransfer> transfers_;
 };
@@ -290,8 +291,8 @@ void StepBuilder::load_batch(Flow& flow) {
   program_.instrs.push_back(std::move(instr));
 }
 
-/// Makes the rope table of a stage without the embedding, whose list makes it elsewhere. Does
-/// nothing if the model has no rotations.
+/// Computes the rope table on a stage that does not have the embedding layer; on the first stage
+/// the embedding's operation list computes it. Does nothing if the model has no rotary embedding.
 void StepBuilder::make_rope_table(Flow& flow) {
   if (model_.rope_graph < 0) return;
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(model_.rope_graph)];
@@ -334,7 +335,8 @@ void StepBuilder::place_outputs(size_t layer, Flow& flow, BufferId result, Value
   }
 }
 
-/// Places the gradients by the layer's output, made by the layer after it, and by its input.
+/// Assigns buffers to the gradient with respect to the layer's output, which the next layer has
+/// computed, and to the gradient with respect to its input.
 void StepBuilder::place_hidden_gradients(size_t layer, Flow& flow, ValuePlaces& places) {
   const LayerGraph& graph = graph_of(layer);
   if (const ValueId id = graph.find(ValueRole::kOutputGrad, Port::kHidden); id >= 0)
@@ -359,7 +361,8 @@ void StepBuilder::place_parameters(size_t l, int32_t micro_batch, const std::vec
   }
 }
 
-/// Places those of the gradients among the values that a list has made.
+/// Assigns storage to the parameter gradients among the values in `made`, which an operation list
+/// writes.
 void StepBuilder::place_gradients(size_t l, int32_t micro_batch, const std::set<ValueId>& made,
                                   ValuePlaces& places) {
   const Layer& layer = model_.layers[l];
@@ -372,7 +375,7 @@ void StepBuilder::place_gradients(size_t l, int32_t micro_batch, const std::set<
   }
 }
 
-/// Places the values of a storage plan in a buffer that is made when it is first needed.
+/// Assigns the values of a storage plan to `buffer`, and adds that buffer at its first use.
 void StepBuilder::place_in(BufferId& buffer, const std::string& name, size_t layer,
                            const ScratchPlan& plan, int32_t micro_batch, ValuePlaces& places) {
   if (plan.bytes == 0) return;
@@ -380,9 +383,9 @@ void StepBuilder::place_in(BufferId& buffer, const std::string& name, size_t lay
   place_planned(graph_of(layer), plan, buffer, places);
 }
 
-/// Adds the instructions of a list. The list is cut at each collective, which runs on its group's
-/// lane, and before the first operation that reads the collective's result: the operations between
-/// the two run beside it.
+/// Adds the instructions of an operation list. The list is cut at each collective, which runs on
+/// its group's lane, and before the first operation that reads the collective's result. The
+/// operations between these two cuts overlap the collective.
 void StepBuilder::run_list(Instr like, const std::vector<Op>& list, ValuePlaces& places) {
   sum_in_place(graph_of(static_cast<size_t>(like.layer)), list, places);
   size_t first = 0;
@@ -434,9 +437,9 @@ void StepBuilder::run_collective(const Instr& like, const Op& op, const ValuePla
       make_collective(instr_kind(op_spec(op.kind).collective), exchange, sums ? out : in, out));
 }
 
-/// Returns whether a list adds to gradients: the first list that writes a parameter's gradient
-/// overwrites, later ones add, within a step where one buffer holds it all the time, else within a
-/// micro-batch.
+/// Returns whether an operation list adds to the gradients that it writes. The first operation list
+/// that writes a parameter's gradient overwrites it, and later ones add to it. "First" refers to
+/// the step if all micro-batches share one gradient buffer, otherwise to the micro-batch.
 bool StepBuilder::accumulates(size_t l, int32_t micro_batch, const std::set<ValueId>& made) {
   bool seen = false;
   bool fresh = false;
@@ -489,8 +492,9 @@ void StepBuilder::run_layer(InstrKind kind, size_t l, Flow& flow, BufferId resul
   run_list(std::move(like), list, places);
 }
 
-/// Receives the input that an action needs from another stage: the output of the layer before its
-/// first one, or the gradient with respect to the output of its last one.
+/// Adds the buffer for the value that an action receives from another stage: the output of the
+/// layer before the action's first layer, or the gradient with respect to the output of its last
+/// layer.
 void StepBuilder::receive(const Transfer& transfer, size_t action, Flow& flow) {
   if (transfer.from < 0) return;
   const auto next = static_cast<size_t>(transfer.layer) + 1;
@@ -508,7 +512,7 @@ void StepBuilder::send(const Transfer& transfer, size_t action, const Flow& flow
   if (transfer.from < 0) return;
   const auto layer = static_cast<size_t>(transfer.layer);
   const BufferId buffer = transfer.gradient ? flow.d_hidden[layer + 1] : flow.hidden[layer];
-  // Ranks of the same machine read it where it lies.
+  // A receiver on the same machine reads the buffer in place.
   program_.buffers[static_cast<size_t>(buffer)].peer_visible = true;
   transfers_.push_back({transfer, buffer, action});
 }
@@ -555,7 +559,7 @@ void StepBuilder::decide(BufferId norm, BufferId loss) {
   instr.reads = {whole(norm), whole(loss)};
 }
 
-/// Lists the outputs that blocks and the head read, by micro-batch.
+/// Lists the layer outputs that are inputs of blocks or of the head, by micro-batch.
 std::vector<std::vector<BufferId>> StepBuilder::leaving_outputs() const {
   std::vector<std::vector<BufferId>> outputs;
   for (const auto& [micro_batch, flow] : flows_) {
@@ -570,13 +574,13 @@ GatherLimits StepBuilder::gather_limits() const {
   return {.reuse_distance = options_.reuse_distance,
           .prefetch_elements = options_.overlap ? options_.prefetch_elements : 0,
           .max_live_elements = options_.max_live_elements,
-          // The parts that a step has written may be older than the parameters when another program
-          // runs.
+          // Only the training step keeps secondary shards: when another program runs, the shards
+          // that the last step wrote may be older than the parameters.
           .secondary_shards = trains_ && placement_.groups().secondary != kNoGroup};
 }
 
 /// Runs the passes. Transfers are added first, so that the other passes treat a received value like
-/// one that this stage computes.
+/// a value that this stage computes.
 StepProgram StepBuilder::finish() {
   if (!transfers_.empty())
     program_ = add_transfers(std::move(program_), transfers_, begins_, actions_, options_.state,

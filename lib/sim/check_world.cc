@@ -25,8 +25,8 @@ std::string place(const Program& program, size_t at) {
   return instr_place(program, static_cast<InstrId>(at));
 }
 
-/// Returns whether every range lies in a buffer and every collective has one: what the other checks
-/// rely on.
+/// Returns whether every range lies within its buffer, and every collective has a range. The other
+/// checks rely on this.
 bool check_ranges(const Program& program, Faults& faults) {
   bool sound = true;
   const auto refuse = [&](const std::string& fault) {
@@ -65,8 +65,8 @@ bool check_ranges(const Program& program, Faults& faults) {
   return sound;
 }
 
-/// WrittenBytes are the bytes of one buffer that were written: begin and end of intervals that do
-/// not touch.
+/// WrittenBytes holds the bytes of one buffer that were written, as the begin and the end of
+/// separate intervals.
 class WrittenBytes {
  public:
   void add(int64_t begin, int64_t end) {
@@ -108,7 +108,7 @@ void check_written_before_read(const Program& program, Faults& faults) {
   }
 }
 
-/// Reports a buffer whose elements a collective uses as another dtype than they have.
+/// Reports a buffer that a collective uses with a dtype other than its own.
 void check_dtype(const Program& program, size_t at, BufferId id, DType dtype, Faults& faults) {
   if (program.at(id).format.dtype == dtype || program.at(id).format.dtype == DType::kU8) return;
   faults.push_back(cat(place(program, at), " uses ", program.at(id).name, " as ", dtype_name(dtype),
@@ -120,8 +120,8 @@ bool moves_blocks(InstrKind kind) {
          kind == InstrKind::kShift;
 }
 
-/// Checks the ranges of an exchange: each destination is as large as its source, both are whole
-/// blocks, and they do not overlap. The sizes of counted rows may differ.
+/// Checks the ranges of a shift or an all-to-all: each destination is as large as its source, both
+/// consist of whole blocks, and they do not overlap. In a kCountedAllToAll the sizes may differ.
 void check_moved(const Program& program, size_t at, Faults& faults) {
   const Instr& instr = program.instrs[at];
   const int ranks = program.place_in(instr.group()).count;
@@ -158,9 +158,10 @@ void check_moved(const Program& program, size_t at, Faults& faults) {
   }
 }
 
-/// Checks how the parts of a collective fit together. An all-reduce is in place. In a gather or a
-/// reduce-scatter a whole has a part of equal size for each rank of the group, and a part that
-/// overlaps its whole is this rank's. Buffers have the dtype of the exchange, or are bytes.
+/// Checks how the ranges of a collective fit together. An all-reduce is in place. In an all-gather
+/// or a reduce-scatter the whole consists of parts of equal size, one for each rank of the group;
+/// if the part overlaps the whole, it must be this rank's part of it. Buffers have the dtype of the
+/// exchange, or are U8.
 void check_parts(const Program& program, size_t at, Faults& faults) {
   const Instr& instr = program.instrs[at];
   const MemberIndex group = program.place_in(instr.group());
@@ -184,8 +185,8 @@ void check_parts(const Program& program, size_t at, Faults& faults) {
   }
 }
 
-/// Returns whether the rank sends on a link of which it is the sender, or receives on another, what
-/// the link carries.
+/// Returns whether a transfer is sound: a send is on a link on which this rank is the sender, a
+/// receive on another link, and the range has a size and dtype that the link can carry.
 bool is_sound_transfer(const Program& program, const Instr& instr) {
   const bool sends = instr.kind == InstrKind::kSend;
   const std::vector<Range>& ranges = sends ? instr.reads : instr.writes;
@@ -199,8 +200,8 @@ bool is_sound_transfer(const Program& program, const Instr& instr) {
          ranges[0].bytes % dtype_bytes(instr.exchange().dtype) == 0;
 }
 
-/// Returns whether a copy is on the lane of the link that it uses. Within a tier compute and
-/// communication lanes may copy.
+/// Returns whether a copy runs on a lane that fits its tiers. Copies within a tier may run on the
+/// compute lane and on communication lanes.
 bool runs_on_its_link(const Program& program, const Instr& instr) {
   const Tier from = program.at(instr.reads[0].buffer).tier;
   const Tier to = program.at(instr.writes[0].buffer).tier;
@@ -210,7 +211,7 @@ bool runs_on_its_link(const Program& program, const Instr& instr) {
   return instr.lane == (to == Tier::kHost ? Lane::kToHost : Lane::kToDevice);
 }
 
-/// Lists those of the ranges, whole, that `by` does not cover to the last byte.
+/// Lists the ranges that `by` does not cover completely.
 std::vector<Range> uncovered(const std::vector<Range>& ranges, const std::vector<Range>& by) {
   std::map<BufferId, WrittenBytes> covered;
   for (const Range& range : by) covered[range.buffer].add(range.offset, range.offset + range.bytes);
@@ -221,8 +222,8 @@ std::vector<Range> uncovered(const std::vector<Range>& ranges, const std::vector
   return left;
 }
 
-/// Checks that a list touches what it is bound to: the passes must see all of that and nothing
-/// else.
+/// Checks that an instruction reads and writes exactly the ranges to which its operations are
+/// bound, because the passes see only its reads and writes.
 void check_bindings(const Program& program, size_t at, Faults& faults) {
   const Instr& instr = program.instrs[at];
   std::vector<Range> bound;
@@ -237,8 +238,8 @@ void check_bindings(const Program& program, size_t at, Faults& faults) {
                          " of ", program.at(range.buffer).name, ", which it is not bound to"));
 }
 
-/// Lists read gradients to add to them. `made`: buffers of gradients, which lists write and gathers
-/// do not.
+/// Checks that an instruction of a layer writes all gradients that it reads: it may read them only
+/// to add to them. `made` collects the gradient buffers that such instructions have written.
 void check_sums(const Program& program, size_t at, std::set<BufferId>& made, Faults& faults) {
   const Instr& instr = program.instrs[at];
   std::vector<Range> gradients;
@@ -254,7 +255,7 @@ void check_sums(const Program& program, size_t at, std::set<BufferId>& made, Fau
   }
 }
 
-/// Returns whether a range holds as many elements of a state as the update has.
+/// Returns whether a range holds as many elements as the gradient of the update.
 bool has_elements(const Program& program, const Instr& instr, const Range& range) {
   return program.at(range.buffer).format.bytes(element_count(program, instr.reads[0])) ==
          range.bytes;
@@ -265,8 +266,8 @@ bool have_elements(const Program& program, const Instr& instr, std::span<const R
                      [&](const Range& range) { return has_elements(program, instr, range); });
 }
 
-/// Returns whether an update writes the same ranges, the weights and states, that it reads them
-/// from.
+/// Returns whether an update is sound: it writes the weights and states to the ranges from which it
+/// reads them.
 bool is_sound_update(const Program& program, const Instr& instr) {
   const std::optional<UpdateOperands> operands = update_operands(program, instr);
   if (!operands || !instr.if_finite) return false;
@@ -274,7 +275,7 @@ bool is_sound_update(const Program& program, const Instr& instr) {
          std::equal(operands->updated.begin(), operands->updated.end(), instr.writes.begin());
 }
 
-/// Returns whether a kMeasure has its ranges: new scales are read and written.
+/// Returns whether a kMeasure is sound: it writes exactly the new scales that it reads.
 bool is_sound_measure(const Program& program, const Instr& instr) {
   const std::optional<UpdateOperands> operands = update_operands(program, instr);
   if (!operands || !instr.if_finite) return false;
@@ -283,7 +284,7 @@ bool is_sound_measure(const Program& program, const Instr& instr) {
          std::equal(instr.writes.begin(), instr.writes.end(), operands->new_scales.begin());
 }
 
-/// Returns this rank's place in the group that sums a buffer.
+/// Returns this rank's place in the group whose all-reduce sums a buffer.
 MemberIndex place_of_sum(const Program& program, BufferId buffer) {
   for (const Instr& instr : program.instrs)
     if (instr.kind == InstrKind::kAllReduce && instr.writes[0].buffer == buffer)
@@ -291,9 +292,9 @@ MemberIndex place_of_sum(const Program& program, BufferId buffer) {
   return {};
 }
 
-/// Returns whether every sum of squares has a slot of its own, one for each run and rank of the
-/// stage that counts it: added in their order, they give the same bits everywhere. Where ranks
-/// share slots the exchange adds up theirs.
+/// Returns whether a kGradientNorm is sound: every sum of squares has its own slot, one for each
+/// norm range and rank of the pipeline stage. The sums are added in the order of slots, which gives
+/// the same bits on all ranks. If ranks share slots, the all-reduce adds their sums.
 bool is_sound_norm(const Program& program, const Instr& instr) {
   if (instr.writes.empty()) return instr.reads.empty() && instr.lane == Lane::kCompute;
   MemberIndex place = place_of_sum(program, instr.writes[0].buffer);
@@ -313,7 +314,7 @@ bool is_sound_norm(const Program& program, const Instr& instr) {
   return instr.reads.size() == instr.writes.size() && instr.lane == Lane::kCompute;
 }
 
-/// Returns whether the instruction's detail is the one that its kind requests.
+/// Returns whether the instruction has the detail that its kind requires.
 bool has_its_detail(const Instr& instr) {
   switch (instr.kind) {
     case InstrKind::kForward:
@@ -425,7 +426,8 @@ void check_waits(const Program& program, Faults& faults) {
                              ", which does not come before it"));
 }
 
-/// Checks that no instruction that may be left out starts before the decision is known.
+/// Checks that no instruction that runs only in finite steps can start before the decision is
+/// known.
 void check_decision(const Program& program, const LaneClocks& known, Faults& faults) {
   InstrId decision = -1;
   for (size_t i = 0; i < program.instrs.size(); ++i) {
@@ -442,9 +444,8 @@ void check_order(const Program& program, Faults& faults) {
   check_waits(program, faults);
   const auto known = known_done(program);
   check_decision(program, known, faults);
-  // Instructions are listed by the buffer that they touch and by lane: only instructions of one
-  // buffer can conflict, and those before a known completed instruction of a lane need no second
-  // check.
+  // Instructions are listed by buffer and lane. Only instructions that touch the same buffer can
+  // conflict. On each lane, instructions before one that is known to be done need no check.
   using ByLane = std::vector<std::vector<size_t>>;
   std::vector<ByLane> touching(program.buffers.size(), ByLane(known.lanes()));
   for (size_t i = 0; i < program.instrs.size(); ++i) {
@@ -470,15 +471,15 @@ void check_order(const Program& program, Faults& faults) {
   }
 }
 
-/// InUse holds the buffers of one arena that are in use at one moment, by their places.
+/// InUse holds the buffers of one arena that are in use at one moment, sorted by offset.
 class InUse {
  public:
   InUse(const Program& program, const std::vector<StorageRequest>& lives)
       : program_(program), lives_(lives) {}
 
-  /// Adds a buffer whose use begins no earlier than that of all added before, and returns buffers
-  /// in use that it shares bytes with. It finds all of them unless some of those added before
-  /// overlap each other.
+  /// Adds a buffer and returns the buffers in use with which it shares bytes. Buffers are added in
+  /// the order in which their use begins. All such buffers are found, unless some of those added
+  /// before overlap each other.
   std::vector<size_t> add(size_t id) {
     while (!ends_.empty() && ends_.begin()->first < lives_[id].first) {
       by_offset_.erase({offset(ends_.begin()->second), ends_.begin()->second});
@@ -527,8 +528,8 @@ void check_arena(const Program& program, Faults& faults) {
                          program.buffers[second].name, " share arena bytes while both are in use"));
 }
 
-/// Checks that nothing takes the place of the result, whatever buffer_lifetimes(), which places it,
-/// holds to be in use.
+/// Checks that nothing overwrites the result once it is written. This does not rely on
+/// buffer_lifetimes(), which the placement of buffers relies on.
 void check_result(const Program& program, Faults& faults) {
   const BufferId result = find_result(program);
   if (result < 0) return;
@@ -543,8 +544,7 @@ void check_result(const Program& program, Faults& faults) {
     }
 }
 
-/// Checks that a disk request starts before the one in front of it has ended only where the two
-/// share no bytes.
+/// Checks that a disk request that starts early shares no written bytes with the request before it.
 void check_disk_requests(const Program& program, Faults& faults) {
   std::optional<size_t> last;
   for (size_t i = 0; i < program.instrs.size(); ++i) {
@@ -563,8 +563,8 @@ void check_disk_requests(const Program& program, Faults& faults) {
   }
 }
 
-/// Checks what can be said of a program without those of other ranks. False if its ranges are such
-/// that nothing more can be said.
+/// Checks a program without the programs of other ranks. Returns false if its ranges are so wrong
+/// that no other check makes sense.
 bool check_alone(const Program& program, Faults& faults) {
   if (!check_ranges(program, faults)) return false;
   check_forms(program, faults);

@@ -34,7 +34,7 @@ ClassPlans::ClassPlans(const Config& config, const ModelConfig& model, int rank,
 
 std::vector<std::string> ClassPlans::check() const {
   std::vector<std::string> faults;
-  // The programs of all ranks for one purpose are checked together.
+  // The programs of all ranks for one purpose (training, validation or text) are checked together.
   for (size_t purpose = 0; purpose < plan(0).programs().size(); ++purpose) {
     std::vector<const Program*> programs;
     for (const StepPlan* of_class : plans_) programs.push_back(of_class->programs().at(purpose));
@@ -55,7 +55,7 @@ uint64_t ClassPlans::hash() const {
     std::vector<uint64_t> hashes;
     for (const Program* program : plan->programs()) hashes.push_back(program_hash(*program));
     text += cat(join_numbers(hashes, " "), "\n");
-    // Programs specify which lists run, not what the lists leave out.
+    // The row without a gradient is not visible in the programs, so it is added to the hash.
     if (const int64_t row = plan->train.model.row_without_gradient; row >= 0)
       text += cat("no gradient by row ", row, "\n");
   }

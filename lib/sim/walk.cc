@@ -18,14 +18,15 @@ std::string instr_place(const Program& program, InstrId id) {
 
 namespace {
 
-/// Returns whether an instruction sums copies of a matrix on two stages, each of which also holds
-/// other units.
+/// Returns whether an instruction sums the gradients of copies of a matrix on two pipeline stages.
+/// The stages hold different units, so the copies may lie in different buffers and at different
+/// offsets.
 bool adds_copies_of_stages(const Program& program, const Instr& instr) {
   return instr.unit >= 0 && program.group(instr.group()).ranks.runs_within(kStageAxes);
 }
 
-/// Returns whether an instruction sums what each member holds of a whole: its place does not
-/// matter.
+/// Returns whether an instruction sums, over replicas, the shard that each member holds. The offset
+/// of the shard within the whole is then not announced.
 bool adds_parts(const Program& program, const Instr& instr) {
   return program.group(instr.group()).ranks.runs_within(kReplicaAxes) &&
          std::any_of(program.groups.begin(), program.groups.end(), [&](const ProgramGroup& group) {
@@ -33,13 +34,13 @@ bool adds_parts(const Program& program, const Instr& instr) {
          });
 }
 
-/// Writes what all members of a group must agree on when they meet in a collective: also where in
-/// whole copies the ranges lie, which is the same on every rank. Where a rank's own part lies does
-/// not matter here.
+/// Writes the facts about a collective that must be equal on all members of its group. They include
+/// the offsets of ranges in whole copies, which are the same on every rank, but not the offset of
+/// the rank's own part.
 std::string announcement_of(const Program& program, const Instr& instr) {
   if (instr.is_transfer()) {
     const Range& range = instr.kind == InstrKind::kSend ? instr.reads[0] : instr.writes[0];
-    // The two ranks may place their buffers differently, but both have the same value in them.
+    // The addresses of the two buffers may differ, but both must be named after the same value.
     std::string text("transfer ");
     text.append(dtype_name(instr.exchange().dtype)).append(" ").append(std::to_string(range.bytes));
     text.append(" of ")
@@ -51,7 +52,7 @@ std::string announcement_of(const Program& program, const Instr& instr) {
         .append(" ")
         .append(std::to_string(instr.micro_batch));
   }
-  // append() instead of cat(), which takes several times as long: there are millions of these.
+  // append() is several times faster than cat(), and millions of these texts are made.
   std::string text(instr_name(instr.kind));
   text.append(" ").append(dtype_name(instr.exchange().dtype));
   if (instr.exchange().largest) text.append(" largest");
@@ -98,7 +99,7 @@ void mark_used(LaneSchedule& schedule) {
 
 LaneSchedule whole_schedule(const Program& program, Announcements& announcements) {
   LaneSchedule schedule = empty_schedule(program);
-  // Counts the steps of its lane that are done when an instruction is.
+  // The number of steps of its lane that are done once an instruction is done.
   std::vector<int32_t> position(program.instrs.size());
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     auto& lane = schedule.lanes[static_cast<size_t>(program.instrs[i].lane)];
@@ -128,8 +129,8 @@ LaneSchedule whole_schedule(const Program& program, Announcements& announcements
 
 namespace {
 
-/// Returns the lane of a collective_schedule() for a lane of the program: 0 for all collectives, a
-/// link's own.
+/// Returns the lane in a collective_schedule() for a lane of the program: lane 0 for all
+/// collectives; for a link, its own lane.
 size_t schedule_lane(const Program& program, size_t lane) {
   return is_link(program, static_cast<Lane>(lane)) ? lane : 0;
 }
@@ -139,7 +140,7 @@ size_t schedule_lane(const Program& program, size_t lane) {
 LaneSchedule collective_schedule(const Program& program, Announcements& announcements) {
   LaneSchedule schedule = empty_schedule(program);
   const LaneClocks known = known_done(program);
-  // Lists the instructions of each lane of the schedule, ascending.
+  // The instructions of each lane of the schedule, in ascending order.
   std::vector<std::vector<InstrId>> ids(schedule.lanes.size());
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
@@ -170,7 +171,8 @@ LaneSchedule collective_schedule(const Program& program, Announcements& announce
 
 namespace {
 
-/// CollectiveJoiner joins successive steps of the lane of collectives.
+/// CollectiveJoiner joins consecutive steps of the lane of collectives (lane 0) that have the same
+/// group.
 class CollectiveJoiner {
  public:
   CollectiveJoiner(const LaneSchedule& from, Announcements& announcements)
@@ -231,9 +233,9 @@ class CollectiveJoiner {
   const LaneSchedule& from_;
   Announcements& announcements_;
   LaneSchedule out_;
-  /// Counts of the lane's steps that others wait for.
+  /// The step counts of lane 0 for which other lanes wait.
   std::set<int32_t> awaited_;
-  /// The number of joined steps up to each step of the lane, its own included.
+  /// The number of joined steps up to and including each step of lane 0.
   std::vector<int32_t> joined_;
   std::vector<int32_t> known_;
 };
@@ -285,7 +287,7 @@ bool Walk::waits_done(const WalkedRank& rank, const LaneSchedule::Step& step) co
   return true;
 }
 
-/// Advances the lanes of a rank that may go on now.
+/// Advances the lanes of a rank that can continue now.
 void Walk::advance_lanes(int32_t number) {
   WalkedRank& rank = at(number);
   for (const int32_t lane : rank.schedule->used) {
@@ -327,14 +329,16 @@ void Walk::finish(size_t which) {
   ready_.pop_back();
   const std::span<const int32_t> all = members(lane_step);
   if (all.size() == 1) return advance(lane_step);
-  // All lane steps are marked first, because a rank that continues may reach the group again.
+  // The lane steps of all members are collected first, because a rank that continues may reach the
+  // group's next collective.
   std::vector<LaneStep>& lane_steps = member_steps_;
   lane_steps.clear();
   for (const int32_t member : all) lane_steps.push_back(lane_step_of(member, lane_step));
   for (const LaneStep of_member : lane_steps) advance(of_member);
 }
 
-/// Tries the lane step's own lane first: most groups have the same lane on all their members.
+/// Finds the lane step of a member. The lane of `lane_step` is tried first, because most groups
+/// have the same lane on all members.
 Walk::LaneStep Walk::lane_step_of(int32_t member, LaneStep lane_step) const {
   if (step(lane_step).group == kNoGroup) return lane_step;
   const int32_t group = group_at(lane_step);
@@ -388,7 +392,7 @@ std::string Walk::entry(LaneStep lane_step) const {
              group_name(lane_step));
 }
 
-/// Describes what a rank does on a lane: "enters ...".
+/// Describes what a rank does on a lane: "enters ...", "has not reached ...".
 std::string Walk::activity_text(LaneStep lane_step) const {
   if (at_end(lane_step)) return "has no further collective";
   return has_arrived(lane_step) && step(lane_step).group != kNoGroup
@@ -408,7 +412,7 @@ std::string Walk::mismatch_text(LaneStep one, LaneStep other) const {
              activity_text(one), ", rank ", number(other), " ", activity_text(other));
 }
 
-/// Finds the first member for which a rank waits that has reached a collective.
+/// Finds the first member that has not reached the collective at which a rank waits.
 Walk::LaneStep Walk::missing_member(LaneStep lane_step) const {
   const int32_t group = group_at(lane_step);
   for (const int32_t member : members(lane_step)) {
@@ -418,7 +422,7 @@ Walk::LaneStep Walk::missing_member(LaneStep lane_step) const {
     // The result is the rank's lane for the group, or lane 0 if the rank has no steps on that lane.
     const auto& groups = world_.ranks[static_cast<size_t>(member)].groups;
     const auto known = std::find(groups.begin(), groups.end(), group);
-    // The rank's program may not know the group.
+    // The member's program may not have the group.
     if (known == groups.end()) return {member, lane_step.lane};
     const auto lane = static_cast<int32_t>(lane_of(static_cast<GroupId>(known - groups.begin())));
     return {member, steps(rank, lane).empty() ? 0 : lane};
@@ -426,8 +430,7 @@ Walk::LaneStep Walk::missing_member(LaneStep lane_step) const {
   bug("a collective to which all have come waits");
 }
 
-/// Finds, for a step that is not ready, a lane of its rank that has not yet done what the step
-/// waits for.
+/// Finds a lane of the same rank that has not done yet what a step waits for.
 Walk::LaneStep Walk::blocking_lane(LaneStep lane_step) const {
   const WalkedRank& rank = at(lane_step.rank);
   const LaneSchedule::Step& now = step(lane_step);
@@ -438,8 +441,8 @@ Walk::LaneStep Walk::blocking_lane(LaneStep lane_step) const {
   bug("a step whose waits are done has come");
 }
 
-/// Describes which ranks wait for which, from the first rank that has not reached its end: a ring
-/// of ranks that wait for each other, or a rank that never arrives.
+/// Describes why the walk cannot continue, beginning at the first rank that has not reached its
+/// end: a cycle of ranks that wait for each other, or a rank that never arrives.
 std::string Walk::deadlock_text() const {
   const auto unfinished = [&]() -> std::optional<LaneStep> {
     for (size_t r = 0; r < ranks_.size(); ++r)
@@ -456,8 +459,8 @@ std::string Walk::deadlock_text() const {
     if (has_arrived(*lane_step)) waits = lane_step;
     lane_step = has_arrived(*lane_step) ? missing_member(*lane_step) : blocking_lane(*lane_step);
   }
-  // The path is a cycle from the lane step that it returns to; the cycle lies within one rank where
-  // waits do not point backwards.
+  // From here on the path is a cycle. It lies within one rank if the rank's waits do not point
+  // backwards.
   if (!at_end(*lane_step)) {
     const LaneStep round = *lane_step;
     while (!has_arrived(*lane_step)) {
@@ -518,7 +521,8 @@ std::string walk_collectives(const World& world) {
   }
   const std::optional<World> folded = folded_world(world, schedule_numbers(runs));
   if (walk_to_the_end(folded ? *folded : world, runs).empty()) return "";
-  // The folded, joined walk found a fault; the full walk over all ranks words it.
+  // The walk over folded ranks and joined collectives found a fault, which may be caused by the
+  // joining. The walk over all ranks and separate collectives decides, and describes the fault.
   return walk_to_the_end(world, schedules);
 }
 

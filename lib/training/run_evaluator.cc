@@ -46,7 +46,7 @@ std::vector<EvaluationResult> RunEvaluator::recorded(int64_t step) {
   return all ? results : std::vector<EvaluationResult>{};
 }
 
-/// Writes texts, from the same prompts at each evaluation and at the end.
+/// Writes text samples, using the same prompts at each evaluation and at the end.
 void RunEvaluator::write_texts(int64_t step) {
   if (stop_.reached() || data_.validation.empty() || sampled_step_ == step) return;
   if (!texts_) texts_.emplace(config_, session_, setup_, *data_.validation[0].samples, journal_);

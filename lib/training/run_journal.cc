@@ -45,8 +45,8 @@ void RunJournal::open(const std::function<RunManifest()>& describe, int64_t step
   session_.run_together("writing the run folder", [&] {
     if (recorder_) recorder_->start(describe(), steps_done == 0 ? 0 : steps_done + 1, total_steps);
   });
-  // The logs open after run.json is there: a folder that holds logs and no run would not be started
-  // in again.
+  // The logs are opened after run.json is written: a later start would refuse a folder that holds
+  // logs and no run.
   session_.run_together("opening the logs", [&] {
     open_log_({.level = log_level(config.log_level),
                .prefix = prefixed ? cat("rank ", session_.rank()) : "",

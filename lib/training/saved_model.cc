@@ -6,7 +6,7 @@
 namespace ftrun {
 namespace {
 
-/// SetupModel is the model of a run's setup; config and setup are borrowed.
+/// SetupModel is the view of the model of a run's setup. It keeps references to config and setup.
 class SetupModel : public SavedModel {
  public:
   SetupModel(const Config& config, TrainingSetup& setup) : config_(config), setup_(setup) {}

@@ -28,11 +28,12 @@ std::vector<TextSample> TextSamples::write() {
     journal_.warn(cat("no sample of text: ", error.message()));
     return {};
   }
-  // A rank that fails alone ends the run: the others stand in a collective.
+  // If a single rank fails, its Error ends the run, because the other ranks wait for it in a
+  // collective.
   return write_all();
 }
 
-/// Writes the texts on rank 0 only, while the others wait for it as long as it lives.
+/// Writes the texts on rank 0 alone; the other ranks wait as long as it is alive.
 std::vector<TextSample> TextSamples::write_together() {
   std::vector<TextSample> samples;
   session_.run_together("writing samples of text", [&] {
@@ -56,7 +57,8 @@ std::vector<TextSample> TextSamples::write_all() {
   return samples;
 }
 
-/// Prepares the texts, once. If all ranks write, a failure of one must fail all.
+/// Prepares the texts at the first call. If all ranks write together, a failure of one rank must
+/// make all ranks fail.
 void TextSamples::prepare() {
   if (!prompts_.empty()) return;
   const auto read = [&] { prompts_ = sample_prompts(config_, setup_, validation_); };

@@ -36,23 +36,23 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Names the swap files of one run.
+/// Returns a name for the swap files that is unique for each run.
 std::string swap_name(const TrainRequest& request) {
   const std::string key =
       cat(request.config.output_dir, "\n", request.launch.master_port, "\n", ::getppid());
   return hex64(xxh3(key.data(), key.size()));
 }
 
-/// Identifies the launch by torchrun's own process and restart count if its agent serves no store:
-/// the process outlives its ranks.
+/// Identifies the launch if torchrun's agent serves no store: by torchrun's own process, which
+/// outlives its ranks, and by its restart count.
 std::optional<AgentLaunch> launch_of_parent(const LaunchEnvironment& launch) {
   if (launch.kind != LaunchKind::kTorchrun) return std::nullopt;
   const std::string process = identity_text(identity_of(::getppid()));
   return AgentLaunch{hex64(xxh3(process.data(), process.size())), launch.agent_restarts};
 }
 
-/// Completes the request with facts that ranks know once they are connected: ranks that torchrun
-/// restarted continue the run that an earlier start of torchrun began.
+/// Completes the request with facts that ranks know only once they are connected. Ranks that
+/// torchrun restarted resume the run that an earlier start of the same torchrun launch began.
 TrainRequest request_of_start(TrainRequest request, std::optional<AgentLaunch> agent) {
   if (!agent) agent = launch_of_parent(request.launch);
   if (!agent) return request;
@@ -63,7 +63,7 @@ TrainRequest request_of_start(TrainRequest request, std::optional<AgentLaunch> a
     if (agent_wrote_manifest(RunPaths(request.config.output_dir).manifest(), agent->name))
       request.resume.resume_newest();
   } catch (const Error& error) {
-    log_debug(error.what());  // the run itself refuses the folder, and says why
+    log_debug(error.what());  // opening the folder fails later, with the reason
   }
   return request;
 }
@@ -114,20 +114,20 @@ int Trainer::train() {
 }
 
 void Trainer::fail(const Error& error, const FailureReport& report) {
-  // The failure is reported before the shutdown, which may last longer than the supervisor waits.
+  // The failure is reported before the shutdown, which may take longer than the supervisor waits.
   report_failure(report);
   journal_.fail(static_cast<int>(error.code()), error.message());
   log_debug(cat("error: ", error.what()));
   if (model_) model_->checkpointer.leave(error);
   if (setup_) setup_->drop_recordings();
   session_.leave();
-  // A transport's threads may still write to what a collective that was given up would have
-  // filled: its memory stays until the process ends.
+  // Threads of a communicator may still write to the buffers of an aborted collective, so the
+  // setup's memory is never freed.
   [[maybe_unused]] static TrainingSetup* kept = nullptr;
   kept = setup_.release();
 }
 
-// The functions below open what a run needs before its first step.
+// The functions below open everything that a run needs before its first step.
 
 void Trainer::prepare_process() {
   const ProcessorLimit processors = read_processor_limit();
@@ -208,7 +208,7 @@ void Trainer::open_outputs() {
   session_.run_together("beginning to read the data for its fingerprint", [this] {
     if (!session_.is_first()) return;
     for (const std::string& note : opening_notes(parts())) journal_.print(note);
-    // A notice reports it for a config that says how many steps.
+    // If the config has the number of steps, a notice of the config reports this already.
     const std::string rise =
         config_.train.steps == 0 ? unfinished_rise(lr_schedule_, total_steps_) : "";
     if (!rise.empty()) journal_.warn(rise);
@@ -220,8 +220,8 @@ void Trainer::open_outputs() {
   });
 }
 
-/// Warns where tensor ranks are on different nodes: they wait for each other inside each layer,
-/// which then takes most of a step.
+/// Warns if tensor-parallel ranks are on different nodes: they wait for each other in every layer,
+/// and slow links between nodes then take most of a step.
 void Trainer::warn_of_placement() {
   if (session_.world() == 1) return;
   const RankMesh mesh = rank_mesh(config_);
@@ -252,8 +252,9 @@ Trainer::StepParts::StepParts(Trainer& run, CheckedRanks checked)
             .stop_lead = run.stop_lead_,
             .clock = run.clock_}) {}
 
-/// Reviews what a checkpoint of an older version may have taken for the best or an improvement: it
-/// went only by accuracy.
+/// Corrects the evaluation record of a checkpoint of an older version. Such a version compared only
+/// the accuracy, so it may have counted an evaluation whose loss is not finite as the best or as an
+/// improvement.
 void Trainer::review_evaluations() {
   if (!progress_.evaluations.is_of_older_version()) return;
   for (const StepMetrics& metrics : model_->evaluator.all_recorded(
@@ -269,7 +270,7 @@ void Trainer::review_evaluations() {
   }
 }
 
-// The end.
+// The functions below end the run.
 
 void Trainer::finish() {
   steps_->loader.shutdown();
@@ -301,8 +302,8 @@ void Trainer::finish() {
                     convert_command()));
 }
 
-/// Decides whether weights are good enough to be exported: the last evaluation may be not finite,
-/// and there may be no better checkpoint.
+/// Decides whether the weights are exported. They are withheld if the best checkpoint is wanted and
+/// there is none, or if the last evaluation is not finite.
 Trainer::ExportDecision Trainer::decide_export() const {
   const bool wants_best = config_.model_export.which == ExportWhich::kBest;
   const std::string problem = progress_.evaluations.problem_after(progress_.step);
@@ -324,7 +325,8 @@ void Trainer::export_model() {
   if (!decision.warning.empty()) journal_.warn(decision.warning);
   if (!withheld_.empty()) return;
   if (config_.model_export.which == ExportWhich::kBest) {
-    // Texts are of the weights of the last step, as at every evaluation.
+    // Text samples use the weights of the last step, as at every evaluation, so they are written
+    // before the best weights are loaded.
     model_->evaluator.write_texts(progress_.step);
     model_->checkpointer.load_best(progress_);
   }

@@ -1,9 +1,7 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <string_view>
 
 #include "base/enum_names.h"
@@ -71,14 +69,7 @@ constexpr const ScheduleTraits& traits_of(PipelineSchedule schedule) {
 
 template <>
 struct EnumNames<PipelineSchedule> {
-  static constexpr size_t kCount = std::size(kScheduleTraits);
-  static_assert(has_values<PipelineSchedule, kCount>(), "every schedule has traits");
-  static constexpr std::array<std::string_view, kCount> kNames = [] {
-    std::array<std::string_view, kCount> names;
-    for (const ScheduleTraits& traits : kScheduleTraits)
-      names[static_cast<size_t>(traits.schedule)] = traits.name;
-    return names;
-  }();
+  static constexpr auto kNames = names_of_rows<&ScheduleTraits::schedule>(kScheduleTraits);
 };
 
 /// PipelinePartition is the key pipeline.partition: the quantity that a pipeline divides as equally
