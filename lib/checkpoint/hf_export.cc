@@ -83,7 +83,7 @@ std::vector<ExportPart> parts_of(const ExportTensor& tensor) {
 }
 
 bool is_transposed(const ExportPart& part) {
-  return part.place.transposed;
+  return part.location.transposed;
 }
 
 /// PartRun says that elements [begin, end) of a model tensor are stored in the file's tensor from
@@ -106,11 +106,11 @@ std::vector<PartRun> runs_of(const std::vector<ExportPart>& parts) {
       runs.push_back({&part, part.begin, part.end, 0});
       continue;
     }
-    if (part.place.name.empty() || any_transposed) {
+    if (part.location.name.empty() || any_transposed) {
       runs.push_back({&part, 0, elements, 0});
       continue;
     }
-    visit_stored_runs(part.place, 0, elements, [&](const StoredRun& run) {
+    visit_stored_runs(part.location, 0, elements, [&](const StoredRun& run) {
       runs.push_back({&part, run.position, run.position + run.end - run.begin, run.begin});
     });
   }
@@ -215,7 +215,7 @@ class ShardWriter {
     const auto put = [&](const ExportPiece& piece, const ExportPart& part) {
       const std::span<const float> values = read(piece);
       visit_stored_columns(
-          part.place, part.shape, piece.begin, piece.end, [&](const StoredColumn& run) {
+          part.location, part.shape, piece.begin, piece.end, [&](const StoredColumn& run) {
             for (int64_t i = 0; i < run.count; ++i)
               whole_[static_cast<size_t>(run.begin + i)] =
                   values[static_cast<size_t>(run.position + i * run.step - piece.begin)];
@@ -426,9 +426,9 @@ void write_all(FileSystem& files, const std::string& folder, const ExportOptions
   finish_output(files, folder, written);
 }
 
-IsOurs is_left_of(const std::string& place, FileSystem& files) {
-  return [name = fs::path(place).filename().string(), &files](const Leftover& leftover,
-                                                              const std::string& path) {
+IsOurs is_left_of(const std::string& path, FileSystem& files) {
+  return [name = fs::path(path).filename().string(), &files](const Leftover& leftover,
+                                                             const std::string& path) {
     return leftover.original == name && is_unfinished_output(files, path);
   };
 }
@@ -542,17 +542,17 @@ std::string exported_config(const std::string& config_json, DType dtype,
 }
 
 void recover_export(FileSystem& files, const std::string& folder) {
-  const std::string place = output_place(folder);
-  recover_folders(files, parent_folder(place), is_left_of(place, files), kOutputMark);
+  const std::string path = output_folder_path(folder);
+  recover_folders(files, parent_folder(path), is_left_of(path, files), kOutputMark);
 }
 
 int64_t export_leftover_bytes(FileSystem& files, const std::string& folder) {
-  const std::string place = output_place(folder);
-  return leftover_bytes(files, parent_folder(place), is_left_of(place, files));
+  const std::string path = output_folder_path(folder);
+  return leftover_bytes(files, parent_folder(path), is_left_of(path, files));
 }
 
 void check_export_folder(FileSystem& files, const ExportOptions& options, OutputCheck check) {
-  const std::string folder = output_place(options.folder);
+  const std::string folder = output_folder_path(options.folder);
   require_no_overlap(folder, options);
   require_replaceable(files, folder, check);
   require_readable(files, options);
@@ -562,13 +562,13 @@ void check_export_folder(FileSystem& files, const ExportOptions& options, Output
 void check_export(FileSystem& files, const ExportOptions& options,
                   const std::vector<ExportTensor>& tensors) {
   check_export_folder(files, options, OutputCheck::kContents);
-  require_room(files, output_place(options.folder), options, tensors);
+  require_room(files, output_folder_path(options.folder), options, tensors);
 }
 
 void export_model(FileSystem& files, const ExportOptions& options,
                   const std::vector<ExportTensor>& tensors, const ReadPiece& read) {
   require(is_weight_dtype(options.dtype), "the dtype of an export is one of weights");
-  const std::string folder = output_place(options.folder);
+  const std::string folder = output_folder_path(options.folder);
   require_no_overlap(folder, options);
   recover_export(files, folder);
   check_export(files, options, tensors);

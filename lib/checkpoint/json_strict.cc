@@ -18,7 +18,7 @@ constexpr int kDeepest = 32;
 
 /// Formats the position of a byte. `byte` counts from 1; a byte past the end means that the text
 /// ended too early.
-std::string place(std::string_view text, const std::string& where, size_t byte) {
+std::string location_text(std::string_view text, const std::string& where, size_t byte) {
   const size_t at = std::max<size_t>(byte, 1);
   const std::string_view before = text.substr(0, std::min(at - 1, text.size()));
   const auto lines = std::count(before.begin(), before.end(), '\n');
@@ -76,7 +76,7 @@ nlohmann::json parse_json_strict(std::string_view text, const std::string& where
   refuse_wide_encoding(text, where);
   const size_t nul = text.find('\0');
   if (nul != std::string_view::npos)
-    refuse_json(cat(place(text, where, nul + 1), ": holds a NUL byte"));
+    refuse_json(cat(location_text(text, where, nul + 1), ": holds a NUL byte"));
   try {
     KeyGuard guard(where);
     return nlohmann::json::parse(
@@ -85,7 +85,7 @@ nlohmann::json parse_json_strict(std::string_view text, const std::string& where
           return guard(depth, event, parsed);
         });
   } catch (const nlohmann::json::parse_error& error) {
-    refuse_json(cat(place(text, where, error.byte), ": is not valid JSON"));
+    refuse_json(cat(location_text(text, where, error.byte), ": is not valid JSON"));
   } catch (const nlohmann::json::exception&) {
     refuse_json(cat(where, ": is not valid JSON (a number is out of range)"));
   }

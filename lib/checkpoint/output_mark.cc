@@ -187,7 +187,7 @@ bool is_unfinished_output(FileSystem& files, const std::string& folder) {
   return std::all_of(paths.begin(), paths.end(), is_ours);
 }
 
-std::string output_place(const std::string& folder) {
+std::string output_folder_path(const std::string& folder) {
   std::error_code error;
   if (fs::is_symlink(fs::symlink_status(folder, error)) && !fs::exists(folder, error))
     throw Error(ExitCode::kBadInput,
@@ -195,14 +195,14 @@ std::string output_place(const std::string& folder) {
                     ", which is not there"),
                 "make the folder that the link names, or choose another one");
   static_cast<void>(
-      open_folder_safely(folder));  // throws for another user's link; `place` has no links
-  const std::string place = fs::weakly_canonical(fs::absolute(folder, error), error).string();
+      open_folder_safely(folder));  // throws for another user's link; `path` has no links
+  const std::string path = fs::weakly_canonical(fs::absolute(folder, error), error).string();
   if (error)
     throw Error(ExitCode::kBadInput,
                 cat(folder, ": cannot be looked up: ", errno_text(error.value())),
                 "choose another folder");
   // The path of a folder that does not exist yet keeps the slash at its end.
-  return place.size() > 1 && place.ends_with('/') ? place.substr(0, place.size() - 1) : place;
+  return path.size() > 1 && path.ends_with('/') ? path.substr(0, path.size() - 1) : path;
 }
 
 void require_replaceable(FileSystem& files, const std::string& folder, OutputCheck check) {

@@ -36,7 +36,7 @@ bool is_unfinished_output(FileSystem& files, const std::string& folder);
 
 /// Returns the absolute path of the output `folder` after following links. Throws Error(kBadInput)
 /// for a dangling link, and Error(kEnvironment) for another user's link (base/written_path.h).
-std::string output_place(const std::string& folder);
+std::string output_folder_path(const std::string& folder);
 
 /// Returns the files of a complete output, after checking that it holds exactly the files of its
 /// mark with unchanged contents. Throws Error(kBadInput) naming what was added, removed or changed.
@@ -46,8 +46,8 @@ std::vector<std::string> require_complete_output(FileSystem& files, const std::s
 /// or also by contents, which reads every file.
 enum class OutputCheck { kSizes, kContents };
 
-/// Throws Error(kBadInput) for a `folder` (an output_place()) unless it is absent, is empty, or
-/// holds only what this program wrote. The error names what was added, removed or changed.
+/// Throws Error(kBadInput) for a `folder` (an output_folder_path()) unless it is absent, is empty,
+/// or holds only what this program wrote. The error names what was added, removed or changed.
 void require_replaceable(FileSystem& files, const std::string& folder,
                          OutputCheck check = OutputCheck::kContents);
 

@@ -206,13 +206,13 @@ void publish_latest(FileSystem& files, const std::string& root, const std::strin
 
 /// Renames what has the name of a step but is no checkpoint of this run: a file, another folder, or
 /// any link. It belongs to somebody else and is kept.
-void preserve_foreign_files(FileSystem& files, const std::string& place) {
+void preserve_foreign_files(FileSystem& files, const std::string& path) {
   std::error_code error;
-  const bool is_link = fs::is_symlink(fs::symlink_status(place, error));
-  if (!is_link && (!files.exists(place) || files.exists(below(place, kCheckpointFile)))) return;
-  const std::string kept = unique_name(place, ".other-");
-  files.rename(place, kept);
-  log_warning(cat(place, " was not a checkpoint of this run and was renamed to ", kept));
+  const bool is_link = fs::is_symlink(fs::symlink_status(path, error));
+  if (!is_link && (!files.exists(path) || files.exists(below(path, kCheckpointFile)))) return;
+  const std::string kept = unique_name(path, ".other-");
+  files.rename(path, kept);
+  log_warning(cat(path, " was not a checkpoint of this run and was renamed to ", kept));
 }
 
 /// Commits the checkpoint by giving it its name: it exists once move_into_place() has returned.

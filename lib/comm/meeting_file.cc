@@ -49,10 +49,10 @@ std::optional<std::string> text_of(const std::string& path) {
 
 }  // namespace
 
-MeetingFile::MeetingFile(std::string path, const MeetingPlace& place)
+MeetingFile::MeetingFile(std::string path, const MeetingFileContent& content)
     : path_(std::move(path)),
-      content_(cat(kFirstLine, "\njob ", place.job, "\naddress ", place.address, "\nport ",
-                   place.port, "\ntoken ", place.token, "\n")) {
+      content_(cat(kFirstLine, "\njob ", content.job, "\naddress ", content.address, "\nport ",
+                   content.port, "\ntoken ", content.token, "\n")) {
   if (const auto before = text_of(path_);
       before && !before->empty() && !before->starts_with(kAnyVersion))
     something_else(path_);
@@ -81,7 +81,7 @@ void MeetingFile::require_ours() const {
               "start one job at a time in an output_dir, or choose another");
 }
 
-std::optional<MeetingPlace> MeetingFile::read(const std::string& path) {
+std::optional<MeetingFileContent> MeetingFile::read(const std::string& path) {
   const auto text = text_of(path);
   if (!text) return std::nullopt;
   const std::vector<std::string> lines = split(*text, '\n');
@@ -92,11 +92,11 @@ std::optional<MeetingPlace> MeetingFile::read(const std::string& path) {
   // A file of another version was left by an earlier start.
   if (text->starts_with(kAnyVersion) && lines[0] != kFirstLine) return std::nullopt;
   if (lines[0] != kFirstLine) something_else(path);
-  MeetingPlace place{.job = value(1, "job "), .address = value(2, "address ")};
+  MeetingFileContent content{.job = value(1, "job "), .address = value(2, "address ")};
   const std::string port = value(3, "port ");
-  place.token = value(4, "token ");
-  std::from_chars(port.data(), port.data() + port.size(), place.port);
-  return place;
+  content.token = value(4, "token ");
+  std::from_chars(port.data(), port.data() + port.size(), content.port);
+  return content;
 }
 
 }  // namespace ftrun

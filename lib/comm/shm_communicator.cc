@@ -106,14 +106,14 @@ class ShmCommunicator final : public Communicator {
   void arrive_and_wait();
   void await(ShmSignal& signal, uint32_t target, int peer);
   [[noreturn]] void fail_wait(ShmGroup::WaitResult verdict, Clock::time_point start) const;
-  void announce(const Collective& work, const SharedPlace& in);
-  SharedPlace offer(const void* data, int64_t bytes) const;
+  void announce(const Collective& work, const SharedLocation& in);
+  SharedLocation offer(const void* data, int64_t bytes) const;
   bool everyone_shares(const CollectiveRecord& record);
   void collect_inputs(const Collective& work);
   template <typename Use>
   void in_windows(int64_t begin, int64_t end, Use use);
   void copy_between(int peer, void* to, const void* from, int64_t bytes);
-  void copy_from(int peer, const SharedPlace& place, void* to, int64_t bytes);
+  void copy_from(int peer, const SharedLocation& location, void* to, int64_t bytes);
   void add_up(const CollectiveRecord& record, void* out, int64_t count);
 
   template <typename Fill, typename Use>
@@ -135,7 +135,7 @@ class ShmCommunicator final : public Communicator {
   /// SentBytes holds the bytes that each rank sends each rank, by sender and receiver.
   using SentBytes = std::vector<std::vector<int64_t>>;
   void move_blocks_now(const Collective& work);
-  SentBytes announced_counts(const Collective& work, const SharedPlace& in);
+  SentBytes announced_counts(const Collective& work, const SharedLocation& in);
   void blocks_in_place(const Collective& work, const SentBytes& sent);
   void blocks_staged(const Collective& work, const SentBytes& sent, bool announced);
   void broadcast_now(const Collective& work);
@@ -179,7 +179,7 @@ void ShmCommunicator::await(ShmSignal& signal, uint32_t target, int peer) {
 }
 
 /// Announces the collective, waits for all members, and throws if their announcements differ.
-void ShmCommunicator::announce(const Collective& work, const SharedPlace& in) {
+void ShmCommunicator::announce(const Collective& work, const SharedLocation& in) {
   const int64_t sequence = work.record.sequence;
   group_.announcement(rank(), sequence) = {work.record, in};
   arrive_and_wait();
@@ -192,8 +192,8 @@ void ShmCommunicator::announce(const Collective& work, const SharedPlace& in) {
   }
 }
 
-/// Returns the place of this rank's memory, for the others to read.
-SharedPlace ShmCommunicator::offer(const void* data, int64_t bytes) const {
+/// Returns the location of this rank's memory, for the others to read.
+SharedLocation ShmCommunicator::offer(const void* data, int64_t bytes) const {
   collapse_into_huge_pages(data, bytes);
   return find_shared(data, bytes);
 }
@@ -241,9 +241,9 @@ void ShmCommunicator::in_windows(int64_t begin, int64_t end, Use use) {
               });
 }
 
-/// Copies the bytes at `place` of `peer`, one window at a time.
-void ShmCommunicator::copy_from(int peer, const SharedPlace& place, void* to, int64_t bytes) {
-  std::byte* from = group_.memory(peer, place);
+/// Copies the bytes at `location` of `peer`, one window at a time.
+void ShmCommunicator::copy_from(int peer, const SharedLocation& location, void* to, int64_t bytes) {
+  std::byte* from = group_.memory(peer, location);
   each_window(from, 0, bytes, [&](int64_t at, int64_t some) {
     copy_between(peer, static_cast<std::byte*>(to) + at, from + at, some);
     drop_mapped_pages(from + at, some);
@@ -445,7 +445,7 @@ void ShmCommunicator::all_gather_staged(const Collective& work, bool announced) 
 /// Announces a counted all-to-all together with the counts that this rank sends; returns the bytes
 /// that each rank sends to each rank.
 ShmCommunicator::SentBytes ShmCommunicator::announced_counts(const Collective& work,
-                                                             const SharedPlace& in) {
+                                                             const SharedLocation& in) {
   const int64_t bytes = size() * static_cast<int64_t>(sizeof(int64_t));
   require(bytes <= ShmGroup::kHalfBytes, "the counts of a group fit its staging memory");
   const uint32_t meeting = group_.next_meeting();
@@ -469,7 +469,7 @@ void ShmCommunicator::move_blocks_now(const Collective& work) {
   const int64_t bytes =
       payload_bytes(record) * (record.kind == CollectiveKind::kAllToAll ? size() : 1);
   const bool large = bytes > kShmStagedBytes;
-  const SharedPlace in = large ? offer(work.in, bytes) : SharedPlace{};
+  const SharedLocation in = large ? offer(work.in, bytes) : SharedLocation{};
   SentBytes sent;
   if (counted)
     sent = announced_counts(work, in);
@@ -549,10 +549,10 @@ void ShmCommunicator::broadcast_now(const Collective& work) {
   const int root = work.record.peer;
   auto* data = static_cast<std::byte*>(work.out);
   if (bytes > kShmStagedBytes) {
-    announce(work, rank() == root ? find_shared(data, bytes) : SharedPlace{});
-    const SharedPlace place = group_.announcement(root, work.record.sequence).in;
-    if (place.shared()) {
-      if (rank() != root) copy_from(root, place, data, bytes);
+    announce(work, rank() == root ? find_shared(data, bytes) : SharedLocation{});
+    const SharedLocation location = group_.announcement(root, work.record.sequence).in;
+    if (location.shared()) {
+      if (rank() != root) copy_from(root, location, data, bytes);
       return arrive_and_wait();
     }
   }
@@ -610,14 +610,14 @@ void ShmCommunicator::publish(const Collective& work) {
   const CollectiveRecord& record = work.record;
   PeerSends& outgoing = outgoing_[static_cast<size_t>(record.peer)];
   ShmMailbox& box = group_.mailbox(rank(), record.peer);
-  SharedPlace place = find_shared(work.in, payload_bytes(record));
-  if (!place.shared() && record.count > 0) {
+  SharedLocation location = find_shared(work.in, payload_bytes(record));
+  if (!location.shared() && record.count > 0) {
     CommBuffer owned = spare_buffer(payload_bytes(record));
     copy_bytes(owned.data(), work.in, payload_bytes(record));
-    place = find_shared(owned.data(), payload_bytes(record));
+    location = find_shared(owned.data(), payload_bytes(record));
     outgoing.copies.emplace_back(record.sequence, std::move(owned));
   }
-  box.slots[static_cast<size_t>(record.sequence) % ShmMailbox::kDepth] = {record, place};
+  box.slots[static_cast<size_t>(record.sequence) % ShmMailbox::kDepth] = {record, location};
   outgoing.published = record.sequence;
   box.sent.raise_to(static_cast<uint32_t>(record.sequence));
 }

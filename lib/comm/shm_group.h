@@ -18,7 +18,7 @@ namespace ftrun {
 /// ShmAnnouncement is what a rank announces about the collective that it enters.
 struct ShmAnnouncement {
   CollectiveRecord record;
-  SharedPlace in;
+  SharedLocation in;
 };
 
 /// ShmMailbox carries messages from one rank to another. The sender fills slots[n % kDepth] and
@@ -66,9 +66,9 @@ class ShmGroup {
   WaitResult wait_for(ShmSignal& signal, uint32_t target, int peer,
                       std::chrono::milliseconds timeout, const std::function<void()>& idle);
 
-  /// Returns the memory behind a place that `rank` announced.
-  std::byte* memory(int rank, const SharedPlace& place) {
-    return peers_[static_cast<size_t>(rank)].at(place);
+  /// Returns the memory at the location that `rank` announced.
+  std::byte* memory(int rank, const SharedLocation& location) {
+    return peers_[static_cast<size_t>(rank)].at(location);
   }
   /// Shows the others that this rank has finished or gives up, and wakes the ranks that wait for
   /// it.

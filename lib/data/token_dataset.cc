@@ -122,9 +122,9 @@ void TokenDataset::read(int64_t first, std::span<int32_t> ids, std::span<int32_t
   }
 }
 
-TokenPlace TokenDataset::place(int64_t token) const {
+TokenLocation TokenDataset::locate(int64_t token) const {
   const size_t f = file_of(token_starts_, token);
-  return files_[f]->place(token - token_starts_[f]);
+  return files_[f]->locate(token - token_starts_[f]);
 }
 
 std::vector<std::string> TokenDataset::notes() const {

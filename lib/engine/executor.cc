@@ -215,7 +215,7 @@ void Executor::record_loss(const double* loss) {
   std::copy_n(loss + kLossNumbers, kVotes, result.all_votes.counts().begin());
 }
 
-NonfinitePlace Executor::find_nonfinite(StepRun& step) {
+NonfiniteLocation Executor::find_nonfinite(StepRun& step) {
   looks_for_nonfinite_ = true;
   nonfinite_ = {};
   run(step);

@@ -97,8 +97,8 @@ struct RunTrace {
   std::vector<Interval> instrs;
 };
 
-/// NonfinitePlace is the place where a rank first found a value that is not finite.
-struct NonfinitePlace {
+/// NonfiniteLocation is the place where a rank first found a value that is not finite.
+struct NonfiniteLocation {
   /// The instruction that computed the value; -1: every value is finite.
   InstrId instr = -1;
   /// The place as text: "forward layer 3 mb 0 (layers.2): hidden".
@@ -122,7 +122,7 @@ class Executor {
   /// that is not. Weights and state have not changed, so the values are the same again. The
   /// repetition changes no weight or state, even if the step is now finite (`step.result.finite`).
   /// Collective.
-  NonfinitePlace find_nonfinite(StepRun& step);
+  NonfiniteLocation find_nonfinite(StepRun& step);
 
   /// Destroys the device's recordings of the program; the next run records the program again.
   void drop_recordings();
@@ -216,7 +216,7 @@ class Executor {
   std::vector<int64_t> recorded_tokens_;
   bool looks_for_nonfinite_ = false;
   PhaseClock phases_;
-  NonfinitePlace nonfinite_;
+  NonfiniteLocation nonfinite_;
   Lanes lanes_;
 };
 

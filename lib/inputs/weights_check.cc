@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/stored_place.h"
+#include "base/stored_location.h"
 #include "checkpoint/weight_conversion.h"
 #include "model/multimodal.h"
 #include "model/stored_names.h"
@@ -62,15 +62,15 @@ void map_to_model_names(ModelFolder& folder, const ModelDescription& model, bool
   const StoredNames names = find_stored_names(model, folder.names());
   folder.rename(names.stored);
   for (const TensorInfo& tensor : model.tensors) {
-    const StoredPlace& place = tensor.stored;
-    if (place.name.empty() || tensor.initial.source != InitialSource::kFolder) continue;
+    const StoredLocation& location = tensor.stored;
+    if (location.name.empty() || tensor.initial.source != InitialSource::kFolder) continue;
     // require_weights() reports what is missing or misshapen.
-    const std::vector<std::string> stored = place.names();
-    const bool is_there = std::all_of(stored.begin(), stored.end(), [&](const std::string& name) {
+    const std::vector<std::string> stored = location.names();
+    const bool has_all = std::all_of(stored.begin(), stored.end(), [&](const std::string& name) {
       const StoredTensor* found = folder.find(name);
-      return found && found->shape == place.shape;
+      return found && found->shape == location.shape;
     });
-    if (is_there) folder.name_part(tensor.name, tensor.shape, place);
+    if (has_all) folder.name_part(tensor.name, tensor.shape, location);
   }
   if (const size_t quantized = folder.quantized_tensors(); logs_notices && quantized > 0)
     log_notice(cat(folder.path(), ": ", quantized,
@@ -164,8 +164,8 @@ std::map<std::string, AdapterTensor> require_adapter(const ModelDescription& mod
 
 void read_adapter(const AdapterFolder& adapter, const AdapterTensor& tensor, int64_t begin,
                   int64_t end, std::span<float> out) {
-  if (tensor.place.name.empty()) return adapter.read_f32(tensor.stored, begin, end, out);
-  read_stored<float>(tensor.place, tensor.shape, begin, end, out,
+  if (tensor.location.name.empty()) return adapter.read_f32(tensor.stored, begin, end, out);
+  read_stored<float>(tensor.location, tensor.shape, begin, end, out,
                      [&](int64_t from, int64_t to, std::span<float> run) {
                        adapter.read_f32(tensor.stored, from, to, run);
                      });

@@ -14,9 +14,9 @@
 namespace ftrun {
 namespace {
 
-/// ModulePlace holds a module's path without the number of its block, and that number; modules
+/// ModuleInBlock holds a module's path without the number of its block, and that number; modules
 /// outside of blocks have none.
-struct ModulePlace {
+struct ModuleInBlock {
   std::string name;
   std::optional<int64_t> block;
 };
@@ -27,7 +27,7 @@ bool is_number(const std::string& part) {
 }
 
 /// Splits a module's path. `root` is the prefix of most module names.
-ModulePlace place_of_module(const std::string& module, std::string_view root) {
+ModuleInBlock split_module_path(const std::string& module, std::string_view root) {
   const std::vector<std::string> parts = split(module, '.');
   const auto number = std::find_if(parts.begin(), parts.end(), is_number);
   if (number == parts.end())
@@ -49,8 +49,8 @@ struct TrainedModules {
   std::set<std::string> own;
   int64_t parameters = 0;
 
-  void add(const TensorInfo& tensor, const ModulePlace& place) {
-    if (place.block) blocks.insert(*place.block);
+  void add(const TensorInfo& tensor, const ModuleInBlock& module_in_block) {
+    if (module_in_block.block) blocks.insert(*module_in_block.block);
     parameters += tensor.numel();
     const std::string module = module_of(tensor);
     const std::string& name = tensor.file_name();
@@ -104,11 +104,12 @@ std::vector<std::string> trained_table(const ModelDescription& model) {
   std::vector<std::string> names, others;
   int64_t parameters = 0;
   for (const TensorInfo& tensor : model.tensors) {
-    const ModulePlace place = place_of_module(module_of(tensor), tensor_names(model.family).root);
+    const ModuleInBlock module =
+        split_module_path(module_of(tensor), tensor_names(model.family).root);
     std::vector<std::string>& list = tensor.trainable ? names : others;
-    if (std::find(list.begin(), list.end(), place.name) == list.end()) list.push_back(place.name);
+    if (std::find(list.begin(), list.end(), module.name) == list.end()) list.push_back(module.name);
     if (!tensor.trainable) continue;
-    trained[place.name].add(tensor, place);
+    trained[module.name].add(tensor, module);
     parameters += tensor.numel();
   }
   const int64_t total = count_parameters(model).total;

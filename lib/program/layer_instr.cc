@@ -112,7 +112,7 @@ std::set<UnitId> units_read(const ModelDescription& model, const Partition& part
   const std::vector<GraphParam>& params = model.layers[layer].params;
   std::set<UnitId> units;
   for (size_t i = 0; i < params.size(); ++i)
-    if (read.contains(params[i].value)) units.insert(partition.places[layer][i].unit);
+    if (read.contains(params[i].value)) units.insert(partition.param_locations[layer][i].unit);
   return units;
 }
 

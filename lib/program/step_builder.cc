@@ -356,8 +356,8 @@ void StepBuilder::place_parameters(size_t l, int32_t micro_batch, const std::vec
   for (size_t i = 0; i < layer.params.size(); ++i) {
     const ValueId id = layer.params[i].value;
     if (!read.contains(id)) continue;
-    places[id] =
-        parameters_.place(partition_.places[l][i], graph_of(l).at(id).bytes(), micro_batch);
+    places[id] = parameters_.place(partition_.param_locations[l][i], graph_of(l).at(id).bytes(),
+                                   micro_batch);
   }
 }
 
@@ -370,8 +370,8 @@ void StepBuilder::place_gradients(size_t l, int32_t micro_batch, const std::set<
   for (size_t i = 0; i < layer.params.size(); ++i) {
     const ValueId id = graph.at(layer.params[i].value).grad;
     if (id < 0 || !made.contains(id)) continue;
-    places[id] =
-        gradients_.gradient_range(partition_.places[l][i], graph.at(id).bytes(), micro_batch);
+    places[id] = gradients_.gradient_range(partition_.param_locations[l][i], graph.at(id).bytes(),
+                                           micro_batch);
   }
 }
 
@@ -447,7 +447,7 @@ bool StepBuilder::accumulates(size_t l, int32_t micro_batch, const std::set<Valu
   for (size_t i = 0; i < layer.params.size(); ++i) {
     const GraphParam& param = layer.params[i];
     if (!made.contains(graph_of(l).at(param.value).grad)) continue;
-    const UnitId unit = partition_.places[l][i].unit;
+    const UnitId unit = partition_.param_locations[l][i].unit;
     const bool apart = placement_.spec(unit).reduces_micro_batches;
     for (const TensorId tensor : param.tensors) {
       const bool first = written_[apart ? micro_batch : -1].insert(tensor).second;
