@@ -211,20 +211,21 @@ class ShardWriter {
   /// Writes a tensor whose parts are stored transposed. Each row of it takes one element of every
   /// row of the parts, so the tensor is first assembled in memory.
   void write_whole(const TensorSpec& tensor, const std::vector<ExportPart>& parts) {
-    whole_.resize(static_cast<size_t>(elements_of(tensor)));
+    whole_tensor_.resize(static_cast<size_t>(elements_of(tensor)));
     const auto put = [&](const ExportPiece& piece, const ExportPart& part) {
       const std::span<const float> values = read(piece);
       visit_stored_columns(
           part.location, part.shape, piece.begin, piece.end, [&](const StoredColumn& run) {
             for (int64_t i = 0; i < run.count; ++i)
-              whole_[static_cast<size_t>(run.begin + i)] =
+              whole_tensor_[static_cast<size_t>(run.begin + i)] =
                   values[static_cast<size_t>(run.position + i * run.step - piece.begin)];
           });
     };
     each_piece_of(shard_.file, parts, options_.piece_elements, put);
     const auto most = static_cast<size_t>(options_.piece_elements);
-    for (size_t at = 0; at < whole_.size(); at += most)
-      append(tensor.name, std::span(whole_).subspan(at, std::min(most, whole_.size() - at)));
+    for (size_t at = 0; at < whole_tensor_.size(); at += most)
+      append(tensor.name,
+             std::span(whole_tensor_).subspan(at, std::min(most, whole_tensor_.size() - at)));
   }
 
   void append(const std::string& tensor, std::span<const float> values) {
@@ -242,7 +243,7 @@ class ShardWriter {
   const ReadPiece& read_;
   SafetensorsWriter writer_;
   std::optional<ModelFolder> source_;
-  std::vector<float> values_, whole_;
+  std::vector<float> values_, whole_tensor_;
   std::vector<uint16_t> halves_;
 };
 

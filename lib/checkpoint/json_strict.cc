@@ -64,8 +64,8 @@ const nlohmann::json& field(const nlohmann::json& object, const char* key,
   return *found;
 }
 
-[[noreturn]] void wrong_kind(const char* key, const std::string& where, const char* expected,
-                             const nlohmann::json& value) {
+[[noreturn]] void throw_wrong_kind(const char* key, const std::string& where, const char* expected,
+                                   const nlohmann::json& value) {
   refuse_json(
       cat(where, ": field \"", key, "\" must be ", expected, ", found ", printable(value.dump())));
 }
@@ -95,7 +95,7 @@ int64_t json_int(const nlohmann::json& object, const char* key, const std::strin
                  int64_t minimum) {
   const nlohmann::json& value = field(object, key, where);
   const bool too_large = value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX;
-  if (!value.is_number_integer() || too_large) wrong_kind(key, where, "an integer", value);
+  if (!value.is_number_integer() || too_large) throw_wrong_kind(key, where, "an integer", value);
   const auto number = value.get<int64_t>();
   if (number < minimum)
     refuse_json(
@@ -108,19 +108,19 @@ int64_t json_int(const nlohmann::json& object, const char* key, const std::strin
 
 uint64_t json_unsigned(const nlohmann::json& object, const char* key, const std::string& where) {
   const nlohmann::json& value = field(object, key, where);
-  if (!value.is_number_unsigned()) wrong_kind(key, where, "an integer of 0 or more", value);
+  if (!value.is_number_unsigned()) throw_wrong_kind(key, where, "an integer of 0 or more", value);
   return value.get<uint64_t>();
 }
 
 double json_number(const nlohmann::json& object, const char* key, const std::string& where) {
   const nlohmann::json& value = field(object, key, where);
-  if (!value.is_number()) wrong_kind(key, where, "a number", value);
+  if (!value.is_number()) throw_wrong_kind(key, where, "a number", value);
   return value.get<double>();
 }
 
 std::string json_text(const nlohmann::json& object, const char* key, const std::string& where) {
   const nlohmann::json& value = field(object, key, where);
-  if (!value.is_string()) wrong_kind(key, where, "a text", value);
+  if (!value.is_string()) throw_wrong_kind(key, where, "a text", value);
   return value.get<std::string>();
 }
 
@@ -129,21 +129,21 @@ uint64_t json_hash(const nlohmann::json& object, const char* key, const std::str
   uint64_t value = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value, 16);
   if (result.ec != std::errc() || hex64(value) != text)
-    wrong_kind(key, where, "16 hexadecimal digits", text);
+    throw_wrong_kind(key, where, "16 hexadecimal digits", text);
   return value;
 }
 
 const nlohmann::json& json_array(const nlohmann::json& object, const char* key,
                                  const std::string& where) {
   const nlohmann::json& value = field(object, key, where);
-  if (!value.is_array()) wrong_kind(key, where, "a list", value);
+  if (!value.is_array()) throw_wrong_kind(key, where, "a list", value);
   return value;
 }
 
 const nlohmann::json& json_object(const nlohmann::json& object, const char* key,
                                   const std::string& where) {
   const nlohmann::json& value = field(object, key, where);
-  if (!value.is_object()) wrong_kind(key, where, "an object", value);
+  if (!value.is_object()) throw_wrong_kind(key, where, "an object", value);
   return value;
 }
 

@@ -66,7 +66,7 @@ void refuse_dead_link(const std::string& path) {
                dead_link_remedy(fs::path(path).parent_path().string()));
 }
 
-[[noreturn]] void no_weights(const std::string& folder) {
+[[noreturn]] void refuse_without_weights(const std::string& folder) {
   for (const char* name : {kSingle, kModelIndex})
     refuse_dead_link((fs::path(folder) / name).string());
   const bool pickled =
@@ -116,7 +116,7 @@ ModelFolder::ModelFolder(std::string folder) : folder_(std::move(folder)) {
   else if (has(folder_, kModelIndex))
     open_sharded();
   else
-    no_weights(folder_);
+    refuse_without_weights(folder_);
   find_quantized();
 }
 
@@ -361,7 +361,7 @@ void ModelFolder::release(std::string_view name, int64_t begin, int64_t end) con
   files_[found.file].release(*found.info, first, last);
 }
 
-bool ModelFolder::is_as_long() const {
+bool ModelFolder::has_intact_files() const {
   for (size_t i = 0; i < files_.size(); ++i) {
     std::error_code error;
     const auto bytes = fs::file_size(fs::path(folder_) / file_names_[i], error);

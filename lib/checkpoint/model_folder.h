@@ -70,7 +70,7 @@ class ModelFolder {
 
   /// Returns whether every weight file still exists and has the length that it had when it was
   /// opened: reading beyond the end of a shortened file would kill the process (SIGBUS).
-  bool is_as_long() const;
+  bool has_intact_files() const;
 
   /// Returns the number of tensors that are stored as codes and read as bf16 numbers.
   size_t quantized_tensors() const { return quantized_.size(); }

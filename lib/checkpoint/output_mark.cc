@@ -138,7 +138,7 @@ std::vector<std::string> differences(FileSystem& files, const std::string& folde
   return found;
 }
 
-std::string some_of(std::vector<std::string> parts) {
+std::string list_some(std::vector<std::string> parts) {
   constexpr size_t kShown = 5;
   const size_t count = parts.size();
   parts.resize(std::min(count, kShown));
@@ -223,7 +223,7 @@ void require_replaceable(FileSystem& files, const std::string& folder, OutputChe
     if (error.code() != ExitCode::kBadInput) throw;
     refuse_to_replace(folder, error.message());
   }
-  if (!found.empty()) refuse_to_replace(folder, cat("since ftrun wrote it, ", some_of(found)));
+  if (!found.empty()) refuse_to_replace(folder, cat("since ftrun wrote it, ", list_some(found)));
 }
 
 std::vector<std::string> require_complete_output(FileSystem& files, const std::string& folder) {
@@ -238,7 +238,7 @@ std::vector<std::string> require_complete_output(FileSystem& files, const std::s
   const std::vector<std::string> found =
       differences(files, folder, content, OutputCheck::kContents);
   if (!found.empty())
-    throw Error(ExitCode::kBadInput, cat(folder, ": since it was written, ", some_of(found)),
+    throw Error(ExitCode::kBadInput, cat(folder, ": since it was written, ", list_some(found)),
                 kAnew);
   std::vector<std::string> names;
   for (const auto& [name, file] : content) names.push_back(name);

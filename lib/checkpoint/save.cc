@@ -290,7 +290,7 @@ SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
   }
   const std::string name = step_folder_name(meta.step);
   const std::string what = cat("checkpoint ", name, " was not written");
-  const std::string temporary = run_together(group, what, [&]() -> std::string {
+  const std::string temporary = run_on_all_ranks(group, what, [&]() -> std::string {
     return group.rank == 0 ? make_temporary(files, options.root, meta.step) : "";
   })[0];
   const std::string folder = below(options.root, temporary);
@@ -298,12 +298,12 @@ SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
   double read_back_seconds = 0;
   std::string trouble;
   try {
-    records = run_together(group, what, [&] {
+    records = run_on_all_ranks(group, what, [&] {
       const WrittenHere written = write_here(files, options, folder, slices, group.rank);
       read_back_seconds = written.read_back_seconds;
       return rank_record_text(written.record);
     });
-    trouble = run_together(group, what, [&]() -> std::string {
+    trouble = run_on_all_ranks(group, what, [&]() -> std::string {
       return group.rank == 0 ? commit(files, options, meta, folder, records) : "";
     })[0];
   } catch (...) {

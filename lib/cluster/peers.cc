@@ -62,7 +62,7 @@ ProcStat read_stat(int pid) {
   return stat;
 }
 
-bool has_ended(const ProcStat& stat) {
+bool is_in_exit_state(const ProcStat& stat) {
   return !stat.unknown && (stat.state == 0 || stat.state == 'Z' || stat.state == 'X');
 }
 bool is_in_stop_state(const ProcStat& stat) {
@@ -121,7 +121,7 @@ class WaitChain {
     for (const bool closes_ring : {false, true})
       for (const RankState::GroupState& group : peer.state.groups) {
         if (!waited_in(peer.state, group)) continue;
-        const std::string waits = waiting(peer, group, closes_ring);
+        const std::string waits = waits_in_group_text(peer, group, closes_ring);
         if (!waits.empty()) return waits;
       }
     return own.empty() ? "" : cat("it is in ", own);
@@ -139,7 +139,8 @@ class WaitChain {
   }
 
   /// Writes "it waits in all_gather #4 (hidden) of group tp for rank 3, which ...".
-  std::string waiting(const PeerView& peer, const RankState::GroupState& group, bool closes_ring) {
+  std::string waits_in_group_text(const PeerView& peer, const RankState::GroupState& group,
+                                  bool closes_ring) {
     for (const int rank : group.members) {
       if (rank == peer.global_rank || (visited_.contains(rank) && !closes_ring) ||
           (between_two(group.record.kind) && rank != partner(group)))
@@ -162,12 +163,13 @@ class WaitChain {
       const char* const waits = group.record.state == CollectiveState::kAborted
                                     ? "it gave up waiting in "
                                     : "it waits in ";
-      return cat(waits, describe(group.record), " of group ", group.name, " for ", which(other));
+      return cat(waits, describe(group.record), " of group ", group.name, " for ",
+                 describe_awaited(other));
     }
     return "";
   }
 
-  std::string which(const PeerView& other) {
+  std::string describe_awaited(const PeerView& other) {
     const std::string name = name_of(other);
     const bool before = visited_.contains(other.global_rank);
     if (!before) culprit = other.global_rank;
@@ -287,14 +289,14 @@ bool is_stopped(int pid) {
 }
 
 bool is_gone(int pid) {
-  return has_ended(read_stat(pid));
+  return is_in_exit_state(read_stat(pid));
 }
 
 ProcessState process_state(const PeerIdentity& peer, const PeerIdentity& self) {
   if (peer.machine != self.machine || peer.pid <= 0) return ProcessState::kUnknown;
   const ProcStat stat = read_stat(peer.pid);
   if (stat.unknown) return ProcessState::kUnknown;
-  if (has_ended(stat) || stat.start_ticks != peer.start_ticks) return ProcessState::kGone;
+  if (is_in_exit_state(stat) || stat.start_ticks != peer.start_ticks) return ProcessState::kGone;
   return is_in_stop_state(stat) ? ProcessState::kStopped : ProcessState::kRunning;
 }
 

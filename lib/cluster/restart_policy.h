@@ -45,15 +45,15 @@ class RestartPolicy {
   /// has just allowed.
   int without_progress() const { return without_progress_; }
   /// Returns the first failure since something new was saved, which later failures repeat.
-  const FailureSummary& first() const { return first_; }
+  const FailureSummary& first_failure() const { return first_failure_; }
 
  private:
   std::chrono::milliseconds delay() const;
 
   Options options_;
   int without_progress_ = 0;
-  std::optional<std::string> saved_;
-  FailureSummary first_;
+  std::optional<std::string> last_saved_;
+  FailureSummary first_failure_;
   /// The rank that caused the last failure, the number of its consecutive failures, and the state
   /// that was saved last before them.
   int failing_rank_ = -1;

@@ -553,7 +553,7 @@ class Restarts {
       log_error(last.text);
       return last.exit_code;
     }
-    const FailureSummary& first = policy_.first();
+    const FailureSummary& first = policy_.first_failure();
     log_error(cat(first.text, "\n  gave up after ",
                   count_text(policy_.without_progress(), "restart"),
                   " without a new checkpoint; the last failure: rank ", last.rank, ": ",

@@ -143,7 +143,7 @@ void DeviceCommunicator::issue_watched(const Collective& collective) {
     throw;
   }
   mark_end(handle);
-  watch_->issued();
+  watch_->mark_issued();
 }
 
 /// Watches all collectives of a replay as if they were its first one, which then ends when all have
@@ -156,7 +156,7 @@ void DeviceCommunicator::on_replay_begin(const CollectiveRecord& first) {
 
 void DeviceCommunicator::on_replay_end() {
   mark_end(replay_mark_);
-  watch_->issued();
+  watch_->mark_issued();
 }
 
 void DeviceCommunicator::run(const Collective& collective) {

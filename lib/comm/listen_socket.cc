@@ -35,7 +35,7 @@ Resolved resolve(const std::string& address, int port, int type) {
   return {found, ::freeaddrinfo};
 }
 
-[[noreturn]] void cannot_bind(const std::string& address, int port, int reason) {
+[[noreturn]] void throw_bind_error(const std::string& address, int port, int reason) {
   if (reason == EADDRINUSE)
     throw Error(ExitCode::kEnvironment,
                 cat("port ", port, " on ", address, " is in use by another process"),
@@ -121,7 +121,7 @@ ListenSocket listen_on(const std::string& address, int port) {
     ::setsockopt(result.fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   if (!result.fd || ::bind(result.fd.get(), resolved->ai_addr, resolved->ai_addrlen) != 0 ||
       ::listen(result.fd.get(), 512) != 0)
-    cannot_bind(address, port, errno);
+    throw_bind_error(address, port, errno);
   result.port = bound_port(result.fd.get());
   return result;
 }

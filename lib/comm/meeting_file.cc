@@ -24,7 +24,7 @@ constexpr std::string_view kFirstLine = "ftrun rendezvous 2";
 constexpr const char* kOtherWays =
     "choose another output_dir, or give every rank the same FTRUN_TOKEN and MASTER_PORT";
 
-[[noreturn]] void something_else(const std::string& path) {
+[[noreturn]] void throw_not_meeting_file(const std::string& path) {
   throw Error(ExitCode::kEnvironment, cat(path, ": exists, but is not ftrun's rendezvous file"),
               kOtherWays);
 }
@@ -55,7 +55,7 @@ MeetingFile::MeetingFile(std::string path, const MeetingFileContent& content)
                    content.port, "\ntoken ", content.token, "\n")) {
   if (const auto before = text_of(path_);
       before && !before->empty() && !before->starts_with(kAnyVersion))
-    something_else(path_);
+    throw_not_meeting_file(path_);
   const std::string parent = std::filesystem::path(path_).parent_path().string();
   if (!parent.empty()) make_lasting_folder(umask_files(), parent);
   write_file_atomic(posix_files(), path_, content_);
@@ -86,12 +86,12 @@ std::optional<MeetingFileContent> MeetingFile::read(const std::string& path) {
   if (!text) return std::nullopt;
   const std::vector<std::string> lines = split(*text, '\n');
   const auto value = [&](size_t line, std::string_view name) {
-    if (lines.size() <= line || !lines[line].starts_with(name)) something_else(path);
+    if (lines.size() <= line || !lines[line].starts_with(name)) throw_not_meeting_file(path);
     return lines[line].substr(name.size());
   };
   // A file of another version was left by an earlier start.
   if (text->starts_with(kAnyVersion) && lines[0] != kFirstLine) return std::nullopt;
-  if (lines[0] != kFirstLine) something_else(path);
+  if (lines[0] != kFirstLine) throw_not_meeting_file(path);
   MeetingFileContent content{.job = value(1, "job "), .address = value(2, "address ")};
   const std::string port = value(3, "port ");
   content.token = value(4, "token ");

@@ -72,12 +72,12 @@ class ShownExchange {
 
 /// Finds which of `ranks` have not come, by bisection: a few absent ranks are found with few
 /// requests.
-std::vector<int> Rendezvous::Impl::missing(const TextExchange& exchange,
-                                           std::span<const int> ranks) {
+std::vector<int> Rendezvous::Impl::find_missing(const TextExchange& exchange,
+                                                std::span<const int> ranks) {
   if (ranks.empty() || control.has_all(exchange.keys(ranks))) return {};
   if (ranks.size() == 1) return {ranks.front()};
-  std::vector<int> absent = missing(exchange, ranks.first(ranks.size() / 2));
-  const std::vector<int> others = missing(exchange, ranks.subspan(ranks.size() / 2));
+  std::vector<int> absent = find_missing(exchange, ranks.first(ranks.size() / 2));
+  const std::vector<int> others = find_missing(exchange, ranks.subspan(ranks.size() / 2));
   absent.insert(absent.end(), others.begin(), others.end());
   return absent;
 }
@@ -108,7 +108,7 @@ void Rendezvous::Impl::remove_left(const TextExchange& exchange) {
 }
 
 Rendezvous::Impl::MissingRanks Rendezvous::Impl::absent_for_first(const TextExchange& exchange) {
-  const std::vector<int> absent = missing(exchange, exchange.members);
+  const std::vector<int> absent = find_missing(exchange, exchange.members);
   if (exchange.members.size() <= TextExchange::kFew) return {absent};
   std::string list;
   for (const int rank : absent) put_field(list, std::to_string(rank));
@@ -139,7 +139,7 @@ Rendezvous::Impl::MissingRanks Rendezvous::Impl::absent_for_others(const TextExc
   const bool each = check_all || candidates.size() <= TextExchange::kFew;
   MissingRanks absence;
   if (each)
-    absence.ranks = missing(exchange, candidates);
+    absence.ranks = find_missing(exchange, candidates);
   else if (!control.has_all(exchange.keys(candidates)))
     absence.ranks = candidates;
   if (absence.ranks.empty()) absence = {{exchange.first()}, true};
@@ -174,8 +174,9 @@ std::string Rendezvous::Impl::wait_text(const TextExchange& exchange, const Miss
                    human_seconds(static_cast<double>(options.timeout.count()) * 1e-3));
 }
 
-void Rendezvous::Impl::did_not_come(const TextExchange& exchange, const MissingRanks& absence,
-                                    const std::vector<int>& gone, Milliseconds waited) {
+void Rendezvous::Impl::throw_missing_ranks(const TextExchange& exchange,
+                                           const MissingRanks& absence,
+                                           const std::vector<int>& gone, Milliseconds waited) {
   const std::vector<int>& named = gone.empty() ? absence.ranks : gone;
   std::vector<std::string> names, doing;
   for (const PeerView& view : view_ranks(named)) {
@@ -254,7 +255,7 @@ void Rendezvous::Impl::await_keys(const TextExchange& exchange,
         for (const int rank : absence.ranks) signs.record_heartbeat(rank, last_heartbeat(rank));
       const auto limit = absence.has_arrived ? options.timeout + kCollectTime : options.timeout;
       const bool over = waited >= limit && !signs.all_within(absence.ranks, life_limit());
-      if (over || !gone.empty()) did_not_come(exchange, absence, gone, waited);
+      if (over || !gone.empty()) throw_missing_ranks(exchange, absence, gone, waited);
       if (reports_wait(exchange, absence))
         notice.poll(
             [&](const std::string& time) { return wait_text(exchange, absence, patience, time); });

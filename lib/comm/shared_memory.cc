@@ -55,7 +55,7 @@ std::string remedy_of(int error, const char* otherwise) {
   return otherwise;
 }
 
-[[noreturn]] void no_memory(int64_t bytes) {
+[[noreturn]] void throw_no_memory(int64_t bytes) {
   const int error = errno;
   throw Error(ExitCode::kEnvironment,
               cat("no shared memory for a communication buffer of ", human_bytes(bytes), ": ",
@@ -113,9 +113,9 @@ CommBuffer allocate(int64_t bytes, void (*free)(void*, int64_t)) {
   // The kernel creates the file accessible to everyone who can open this process's /proc/PID/fd.
   if (!segment.fd || ::fchmod(segment.fd.get(), 0600) != 0 ||
       ::ftruncate(segment.fd.get(), bytes) != 0 || ::fstat(segment.fd.get(), &status) != 0)
-    no_memory(bytes);
+    throw_no_memory(bytes);
   std::byte* base = map_shared(segment.fd.get(), bytes);
-  if (base == nullptr) no_memory(bytes);
+  if (base == nullptr) throw_no_memory(bytes);
   segment.inode = status.st_ino;
   segment.asked.resize(static_cast<size_t>(bytes / kHugePage));
   const std::lock_guard lock(registry().mutex);
@@ -237,7 +237,7 @@ std::byte* PeerMemory::at(const SharedLocation& location) {
   return find(location).base + location.offset;
 }
 
-std::byte* PeerMemory::keep(const SharedLocation& location) {
+std::byte* PeerMemory::map_lasting(const SharedLocation& location) {
   Segment& segment = find(location);
   segment.kept = true;
   return segment.base + location.offset;

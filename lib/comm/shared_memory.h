@@ -59,7 +59,7 @@ class PeerMemory {
   /// the place cannot be opened, Error(kPeerLost) if its owner's process has ended.
   std::byte* at(const SharedLocation& location);
   /// Maps a place so that it stays mapped even after its owner frees it.
-  std::byte* keep(const SharedLocation& location);
+  std::byte* map_lasting(const SharedLocation& location);
 
  private:
   struct Segment {

@@ -111,14 +111,14 @@ class ShmCommunicator final : public Communicator {
   bool everyone_shares(const CollectiveRecord& record);
   void collect_inputs(const Collective& work);
   template <typename Use>
-  void in_windows(int64_t begin, int64_t end, Use use);
+  void for_each_common_window(int64_t begin, int64_t end, Use use);
   void copy_between(int peer, void* to, const void* from, int64_t bytes);
   void copy_from(int peer, const SharedLocation& location, void* to, int64_t bytes);
   void add_up(const CollectiveRecord& record, void* out, int64_t count);
 
   template <typename Fill, typename Use>
-  void in_pieces(const Collective& work, bool announced, int64_t total, int64_t step, Fill fill,
-                 Use use);
+  void run_in_pieces(const Collective& work, bool announced, int64_t total, int64_t step, Fill fill,
+                     Use use);
 
   void all_reduce_now(const Collective& work);
   void all_reduce_small(const Collective& work);
@@ -231,7 +231,7 @@ void ShmCommunicator::add_up(const CollectiveRecord& record, void* out, int64_t 
 /// windows are those of the next rank's input. The other inputs mostly begin at the same offset of
 /// their memory, so that the windows are theirs too.
 template <typename Use>
-void ShmCommunicator::in_windows(int64_t begin, int64_t end, Use use) {
+void ShmCommunicator::for_each_common_window(int64_t begin, int64_t end, Use use) {
   each_window(inputs_[static_cast<size_t>((rank() + 1) % size())], begin, end,
               [&](int64_t at, int64_t bytes) {
                 use(at, bytes);
@@ -254,8 +254,8 @@ void ShmCommunicator::copy_from(int peer, const SharedLocation& location, void* 
 /// piece, `use` reads the data of all ranks. The first meeting is also the announcement, unless the
 /// collective has been announced.
 template <typename Fill, typename Use>
-void ShmCommunicator::in_pieces(const Collective& work, bool announced, int64_t total, int64_t step,
-                                Fill fill, Use use) {
+void ShmCommunicator::run_in_pieces(const Collective& work, bool announced, int64_t total,
+                                    int64_t step, Fill fill, Use use) {
   int64_t at = 0;
   do {
     const int64_t count = std::min(step, total - at);
@@ -297,9 +297,10 @@ void ShmCommunicator::all_reduce_in_place(const Collective& work) {
   collect_inputs(work);
   const int64_t width = dtype_bytes(record.dtype);
   const int64_t part = round_up((record.count + size() - 1) / size(), kAlignElements);
-  in_windows(std::min(record.count, part * rank()) * width,
-             std::min(record.count, part * (rank() + 1)) * width,
-             [&](int64_t at, int64_t bytes) { reduce_in_place(record, at, at + bytes); });
+  for_each_common_window(
+      std::min(record.count, part * rank()) * width,
+      std::min(record.count, part * (rank() + 1)) * width,
+      [&](int64_t at, int64_t bytes) { reduce_in_place(record, at, at + bytes); });
   arrive_and_wait();
 }
 
@@ -372,7 +373,7 @@ void ShmCommunicator::reduce_scatter_now(const Collective& work) {
   if (!everyone_shares(record)) return reduce_scatter_staged(work, true);
   collect_inputs(work);
   const int64_t begin = rank() * payload_bytes(record);
-  in_windows(begin, begin + payload_bytes(record), [&](int64_t at, int64_t some) {
+  for_each_common_window(begin, begin + payload_bytes(record), [&](int64_t at, int64_t some) {
     for (size_t peer = 0; peer < inputs_.size(); ++peer) piece_inputs_[peer] = inputs_[peer] + at;
     add_up(record, static_cast<std::byte*>(work.out) + (at - begin),
            some / dtype_bytes(record.dtype));
@@ -384,7 +385,7 @@ void ShmCommunicator::reduce_scatter_staged(const Collective& work, bool announc
   const CollectiveRecord& record = work.record;
   const int64_t width = dtype_bytes(record.dtype);
   const auto* in = static_cast<const std::byte*>(work.in);
-  in_pieces(
+  run_in_pieces(
       work, announced, record.count, std::max<int64_t>(ShmGroup::kHalfBytes / width / size(), 1),
       [&](std::byte* staging, int64_t at, int64_t count) {
         for (int block = 0; block < size(); ++block)
@@ -408,7 +409,7 @@ void ShmCommunicator::all_gather_now(const Collective& work) {
   announce(work, offer(work.in, bytes));
   if (!everyone_shares(record)) return all_gather_staged(work, true);
   collect_inputs(work);
-  in_windows(0, bytes, [&](int64_t at, int64_t some) {
+  for_each_common_window(0, bytes, [&](int64_t at, int64_t some) {
     for (int peer = 0; peer < size(); ++peer)
       piece_inputs_[static_cast<size_t>(peer)] = inputs_[static_cast<size_t>(peer)] + at;
     place_blocks(work, at, some);
@@ -431,7 +432,7 @@ void ShmCommunicator::place_blocks(const Collective& work, int64_t at, int64_t b
 void ShmCommunicator::all_gather_staged(const Collective& work, bool announced) {
   const int64_t bytes = payload_bytes(work.record);
   const auto* in = static_cast<const std::byte*>(work.in);
-  in_pieces(
+  run_in_pieces(
       work, announced, bytes, ShmGroup::kHalfBytes,
       [&](std::byte* staging, int64_t at, int64_t count) { copy_bytes(staging, in + at, count); },
       [&](uint32_t meeting, int64_t at, int64_t count) {
@@ -520,7 +521,7 @@ void ShmCommunicator::blocks_staged(const Collective& work, const SentBytes& sen
   const auto some = [&](size_t from, size_t to, int64_t at) {
     return std::clamp<int64_t>(sent[from][to] - at, 0, slot_bytes);
   };
-  in_pieces(
+  run_in_pieces(
       work, announced, longest, slot_bytes,
       [&](std::byte* staging, int64_t at, int64_t) {
         const std::byte* block = in;
@@ -556,7 +557,7 @@ void ShmCommunicator::broadcast_now(const Collective& work) {
       return arrive_and_wait();
     }
   }
-  in_pieces(
+  run_in_pieces(
       work, bytes > kShmStagedBytes, bytes, ShmGroup::kHalfBytes,
       [&](std::byte* staging, int64_t at, int64_t count) {
         if (rank() == root) copy_bytes(staging, data + at, count);

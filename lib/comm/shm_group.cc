@@ -49,9 +49,9 @@ ShmGroup::ShmGroup(Rendezvous& rendezvous, const std::string& name, const std::v
   const std::string own = rank_ == 0 ? place_of(control_) : "";
   const auto controls = rendezvous.exchange_text("shm/" + name, own, members_);
   const auto stagings = rendezvous.exchange_text("shm/" + name, place_of(staging_), members_);
-  common_ = peers_[0].keep(parse_location(controls[0]));
+  common_ = peers_[0].map_lasting(parse_location(controls[0]));
   for (size_t peer = 0; peer < peers_.size(); ++peer)
-    stagings_.push_back(peers_[peer].keep(parse_location(stagings[peer])));
+    stagings_.push_back(peers_[peer].map_lasting(parse_location(stagings[peer])));
   // No rank may leave before all ranks have mapped its memory.
   rendezvous.exchange_text("shm/" + name, "opened", members_);
 }
@@ -85,7 +85,7 @@ bool ShmGroup::lost(int peer) const {
 
 /// Returns whether any member is lost: a meeting needs every rank, not only the one that is waited
 /// for.
-bool ShmGroup::someone_lost() const {
+bool ShmGroup::is_any_member_lost() const {
   for (int peer = 0; peer < size(); ++peer) {
     if (peer != rank_ && lost(peer)) return true;
   }
@@ -124,7 +124,7 @@ ShmGroup::WaitResult ShmGroup::arrive_and_wait(std::chrono::milliseconds timeout
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank_) continue;
     const WaitResult verdict =
-        wait_until(part(peer).progress, target, deadline, [this] { return someone_lost(); });
+        wait_until(part(peer).progress, target, deadline, [this] { return is_any_member_lost(); });
     if (verdict != WaitResult::kReached) return verdict;
   }
   return WaitResult::kReached;

@@ -84,7 +84,7 @@ class ShmGroup {
   int64_t control_bytes() const;
   MemberBoard& part(int rank);
   bool lost(int peer) const;
-  bool someone_lost() const;
+  bool is_any_member_lost() const;
   template <typename Lost>
   WaitResult wait_until(ShmSignal& signal, uint32_t target,
                         std::chrono::steady_clock::time_point deadline, Lost lost_now);

@@ -170,7 +170,7 @@ struct StoreServer::Loop {
   bool write_to(Peer& peer);
   bool take_input(Peer& peer);
   bool admit(Peer& peer);
-  StoreVerdict judge(std::string_view member);
+  StoreVerdict admit_member(std::string_view member);
   std::optional<StoreRequest> parse(std::string_view body) const;
   void start(Peer& peer, StoreRequest request);
   StoreRequest stop_waiting(Peer& peer);
@@ -381,13 +381,13 @@ void StoreServer::Loop::update_peer(Peer& peer) {
   peer.events = wanted;
   peer.counted.set(peer.in.capacity() + peer.out.bytes.size() +
                    (peer.waiting ? peer.waiting->bytes : 0));
-  owner.most_bytes_ = std::max(owner.most_bytes_.load(), held_bytes);
+  owner.peak_bytes_ = std::max(owner.peak_bytes_.load(), held_bytes);
 }
 
 void StoreServer::Loop::record_stored() {
   owner.keys_ = static_cast<int64_t>(values.size());
   owner.stored_bytes_ = static_cast<int64_t>(stored_bytes);
-  owner.most_bytes_ = std::max(owner.most_bytes_.load(), held_bytes);
+  owner.peak_bytes_ = std::max(owner.peak_bytes_.load(), held_bytes);
 }
 
 /// Handles requests one at a time: the next is read when the answer to the last has been sent.
@@ -425,7 +425,7 @@ bool StoreServer::Loop::admit(Peer& peer) {
   if (!equal_in_constant_time(bytes_of(expected), bytes_of(given)))
     return refuse(std::string(kWelcomeBytes, '\0'));
   if (static_cast<int>(members.size()) >= limits.members) return false;
-  const StoreVerdict verdict = judge(member);
+  const StoreVerdict verdict = admit_member(member);
   const std::string reply = cat(static_cast<char>(verdict), own,
                                 server_proof(token, peer.challenge, theirs, verdict, own));
   if (verdict != StoreVerdict::kAdmitted) return refuse(reply);
@@ -438,7 +438,7 @@ bool StoreServer::Loop::admit(Peer& peer) {
 }
 
 /// Admits or refuses a client that knows the token.
-StoreVerdict StoreServer::Loop::judge(std::string_view member) {
+StoreVerdict StoreServer::Loop::admit_member(std::string_view member) {
   const StoreVerdict verdict = compare_members(own, member);
   if (verdict != StoreVerdict::kAdmitted) return verdict;
   const StoreMember joining = member_from(member);

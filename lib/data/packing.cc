@@ -114,7 +114,7 @@ void RowTable::reserve(std::vector<Piece>& out, PackScratch& scratch) const {
   scratch.used.reserve(most_pieces_);
 }
 
-void RowTable::pieces(int64_t row, std::vector<Piece>& out, PackScratch& scratch) const {
+void RowTable::list_pieces(int64_t row, std::vector<Piece>& out, PackScratch& scratch) const {
   require(row >= 0 && row < rows_, "the row lies inside the data set");
   out.clear();
   if (packing_ == SequencePacking::kConcat) {
@@ -138,8 +138,9 @@ void RowTable::pieces(int64_t row, std::vector<Piece>& out, PackScratch& scratch
     if (scratch.row_of_piece[i] == row - block.first_row) out.push_back(scratch.pieces[i]);
 }
 
-int64_t RowTable::counted(int64_t row, std::vector<Piece>& buffer, PackScratch& scratch) const {
-  pieces(row, buffer, scratch);
+int64_t RowTable::count_labels(int64_t row, std::vector<Piece>& buffer,
+                               PackScratch& scratch) const {
+  list_pieces(row, buffer, scratch);
   int64_t total = 0;
   for (const Piece& piece : buffer) total += data_.trained(piece.first_token + 1, piece.length);
   return total;

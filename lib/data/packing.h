@@ -40,9 +40,9 @@ class RowTable {
   SequencePacking packing() const { return packing_; }
   /// Lists the pieces of row r, in the order in which they lie in the row; their lengths sum to at
   /// most T.
-  void pieces(int64_t row, std::vector<Piece>& out, PackScratch& scratch) const;
+  void list_pieces(int64_t row, std::vector<Piece>& out, PackScratch& scratch) const;
   /// Returns the number of labels of row r that count in the loss.
-  int64_t counted(int64_t row, std::vector<Piece>& buffer, PackScratch& scratch) const;
+  int64_t count_labels(int64_t row, std::vector<Piece>& buffer, PackScratch& scratch) const;
   /// Sizes the buffers for any row, so that later calls allocate nothing.
   void reserve(std::vector<Piece>& out, PackScratch& scratch) const;
   /// Returns the first row of each set, and size(). A set is one of the paths with which the data

@@ -32,7 +32,7 @@ void RowReader::start(Batch& batch, int64_t count) const {
 }
 
 void RowReader::fill(Batch& batch, int64_t batch_row, int64_t row) {
-  samples_.rows().pieces(row, pieces_, pack_scratch_);
+  samples_.rows().list_pieces(row, pieces_, pack_scratch_);
   const int64_t first = batch_row * samples_.row_positions();
   int64_t slot = 0;
   for (const Piece& piece : pieces_) {

@@ -47,7 +47,7 @@ void SampleSet::count_mix(const std::vector<double>& weights) {
   for (size_t set = 0; set < weights.size(); ++set) {
     int64_t tokens = 0;
     for (int64_t row = begins[set]; row < begins[set + 1]; ++row)
-      tokens += rows_.counted(row, pieces, scratch);
+      tokens += rows_.count_labels(row, pieces, scratch);
     if (tokens == 0) {
       const int64_t held = data_.path_tokens()[set + 1] - data_.path_tokens()[set];
       throw Error(ExitCode::kBadInput,
@@ -96,7 +96,7 @@ void SampleSet::refuse_unusable() const {
   std::vector<Piece> pieces;
   PackScratch scratch;
   for (int64_t row = 0; row < size(); ++row)
-    if (rows_.counted(row, pieces, scratch) > 0) return;
+    if (rows_.count_labels(row, pieces, scratch) > 0) return;
   throw Error(
       ExitCode::kBadInput,
       cat(data_.name(), ": none of its ", data_.tokens(),

@@ -41,7 +41,7 @@ int64_t StepReader::count_others(int64_t step) {
     if (other.rank == shape_.rank) continue;
     for (int64_t slot = 0; slot < shape_.accumulation; ++slot)
       for (int64_t m = 0; m < shape_.micro_batch; ++m)
-        total += reader_.counted(order_.row(other.first_sample(step, slot) + m));
+        total += reader_.count_labels(order_.row(other.first_sample(step, slot) + m));
   }
   return total;
 }

@@ -306,7 +306,7 @@ void record_operations(const SampledModel& sampled, const Rates& rates, Slowdown
 }
 
 /// Returns the floating-point operations per second of the fastest matrix product of the models.
-double best_product(const std::vector<SampledModel>& models) {
+double fastest_product_rate(const std::vector<SampledModel>& models) {
   double best = 0;
   for (const SampledModel& sampled : models)
     for (const auto& bench : sampled.benches)
@@ -336,7 +336,7 @@ Rates measure_rates(int ranks, int threads, bool quick) {
   SlowdownPoints points;
   flat.record(rates, points);
   for (const auto& [dtype, sampled] : models) {
-    rates.products[dtype] = best_product(sampled);
+    rates.products[dtype] = fastest_product_rate(sampled);
     for (const SampledModel& model : sampled) record_operations(model, rates, points);
   }
   std::vector<double> all;

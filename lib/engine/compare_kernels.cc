@@ -87,7 +87,7 @@ Bytes some_codes(int64_t count, uint64_t seed) {
 
 /// Decodes codes and their scales to numbers. The distance of two numbers says how near their codes
 /// are, so one code map serves for all states.
-Bytes decoded(const Bytes& codes, const Bytes& scales) {
+Bytes decode_states(const Bytes& codes, const Bytes& scales) {
   std::vector<float> numbers;
   for (size_t i = 0; i < codes.size(); ++i) {
     float scale = 0;
@@ -408,8 +408,8 @@ void Comparison::compare_update(const Config& config, bool coded) {
     compare_values("the optimizer's update", tolerated, DType::kF32, found_in(state + 3),
                    parts[state + 3]);
     compare_values("the optimizer's update of codes", DType::kBF16, DType::kF32,
-                   decoded(found_in(state), found_in(state + 3)),
-                   decoded(parts[state], parts[state + 3]));
+                   decode_states(found_in(state), found_in(state + 3)),
+                   decode_states(parts[state], parts[state + 3]));
   }
 }
 

@@ -172,7 +172,7 @@ void GpuDevice::make_staging() {
 void GpuDevice::begin_run(const StepScalars& scalars, bool traced) {
   is_timed_ = traced || gpu_.options().timed;
   if (is_timed_ && timings_.empty()) make_timings();
-  gpu_.separate_runs();
+  gpu_.add_lane_barrier();
   scalars_ = &scalars;
   host_.begin_run(scalars, traced);
   const DeviceStream stream = gpu_.stream(Lane::kCompute);
@@ -333,7 +333,7 @@ void GpuDevice::load(Lane lane, std::span<const void* const> from, std::span<con
     kernels().copy(to[i].data, slot, to[i].bytes(), stream);
     slot += aligned(to[i].bytes());
   }
-  batch_ring_->sent(stream);
+  batch_ring_->record_use(stream);
 }
 
 void GpuDevice::run_ops(const LayerGraph& graph, std::span<const Op> ops,
@@ -382,8 +382,8 @@ void GpuDevice::apply_on_host(Lane lane, const TypedSpan& from, const TypedSpan&
     const TypedSpan source = from.part(first, std::min(most, from.count - first));
     const TypedSpan piece{ring.acquire(), from.dtype, source.count, Tier::kHost};
     kernels().copy(piece.data, source.data, source.bytes(), stream);
-    ring.sent(stream);
-    return PendingPiece{piece, first, ring.at()};
+    ring.record_use(stream);
+    return PendingPiece{piece, first, ring.slot()};
   };
   if (from.count == 0) return;
   for (PendingPiece now = send(0);;) {
@@ -405,7 +405,7 @@ void GpuDevice::convert_to_device(Lane lane, const TypedSpan& from, const TypedS
     const TypedSpan piece{ring.acquire(), to.dtype, count, Tier::kHost};
     host_.copy(lane, from.part(first, count), piece);
     kernels().copy(to.part(first, count).data, piece.data, piece.bytes(), stream);
-    ring.sent(stream);
+    ring.record_use(stream);
   }
 }
 
@@ -423,7 +423,7 @@ void GpuDevice::sums_of_squares(Lane lane, std::span<const TypedSpan> from,
     *on_host = sum_of_squares(part.data, part.dtype, part.count);
     kernels().copy(to[i], on_host++, sizeof(double), stream);
   }
-  if (sum_ring_) sum_ring_->sent(stream);
+  if (sum_ring_) sum_ring_->record_use(stream);
 }
 
 void GpuDevice::update(Lane lane, const FlatUpdate& update, Tier tier,

@@ -241,7 +241,7 @@ void ModelState::fill(const StatePiece& piece, DType source, const ReadTensor& r
   }
 }
 
-ModelState::ReadTensor ModelState::reading(const InitialWeights& first) const {
+ModelState::ReadTensor ModelState::make_reader(const InitialWeights& first) const {
   return [&first](const StatePiece&, const TensorInfo& tensor, const Box& box, void* out) {
     auto* to = static_cast<float*>(out);
     int64_t from = tensor.numel();
@@ -295,7 +295,7 @@ void ModelState::pack(const StatePiece& piece, const Slice& slice, const Initial
 
 /// Fills a piece with the values that it has when training begins. Frozen state keeps these values.
 void ModelState::fill_first(const StatePiece& piece, const InitialWeights& first) {
-  if (!packed(piece)) return fill(piece, DType::kF32, reading(first));
+  if (!packed(piece)) return fill(piece, DType::kF32, make_reader(first));
   const std::vector<Slice> slices = slices_in(partition_.unit(piece.unit), piece.begin, piece.end);
   if (memory_.is_in_main_memory(program_, piece.range)) {
     run_in_parallel(

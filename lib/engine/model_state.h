@@ -75,7 +75,7 @@ class ModelState {
                                         const Box& box, void* out)>;
 
   bool trains(const StatePiece& piece) const { return partition_.unit(piece.unit).trainable; }
-  ReadTensor reading(const InitialWeights& first) const;
+  ReadTensor make_reader(const InitialWeights& first) const;
   std::string kind_of(int32_t state) const;
   /// Returns the dtype of a state as a checkpoint holds it.
   DType stored_dtype(const StatePiece& piece) const;

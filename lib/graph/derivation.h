@@ -43,7 +43,7 @@ class Derivation {
   // --- forward values ---
 
   /// Returns a forward value as backward reads it: given, saved, or recomputed at this point.
-  ValueId needed(ValueId id);
+  ValueId backward_value(ValueId id);
   /// Saves a value, so that backward reads the one that forward left.
   void save(ValueId id) { value(id).role = ValueRole::kSaved; }
 

@@ -81,7 +81,7 @@ ValueId Derivation::param_grad(ValueId param) {
   return value(param).grad;
 }
 
-ValueId Derivation::needed(ValueId id) {
+ValueId Derivation::backward_value(ValueId id) {
   const ValueRole role = value(id).role;
   if (role == ValueRole::kInput || role == ValueRole::kParam || role == ValueRole::kSaved)
     return id;
@@ -112,7 +112,7 @@ bool Derivation::is_available(ValueId id) const {
 }
 
 void Derivation::recompute_op(Op op) {
-  for (ValueId& in : op.in) in = needed(in);
+  for (ValueId& in : op.in) in = backward_value(in);
   for (ValueId& out : op.out) {
     const ValueId again = temp_like(out, value(out).name + ".again");
     recomputed_[out] = again;

@@ -149,19 +149,20 @@ void find_gap(std::vector<Extent>& taken, int64_t bytes, int64_t alignment, cons
 /// there is none.
 int64_t lowest_offset(std::vector<Extent>& taken, int64_t bytes, int64_t alignment,
                       int64_t wanted) {
-  int64_t place = -1;
+  int64_t offset = -1;
   find_gap(taken, bytes, alignment, [&](int64_t begin, int64_t end) {
     if (end - begin < wanted) return false;
-    place = begin;
+    offset = begin;
     return true;
   });
-  return place;
+  return offset;
 }
 
 /// Assigns to each request, in the given order, the lowest offset that is free during its whole
 /// lifetime.
-StorageLayout place(std::span<const StorageRequest> requests, const std::vector<size_t>& order,
-                    int64_t alignment, IntervalTree& live) {
+StorageLayout place_in_order(std::span<const StorageRequest> requests,
+                             const std::vector<size_t>& order, int64_t alignment,
+                             IntervalTree& live) {
   StorageLayout layout;
   layout.offset.assign(requests.size(), -1);
   live.clear();
@@ -196,7 +197,7 @@ class Gaps {
  public:
   Gaps(const PackedArena& arena, int64_t alignment) : bytes_(arena.bytes), alignment_(alignment) {
     for (size_t i = 0; i < arena.requests.size(); ++i)
-      if (arena.offset[i] >= 0) taken_.push_back({arena.requests[i], arena.offset[i]});
+      if (arena.offset[i] >= 0) placed_.push_back({arena.requests[i], arena.offset[i]});
   }
 
   /// Returns the lowest offset that is free during the whole lifetime of `request`; -1: there is
@@ -217,7 +218,7 @@ class Gaps {
     return most;
   }
 
-  void add(const StorageRequest& request, int64_t offset) { taken_.push_back({request, offset}); }
+  void add(const StorageRequest& request, int64_t offset) { placed_.push_back({request, offset}); }
 
   /// Counts the placed requests that were examined.
   int64_t examined() const { return examined_; }
@@ -229,9 +230,9 @@ class Gaps {
   };
 
   std::vector<Extent> occupied_beside(const StorageRequest& request) const {
-    examined_ += static_cast<int64_t>(taken_.size());
+    examined_ += static_cast<int64_t>(placed_.size());
     std::vector<Extent> taken;
-    for (const Placed& other : taken_)
+    for (const Placed& other : placed_)
       if (overlap(other.request, request))
         taken.emplace_back(other.offset, other.offset + other.request.bytes);
     return taken;
@@ -239,7 +240,7 @@ class Gaps {
 
   int64_t bytes_;
   int64_t alignment_;
-  std::vector<Placed> taken_;
+  std::vector<Placed> placed_;
   mutable int64_t examined_ = 0;
 };
 
@@ -249,19 +250,21 @@ std::pair<size_t, int64_t> largest_fitting(std::span<const StorageRequest> reque
                                            std::span<const int64_t> offset, int64_t time,
                                            const Gaps& gaps) {
   size_t largest = 0;
-  int64_t place = -1;
-  const int64_t room = gaps.largest_gap(time);
+  int64_t gap_offset = -1;
+  const int64_t largest_gap = gaps.largest_gap(time);
   for (size_t i = 0; i < requests.size(); ++i) {
     const StorageRequest& request = requests[i];
     if (!needs_storage(request) || request.first > time || request.last < time || offset[i] >= 0)
       continue;
-    if (request.bytes > room || (place >= 0 && request.bytes <= requests[largest].bytes)) continue;
+    if (request.bytes > largest_gap ||
+        (gap_offset >= 0 && request.bytes <= requests[largest].bytes))
+      continue;
     const int64_t gap = gaps.lowest_gap(request);
     if (gap < 0) continue;
     largest = i;
-    place = gap;
+    gap_offset = gap;
   }
-  return {largest, place};
+  return {largest, gap_offset};
 }
 
 }  // namespace
@@ -276,11 +279,11 @@ std::vector<int64_t> fill_gaps(std::span<const StorageRequest> requests, const P
   std::vector<size_t> moved;
   size_t useful = 0;  // the number of moves that led to the smallest peak of the rest so far
   while (most > enough && gaps.examined() < kMaxExaminedGaps) {
-    const auto [request, place] = largest_fitting(requests, offset, time, gaps);
-    if (place < 0 || requests[request].bytes < most / kMinPart) break;
-    gaps.add(requests[request], place);
+    const auto [request, gap_offset] = largest_fitting(requests, offset, time, gaps);
+    if (gap_offset < 0 || requests[request].bytes < most / kMinPart) break;
+    gaps.add(requests[request], gap_offset);
     remaining.remove(requests[request]);
-    offset[request] = place;
+    offset[request] = gap_offset;
     moved.push_back(request);
     std::tie(time, most) = remaining.peak();
     if (most >= least) continue;
@@ -301,13 +304,13 @@ StorageLayout pack_storage(std::span<const StorageRequest> requests, int64_t ali
                                                   : requests[a].first < requests[b].first;
   });
   IntervalTree live(requests, order);
-  StorageLayout best = place(requests, order, alignment, live);
+  StorageLayout best = place_in_order(requests, order, alignment, live);
   const int64_t bound = LiveBytes(requests, alignment).peak().second;  // no layout is smaller
   StorageLayout layout = best;
   for (int tries = 1; tries < kMaxTries && live.examined() < kMaxExamined && best.bytes > bound;
        ++tries) {
     promote_highest(requests, layout, order);
-    layout = place(requests, order, alignment, live);
+    layout = place_in_order(requests, order, alignment, live);
     if (layout.bytes < best.bytes) best = layout;
   }
   best.examined = live.examined();

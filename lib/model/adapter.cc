@@ -54,11 +54,11 @@ class ModuleChoice {
       alphas_.push_back({pattern, compile_end(pattern, "alpha_pattern"), alpha});
   }
 
-  bool wants(const std::string& module) {
+  bool is_target(const std::string& module) {
     if (target_) return matches(*target_, module);
     bool any = false;
     for (const std::string& entry : targets_)
-      if (entry == kAllLinear || ends_at_dot(module, entry)) any = note(entry);
+      if (entry == kAllLinear || ends_at_dot(module, entry)) any = mark_used(entry);
     return any;
   }
 
@@ -133,7 +133,7 @@ class ModuleChoice {
     }
   }
 
-  bool note(const std::string& entry) {
+  bool mark_used(const std::string& entry) {
     used_.insert(entry);
     return true;
   }
@@ -159,7 +159,7 @@ class ModuleChoice {
     std::optional<T> found;
     for (const NumberOfModules<T>& one : all) {
       if (!one.pattern || !matches(*one.pattern, module)) continue;
-      note(one.written);
+      mark_used(one.written);
       if (!found) found = one.number;
     }
     return found;
@@ -219,7 +219,7 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
     for (const ProductModule& of_products : product_modules(names)) {
       const std::string module = path_in_memory(config, names.in_block(layer, of_products.name));
       // An entry that is a whole path counts whatever layers are wanted, as in PEFT.
-      if (!choice.wants(module) || choice.excludes(module) ||
+      if (!choice.is_target(module) || choice.excludes(module) ||
           !(is_wanted || contains(options.target_modules, module)))
         continue;
       const LowRank low = choice.adapter_of(module);

@@ -62,7 +62,7 @@ struct TrainedModules {
       magnitudes = magnitudes || name == lora_magnitude_name(module);
   }
 
-  std::string how() const {
+  std::string method_text() const {
     std::vector<std::string> parts;
     if (!ranks.empty()) {
       const int64_t least = *ranks.begin(), most = *ranks.rbegin();
@@ -119,7 +119,7 @@ std::vector<std::string> trained_table(const ModelDescription& model) {
   size_t width = 0, how_width = 0;
   for (const std::string& name : names) {
     width = std::max(width, name.size());
-    how_width = std::max(how_width, trained.at(name).how().size());
+    how_width = std::max(how_width, trained.at(name).method_text().size());
   }
   for (const std::string& name : names) {
     const TrainedModules& modules = trained.at(name);
@@ -127,8 +127,8 @@ std::vector<std::string> trained_table(const ModelDescription& model) {
         modules.blocks.empty() ? ""
                                : cat(modules.blocks.size(), " of ", model.block_count, " blocks",
                                      missing_text(modules.blocks, model.block_count), ", ");
-    lines.push_back(cat("  ", padded(name, width), "  ", padded(modules.how(), how_width), "  ",
-                        blocks, modules.parameters, " parameters"));
+    lines.push_back(cat("  ", padded(name, width), "  ", padded(modules.method_text(), how_width),
+                        "  ", blocks, modules.parameters, " parameters"));
   }
   std::erase_if(others, [&](const std::string& name) { return trained.count(name) > 0; });
   if (!others.empty()) lines.push_back(cat("  not trained: ", join(others, ", ")));

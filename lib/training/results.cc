@@ -51,7 +51,7 @@ std::vector<size_t> document_bounds(const Batch& row) {
 class InitialWeightsReader {
  public:
   InitialWeightsReader(const Config& config, const TrainingSetup& setup, DType dtype) {
-    if (!setup.folder().is_as_long()) return;
+    if (!setup.folder().has_intact_files()) return;
     try {
       const std::string& begun_from = config.adapter.path;
       if (!begun_from.empty()) adapter_.emplace(find_adapter_folder(begun_from).folder);

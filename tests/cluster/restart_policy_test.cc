@@ -26,7 +26,7 @@ TEST_CASE("restarts in vain wait longer each time, and are given up after so man
   CHECK(policy.after(failed(6), "") == 3000ms);
   CHECK(policy.without_progress() == 3);
   CHECK_FALSE(policy.after(failed(6), ""));
-  CHECK(policy.first().exit_code == 137);
+  CHECK(policy.first_failure().exit_code == 137);
 }
 
 TEST_CASE("something new that is saved has restarts counted from one again") {
@@ -34,7 +34,7 @@ TEST_CASE("something new that is saved has restarts counted from one again") {
   CHECK(policy.after(failed(137), "step-00000010") == 1000ms);
   CHECK(policy.after(failed(5), "step-00000010") == 2000ms);
   CHECK(policy.after(failed(6), "step-00000020") == 1000ms);
-  CHECK(policy.first().exit_code == 6);
+  CHECK(policy.first_failure().exit_code == 6);
   CHECK(policy.after(failed(137), "step-00000020") == 2000ms);
   CHECK_FALSE(policy.after(failed(137), "step-00000020"));
 }
@@ -70,7 +70,7 @@ TEST_CASE("with other ranks restarts in vain are counted from one again") {
   CHECK(policy.after(failed(137), "") == 1000ms);
   policy.reset_progress();
   CHECK(policy.after(failed(6), "") == 1000ms);
-  CHECK(policy.first().exit_code == 6);
+  CHECK(policy.first_failure().exit_code == 6);
   CHECK_FALSE(policy.after(failed(6), ""));
 }
 

@@ -47,7 +47,7 @@ class TimedWorld {
     Walk walk(world_, schedules_);
     walk.begin();
     while (!walk.ready().empty()) {
-      run_together(walk, walk.ready().front());
+      run_on_all_ranks(walk, walk.ready().front());
       walk.finish(0);
     }
     REQUIRE(walk.fault() == "");
@@ -66,7 +66,7 @@ class TimedWorld {
   };
 
   /// Runs a collective or a transfer, which begins when the last of its ranks has reached it.
-  void run_together(const Walk& walk, Walk::LaneStep lane_step) {
+  void run_on_all_ranks(const Walk& walk, Walk::LaneStep lane_step) {
     const std::span<const int32_t> members = walk.members(lane_step);
     double start = 0;
     for (const int32_t member : members)

@@ -94,7 +94,7 @@ TEST_CASE("rank 0 alone has the record; what the others report does nothing") {
       rank.journal.record(journaled_step(1));
       rank.journal.record(1, {TextSample{}});
       rank.journal.conclude(0, "done");
-      session.run_together("leaving", [] {});
+      session.run_on_all_ranks("leaving", [] {});
     });
     REQUIRE(failures == Lines(2, ""));
   });
