@@ -153,9 +153,9 @@ std::string line_of(const RankFailure& failure, const std::string& ranks, int64_
 std::string stopped_ranks(const RankEnds& all, const std::vector<RankFailure>& failures) {
   std::vector<int> ranks;
   for (const RankEnd& end : all.ends) {
-    const bool told = std::any_of(failures.begin(), failures.end(),
-                                  [&](const RankFailure& f) { return f.rank == end.rank; });
-    if (end.told_to_stop && !told) ranks.push_back(end.rank);
+    const bool has_failed = std::any_of(failures.begin(), failures.end(),
+                                        [&](const RankFailure& f) { return f.rank == end.rank; });
+    if (end.told_to_stop && !has_failed) ranks.push_back(end.rank);
   }
   return ranks.empty() ? "" : "\n  stopped because of it: rank " + list_text(std::move(ranks));
 }

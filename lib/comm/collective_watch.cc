@@ -64,9 +64,9 @@ void CollectiveWatch::serve() {
     if (entries_.empty() || gave_up_) continue;
     const WatchedCollective entry = entries_.front();
     lock.unlock();
-    const bool rest = poll(entry);
+    const bool should_pause = poll(entry);
     lock.lock();
-    if (rest) changed_.wait_for(lock, kInterval, [&] { return stopping_; });
+    if (should_pause) changed_.wait_for(lock, kInterval, [&] { return stopping_; });
   }
 }
 

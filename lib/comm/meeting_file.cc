@@ -35,9 +35,9 @@ std::optional<std::string> text_of(const std::string& path) {
   if (!fd && errno == ENOENT) return std::nullopt;
   struct stat status {};
   const bool known = fd && ::fstat(fd.get(), &status) == 0;
-  const bool ours = known && S_ISREG(status.st_mode) && status.st_uid == ::geteuid() &&
-                    (status.st_mode & 077) == 0;
-  if (!ours)
+  const bool is_own_file = known && S_ISREG(status.st_mode) && status.st_uid == ::geteuid() &&
+                           (status.st_mode & 077) == 0;
+  if (!is_own_file)
     throw Error(
         ExitCode::kEnvironment,
         cat(path, ": the rendezvous file must be a regular file of this user with mode 0600"),

@@ -244,9 +244,9 @@ void ShmCommunicator::for_each_common_window(int64_t begin, int64_t end, Use use
 /// Copies the bytes at `location` of `peer`, one window at a time.
 void ShmCommunicator::copy_from(int peer, const SharedLocation& location, void* to, int64_t bytes) {
   std::byte* from = group_.memory(peer, location);
-  each_window(from, 0, bytes, [&](int64_t at, int64_t some) {
-    copy_between(peer, static_cast<std::byte*>(to) + at, from + at, some);
-    drop_mapped_pages(from + at, some);
+  each_window(from, 0, bytes, [&](int64_t at, int64_t bytes_now) {
+    copy_between(peer, static_cast<std::byte*>(to) + at, from + at, bytes_now);
+    drop_mapped_pages(from + at, bytes_now);
   });
 }
 
@@ -339,9 +339,9 @@ void ShmCommunicator::all_reduce_staged(const Collective& work) {
       copy_bytes(own + slot_offset, slice, bytes);
     });
     arrive_and_wait();
-    const int64_t mine = at + rank() * slot;
-    add_slice(record, meeting, data + mine * width, rank() * slot * width,
-              std::min(slot, record.count - mine));
+    const int64_t own_slice = at + rank() * slot;
+    add_slice(record, meeting, data + own_slice * width, rank() * slot * width,
+              std::min(slot, record.count - own_slice));
     if (at == 0) continue;
     for_peers(at - piece, [&](int peer, std::byte* slice, int64_t slot_offset, int64_t bytes) {
       copy_between(peer, slice, group_.staging(peer, meeting) + slot_offset, bytes);
@@ -356,12 +356,12 @@ void ShmCommunicator::add_slice(const CollectiveRecord& record, uint32_t meeting
   const int64_t width = dtype_bytes(record.dtype), step = kPushBytes / width;
   std::byte* next = group_.staging(rank(), meeting + 1) + slot_offset;
   for (int64_t at = 0; at < count; at += step) {
-    const int64_t some = std::min(step, count - at);
+    const int64_t count_now = std::min(step, count - at);
     for (int peer = 0; peer < size(); ++peer)
       piece_inputs_[static_cast<size_t>(peer)] =
           (peer == rank() ? slice : group_.staging(peer, meeting) + slot_offset) + at * width;
-    add_up(record, slice + at * width, some);
-    copy_bytes(next + at * width, slice + at * width, some * width);
+    add_up(record, slice + at * width, count_now);
+    copy_bytes(next + at * width, slice + at * width, count_now * width);
   }
 }
 
@@ -373,10 +373,10 @@ void ShmCommunicator::reduce_scatter_now(const Collective& work) {
   if (!everyone_shares(record)) return reduce_scatter_staged(work, true);
   collect_inputs(work);
   const int64_t begin = rank() * payload_bytes(record);
-  for_each_common_window(begin, begin + payload_bytes(record), [&](int64_t at, int64_t some) {
+  for_each_common_window(begin, begin + payload_bytes(record), [&](int64_t at, int64_t bytes_now) {
     for (size_t peer = 0; peer < inputs_.size(); ++peer) piece_inputs_[peer] = inputs_[peer] + at;
     add_up(record, static_cast<std::byte*>(work.out) + (at - begin),
-           some / dtype_bytes(record.dtype));
+           bytes_now / dtype_bytes(record.dtype));
   });
   arrive_and_wait();  // the others have read this rank's input
 }
@@ -409,10 +409,10 @@ void ShmCommunicator::all_gather_now(const Collective& work) {
   announce(work, offer(work.in, bytes));
   if (!everyone_shares(record)) return all_gather_staged(work, true);
   collect_inputs(work);
-  for_each_common_window(0, bytes, [&](int64_t at, int64_t some) {
+  for_each_common_window(0, bytes, [&](int64_t at, int64_t bytes_now) {
     for (int peer = 0; peer < size(); ++peer)
       piece_inputs_[static_cast<size_t>(peer)] = inputs_[static_cast<size_t>(peer)] + at;
-    place_blocks(work, at, some);
+    place_blocks(work, at, bytes_now);
   });
   arrive_and_wait();  // the others have read this rank's input
 }
@@ -518,7 +518,7 @@ void ShmCommunicator::blocks_staged(const Collective& work, const SentBytes& sen
   const auto* in = static_cast<const std::byte*>(work.in);
   auto* out = static_cast<std::byte*>(work.out);
   // Returns how many of the bytes [at, at + slot_bytes) the block from one rank to another has.
-  const auto some = [&](size_t from, size_t to, int64_t at) {
+  const auto block_bytes = [&](size_t from, size_t to, int64_t at) {
     return std::clamp<int64_t>(sent[from][to] - at, 0, slot_bytes);
   };
   run_in_pieces(
@@ -528,7 +528,7 @@ void ShmCommunicator::blocks_staged(const Collective& work, const SentBytes& sen
         for (size_t to = 0; to < sent.size(); ++to) {
           if (to != own)
             copy_bytes(staging + (shifts ? 0 : static_cast<int64_t>(to) * slot_bytes), block + at,
-                       some(own, to, at));
+                       block_bytes(own, to, at));
           block += sent[own][to];
         }
       },
@@ -539,7 +539,7 @@ void ShmCommunicator::blocks_staged(const Collective& work, const SentBytes& sen
               from == own ? in + std::reduce(sent[own].begin(), sent[own].begin() + rank()) + at
                           : group_.staging(static_cast<int>(from), meeting) +
                                 (shifts ? 0 : rank() * slot_bytes);
-          copy_between(static_cast<int>(from), block + at, staged, some(from, own, at));
+          copy_between(static_cast<int>(from), block + at, staged, block_bytes(from, own, at));
           block += sent[from][own];
         }
       });

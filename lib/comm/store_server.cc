@@ -83,9 +83,9 @@ struct StoreRequest {
   /// Bytes of all fields.
   size_t bytes = 0;
   /// The number of keys that were there at the last check.
-  size_t seen = 0;
+  size_t found_keys = 0;
 
-  const std::string& missing() const { return fields[seen]; }
+  const std::string& missing() const { return fields[found_keys]; }
 };
 
 /// Outgoing holds the bytes that are still to be sent to a peer.
@@ -491,9 +491,9 @@ bool StoreServer::Loop::has_all_keys(StoreRequest& request) const {
     while (from < keys.size() && values.contains(keys[from])) ++from;
     return from;
   };
-  request.seen = first_missing(request.seen);
-  if (request.seen == keys.size()) request.seen = first_missing(0);
-  return request.seen == keys.size();
+  request.found_keys = first_missing(request.found_keys);
+  if (request.found_keys == keys.size()) request.found_keys = first_missing(0);
+  return request.found_keys == keys.size();
 }
 
 Outgoing StoreServer::Loop::values_of(const std::vector<std::string>& keys) const {

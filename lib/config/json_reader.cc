@@ -250,10 +250,11 @@ class JsonReader {
       out += static_cast<char>(code);
       return;
     }
-    const int more = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+    const int continuation_bytes = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
     static constexpr uint32_t kLead[] = {0, 0xC0, 0xE0, 0xF0};
-    out += static_cast<char>(kLead[more] | (code >> (6 * more)));
-    for (int i = more - 1; i >= 0; --i) out += static_cast<char>(0x80 | ((code >> (6 * i)) & 0x3F));
+    out += static_cast<char>(kLead[continuation_bytes] | (code >> (6 * continuation_bytes)));
+    for (int i = continuation_bytes - 1; i >= 0; --i)
+      out += static_cast<char>(0x80 | ((code >> (6 * i)) & 0x3F));
   }
 
   // Reads a number, a word of JSON (true, null, ...), or text that is neither.

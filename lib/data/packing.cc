@@ -13,11 +13,11 @@ constexpr int64_t kBlockRows = 64;
 }  // namespace
 
 RowTable::RowTable(const TokenDataset& data, SequencePacking packing, int64_t sequence_length,
-                   bool apart)
+                   bool separates_sets)
     : data_(data), packing_(packing), length_(sequence_length) {
   require(length_ >= 1, "the sequence length is at least 1");
   const bool concat = packing_ == SequencePacking::kConcat;
-  if (apart)
+  if (separates_sets)
     set_begins_ = concat ? data_.path_tokens() : data_.path_documents();
   else
     set_begins_ = {0, concat ? data_.tokens() : data_.documents()};

@@ -29,11 +29,11 @@ struct PackScratch {
 /// or a piece of one that has no trained label is left out.
 class RowTable {
  public:
-  /// Finds the rows. `data` must outlive this table. With `apart` no row holds tokens of two of the
-  /// paths with which the data was opened: the rows of the first path come first, then those of the
-  /// second.
+  /// Finds the rows. `data` must outlive this table. With `separates_sets` no row holds tokens of
+  /// two of the paths with which the data was opened: the rows of the first path come first, then
+  /// those of the second.
   RowTable(const TokenDataset& data, SequencePacking packing, int64_t sequence_length,
-           bool apart = false);
+           bool separates_sets = false);
 
   int64_t size() const { return rows_; }
   int64_t sequence_length() const { return length_; }

@@ -33,10 +33,10 @@ std::vector<Communicator*> communicators_of(const Program& program, const RankGr
 std::vector<Activity> activities_of(const Program& program, bool asynchronous) {
   std::vector<Activity> all;
   for (const Instr& instr : program.instrs) {
-    const bool alone =
+    const bool runs_alone =
         !is_communication(instr.lane) && !(asynchronous && instr.kind == InstrKind::kDecide);
     all.push_back(
-        activity(alone ? ActivityKind::kAlone : ActivityKind::kExchange, instr_label(instr)));
+        activity(runs_alone ? ActivityKind::kAlone : ActivityKind::kExchange, instr_label(instr)));
   }
   return all;
 }
@@ -425,26 +425,27 @@ void Executor::move_counted(const Instr& instr, Communicator& group) {
   std::vector<int64_t> sends = device_->counts(instr.lane, own),
                        receives = device_->counts(instr.lane, theirs);
   const int64_t size = dtype_bytes(exchange.dtype) * exchange.row;
-  const int64_t rows = instr.reads[0].bytes / size, room = instr.writes[0].bytes / size;
+  const int64_t rows = instr.reads[0].bytes / size, capacity = instr.writes[0].bytes / size;
   const int64_t sent = std::reduce(sends.begin(), sends.end()),
                 received = std::reduce(receives.begin(), receives.end());
   if (sent > rows) bug(cat(instr_label(instr), " counts ", sent, " rows of ", rows));
-  if (received > room)
+  if (received > capacity)
     throw Error(ExitCode::kEnvironment,
                 cat("the other ranks send ", received, " rows of ", site.what,
-                    " to a rank that has room for ", room),
+                    " to a rank that has room for ", capacity),
                 "report this: the program reserves too few rows");
   for (std::vector<int64_t>* counts : {&sends, &receives})
     for (int64_t& count : *counts) count *= exchange.row;
   TypedSpan to = span_of(instr.writes[0]);
   to.dtype = exchange.dtype;
-  to.count = room * exchange.row;
+  to.count = capacity * exchange.row;
   group
       .counted_all_to_all(address<std::byte>(instr.reads[0]), sends, to.data, receives,
                           rows * exchange.row, exchange.dtype, site)
       .wait();
-  if (received < room)
-    device_->clear(instr.lane, to.part(received * exchange.row, (room - received) * exchange.row));
+  if (received < capacity)
+    device_->clear(instr.lane,
+                   to.part(received * exchange.row, (capacity - received) * exchange.row));
 }
 
 /// Runs a send or a receive on the lane of its link, so a late receiver delays only later transfers

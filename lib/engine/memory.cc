@@ -89,14 +89,15 @@ RankMemory::RankMemory(Communicator& group, SwapOptions swap, MemoryAdvice advic
 /// holds already.
 std::string RankMemory::refusal_text(int64_t bytes, Tier tier, const std::string& what,
                                      const Error& error) const {
-  int64_t held = 0;
+  int64_t held_bytes = 0;
   for (const Tier each : kTiers)
-    if (each != Tier::kNvme && (gpu_ == nullptr || each == tier)) held += allocated(each).total;
+    if (each != Tier::kNvme && (gpu_ == nullptr || each == tier))
+      held_bytes += allocated(each).total;
   // The error of the GPU states its free memory.
   const std::string available =
       gpu_ != nullptr && tier == Tier::kDevice ? "" : cat(available_text(), ", ");
   return cat("out of memory: ", what, " needs ", human_bytes(bytes), " in the ", tier_name(tier),
-             " tier, ", available, "the rank has ", human_bytes(held),
+             " tier, ", available, "the rank has ", human_bytes(held_bytes),
              " already: ", error.message());
 }
 

@@ -363,9 +363,10 @@ void update_with(const FlatUpdate& u, const OptimizerConfig& config, const StepS
   if constexpr (requires { Rule::kSignedCodes; })
     if (u.state_dtype == DType::kU8)
       return update_codes_by<Rule, false>(u, config, scalars, stream);
-  const bool more = States < static_cast<int>(kMaxOptimizerStates) && u.states[States] != nullptr;
+  const bool has_next_state =
+      States < static_cast<int>(kMaxOptimizerStates) && u.states[States] != nullptr;
   if constexpr (States < Rule::kMaxStates)
-    if (more) return update_with<Rule, States + 1>(u, config, scalars, stream);
+    if (has_next_state) return update_with<Rule, States + 1>(u, config, scalars, stream);
   update_by<Rule, States>(u, config, scalars, stream);
 }
 
