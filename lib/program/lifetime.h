@@ -39,5 +39,7 @@ LaneClocks known_done(const Program& program);
 /// compute knows that it is done, so its buffers are in use for all that time. A result is in use
 /// to the end.
 std::vector<StorageRequest> buffer_lifetimes(const Program& program);
+/// Does the same where known_done() of the program is at hand.
+std::vector<StorageRequest> buffer_lifetimes(const Program& program, const LaneClocks& known);
 
 }  // namespace ftrun
