@@ -32,8 +32,7 @@ class TimedWorld {
     for (size_t r = 0; r < steps.size(); ++r)
       ranks.push_back({static_cast<int>(r), &steps[r].program});
     world_ = world_of(ranks);
-    for (const Program* program : world_.programs)
-      schedules_.push_back(whole_schedule(*program, announcements_));
+    for (const Program* program : world_.programs) schedules_.push_back(whole_schedule(*program));
     for (const RankProgram& rank : ranks)
       ranks_.push_back({rank.program, PhaseClock(*rank.program), {}, {}});
     for (Rank& rank : ranks_) {
@@ -101,7 +100,6 @@ class TimedWorld {
 
   const InstrSeconds seconds_;
   World world_;
-  Announcements announcements_;
   std::vector<LaneSchedule> schedules_;
   std::vector<Rank> ranks_;
 };
