@@ -1,5 +1,5 @@
-# A tree that may be moved: bin/ftrun finds its modules in ../lib by its own path, and LibTorch as lib/base/torch_folder.h
-# says.
+# Installs a tree that can be moved: bin/ftrun finds its modules in ../lib relative to its own path,
+# and LibTorch as described in lib/base/torch_folder.h.
 include(GNUInstallDirs)
 set(CMAKE_INSTALL_LIBDIR lib)
 set(share "${CMAKE_INSTALL_DATADIR}/ftrun")
@@ -29,7 +29,8 @@ install(DIRECTORY configs DESTINATION "${share}")
 install(DIRECTORY docs/ DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 install(FILES README.md CHANGELOG.md LICENSE SECURITY.md DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 
-# From the options as they are declared, so that neither can be stale.
+# The completions and the manual page are made from the declared options, so that they are never
+# stale.
 set(made "${PROJECT_BINARY_DIR}/shell")
 install(CODE "
   file(MAKE_DIRECTORY \"${made}\")

@@ -5,9 +5,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=${1:-release}
 [ $# -gt 0 ] && shift
-[ "${FTRUN_SETUP:-}" = done ] || scripts/setup.sh  # test.sh has done it
-# Paths below the checkout are hashed as relative ones, so that a build hits what another checkout has
-# compiled. Builds with debug information still miss there, as they hold the checkout's path.
+[ "${FTRUN_SETUP:-}" = done ] || scripts/setup.sh  # test.sh has run setup already
+# ccache hashes paths below the checkout as relative paths, so that builds of different checkouts
+# share cached objects. Builds with debug information do not share them, because they contain the
+# checkout's path.
 CCACHE_BASEDIR=$(pwd -P)
 export CCACHE_BASEDIR
 printf '[build] configuring %s\n' "$preset"

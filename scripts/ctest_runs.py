@@ -21,13 +21,14 @@ from script_errors import UserError
 
 WAITED = "waited: "
 SKIPPED = "skipped: "
-# Words that no wait prints: sanitizers', the runtime's last ones, Catch2's of a signal.
+# Texts that show a fault, not a wait: reports of sanitizers, of the C++ runtime at a crash, and of
+# Catch2 after a signal.
 BROKEN = re.compile(r"(Address|Leak|Thread|Memory|UndefinedBehavior)Sanitizer|: runtime error: "
                     r"|terminate called|"
                     r"Segmentation fault|core dumped|due to a fatal error condition")
 ASSERTED = re.compile(r": FAILED:|^Traceback \(most recent call last\)|AssertionError", re.M)
 FAILED_LINE = re.compile(r"^\t *\d+ - (\S+) \((.+?)\)")
-OUTPUT_BYTES = 1 << 20  # of one entry, as CTest keeps it
+OUTPUT_BYTES = 1 << 20  # the most output of an entry that CTest keeps
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -47,7 +48,7 @@ class Entry:
 
 
 def reason(output):
-    """Returns why an entry was skipped, as its output says."""
+    """Returns the reason for which an entry was skipped, from its output."""
     for line in output.splitlines():
         if line.startswith(SKIPPED):
             return line.removeprefix(SKIPPED)
@@ -72,7 +73,7 @@ def verdict(ended, output):
 
 
 def endings(text):
-    """Returns CTest's word for how each failed entry ended, by name, from its closing list."""
+    """Returns CTest's word for how each failed entry ended, by name, from CTest's closing list."""
     _, _, closing = text.rpartition("The following tests FAILED:")
     return {found.group(1): found.group(2) for line in closing.splitlines()
             if (found := FAILED_LINE.match(line))}
@@ -84,8 +85,8 @@ def entries(results, text):
     for case in xml.parse(results).getroot().iter("testcase"):
         name, output, skipped = case.get("name"), case.findtext("system-out") or "", case.find(
             "skipped")
-        # An entry that could not be started has a <skipped>, too; CTest
-        # itself counts that as failed.
+        # An entry that could not be started has the element <skipped>, too, but CTest counts it as
+        # failed.
         if case.get("status") == "run":
             how = "passed", ""
         elif skipped is not None and "SKIP_RETURN_CODE" in skipped.get("message", ""):
@@ -97,8 +98,8 @@ def entries(results, text):
 
 
 def run(folder, results, names=None, parallel=1, shown=sys.stdout, log=None):
-    """Runs the entries of a folder (all of them, or those named) and returns them. What CTest
-    prints goes to `shown` and to the file `log` as it comes."""
+    """Runs the entries of a folder (all entries, or those in `names`) and returns them. CTest's
+    output is written to `shown` and to the file `log` while it runs."""
     command = ["ctest", "--test-dir", folder, "--parallel", str(parallel), "--output-on-failure",
                "--output-junit", results,
                "--test-output-size-passed", str(OUTPUT_BYTES), "--test-output-size-failed",
@@ -131,8 +132,8 @@ def run(folder, results, names=None, parallel=1, shown=sys.stdout, log=None):
 
 
 def closing_line(entries_of_run):
-    """Returns CTest's last line before its list. Skipped entries count as passed, and the
-    percentage is never rounded up over a failure."""
+    """Returns CTest's summary line, "... tests passed". Skipped entries count as passed. If an
+    entry failed, the percentage is never rounded up to 100."""
     total = len(entries_of_run)
     failed = sum(entry.verdict in ("waited", "fault") for entry in entries_of_run)
     percent = 100 * (total - failed) / total if total else 100
@@ -146,8 +147,8 @@ def closing_line(entries_of_run):
 
 
 def adopt_orphans():
-    """Makes this process the parent of whatever an entry leaves running, so that
-    end_descendants() finds it."""
+    """Makes this process the parent of the processes that an entry leaves running, so that
+    end_descendants() finds them."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -167,14 +168,14 @@ def descendants():
 
 
 def end_descendants(spared=(), seconds=20):
-    """Kills what is left of the entries; `spared` are children that continue. Returns how many
-    there were."""
+    """Kills the processes that entries left running, and returns their number. `spared` are
+    children that may continue."""
     ended, until = set(), time.monotonic() + seconds
     while (left := descendants() - set(spared)) and time.monotonic() < until:
         for pid in left:
             try:
                 gone, _ = os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:  # a child's child, which becomes ours
+            except ChildProcessError:  # a grandchild, which becomes our child later
                 gone = 0
             if not gone:
                 try:

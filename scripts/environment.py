@@ -12,8 +12,8 @@ script_errors.install_excepthook(NAME)
 
 
 def need(*packages):
-    """Returns if the packages are installed; else restarts the script in .venv, or ends it with a
-    line that says what to do."""
+    """Does nothing if the packages are installed. Otherwise restarts the script in .venv or, if
+    that does not help, ends it with a line that says what to do."""
     missing = [p for p in packages if importlib.util.find_spec(p) is None]
     if not missing:
         return

@@ -63,9 +63,9 @@ def find_export(path):
 
 
 def tensor_type(name, shape, wanted):
-    """Returns the GGUF type of a tensor. Vectors, norms of heads and position vectors stay fp32,
-    since llama.cpp computes with them in fp32; rows that cannot be divided into blocks of 32 stay
-    f16."""
+    """Returns the GGUF type of a tensor. Vectors, norms of heads and position embeddings stay fp32,
+    because llama.cpp computes with them in fp32. A matrix whose rows cannot be divided into blocks
+    of 32 is stored as f16."""
     import gguf
     if len(shape) == 1 or name.endswith("_norm.weight") or name == "position_embd.weight":
         return gguf.GGMLQuantizationType.F32
@@ -100,7 +100,7 @@ def add_tensor_infos(writer, tensors, wanted):
 
 
 def write_tensors(writer, tensors, wanted):
-    """Writes the tensors, with one in memory at a time."""
+    """Writes the tensors; only one at a time is in memory."""
     import gguf
     for name in tensors.names():
         values = tensors.values(name)
@@ -151,7 +151,7 @@ def open_writer(path, architecture):
     try:
         yield writer
     except OSError as error:
-        if error.errno is None:  # numpy's, when not all bytes were written
+        if error.errno is None:  # numpy raises this if not all bytes were written
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path) from None
         raise
     finally:
@@ -172,7 +172,8 @@ def modelfile(name, source, more):
 
 
 def parameters(folder, special, config):
-    """Returns lines of a Modelfile that end generation at the end-of-text token."""
+    """Returns the lines of a Modelfile that set the context length, and the token at which
+    generation ends."""
     positions = FAMILIES[config["model_type"]].key("context_length")
     end = end_token(folder, special)
     lines = [f"PARAMETER num_ctx {min(config[positions], 8192)}"]
@@ -227,8 +228,8 @@ def export_model(a, folder):
 
 
 def export_adapter(a, folder):
-    """Exports an adapter for the file of its base. The base is written too, to prove the adapter on
-    it, and then removed."""
+    """Exports an adapter for use with the GGUF file of its base. The base is written too, to test
+    the adapter with it, and then removed."""
     base = find_base(a, folder)
     config = read_config(base)
     with Publication(a.out) as made:
@@ -257,9 +258,9 @@ def find_base(a, folder):
 
 
 class Publication:
-    """A file that gets its name at the end, with its Modelfile, or not at all: both are whole on
-    the disk before the first gets its name, and where one cannot, or the script is ended, neither
-    stays."""
+    """Publishes an output file and its Modelfile together. Both get their names only after both are
+    complete on the disk. If one of them cannot be written, or a signal ends the script, neither
+    remains."""
 
     def __init__(self, out):
         self.out, self.beside = out, out + ".Modelfile"
@@ -267,7 +268,7 @@ class Publication:
         self.place = os.path.dirname(os.path.abspath(out))
         self.modelfile = ""
         self.parts, self.handlers = [], {}
-        # A signal waits while names are given and parts removed.
+        # While files are renamed and temporary files removed, a signal is only recorded.
         self.closing, self.ended_by = False, None
 
     def another_part(self):
@@ -331,7 +332,7 @@ class Publication:
         except BaseException as error:
             for name in named:
                 os.remove(name)
-            if isinstance(error, FileExistsError):  # a file of that name has come meanwhile
+            if isinstance(error, FileExistsError):  # another process has made a file of that name
                 refuse_existing(self.out, self.beside)
             raise
 

@@ -21,11 +21,11 @@ from script_errors import UsageError, UserError, run
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILDS = ("asan", "release")
 LABELS = {"e2e", "waits"}
-KEPT = 20  # outputs of failures, of each entry
+KEPT = 20  # the most failures of an entry whose output is kept
 LEFT_ON_DISK = 2 << 30
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-# Each ends with the process that started it, also where that one is killed.
+# A process of the load ends with the process that started it, even if that one is killed.
 PREAMBLE = ("import ctypes, os, signal, sys\n"
             "ctypes.CDLL(None).prctl(1, signal.SIGKILL)\n"
             "if os.getppid() != int(sys.argv[1]): sys.exit()\n")
@@ -62,8 +62,8 @@ class Unfit(UserError):
 
 
 class Load:
-    """Processes that compute, write 256 MiB of a file again and again, and touch up to half of
-    the memory that is left."""
+    """The processes of the load: they compute, write a file of 256 MiB again and again, and touch
+    up to half of the free memory."""
 
     def __init__(self, count, folder):
         self.processes = []
@@ -71,14 +71,14 @@ class Load:
             held = min(available_bytes() // 2, count << 29)
             for body, *more in [(COMPUTING,)] * count + [(WRITING, folder / "written"),
                                                          (HOLDING, held)]:
-                # The group is its own, so that Ctrl-C does not reach it.
+                # The process has its own group, so that Ctrl-C does not reach it.
                 self.processes.append(subprocess.Popen([sys.executable, "-c", PREAMBLE + body,
                                                         str(os.getpid()), *map(str, more)],
                                                        process_group=0))
 
     def pids(self):
-        """Returns the process ids of the load; raises an error if one has ended, since the load
-        would be smaller than was asked for."""
+        """Returns the process ids of the load. Raises an error if a process has ended, because the
+        load is then smaller than requested."""
         if ended := [process.args[2] for process in self.processes if process.poll() is not None]:
             raise Unfit(f"{len(ended)} of {len(self.processes)} processes of the load ended by "
                         "themselves")
@@ -118,7 +118,7 @@ def chosen_entries(known, wanted):
 
 
 def builds_folder():
-    """Makes a folder of CTest's that holds the entries of every existing build; returns it."""
+    """Makes a CTest folder with the entries of all existing builds, and returns it."""
     built = [ROOT / "build" / name for name in BUILDS
              if (ROOT / "build" / name / "CTestTestfile.cmake").exists()]
     if not built:
@@ -134,7 +134,7 @@ class Finder:
     def __init__(self, folder, times, load):
         self.folder, self.times, self.load = folder, times, load
         self.scratch = pathlib.Path(tempfile.mkdtemp(prefix="ftrun-unsteady-"))
-        self.runs = self.scratch / "runs"  # the entries' temporary files
+        self.runs = self.scratch / "runs"  # for the entries' temporary files
 
     def once(self, name):
         """Runs an entry once; removes the processes and temporary files that it leaves."""
@@ -189,7 +189,7 @@ class Finder:
 
     def close(self):
         for number in STOPS:
-            signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C leaves nothing behind either
+            signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not stop this
         self.load.end()
         ctest_runs.end_descendants()
         shutil.rmtree(self.scratch, ignore_errors=True)
@@ -236,7 +236,7 @@ def main():
                              "default")
     parser.add_argument("--times", type=count(1), default=50)
     parser.add_argument("--load", type=count(0), default=4)
-    # another folder of entries, for tests
+    # used only by tests
     parser.add_argument("--folder", type=pathlib.Path, help=argparse.SUPPRESS)
     arguments = parser.parse_intermixed_args()
     for number in STOPS:

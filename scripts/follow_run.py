@@ -34,12 +34,12 @@ TRAINED = {"loss": "train/loss", "grad_norm": "train/grad_norm", "lr": "train/le
            "samples": "train/samples",
            "step_seconds": "time/step_seconds", "data_wait_seconds": "time/data_wait_seconds",
            "exposed_communication_seconds": "time/exposed_communication_seconds"}
-MOST_PARAMETER_TEXT = 500  # MLflow's oldest servers take no more
+MOST_PARAMETER_TEXT = 500  # the limit of MLflow's oldest servers
 
 
 def number(value):
-    """Returns a number of metrics.jsonl, which spells values that are not finite as words; None if
-    it is no number."""
+    """Returns a number in metrics.jsonl, where values that are not finite are written as strings;
+    None if the value is not a number."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     return float(value) if value in ("NaN", "Infinity", "-Infinity") else None
@@ -80,8 +80,8 @@ def flat(config, prefix=""):
 
 
 class Metrics:
-    """metrics.jsonl as it grows. A resumed run replaces the file by one that lacks the
-    steps it trains again."""
+    """Reads metrics.jsonl while it grows. A resumed run replaces the file by one without the steps
+    that it trains again."""
 
     def __init__(self, folder):
         self.path = os.path.join(folder, "metrics.jsonl")
@@ -101,7 +101,7 @@ class Metrics:
             self.place = (opened.st_ino, opened.st_dev)
 
     def new(self):
-        """Returns what was written since the last call, by step, in order."""
+        """Returns the values that were written since the last call, by step, in order of steps."""
         self.reopen()
         steps = {}
         if self.file is None:
@@ -128,13 +128,15 @@ class Wandb:
         more = {word: value for word, value in (("group", group), ("entity", team)) if value}
         self.run = client.init(project=project, name=name, config=config, id=key, resume="allow",
                                **more)
-        # Charts by a step of their own: what is sent again, or late, is not dropped.
+        # Charts use our own step as their axis, because wandb drops values that are sent for an
+        # earlier step of its own.
         self.run.define_metric("step")
         self.run.define_metric("*", step_metric="step")
         known = getattr(self.run, "summary", None) if getattr(self.run, "resumed", False) else None
         last = known.get("step") if known is not None else None
         self.first_step = last if isinstance(last, int) else 0
-        # The last step may lack an evaluation: wandb has the last value of each name.
+        # An evaluation of the last step may not have been sent. wandb knows the last value of each
+        # name, so only other values are sent.
         self.last = {name: number(known.get(name))
                      for name in known.keys()} if isinstance(last, int) else {}
 
@@ -203,8 +205,8 @@ def client_of(tracker):
 
 @contextlib.contextmanager
 def client_errors(name):
-    """Turns errors of a tracker's client into errors of the environment: a
-    log-in, a network, a server."""
+    """Reports errors of a tracker's client as errors of the environment, such as the log-in, the
+    network or the server."""
     try:
         yield
     except Exception as error:
@@ -225,7 +227,8 @@ def manifest(folder):
 
 
 def is_held(folder):
-    """Returns whether a process holds the run's lock, which it does as long as it lives."""
+    """Returns whether a process holds the run's lock, which a run holds as long as its process
+    lives."""
     try:
         lock = os.open(os.path.join(folder, ".lock"), os.O_RDONLY)
     except OSError:
@@ -242,17 +245,18 @@ def is_held(folder):
 
 
 def quiet_seconds(folder):
-    """Returns the seconds since the run last wrote anything; a run that failed or was killed may be
-    started again."""
+    """Returns the seconds since the run last wrote a file. A run that failed or was killed may be
+    started again within that time."""
     times = [os.stat(path).st_mtime for name in ("run.json", "metrics.jsonl")
              if os.path.exists(path := os.path.join(folder, name))]
     return time.time() - max(times, default=time.time())
 
 
 def release_follow_lock(folder):
-    """Releases the lock on the log that the run gave as standard output, which says that the run is
-    followed. So a new start of the run may be followed while a tracker still takes the last steps.
-    Returns whether the lock was held until then."""
+    """Releases the lock on the log (this process's standard output), which shows that the run is
+    being followed. So another follower can start with a new start of the run while the tracker
+    still receives the last steps. Returns False if a process holds the run again, which this
+    process then continues to follow; otherwise True."""
     if is_held(folder):
         return False
     try:
@@ -261,13 +265,13 @@ def release_follow_lock(folder):
             return True
         fcntl.flock(sys.stdout.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return True  # somebody else follows it now
+        return True  # another process follows the run now
     return False
 
 
 def end_after(folder, seconds, poll):
-    """Ends this process `seconds` after the last process that held the run, whatever a client is
-    waiting for."""
+    """Ends this process `seconds` after the last process that held the run has ended, even if the
+    client is still waiting."""
     last = time.monotonic()
     while time.monotonic() - last < seconds:
         time.sleep(poll)
@@ -302,7 +306,7 @@ def follow(a):
     metrics, sent = Metrics(a.run), 0
     last_held = -math.inf
     while True:
-        held = is_held(a.run)  # before what is new is read: what came before the end is not missed
+        held = is_held(a.run)  # checked before reading, so that nothing is missed
         for step, values in metrics.new().items():
             if step < tracker.first_step:
                 continue

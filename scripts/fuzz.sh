@@ -16,7 +16,7 @@ fi
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || for folder in tests/fuzz/corpus/*/; do targets+=("$(basename "$folder")"); done
 FTRUN_SETUP=${FTRUN_SETUP:-done} scripts/build.sh fuzz "${targets[@]/#/fuzz_}"
-# A finding ends the target before it can remove its files.
+# When a target finds an error, it ends before it can remove its files, so this script removes them.
 scratch=$(mktemp -d -p "$([ -d /dev/shm ] && echo /dev/shm || echo /tmp)" ftrun_fuzz_XXXXXX)
 trap 'rm -rf "$scratch"' EXIT
 status=0

@@ -32,7 +32,7 @@ step_limit=540
 most_bytes=$((64 << 20))
 binaries=(ftrun test_cuda test_engine_cuda test_nccl_gpu gpu_kernel_bench)
 modules=(libftrun_engine.so libftrun_cuda.so libftrun_nccl.so)
-# Entries of a packed folder; the last is the file by which it is known as one.
+# The entries of a packed folder. The last one is the file that marks a folder as packed.
 packed=(bin lib tests scripts resources.txt)
 
 say() { printf '[gpu] %s\n' "$*"; }
@@ -62,15 +62,16 @@ pack_files() {
   [ "$bytes" -le "$most_bytes" ] || die "more than $((most_bytes >> 20)) MiB"
 }
 
-# Libraries that a machine with LibTorch may lack: neither glibc's, nor gcc's, nor found in LibTorch's folders or a CUDA
-# toolkit's.
+# Lists the libraries that a machine with LibTorch may lack: all except those of glibc, gcc,
+# LibTorch and a CUDA toolkit.
 libraries_of() {
   ldd "$@" 2>/dev/null | sed -n 's/.* => \(\/[^ ]*\) (.*/\1/p' | sort -u |
     sed -E -e '\#/(ld-linux[^/]*|lib(c|m|mvec|dl|rt|util|pthread|resolv|stdc\+\+|gcc_s|gomp|cuda))\.so[.0-9]*$#d' \
       -e '\#/site-packages/|/cuda[^/]*/|/nvidia/|/libftrun_#d'
 }
 
-# Shows ptxas's words on registers and spills of every kernel, for both architectures that are packed.
+# Shows what ptxas reports about registers and spills of every kernel, for both packed
+# architectures.
 resource_use() {
   local source architecture
   for architecture in sm_80 sm_90; do
@@ -85,7 +86,8 @@ resource_use() {
 
 json_text() { sed -e 's/\\/\\\\/g' -e 's/"/\\"/g' -e 's/\t/ /g' | tr -d '\r' | tr '\n' ' ' | cut -c 1-400; }
 
-# keep NAME VERDICT SECONDS: one file a step, so that a step that is cut off leaves the others as they are.
+# keep NAME VERDICT SECONDS: writes the verdict of a step to its own file, so that an interrupted
+# step does not affect the others.
 keep() {
   local words
   words=$(tail -n 3 "$results/$1.log" 2>/dev/null | json_text)
@@ -96,8 +98,9 @@ keep() {
 
 verdict_of() { sed -n 's/.*"verdict": "\([^"]*\)".*/\1/p' "$results/$1.json" 2>/dev/null; }
 
-# verdict CODE WORD: the meaning of an exit code; WORD is that of a step that went well. 127 of our own programs is the loader's word
-# that a library is missing, a failure: with_tool and python_with say 126 of tools that the machine lacks.
+# verdict CODE WORD: prints the verdict for an exit code; WORD is the verdict of a successful step.
+# 127 is a failure: it means that the loader misses a library of one of our programs. For tools that
+# the machine lacks, with_tool and python_with return 126.
 verdict() {
   case $1 in
     0) echo "$2" ;;
@@ -136,7 +139,7 @@ step() {
   case $(verdict_of "$name") in fail | cut) tail -n 25 "$results/$name.log" | sed 's/^/    /' ;; esac
 }
 
-# Runs a tool of the machine's, or says that it is not there.
+# Runs a tool of the machine, or prints that the machine lacks it.
 with_tool() {
   has_driver || { echo "no GPU: there is no driver"; return "$skipped"; }
   command -v "$1" >/dev/null || { echo "$1 is not on this machine"; return 126; }
@@ -165,7 +168,7 @@ table() {
 
 # ---- the steps ----
 
-# Shows the machine, the loader's words of each program, and that one kernel runs.
+# Shows the machine, checks that the loader can start each program, and runs one kernel.
 start() {
   command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader
   uname -r
@@ -177,7 +180,7 @@ start() {
   bin/gpu_kernel_bench --only "rms_norm 135M" --rounds 1
 }
 
-# No kernel may keep what it computes with outside of registers.
+# Fails if a kernel spills registers to memory.
 spills() {
   local spilled
   spilled=$(grep -B 1 'bytes spill stores' resources.txt | grep -v '^--' | paste - - |
@@ -195,7 +198,7 @@ python_with() {
 }
 check_training() { python_with tests/bench/gpu_checks.py "$1" --binary bin/ftrun --scratch "$results/scratch"; }
 
-# whole_steps SHAPE OPTIONS...: tokens/s of whole trainings.
+# whole_steps SHAPE OPTIONS...: measures tokens/s of complete training runs.
 whole_steps() {
   has_driver || { echo "no GPU: there is no driver"; return "$skipped"; }
   local model=$results/scratch/model-$1
@@ -204,7 +207,7 @@ whole_steps() {
   python_with tests/bench/gpu_bench.py --binary bin/ftrun --model "$model" --data "$model/train.bin" --steps 12 "$@"
 }
 
-# Runs a program under a tool of compute-sanitizer that looks at our kernels alone.
+# Runs a program under a tool of compute-sanitizer, which checks only our kernels.
 sanitize() {
   local tool=$1
   shift
@@ -232,7 +235,8 @@ all_steps() {
   step steps-offload figure whole_steps smollm2 --hidden --way "ZeRO 3" --way "ZeRO 2, optimizer on the host" \
     --way "ZeRO 3, parameters on the host" --way "ZeRO 3, all on the host" --way "full recompute" \
     --way "full recompute, inputs on the host"
-  # --clock-control none: the card's clocks stay as they are, for the figures' sake and for others on it.
+  # --clock-control none leaves the GPU's clocks unchanged, so that measurements are realistic and
+  # other users of the GPU are not affected.
   for kernel in attention packed_linear lora_up linear_cross_entropy adam; do
     step "profile-$kernel" figure with_tool ncu --clock-control none --set basic --launch-count 8 bin/gpu_kernel_bench \
       --only "$kernel" --rounds 1
@@ -241,8 +245,8 @@ all_steps() {
   for tool in synccheck initcheck; do step "$tool" pass sanitize "$tool" bin/test_cuda "$watched"; done
 }
 
-# Says what the figures mean for kernels.attention: auto, as the line of the table that has the rule, once cuDNN's
-# losses and both timings are there.
+# Prints what the measurements mean for kernels.attention: auto, as a line for the table of the
+# rule. Needs cuDNN's losses and both timings.
 advise_attention() {
   [ "$(verdict_of losses-cudnn)" = pass ] && [ "$(verdict_of timings)" = figure ] && [ "$(verdict_of timings-cudnn)" = figure ] || return
   (cd "$pack" && python_with tests/bench/attention_choice.py "$results/timings.log" "$results/timings-cudnn.log") |
@@ -283,7 +287,7 @@ run_steps() {
   [ "$ran" = yes ] || exit "$skipped"
 }
 
-# The value of an option, which has to be there.
+# Prints the value of an option; ends the script if there is none.
 value_of() { [ $# -ge 2 ] || die "$1 wants a value"; printf '%s' "$2"; }
 
 mode=${1:-}

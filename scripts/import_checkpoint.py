@@ -46,8 +46,8 @@ SHOWN = 20
 
 
 def open_checkpoint(folder, tag):
-    """Reads the checkpoint in the folder, or in the folder that its `latest` names, whatever its
-    format."""
+    """Reads the checkpoint, in any known format, in the folder or in the folder that its file
+    `latest` names."""
     if not os.path.isdir(folder):
         raise UserError(f"{folder}: is not a folder")
     if os.path.exists(os.path.join(folder, ".metadata")):
@@ -104,7 +104,8 @@ def safetensors_shapes(path):
 
 
 def weight_files(folder):
-    """Returns the files that hold the model's tensors; other *.safetensors may lie beside them."""
+    """Returns the files that hold the model's tensors; the folder may contain other *.safetensors
+    files."""
     index = os.path.join(folder, "model.safetensors.index.json")
     if os.path.exists(os.path.join(folder, "model.safetensors")):
         return ["model.safetensors"]
@@ -125,8 +126,9 @@ def weight_files(folder):
 
 
 def named_as_read(shapes):
-    """Returns shapes by the names under which ftrun reads the tensors: without wrappers, with
-    `model.` in place of the layers' prefix (lib/model/stored_names.cc is the same in C++)."""
+    """Returns the shapes by the names that ftrun uses for the tensors: without wrappers, and with
+    `model.` instead of the prefix of the layers (lib/model/stored_names.cc does the same in
+    C++)."""
     plain = {".".join(part for part in name.split(".") if part not in WRAPPERS): shape
              for name, shape in shapes.items()}
     prefixes = {match[1] for match in map(FIRST_LAYER.fullmatch, plain) if match}
@@ -141,8 +143,8 @@ def named_as_read(shapes):
 
 
 def model_tensors(folder):
-    """Returns shapes of the trained tensors by name, without the second copy that a tied model
-    keeps, and whether the model is tied."""
+    """Returns the shapes of the model's tensors by name, without the second copy of a tied matrix,
+    and whether the model is tied."""
     try:
         config = json.loads(read_text(os.path.join(folder, "config.json")))
     except (OSError, ValueError) as error:
@@ -156,14 +158,14 @@ def model_tensors(folder):
     shapes = named_as_read(shapes)
     tied = bool(config.get("tie_word_embeddings",
                            HEAD not in shapes)) if isinstance(config, dict) else False
-    if tied and HEAD in shapes:  # a tied matrix may be stored as the head alone
+    if tied and HEAD in shapes:  # a tied matrix may be stored only as the head
         shapes.setdefault(EMBEDDING, shapes[HEAD])
     return {name: shape for name, shape in shapes.items()
             if not name.endswith(NOT_WEIGHTS) and not (tied and name == HEAD)}, tied
 
 
 def possible_names(name):
-    """Returns the names that the tensor may have in a model folder, the likeliest first."""
+    """Returns the names that a tensor may have in a model folder, the likeliest first."""
     parts = [part for part in name.split(".") if part not in WRAPPERS]
     names = []
     while True:
@@ -184,8 +186,8 @@ def model_name(name, shapes, tied):
 
 
 def match_names(run, shapes, tied):
-    """Returns {(name in the model folder, kind): (name in the checkpoint, state)} and the names
-    that match nothing."""
+    """Returns {(name in the model folder, kind): (name in the checkpoint, state)}, and the names
+    that match no tensor of the model."""
     found, strangers = {}, []
     for (name, kind), state in run.states.items():
         target = model_name(name, shapes, tied)
@@ -226,7 +228,8 @@ def listed(names):
 
 
 def require_all(found, shapes, strangers, run, zero_moments):
-    """Adds moments of zero if that is asked for; names everything else that is missing."""
+    """Adds zero moments if that was requested. Raises an error that names everything else that is
+    missing."""
     missing = [name for name in shapes if (name, "param") not in found]
     if missing:
         unmatched = (f"\nWhat the checkpoint has beside them:{listed(strangers)}"
@@ -256,7 +259,8 @@ def entry_name(target):
 
 
 def split_files(found, shapes):
-    """Returns a list of states for each file, sorted as the safetensors library stores them."""
+    """Divides the states into files: returns a list of states for each file, in the order in which
+    the safetensors library stores them."""
     files, size = [[]], 0
     for target in sorted(found, key=entry_name):
         more = 4 * count(shapes[target[0]])
@@ -307,7 +311,7 @@ def refuse_small_disk(place, found, shapes):
 
 
 def refuse_overlap(out, folder, model):
-    """Refuses an input that lies in the output, and an output that lies in an input."""
+    """Refuses an output folder that contains an input, or is inside of an input."""
     place = output_place(out)
     for given in (folder, model):
         source = os.path.realpath(given)
@@ -317,8 +321,8 @@ def refuse_overlap(out, folder, model):
 
 
 def settled(run, a):
-    """Stores the numbers, those of the command line first; returns the names of those that are not
-    known."""
+    """Sets the numbers of the run; values on the command line take precedence. Returns the names of
+    the numbers that are not known."""
     for name in ("step", "tokens", "samples"):
         if getattr(a, name) is not None:
             setattr(run, name, getattr(a, name))
@@ -347,7 +351,7 @@ def settled(run, a):
 
 
 def utf8(path):
-    """Returns a path as JSON holds it: bytes that are not UTF-8 are escaped."""
+    """Returns a path for JSON, with bytes that are not UTF-8 escaped."""
     return os.fsencode(path).decode("utf-8", errors="backslashreplace")
 
 

@@ -14,7 +14,7 @@ import script_errors
 BOUNDS = {"loss": 1e-5, "norm": 5e-5, "weights": 1e-4, "key bias": 1e-3}
 ERRORS = ("norm error", "own norm error")
 FRESH = ("fresh norm error", "own fresh norm error")
-# kTimesOwnError and kFreshNormBound of tests/engine/lattice.h.
+# These equal kTimesOwnError and kFreshNormBound in tests/engine/lattice.h.
 TIMES, FRESH_BOUND = 3, 1e-5
 
 
@@ -27,8 +27,8 @@ def worst(cells, names=tuple(BOUNDS)):
 
 
 def beyond_one_process(cells):
-    """Returns lines that list the cells whose norm differs from one process's by more than its
-    bound, and what is known of them."""
+    """Returns lines that list the cells whose gradient norm differs from that of one process by
+    more than the bound, with explanations."""
     if not cells:
         return []
     heads = ("cell", "norm", "error", "one process's error", "their ratio",

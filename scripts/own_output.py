@@ -42,8 +42,8 @@ def sync(file):
 
 
 def sync_folder(folder):
-    """Syncs a folder, where the file system can. One that cannot orders renames itself; SMB servers
-    answer EBADF."""
+    """Syncs a folder if the file system supports that. File systems that do not support it keep the
+    order of renames themselves. SMB servers return EBADF."""
     descriptor = os.open(folder or ".", os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -55,15 +55,16 @@ def sync_folder(folder):
 
 
 def _id():
-    """Returns 8 hexadecimal digits, at least one of them a letter, so that a date is never one."""
+    """Returns 8 random hexadecimal digits, at least one of them a letter, so that the id cannot be
+    confused with a date."""
     while not re.search("[a-f]", made := secrets.token_hex(4)):
         pass
     return made
 
 
 def write_synced(path, text):
-    """Writes a file, which holds either the whole new text or the old one, whatever happens
-    meanwhile."""
+    """Writes a file atomically: whatever happens, it holds either the whole new text or the old
+    text."""
     temporary = f"{path}.tmp-{_id()}"
     with open(temporary, "x", encoding="utf-8") as file:
         file.write(text)
@@ -73,7 +74,7 @@ def write_synced(path, text):
 
 
 def output_place(folder):
-    """Returns where the folder lies when links are followed."""
+    """Returns the path of the folder with links resolved."""
     if os.path.islink(folder) and not os.path.exists(folder):
         raise UserError(f"{folder}: is a link to {os.readlink(folder)}, which is not there")
     place = os.path.realpath(folder)
@@ -94,8 +95,8 @@ def _write_mark(folder, complete):
 
 
 def _recorded_name(record):
-    """Returns the name of a record; a name that is not UTF-8 is recorded as hexadecimal digits,
-    too."""
+    """Returns the file name in a record. A name that is not UTF-8 is recorded as hexadecimal
+    digits, too, which are used then."""
     return os.fsdecode(
         bytes.fromhex(record["name_hex"])) if "name_hex" in record else record["name"]
 
@@ -114,15 +115,15 @@ def _read_mark(folder):
 
 
 def holds_all(folder):
-    """Returns whether a folder was written here and still has every file that it was written
-    with."""
+    """Returns whether these scripts or ftrun wrote a folder, and it still has all its files."""
     written = _read_mark(folder)
     return written is not None and all(os.path.isfile(os.path.join(folder, name))
                                        for name in written)
 
 
 def refuse_foreign_folder(place):
-    """Returns when the folder is absent, empty, or as it was written; names what is not."""
+    """Raises an error unless the folder is absent, empty, or exactly as it was written. The error
+    names the files that differ."""
     names = sorted(os.listdir(place)) if os.path.isdir(place) else []
     if not names:
         return
@@ -140,7 +141,7 @@ def refuse_foreign_folder(place):
 
 
 def _renameat2(a, b, flags):
-    """Renames with flags; returns False if the file system cannot."""
+    """Renames with flags; returns False if the file system does not support that."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False
@@ -154,13 +155,14 @@ def _renameat2(a, b, flags):
 
 
 def _exchange(a, b):
-    """Swaps two names; returns False if the file system cannot."""
+    """Swaps two names; returns False if the file system does not support that."""
     return _renameat2(a, b, RENAME_EXCHANGE)
 
 
 def move_into_place(made, place):
-    """Moves a file to its name, which nothing has; FileExistsError where something has it. The file
-    system renames without replacing, or makes hard links, or lets the name be taken first."""
+    """Moves a file to a name that must not exist; raises FileExistsError if it does. Uses the first
+    of these that the file system supports: a rename that does not replace; a hard link; making an
+    empty file first and replacing it."""
     if _renameat2(made, place, RENAME_NOREPLACE):
         return
     try:
@@ -173,7 +175,8 @@ def move_into_place(made, place):
 
 
 def _move_aside(made, place):
-    """Moves the old folder aside; returns where it is."""
+    """Moves the old folder aside and the new folder to its place; returns the new path of the old
+    folder."""
     old = f"{place}.replaced-{_id()}"
     os.rename(place, old)
     try:
@@ -196,9 +199,9 @@ def _put_in_place(made, place):
 
 
 def _discard(old, place):
-    """Removes the old folder, which gets a temporary name first, since a removal cut short must not
-    look like a complete folder. That it cannot be removed is no failure: a network file system
-    keeps a folder while any process reads a file of it."""
+    """Removes the old folder. It gets a temporary name first, because the rest of an interrupted
+    removal must not look like a complete folder. A failure is only a warning: a network file system
+    keeps a folder as long as a process reads a file in it."""
     try:
         going = old
         if old.startswith(f"{place}.replaced-"):
@@ -211,8 +214,8 @@ def _discard(old, place):
 
 
 def _remove(folder):
-    """Removes a folder, its mark last, so that what a kill leaves can still be recognised as
-    ours."""
+    """Removes a folder, and its mark last, so that the rest that an interrupted removal leaves can
+    still be recognised as ours."""
     for entry in os.scandir(folder):
         if entry.is_dir(follow_symlinks=False):
             shutil.rmtree(entry.path)
@@ -222,8 +225,8 @@ def _remove(folder):
 
 
 def _lock(descriptor):
-    """Locks a folder; returns False if another process has locked it. On a file system without
-    locks nothing is locked."""
+    """Locks a folder; returns False if another process has locked it. Returns True on a file system
+    without locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -248,8 +251,8 @@ def _is_held(folder):
 
 
 def recover(place):
-    """Recovers after a kill: a folder that was moved aside is restored if nothing took its place;
-    other leftovers are removed. A folder that another process is writing stays."""
+    """Recovers after a kill: restores a folder that was moved aside if nothing took its place, and
+    removes other leftovers. Does not touch a folder that another process is writing."""
     parent, name = os.path.split(place)
     if not os.path.isdir(parent):
         return
@@ -258,7 +261,7 @@ def recover(place):
         path = os.path.join(parent, entry)
         if not found or os.path.islink(path) or not os.path.isdir(path) or _is_held(path):
             continue
-        # The mark is the first file that is made, under a temporary name before its own.
+        # The mark is the first file in a folder, and is written under a temporary name first.
         if _read_mark(path) is None and not all(n.startswith(MARK + ".tmp")
                                                 for n in os.listdir(path)):
             continue
@@ -270,8 +273,9 @@ def recover(place):
 
 @contextlib.contextmanager
 def new_folder(out):
-    """Yields a folder to fill; at the end it stands under the name `out`, whole and synced, or
-    nothing has changed. Refuses to replace what was not written here, beforehand and at the end."""
+    """Yields a folder to fill. At the end it has the name `out`, complete and synced; if an error
+    occurs, nothing has changed. Refuses to replace files that were not written by these scripts or
+    ftrun; checks this before and after."""
     place = output_place(out)
     recover(place)
     refuse_foreign_folder(place)

@@ -45,9 +45,9 @@ while [ $# -gt 0 ]; do
 done
 
 preset=${FTRUN_PRESET:-all-gpus}
-if [ "${FTRUN_BUILT:-}" != done ]; then  # the tests have built it
+if [ "${FTRUN_BUILT:-}" != done ]; then  # unless the tests have built it already
   scripts/build.sh "$preset" ftrun
-  modules=()  # known once it is configured
+  modules=()  # known only after the build is configured
   for module in ftrun_cuda ftrun_nccl; do
     if grep -q "lib$module.so" "build/$preset/build.ninja"; then modules+=("$module"); fi
   done
@@ -61,10 +61,11 @@ torch=$("$work/tree/bin/ftrun" --version | sed -n '2s/^LibTorch \([^+,]*\).*/\1/
 [ -n "$version" ] || die 'the build does not say its version'
 mkdir -p "$out"
 
-# The newest glibc among those whose symbols the files need: "2.34".
+# The newest glibc version that the files need, by their symbols: "2.34".
 glibc=$(objdump -T "$work"/tree/bin/* "$work"/tree/lib/*.so | grep -o 'GLIBC_[0-9.]*' | sort -V | tail -n 1 | cut -d _ -f 2)
 
-# put FILE: into the output folder, whole or not at all; one of that name is an earlier package of this version.
+# put FILE: moves a file into the output folder atomically. A file with the same name is an earlier
+# package of this version, and is replaced.
 put() { mv -f -- "$1" "$out/.$(basename "$1").part" && mv -f -- "$out/.$(basename "$1").part" "$out/$(basename "$1")" && say "$out/$(basename "$1")"; }
 
 pack_tree() {
@@ -84,7 +85,8 @@ pack_wheel() {
   {
     printf 'Metadata-Version: 2.1\nName: ftrun\nVersion: %s\nSummary: Fine-tunes large language models, one binary\n' "$version"
     printf 'License: Apache-2.0\nRequires-Python: >=3.10\nRequires-Dist: torch==%s\n' "$torch"
-    # Packages that compute products where MKL is slow, and those that the scripts beside the binary import.
+    # Packages for matrix products where MKL is slow, and packages that the scripts next to the
+    # binary import.
     sed -n 's/^product_packages=(\(.*\))/\1/p' scripts/setup.sh | tr ' ' '\n' | sed 's/^/Requires-Dist: /'
     printf 'Provides-Extra: scripts\n'
     printf 'Requires-Dist: %s; extra == "scripts"\n' numpy xxhash tokenizers jinja2 transformers safetensors gguf

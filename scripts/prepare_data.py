@@ -62,8 +62,8 @@ from training_data.token_files import (FORMAT, SplitWriter, read_sidecar, refuse
                                        refuse_own_inputs, staging_folder)
 from training_data.workers import encoded_batches
 
-MOST_BAD = 20  # documents that are named when they cannot be used
-LAYOUT = 3  # counts up when the same input gives other tokens than before
+MOST_BAD = 20  # the most unusable documents that an error names
+LAYOUT = 3  # raised when the same input gives other tokens than before
 
 
 def shakespeare_files():
@@ -127,8 +127,8 @@ def file_sha256(path):
 
 
 def tokenizer_files(a):
-    """Returns the files that decide the layout, and config.json and generation_config.json, which
-    say how answers end."""
+    """Returns the files on which the tokens depend: those of the tokenizer and the chat template,
+    and config.json and generation_config.json, which say how answers end."""
     names = ["tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json"]
     names += [] if a.plain else ["chat_template.jinja"]
     paths = [os.path.join(a.tokenizer, n) for n in names]
@@ -139,13 +139,15 @@ def tokenizer_files(a):
 
 
 def inputs_record(inputs):
-    """Returns a record of the inputs that takes a few bytes, however many inputs there are."""
+    """Returns a record of the inputs that is only a few bytes long, however many inputs there
+    are."""
     return {"count": len(inputs), "xxh3": xxhash.xxh3_64(json.dumps(inputs).encode()).hexdigest(),
             "first": [i["name"] for i in inputs[:3]]}
 
 
 def recorded_recipe(sidecar):
-    """Returns the recorded recipe; earlier versions recorded every input."""
+    """Returns the recorded recipe. Earlier versions recorded every input, which is converted to the
+    present form."""
     made_from = sidecar["made_from"]
     if isinstance(made_from["inputs"], list):
         made_from = {**made_from, "inputs": inputs_record(made_from["inputs"])}
@@ -153,8 +155,8 @@ def recorded_recipe(sidecar):
 
 
 def recipe(a, paths, encoding):
-    """Returns everything that decides the output. It is recorded, so that the same command need not
-    run again."""
+    """Returns everything on which the output depends. It is recorded, so that the same command
+    finds its output up to date."""
     return {"inputs": inputs_record([{"name": printable(os.path.basename(p)),
                                       "bytes": os.stat(p).st_size,
                                       "modified_ns": os.stat(p).st_mtime_ns} for p in paths]),
@@ -189,7 +191,7 @@ def pick_dtype(wanted, vocab_size):
 
 
 def write_splits(a, paths, encoding, encoder, writers, tally, fitter):
-    """Writes the splits; returns the documents that cannot be used."""
+    """Writes the splits; returns the unusable documents."""
     progress = Progress(sum(os.stat(p).st_size for p in paths))
     number, bad = 0, BadDocuments()
     stream = documents(paths, encoding, a.as_text)
@@ -219,7 +221,7 @@ def write_splits(a, paths, encoding, encoder, writers, tally, fitter):
 
 
 class BadDocuments:
-    """Counts documents that cannot be used, and keeps what is wrong with the first."""
+    """Counts unusable documents, and keeps the errors of the first ones."""
 
     def __init__(self):
         self.seen, self.number, self.first = 0, 0, []
@@ -262,7 +264,8 @@ def refuse_empty(a, writers, tally, fitter):
 
 
 def refuse_left_over(out, splits):
-    """Refuses an earlier validation set whose samples would now be trained on, too."""
+    """Raises an error if the folder has an earlier validation set whose samples would now be
+    trained on, too."""
     old = os.path.join(out, "validation")
     if "validation" not in splits and read_sidecar(old) is not None:
         raise UserError(f"{old}.bin: was split off by an earlier --validation-every, and its "
@@ -282,7 +285,7 @@ def prepare(a):
     encoder = Encoder(a.tokenizer, a.plain, a.train_on, a.bos, a.chat_template, a.template_options,
                       a.ignore_fields)
     made_from = recipe(a, paths, encoding)
-    output_place(a.out)  # or it cannot be one
+    output_place(a.out)  # raises an error if it cannot be a folder
     prefixes = {split: os.path.join(a.out, split) for split in splits}
     if not a.force and all(up_to_date(p, made_from) for p in prefixes.values()):
         print(f"{a.out}: up to date ({', '.join(splits)})")
@@ -294,7 +297,7 @@ def prepare(a):
     refuse_left_over(a.out, splits)
     os.makedirs(a.out, exist_ok=True)
     if encoder.has_template and not all(p.endswith(TEXT_EXTENSIONS) for p in paths):
-        encoder.template.source(None)  # once, before processes are forked
+        encoder.template.source(None)  # loads the template once, before processes are forked
     tally, fitter = report.Tally(encoder, paths, left_out), RowFitter(a.sequence_length, a.too_long)
     with staging_folder(a.out) as folder, contextlib.ExitStack() as opened:
         writers = {split: SplitWriter(folder, prefix, dtype) for split, prefix in prefixes.items()}
@@ -322,8 +325,8 @@ def prepare(a):
 
 
 def lengths_text(writer):
-    """Returns a text on the lengths of a split's samples, and of those that `documents` and `none`
-    rows leave out."""
+    """Returns a text about the lengths of a split's samples, and about the samples that are left
+    out with the packings `documents` and `none`."""
     lengths = np.array(writer.lengths)
     longer = ", ".join(f"{100 * np.mean(lengths > t + 1):.1f}% at {t}" for t in ROWS)
     text = (f"  documents of {lengths.min()} to {lengths.max()} tokens, mean {lengths.mean():.0f}; "
@@ -385,7 +388,7 @@ def parse_arguments(arguments):
         parser.error("name input files, or --shakespeare")
     try:
         "a".encode(a.encoding or "utf-8")
-    except (LookupError, UnicodeError):  # what is no encoding of texts, too
+    except (LookupError, UnicodeError):  # also for codecs that are not text encodings
         parser.error(f"--encoding {a.encoding} is unknown; utf-8 and latin-1 are the usual ones")
     if a.train_on_prompts and a.train_on not in (None, "all"):
         parser.error(f"--train-on-prompts is --train-on all, and --train-on {a.train_on} is given "

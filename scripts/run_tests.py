@@ -24,8 +24,8 @@ PASSED = ("passed", "skipped")
 
 
 def look_again(folder, first):
-    """Runs the entries that failed by waiting once more; returns (entry of the first run, entry of
-    the second) of each."""
+    """Runs the entries that failed by waiting once more. Returns pairs (entry of the first run,
+    entry of the second run)."""
     waited = [entry for entry in first if entry.verdict == "waited"]
     if not waited:
         return []
@@ -62,7 +62,7 @@ def keep(folder, unsteady):
 
 
 def finish(folder, table, first, pairs):
-    """Prints the end of the run; True where it passed."""
+    """Prints the end of the run; returns whether it passed."""
     unsteady = [(one, two) for one, two in pairs if two.verdict == "passed"]
     keep(folder, unsteady)
     second = {two.name: two for _, two in pairs}

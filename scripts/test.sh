@@ -14,7 +14,7 @@ if [ $# -gt 1 ] || { [ $# -eq 1 ] && [ "$1" != --with-launchers ]; }; then
   exit 2
 fi
 
-# The sanitizers' build needs no LibTorch: it compiles while the wheels come.
+# The build with sanitizers needs no LibTorch, so it compiles while the wheels are downloaded.
 scripts/setup.sh --only debian "${launchers[@]}"
 scripts/setup.sh --only python --with-cuda &
 python=$!
@@ -30,8 +30,8 @@ FTRUN_SETUP=done scripts/build.sh release
 .venv/bin/python scripts/make_model.py gemma3-270m --dtype bf16 --out models/gemma-3-270m ||
   printf '[test] no Gemma 3 270M: its test is skipped, and counted as such\n'
 
-# One run over both builds, so that their entries fill two cores together; three at a time, as many wait for a rank or a
-# time limit.
+# One CTest run covers both builds, so that their entries together keep two cores busy. Three
+# entries run at a time, because many of them only wait for a rank or a time limit.
 mkdir -p build/test
 printf 'subdirs("%s")\n' "$PWD/build/asan" "$PWD/build/release" > build/test/CTestTestfile.cmake
 exec .venv/bin/python scripts/run_tests.py build/test tests/budgets.tsv --parallel 3

@@ -35,15 +35,15 @@ def budgets(path):
 
 
 def pace(ran, budget):
-    """Returns how many times slower than its budgets this run was, by the median of the entries of
-    some length; 1 to PACE."""
+    """Returns how many times slower than its budgets this run was: the median over entries with a
+    budget of at least 2 s, limited to 1 to PACE."""
     ratios = [seconds / budget[name] for name, seconds in ran.items() if budget.get(name, 0) >= 2]
     return min(PACE, max(1.0, statistics.median(ratios))) if len(ratios) >= 5 else 1.0
 
 
 def beyond(ran, budget):
-    """Returns (line that reports it, whether it fails the run) of each entry beyond its budget, the
-    largest excess first."""
+    """Returns (line that reports it, whether it makes the run fail) for each entry beyond its
+    budget, the largest excess first."""
     scale, found = pace(ran, budget), []
     for name, seconds in ran.items():
         known = (f"a budget of {budget[name]:.0f} s" if name in budget
@@ -64,7 +64,7 @@ def write(path, ran, budget):
 
 
 def summarize(entries, table):
-    """Prints the summary of a run; False where it fails the run."""
+    """Prints the summary of a run; returns False if it makes the run fail."""
     ran = {entry.name: entry.seconds for entry in entries if entry.verdict != "skipped"}
     skipped = [entry for entry in entries if entry.verdict == "skipped"]
     budget = budgets(table)

@@ -1,5 +1,5 @@
-"""Files that people hand over: which encoding a text has, and whether a file is the
-file or a pointer to it."""
+"""Checks of input files: the encoding of a text, and whether a file is only a pointer to the real
+file (Git LFS)."""
 import codecs
 import os
 import shlex
@@ -7,7 +7,7 @@ import shlex
 from script_errors import UserError
 
 LFS_HEAD = b"version https://git-lfs.github.com/spec/v1"
-# UTF-32 first: its little-endian mark begins with that of UTF-16.
+# UTF-32 comes first, because its little-endian mark begins with that of UTF-16.
 MARKS = ((codecs.BOM_UTF32_LE, "UTF-32", "utf-32-le"), (codecs.BOM_UTF32_BE, "UTF-32", "utf-32-be"),
          (codecs.BOM_UTF16_LE, "UTF-16", "utf-16-le"), (codecs.BOM_UTF16_BE, "UTF-16", "utf-16-be"),
          (codecs.BOM_UTF8, "UTF-8", "utf-8"))
@@ -15,7 +15,7 @@ HEAD_BYTES = 1 << 12
 
 
 def refuse_pointer(path, head):
-    """Names a file that Git keeps elsewhere, by its first bytes."""
+    """Raises an error if the first bytes show that the file is a Git LFS pointer."""
     if head.startswith(LFS_HEAD):
         folder, name = os.path.split(os.path.abspath(path))
         raise UserError(f"{path}: is a pointer of Git LFS, and the file itself was not fetched; "
@@ -41,21 +41,22 @@ def marked_encoding(head):
 
 
 def wide_encoding(head):
-    """Returns (name, Python's name) of a text in UTF-16 or UTF-32, by its mark, else by how it
-    reads; None for any other."""
+    """Returns (name, Python's name) of the encoding of a text in UTF-16 or UTF-32, detected by its
+    mark or by its content; None for any other text."""
     marked = marked_encoding(head)
     if marked:
         return marked if marked[0] != "UTF-8" else None
     nuls = head.count(0)
     if not nuls or (nuls < len(head) // 5 and is_utf8(head)):
-        return None  # texts of bytes hold no NUL
+        return None  # text in an 8-bit encoding contains no NUL
     found = [(reads_as(head, codec), name, codec) for _, name, codec in MARKS[:-1]]
     best = max(found, key=lambda one: one[0])
     return best[1:] if best[0] else None
 
 
 def reads_as(head, codec):
-    """Returns how many ASCII characters a text has in an encoding; 0 if it cannot be read in it."""
+    """Returns the number of ASCII characters of a text in an encoding; 0 if it cannot be
+    decoded."""
     width = 4 if "32" in codec else 2
     try:
         text = codecs.getincrementaldecoder(codec)().decode(head[:len(head) // width * width])
@@ -66,14 +67,14 @@ def reads_as(head, codec):
 
 
 def family(encoding):
-    """Returns UTF-8, UTF-16, UTF-32, or Python's own name of another encoding."""
+    """Returns UTF-8, UTF-16, UTF-32, or Python's name of any other encoding."""
     name = codecs.lookup(encoding).name
     return next((wide for wide in ("utf-8", "utf-16", "utf-32") if name.startswith(wide)),
                 name).upper()
 
 
 def check_encoding(path, head, encoding):
-    """Refuses a text whose first bytes say that it has another encoding than is expected."""
+    """Refuses a text whose first bytes show that its encoding is not the expected one."""
     found, wanted = wide_encoding(head) or marked_encoding(head), codecs.lookup(encoding).name
     if found is None:
         if family(encoding) in ("UTF-16",
@@ -83,7 +84,7 @@ def check_encoding(path, head, encoding):
         return
     name, codec = found
     marked = marked_encoding(head) is not None
-    # Python takes the machine's order
+    # without a mark Python assumes the byte order of the machine
     by_machine = wanted == name.lower() and not marked and codec.endswith("-be")
     if family(encoding) == name and wanted in (name.lower(), f"{name.lower()}-sig",
                                                codec) and not by_machine:

@@ -41,7 +41,7 @@ place=${place:-$(mktemp -d)}
 work=$place/work
 containers=$place/containers
 storage=(--root "$containers/root" --runroot "$containers/run")
-group=/ftrun-try-$$  # of the containers' processes
+group=/ftrun-try-$$  # the control group of the containers
 tool=$(basename "$(command -v buildah || command -v podman || true)")
 way=''      # how the image is run: podman or chroot
 running=''  # the process of a run in the background
@@ -49,7 +49,8 @@ first=''    # the run that all others are compared with
 certificates=/etc/ssl/certs/ca-certificates.crt
 train=(--config config.json --nproc 2)
 
-# remove_containers: removes what buildah and podman hold; fails where a process of theirs stays.
+# remove_containers: removes the containers and images of buildah and podman; fails if one of their
+# processes remains.
 remove_containers() {
   local mounted
   [ -d "$containers" ] || return 0
@@ -80,20 +81,22 @@ python_of_tests() {
   FTRUN_BINARY=build/all-gpus/bin/ftrun PYTHONPATH=tests/e2e .venv/bin/python -c "$code" "$@"
 }
 
-# compare_with_first NAME: fails where a run's metrics or exported weights differ from those of the first run in a bit.
+# compare_with_first NAME: fails if a run's metrics or exported weights are not bit-identical to
+# those of the first run.
 compare_with_first() {
   first=${first:-$1}
   python_of_tests 'import sys; from runner import same_run; same_run(*sys.argv[1:])' "$work/$first" "$work/$1"
   [ "$1" = "$first" ] || say "$1: the losses and weights of $first, bit by bit"
 }
 
-# bare_root ROOT SUITE [PACKAGE,...]: makes the smallest root of a suite, with some packages.
+# bare_root ROOT SUITE [PACKAGE,...]: makes a minimal root file system of a suite, with some
+# packages.
 bare_root() {
   local root=$1 suite=$2 options=(--variant=minbase --force-check-gpg) script=/usr/share/debootstrap/scripts/$2
   [ ! -e "$root.made" ] || return 0
   rm -rf --one-file-system -- "$root"
   [ -z "${3:-}" ] || options+=("--include=$3")
-  # Releases of Ubuntu that debootstrap does not know are made as those that it knows.
+  # An Ubuntu release that debootstrap does not know is made with the script of one that it knows.
   [ -e "$script" ] || script=/usr/share/debootstrap/scripts/gutsy
   [ "$(basename "$(readlink -f "$script")")" != gutsy ] || options+=("--components=main,universe")
   debootstrap "${options[@]}" "$suite" "$root" '' "$script" >"$root.log" 2>&1 ||
@@ -101,8 +104,9 @@ bare_root() {
   touch "$root.made"
 }
 
-# inside ROOT MODE COMMAND...: runs a command in a root, with mounts that end with it; it begins in /work, which is $work.
-# writable: as root. read-only: as user 1000 on a read-only root, with no network but the loopback.
+# inside ROOT MODE COMMAND...: runs a command in a root file system, in the folder /work, which is
+# $work. Its mounts disappear when it ends. MODE writable: as root. MODE read-only: as user 1000 on
+# a read-only root, with only the loopback network.
 inside() {
   local namespaces=-m
   [ "$2" = writable ] || namespaces=-mn
@@ -133,10 +137,11 @@ wheel() {
   cp /etc/resolv.conf "$root/etc/"
   [ ! -e "$certificates" ] || cp -L "$certificates" "$root/packages/ca.crt"
   inside "$root" writable bash -euc '
-    unset PIP_FIND_LINKS  # a folder of the machine around
-    # All of them: to older versions of pip the variables of its HTTP library come before its own.
+    unset PIP_FIND_LINKS  # a folder of the host, which is not visible here
+    # All four are set, because in older versions of pip the variables of its HTTP library take
+    # precedence.
     [ ! -e /packages/ca.crt ] || export {PIP_CERT,SSL_CERT_FILE,REQUESTS_CA_BUNDLE,CURL_CA_BUNDLE}=/packages/ca.crt
-    if [ -e /opt/v/bin/ftrun ]; then  # of an earlier wheel
+    if [ -e /opt/v/bin/ftrun ]; then  # installed from an earlier wheel
       /opt/v/bin/pip install -q --no-cache-dir --force-reinstall --no-deps /packages/*.whl
     else
       python3 -m venv /opt/v
@@ -155,7 +160,7 @@ deb() {
   compare_with_first "deb-$suite"
 }
 
-# gpu_pack SUITE: starts the pack of scripts/gpu_first_hour.sh, as far as no GPU goes.
+# gpu_pack SUITE: runs the pack of scripts/gpu_first_hour.sh as far as possible without a GPU.
 gpu_pack() {
   local suite=$1 results=$work/gpu-$1 code=0 step
   say "$suite: the pack for the first hour on a GPU"
@@ -169,7 +174,8 @@ gpu_pack() {
   done
 }
 
-# hide_state: puts empty folders over those in which buildah and podman keep state beside their storage.
+# hide_state: mounts empty folders over those in which buildah and podman keep state outside of
+# their storage.
 hide_state() {
   local names folder
   names=$(readlink -f /etc/resolv.conf)
@@ -186,7 +192,8 @@ CONF
   export CONTAINERS_CONF=$containers/containers.conf TMPDIR=$containers/tmp
 }
 
-# make_base: gives the storage the images that the recipe begins with, and the machine's certificates to these.
+# make_base: adds the base images of the recipe to the storage, with the host's certificates in
+# them.
 make_base() {
   local release recipe=$containers/base/Containerfile
   mkdir "$containers/base"
@@ -210,14 +217,15 @@ make_base() {
   done
 }
 
-# in_podman IMAGE ARGUMENT...: runs an image as docs/install.md says, with less of everything.
+# in_podman IMAGE ARGUMENT...: runs an image as docs/install.md says, with smaller limits.
 in_podman() {
-  # Podman's own limits are more than a root without CAP_SYS_RESOURCE may set.
+  # The limits are set because podman's defaults are higher than a root user without
+  # CAP_SYS_RESOURCE may set.
   podman "${storage[@]}" run --rm --name trial --cgroup-parent "$group" --ulimit nofile=1024:1024 --ulimit nproc=4096:4096 \
     --read-only --shm-size 16m --network none -v "$work:/work" "$@"
 }
 
-# train_image ARGUMENT...: runs ftrun of the image, by the way that was chosen.
+# train_image ARGUMENT...: runs the image's ftrun in the way that choose_way selected.
 train_image() {
   case $way in
     podman) in_podman ftrun:trial "$@" ;;
@@ -225,7 +233,8 @@ train_image() {
   esac
 }
 
-# stop_image: asks a run of the image to end, and kills it after the 30 seconds that schedulers leave (docs/errors.md).
+# stop_image: sends a stop signal to a run of the image, and kills the run after 30 seconds, as
+# schedulers do (docs/errors.md).
 stop_image() {
   local pid
   case $way in
@@ -239,7 +248,7 @@ stop_image() {
   esac
 }
 
-# choose_way: says how the image can be run here.
+# choose_way: finds out how the image can be run here.
 choose_way() {
   way=podman
   if ! command -v podman >/dev/null; then
@@ -251,7 +260,7 @@ choose_way() {
   fi
 }
 
-# lay_files: puts the files of the image where train_image looks for them.
+# lay_files: puts the files of the image where train_image expects them.
 lay_files() {
   local made
   case $tool in
@@ -262,7 +271,8 @@ lay_files() {
   ln -s "$made" "$containers/files"
 }
 
-# stop_and_resume: stops a run of the image after some steps and looks at what it leaves; another run goes on with it.
+# stop_and_resume: stops a run of the image after some steps and checks its files; another run then
+# resumes it.
 stop_and_resume() {
   local out=$work/stopped code=0 begin next seen
   train_image "${train[@]}" --set output_dir=stopped --set train.steps=1000000 >"$place/stopped.log" 2>&1 &

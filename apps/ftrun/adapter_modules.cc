@@ -24,8 +24,8 @@
 namespace ftrun {
 namespace {
 
-/// Reads the names and shapes of a folder's tensors; none where it cannot be read, which others
-/// report.
+/// Reads the names and shapes of the tensors in the model's folder. Returns nothing if the folder
+/// cannot be read; other checks report that.
 std::optional<StoredShapes> read_shapes(const ModelSection& model) {
   if (model.path.empty()) return std::nullopt;
   StoredShapes stored;
@@ -38,7 +38,8 @@ std::optional<StoredShapes> read_shapes(const ModelSection& model) {
   return stored;
 }
 
-/// Writes a choice: `"q_proj" names 27 modules of vision_tower (model.vision_tower..., ...)`.
+/// Writes which modules an entry names: `"q_proj" names 27 modules of vision_tower
+/// (model.vision_tower..., ...)`.
 std::string choice_text(const OtherPartChoice& choice) {
   return cat("\"", choice.entry.substr(0, 80), "\" names ", count_text(choice.modules, "module"),
              " of ", choice.part, " (", choice.first, choice.modules > 1 ? ", ...)" : ")");
@@ -111,23 +112,23 @@ Problem exclusion_problem(const Config& config, const ModelConfig& model,
 }  // namespace
 
 std::vector<Problem> check_adapter_modules(const Config& config, const ModelConfig& model,
-                                           bool tells) {
+                                           bool with_notices) {
   if (config.adapter.type == AdapterType::kNone) return {};
   const LoraOptions options = lora_options(config.adapter);
   const bool is_multimodal = !model.multimodal.empty();
   const bool chooses = !options.target_modules.empty() || !options.target_pattern.empty();
   const bool excludes = !options.exclude_modules.empty() || !options.exclude_pattern.empty();
   std::optional<StoredShapes> stored;
-  if (is_multimodal && ((tells && chooses) || excludes)) stored = read_shapes(config.model);
+  if (is_multimodal && ((with_notices && chooses) || excludes)) stored = read_shapes(config.model);
   std::vector<Problem> problems;
   if (excludes)
     for (const IdleExclusion& idle :
          find_idle_exclusions(model, options, stored ? &*stored : nullptr))
       problems.push_back(exclusion_problem(config, model, idle));
-  if (stored && tells)
+  if (stored && with_notices)
     if (const auto choices = find_other_part_choices(options, *stored); !choices.empty())
       problems.push_back(other_parts_notice(config, model, choices));
-  if (!tells)
+  if (!with_notices)
     std::erase_if(problems, [](const Problem& p) { return p.severity == Severity::kNotice; });
   return problems;
 }

@@ -8,13 +8,13 @@
 
 namespace ftrun {
 
-/// Compares target_modules and exclude_modules with the modules of the whole model, as PEFT would:
-/// refuses entries of exclude_modules that name no module. With `tells` it also notes entries of
-/// exclude_modules that change nothing, and that target_modules names modules of a multimodal
-/// model's other parts, which PEFT would train and ftrun does not. The other parts' modules are
-/// those of the folder's tensors, whose names are read where they are needed; nothing is said of
-/// them if the folder cannot be read.
+/// Compares target_modules and exclude_modules with the modules of the whole model, as PEFT would.
+/// Entries of exclude_modules that name no module are errors. With `with_notices` there are also
+/// notices: about entries of exclude_modules that change nothing, and about target_modules that
+/// name modules in other parts of a multimodal model, which PEFT would train and ftrun does not.
+/// The modules of the other parts are found by the names of the tensors in the model's folder,
+/// which is read only if necessary. If it cannot be read, nothing is reported about them.
 std::vector<Problem> check_adapter_modules(const Config& config, const ModelConfig& model,
-                                           bool tells);
+                                           bool with_notices);
 
 }  // namespace ftrun

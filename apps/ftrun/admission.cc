@@ -15,11 +15,12 @@
 namespace ftrun {
 namespace {
 
-/// The bytes, approximately, that each process of a run holds besides its plan: mainly LibTorch's
-/// tables, which local ranks share.
+/// The approximate bytes that the processes of a run use in addition to their plans: mainly
+/// LibTorch's tables, which the ranks of a machine share.
 constexpr int64_t kProcessBytes = 64 << 20;
 
-/// Measures main memory: on CPUs the tiers device and host are the same memory.
+/// Returns the measure of main memory. On CPUs it includes the device tier, which is main memory,
+/// too.
 MemoryMeasure in_main_memory(const Config& config) {
   if (config.device == DeviceKind::kCuda)
     return [](const MemoryPlan& plan) { return plan.at(Tier::kHost).total; };
@@ -30,7 +31,7 @@ std::string ranks_text(int64_t local) {
   return local == 1 ? "this rank" : cat("the ", local, " ranks of this machine");
 }
 
-/// Names the largest category: the main use of the memory.
+/// Names the category that uses most memory, with its bytes.
 std::string largest_text(const MemoryPlan& plan) {
   int64_t most = 0;
   std::string name;
@@ -50,15 +51,16 @@ std::string needs_text(const MemoryPlan& plan, const MemoryMeasure& measure, int
              " per rank; most of it ", largest_text(plan), ")");
 }
 
-/// Lists savings. `lacking`: bytes that all ranks of this machine need beyond what it has.
+/// Lists changes of the config that save memory. `lacking` is the number of bytes that the `local`
+/// ranks of this machine need in total beyond what it has.
 std::string remedy_for(const LoadedConfig& loaded, const MemoryMeasure& measure, int64_t lacking,
                        int64_t local) {
   return savings_remedy(memory_savings(loaded.config, *loaded.model, 0, measure),
                         (lacking + local - 1) / local);
 }
 
-/// Returns why the ranks of this machine cannot have the memory that they need, with what helps;
-/// nothing where they can.
+/// Returns an Error, with a remedy, if the ranks of this machine need more memory than they can
+/// get; otherwise nothing.
 std::optional<Error> memory_problem(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
                                     const MemoryLimit& limit) {
   const MemoryPlan plan = memory_plan(step);
@@ -74,7 +76,8 @@ std::optional<Error> memory_problem(const LoadedConfig& loaded, const StepPlan& 
         cat(needs_text(plan, measure, local), ", ", limit.by, " has ", human_bytes(limit.total)),
         remedy_for(loaded, measure, each * local - limit.total, local) + raise);
   }
-  // The engine's own mappings are left out, so that what is refused could not have run.
+  // The address space that the engine itself maps is not counted, so that no run is refused that
+  // might have worked.
   if (limit.process.bounds_shared && each > limit.process.left)
     return Error(
         ExitCode::kEnvironment,
@@ -84,8 +87,8 @@ std::optional<Error> memory_problem(const LoadedConfig& loaded, const StepPlan& 
   return std::nullopt;
 }
 
-/// Returns the reason why the system may end the ranks of this machine: their plan and the further
-/// memory of a process exceed `bytes`, which `what` describes ("free now"). Returns "" if they do
+/// Returns the reason why the system may kill the ranks of this machine: their plans and the memory
+/// of the program itself exceed `bytes`, which `what` describes ("free now"). Returns "" if they do
 /// not.
 std::string tight_text(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
                        int64_t bytes, const std::string& what) {
@@ -96,8 +99,8 @@ std::string tight_text(const LoadedConfig& loaded, const StepPlan& step, int64_t
              " of the program itself, ", what, ": the run may be ended by the system");
 }
 
-/// Returns the problem of a folder that cannot be used, or that is too full: then with what would
-/// need less of it.
+/// Returns an Error if the folder cannot be used, or if its disk is too full. In the second case
+/// the remedy lists changes of the config that need less space.
 std::optional<Error> folder_problem(const LoadedConfig& loaded, const std::string& folder,
                                     int64_t bytes, int64_t local) {
   if (const auto unusable = swap_folder_problem(folder)) return unusable;
@@ -153,7 +156,8 @@ bool print_machine_problems(std::ostream& out, const LoadedConfig& loaded, const
   if (std::ranges::any_of(problems,
                           [](const std::optional<Error>& problem) { return problem.has_value(); }))
     return true;
-  // Memory that is free now does not depend on the config.
+  // The total memory is compared, not the memory that is free now, because the run may start at
+  // another time.
   const std::string tight = limit.total == 0
                                 ? ""
                                 : tight_text(loaded, plan, local, limit.total,

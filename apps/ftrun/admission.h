@@ -14,21 +14,21 @@ namespace ftrun {
 /// Returns the number of ranks of this run on this machine.
 int64_t local_ranks(const LoadedConfig& loaded, const LaunchEnvironment& launch);
 
-/// Refuses a run that cannot fit before anything starts: throws Error(kEnvironment) when its ranks
-/// on this machine need more main memory than there is, or more of the disk at nvme_path than is
-/// free. The error lists the changes of the config that save most. Returns a warning when the run
+/// Refuses a run that cannot fit, before anything starts: throws Error(kEnvironment) if the ranks
+/// on this machine need more main memory than there is, or more disk space at nvme_path than is
+/// free. The error lists the changes of the config that save most. Returns a warning if the run
 /// needs more memory than is free now, else "".
 std::string require_memory(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
                            const MemoryLimit& limit);
 
 /// Returns the reason why nvme_path cannot hold the disk tier of `local` ranks of this machine: it
-/// is not a folder that can be written to, or has too little room.
+/// is not a folder that can be written to, or it has too little free space.
 std::optional<Error> disk_problem(const LoadedConfig& loaded, const StepPlan& plan, int64_t local);
 
-/// Prints the reasons why this machine cannot run `local` ranks of the config, with remedies: its
-/// memory and that of this process's control group, the address space of a process, the disk tier.
-/// Returns false if there are none. A run would be refused for the same reasons; commands that
-/// start no run call this function.
+/// Prints the reasons why this machine cannot run `local` ranks of the config, with remedies: the
+/// memory of the machine or of this process's control group, the address space of a process, or the
+/// disk tier. Returns false if there are none. A run would be refused for the same reasons; this
+/// function is for commands that start no run.
 bool print_machine_problems(std::ostream& out, const LoadedConfig& loaded, const StepPlan& plan,
                             int64_t local, const MemoryLimit& limit);
 

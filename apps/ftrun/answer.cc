@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kFormat = "ftrun-answer";
 constexpr int kVersion = 1;
 
-/// NoOutput is a buffer that takes all that is written and keeps nothing.
+/// NoOutput is a stream buffer that discards everything that is written to it.
 class NoOutput : public std::streambuf {
  protected:
   int overflow(int byte) override { return traits_type::not_eof(byte); }
@@ -73,8 +73,8 @@ Json map_of(Json values) {
   return {{"type", "object"}, {"additionalProperties", std::move(values)}};
 }
 
-/// Makes the schema of an object with these properties and no others; those whose names end with
-/// "?" may be missing.
+/// Makes the schema of an object with these properties and no others. Properties whose names end
+/// with "?" are optional.
 Json object_of(std::initializer_list<std::pair<std::string, Json>> properties) {
   Json json{{"type", "object"}, {"properties", Json::object()}, {"required", Json::array()}};
   for (const auto& [name, schema] : properties) {
@@ -229,7 +229,7 @@ Json inspect_schema() {
                     {"tensors?", list_of(object_of({{"name", text()}, {"value", text()}}))}});
 }
 
-/// Makes the schema of the answer of a command that succeeded.
+/// Makes the schema of the answer of `command` if it succeeds.
 Json done_schema(const char* command, Json result) {
   return object_of({{"format", {{"const", kFormat}}},
                     {"version", {{"const", kVersion}}},
@@ -269,7 +269,7 @@ void Answer::print_failure(const std::exception& failure) {
          {"error", failure_json(failure)}});
 }
 
-/// Prints the answer. Bytes of texts that are not UTF-8 (names of files) are replaced.
+/// Prints the answer. Bytes that are not UTF-8 (for example in file names) are replaced.
 void Answer::write(Json answer) {
   give_up();
   Json whole{{"format", kFormat}, {"version", kVersion}, {"command", command_}};

@@ -17,8 +17,8 @@ class App;
 namespace ftrun {
 
 /// Answer is the result of a command that was called with --json: one JSON object, which is the
-/// only text on standard output (its schema: answer_schema()). The readable text is not printed
-/// then; messages on standard error are unchanged.
+/// only text on standard output. answer_schema() returns its schema. The text for people is then
+/// not printed; messages on standard error are unchanged.
 class Answer {
  public:
   /// Silences standard output if --json is among the arguments.
@@ -42,7 +42,7 @@ class Answer {
   /// Prints the answer of a command that has ended; does nothing without --json.
   void print(int exit_code);
   void print_failure(const std::exception& failure);
-  /// Prints text again instead of an answer, because the user asked for help.
+  /// Switches back to printing text instead of an answer, because the user asked for help.
   void give_up();
 
  private:

@@ -27,7 +27,7 @@ struct BenchOptions {
   bool quick = false;
 };
 
-/// Returns the path where runs look for this machine's own file, and makes its folder.
+/// Returns the path at which runs look for the machine file of this machine, and makes its folder.
 std::string own_path() {
   const std::string path = own_machine_path();
   if (path.empty())
@@ -37,7 +37,7 @@ std::string own_path() {
   return path;
 }
 
-/// Warns of other programs, which make every figure worse.
+/// Warns if other programs use this machine, because they make every measurement worse.
 void warn_of_load(int processors) {
   double load = 0;
   if (::getloadavg(&load, 1) == 1 && load > 0.5 * processors)
@@ -48,7 +48,7 @@ void warn_of_load(int processors) {
 int bench_command(const BenchOptions& options) {
   if (!options.out.empty()) refuse_existing("--out", options.out);
   const std::string path = options.out.empty() ? own_path() : options.out;
-  // Minutes of measuring follow.
+  // The path is checked first, because the measurement takes minutes.
   if (options.out.empty())
     require_place_for("the machine's file", path,
                       "give this user the right to write there, or name another file with --out");

@@ -9,7 +9,8 @@ namespace ftrun {
 /// Returns the facts about this binary's build: sources, compiler and libraries.
 BuildInfo build_info();
 
-/// Returns the torch package that this program was built with; "" for a build without the engine.
+/// Returns the folder of the torch package with which this program was built; "" for a build
+/// without the engine.
 std::string build_torch_folder();
 
 /// Returns the architectures for which the CUDA kernels are compiled: "80 90".

@@ -73,7 +73,7 @@ void print_elastic_notice(const LoadedConfig& loaded) {
   if (!elastic.empty()) std::cout << elastic << '\n';
 }
 
-/// Lists what should be known before the run is started, though it can be planned.
+/// Lists warnings about a run that can be planned.
 std::vector<std::string> warnings_of(const LoadedConfig& loaded, const StepPlan& plan,
                                      const CheckOptions& options) {
   std::vector<std::string> warnings;

@@ -13,16 +13,17 @@ namespace ftrun {
 class Answer;
 
 /// Runs the program without ending the process: reads the arguments (the first is the program's own
-/// name), runs the command, and reports an error. Returns the exit code. A rank's process runs only
-/// this function, whether the supervisor or a launcher starts it.
+/// name), runs the command, and reports an error. Returns the exit code. The process of a rank also
+/// runs this function, whether the supervisor or a launcher started it.
 int run_arguments(const std::vector<std::string>& arguments);
 
-/// Command runs a command after its options were read; it returns the exit code or throws Error.
+/// Command is a function that runs a command after its options were read; it returns the exit code
+/// or throws an Error.
 using Command = std::function<int()>;
 
-// The functions below each add a subcommand to the application (train also as the application
-// itself) and return the function to run when the user chose it. Functions with an Answer fill it
-// for --json. The arguments of the process are needed to start ranks with the same ones.
+// The functions below add a subcommand each to the application, and return the function that runs
+// it. (The command train is the application itself.) Functions with an Answer fill it for --json.
+// add_train() needs the arguments of the process, because it starts ranks with the same arguments.
 Command add_train(CLI::App& app, const std::vector<std::string>& arguments);
 Command add_check(CLI::App& app, Answer& answer);
 Command add_plan(CLI::App& app, Answer& answer);

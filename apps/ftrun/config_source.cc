@@ -41,8 +41,8 @@
 namespace ftrun {
 namespace {
 
-/// Removes the name of a file that cannot be read from its message: the problem's place names it
-/// too.
+/// Removes the file's name from the beginning of the message if the problem's position names the
+/// file, too.
 std::string text_without_file(Problem problem) {
   const std::string itself = problem.at.file + ": ";
   if (!problem.at.file.empty() && problem.message.starts_with(itself))
@@ -50,12 +50,12 @@ std::string text_without_file(Problem problem) {
   return to_text(problem);
 }
 
-/// LoadReport collects the problems and notices of several stages of reading, so that all are shown
-/// at once.
+/// LoadReport collects the problems and notices of all stages of reading, so that all are shown
+/// together.
 struct LoadReport {
   std::vector<std::string> errors;
   std::vector<std::string> notices;
-  /// The same errors as `errors`, each with its position.
+  /// All errors of `errors`, each with its position.
   std::vector<Problem> problems;
   /// The config itself has an error, not only the model or the data that it names.
   bool config_is_wrong = false;
@@ -84,19 +84,18 @@ void add_notice(const Origins& origins, const char* key, const std::string& mess
   report.add({Problem{request_position(origins, key), message, remedy, Severity::kNotice}});
 }
 
-/// Makes the problem of a place from the error that what is written there ends in.
+/// Makes a problem at a position of the config from the error that the value there causes.
 Problem problem_at(Position at, const Error& error) {
   return {std::move(at), error.message(), error.remedy()};
 }
 
-/// Adds what is wrong with the model that model.path names.
+/// Adds an error about the model that model.path names.
 void add_model_problem(const Origins& origins, const Error& error, LoadReport& report) {
   report.add_error(problem_at(origins.position("model.path"), error));
   report.model_is_wrong = true;
 }
 
-/// Reads the name that an adapter's file gives the model that it was trained on; "" where it does
-/// not say.
+/// Reads the name of the base model from an adapter's file; "" if the file does not name it.
 std::string base_of_adapter(const std::string& folder) {
   const std::string file = folder + "/adapter_config.json";
   const nlohmann::json adapter_config =
@@ -106,7 +105,8 @@ std::string base_of_adapter(const std::string& folder) {
   return base.is_string() ? printable(base.get<std::string>()) : "";
 }
 
-/// Refuses a folder without config.json; says what the folder of a run has exported.
+/// Refuses a folder without config.json. If it is the folder of a run, the remedy names the model
+/// or adapter that the run exported.
 [[noreturn]] void refuse_without_config(const std::string& folder, const std::string& hidden) {
   std::error_code error;
   const std::string message = cat(folder, ": has no config.json"), model = folder + "/export/model",
@@ -122,8 +122,8 @@ std::string base_of_adapter(const std::string& folder) {
               cat("give the path of a Hugging Face model folder", hidden));
 }
 
-/// Refuses a path that is not a model's folder: a missing path, a file, an adapter, a folder
-/// without config.json.
+/// Refuses a path that is not the folder of a model: a missing path, a file, an adapter, or a
+/// folder without config.json.
 void require_model_folder(const FoundFolder& found) {
   namespace fs = std::filesystem;
   const std::string& folder = found.folder;
@@ -182,7 +182,7 @@ std::string model_folder(const WrittenConfig& config, LoadReport& report) {
   return found.folder;
 }
 
-/// Reads config.json of the model, when it can be read; its faults are problems like any other.
+/// Reads the model's config.json. Errors in it are added to the report like errors of the config.
 std::optional<ModelConfig> read_model(const WrittenConfig& config, LoadReport& report) {
   if (config.get<std::string>("model.path").empty()) return std::nullopt;
   try {
@@ -195,7 +195,7 @@ std::optional<ModelConfig> read_model(const WrittenConfig& config, LoadReport& r
   return std::nullopt;
 }
 
-/// Checks what training would find when it opens the model.
+/// Checks the model's weights as training does when it opens the model.
 void check_weights(const Config& config, const ModelConfig& model, LoadReport& report) {
   try {
     const ModelDescription described = build_model(model, {}, Mode::kEvaluate);
@@ -206,8 +206,8 @@ void check_weights(const Config& config, const ModelConfig& model, LoadReport& r
   }
 }
 
-/// Adds what keeps the model from being split or cut as the config asks. A pipeline is looked at
-/// where the config does not contradict itself.
+/// Adds an error if the model cannot be split among tensor-parallel ranks or cut into pipeline
+/// stages as the config requests. The pipeline is checked only if the config has no errors.
 void check_model_fit(const Config& config, const ModelConfig& model, LoadReport& report) {
   const std::optional<ModelMisfit> misfit = model_misfit(config, model, report.config_is_wrong);
   if (!misfit) return;
@@ -231,8 +231,8 @@ void check_base(const Config& config, const AdapterFolder& adapter, LoadReport& 
              report);
 }
 
-/// Checks what keeps the model from training as the config asks: adapters, what is frozen, the
-/// adapter to go on from.
+/// Checks whether the model can be trained as the config requests: adapters, quantization, frozen
+/// tensors, and the adapter from which training continues.
 void check_trained(const Config& config, const ModelConfig& model, LoadReport& report) {
   const bool packs = config.quantization.type != QuantizationType::kNone;
   if (config.adapter.type == AdapterType::kNone && !packs && config.train.freeze.empty() &&
@@ -255,21 +255,22 @@ void check_trained(const Config& config, const ModelConfig& model, LoadReport& r
   }
 }
 
-/// Reports the bubble of a config that is good, as a pipeline has at most as many stages as its
-/// model has layers then.
+/// Reports the pipeline bubble. Called only for a config without errors, in which a pipeline has at
+/// most as many stages as the model has layers.
 void report_bubble(const Config& config, LoadReport& report) {
   const std::string bubble = bubble_notice(config);
   if (!bubble.empty()) add_notice(config.origins, "parallel.pipeline", bubble, "", report);
 }
 
-/// Reports how an adapter is served, which should be known before it is trained.
+/// Reports limits of programs that serve the trained adapter, because users should know them before
+/// training.
 void report_serving(const Config& config, LoadReport& report) {
   for (const std::string& limits : serving_limits(config.adapter, config.quantization))
     add_notice(config.origins, "adapter", limits, "", report);
 }
 
-/// Reports that more positions are requested than the model was trained on, which is allowed, and
-/// which scaling of its rotation would serve them.
+/// Reports if the config requests more positions than the model was trained on. This is allowed;
+/// the notice says which scaling of the rotary embedding would support them.
 void report_positions(const Config& config, const ModelConfig& model, LoadReport& report) {
   const int64_t tokens = config.data.sequence_length, most = reached_positions(model);
   if (most == 0 || tokens <= most) return;
@@ -282,7 +283,7 @@ void report_positions(const Config& config, const ModelConfig& model, LoadReport
              scaling_for(model, tokens), report);
 }
 
-/// Reports which factors longrope has in this run, which its longest row decides.
+/// Reports which factors longrope uses in this run; the longest row decides that.
 void report_longrope(const Config& config, const ModelConfig& model, LoadReport& report) {
   const int64_t tokens = config.data.sequence_length;
   for (const RopeConfig& rope : model.rotations()) {
@@ -301,15 +302,15 @@ void report_longrope(const Config& config, const ModelConfig& model, LoadReport&
   }
 }
 
-/// Adds a problem of a data set that the config names.
+/// Adds an error about a data set that the config names.
 void add_data_problem(const Origins& origins, const std::string& key, const Error& error,
                       LoadReport& report) {
   report.add_error(problem_at(origins.position(key), error));
   report.data_is_wrong = true;
 }
 
-/// Checks what training would find when it opens the data, except what takes a reading of all of
-/// it.
+/// Checks the data files as training does when it opens them, except for checks that read all of
+/// the data.
 void check_data_files(const Config& config, std::optional<int64_t> vocab_rows, LoadReport& report) {
   const SampleSetOptions options = sample_options(config);
   TokenFileOptions files;
@@ -324,7 +325,8 @@ void check_data_files(const Config& config, std::optional<int64_t> vocab_rows, L
   }
 }
 
-/// Adds the results of looking up the names of the Hub; a plan does without data.
+/// Adds the problems and notices of looking up Hub names. Missing data is not an error if the
+/// source is only planned.
 void add_named_inputs(const NamedInputs& named, const ConfigSource& source, LoadReport& report) {
   const Origins& origins = named.config.origins;
   report.add(named.notices);
@@ -364,7 +366,7 @@ const char* subject_of(const LoadReport& report) {
                       std::move(problems));
 }
 
-/// Returns the ranks that each process is to start, if given.
+/// Returns the number of ranks that each process must start, if it is given.
 std::optional<int64_t> ranks_per_process(const LaunchEnvironment& launch,
                                          std::optional<int64_t> nproc) {
   return !nproc && launch.ranks_per_node ? std::optional<int64_t>(*launch.ranks_per_node) : nproc;
@@ -397,8 +399,8 @@ RankCount ranks_of_job(const WrittenConfig& config, const LaunchEnvironment& lau
   return count_ranks(config, std::nullopt, ranks_per_process(launch, nproc));
 }
 
-/// Counts the ranks that see the same GPUs. Other launchers may show each rank its own GPU, and
-/// none of its neighbours'.
+/// Returns the number of ranks that share the visible GPUs. Our supervisor shows all GPUs to its
+/// ranks; other launchers may show each rank only its own GPU.
 int64_t ranks_that_share_gpus(const LaunchEnvironment& launch, int64_t ranks) {
   if (launch.kind == LaunchKind::kSupervised) return launch.local_size;
   return launch.is_rank() ? 1 : ranks / std::max(1, launch.nodes);
@@ -410,7 +412,7 @@ void require_files(const ConfigSource& source) {
                 "ftrun --config FILE (JSON or YAML); see ftrun --help");
 }
 
-/// Reads what a source says, and looks up the names in it.
+/// Reads the config of a source, and looks up the Hub names in it.
 NamedInputs read_written(const ConfigSource& source, LoadReport& report) {
   require_files(source);
   LoadResult loaded = load_config(source);
@@ -420,7 +422,7 @@ NamedInputs read_written(const ConfigSource& source, LoadReport& report) {
   return named;
 }
 
-/// Collects the facts from outside a config that decide its values.
+/// Collects the facts outside of the config on which resolved values depend.
 ResolveContext resolve_context(const WrittenConfig& written, const ConfigSource& source,
                                const LaunchEnvironment& launch, int64_t ranks,
                                const std::optional<ModelConfig>& model) {
@@ -436,7 +438,7 @@ ResolveContext resolve_context(const WrittenConfig& written, const ConfigSource&
   return context;
 }
 
-/// Removes the problems that follow from a wrong number of ranks.
+/// Removes problems that only follow from a wrong number of ranks: those at the same position.
 void remove_consequences(const RankCount& count, std::vector<Problem>& problems) {
   if (count.problems.empty()) return;
   const auto at = [&](const Problem& problem) { return problem.at == count.problems.front().at; };
@@ -448,19 +450,19 @@ std::string rule_with_mesh(const RankCount& count, const ParallelConfig& mesh) {
   return cat(count.rule, "; the mesh: ", mesh_text(mesh));
 }
 
-/// Checks whether a model fits the config, what is trained of it, and its weights. `tells`: notices
-/// of what an adapter's settings name are added, too.
+/// Checks whether a model fits the config, whether it can be trained as requested, and its weights.
+/// With `with_notices` it also adds notices about the modules that an adapter's settings name.
 void check_model(const Config& config, const ModelConfig& model, const ConfigSource& source,
-                 bool tells, LoadReport& report) {
+                 bool with_notices, LoadReport& report) {
   check_model_fit(config, model, report);
   if (!report.config_is_wrong) {
     check_trained(config, model, report);
-    report.add(check_adapter_modules(config, model, tells && !report.config_is_wrong));
+    report.add(check_adapter_modules(config, model, with_notices && !report.config_is_wrong));
   }
   if (source.reads_weights) check_weights(config, model, report);
 }
 
-/// Adds the notices about a config without errors and about its model, if that is known.
+/// Adds the notices about a config without errors, and about its model if that is known.
 void add_notices(const Config& config, const std::optional<ModelConfig>& model,
                  LoadReport& report) {
   if (model) {
@@ -532,8 +534,8 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
   result.model = source.model;
   if (!named.model_error && !source.model) result.model = read_model(named.config, report);
   result.context = resolve_context(named.config, source, launch, count.ranks, result.model);
-  // Contradictions are reported together with unknown keys, because the keys that could be read are
-  // resolved in any case.
+  // The keys that could be read are resolved even if there are unknown keys, so that contradictions
+  // are reported together with them.
   Resolution resolution = resolve(named.config, result.context);
   remove_consequences(count, resolution.problems);
   report.add(resolution.problems);
@@ -545,7 +547,7 @@ LoadedConfig load_source(const ConfigSource& source, const LaunchEnvironment& la
     check_data_files(result.config,
                      result.model ? std::optional(result.model->vocab_rows) : std::nullopt, report);
   if (!report.errors.empty()) refuse(report);
-  // Features that this build lacks are listed for a config without errors only.
+  // Features that this build lacks are listed only for a config without errors.
   if (!resolution.not_yet.empty()) refuse_gaps(resolution.not_yet);
   add_notices(result.config, result.model, report);
   result.lines = std::move(report.notices);

@@ -16,19 +16,19 @@ class App;
 
 namespace ftrun {
 
-/// ConfigSource specifies where a command's config is read from.
+/// ConfigSource specifies the files and options from which a command reads its config.
 struct ConfigSource {
   std::vector<std::string> files;
-  /// Texts that are read instead of files, if there are any.
+  /// Texts that are read instead of the files, if there are any.
   std::vector<ConfigText> texts;
   std::vector<std::string> overrides;
   std::optional<int64_t> nproc;
   /// The command also reads the headers of the model's weights and of the data files.
   bool reads_weights = false;
   bool reads_data = false;
-  /// The run in output_dir continues (`resumes`), with the commits with which it began.
+  /// The run in output_dir is resumed, and keeps the commits of Hub inputs with which it began.
   bool resumes = false;
-  /// The model's config.json is sufficient, and data may be missing.
+  /// The config is only planned: the model's config.json is sufficient, and data may be missing.
   bool plans_only = false;
   /// The model, if it is not read from the folder of the config.
   std::optional<ModelConfig> model;
@@ -45,7 +45,7 @@ LoadResult load_config(const ConfigSource& source);
 /// reports the problem.
 ConfigSource with_texts(ConfigSource source);
 
-/// LoadedConfig is a config in which every value is decided, and the model that it names.
+/// LoadedConfig is a resolved config, and the model that it names.
 struct LoadedConfig {
   Config config;
   int64_t ranks = 1;
@@ -54,12 +54,12 @@ struct LoadedConfig {
   std::optional<ModelConfig> model;
   /// The context in which the config was resolved.
   ResolveContext context;
-  /// Notices and resolutions, a line each.
+  /// Notices, and values that were resolved, one line each.
   std::vector<std::string> lines;
 };
 
-/// Returns whether a process prints notices: the first of its job does, and no rank that our
-/// supervisor started.
+/// Returns whether this process prints notices: the first process of a job prints them, and ranks
+/// that our supervisor started do not.
 bool prints_notices(const LaunchEnvironment& launch);
 
 /// Reads and resolves a source. Throws Error(kUsage) with all problems at once, or

@@ -54,7 +54,8 @@ struct ConvertOptions {
   bool merge = false;
 };
 
-/// Returns the newest checkpoint of a run or checkpoints/ folder; for a step folder, itself.
+/// Returns the newest checkpoint of a run folder or checkpoints folder. A step folder is returned
+/// unchanged.
 std::string step_folder(const std::string& path) {
   if (posix_files().exists(path + "/checkpoint.json")) return path;
   for (const std::string& root : {path + "/checkpoints", path})
@@ -64,9 +65,10 @@ std::string step_folder(const std::string& path) {
               "give a run folder or a step folder");
 }
 
-/// Returns whether a folder has another config.json or other tensors than the one that run.json
-/// recorded: a path that is not absolute leads elsewhere from another working directory. A folder
-/// whose weights are gone cannot be compared.
+/// Returns whether a folder holds another model than the one that run.json recorded, by its
+/// fingerprint. This can happen because a relative path leads to another folder from another
+/// working directory. Returns false if the folder's weights are gone, because it cannot be compared
+/// then.
 bool is_another_model(const std::string& folder, const std::string& recorded) {
   try {
     return !recorded.empty() && ModelFolder(folder).fingerprint() != recorded;
@@ -75,19 +77,21 @@ bool is_another_model(const std::string& folder, const std::string& recorded) {
   }
 }
 
-/// RecordedModel is a model's folder, and the name that the user or a file gives it.
+/// RecordedModel is the folder of a model, and the name by which the user or a file refers to it.
 struct RecordedModel {
   std::string folder;
   std::string name;
 };
 
-/// Returns the path that a run recorded; for a model of the Hub, its exact commit.
+/// Returns the path of the model that a run recorded; for a Hub model, its name with the exact
+/// commit.
 std::string name_of_recorded(const InputRecord& model) {
   const std::optional<HubName> name = parse_hub_name(model.path);
   return name && !model.commit.empty() ? cat(name->repository, "@", model.commit) : model.path;
 }
 
-/// Returns the folder of the model that a file names.
+/// Returns the folder of the model that `file` names `name`. Throws an Error with `remedy` if it
+/// does not exist.
 std::string folder_of_named(const std::string& name, const std::string& file,
                             const std::string& remedy) {
   try {
@@ -104,12 +108,12 @@ std::string folder_of_named(const std::string& name, const std::string& file,
       remedy);
 }
 
-/// Returns the model of --model.
+/// Returns the model that the option --model names.
 RecordedModel given_model(const ConvertOptions& options) {
   return {find_model_folder(options.model).folder, options.model};
 }
 
-/// Returns the model that run.json names, which lies two folders above a step's.
+/// Returns the model that run.json names. The file is two folders above the step folder.
 RecordedModel recorded_model(const std::string& step) {
   const fs::path run = fs::absolute(step + "/.").parent_path().parent_path().parent_path();
   const std::string manifest = (run / "run.json").string();
@@ -134,7 +138,8 @@ RecordedModel recorded_model(const std::string& step) {
   return {model, is_named ? lasting_name(named_so) : recorded.model.path};
 }
 
-/// Describes the model that a config trains, whole on one rank: adapters, and which tensors train.
+/// Describes the model that a config trains, on a single rank: with its adapters, and with the
+/// tensors that train.
 ModelDescription trained_model(const Config& trained, const ModelConfig& model) {
   Config config;
   config.adapter = trained.adapter;
@@ -145,14 +150,15 @@ ModelDescription trained_model(const Config& trained, const ModelConfig& model) 
   return training_model(config, model, 0);
 }
 
-/// Returns the config that wrote a checkpoint, as far as it says what trained; an imported one has
-/// none.
+/// Returns the config of the run that wrote a checkpoint, as far as it decides which tensors
+/// trained. An imported checkpoint has no config; the result is then a default Config.
 Config config_of(const CheckpointMeta& meta) {
   const auto record = meta.extra.find(kConfigRecord);
   return record == meta.extra.end() ? Config{} : recorded_config(record->second);
 }
 
-/// Refuses a config.json of another model, which would make a folder that nothing loads.
+/// Refuses a checkpoint whose weights do not belong to the model in `folder`, because no program
+/// could load the exported folder.
 void require_same_model(const std::string& step,
                         const std::vector<std::pair<std::string, Dims>>& found,
                         const ModelDescription& model, const std::string& folder) {
@@ -178,7 +184,8 @@ void require_same_model(const std::string& step,
               "give the model folder that training began from (--model)");
 }
 
-/// Returns the checkpoint that is read, and the other checkpoints of its run.
+/// Returns the folders that an export must not replace: the checkpoint that is read, and the
+/// checkpoints folder of its run.
 std::vector<std::string> kept_folders(const std::string& step) {
   const fs::path beside = fs::absolute(step + "/.").parent_path().parent_path();
   std::vector<std::string> kept{step};
@@ -186,13 +193,13 @@ std::vector<std::string> kept_folders(const std::string& step) {
   return kept;
 }
 
-/// Returns the dtype of a name, which must be one of the names.
+/// Returns the dtype with this name, which must be a valid name.
 ExportDtype wanted_dtype(const std::string& name) {
   const auto& names = EnumNames<ExportDtype>::kNames;
   return static_cast<ExportDtype>(std::find(names.begin(), names.end(), name) - names.begin());
 }
 
-/// Makes the folder of a new run, or reuses one that a killed convert left unfinished.
+/// Makes the folder of a new run, or reuses a folder that a killed convert command left unfinished.
 RunFolder new_run(const std::string& path) {
   RunFolder run(path, RunStart::kResume);
   const std::string root = run.paths().checkpoints();
@@ -210,8 +217,9 @@ std::string import_text(const ImportedState& imported) {
              unknown.empty() ? "" : cat("; not known: ", printable(join(unknown, ", "))), "\n");
 }
 
-/// Refuses to import for a model whose tensors are parts of the files' tensors, or lie there
-/// transposed: a checkpoint has the model's tensors, an import the files'.
+/// Refuses an import for a model whose tensors are parts of tensors in the model's files, or are
+/// stored transposed there. A checkpoint stores the tensors of the model, but an import has the
+/// tensors of the files.
 void require_own_tensors(const ModelDescription& model, const std::string& folder) {
   const auto is_part = [](const TensorInfo& tensor) { return !tensor.stored.name.empty(); };
   const auto part = std::find_if(model.tensors.begin(), model.tensors.end(), is_part);
@@ -223,7 +231,7 @@ void require_own_tensors(const ModelDescription& model, const std::string& folde
               "that as model.path");
 }
 
-/// Makes what scripts/import_checkpoint.py wrote the first checkpoint of a run.
+/// Makes the first checkpoint of a new run from the output of scripts/import_checkpoint.py.
 int convert_import(const ConvertOptions& options) {
   const ImportedState imported(options.checkpoint);
   const std::string model = options.model.empty() ? imported.model() : given_model(options).folder;
@@ -247,10 +255,10 @@ int convert_import(const ConvertOptions& options) {
   return 0;
 }
 
-/// ExportSource specifies where a model folder is written from.
+/// ExportSource specifies what is exported, and to which folder.
 struct ExportSource {
   ExportOptions target;
-  /// Base and adapter, and what trained.
+  /// The description of base model and adapter, and of the tensors that trained.
   ModelDescription model;
 };
 
@@ -287,7 +295,7 @@ void print_merged(const ConvertOptions& options, const std::string& from, const 
               << "\n";
 }
 
-/// Exports a checkpoint together with the base, which has the frozen tensors.
+/// Exports a checkpoint together with the frozen tensors of its base model.
 int export_with_base(const ConvertOptions& options, const std::string& step, const Config& trained,
                      const ExportSource& source) {
   CheckpointWeights weights(step);
@@ -327,7 +335,7 @@ int export_step(const ConvertOptions& options) {
   return 0;
 }
 
-/// Returns the base model that PEFT's file names.
+/// Returns the folder of the base model that PEFT's adapter_config.json names.
 std::string named_base(const std::string& adapter) {
   const std::string file = adapter + "/adapter_config.json";
   const auto json = parse_json_strict(read_file(file, kMaxModelConfig), file);
@@ -343,8 +351,8 @@ std::string named_base(const std::string& adapter) {
   return folder;
 }
 
-/// Finds the quantization of the base that an adapter was trained on: what its file says, or
-/// --quantization if that says nothing.
+/// Returns the quantization of the base on which an adapter was trained: as its file records it, or
+/// as given with --quantization if the file does not record it.
 QuantizationConfig quantization_of_base(const ConvertOptions& options,
                                         const AdapterFolder& adapter) {
   const std::optional<QuantizationConfig> recorded = base_quantization(adapter);
@@ -375,7 +383,7 @@ QuantizationConfig quantization_of_base(const ConvertOptions& options,
   return asked;
 }
 
-/// Merges an adapter in PEFT's layout and its base into one model.
+/// Merges an adapter in PEFT's layout into its base model, and exports the result.
 int merge_folder(const ConvertOptions& options) {
   const std::string& folder = options.checkpoint;
   if (!options.merge)
@@ -390,7 +398,7 @@ int merge_folder(const ConvertOptions& options) {
   for (const Problem& problem : loaded.problems)
     if (problem.severity == Severity::kError)
       throw Error(ExitCode::kBadInput, cat(folder, ": ", to_text(problem)), problem.remedy);
-  // The folder gives only the adapter of what training would need.
+  // Only the adapter settings are known from the folder; all other settings have their defaults.
   Config trained = resolve(loaded.written, {}).config;
   trained.quantization = quantization_of_base(options, adapter);
   const ExportSource source = export_source(
@@ -410,8 +418,8 @@ int merge_folder(const ConvertOptions& options) {
   return 0;
 }
 
-/// Refuses formats of other programs. Separate scripts convert them, because no Python runs in this
-/// program.
+/// Refuses formats other than Hugging Face's. A separate script converts to gguf, because no Python
+/// runs in this program.
 void refuse_other_format(const ConvertOptions& options) {
   if (options.to == "hf") return;
   if (options.to != "gguf")
@@ -427,7 +435,7 @@ void refuse_other_format(const ConvertOptions& options) {
 
 int convert_command(ConvertOptions options) {
   refuse_other_format(options);
-  // An adapter may be named as on the Hub; a checkpoint is a folder.
+  // An adapter may be given by its Hub name; a checkpoint is always a folder.
   if (!posix_files().exists(options.checkpoint) && hub_cache_holds(options.checkpoint))
     options.checkpoint = find_adapter_folder(options.checkpoint).folder;
   if (options.out.empty() == options.run.empty())

@@ -8,7 +8,8 @@
 namespace ftrun {
 namespace {
 
-/// Returns why no rank of the run can leave, whatever the config allows; "" where they can.
+/// Returns the reason why no rank of the run can be dropped, whatever the config allows; "" if
+/// ranks can be dropped.
 std::string why_none_leaves(const LoadedConfig& loaded, const LaunchEnvironment& launch,
                             std::optional<int> restarts) {
   if (launch.is_rank())
@@ -32,7 +33,7 @@ std::string elastic_notice(const LoadedConfig& loaded, const LaunchEnvironment& 
   const Config& config = loaded.config;
   const std::string why_none = why_none_leaves(loaded, launch, restarts);
   if (const int64_t own = config.elastic.min_ranks; own > 0) {
-    // A notice of the config itself says when more ranks must stay than there are.
+    // If min_ranks is larger than the number of ranks, a notice of the config reports that already.
     if (why_none.empty() || own > loaded.ranks) return "";
     return notice_at(config, "elastic.min_ranks",
                      cat("elastic.min_ranks ", own, " has no effect: ", why_none));

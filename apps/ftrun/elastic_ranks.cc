@@ -25,14 +25,14 @@ constexpr const char* kVisibleGpus = "CUDA_VISIBLE_DEVICES";
 
 std::vector<std::string> overrides_for(const Config& config, const BatchShare& share) {
   std::vector<std::string> all{cat("parallel.data=", share.data_ranks)};
-  if (config.elasticity.enabled) return all;  // chooses the same share from the number of ranks
+  if (config.elasticity.enabled) return all;  // it chooses the same share itself
   all.push_back(cat("train_batch_size=", config.train_batch_size));
   all.push_back(cat("train_micro_batch_size_per_gpu=", share.micro_batch));
   all.push_back(cat("gradient_accumulation_steps=", share.accumulation));
   return all;
 }
 
-/// Returns the place of a rank among the ranks with different samples; `mesh` is the ranks' mesh.
+/// Returns the number of the data-parallel replica to which a rank of `mesh` belongs.
 int replica_of(const RankMesh& mesh, int rank) {
   return mesh.place_on(rank, axes_that_cut(AxisCuts::kSamples));
 }
@@ -73,7 +73,7 @@ void ElasticRanks::drop_replica_of(const FailureSummary& failure, int times) {
     log_warning(cat(failed, "; all ranks stay: ", why_not));
 }
 
-/// Returns why the config lets no rank leave; "" where it lets some.
+/// Returns the reason why the config allows no rank to be dropped; "" if it allows that.
 std::string ElasticRanks::why_none() const {
   const Config& config = loaded_.config;
   if (!smaller_shares(config).empty()) return "";
@@ -87,8 +87,8 @@ std::string ElasticRanks::why_none() const {
              config.train_batch_size);
 }
 
-/// Tries a share: says whether its ranks can train what all of them did; if so, they are the ranks
-/// that are left.
+/// Tries whether fewer ranks can continue the run, dividing the batch by `share`. If so, makes the
+/// config for them the current one and returns true; otherwise sets `why_not`.
 bool ElasticRanks::try_share(const BatchShare& share, std::string& why_not) {
   ConfigSource source = source_;
   const std::vector<std::string> overrides = overrides_for(loaded_.config, share);
@@ -96,7 +96,7 @@ bool ElasticRanks::try_share(const BatchShare& share, std::string& why_not) {
   source.nproc = share.data_ranks * model_ranks(loaded_.config.parallel);
   try {
     LoadedConfig fewer = load_source(source, launch_);
-    // Version 0.2 of elasticity gives some numbers of ranks another batch.
+    // Version 0.2 of elasticity chooses another batch for some numbers of ranks.
     if (fewer.config.train_batch_size != loaded_.config.train_batch_size)
       throw Error(
           ExitCode::kUsage,
@@ -114,12 +114,13 @@ bool ElasticRanks::try_share(const BatchShare& share, std::string& why_not) {
   }
 }
 
-/// Drops the failing rank's replica first, then those with the highest numbers.
+/// Drops replicas until `data_ranks` remain: first the replica of the failing rank, then those with
+/// the highest numbers.
 void ElasticRanks::drop_replicas(int rank, int64_t data_ranks) {
   Config config = loaded_.config;
   config.parallel.data = std::ssize(first_numbers_) / model_ranks(config.parallel);
-  // This code does not distinguish replicas of shards, and their number may not divide the
-  // remaining ranks.
+  // The number of copies of the state does not matter here, and it may not divide the remaining
+  // ranks.
   config.parallel.data_replicate = 1;
   const RankMesh mesh = rank_mesh(config);
   const int data = mesh.data_parallel();
@@ -150,7 +151,8 @@ void ElasticRanks::add_to(Restart& restart) const {
   for (const std::string& override : overrides_)
     restart.arguments.insert(restart.arguments.end(), {"--set", override});
   if (loaded_.config.device != DeviceKind::kCuda) return;
-  // A rank's GPU is the one of its number: those that are left keep theirs.
+  // The GPU of a rank is the one with the rank's first number, so the remaining ranks keep their
+  // GPUs.
   const char* visible = std::getenv(kVisibleGpus);
   const std::vector<std::string> shown =
       visible == nullptr ? std::vector<std::string>{} : split(visible, ',');
@@ -167,7 +169,7 @@ RanksOfStart ranks_of_restart(const LaunchEnvironment& launch) {
   const char* left = std::getenv(launch_variables::kLeftRanks);
   const char* why = std::getenv(launch_variables::kWhyLeft);
   RanksOfStart ranks{.count = launch.world};
-  // The variables may be those of another run, if a launcher between passed them on.
+  // If a launcher has passed on the environment, the variables may belong to another run.
   if (launch.kind != LaunchKind::kSupervised || launch.restart == 0 || left == nullptr ||
       why == nullptr)
     return ranks;

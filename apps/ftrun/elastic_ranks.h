@@ -11,23 +11,23 @@
 
 namespace ftrun {
 
-/// ElasticRanks manages the ranks of a run on one machine. When one of a replica's ranks keeps
-/// failing, the whole replica is dropped: the data degree becomes smaller; the tensor, pipeline and
-/// context degrees and the global batch stay the same, and so does the result of each step except
-/// for its rounding.
+/// ElasticRanks manages the ranks of a run on one machine. If a rank keeps failing, its whole
+/// data-parallel replica is dropped: the data degree becomes smaller. The tensor, pipeline and
+/// context degrees and the global batch stay the same, so the result of each step stays the same
+/// except for rounding.
 class ElasticRanks {
  public:
-  /// Borrows `source` and `launch`, from which `loaded` was read.
+  /// Keeps references to `source` and `launch`, from which `loaded` was read.
   ElasticRanks(const ConfigSource& source, const LaunchEnvironment& launch,
                const LoadedConfig& loaded);
 
-  /// Drops the replica of the rank that failed and keeps as many others as config and memory allow;
-  /// logs the change. `times` is the number of consecutive failures of the rank. If it drops none
-  /// although the config allows fewer ranks, it warns once, with the reason.
+  /// Drops the replica of the rank that failed, keeps as many other replicas as config and memory
+  /// allow, and logs the change. `times` is the number of consecutive failures of the rank. If no
+  /// replica can be dropped although the config allows fewer ranks, warns once, with the reason.
   void drop_replica_of(const FailureSummary& failure, int times);
   /// Returns the remaining ranks, and those that were dropped.
   RanksOfStart ranks() const;
-  /// Adds the settings that the next start needs; nothing while no rank was dropped.
+  /// Adds the settings that the next start needs; adds nothing as long as no rank was dropped.
   void add_to(Restart& restart) const;
 
  private:
@@ -41,17 +41,19 @@ class ElasticRanks {
   LoadedConfig loaded_;
   /// Overrides of the config with which the remaining ranks divide the batch: "parallel.data=2".
   std::vector<std::string> overrides_;
-  /// The number that each remaining rank had at the first start, which is the number of its GPU.
+  /// The number that each remaining rank had at the first start. It is also the number of the
+  /// rank's GPU.
   std::vector<int> first_numbers_;
   /// The number of ranks at the first start.
   const int first_count_;
   /// The reason why ranks were last dropped.
   std::string why_left_;
-  /// The last reported reason why none is dropped.
+  /// The last reported reason why no replica is dropped.
   std::string reported_;
 };
 
-/// Returns the ranks that our supervisor restarted, as add_to() passed them on.
+/// Returns the ranks of this start if our supervisor restarted them, as ElasticRanks::add_to()
+/// passed them in the environment.
 RanksOfStart ranks_of_restart(const LaunchEnvironment& launch);
 
 }  // namespace ftrun

@@ -26,11 +26,12 @@ using EngineEntry = int (*)(const TrainRequest*);
 using BenchEntry = void (*)(const BenchRequest*, Machine*);
 
 bool engine_is_loaded = false;
-/// The entry of the engine that is loaded.
+/// The entry points of the loaded engine.
 EngineEntry engine_entry = nullptr;
 BenchEntry bench_entry = nullptr;
 
-/// Returns the folder above bin/ftrun, in whose lib the modules are.
+/// Returns the installation folder: its bin holds the program, and its lib holds the engine and the
+/// modules.
 std::string installation() {
   std::error_code error;
   const std::filesystem::path binary = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -47,8 +48,8 @@ std::string library_path(const char* name) {
   return cat(installation(), "/lib/", name);
 }
 
-/// Handles failures while LibTorch is loaded: it allocates then, and its exceptions cannot be
-/// caught.
+/// Handles termination while LibTorch is being loaded. LibTorch allocates memory then, and
+/// exceptions of its initializers cannot be caught.
 [[noreturn]] void on_terminate_while_loading() {
   if (!lacks_memory(std::current_exception())) std::abort();
   std::fprintf(stderr, "ftrun: the engine cannot be loaded: out of memory\n  remedy: %s\n",
@@ -67,7 +68,7 @@ namespace {
 
 void* open_engine(const std::string& path) {
   const std::terminate_handler before = std::set_terminate(on_terminate_while_loading);
-  // The path is given whole, so that no other version that LD_LIBRARY_PATH leads to is taken.
+  // The full path is given, so that LD_LIBRARY_PATH cannot select another version.
   const LibraryHandle torch =
       open_library(torch_folder() + "/lib/libtorch_cpu.so", RTLD_NOW | RTLD_GLOBAL);
   const auto [engine, why] =
@@ -86,7 +87,7 @@ std::vector<std::string> library_folders() {
   try {
     return library_folders_of(torch_folder());
   } catch (const Error&) {
-    return {};  // what needs LibTorch says that it is not there
+    return {};  // code that needs LibTorch reports that it is missing
   }
 }
 

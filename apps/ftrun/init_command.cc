@@ -57,13 +57,14 @@ struct InitData {
   std::string validation;
 };
 
-/// InitMachine is the machine that a config is made for, and where its figures are from.
+/// InitMachine is the machine for which a config is made, and the source of its rates.
 struct InitMachine {
   Machine machine;
   std::string source;
 };
 
-/// Variant is a way to train, from the one that learns most to the one that needs least.
+/// Variant is a way to train. kVariants is ordered from the variant that learns most to the one
+/// that needs least memory.
 struct Variant {
   const char* name;
   /// Lines of YAML.
@@ -80,18 +81,19 @@ constexpr std::array<Variant, 3> kVariants{
       "quantization: {type: nf4}\n",
       2e-4}}};
 
-/// Rows are no longer than this, which models of all kinds were trained on.
+/// The most tokens of a row; all kinds of models were trained on rows of this length.
 constexpr int64_t kRowOnGpus = 2048;
 constexpr int64_t kRowOnProcessors = 512;
-/// Tokens of a step at most, and steps that a run has at least where the data is enough.
+/// The most tokens of a step, and the fewest steps of a run if there is enough data.
 constexpr int64_t kTokensOfStep = 524288;
 constexpr int64_t kStepsOfRun = 100;
-/// Passes over text, and over conversations, of which there are fewer.
+/// Epochs for text, and for conversations, of which there are usually fewer.
 constexpr int64_t kEpochs = 1;
 constexpr int64_t kEpochsOfConversations = 3;
 
-/// Returns the data that a name means. A folder holds train and validation, as prepare_data.py
-/// writes them; so may a data set of the Hub. Any other name is that of the data itself.
+/// Returns the data to which a name refers. A folder holds the files train and validation as
+/// prepare_data.py writes them; a data set of the Hub may hold them, too. Any other name is the
+/// name of the training data itself.
 InitData data_of(const std::string& named) {
   std::error_code error;
   const auto in = [](const std::string& folder, const char* split) {
@@ -113,7 +115,8 @@ InitData data_of(const std::string& named) {
   return {named, has_validation ? named : ""};
 }
 
-/// Returns a machine without measurements: its cores at the rates of a common server's.
+/// Returns a machine for which there are no measurements: this machine's cores, with the rates of a
+/// common server.
 Machine usual_processors() {
   constexpr double kProducts = 50e9, kMemory = 8e9, kLatency = 20e-6, kBandwidth = 4e9;
   Machine machine;
@@ -133,8 +136,9 @@ Machine usual_processors() {
   return machine;
 }
 
-/// Returns the machine that is named, else this one: as it was measured, or as most are. Its memory
-/// is the least of all limits.
+/// Returns the machine that the options name, otherwise this machine: with its measured rates if
+/// there are any, else with the rates of a common server. The memory is the smallest limit that
+/// applies.
 InitMachine machine_of(const InitOptions& options) {
   if (!options.machine.empty()) {
     InitMachine named{read_machine_file(options.machine), options.machine};
@@ -165,7 +169,7 @@ std::string last_part(const std::string& path) {
   return at == std::string::npos ? name : name.substr(0, at);
 }
 
-/// Draft makes the config of one way to train, whose layout is open.
+/// Draft makes the text of a config for one variant of training, without a layout.
 class Draft {
  public:
   Draft(const InitOptions& options, const InitMachine& machine)
@@ -177,14 +181,14 @@ class Draft {
     if (loaded.model->max_positions > 0) row_ = std::min(row_, loaded.model->max_positions);
     fit_rows(config);
     model_ = *loaded.model;
-    // The config's files are as load_source() has found them.
+    // load_source() has replaced the names of data sets by their files.
     Config cut = config;
     cut.data.sequence_length = row_;
     const SampleSet samples(config.data.train, sample_options(cut));
     rows_ = samples.size();
     epochs_ = conversations_ ? kEpochsOfConversations : kEpochs;
     choose_batch();
-    // Everything that a run would find wrong with model and data.
+    // Loads again with all checks of model and data that a run makes.
     load(true);
   }
 
@@ -221,7 +225,7 @@ class Draft {
   int64_t epochs() const { return epochs_; }
   bool conversations() const { return conversations_; }
   int64_t steps() const { return std::max<int64_t>(1, (rows_ * epochs_ + batch_ - 1) / batch_); }
-  /// Returns a thirtieth of the run.
+  /// Returns the warm-up steps: a thirtieth of the run.
   int64_t warmup() const { return steps() / 30; }
 
  private:
@@ -234,7 +238,8 @@ class Draft {
     return load_source(source, LaunchEnvironment{});
   }
 
-  /// Fits rows to conversations, which are not cut: as long as the longest, in powers of two.
+  /// Sets the row length for conversations, which are not cut: doubles it until the longest
+  /// conversation fits.
   void fit_rows(const Config& config) {
     if (!conversations_) return;
     Config cut = config;
@@ -245,8 +250,9 @@ class Draft {
     row_ = cut.data.sequence_length;
   }
 
-  /// Chooses the devices times a power of two: the largest that leaves steps enough, and no more
-  /// tokens per step than help. Fewer rows than devices: a power of two.
+  /// Chooses the batch: the number of devices times a power of two, the largest that gives at least
+  /// kStepsOfRun steps and at most kTokensOfStep tokens per step. If there are fewer rows than
+  /// devices, the batch is a power of two.
   void choose_batch() {
     const int64_t wanted =
         std::min(rows_ * epochs_ / kStepsOfRun, kTokensOfStep / std::max<int64_t>(row_, 1));
@@ -270,15 +276,15 @@ class Draft {
   bool conversations_ = false;
 };
 
-/// FoundLayout is a way to train whose layout was searched for.
+/// FoundLayout is a variant of training with the result of the search for its layout.
 struct FoundLayout {
   const Variant* variant = nullptr;
   SearchTask task;
   SearchResult result;
 };
 
-/// Returns why the ways before one were left out: "all weights need 20.00 GiB of a rank's 16.00
-/// GiB".
+/// Returns the reason why a variant was left out: "all weights would need 20.00 GiB of a rank's
+/// memory at least".
 std::string left_out_text(const FoundLayout& tried) {
   const Evaluation& nearest = *tried.result.nearest;
   return cat(tried.variant->name, " would need ", rank_memory_text(nearest.memory),
@@ -320,7 +326,7 @@ int init_command(const InitOptions& options) {
     search.nodes = options.nodes;
     search.seconds = options.seconds;
     FoundLayout tried{&variant, search_task(search, machine.machine), {}};
-    // A machine file may omit the size of main memory besides GPUs.
+    // A machine file may omit the size of the main memory next to GPUs; then nothing is offloaded.
     tried.task.offloads = !machine.machine.has_gpus || machine.machine.host_memory_capacity > 0;
     const bool is_last = &variant == &kVariants.back();
     tried.result = search_layouts(tried.task, {options.seconds, is_last});

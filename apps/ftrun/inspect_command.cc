@@ -19,7 +19,7 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-/// Returns a run folder's checkpoints when it is one; the path itself otherwise.
+/// Returns the checkpoints folder if the path is a run folder; otherwise the path itself.
 std::string checkpoints_folder(const std::string& path) {
   const std::string inside = path + "/checkpoints";
   return fs::is_directory(inside) ? inside : path;
@@ -33,8 +33,8 @@ bool holds_adapter(const std::string& path) {
   return fs::exists(path + "/adapter_config.json");
 }
 
-/// Finds the folder of a model or an adapter of the Hub, or the file of a data set that is trained
-/// on, in the Hugging Face cache; returns every other path unchanged.
+/// Looks up a Hub name in the Hugging Face cache: returns the folder of a model or an adapter, or
+/// the training file of a data set. Returns every other path unchanged.
 std::string resolve_input_path(const std::string& path) {
   std::error_code error;
   if (fs::exists(path, error)) return path;
@@ -53,7 +53,7 @@ nlohmann::ordered_json rows_json(const Description::Rows& rows) {
   return json;
 }
 
-/// Shows a description, to people and to programs.
+/// Prints a description as text, and adds it to the answer for --json.
 void show_description(const char* kind, const std::string& path, const Description& description,
                       Answer& answer) {
   std::cout << terminal_text(description.text());
@@ -78,7 +78,7 @@ int inspect(const std::string& named, Answer& answer) {
     show_description("import", path, describe_import(path), answer);
   else if (!fs::is_directory(path, error))
     show_data(path, answer);
-  else if (holds_adapter(path))  // as convert sees it; some have their base's config.json too
+  else if (holds_adapter(path))  // first: some also hold a config.json
     show_description("adapter", path, describe_adapter(path), answer);
   else if (holds_model(path))
     show_description("model", path, describe_model(path), answer);
@@ -87,8 +87,7 @@ int inspect(const std::string& named, Answer& answer) {
   return 0;
 }
 
-/// Throws an error for a damaged checkpoint, in which each piece of the damage is a separate
-/// problem.
+/// Throws an Error for a damaged checkpoint, with a separate problem for each damage.
 [[noreturn]] void refuse_damaged(const std::vector<std::string>& damage) {
   std::vector<Problem> problems;
   for (const std::string& piece : damage) {
@@ -105,7 +104,7 @@ int inspect(const std::string& named, Answer& answer) {
 int verify(const std::string& path, Answer& answer) {
   std::vector<std::string> problems;
   if (is_import(path))
-    const ImportedState whole(path);  // reads and compares everything
+    const ImportedState whole(path);  // the constructor reads and checks everything
   else
     problems = verify_checkpoint(checkpoints_folder(path));
   if (problems.empty()) {

@@ -34,8 +34,8 @@
 namespace ftrun {
 namespace {
 
-/// Reports a failure and returns its exit code. The supervisor shows the earliest failure of its
-/// ranks: a rank under it does not print, or the failure would be shown twice.
+/// Reports a failure and returns its exit code. A rank under the supervisor does not print its
+/// failure, because the supervisor shows the earliest failure of its ranks.
 int report_failure_code(const std::exception& exception) {
   const Error error = as_error(exception);
   const char* rank = std::getenv("RANK");
@@ -50,7 +50,8 @@ bool is_config_name(const std::string& argument) {
   return end == ".yaml" || end == ".yml" || end == ".json";
 }
 
-/// Requires that everything was printed, for commands whose only result is their output.
+/// Returns an error code if not all output could be printed, for commands whose only result is
+/// their output.
 int require_output(int code) {
   if (code != 0) return code;
   const std::string problem = output_problem();
@@ -60,7 +61,8 @@ int require_output(int code) {
   return 0;
 }
 
-/// Warns if something was not printed: a training has also written its run folder.
+/// Warns if not all output could be printed. For training this is no failure, because the results
+/// are in the run folder.
 int warn_about_output(int code) {
   const std::string problem = output_problem();
   if (!problem.empty()) log_warning(problem);
@@ -83,8 +85,8 @@ bool is_option(const std::string& argument) {
                   "--help lists the options"));
 }
 
-/// Refuses an unknown command whose name is near that of a command: "chek" for check. Does nothing
-/// if no command's name is near.
+/// Refuses an unknown command whose name is similar to that of a command: "chek" for check. Does
+/// nothing if no name is similar.
 void refuse_mistyped_command(const CLI::App& app, const std::string& argument) {
   std::vector<std::string> commands;
   for (const CLI::App* command : app.get_subcommands({})) commands.push_back(command->get_name());
@@ -94,8 +96,8 @@ void refuse_mistyped_command(const CLI::App& app, const std::string& argument) {
               "ftrun --help lists the commands");
 }
 
-/// Refuses an unknown command or option, and a config without --config before it, with what to
-/// write instead; CLI11 reports all else.
+/// Refuses an unknown command or option, and a config file without --config, and says what to write
+/// instead. CLI11 reports all other errors.
 int refuse_arguments(const CLI::App& app, const CLI::ParseError& error, Answer& answer) {
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     const auto chosen = app.get_subcommands();
@@ -117,7 +119,7 @@ int refuse_arguments(const CLI::App& app, const CLI::ParseError& error, Answer& 
   return code == 0 ? require_output(0) : static_cast<int>(ExitCode::kUsage);
 }
 
-/// Refuses options before the command, which does not see them.
+/// Refuses options in front of the command, because the command would not get them.
 void refuse_options_before(const CLI::App& app, const CLI::App& command) {
   for (const CLI::Option* option : app.get_options()) {
     if (option->count() == 0) continue;
@@ -128,7 +130,7 @@ void refuse_options_before(const CLI::App& app, const CLI::App& command) {
   }
 }
 
-/// Returns what a bug report needs to know of a build, and whether its LibTorch is there.
+/// Returns the facts about the build that a bug report needs, and whether its LibTorch was found.
 std::string version_text() {
   const BuildInfo build = build_info();
   std::string torch;
@@ -148,8 +150,8 @@ std::string version_text() {
              "\n", build.compiler);
 }
 
-/// Adds the command that prints a shell's completion. Like the command after it, it serves
-/// installations; a user types neither.
+/// Adds the command that prints the completions for a shell. Like the command that prints the
+/// manual page, it is for installations, not for users.
 Command add_completion(CLI::App& app) {
   auto shell = std::make_shared<std::string>();
   CLI::App* command =
@@ -189,7 +191,7 @@ int run(const std::vector<std::string>& arguments, Answer& answer) {
                                           {"init", add_init(app)}};
   commands.emplace("completion", add_completion(app));
   commands.emplace("manual", add_manual(app));
-  // The arguments as CLI11 takes them: the last one first, without the program's own name.
+  // CLI11 takes the arguments in reverse order, without the program's own name.
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   if (!reversed.empty()) reversed.pop_back();
   try {
@@ -212,7 +214,8 @@ int run_arguments(const std::vector<std::string>& arguments) {
   Answer answer(arguments);
   try {
     open_standard_descriptors();
-    // Writing beyond the limit on file size is reported as an error, with its remedy.
+    // With the signal ignored, a write beyond the file size limit fails with an error, which is
+    // reported with a remedy.
     std::signal(SIGXFSZ, SIG_IGN);
     set_library_folders(library_folders);
     return run(arguments, answer);

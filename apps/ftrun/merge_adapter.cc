@@ -18,7 +18,7 @@ namespace {
 /// Adapted is the adapter of one matrix [outputs, inputs].
 struct Adapted {
   std::string module;
-  /// The files' module that has the product, and A.
+  /// The module's path in the model's files. The adapter's matrix A is named after it.
   std::string in_files;
   int64_t outputs = 0;
   int64_t inputs = 0;
@@ -27,7 +27,7 @@ struct Adapted {
 };
 
 std::map<std::string, Adapted> adapted_matrices(const ModelDescription& model) {
-  // `low` has each module's adapter, by the module's path in files.
+  // `low` holds the adapter of each module, by the module's path in the model's files.
   std::map<std::string, LowRank> low;
   const TensorNames& names = tensor_names(model.family);
   for (int64_t layer = 0; layer < model.block_count; ++layer) {
@@ -49,7 +49,7 @@ std::map<std::string, Adapted> adapted_matrices(const ModelDescription& model) {
   return all;
 }
 
-/// Merge adds adapters to the tensors that are read of a base, one matrix after the other.
+/// Merge adds adapters to the tensors of a base model as they are read, one matrix after another.
 class Merge {
  public:
   Merge(const ModelDescription& model, DType dtype, const ReadTrained& trained, BaseWeights& base)
@@ -93,8 +93,8 @@ class Merge {
     if (adapted.has_magnitudes) find_factors();
   }
 
-  /// Finds what each row of W + scale B A is multiplied by: its magnitude over its length. A row of
-  /// zeros stays zero.
+  /// Computes the factor by which each row of W + scale B A is multiplied (DoRA): its magnitude
+  /// divided by its length. A row of zeros stays zero.
   void find_factors() {
     std::vector<float> magnitudes(factors_.size());
     require(trained_(lora_magnitude_name(module_), 0, std::ssize(magnitudes), magnitudes),
@@ -104,7 +104,8 @@ class Merge {
       factors_[o] = factors_[o] > 0 ? magnitudes[o] / factors_[o] : 0;
   }
 
-  /// Adds columns [first, last) of a row of W + scale B A, by its factor.
+  /// Replaces columns [first, last) of a row of W in `out` by those of W + scale B A, multiplied by
+  /// the row's factor.
   void add_row(int64_t row, int64_t first, int64_t last, std::span<float> out) {
     rows_.read(row, first, last, std::span(row_).first(static_cast<size_t>(last - first)));
     for (int64_t i = first; i < last; ++i) {

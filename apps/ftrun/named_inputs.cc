@@ -26,7 +26,7 @@ struct RecordedCommit {
   HubKind kind = HubKind::kModel;
 };
 
-/// Returns whether a revision is a whole commit, which nothing can move.
+/// Returns whether a revision is a full commit hash, which never changes its meaning.
 bool is_commit(const std::string& revision) {
   constexpr size_t kDigits = 40;
   return revision.size() == kDigits && is_hexadecimal(revision);
@@ -39,8 +39,8 @@ void add_data_commits(const std::vector<std::string>& files, std::vector<Recorde
       commits.push_back({from->name.repository, from->name.revision, HubKind::kDataset});
 }
 
-/// Reads the commits that the run in `output_dir` recorded; none where no run can be read, which
-/// the resume itself reports.
+/// Reads the commits that the run in `output_dir` recorded. Returns none if no run can be read; the
+/// resume itself reports that.
 std::vector<RecordedCommit> recorded_commits(const std::string& output_dir) {
   std::vector<RecordedCommit> commits;
   const std::string path = RunPaths(output_dir).manifest();
@@ -59,8 +59,8 @@ std::vector<RecordedCommit> recorded_commits(const std::string& output_dir) {
   return commits;
 }
 
-/// Finds the commit that a resumed run keeps of what `name` names; "" where it recorded none or the
-/// name is a commit itself.
+/// Finds the commit that a resumed run keeps for `name`; "" if the run recorded none, or if the
+/// name gives a full commit.
 std::string kept_commit(const HubName& name, HubKind kind,
                         const std::vector<RecordedCommit>& commits) {
   if (is_commit(name.revision)) return "";
@@ -70,7 +70,7 @@ std::string kept_commit(const HubName& name, HubKind kind,
   return found == commits.end() ? "" : found->commit;
 }
 
-/// Finds the commit that a name leads to now; "" where the cache has none.
+/// Finds the commit to which a name refers in the cache now; "" if the cache has none.
 std::string commit_now(const std::string& named, HubKind kind) {
   try {
     return find_hub_folder(named, "", process_environment(), kind).commit;
@@ -92,7 +92,8 @@ Problem moved_notice(const Origins& origins, const char* key, const std::string&
   return notice;
 }
 
-/// Refuses to continue with another commit than the recorded one, which the cache no longer has.
+/// Makes the error for a run whose recorded commit is no longer in the cache: it does not continue
+/// with another commit.
 Error removed_commit_error(const std::string& named, const std::string& repository, HubKind kind,
                            const std::string& now, const std::string& kept) {
   const std::string option = kind == HubKind::kDataset ? " --repo-type dataset" : "";
@@ -106,14 +107,15 @@ Error removed_commit_error(const std::string& named, const std::string& reposito
                                 ", which is then compared with what the run was trained on"))};
 }
 
-/// NameLookup finds the commits of names, or those that the run keeps.
+/// NameLookup finds the commit for each Hub name: the current one, or the one that a resumed run
+/// keeps.
 class NameLookup {
  public:
   NameLookup(std::vector<RecordedCommit> commits, NamedInputs& found)
       : commits_(std::move(commits)), found_(found) {}
 
-  /// Returns the name with the commit that is to be used; as it is where it has none.
-  /// Error(kBadInput) where the run's commit is gone.
+  /// Returns the name with the commit that must be used, or unchanged if the cache has no commit.
+  /// Throws Error(kBadInput) if the run's commit is gone.
   std::string pin(const char* key, const std::string& named, HubKind kind) {
     const HubName name = *parse_hub_name(named);
     const std::string now = commit_now(named, kind), kept = kept_commit(name, kind, commits_);
@@ -132,9 +134,9 @@ class NameLookup {
   NamedInputs& found_;
 };
 
-/// Returns whether an entry of data.train may be a data set's name: nothing on this machine has
-/// that name, and the cache holds it, or it is neither named like a file nor in a folder that
-/// exists.
+/// Returns whether a path in data.train may be the name of a Hub data set. No file or folder may
+/// have that name. In addition either the cache holds the data set, or the name does not look like
+/// a file and its folder does not exist.
 bool may_be_data_set(const std::string& path) {
   std::error_code error;
   if (!parse_hub_name(path) || fs::exists(fs::symlink_status(path, error)) || find_data_file(path))
@@ -145,7 +147,8 @@ bool may_be_data_set(const std::string& path) {
   return !fs::is_directory(fs::path(path).parent_path(), error);
 }
 
-/// Refuses a data set whose snapshot does not hold a split, as prepare_data.py writes it.
+/// Refuses a data set whose snapshot does not hold the file of a split, as prepare_data.py writes
+/// it.
 void require_split(const std::string& named, const std::string& pinned, const std::string& split) {
   const std::string folder = find_data_set(pinned).folder, prefix = cat(folder, "/", split);
   if (find_data_file(prefix)) return;
@@ -176,8 +179,8 @@ void find_model(NameLookup& lookup, NamedInputs& found) {
   }
 }
 
-/// Finds the file of a commit that "owner/name@revision/file" names; "" where the cache has no such
-/// revision.
+/// Replaces the revision in "owner/name@revision/file" by its commit; returns "" if the path has
+/// another form, or the cache has no such revision.
 std::string pinned_file(const char* key, const std::string& path, NameLookup& lookup) {
   const std::optional<HubFile> file = parse_hub_file(path);
   if (!file) return "";
@@ -186,7 +189,7 @@ std::string pinned_file(const char* key, const std::string& path, NameLookup& lo
   return cat(lookup.pin(key, named, HubKind::kDataset), "/", file->file);
 }
 
-/// Puts the file of a commit in the place of each name of a data set among `paths`.
+/// Replaces each name of a data set at a config key by the path of a file with its commit.
 void find_data(const char* key, NameLookup& lookup, NamedInputs& found) {
   auto paths = found.config.get<std::vector<std::string>>(key);
   if (paths.empty()) return;

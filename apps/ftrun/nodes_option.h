@@ -12,11 +12,11 @@ namespace ftrun {
 /// Adds --nodes to a command that starts no ranks.
 void add_nodes_option(CLI::App& command, int64_t& nodes);
 
-/// Returns a warning about tensor ranks on different nodes if the ranks are placed in order on
-/// `nodes`; "" where there are none. Throws Error(kUsage) if the number of nodes does not divide
-/// the ranks.
+/// Returns a warning if tensor-parallel ranks are on different nodes when the ranks are placed in
+/// order on `nodes` nodes; "" otherwise. Throws Error(kUsage) if the number of nodes does not
+/// divide the ranks.
 std::string crossing_notice(const LoadedConfig& loaded, const ClassPlans& all, int64_t nodes);
-/// Returns a warning about tensor ranks on different nodes, from the plan of rank 0.
+/// Returns the same warning, computed from the plan of rank 0.
 std::string crossing_notice(const LoadedConfig& loaded, const StepPlan& plan, int64_t nodes);
 
 }  // namespace ftrun

@@ -44,7 +44,7 @@ std::string admit_outputs(const LoadedConfig& loaded, const StepPlan& plan, int6
   require_writable(paths);
   SpaceWanted space = space_wanted(config, paths, plan);
   space.file_size_limit = file_size_limit();
-  // A rank writes one file of a checkpoint.
+  // Each rank writes one file of a checkpoint.
   space.largest_file_bytes = space.checkpoint_bytes / std::max<int64_t>(1, loaded.ranks);
   space.swap_bytes = memory_plan(plan).at(Tier::kNvme).total * local;
   if (space.swap_bytes > 0) space.swap = disk_folder(config.zero);
@@ -54,7 +54,7 @@ std::string admit_outputs(const LoadedConfig& loaded, const StepPlan& plan, int6
     check_export_folder(posix_files(), options, check);
     space.exported = options.folder;
     space.export_bytes = export_bytes(options, tensors);
-    // Files are filled one after another: each but the last is filled by half at least.
+    // Files are filled one after another; each file except the last is at least half full.
     const bool one_file =
         options.format == ExportFormat::kAdapter || space.export_bytes <= options.shard_bytes;
     space.largest_file_bytes =

@@ -8,12 +8,13 @@
 
 namespace ftrun {
 
-/// Checks the outputs of a run before anything starts, which would otherwise fail when it saves or
-/// exports. Throws Error(kBadInput) for a run whose export would replace files that ftrun did not
-/// write, or that needs a file that cannot be read, and Error(kEnvironment) if output_dir cannot be
-/// written or has no room for a checkpoint and the export. Returns a warning if room is short, else
-/// "". Writes nothing. One of a run's processes checks the contents of an earlier export, which
-/// reads all of it. `local`: ranks of this run on this machine, whose disk tier takes space too.
+/// Checks the outputs of a run before anything starts, because the run would otherwise fail only
+/// when it saves or exports. Throws Error(kBadInput) if the export would replace files that ftrun
+/// did not write, or needs a file that cannot be read, and Error(kEnvironment) if output_dir cannot
+/// be written or has too little space for a checkpoint and the export. Returns a warning if space
+/// is short, else "". Writes nothing. Only one process of a run checks the contents of an earlier
+/// export (OutputCheck::kContents), because this reads all of it. `local` is the number of ranks on
+/// this machine, whose disk tier needs space, too.
 std::string admit_outputs(const LoadedConfig& loaded, const StepPlan& plan, int64_t local,
                           OutputCheck check = OutputCheck::kContents);
 

@@ -18,14 +18,15 @@ namespace ftrun {
 namespace {
 
 constexpr size_t kPageColumns = 120;
-/// A timeline holds every action of a step.
+/// The most micro-batches for which the timeline is computed, because it holds every action of a
+/// step.
 constexpr int64_t kMaxMicroBatches = 100'000;
 
-/// Lists the layers of a part: "embed, 0-7", "8-15", "24-29, head".
+/// Lists the layers of a part of the pipeline: "embed, 0-7", "8-15", "24-29, head".
 std::string layers_text(const ModelDescription& model, const LayerRange& range) {
   std::vector<std::string> parts;
   const int32_t last = static_cast<int32_t>(model.layers.size()) - 1;
-  // Layer k of the model is block k-1, after the embedding.
+  // Layer 0 is the embedding, so layer k of the model is block k-1.
   const int32_t first_block = std::max(range.first, 1) - 1,
                 end_block = std::min(range.end, last) - 1;
   if (range.holds(0)) parts.emplace_back("embed");
@@ -35,7 +36,7 @@ std::string layers_text(const ModelDescription& model, const LayerRange& range) 
   return join(parts, ", ");
 }
 
-/// Lists the layers of all parts of a stage, first chunk first.
+/// Lists the layers of all chunks of a stage, in order of the chunks.
 std::string stage_layers(const ModelDescription& model, const PipelineLayout& layout, int stage) {
   std::vector<std::string> chunks;
   for (int chunk = 0; chunk < layout.chunks(); ++chunk)
@@ -44,7 +45,7 @@ std::string stage_layers(const ModelDescription& model, const PipelineLayout& la
   return join(chunks, " | ");
 }
 
-/// Explains the letters of the picture.
+/// Explains the letters of the timeline.
 std::string legend(PipelineSchedule schedule, int chunks) {
   const bool split = traits_of(schedule).splits_backward;
   return cat("F forward, ", split ? "I input gradients, W weight gradients" : "B backward",
@@ -107,7 +108,7 @@ std::string stage_memory_text(const ClassPlans& plans) {
   const StepPlan& any = plans.plan(0);
   const PipelineLayout& layout = any.options.state.pipeline;
   if (layout.stages() == 1) return "";
-  const std::vector<MemoryPlan> memory = plans.memory();
+  const std::vector<MemoryPlan>& memory = plans.memory();
   std::vector<const MemoryPlan*> peak(static_cast<size_t>(layout.stages()));
   for (int32_t c = 0; c < plans.classes().count(); ++c) {
     const MemoryPlan& own = memory[static_cast<size_t>(c)];

@@ -9,18 +9,18 @@
 
 namespace ftrun {
 
-/// Describes the pipeline of a resolved config: its picture in at most `width` columns, and for
-/// each stage its layers, the share of a step in which it waits, and how many micro-batches it
-/// keeps. Phases take as long as their operations cost (graph/cost.h); transfers take no time.
+/// Describes the pipeline of a resolved config: a timeline in at most `width` columns, and for each
+/// stage its layers, the share of a step in which it waits, and how many micro-batches it keeps. A
+/// phase takes as long as its operations cost (graph/cost.h); transfers take no time. Throws
 /// Error(kUsage) without a pipeline.
 std::string pipeline_text(const Config& config, const ModelConfig& model, size_t width);
 
-/// Returns a table of the memory that each stage allocates, on the rank of the stage that needs
+/// Returns a table of the memory of each pipeline stage, on the rank of the stage that allocates
 /// most; "" without a pipeline.
 std::string stage_memory_text(const ClassPlans& plans);
 
-/// Returns the number of columns of the terminal on standard output, or of a page if it is not a
-/// terminal.
+/// Returns the number of columns of the terminal on standard output; the default width of a page if
+/// standard output is not a terminal.
 size_t output_columns();
 
 }  // namespace ftrun

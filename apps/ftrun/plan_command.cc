@@ -48,21 +48,21 @@ struct PlanOptions {
   bool evaluation = false;
   bool text = false;
   int64_t rank = 0;
-  /// Bytes that a rank may take; 0 for as many as it needs.
+  /// The bytes of each kind of memory that a rank may use; 0: no limit.
   int64_t device_memory = 0;
   int64_t host_memory = 0;
   int64_t nodes = 1;
   TimeOptions time;
-  /// The file that a step's trace is written to; "" for none.
+  /// The file to which the trace of a step is written; "" for none.
   std::string trace;
-  /// The file that a page of the plan is written to; "" for none.
+  /// The file to which the HTML page of the plan is written; "" for none.
   std::string html;
   bool search = false;
-  /// Seconds of a search.
+  /// The seconds after which a search ends.
   double seconds = 10;
-  /// The file that a search writes; "" for none.
+  /// The file to which a search writes the config; "" for none.
   std::string out;
-  /// The model, where no config names it.
+  /// The model, if no config names it.
   ModelOptions model;
   bool table = false;
   std::vector<int64_t> gpus;
@@ -88,7 +88,7 @@ void print_savings(const LoadedConfig& loaded, int rank) {
   std::cout << '\n' << savings_text(memory_savings(loaded.config, *loaded.model, rank, measure));
 }
 
-/// Returns the program that the options choose.
+/// Returns the program that the options select.
 const Program& shown_program(const PlanOptions& options, const StepPlan& plan) {
   if (options.evaluation) return plan.evaluate.program;
   if (!options.text) return plan.train.program;
@@ -108,14 +108,14 @@ void print_traffic(const StepPlan& plan, const Program& program) {
                        : traffic_text(traffic));
 }
 
-/// Returns what a plan assumes if there is no data.
+/// Returns a line that says what a plan assumes if there is no data.
 std::string assumption_text(const Config& config) {
   return cat("assumed: every sequence has ", config.data.sequence_length,
              " tokens (data.sequence_length), because data.train ",
              config.data.train.empty() ? "is not set" : "cannot be read");
 }
 
-/// Returns the writer of a plan's page; null where options request none.
+/// Returns the function that writes the HTML page of the plan; null if the options request none.
 PageWriter page_writer(const LoadedConfig& loaded, const PlanOptions& options,
                        const RequestedMachine& asked, const ClassPlans& all) {
   if (options.html.empty()) return nullptr;
@@ -152,8 +152,8 @@ TierBudget budget_of(const PlanOptions& options, int64_t library_bytes) {
   return budget;
 }
 
-/// Refuses a plan that needs more than its budget; the remedy is for the first tier that is too
-/// small.
+/// Throws an Error if the plan needs more memory than its budget. The remedy is for the first tier
+/// whose budget is too small.
 void refuse_over_budget(const ClassPlans& all, const LoadedConfig& loaded,
                         const PlanOptions& options, const StepPlan& plan) {
   const int64_t library_bytes = total_bytes(gpu_overheads(loaded.config, plan));
@@ -175,7 +175,7 @@ void refuse_over_budget(const ClassPlans& all, const LoadedConfig& loaded,
                              first.needed - first.budget));
 }
 
-/// Fills the answer of --json; `program` is the step program that --rank and its like choose.
+/// Fills the answer of --json. `program` is the program that options such as --rank select.
 void add_plan_answer(Answer& answer, const LoadedConfig& loaded, const StepPlan& plan,
                      const Program& program, int programs, const MemoryPlan& memory,
                      const std::vector<std::string>& warnings, int rank) {
@@ -189,8 +189,8 @@ void add_plan_answer(Answer& answer, const LoadedConfig& loaded, const StepPlan&
   answer.add("warnings", warnings);
 }
 
-/// Sets the device memory to that of the machine's GPU and the host memory to an equal share for
-/// each of `ranks_of_node` ranks, unless options set them.
+/// Sets the device memory to that of the machine's GPU, and the host memory to an equal share of
+/// main memory for each of `ranks_of_node` ranks, unless options set them.
 void set_memory(const Machine& machine, int64_t ranks_of_node, PlanOptions& options) {
   if (!machine.has_gpus) return;
   if (options.device_memory == 0) options.device_memory = static_cast<int64_t>(machine.memory);
@@ -198,8 +198,8 @@ void set_memory(const Machine& machine, int64_t ranks_of_node, PlanOptions& opti
     options.host_memory = static_cast<int64_t>(machine.host_memory_capacity) / ranks_of_node;
 }
 
-/// RankPlan holds what the command prints about one rank: its plan, and the program that options
-/// choose.
+/// RankPlan holds the data that the command prints about one rank: its plan, and the program that
+/// options select.
 struct RankPlan {
   const LoadedConfig& loaded;
   const StepPlan& plan;
@@ -211,7 +211,7 @@ struct RankPlan {
   bool trains() const { return &program == &plan.train.program; }
 };
 
-/// Prints what is planned, and that it was checked.
+/// Prints the model and its main settings, and how many programs were checked.
 void print_plan_head(const RankPlan& shown, const std::optional<NamedModel>& named) {
   std::cout << human_count(count_parameters(shown.plan.train.model).total)
             << " parameters, ZeRO stage " << shown.plan.options.state.stage << '\n';
@@ -222,8 +222,8 @@ void print_plan_head(const RankPlan& shown, const std::optional<NamedModel>& nam
   std::cout << '\n';
 }
 
-/// Prints the memory of the rank and of a pipeline's stages, then what would save most of it or
-/// what is sent.
+/// Prints the memory of the rank and of the pipeline stages, and then either the changes that would
+/// save most memory or the traffic.
 void print_sizes(const RankPlan& shown, const MemoryPlan& memory, bool savings) {
   print_memory(shown.loaded, shown.plan, memory);
   if (const std::string stages = shown.trains() ? stage_memory_text(shown.all) : "";
@@ -235,8 +235,8 @@ void print_sizes(const RankPlan& shown, const MemoryPlan& memory, bool savings) 
     print_traffic(shown.plan, shown.program);
 }
 
-/// Prints and returns warnings about a training: links that it overloads, and what this machine
-/// lacks for it.
+/// Prints and returns warnings about a training program: links that it would overload, and what
+/// this machine lacks for it.
 std::vector<std::string> print_warnings(const RankPlan& shown, const PlanOptions& options) {
   std::vector<std::string> warnings;
   if (!shown.trains()) return warnings;
@@ -246,7 +246,7 @@ std::vector<std::string> print_warnings(const RankPlan& shown, const PlanOptions
     warnings.push_back(crossing);
     std::cout << "\nwarning: " << crossing << '\n';
   }
-  // A budget is given for a plan of another machine.
+  // If a budget is given, the plan is for another machine, so this machine is not checked.
   if (options.device_memory != 0 || options.host_memory != 0) return warnings;
   std::ostringstream machine;
   if (print_machine_problems(machine, loaded, shown.plan, loaded.ranks, read_memory_limit()))
@@ -255,8 +255,8 @@ std::vector<std::string> print_warnings(const RankPlan& shown, const PlanOptions
   return warnings;
 }
 
-/// Plans a config: prints its memory and traffic, the time of a step on the machine that is asked
-/// about, and refuses what exceeds a budget.
+/// Plans a config. Prints its memory and traffic and, if a machine is requested, the time of a step
+/// on it. Refuses a plan that exceeds a budget.
 int plan_config(PlanOptions options, const std::optional<NamedModel>& named,
                 const std::optional<RequestedMachine>& asked, Answer& answer) {
   const LaunchEnvironment single;
@@ -314,7 +314,7 @@ int plan_command(PlanOptions options, Answer& answer) {
   return plan_config(std::move(options), named, asked, answer);
 }
 
-/// Adds the options that choose what is shown of a plan.
+/// Adds the options that select what is shown of a plan.
 void add_shown_options(CLI::App& command, PlanOptions& options) {
   command.add_flag("--memory", options.memory,
                    "only memory, and which changes of the config would save most of it");
@@ -351,7 +351,7 @@ void add_machine_options(CLI::App& command, PlanOptions& options) {
   add_time_options(command, options.time);
 }
 
-/// Adds the options that write a step in time to a file.
+/// Adds the options that write the timeline of a step to a file.
 void add_record_options(CLI::App& command, PlanOptions& options) {
   CLI::Option* trace =
       command
@@ -392,7 +392,7 @@ void add_search_options(CLI::App& command, PlanOptions& options) {
       ->needs(search);
 }
 
-/// Adds the options that name the model, where no config does, and the program that trains it.
+/// Adds the options for a plan without a config: the model, and the program that trains it.
 void add_model_options(CLI::App& command, PlanOptions& options) {
   command
       .add_option("--model", options.model.model,
@@ -437,7 +437,8 @@ Command add_plan(CLI::App& app, Answer& answer) {
   auto options = std::make_shared<PlanOptions>();
   CLI::App* command =
       app.add_subcommand("plan", "show what the ranks would do, without starting one");
-  // An option may exclude those that are there before it.
+  // Options are added in this order because an option can exclude only options that were added
+  // before it.
   add_config_options(*command, options->source);
   add_shown_options(*command, *options);
   add_machine_options(*command, *options);

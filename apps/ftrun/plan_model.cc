@@ -17,7 +17,7 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-/// Tokens of a row, where nothing else is said and the model knows so many positions.
+/// The default number of tokens of a row, unless the model has fewer positions.
 constexpr int64_t kDefaultRowTokens = 4096;
 
 NamedModel model_of_preset(const ModelPreset& preset, const std::string& name) {
@@ -28,7 +28,7 @@ NamedModel model_of_file(const std::string& path, const std::string& name) {
   return {name, path, parse_model_config(read_file(path, kMaxModelConfig), path)};
 }
 
-/// Returns the text of a config of a model that is planned without one.
+/// Returns the text of a config for a model that is planned without a config.
 std::string config_for(const NamedModel& model) {
   const int64_t row = model.config.max_positions > 0
                           ? std::min(model.config.max_positions, kDefaultRowTokens)

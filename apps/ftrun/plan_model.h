@@ -8,8 +8,8 @@
 
 namespace ftrun {
 
-/// ModelOptions name a model for `ftrun plan` without a config: a folder, a config.json, a Hub name
-/// or a preset (`model`), or a number of parameters (`size`).
+/// ModelOptions names a model for `ftrun plan` without a config: a folder, a config.json, a Hub
+/// name or a preset (`model`), or a number of parameters (`size`).
 struct ModelOptions {
   std::string model;
   std::string size;
@@ -17,9 +17,9 @@ struct ModelOptions {
   bool given() const { return !model.empty() || !size.empty(); }
 };
 
-/// NamedModel is the model that ModelOptions describe.
+/// NamedModel is the model that ModelOptions names.
 struct NamedModel {
-  /// The name that a config would use for it, and the source of its shape.
+  /// The name by which a config would refer to the model, and the source of its shape.
   std::string name;
   std::string source;
   ModelConfig config;
@@ -30,9 +30,9 @@ struct NamedModel {
 NamedModel read_named_model(const ModelOptions& options);
 
 /// Sets the model of a source's config. A source without files becomes a config that trains all
-/// weights in bf16 with one row a rank; it has as many ranks as the machine (null: none) has
-/// devices on `nodes` nodes, unless the source gives their number. Throws Error(kUsage) if the
-/// source's config names a model.
+/// weights in bf16 with one row per rank. It has as many ranks as the machine has devices on
+/// `nodes` nodes (`machine` may be null), unless the source gives the number of ranks. Throws
+/// Error(kUsage) if the source's config names a model already.
 void plan_for_model(ConfigSource& source, const NamedModel& model, const Machine* machine,
                     int64_t nodes);
 

@@ -25,7 +25,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Stages, blocks of all lanes and moments of memory that a page holds at most.
+/// The most pipeline stages, blocks of lanes, and points of memory curves that a page holds.
 constexpr size_t kMaxStages = 16, kMaxBlocks = 40'000, kMaxMoments = 6'400;
 
 PageParts plan_parts() {
@@ -47,7 +47,7 @@ std::vector<const RecordedRank*> rank_of_each_stage(const StepRecord& record) {
   return all;
 }
 
-/// Returns `most` of them, evenly spread, the first and the last among them.
+/// Returns at most `most` ranks, evenly spread, including the first and the last.
 std::vector<const RecordedRank*> spread(const std::vector<const RecordedRank*>& all, size_t most) {
   if (all.size() <= most) return all;
   std::vector<const RecordedRank*> some;
@@ -55,7 +55,7 @@ std::vector<const RecordedRank*> spread(const std::vector<const RecordedRank*>& 
   return some;
 }
 
-/// Labels numbers texts, so that each is in the page once.
+/// Labels assigns numbers to texts, so that the page contains each text only once.
 class Labels {
  public:
   size_t number_of(const std::string& text) {
@@ -87,7 +87,7 @@ Json lane_json(const Program& program, const LaneBlocks& lane, Labels& labels) {
           {"blocks", std::move(blocks)}};
 }
 
-/// Lists the parts of a step with what a rank waits at its end for others.
+/// Lists the parts of a step, and the time that the rank waits for other ranks at its end.
 Json parts_json(const StepTime& time) {
   Json parts = Json::array();
   double rest = time.seconds;
@@ -100,8 +100,8 @@ Json parts_json(const StepTime& time) {
   return parts;
 }
 
-/// Returns the content of one tier of a rank over the step; null if the tier is empty. `beside`
-/// bytes are used by libraries.
+/// Returns the memory of one tier of a rank over the step; null if the tier is empty. `beside` is
+/// the number of bytes that libraries use in addition.
 Json tier_json(const RecordedRank& rank, Tier tier, const TierPlan& plan, int64_t beside,
                int64_t limit, Picoseconds end, size_t moments) {
   if (plan.total == 0) return nullptr;
@@ -201,7 +201,7 @@ void write_plan_page(const std::string& path, PlanPage page, const Config& confi
       {"ranks", std::move(ranks)},
       {"traffic", traffic_json(program_traffic(all.plan(0).train.program))["collectives"]},
       {"search", std::move(page.search)}};
-  // Another file may have been made at `path` while the search ran.
+  // The path is checked again, because another file may have been made there while the search ran.
   admit_plan_page(path);
   write_file_atomic(posix_files(), path, filled_page(plan_parts(), data));
 }

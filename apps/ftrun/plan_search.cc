@@ -23,14 +23,14 @@
 namespace ftrun {
 namespace {
 
-/// Sets the machine's device, where the config names none.
+/// Sets the machine's kind of device if the config names none.
 ConfigSource on_device_of(ConfigSource source, const Machine& machine) {
   if (!load_config(source).written.origins.is_written("device"))
     source.overrides.push_back(machine.has_gpus ? "device=cuda" : "device=cpu");
   return source;
 }
 
-/// Returns the options of a command that plans for the same machine.
+/// Returns the command-line options that make another command plan for the same machine.
 std::string options_text(const SearchOptions& options) {
   std::string text = cat(" --machine ", shell_word(options.time.machine));
   if (!options.time.stack.empty()) text += cat(" --stack ", shell_word(options.time.stack));
@@ -42,7 +42,7 @@ std::string options_text(const SearchOptions& options) {
   return text;
 }
 
-/// Returns what the keys of a layout do.
+/// Returns a comment for each key of a layout that says what the key does.
 std::map<std::string, std::string> layout_comments(const Layout& layout) {
   return {
       {"parallel.data", "ranks that read different samples"},
@@ -61,7 +61,7 @@ std::map<std::string, std::string> layout_comments(const Layout& layout) {
   };
 }
 
-/// Returns what would help where nothing fits.
+/// Returns a remedy if no layout fits.
 std::string too_large_remedy(const SearchTask& task, const SearchResult& result) {
   if (result.on_more_nodes)
     return cat("use --nodes ", result.more_nodes, " (", result.more_nodes * task.machine.devices,
@@ -135,14 +135,14 @@ std::string config_with_layout(const SearchTask& task, const Layout& layout,
   WrittenConfig written = task.written;
   write_layout(layout, written);
   std::string text;
-  // Names with line breaks must not end the comment.
+  // A name with a line break must not end the comment.
   for (const std::string& line : why) text += cat("# ", on_one_line(line), "\n");
   return cat(text, "\n", written_yaml(written, layout_comments(layout)));
 }
 
 namespace {
 
-/// Writes the page of the layout that was found, with what is in the way of others.
+/// Writes the HTML page of the best layout, with the reasons against other choices.
 void write_page(const SearchOptions& options, const RequestedMachine& asked, const SearchTask& task,
                 const SearchResult& result, const nlohmann::ordered_json& search) {
   const Evaluation& best = result.choices.front();

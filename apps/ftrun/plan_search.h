@@ -12,7 +12,7 @@ namespace ftrun {
 
 class Answer;
 
-/// SearchOptions are the options of `ftrun plan --search`.
+/// SearchOptions holds the options of `ftrun plan --search`.
 struct SearchOptions {
   ConfigSource source;
   TimeOptions time;
@@ -20,23 +20,22 @@ struct SearchOptions {
   int64_t device_memory = 0;
   int64_t host_memory = 0;
   double seconds = 10;
-  /// The new file for the layout that was found; "" for none.
+  /// The new file for the config with the best layout; "" for none.
   std::string out;
-  /// The file of the page about the search; "" for none.
+  /// The file of the HTML page about the search; "" for none.
   std::string html;
 };
 
-/// Makes the search task of a source on a machine: it has the batch of the source's config, and
-/// leaves the layout open. A config without a device computes on the machine's. Throws the errors
-/// of load_source().
+/// Makes the search task of a source on a machine. The task has the batch of the source's config,
+/// and leaves the layout open. A config that names no device uses the machine's kind of device.
+/// Throws the errors of load_source().
 SearchTask search_task(const SearchOptions& options, const Machine& machine);
 
-/// Throws Error(kUsage, kEnvironment) if a search has found no layout: the error says what was
-/// refused, or which memory is short and how many nodes would suffice.
+/// Throws Error(kUsage) or Error(kEnvironment) if a search has found no layout. The error says why
+/// layouts were refused, or which memory is too small and how many nodes would suffice.
 void require_choice(const SearchTask& task, const SearchResult& result);
 
-/// Returns the text of a config with the layout found for it, with the lines `why` as comments
-/// before it.
+/// Returns the text of a config with the layout, preceded by the lines `why` as comments.
 std::string config_with_layout(const SearchTask& task, const Layout& layout,
                                const std::vector<std::string>& why);
 

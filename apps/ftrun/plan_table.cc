@@ -23,11 +23,10 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kGigabyte = 1e9;
 constexpr int kStages = 4;
-/// The number of GPUs of the row whose differences are explained line by line, if the table has
-/// such a row.
+/// The differences of the rows with this number of GPUs are explained line by line.
 constexpr int64_t kExplained = 8;
 
-/// SizeGpu is a GPU whose memory rows are compared with.
+/// SizeGpu is a GPU with whose memory the rows are compared.
 struct SizeGpu {
   std::string name;
   double bytes = 0;
@@ -77,7 +76,7 @@ Json row_json(const MemoryTableModel& model, const MemoryTableRow& row,
   return json;
 }
 
-/// Prints where the plan and the formulas differ, part by part.
+/// Prints the differences between the plan and the formulas, part by part.
 void print_lines(const MemoryTableModel& model, const MemoryTableRow& row) {
   std::cout << '\n'
             << model.name << ", ZeRO " << row.question.zero << " on " << row.question.ranks
@@ -91,7 +90,8 @@ void print_lines(const MemoryTableModel& model, const MemoryTableRow& row) {
   std::cout << format_table({"part", "formula", "planned", "more", "why"}, cells);
 }
 
-/// Prints how close the formula and the plan are to textbooks' figures for 7 B on 8 GPUs.
+/// Prints how close the formulas and the plan are to the numbers that textbooks state for 7 B
+/// parameters on 8 GPUs.
 Json print_stated(const std::vector<MemoryTableRow>& rows, double parameters) {
   Json json = Json::array();
   std::vector<std::vector<std::string>> cells;
@@ -116,7 +116,7 @@ Json print_stated(const std::vector<MemoryTableRow>& rows, double parameters) {
   return json;
 }
 
-/// Prints the exercise of 1.3 B on 2 GPUs: DDP and FSDP, each with and without recompute.
+/// Prints the example of 1.3 B parameters on 2 GPUs: DDP and FSDP, each with and without recompute.
 Json print_two_gpus(const std::optional<Machine>& machine, const std::vector<SizeGpu>& gpus) {
   const MemoryTableModel model = size_model("1.3B");
   std::vector<MemoryTableQuery> questions;
@@ -151,7 +151,7 @@ std::vector<MemoryTableModel> models_of(const TableOptions& options) {
   return {{named.name, count_parameters(described).total, named.config}};
 }
 
-/// Reads the machine whose GPU the rows are compared with; empty where none is named.
+/// Reads the machine with whose GPU the rows are compared; nothing if the options name none.
 std::optional<Machine> compared_machine(const TableOptions& options) {
   if (options.machine.empty()) return std::nullopt;
   Machine machine = read_machine_file(options.machine);
@@ -162,7 +162,7 @@ std::optional<Machine> compared_machine(const TableOptions& options) {
   return machine;
 }
 
-/// AnsweredModel is a model with its rows: all stages for each number of GPUs.
+/// AnsweredModel is a model with its rows: all ZeRO stages for each number of GPUs.
 struct AnsweredModel {
   MemoryTableModel model;
   std::vector<MemoryTableRow> rows;

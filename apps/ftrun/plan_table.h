@@ -10,19 +10,19 @@ namespace ftrun {
 
 class Answer;
 
-/// TableOptions are the options of `ftrun plan --table`.
+/// TableOptions holds the options of `ftrun plan --table`.
 struct TableOptions {
   /// The model of the table, instead of the textbook models.
   ModelOptions model;
-  /// A machine file; "" for none: GPUs of 40 and 80 GB.
+  /// A machine file; "" for GPUs of 40 and 80 GB.
   std::string machine;
-  /// The numbers of GPUs; none: 4, 8 and 64.
+  /// The numbers of GPUs; 4, 8 and 64 if the list is empty.
   std::vector<int64_t> gpus;
 };
 
-/// Prints the memory of a GPU by model, ZeRO stage and number of GPUs, and adds it to the answer:
-/// by textbook formulas (docs/plan.md) and in the plan, side by side, with the difference
-/// by line.
+/// Prints the memory of a GPU by model, ZeRO stage and number of GPUs, and adds it to the answer.
+/// Shows the result of textbook formulas (docs/plan.md) next to the plan, and explains the
+/// difference line by line.
 int size_table(const TableOptions& options, Answer& answer);
 
 }  // namespace ftrun

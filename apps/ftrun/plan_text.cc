@@ -66,7 +66,7 @@ std::string coefficient_text(double value, const std::string& parameters) {
   return cat(number_text(value), " ", parameters);
 }
 
-/// Returns a formula as text: "4 Psi + 12 Psi/2"; the secondary shards of a node last.
+/// Returns a formula as text: "4 Psi + 12 Psi/2". The secondary shards come last.
 std::string formula_text(const StateFormula& formula, int stage, int ranks,
                          const std::string& parameters) {
   const double optimizer = formula.moments + formula.master;
@@ -83,13 +83,13 @@ std::string formula_text(const StateFormula& formula, int stage, int ranks,
   return join(parts, " + ");
 }
 
-/// UsedParameters counts the parameters that a rank and the ranks of its shard group use: with
-/// tensor parallelism or a pipeline, a part of the model's.
+/// UsedParameters counts the parameters that the ranks of one shard group use. With tensor
+/// parallelism or a pipeline, these are only a part of the model.
 struct UsedParameters {
   int64_t used = 0;
   int64_t all = 0;
 
-  /// Returns "1000", or "500 of 1000" where tensor-parallel ranks use parts of the model.
+  /// Returns "1000", or "500 of 1000" if the ranks use only a part of the model.
   std::string text() const { return used == all ? std::to_string(used) : cat(used, " of ", all); }
 };
 
@@ -105,8 +105,8 @@ UsedParameters used_parameters(const StepPlan& plan, bool trainable) {
   return found;
 }
 
-/// Returns the bytes of a frozen parameter: the mean over packed ones and others, to four decimals,
-/// as it is shown.
+/// Returns the mean bytes of a frozen parameter over packed and other parameters, rounded to the
+/// four decimals that are shown.
 double frozen_weight_bytes(const StepPlan& plan, double plain) {
   double elements = 0, bytes = 0;
   for (const Unit& unit : plan.partition.units) {
@@ -123,7 +123,8 @@ double frozen_weight_bytes(const StepPlan& plan, double plain) {
   return elements > 0 ? std::round(bytes / elements * 1e4) / 1e4 : plain;
 }
 
-/// ModelStates are the trained parameters, Psi, and the frozen ones, Phi, which have only weights.
+/// ModelStates writes the formulas for the memory of the trained parameters (Psi), and of the
+/// frozen parameters (Phi), which have only weights.
 class ModelStates {
  public:
   ModelStates(const StepPlan& plan, const StateFormula& formula)

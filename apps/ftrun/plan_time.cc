@@ -33,7 +33,7 @@ Price requested_price(const TimeOptions& options, const Machine& machine) {
   return *price;
 }
 
-/// Returns the optimizer steps of the run; 0 where its data decides them and cannot be read.
+/// Returns the number of optimizer steps of the run; 0 if it depends on data that cannot be read.
 int64_t planned_steps(const Config& config) {
   if (config.train.steps > 0) return config.train.steps;
   if (!has_data(config)) return 0;

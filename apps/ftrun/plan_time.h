@@ -16,11 +16,11 @@ namespace ftrun {
 
 class Answer;
 
-/// TimeOptions are the options about the time of a step on another machine.
+/// TimeOptions holds the options about the time of a step on another machine.
 struct TimeOptions {
   /// The path of a machine file; "" for none.
   std::string machine;
-  /// The path of a file of another program's rates; "" for none.
+  /// The path of a file with the rates of another program; "" for none.
   std::string stack;
   /// The texts given with --slow, --network and --price.
   std::vector<std::string> slow;
@@ -31,7 +31,8 @@ struct TimeOptions {
 /// RequestedMachine is the machine for which a plan is made.
 struct RequestedMachine {
   Machine machine;
-  /// The machine as its file describes it; the assumed differences are below ("" for none).
+  /// The machine as its file describes it, without the assumptions of --slow and --network, which
+  /// `slow` and `what_if` hold ("" for none).
   Machine unmodified;
   std::vector<SlowRank> slow;
   std::string what_if;
@@ -44,12 +45,13 @@ void add_time_options(CLI::App& command, TimeOptions& options);
 /// an invalid option.
 RequestedMachine requested_machine(const TimeOptions& options, int64_t nodes);
 
-/// PageWriter writes a page about a step; `text` is the printed text about the step's time.
+/// PageWriter is a function that writes the HTML page about a step; `text` is the printed text
+/// about the step's time.
 using PageWriter = std::function<void(const StepRecord& record, const std::string& text)>;
 
-/// Prints the time of a step, and of the run, on the machine `asked`, or the reason why it is not
-/// known, and adds it to the answer. `plan` is any rank's. The record of the step is written to a
-/// new file `trace` ("": none) and passed to `write_page` (if not null).
+/// Prints the time of a step and of the run on the machine `asked`, or the reason why it is not
+/// known, and adds it to the answer. `plan` may be the plan of any rank. The record of the step is
+/// written to a new file `trace` (unless it is ""), and passed to `write_page` (unless it is null).
 void print_time(const LoadedConfig& loaded, const RequestedMachine& asked, int64_t nodes,
                 const std::string& trace, const PageWriter& write_page, const ClassPlans& all,
                 const StepPlan& plan, Answer& answer);

@@ -9,8 +9,8 @@
 
 namespace ftrun {
 
-/// RefusedConfig is the Error of a config, or of a checkpoint, with all of its problems, which
-/// --json lists one by one.
+/// RefusedConfig is an Error about a config or a checkpoint that also holds the list of its
+/// problems, so that --json can list them one by one.
 class RefusedConfig : public Error {
  public:
   RefusedConfig(const Error& error, std::vector<Problem> problems)

@@ -8,8 +8,7 @@
 
 namespace ftrun {
 
-/// Throws Error(kUsage) for "-" as the file of `option`, because the file cannot be standard
-/// output.
+/// Throws Error(kUsage) if the file of `option` is "-", because it cannot be standard output.
 inline void refuse_standard_output(const char* option, const std::string& path) {
   if (path == "-")
     throw Error(ExitCode::kUsage,
@@ -17,8 +16,8 @@ inline void refuse_standard_output(const char* option, const std::string& path) 
                 "name a file");
 }
 
-/// Throws Error(kUsage) if the file, link or folder of `option` exists: a user's data is never
-/// overwritten.
+/// Throws Error(kUsage) if the path of `option` exists as a file, link or folder, because data of a
+/// user is never overwritten.
 inline void refuse_existing(const char* option, const std::string& path) {
   refuse_standard_output(option, path);
   std::error_code ignored;
@@ -28,8 +27,8 @@ inline void refuse_existing(const char* option, const std::string& path) {
                 "give another name, or move it away");
 }
 
-/// Throws Error(kEnvironment) for a file of `option` whose folder is missing or may not be written
-/// to, before any work is done for it.
+/// Throws Error(kEnvironment) if the folder of the file of `option` is missing or may not be
+/// written to. Called before the work whose result the file will hold.
 inline void require_place_for(
     const char* option, const std::string& path,
     const char* remedy = "give this user the right to write there, or name another place") {

@@ -14,7 +14,7 @@
 namespace ftrun {
 namespace {
 
-/// ReportOptions holds the run folders and the page of `ftrun report`.
+/// ReportOptions holds the options of `ftrun report`: the run folders, and the path of the page.
 struct ReportOptions {
   std::vector<std::string> runs;
   std::string out;

@@ -19,7 +19,7 @@ constexpr size_t kListedLayouts = 5;
 /// Waits below this share of a step are not printed.
 constexpr double kMinReportedWait = 0.02;
 
-/// Returns the first two lines of a refusal: what is refused, and why.
+/// Returns the first two lines of an error text: what is refused, and why.
 std::string first_two_lines(const std::string& text) {
   std::vector<std::string> lines = split(text, '\n');
   lines.resize(std::min<size_t>(lines.size(), 2));
@@ -27,7 +27,7 @@ std::string first_two_lines(const std::string& text) {
   return join(lines, "; ");
 }
 
-/// Returns the wait that takes most of a step: "; waits for collectives take 41 %".
+/// Returns a text about the longest of the waits in a step: "; waits for collectives take 41 %".
 std::string waits_text(const StepTime& time) {
   const std::pair<const char*, double> waits[] = {{"collectives", time.waits.collectives()},
                                                   {"other stages", time.waits.stages},
@@ -40,8 +40,8 @@ std::string waits_text(const StepTime& time) {
   return cat("; waits for ", most->first, " take ", percent_text(most->second / time.seconds, 0));
 }
 
-/// Returns the memory that is short: "needs 95.10 GiB of 78.70 GiB"; `at_least`: only a bound is
-/// known.
+/// Returns a text about the memory that is too small: "needs 95.10 GiB of 78.70 GiB". `at_least`
+/// means that only a lower bound of the need is known.
 std::string missing_memory_text(const SearchTask& task, const MemoryNeed& memory, int64_t ranks,
                                 bool at_least) {
   const int64_t budget = device_budget(task, ranks);

@@ -11,7 +11,7 @@
 namespace ftrun {
 namespace {
 
-/// Returns the options of a command that its help shows.
+/// Returns the options of a command that its help text shows.
 std::vector<const CLI::Option*> shown_options(const CLI::App& command) {
   std::vector<const CLI::Option*> shown;
   for (const CLI::Option* option : command.get_options())
@@ -46,7 +46,8 @@ std::string replaced(std::string text, const std::string& from, const std::strin
 
 // ---- the manual page ----
 
-/// Escapes a text for man: backslashes, and a point or quote that would begin a request.
+/// Escapes a text for man (roff): backslashes and hyphens, and a period or quote at the beginning,
+/// which would start a request.
 std::string roff(const std::string& text) {
   std::string safe = replaced(replaced(text, "\\", "\\e"), "-", "\\-");
   return safe.starts_with(".") || safe.starts_with("'") ? "\\&" + safe : safe;
@@ -78,7 +79,8 @@ std::vector<std::string> all_flags(const CLI::App& command) {
   return flags;
 }
 
-/// Completes options after "-", commands in the first place, and files everywhere else.
+/// Writes completions for bash: options after "-", commands as the first word, and files everywhere
+/// else.
 std::string bash_completion(const CLI::App& app) {
   std::vector<std::string> names;
   std::string cases;
@@ -107,7 +109,7 @@ std::string quoted(const std::string& text) {
 }
 
 std::string zsh_option(const CLI::Option& option) {
-  // zsh gives "[", "]" and ":" of a description a meaning.
+  // In zsh, "[", "]" and ":" in a description have a special meaning.
   const std::string description = replaced(
       replaced(replaced(first_line(option.get_description()), "[", "("), "]", ")"), ":", "\\:");
   std::vector<std::string> specs;

@@ -23,7 +23,8 @@ bool reader_has_left() {
 void open_standard_descriptors() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (::fcntl(fd, F_GETFD) >= 0) continue;
-    // open() returns the lowest free number, which is this one. It stays open in started programs.
+    // open() returns the lowest free descriptor, which is `fd`. Programs that this process starts
+    // inherit it.
     if (::open("/dev/null", O_RDWR) != fd)
       throw Error(
           ExitCode::kEnvironment,
@@ -39,7 +40,7 @@ std::string output_problem() {
   const bool flushed = std::fflush(stdout) == 0;
   const int reason = errno;
   if ((flushed && std::cout && std::ferror(stdout) == 0) || reader_has_left()) return "";
-  // The reason of an earlier write that failed is gone.
+  // If an earlier write failed, its errno is no longer known, and the reason is left out.
   return cat("not all of the output could be written to standard output",
              reason == 0 ? "" : cat(": ", errno_text(reason)));
 }

@@ -23,18 +23,18 @@ namespace ftrun {
 namespace {
 
 constexpr int kRestartsWithoutProgress = 3;
-/// The number of consecutive failures that belong to a rank, without a new checkpoint, after which
-/// the rank is dropped if the config allows it.
+/// A rank is dropped, if the config allows it, after it has caused this many consecutive failures
+/// without a new checkpoint.
 constexpr int kFailuresBeforeRemoval = 2;
 
-/// Returns the log of a rank that got as far as opening one; else "".
+/// Returns the path of a rank's log; "" if the rank failed before it opened one.
 std::string log_of(const std::string& output_dir, int rank) {
   std::error_code unseen;
   const std::string path = RunPaths(output_dir).log(rank);
   return std::filesystem::exists(path, unseen) ? path : "";
 }
 
-/// SupervisedRun is the folder of a run, as the supervisor of its ranks sees it.
+/// SupervisedRun is the supervisor's view of the folder of a run.
 class SupervisedRun {
  public:
   SupervisedRun(const std::string& output_dir, const ResumeRequest& resume)
@@ -44,22 +44,24 @@ class SupervisedRun {
                 {.supervisor = ::getpid(), .started = started_, .attempt = started_}),
         saved_before_(saved()) {}
 
-  /// Records in the manifest of a failed run the rank that was the cause, which rank 0 may not
-  /// know.
+  /// Records the failure and the rank that caused it in the run's manifest, because rank 0 may not
+  /// know the cause.
   void note(const FailureSummary& failure) {
     record_.record_failure({failure.exit_code, failure.rank, failure.reason});
   }
 
-  /// Returns the newest checkpoint, "" for none; another text when a step is saved again. The ranks
-  /// that resume from it check whether all of it is good.
+  /// Returns a text that identifies the newest checkpoint; "" for none. The text changes if the
+  /// same step is saved again. The checkpoint is not verified here; the ranks that resume from it
+  /// do that.
   std::string saved() const {
     const auto newest = newest_checkpoint();
     return newest ? cat(newest->folder, " ", newest->serial) : "";
   }
 
-  /// Decides on the next start. Before run.json is written nothing of the run is there to go on
-  /// from, and the folder may be another's; a run.json that cannot be read would be refused, as an
-  /// earlier run's, and hide the failure.
+  /// Decides how to restart the ranks; returns nothing if they must not be restarted. As long as
+  /// the ranks have not written run.json there is nothing to resume from, and the folder may belong
+  /// to another run. If run.json cannot be read, a new start would refuse the folder, and that
+  /// error would hide the original failure.
   std::optional<Restart> next(const FailureSummary& failure) const {
     const LaunchRecord::RunFile file = record_.run_file();
     if (file == LaunchRecord::RunFile::kUnreadable) return std::nullopt;
@@ -73,8 +75,8 @@ class SupervisedRun {
     return Restart{.environment = {cat(launch_variables::kResume, "=auto")},
                    .from = newest ? std::filesystem::path(newest->folder).filename().string() : ""};
   }
-  /// Records a start, between what the last start wrote and what the next, of those ranks, will
-  /// write.
+  /// Records the time of a new start of `ranks`. It lies after all that the last start has written,
+  /// and before all that the new start will write.
   void record_start(const RanksOfStart& ranks) {
     record_.record_start(static_cast<int64_t>(wall_seconds()) + 1, ranks);
   }

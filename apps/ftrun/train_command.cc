@@ -55,8 +55,8 @@ ResumeRequest resume_request(const TrainOptions& options) {
 
 int run_rank(const TrainOptions& options, const ResumeRequest& resume, LoadedConfig loaded,
              const LaunchEnvironment& launch) {
-  // ps and top show this name, cut to 15 bytes. It has no blanks, because some readers of
-  // /proc/PID/stat (SLURM's proctrack/linuxproc) do not expect them.
+  // ps and top show this name, cut to 15 bytes. It contains no spaces, because some programs that
+  // read /proc/PID/stat (SLURM's proctrack/linuxproc) do not expect them.
   if (launch.is_rank()) ::prctl(PR_SET_NAME, cat("ftrun-rank-", launch.rank).c_str());
   TrainRequest request;
   request.config_yaml = effective_yaml(loaded.config);
@@ -71,8 +71,9 @@ int run_rank(const TrainOptions& options, const ResumeRequest& resume, LoadedCon
   return train_with_engine(request);
 }
 
-/// Returns the launch of this process. A launcher that starts one task lets us start the ranks; one
-/// that starts several has done so.
+/// Returns the launch of this process. If a launcher started a single task and --nproc is given,
+/// ftrun starts the ranks itself. If the launcher started several tasks, these are the ranks, and
+/// --nproc is refused.
 LaunchEnvironment find_launch(const TrainOptions& options) {
   const LaunchEnvironment launch = detect_launch(process_environment());
   if (!launch.is_rank() || launch.kind == LaunchKind::kSupervised || !options.source.nproc)
@@ -84,7 +85,8 @@ LaunchEnvironment find_launch(const TrainOptions& options) {
               "remove --nproc, or start ftrun without that launcher");
 }
 
-/// Returns the launch of one of several processes that are a rank each, as ranks_of_nodes() found.
+/// Returns the launch of a process that is a rank itself, for a job in which ranks_of_nodes() found
+/// one rank per process.
 LaunchEnvironment as_rank(LaunchEnvironment launch) {
   launch.kind = LaunchKind::kTorchrun;
   launch.rank = launch.node;
@@ -108,7 +110,7 @@ int train_command(const TrainOptions& options) {
     if (!elastic.empty()) std::cerr << elastic << '\n';
     std::cerr << count_text(loaded.ranks, "rank") << ": " << loaded.rank_rule << std::endl;
   }
-  // The supervisor has checked this for the ranks that it starts.
+  // For ranks under the supervisor, the supervisor has checked this already.
   if (launch.kind != LaunchKind::kSupervised) {
     const StepPlan plan = plan_steps(loaded.config, *loaded.model, 0);
     const int64_t local = local_ranks(loaded, launch);

@@ -9,8 +9,8 @@
 
 namespace ftrun {
 
-/// ModelMisfit holds the reason why a model cannot be cut as a resolved config asks, and the key
-/// that requests it.
+/// ModelMisfit holds the reason why a model cannot be divided as a resolved config asks, and the
+/// key that requests it.
 struct ModelMisfit {
   std::string key;
   Error error;
@@ -18,9 +18,9 @@ struct ModelMisfit {
 
 /// FitCheck says why a model does not fit the degree of one axis.
 struct FitCheck {
-  /// Returns why the model does not fit the axis; nothing where it fits.
+  /// Returns why the model does not fit the axis; nothing if it fits.
   std::optional<ModelMisfit> (*misfit)(const Config&, const ModelConfig&);
-  /// The check also runs when the config's own keys contradict each other.
+  /// Says whether the check also runs if the config's own keys contradict each other.
   bool of_any_config;
 };
 namespace fit_checks {
@@ -28,7 +28,7 @@ namespace fit_checks {
 #include "axes/axes.inc"
 }  // namespace fit_checks
 
-/// Returns why a model cannot be cut along the axes of a config; nothing where it can. If the
+/// Returns why a model cannot be divided along the axes of a config; nothing if it can. If the
 /// config's own keys contradict each other (`config_has_errors`), only the checks that do not need
 /// a consistent config run.
 std::optional<ModelMisfit> model_misfit(const Config& config, const ModelConfig& model,

@@ -12,14 +12,14 @@ namespace ftrun {
 struct Grouping {
   /// Returns the member of StateGroups that holds the id of a rank's group.
   std::function<GroupId&(StateGroups&)> group_id;
-  /// Returns the group that a rank belongs to; the group is empty where the rank has none.
+  /// Returns the group to which a rank belongs; an empty group if the rank is in none.
   std::function<RankGroup(int)> of_rank;
-  /// The group opens its own communicator even if another group has the same ranks.
+  /// Says whether the group opens its own communicator even if another group has the same ranks.
   bool own_communicator = false;
 };
 
-/// Lists the groupings of a pipeline's stages: the first and the last stage where both hold a copy
-/// of one matrix, and each pair of stages that send to each other. `mesh` is borrowed.
+/// Lists the groupings of a pipeline's stages: the first and the last stage if both hold a copy of
+/// one matrix, and each pair of stages that send to each other. `mesh` is borrowed.
 std::vector<Grouping> stage_groupings(const RankMesh& mesh, const StateOptions& state);
 
 }  // namespace ftrun

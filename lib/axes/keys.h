@@ -21,11 +21,11 @@ struct Required {
   T value;
 };
 
-/// AxisRanks specifies which ranks have different places along an axis.
+/// AxisRanks specifies which ranks an axis numbers: those with different places along it.
 enum class AxisRanks : uint8_t {
   kData,          // ranks that train on different samples
   kModel,         // ranks that compute one model together; they multiply the data-parallel ranks
-  kWithinOthers,  // the axis cuts the places of others and adds no ranks
+  kWithinOthers,  // the axis divides the ranks of other axes and adds no ranks
 };
 
 /// AxisSupport describes how far an axis can be used.
@@ -48,10 +48,10 @@ struct AxisKeys {
   Required<AxisSupport> support;
   /// The feature's name in messages: "tensor parallelism".
   Required<const char*> feature;
-  /// Reports what contradicts the degree, after the ranks are divided; null: nothing does.
+  /// Reports what contradicts the degree, after the ranks are divided; null if nothing can.
   Required<void (*)(Resolving&)> check;
-  /// Suggests other degrees where the ranks cannot be divided: ", or write parallel.tensor: 1 or
-  /// 3"; null: none.
+  /// Suggests other degrees if the ranks cannot be divided: ", or write parallel.tensor: 1 or 3";
+  /// null if there are no suggestions.
   Required<std::string (*)(const Resolving&)> suggest_degrees;
 
   std::string_view name() const {

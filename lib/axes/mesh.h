@@ -11,10 +11,11 @@ namespace ftrun {
 /// tokens; ranks along tp share each layer; ranks along pp are the stages of a pipeline.
 RankMesh rank_mesh(const Config& config);
 
-/// Makes StateOptions whose places are those of `rank`; all else has its default.
+/// Makes StateOptions with the places of `rank`; all other options have their defaults.
 StateOptions place_options(const Config& config, int rank);
 
-/// Return the mesh that the options describe, and the global number of the rank that has them.
+/// Return the mesh that the options describe, and the global number of the rank to which they
+/// belong.
 RankMesh state_mesh(const StateOptions& state);
 int global_rank(const StateOptions& state);
 

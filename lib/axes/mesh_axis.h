@@ -15,8 +15,8 @@ enum class MeshAxis : int {
 #include "axes/axes.inc"
 };
 
-/// AxisCuts lists what the ranks along an axis divide among themselves: each of them has a part of
-/// it.
+/// AxisCuts lists the things that the ranks along an axis divide among themselves, so that each
+/// rank has a part.
 enum class AxisCuts : uint32_t {
   kSamples = 1,   // they read different rows of tokens
   kRows = 2,      // the tokens of each row
@@ -91,7 +91,7 @@ inline constexpr MeshAxes kStateAxes = axes_that_cut(AxisCuts::kState);
 inline constexpr AxisCuts kModelCuts = AxisCuts::kState | AxisCuts::kLayers | AxisCuts::kTensors;
 inline constexpr MeshAxes kModelAxes = axes_that_cut(kModelCuts);
 inline constexpr MeshAxes kReplicaAxes = axes_that_cut(kModelCuts, false);
-/// The axes along which each rank makes a share of a gradient of what it computes.
+/// The axes along which each rank computes a share of a gradient; the gradient is their sum.
 inline constexpr MeshAxes kGradientAxes = axes_that_cut(AxisCuts::kSamples | AxisCuts::kRows);
 /// The axes along which ranks share the tokens of each row.
 inline constexpr MeshAxes kRowAxes = axes_that_cut(AxisCuts::kRows);

@@ -6,25 +6,26 @@
 
 namespace ftrun {
 
-/// LoraInit is adapter.init_lora_weights: the initial A and B, in PEFT's words. All but
-/// kBothUniform leave the model as it is.
+/// LoraInit is adapter.init_lora_weights: how A and B are initialised, in PEFT's words. All but
+/// kBothUniform leave the model unchanged at first.
 enum class LoraInit : uint8_t {
-  kUniform,   // A as torch.nn.Linear (uniform up to 1 / sqrt(inputs)), B zero
-  kGaussian,  // A normal of deviation 1 / rank, B zero
-  // both from halves of one random orthogonal matrix of the rank, which is even: B A is zero
+  kUniform,   // A like torch.nn.Linear (uniform up to 1 / sqrt(inputs)), B zero
+  kGaussian,  // A normal with standard deviation 1 / rank, B zero
+  // A and B are halves of one random orthogonal matrix of size rank, which must be even: B A is
+  // zero
   kOrthogonal,
-  kBothUniform,  // both as torch.nn.Linear: the model is not the base
+  kBothUniform,  // A and B like torch.nn.Linear: the model differs from the base
 };
 template <>
 struct EnumNames<LoraInit> {
   static constexpr auto kNames = enum_names<LoraInit>({"true", "gaussian", "orthogonal", "false"});
 };
 
-/// AdapterBias is adapter.bias: which biases train besides an adapter.
+/// AdapterBias is adapter.bias: which biases train in addition to an adapter.
 enum class AdapterBias : uint8_t {
   kNone,
   kAll,
-  kLoraOnly,  // those of modules that have one
+  kLoraOnly,  // the biases of modules that have an adapter
 };
 template <>
 struct EnumNames<AdapterBias> {

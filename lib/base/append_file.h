@@ -13,7 +13,7 @@ namespace ftrun {
 /// the bytes: they survive the death of this process, but not a power cut.
 class AppendFile {
  public:
-  /// Opens or makes the file and never follows a symbolic link. Error(kEnvironment).
+  /// Opens the file or creates it; never follows a symbolic link. Throws Error(kEnvironment).
   explicit AppendFile(const std::string& path);
   ~AppendFile();
   AppendFile(AppendFile&& other) noexcept;
@@ -21,14 +21,14 @@ class AppendFile {
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
-  /// Adds all of `bytes` or, with Error(kEnvironment), none of them: a write that a full disk cut
-  /// short is undone, so that the file never holds half a record.
+  /// Appends all of `bytes` or, with Error(kEnvironment), none of them: a write that a full disk
+  /// cut short is undone, so that the file never holds half a record.
   void append(std::string_view bytes);
 
-  /// Opens or makes the file again where it was removed, renamed or replaced under its name, and
-  /// returns whether it did; what was appended before is lost then. Where its folder is gone, or
-  /// another folder has its name (another run's, perhaps), it continues with the file that has no
-  /// name. Error(kEnvironment).
+  /// Opens or creates the file again if it was removed, renamed or replaced under its name, and
+  /// returns whether it did; what was appended before is lost then. If its folder is gone, or
+  /// another folder has its name (another run's, perhaps), it continues with the open file, which
+  /// has no name any more. Throws Error(kEnvironment).
   bool reopen_if_lost();
 
   const std::string& path() const { return path_; }
@@ -42,7 +42,7 @@ class AppendFile {
 
   std::string path_;
   int fd_ = -1;
-  /// The folder in which the file was made or found; zeros where there was none.
+  /// The folder in which the file was opened; zeros if it could not be examined.
   Folder folder_{};
 };
 

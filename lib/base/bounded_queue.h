@@ -32,7 +32,7 @@ class BoundedQueue {
     return pop_front();
   }
 
-  /// Pops an item; returns nothing when `timeout` passes first.
+  /// Pops an item; returns nothing if `timeout` passes first.
   template <typename Duration>
   std::optional<T> pop_for(Duration timeout) {
     std::unique_lock lock(mutex_);

@@ -8,15 +8,16 @@
 namespace ftrun {
 namespace {
 
-/// Counts the elements of one step along each dimension.
+/// Returns the stride of each dimension: the number of elements by which neighbours along it
+/// differ.
 std::vector<int64_t> strides_of(const std::vector<int64_t>& extent) {
   std::vector<int64_t> strides(extent.size(), 1);
   for (size_t d = extent.size(); d-- > 1;) strides[d - 1] = strides[d] * extent[d];
   return strides;
 }
 
-/// Cuts elements [begin, end) of `box` along dimension `d` and those after it; the dimensions
-/// before `d` are at one place.
+/// Cuts elements [begin, end) of `box` into boxes along dimension `d` and those after it; the
+/// dimensions before `d` have a single index.
 void cut_from(const Box& box, const std::vector<int64_t>& strides, size_t d, int64_t begin,
               int64_t end, std::vector<Box>& out) {
   if (begin >= end) return;
@@ -86,7 +87,7 @@ std::optional<Box> intersection(const Box& a, const Box& b) {
 std::vector<Box> difference(const Box& box, const Box& hole) {
   require(holds(box, hole), "the hole lies inside the box");
   std::vector<Box> rest;
-  // The rest that is still to be cut has the hole's extent in all dimensions before `d`.
+  // `left` is what is still to be cut; it has the hole's extent in all dimensions before `d`.
   Box left = box;
   const auto add = [&](size_t d, int64_t begin, int64_t end) {
     if (begin >= end) return;
@@ -109,7 +110,8 @@ void visit_shared_runs(const Box& source, const Box& target, const Box& part,
   const int64_t elements = part.numel();
   if (elements == 0) return;
   const size_t dimensions = part.extent.size();
-  // Dimensions from `inner` on are one range: all after it are whole in both.
+  // Dimensions from `inner` on form one contiguous range: all dimensions after `inner` are whole in
+  // both boxes.
   size_t inner = dimensions;
   int64_t length = 1;
   while (inner > 0) {

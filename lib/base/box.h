@@ -27,7 +27,7 @@ bool holds(const Box& box, const Box& part);
 /// 1 boxes.
 std::vector<Box> cut_box(const Box& box, int64_t begin, int64_t end);
 
-/// Returns the box of the elements that `a` and `b` share; nothing when they share none.
+/// Returns the box of the elements that `a` and `b` share; nothing if they share none.
 std::optional<Box> intersection(const Box& a, const Box& b);
 
 /// Returns the elements of `box` outside `hole`, which lies inside it, as disjoint boxes, at most 2

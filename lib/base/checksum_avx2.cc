@@ -1,5 +1,6 @@
-// Compiled for AVX2: no header of the standard library, whose inline functions the linker could
-// then take from here for a CPU that does not have it.
+// This file is compiled for AVX2, so it includes no header of the standard library: the linker
+// could use this file's copies of inline functions in the whole program, which would crash on a CPU
+// without AVX2.
 #include "base/checksum_avx2.h"
 
 #define XXH_INLINE_ALL

@@ -13,9 +13,9 @@
 namespace ftrun {
 namespace {
 
-/// GroupMount is a hierarchy of control groups where it is mounted.
+/// GroupMount is a mounted hierarchy of control groups.
 struct GroupMount {
-  /// The group whose folder `point` is: "/", or a container's own.
+  /// The group whose folder is `point`: "/", or a container's own group.
   std::string group;
   std::string point;
 };
@@ -25,7 +25,7 @@ bool lists(std::string_view comma_separated, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// Undoes the escapes of mountinfo, which writes blanks, tabs, line ends and backslashes as \040
+/// Decodes the escapes of mountinfo, which writes spaces, tabs, line ends and backslashes as \040
 /// and the like.
 std::string unescaped(const std::string& text) {
   std::string plain;
@@ -40,8 +40,9 @@ std::string unescaped(const std::string& text) {
   return plain;
 }
 
-/// Parses "36 35 98:0 /group /mount/point rw,... master:1 - cgroup cgroup rw,memory" where it is a
-/// hierarchy that has `controller` (version 1) or the unified one (version 2).
+/// Parses a line of mountinfo, "36 35 98:0 /group /mount/point rw,... master:1 - cgroup cgroup
+/// rw,memory". Returns nothing unless it is the mount of the hierarchy that has `controller`
+/// (version 1) or of the unified hierarchy (version 2).
 std::optional<GroupMount> parse_mount(const std::string& line, std::string_view controller,
                                       int version) {
   const size_t dash = line.find(" - ");
@@ -57,7 +58,7 @@ std::optional<GroupMount> parse_mount(const std::string& line, std::string_view 
   return GroupMount{unescaped(group), unescaped(point)};
 }
 
-/// Finds the mounts of the hierarchy; without a list of mounts, the usual one.
+/// Finds the mounts of the hierarchy; if none is listed, returns the usual mount points.
 std::vector<GroupMount> find_mounts(const std::string& root, std::string_view controller,
                                     const std::string& controllers, int version) {
   std::vector<GroupMount> mounts;
@@ -76,22 +77,23 @@ bool is_folder(const std::string& path) {
   return std::filesystem::is_directory(path, unseen);
 }
 
-/// Returns the path of a group below the mounted one. Inside a container the path may name groups
-/// that are not visible there: it is tried as it is, and the mounted folder is the container's own
-/// group.
+/// Returns the path of a group relative to the mounted group. Inside a container the path may name
+/// groups that are not visible there. It is then returned unchanged, and the mounted folder is the
+/// container's own group.
 std::string below(const std::string& path, const std::string& mounted) {
   if (mounted == "/" || !path.starts_with(mounted)) return path;
   const std::string rest = path.substr(mounted.size());
   return rest.empty() || rest.front() == '/' ? rest : path;
 }
 
-/// Adds the group of `path` and those around it up to the mounted one, as far as they are visible.
+/// Adds the group of `path` and its ancestors up to the mounted group, if their folders are
+/// visible.
 void add_groups(std::vector<ControlGroup>& groups, const std::string& root, const GroupMount& mount,
                 const std::string& path, int version) {
   const std::string above = mount.group == "/" ? "" : mount.group;
   std::string inner = below(path, mount.group);
   if (inner.find("/..") != std::string::npos)
-    inner.clear();  // outside of this control group namespace
+    inner.clear();  // the path leads out of this control group namespace
   while (true) {
     if (inner == "/") inner.clear();
     const std::string folder = root + mount.point + inner;

@@ -7,10 +7,10 @@
 
 namespace ftrun {
 
-/// ControlGroup is one control group that limits this process: its own, or one around it.
+/// ControlGroup is a control group that limits this process: its own group or an ancestor of it.
 struct ControlGroup {
-  /// The group's path as the kernel names it, "/kubepods/pod1"; "/" is the outermost group that can
-  /// be seen.
+  /// The group's path as the kernel names it, "/kubepods/pod1"; "/" is the outermost group that is
+  /// visible.
   std::string name;
   /// The folder of its files.
   std::string folder;
@@ -27,8 +27,8 @@ std::vector<ControlGroup> control_groups(std::string_view controller, const std:
 /// text and a file that cannot be read.
 int64_t read_group_number(const std::string& path, int64_t otherwise);
 
-/// Reads a file of proc or sys, which reports no size and so cannot be mapped; "" where it cannot
-/// be read.
+/// Reads a file of proc or sys, which reports no size and so cannot be mapped; "" if it cannot be
+/// read.
 std::string read_pseudo_file(const std::string& path);
 
 }  // namespace ftrun

@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kLine = 64;
 /// The prefetch distance in bytes: the hardware's own prefetching stops at the end of each page.
 constexpr size_t kAhead = 2048;
-/// The size below which the caches do no harm.
+/// The size below which a copy through the caches does no harm.
 constexpr size_t kMinBytes = 4096;
 
 }  // namespace
@@ -31,7 +31,7 @@ void copy_non_temporal(void* to, const void* from, size_t bytes) {
         _mm_stream_si128(reinterpret_cast<__m128i*>(target + part),
                          _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + part)));
     }
-    _mm_sfence();  // before anyone learns of the copied bytes
+    _mm_sfence();  // the bytes must be visible before anyone learns of them
     target += head + lines;
     source += head + lines;
     bytes -= head + lines;

@@ -7,7 +7,7 @@
 namespace ftrun {
 
 /// DType lists the element types, named as in safetensors.
-// The numbers of kF64 to kBool are in records of other processes: new types come last.
+// The numbers of kF64 to kBool occur in records of other processes, so new types come last.
 enum class DType : uint8_t {
   kF64,
   kF32,

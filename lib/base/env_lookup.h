@@ -6,7 +6,7 @@
 
 namespace ftrun {
 
-/// EnvLookup returns the value of an environment variable; nothing when it is unset.
+/// EnvLookup returns the value of an environment variable; nothing if it is not set.
 using EnvLookup = std::function<std::optional<std::string>(const std::string& name)>;
 
 /// Returns the lookup of this process's variables.

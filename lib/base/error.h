@@ -10,7 +10,7 @@ namespace ftrun {
 /// them: do not renumber.
 enum class ExitCode : int {
   kOk = 0,
-  kBug = 1,          // a check of ours failed
+  kBug = 1,          // a check in ftrun failed
   kUsage = 2,        // command line or config
   kUnsupported = 3,  // valid, but not supported (yet)
   kBadInput = 4,     // bad model, data or checkpoint
@@ -18,7 +18,7 @@ enum class ExitCode : int {
   kPeerLost = 6,     // a rank died or a wait timed out
   kNumerical =
       7,  // non-finite loss or gradient, too many skipped steps, weights that a dtype cannot hold
-  kRequeue = 75,  // saved, wants to be started again
+  kRequeue = 75,  // the run was saved and asks to be started again
 };
 
 /// Joins its arguments as text: cat("rank ", 3, " of ", 4).
@@ -30,7 +30,7 @@ std::string cat(const Args&... args) {
 }
 
 /// Error is a failure that ends the command: what happened, what to do about it, and the exit code.
-/// what() is the message followed, when there is one, by "\n  remedy: ...".
+/// what() is the message, followed by "\n  remedy: ..." if there is a remedy.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, std::string message, std::string remedy = "");
@@ -44,24 +44,25 @@ class Error : public std::runtime_error {
   std::string remedy_;
 };
 
-/// CodePlace is the place of a call: std::source_location, which clang before 16 cannot have from
-/// libstdc++.
-struct CodePlace {
+/// CodeLocation is the location of a call. It replaces std::source_location, which clang before 16
+/// cannot use with libstdc++.
+struct CodeLocation {
   const char* file = "";
   int line = 0;
 
-  /// Returns the place of the call that leaves out this default argument.
-  static constexpr CodePlace current(const char* file = __builtin_FILE(),
-                                     int line = __builtin_LINE()) {
+  /// Returns the location of the call that uses this default argument.
+  static constexpr CodeLocation current(const char* file = __builtin_FILE(),
+                                        int line = __builtin_LINE()) {
     return {file, line};
   }
 };
 
 /// Throws Error(kBug) naming the place: for conditions that only a defect of ftrun can break.
 /// `detail` should hold both values that disagree.
-[[noreturn]] void bug(const std::string& detail, CodePlace where = CodePlace::current());
+[[noreturn]] void bug(const std::string& detail, CodeLocation where = CodeLocation::current());
 
-inline void require(bool condition, const char* detail, CodePlace where = CodePlace::current()) {
+inline void require(bool condition, const char* detail,
+                    CodeLocation where = CodeLocation::current()) {
   if (!condition) bug(detail, where);
 }
 

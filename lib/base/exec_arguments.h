@@ -6,7 +6,7 @@
 namespace ftrun {
 
 /// Makes the array that exec and posix_spawn take: pointers to `arguments`, which must outlive it,
-/// and a null.
+/// and a final null.
 inline std::vector<char*> exec_arguments(const std::vector<std::string>& arguments) {
   std::vector<char*> pointers;
   for (const std::string& argument : arguments)

@@ -37,8 +37,8 @@ namespace fs = std::filesystem;
 
 constexpr size_t kIdDigits = 8;
 
-/// Describes the file system of `path`, or of the folder that it will be made in; zeros when
-/// neither is found.
+/// Describes the file system of `path` or, if it does not exist, of the folder in which it will be
+/// made; zeros if neither is found.
 struct statvfs file_system_of(const std::string& path) {
   struct statvfs info {};
   std::string at = path;
@@ -52,7 +52,7 @@ struct statvfs file_system_of(const std::string& path) {
 
 int64_t bytes_free_at(const std::string& path) {
   const struct statvfs info = file_system_of(path);
-  // Some (of FUSE, of a network) answer with zeros for everything.
+  // Some file systems (FUSE, network) report zeros for everything.
   if (info.f_blocks == 0 || info.f_frsize == 0) return kFreeUnknown;
   const uint64_t most = static_cast<uint64_t>(kFreeUnknown) / info.f_frsize;
   return static_cast<int64_t>(std::min<uint64_t>(info.f_bavail, most) * info.f_frsize);
@@ -64,27 +64,27 @@ std::string wanted_and_free(const std::string& path, int64_t wanted) {
   return cat(" (", human_bytes(wanted), " wanted", free_text, ")");
 }
 
-/// Returns whether the file system lacks a call, at least for this kind of file, and not rights or
-/// space.
+/// Returns whether the error says that the file system does not support the call, at least for this
+/// kind of file, and not that permissions or space are missing.
 bool is_refused(int error_number) {
   return error_number == EINVAL || error_number == ENOSYS || error_number == EOPNOTSUPP;
 }
 
-[[noreturn]] void disk_error(const std::string& path, const std::string& action, int error_number,
-                             int64_t wanted = 0) {
+[[noreturn]] void throw_disk_error(const std::string& path, const std::string& action,
+                                   int error_number, int64_t wanted = 0) {
   std::string message = cat(path, ": ", action, " failed: ", errno_text(error_number));
   if (wanted > 0) message += wanted_and_free(path, wanted);
   throw Error(ExitCode::kEnvironment, message, writing_remedy(error_number));
 }
 
-[[noreturn]] void sync_error(const std::string& path, int error_number) {
-  if (!is_refused(error_number)) disk_error(path, "fsync", error_number);
+[[noreturn]] void throw_sync_error(const std::string& path, int error_number) {
+  if (!is_refused(error_number)) throw_disk_error(path, "fsync", error_number);
   throw Error(
       ExitCode::kEnvironment, cat(path, ": fsync failed: ", errno_text(error_number)),
       "this file system cannot tell when a file is on its disk: write to another one (output_dir)");
 }
 
-/// Modes are the permission bits before the umask removes its own.
+/// Modes are the permission bits of new files and folders, from which the umask removes some.
 struct Modes {
   mode_t file;
   mode_t folder;
@@ -94,7 +94,7 @@ class PosixWritableFile : public WritableFile {
  public:
   PosixWritableFile(std::string path, mode_t mode) : path_(std::move(path)) {
     OwnedFd opened = open_to_write(path_, O_WRONLY | O_CREAT | O_TRUNC, mode);
-    if (!opened) disk_error(path_, "create", errno);
+    if (!opened) throw_disk_error(path_, "create", errno);
     fd_ = opened.release();
   }
   ~PosixWritableFile() override {
@@ -104,7 +104,8 @@ class PosixWritableFile : public WritableFile {
     write_at(position_, data, size);
     position_ += static_cast<int64_t>(size);
   }
-  /// Writes without the page cache where the size makes that worthwhile and the file system can.
+  /// Writes around the page cache (O_DIRECT) if the size makes that worthwhile and the file system
+  /// supports it.
   void write_at(int64_t offset, const void* data, size_t size) override {
     const char* at = static_cast<const char*>(data);
     size_t left = size;
@@ -117,7 +118,8 @@ class PosixWritableFile : public WritableFile {
         refuses_direct_ = true;
         continue;
       }
-      if (n <= 0) disk_error(path_, "write", n < 0 ? errno : ENOSPC, static_cast<int64_t>(left));
+      if (n <= 0)
+        throw_disk_error(path_, "write", n < 0 ? errno : ENOSPC, static_cast<int64_t>(left));
       at += n;
       offset += n;
       left -= static_cast<size_t>(n);
@@ -125,18 +127,19 @@ class PosixWritableFile : public WritableFile {
   }
   void reserve(int64_t size) override {
     if (size <= 0) return;
-    // This is not posix_fallocate(): where the file system cannot, that would write a byte into
-    // every block.
+    // posix_fallocate() is not used: if the file system does not support the call, it would write a
+    // byte into every block.
     const int result = uninterrupted([&] { return ::fallocate(fd_, 0, 0, size); });
-    if (result != 0 && !is_refused(errno)) disk_error(path_, "reserve", errno, size);
+    if (result != 0 && !is_refused(errno)) throw_disk_error(path_, "reserve", errno, size);
   }
   void sync() override {
-    if (uninterrupted([&] { return ::fsync(fd_); }) != 0) sync_error(path_, errno);
+    if (uninterrupted([&] { return ::fsync(fd_); }) != 0) throw_sync_error(path_, errno);
   }
   void close() override {
     const int fd = std::exchange(fd_, -1);
-    // A file whose close() a signal interrupts is closed on Linux, and its data was synced before.
-    if (fd >= 0 && ::close(fd) != 0 && errno != EINTR) disk_error(path_, "close", errno);
+    // On Linux a file is closed even if a signal interrupts close(), and its data was synced
+    // before.
+    if (fd >= 0 && ::close(fd) != 0 && errno != EINTR) throw_disk_error(path_, "close", errno);
   }
 
  private:
@@ -158,7 +161,7 @@ class PosixWritableFile : public WritableFile {
     else if (direct)
       refuses_direct_ = true;
     else
-      disk_error(path_, "write", errno);  // or direct writes would be tried for ever
+      throw_disk_error(path_, "write", errno);  // otherwise direct writes would be tried forever
   }
 
   std::string path_;
@@ -181,17 +184,17 @@ class PosixFileSystem : public FileSystem {
     if (!parent.empty() && parent != path && !fs::exists(parent, error))
       make_folder(parent.string());
     const WrittenPath to = open_parent(path);
-    if (!to.folder) disk_error(path, "create folder", errno);
+    if (!to.folder) throw_disk_error(path, "create folder", errno);
     if (::mkdirat(to.folder.get(), to.name.c_str(), modes_.folder) == 0) return;
     const int error_number = errno;
-    if (!open_folder_safely(path)) disk_error(path, "create folder", error_number);
+    if (!open_folder_safely(path)) throw_disk_error(path, "create folder", error_number);
   }
   void rename(const std::string& from, const std::string& to) override {
     const WrittenPath source = open_parent(from), target = open_parent(to);
     if (!source.folder || !target.folder ||
         ::renameat(source.folder.get(), source.name.c_str(), target.folder.get(),
                    target.name.c_str()) != 0)
-      disk_error(to, "rename", errno);
+      throw_disk_error(to, "rename", errno);
   }
   bool exchange(const std::string& a, const std::string& b) override {
     const WrittenPath one = open_parent(a), other = open_parent(b);
@@ -201,11 +204,11 @@ class PosixFileSystem : public FileSystem {
         return true;
       if (is_refused(errno)) return false;
     }
-    disk_error(b, "exchange", errno);
+    throw_disk_error(b, "exchange", errno);
   }
   void remove_all(const std::string& path) override {
     if (const int error_number = remove_tree(path); error_number != 0)
-      disk_error(path, "remove", error_number);
+      throw_disk_error(path, "remove", error_number);
   }
   void sync_folder(const std::string& path) override {
     const OwnedFd entered = open_folder_safely(path);
@@ -213,22 +216,22 @@ class PosixFileSystem : public FileSystem {
       return ::openat(entered.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     })
                                  : -1);
-    // A folder that may be entered but not listed cannot be synced by us.
+    // A folder that this user may enter but not list cannot be opened, so it cannot be synced.
     if (!folder && errno == EACCES) return;
-    if (!folder) disk_error(path, "open folder", errno);
+    if (!folder) throw_disk_error(path, "open folder", errno);
     const int result = uninterrupted([&] { return ::fsync(folder.get()); });
     const int error_number = errno;
-    // Some file systems (of a network, of FUSE) cannot sync a folder; they order renames
-    // themselves. SMB servers answer that the folder was not opened for writing.
+    // Some file systems (network, FUSE) cannot sync a folder, and order renames themselves. SMB
+    // servers report that the folder was not opened for writing (EBADF).
     if (result != 0 && !is_refused(error_number) && error_number != EBADF)
-      disk_error(path, "fsync folder", error_number);
+      throw_disk_error(path, "fsync folder", error_number);
   }
   std::vector<std::string> list(const std::string& folder) override {
     std::vector<std::string> names;
     std::error_code error;
     for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
       names.push_back(it->path().filename().string());
-    if (error) disk_error(folder, "list", error.value());
+    if (error) throw_disk_error(folder, "list", error.value());
     std::sort(names.begin(), names.end());
     return names;
   }
@@ -249,7 +252,7 @@ void write_synced(FileSystem& files, const std::string& path, std::string_view c
   file->close();
 }
 
-/// Removes a path after a failure, and hides its own errors: the user must see the failure.
+/// Removes a path after a failure and ignores errors of the removal: the user must see the failure.
 void remove_quietly(FileSystem& files, const std::string& path) {
   try {
     files.remove_all(path);
@@ -262,9 +265,9 @@ size_t size_of(int fd) {
   return ::fstat(fd, &info) == 0 ? static_cast<size_t>(info.st_size) : 0;
 }
 
-/// Returns whether any page of the file lies in memory, as far as the kernel shows it.
+/// Returns whether any page of the file is in memory, as far as the kernel shows it.
 bool is_cached(int fd) {
-  constexpr size_t kMappedBytes = 64 << 20;  // of the address space, which may be limited
+  constexpr size_t kMappedBytes = 64 << 20;  // of address space, which may be limited
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   const size_t size = size_of(fd);
   std::vector<unsigned char> resident((std::min(size, kMappedBytes) + page - 1) / page);
@@ -288,7 +291,7 @@ bool is_cached(int fd) {
   throw Error(code, cat(path, ": cannot be read: ", why), remedy);
 }
 
-[[noreturn]] void cannot_read(const std::string& path, int error) {
+[[noreturn]] void throw_read_error(const std::string& path, int error) {
   const std::string why = errno_text(error);
   switch (error) {
     case ENOMEM:
@@ -309,7 +312,8 @@ bool is_cached(int fd) {
               "files of a model or checkpoint must lie inside its folder");
 }
 
-/// Finds a placeholder by the head of a file. Does not read large files, which cannot be any.
+/// Checks the first bytes of a file for a placeholder. Large files are not read, because they
+/// cannot be placeholders.
 FilePlaceholder placeholder_at(int fd, const std::string& path) {
   std::array<std::byte, kPlaceholderHead> head{};
   if (size_of(fd) > kMaxPlaceholder) return {};
@@ -318,8 +322,8 @@ FilePlaceholder placeholder_at(int fd, const std::string& path) {
                         std::span(head).first(static_cast<size_t>(std::max<ssize_t>(bytes, 0))));
 }
 
-/// Returns whether an id has a letter, so that a date is not taken for an id
-/// ("model.tmp-20251125"): a file of such a name is the user's own.
+/// Returns whether an id has a letter. This distinguishes a temporary file from a user's own file
+/// whose name ends in a date ("model.tmp-20251125").
 bool has_letter(std::string_view id) {
   return id.find_first_of("abcdef") != std::string_view::npos;
 }
@@ -393,7 +397,7 @@ std::string read_file(const std::string& path, int64_t most) {
 
 bool drop_cached(const std::string& path) {
   const OwnedFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  // Pages that are not on the disk yet stay in memory.
+  // Pages that are not on the disk yet would stay in the page cache.
   if (!fd || uninterrupted([&] { return ::fsync(fd.get()); }) != 0) return false;
   return ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED) == 0 && !is_cached(fd.get());
 }
@@ -401,7 +405,7 @@ bool drop_cached(const std::string& path) {
 MappedFile::MappedFile(const std::string& path, int64_t most) : path_(path) {
   const OwnedFd fd(
       uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
-  if (!fd) cannot_read(path, errno);
+  if (!fd) throw_read_error(path, errno);
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode))
     refuse_reading(path, "not a regular file");
@@ -414,10 +418,10 @@ MappedFile::MappedFile(const std::string& path, int64_t most) : path_(path) {
   if (size_ == 0) return;
   if (const FilePlaceholder found = placeholder_at(fd.get(), path); !found.kind.empty())
     refuse_placeholder(path, found);
-  // Some file systems (of FUSE) refuse shared mappings. Pages that nobody writes are shared in a
-  // private mapping as well.
+  // Some file systems (FUSE) refuse shared mappings. In a private mapping, pages that nobody writes
+  // are shared as well.
   void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
-  if (data == MAP_FAILED) cannot_read(path, errno);
+  if (data == MAP_FAILED) throw_read_error(path, errno);
   data_ = static_cast<const std::byte*>(data);
 }
 
@@ -460,14 +464,15 @@ uint64_t xxh3_of_file(const std::string& path) {
 std::optional<uint64_t> xxh3_of_file(const std::string& path, const std::atomic<bool>* stop) {
   const OwnedFd fd(
       uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
-  if (!fd) cannot_read(path, errno);
+  if (!fd) throw_read_error(path, errno);
   Xxh3Stream stream;
-  // Small, because a thread may hash data beside training steps, whose memory is planned.
+  // The buffer is small, because a thread may hash data beside training steps, whose memory is
+  // planned.
   std::vector<std::byte> piece(64 << 10);
   for (;;) {
     if (stop != nullptr && *stop) return std::nullopt;
     const ssize_t got = uninterrupted([&] { return ::read(fd.get(), piece.data(), piece.size()); });
-    if (got < 0) cannot_read(path, errno);
+    if (got < 0) throw_read_error(path, errno);
     if (got == 0) return stream.digest();
     stream.update(piece.data(), static_cast<size_t>(got));
   }

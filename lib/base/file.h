@@ -14,12 +14,13 @@
 
 namespace ftrun {
 
-/// Alignment in bytes of file offsets and of memory that O_DIRECT requires: between such places the
+/// The alignment in bytes of file offsets and memory addresses that O_DIRECT requires. With it the
 /// kernel moves data without a copy in its own memory.
 inline constexpr size_t kDirectAlignment = 4096;
 
-/// WritableFile is a file open for writing. Every call throws Error(kEnvironment) naming path,
-/// bytes wanted and bytes free. A failed sync is final: the file must not be trusted or retried.
+/// WritableFile is a file open for writing. Every call throws Error(kEnvironment) naming the path
+/// and the bytes wanted and free. A failed sync is final: the file must neither be trusted nor
+/// synced again.
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
@@ -31,20 +32,20 @@ class WritableFile {
   virtual void close() = 0;
 };
 
-/// The free bytes that a file system reports if it does not know them. Larger than any disk, and
-/// sums of it do not overflow.
+/// The free bytes of a file system that does not report them. The number is larger than any disk,
+/// and small enough that sums of it do not overflow.
 inline constexpr int64_t kFreeUnknown = int64_t{1} << 60;
 
-/// FileSystem is the file system as checkpoints see it: a seam where tests drop what was not synced
-/// and make any call fail.
+/// FileSystem is the file system as checkpoints use it. Tests replace it by one that drops what was
+/// not synced or in which any call fails.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
   virtual std::unique_ptr<WritableFile> create(const std::string& path) = 0;  // truncates
   virtual void make_folder(const std::string& path) = 0;                      // with parents
   virtual void rename(const std::string& from, const std::string& to) = 0;
-  /// Swaps two existing names in one step; where the file system cannot, returns false and changes
-  /// nothing.
+  /// Swaps two existing names atomically. If the file system cannot do this, returns false and
+  /// changes nothing.
   virtual bool exchange(const std::string& a, const std::string& b) = 0;
   virtual void remove_all(const std::string& path) = 0;
   virtual void sync_folder(const std::string& path) = 0;
@@ -54,29 +55,29 @@ class FileSystem {
   virtual int64_t free_bytes(const std::string& path) = 0;
 };
 
-/// Returns the machine's own file system. What it makes is for this user only (files 0600, folders
-/// 0700). It never makes a file through a symbolic link of that name, nor anything through another
-/// user's link in a folder that others may write to (base/written_path.h).
+/// Returns the machine's own file system. Files and folders that it creates are accessible to this
+/// user only (0600, 0700). It never creates a file through a symbolic link of that name, nor
+/// anything through another user's link in a folder that others may write to (base/written_path.h).
 FileSystem& posix_files();
-/// Returns the file system for files that other users may read: modes follow the umask.
+/// Returns the file system for files that other users may read: their modes follow the umask.
 FileSystem& umask_files();
 
-/// Makes a name beside `path` that no other process chooses: path, mark, 8 random hexadecimal
-/// digits, at least one of them a letter.
+/// Makes a name beside `path` that no other process chooses: `path`, `mark`, and 8 random
+/// hexadecimal digits, at least one of which is a letter.
 std::string unique_name(const std::string& path, std::string_view mark = ".tmp-");
-/// Finds the name that a unique name was made from: "run.json" for "run.json.tmp-0123abcd"; nothing
-/// for any other name.
+/// Returns the name from which a unique name was made: "run.json" for "run.json.tmp-0123abcd";
+/// nothing for any other name.
 std::optional<std::string> origin_of_unique(std::string_view name, std::string_view mark = ".tmp-");
 
-/// Makes the folder with its parents and syncs each into the folder that holds it, so that what is
-/// synced below it survives a power cut.
+/// Makes the folder and its missing parents, and syncs each into its parent, so that what is synced
+/// below the folder survives a power cut.
 void make_lasting_folder(FileSystem& files, const std::string& path);
 
 /// Writes a file so that a reader sees the old or the new content, never a part of it: it writes
 /// under a unique name in the same folder, syncs, renames, and syncs the folder. A failure before
 /// the rename leaves the old content and removes the temporary file.
 void write_file_atomic(FileSystem& files, const std::string& path, std::string_view content);
-/// Removes the temporary files of `names` in `folder` that processes left which were killed in
+/// Removes the temporary files of `names` in `folder` that were left by processes killed in
 /// write_file_atomic().
 void remove_atomic_leftovers(FileSystem& files, const std::string& folder,
                              const std::vector<std::string>& names);
@@ -84,19 +85,19 @@ void remove_atomic_leftovers(FileSystem& files, const std::string& folder,
 /// The most bytes of a text file that is read whole, unless the caller gives a smaller limit.
 inline constexpr int64_t kMaxTextBytes = int64_t{256} << 20;
 
-/// Reads a whole regular file of at most `most` bytes; its size is checked first. Error(kBadInput)
-/// when it cannot be read or is larger.
+/// Reads a whole regular file of at most `most` bytes; its size is checked first. Throws
+/// Error(kBadInput) if it cannot be read or is larger.
 std::string read_file(const std::string& path, int64_t most = kMaxTextBytes);
 
-/// Drops a file from the page cache, so that the next read comes from its disk. Returns false where
+/// Drops a file from the page cache, so that the next read comes from the disk. Returns false if
 /// the kernel refuses (a file system in memory, a file in use by another process).
 bool drop_cached(const std::string& path);
 
 /// MappedFile is a file mapped read-only; its pages are shared with every process that maps it.
 class MappedFile {
  public:
-  /// Maps at most `most` bytes: refuses a larger file (Error), and a placeholder for one that was
-  /// not fetched (base/file_placeholder.h).
+  /// Maps a file of at most `most` bytes. Throws an Error for a larger file, and for a placeholder
+  /// of a file that was not fetched (base/file_placeholder.h).
   explicit MappedFile(const std::string& path, int64_t most = std::numeric_limits<int64_t>::max());
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
@@ -120,8 +121,8 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-/// Computes the XXH3 of a whole file, read piece by piece: pages that stay mapped would count as
-/// this process's memory.
+/// Computes the XXH3 of a whole file, which is read piece by piece and not mapped: mapped pages
+/// would count as this process's memory.
 uint64_t xxh3_of_file(const std::string& path);
 /// Hashes a file, or returns nothing once `stop` is set.
 std::optional<uint64_t> xxh3_of_file(const std::string& path, const std::atomic<bool>* stop);
@@ -132,13 +133,13 @@ std::string reading_problem(const std::string& path);
 /// Returns why a folder cannot be written to, or made if it is missing, or "". Changes nothing.
 std::string writing_problem(const std::string& folder);
 
-/// Joins `name` to `folder`. Refuses a name that is not a plain file name ("..", a path, NUL), and
-/// an existing path that is not a regular file, with Error(kBadInput). Links are followed wherever
+/// Joins `name` to `folder`. Throws Error(kBadInput) for a name that is not a plain file name
+/// ("..", a path, NUL), and for an existing path that is not a regular file. Follows links wherever
 /// they lead.
 std::string named_file(const std::string& folder, std::string_view name);
 
-/// Joins `name` to a folder that this program wrote, as named_file() does; refuses a link that
-/// leaves the folder, too.
+/// Joins `name` to a folder that ftrun wrote, as named_file() does; also refuses a link that leads
+/// out of the folder.
 std::string confined_path(const std::string& folder, std::string_view name);
 
 }  // namespace ftrun

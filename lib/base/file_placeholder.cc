@@ -15,13 +15,14 @@ namespace fs = std::filesystem;
 
 /// The size up to which Git LFS takes a file as a pointer; git-annex's pointers are as short.
 constexpr size_t kMaxPointer = 1024;
-/// Git LFS's specification, and the name that it had before its first version.
+/// The address of Git LFS's specification, and its address under the project's earlier name.
 constexpr std::array<std::string_view, 2> kLfsStarts{"version https://git-lfs.github.com/spec/",
                                                      "version https://hawser.github.com/spec/"};
 constexpr std::string_view kAnnexStart = "/annex/objects/";
 constexpr std::array<std::string_view, 2> kPageStarts{"<!doctype html", "<html"};
 
-/// Returns whether `text` begins with `start`, which is in lower case, ignoring case.
+/// Returns whether `text` begins with `start`, which must be in lower case; ignores the case of
+/// `text`.
 bool begins_with_any_case(std::string_view text, std::string_view start) {
   return text.size() >= start.size() &&
          std::equal(start.begin(), start.end(), text.begin(), [](char small, char c) {
@@ -29,7 +30,7 @@ bool begins_with_any_case(std::string_view text, std::string_view start) {
          });
 }
 
-/// Returns whether a file is meant to be a web page, by its name.
+/// Returns whether a file is a web page, judging by its name.
 bool is_page_by_name(const std::string& path) {
   const std::string extension = fs::path(path).extension().string();
   return extension == ".html" || extension == ".htm" || extension == ".xhtml";

@@ -6,10 +6,10 @@
 
 namespace ftrun {
 
-/// FilePlaceholder describes a placeholder in place of a file that was never fetched: a Git LFS or
+/// FilePlaceholder describes what is stored in place of a file that was never fetched: a Git LFS or
 /// git-annex pointer, or a web page.
 struct FilePlaceholder {
-  /// The kind of placeholder: "a Git LFS pointer"; empty where the file is the real one.
+  /// The kind of placeholder: "a Git LFS pointer"; empty if the file is no placeholder.
   std::string kind;
   /// The command that fetches the file, or where else to get it.
   std::string remedy;
@@ -21,11 +21,11 @@ inline constexpr size_t kMaxPlaceholder = 512 << 10;
 /// whole.
 inline constexpr size_t kPlaceholderHead = 2048;
 
-/// Finds out by its head whether the file at `path` is a pointer of Git LFS or git-annex, or the
-/// page that a web site shows of the file. The files that ftrun reads never begin like these.
+/// Determines from the first bytes of the file at `path` whether it is a pointer of Git LFS or
+/// git-annex, or a web page that shows the file. The files that ftrun reads never begin like these.
 FilePlaceholder placeholder_of(const std::string& path, std::span<const std::byte> head);
 
-/// Throws Error(kBadInput) that says which placeholder lies at `path`.
+/// Throws an Error(kBadInput) that says which placeholder is at `path`.
 [[noreturn]] void refuse_placeholder(const std::string& path, const FilePlaceholder& found);
 
 }  // namespace ftrun

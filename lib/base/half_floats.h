@@ -17,8 +17,8 @@ inline float f32_from_bf16(uint16_t bits) {
 /// Converts exactly, subnormals and infinities included; a NaN keeps its sign and payload and
 /// becomes quiet.
 inline float f32_from_f16(uint16_t bits) {
-  // The shifted exponent is too small by 127 - 15; the product corrects it and turns subnormals
-  // into normal numbers. Infinity and NaN keep the largest exponent.
+  // The shifted exponent is too small by 127 - 15; the multiplication below corrects it and turns
+  // subnormals into normal numbers. Infinity and NaN keep the largest exponent.
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000U) << 16;
   const uint32_t magnitude = static_cast<uint32_t>(bits & 0x7fffU) << 13;
   constexpr uint32_t kInfinity = 0x0f800000U, kQuiet = 0x00400000U;
@@ -48,7 +48,8 @@ inline uint16_t f16_from_f32(float value) {
   } else if (magnitude >= kTooLarge) {
     half = 0x7c00U;
   } else if (magnitude < kMinNormal) {
-    // The last bit of 0.5 is 2^-24, as of a subnormal number: the sum rounds there.
+    // The last bit of 0.5 is 2^-24, the same as of a subnormal fp16 number, so the sum rounds
+    // there.
     half = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) -
            std::bit_cast<uint32_t>(0.5F);
   } else {
@@ -64,7 +65,7 @@ inline float f32_from_e4m3(uint8_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x80U) << 24;
   const uint32_t magnitude = bits & 0x7fU;
   if (magnitude == 0x7fU) return std::bit_cast<float>(sign | 0x7fc00000U);
-  // The exponent is too small by 127 - 7, which the product adds, as in f32_from_f16().
+  // The exponent is too small by 127 - 7; the multiplication corrects it, as in f32_from_f16().
   return std::bit_cast<float>(
       sign | std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude << 20) * 0x1p120F));
 }

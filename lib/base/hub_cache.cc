@@ -36,8 +36,8 @@ bool is_part(std::string_view part) {
          part.find("..") == std::string_view::npos;
 }
 
-/// Returns whether a revision may become part of a path: "refs/pr/1" may, one that leaves the
-/// folder may not.
+/// Returns whether a revision may become part of a path: "refs/pr/1" may, a text that leads out of
+/// the folder may not.
 bool is_revision(std::string_view text) {
   const std::vector<std::string> parts = split(std::string(text), '/');
   const auto is_allowed = [](char c) {
@@ -72,7 +72,7 @@ std::string expand_variables(const std::string& text, const EnvLookup& lookup) {
 }
 
 /// Finds the home folder as Python's expanduser does: HOME, else the user's entry in the system's
-/// user database; "~", which no shell expands any more, where there is neither.
+/// user database. If there is neither, returns "~", which no shell expands any more.
 std::string home_folder(const EnvLookup& lookup) {
   std::string home = "~";
   if (const auto set = lookup("HOME"))
@@ -89,11 +89,12 @@ std::string expand(const std::string& text, const EnvLookup& lookup) {
 }
 
 /// Joins two parts of a path as Python does: a folder without a name is the working directory.
-std::string joined(const std::string& folder, const std::string& name) {
+std::string join_path(const std::string& folder, const std::string& name) {
   return folder.empty() || folder.ends_with('/') ? folder + name : cat(folder, "/", name);
 }
 
-/// KindNames are the names of one kind of repository in the cache, in a command and in a message.
+/// KindNames are the names of one kind of repository in the cache, on the command line and in
+/// messages.
 struct KindNames {
   std::string_view prefix;
   std::string_view option;
@@ -109,7 +110,7 @@ std::string repository_folder(const std::string& cache, const std::string& repos
                               HubKind kind) {
   std::string name = repository;
   name.replace(name.find('/'), 1, "--");
-  return joined(cache, cat(names_of(kind).prefix, name));
+  return join_path(cache, cat(names_of(kind).prefix, name));
 }
 
 /// Reads a repository from the name of its folder in the cache; returns nothing for any other name.
@@ -122,7 +123,7 @@ std::optional<std::string> repository_of(std::string_view folder, HubKind kind) 
   return cat(name.substr(0, separator), "/", name.substr(separator + 2));
 }
 
-/// Lists the names in a folder, sorted; none where it cannot be read.
+/// Lists the names in a folder, sorted; nothing if it cannot be read.
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;
@@ -168,7 +169,7 @@ std::string cached_revisions(const std::string& folder) {
   return names.empty() ? "" : cat(" (it holds ", join(names, ", "), ")");
 }
 
-/// Lists the snapshots whose commits begin with `revision`, which is a short form of them when it
+/// Lists the snapshots whose commits begin with `revision`. A revision is a short commit only if it
 /// has at least four hexadecimal digits.
 std::vector<std::string> commits_beginning_with(const std::string& folder,
                                                 const std::string& revision) {
@@ -218,7 +219,7 @@ FoundFolder find_snapshot(const HubName& name, const std::string& file, const En
   return {snapshot, commit, false};
 }
 
-/// Refuses a dangling link of that name: its folder was meant, not the cache.
+/// Refuses a path that is a dangling link: the user meant the link's target, not the cache.
 void refuse_dead_link(const std::string& path) {
   std::error_code error;
   if (!fs::is_symlink(fs::symlink_status(path, error))) return;
@@ -253,9 +254,9 @@ std::optional<HubName> parse_hub_name(std::string_view text) {
 std::string hub_cache_folder(const EnvLookup& lookup) {
   for (const char* variable : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"})
     if (const auto folder = lookup(variable)) return expand(*folder, lookup);
-  if (const auto home = lookup("HF_HOME")) return joined(expand(*home, lookup), "hub");
+  if (const auto home = lookup("HF_HOME")) return join_path(expand(*home, lookup), "hub");
   if (const auto cache = lookup("XDG_CACHE_HOME"))
-    return joined(expand(*cache, lookup), "huggingface/hub");
+    return join_path(expand(*cache, lookup), "huggingface/hub");
   return expand("~/.cache/huggingface/hub", lookup);
 }
 

@@ -12,7 +12,7 @@ namespace ftrun {
 /// "owner/name@revision".
 struct HubName {
   std::string repository;
-  /// A branch, a tag, "refs/pr/1" or a commit's 40 digits; "main" where the name gives none.
+  /// A branch, a tag, "refs/pr/1" or a commit's 40 digits; "main" if the name gives none.
   std::string revision = "main";
   bool gives_revision = false;
 
@@ -20,7 +20,7 @@ struct HubName {
   std::string with_revision() const { return repository + "@" + revision; }
 };
 
-/// Returns whether a text is all hexadecimal digits, as a commit is.
+/// Returns whether a text consists of hexadecimal digits only, as a commit does.
 bool is_hexadecimal(std::string_view text);
 
 /// Reads a text as a Hub name by the Hub's own rules: two parts of letters, digits, "-", "_" and
@@ -28,7 +28,7 @@ bool is_hexadecimal(std::string_view text);
 /// "..". Returns nothing for any other text, such as "./owner/name", "a/b/c" or a single word.
 std::optional<HubName> parse_hub_name(std::string_view text);
 
-/// HubKind is what a repository of the Hub holds; each kind has names of its own.
+/// HubKind is what a repository of the Hub holds; each kind has its own names in the cache.
 enum class HubKind { kModel, kDataset };
 
 /// Returns the folder in which huggingface_hub keeps downloads: HF_HUB_CACHE, else
@@ -43,17 +43,17 @@ struct FoundFolder {
   std::string folder;
   /// The snapshot's commit; "" for a folder that was named by its path.
   std::string commit;
-  /// The cache has a repository of this name too; the local folder of that relative path was used
-  /// instead.
+  /// Says that the cache has a repository of this name, too, but the local folder with that
+  /// relative path was used.
   bool hides_cached = false;
 };
 
-/// Finds what `path` names without network access. An existing path is returned as it is. A Hub
+/// Finds what `path` names, without network access. An existing path is returned unchanged. A Hub
 /// name is looked up in the cache: its revision's snapshot, which must hold `file` ("config.json";
-/// "" requires no file). Any other path is returned as it is, for its reader to refuse. Throws
+/// "" requires no file). Any other path is returned unchanged; its reader reports the error. Throws
 /// Error(kBadInput) for a Hub name whose snapshot is missing or lacks `file`, with the `hf
-/// download` line that fetches it and the nearest name in the cache, and for a dangling link of
-/// that name.
+/// download` line that fetches it and the nearest name in the cache, and for a path that is a
+/// dangling link.
 FoundFolder find_hub_folder(const std::string& path, const std::string& file,
                             const EnvLookup& lookup, HubKind kind = HubKind::kModel);
 /// Finds a model folder in the same way, by its config.json and the variables of the process.
@@ -63,19 +63,19 @@ FoundFolder find_adapter_folder(const std::string& path);
 /// Finds the folder of a data set in the same way.
 FoundFolder find_data_set(const std::string& name);
 
-/// HubFile is a file of a data set at a revision that is given: "owner/name@revision/file".
+/// HubFile is a file of a data set at a given revision: "owner/name@revision/file".
 struct HubFile {
   HubName name;
   std::string file;
 };
 /// Reads a text as the name of a Hub file; returns nothing for any other text.
 std::optional<HubFile> parse_hub_file(const std::string& text);
-/// Finds a data set's file in the cache. Returns any other path as it is, also one that exists, and
-/// the name of a file whose data set is not in the cache.
+/// Finds a data set's file in the cache. Returns any other path unchanged, also one that exists,
+/// and the name of a file whose data set is not in the cache.
 std::string find_hub_file(const std::string& path);
 
-/// Returns whether the cache holds the repository that a Hub name means, at whatever revision;
-/// false for any other path.
+/// Returns whether the cache holds the repository of a Hub name, at any revision; false for any
+/// other path.
 bool hub_cache_holds(const std::string& path, HubKind kind = HubKind::kModel);
 /// Finds the Hub name that the user may have meant by a missing model path; "" for none. For an
 /// address ("https://huggingface.co/owner/name") the result is the name in it; for any other path

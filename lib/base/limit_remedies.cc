@@ -19,7 +19,7 @@
 namespace ftrun {
 namespace {
 
-/// Returns the soft limit of a resource; nothing where there is none.
+/// Returns the soft limit of a resource; nothing if it is unlimited.
 std::optional<int64_t> limit_of(__rlimit_resource_t resource) {
   rlimit limit{};
   if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
@@ -32,7 +32,7 @@ struct ThreadLimit {
   std::string text;
 };
 
-/// Lists the limits that apply to this process, the tightest first.
+/// Lists the limits on threads that apply to this process, the tightest first.
 std::vector<ThreadLimit> thread_limits(const std::string& root, bool is_superuser) {
   std::vector<ThreadLimit> limits;
   const auto add = [&](const std::string& of, int64_t most) {
@@ -90,7 +90,7 @@ std::string writing_remedy(int error_number, const std::string& elsewhere) {
     case ENFILE:
       return kMoreFiles;
     case EXDEV:
-      // A folder of a container's image, which can be written to but not renamed.
+      // The folder is part of a container's image: it can be written to but not renamed.
       return "its file system cannot rename files of a lower layer: write to another folder, or "
              "remove that one first";
     default:
@@ -103,11 +103,11 @@ std::string more_threads_remedy() {
 }
 
 std::string more_threads_remedy(const std::string& root, bool is_superuser) {
-  constexpr size_t kTold = 2;
+  constexpr size_t kMaxListed = 2;
   std::vector<std::string> limits;
   for (const ThreadLimit& limit : thread_limits(root, is_superuser))
-    if (limits.size() < kTold) limits.push_back(limit.text);
-  // The stack of a thread is memory that is mapped.
+    if (limits.size() < kMaxListed) limits.push_back(limit.text);
+  // The stack of each thread is mapped memory, so this limit counts as well.
   if (const auto space = limit_of(RLIMIT_AS))
     limits.push_back(cat("the limit of address space (ulimit -v), which is ", human_bytes(*space)));
   if (limits.empty())

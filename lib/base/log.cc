@@ -11,8 +11,8 @@
 #include "base/utf8.h"
 #include "base/write_whole.h"
 
-// spdlog brings fmt 9; LibTorch's headers bring another fmt. This file is the only one that sees
-// it.
+// spdlog includes fmt 9, and LibTorch's headers include another version of fmt, so this file is the
+// only one that includes spdlog.
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 
@@ -48,8 +48,8 @@ std::string_view label(LogLevel level) {
   }
 }
 
-/// FileSink replaces spdlog's own file sink, which follows links, makes the file readable for all
-/// and throws exceptions that no caller knows.
+/// FileSink replaces spdlog's own file sink, which follows links, makes the file readable for
+/// everyone and throws exceptions that callers do not expect.
 class FileSink : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit FileSink(const std::string& path) : file_(path) {}
@@ -60,7 +60,7 @@ class FileSink : public spdlog::sinks::base_sink<std::mutex> {
     formatter_->format(message, line);
     file_.append(std::string_view(line.data(), line.size()));
   }
-  void flush_() override {}  // append() keeps nothing back
+  void flush_() override {}  // append() does not buffer
 
   AppendFile file_;
 };

@@ -14,18 +14,18 @@ void require_loopback() {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(9);  // any: nothing is sent
+  address.sin_port = htons(9);  // any port: nothing is sent
   const int error = route_error(address);
   if (error != ENETUNREACH && error != EHOSTUNREACH && error != EADDRNOTAVAIL) return;
   throw Error(ExitCode::kEnvironment,
-              cat("the ranks of this machine cannot reach each other: no way to 127.0.0.1: ",
+              cat("the ranks of this machine cannot reach each other: no route to 127.0.0.1: ",
                   errno_text(error)),
               "bring the loopback interface of this network namespace up: ip link set lo up");
 }
 
 int route_error(const sockaddr_in& to) {
   const OwnedFd probe(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  // A connect of a datagram socket only chooses the route.
+  // Connecting a datagram socket sends nothing; it only chooses the route.
   return !probe || ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0
              ? errno
              : 0;

@@ -4,11 +4,11 @@ struct sockaddr_in;
 
 namespace ftrun {
 
-/// Throws Error(kEnvironment) where this machine's loopback interface is down: its processes could
-/// not reach each other.
+/// Throws Error(kEnvironment) if this machine's loopback interface is down: its processes could not
+/// reach each other.
 void require_loopback();
 
-/// Returns 0 where there is a route to an address, else the errno. Sends nothing.
+/// Returns 0 if there is a route to an address, else the errno. Sends nothing.
 int route_error(const sockaddr_in& to);
 
 }  // namespace ftrun

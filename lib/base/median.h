@@ -7,15 +7,15 @@
 
 namespace ftrun {
 
-/// Returns the median of the values, which are not empty; the lower one of two in the middle.
+/// Returns the median of the values, which must not be empty; of two middle values, the lower one.
 inline double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
 }
 
-/// Returns the mean of the middle half of the values, which are not empty: a few outliers do not
-/// count, and differences that are frequent do.
+/// Returns the mean of the middle half of the values, which must not be empty: a few outliers do
+/// not count, but frequent differences do.
 inline double middle_mean(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const auto quarter = static_cast<std::ptrdiff_t>(values.size() / 4);

@@ -11,8 +11,8 @@
 
 namespace ftrun {
 
-/// Maps 64-bit words by a bijection in which every input bit affects every output bit (Stafford's
-/// mix 13).
+/// Maps 64-bit words to 64-bit words by a bijection in which every input bit affects every output
+/// bit (Stafford's mix 13).
 FTRUN_HOST_DEVICE inline uint64_t mix_bits(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;

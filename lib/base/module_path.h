@@ -4,8 +4,8 @@
 
 namespace ftrun {
 
-/// Returns the path of a module of this installation: beside the library or program that `symbol`
-/// is part of, or in ../lib of a program that is not beside it. The file may be missing.
+/// Returns the path of a module of this installation: in the folder of the library or program that
+/// contains `symbol` or, if the module is not there, in ../lib. The file may be missing.
 std::string module_path(const void* symbol, const std::string& file);
 
 }  // namespace ftrun

@@ -5,10 +5,10 @@
 
 namespace ftrun {
 
-/// The entry of target_modules that chooses all products of blocks.
+/// The entry of target_modules that chooses all linear layers of blocks.
 inline constexpr std::string_view kAllLinear = "all-linear";
 
-/// Returns whether a module's path is the entry, or ends with "." and the entry.
+/// Returns whether a module's path is equal to the entry, or ends with "." and the entry.
 inline bool ends_at_dot(const std::string& path, const std::string& entry) {
   return path == entry || path.ends_with("." + entry);
 }

@@ -14,8 +14,8 @@
 namespace ftrun {
 namespace {
 
-/// Moves a file to an unused name, or else gives it that name in addition to its own; returns 0, or
-/// errno. File systems that cannot do the one can do the other.
+/// Renames a file to an unused name or, if that fails, makes a hard link of that name; returns 0,
+/// or errno. File systems that do not support one of these calls support the other.
 int move_to_new(const std::string& from, const std::string& to) {
   const WrittenPath source = open_parent(from), target = open_parent(to);
   if (!source.folder || !target.folder) return errno;

@@ -35,8 +35,8 @@ std::string path_in_folders(const std::string& name) {
   return "";
 }
 
-/// Opens a library after the libraries that it needs. `tried` holds those that were tried, so that
-/// the search ends.
+/// Opens a library after the libraries that it needs. `tried` holds the libraries that were tried
+/// already, so that the search ends.
 LibraryHandle open_with(const std::string& file, int flags, std::set<std::string>& tried) {
   for (;;) {
     if (void* handle = ::dlopen(file.c_str(), flags)) return {handle, ""};

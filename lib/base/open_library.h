@@ -16,8 +16,8 @@ struct LibraryHandle {
   std::string error;
 };
 
-/// Opens a library as dlopen(`file`, `flags`) does. Where the loader does not find the library, or
-/// one that it depends on, the missing one is loaded from the folders of set_library_folders(): an
+/// Opens a library as dlopen(`file`, `flags`) does. If the loader does not find the library, or one
+/// that it depends on, the missing library is loaded from the folders of set_library_folders(): an
 /// installed ftrun finds LibTorch and CUDA where pip put them.
 LibraryHandle open_library(const std::string& file, int flags);
 

@@ -6,8 +6,8 @@
 
 namespace ftrun {
 
-/// Number of elements of a record, the smallest part of a tensor that is packed separately: a shard
-/// never cuts a record (kTensorBlock).
+/// The number of elements of a record, the smallest part of a tensor that is packed separately: a
+/// shard never cuts a record (kTensorBlock).
 inline constexpr int64_t kPackedRecord = 256;
 
 /// PackedKind is the quantization of packed weights.
@@ -19,19 +19,19 @@ enum class PackedKind : uint8_t {
   kInt8,  // 8 bits, a scale for each row of the whole tensor
 };
 
-/// PackedFormat describes how weights that do not train are quantized, and how they lie in memory:
-/// one record after another, each with codes of 256 elements and all that unpacking them takes, so
-/// that any part of a tensor can be read by itself.
+/// PackedFormat describes how frozen weights are quantized and how they lie in memory: as one
+/// record after another. Each record holds the codes of 256 elements and everything that is needed
+/// to unpack them, so that any part of a tensor can be read by itself.
 struct PackedFormat {
   PackedKind kind = PackedKind::kNone;
-  /// Elements that share a scale, for kNf4: 64, 128 or 256. For kInt8: the elements of a row for
+  /// Elements that share a scale. For kNf4: 64, 128 or 256. For kInt8: the elements of a row for
   /// which a record holds the row's scale.
   int64_t block = 64;
-  /// Scales are 8-bit codes themselves (kNf4 alone): each 256 neighbouring codes have a scale, and
-  /// all of them an offset.
+  /// Says whether scales are 8-bit codes themselves (kNf4 only): each 256 neighbouring codes share
+  /// a scale, and all codes share an offset.
   bool double_quantized = false;
-  /// Records hold the decoded scales (F32) instead of their codes. This is used where the codes of
-  /// one record would have different scales. The numbers are the same.
+  /// Says whether records hold the decoded scales (F32) instead of their codes. This is used if the
+  /// codes of one record would have different scales. The numbers are the same.
   bool holds_scales = false;
 
   explicit operator bool() const { return kind != PackedKind::kNone; }
@@ -41,13 +41,13 @@ struct PackedFormat {
   int64_t scales() const { return kPackedRecord / block; }
   /// Returns whether records hold codes of scales, with the numbers that decode them.
   bool holds_scale_codes() const { return double_quantized && !holds_scales; }
-  /// Returns the byte of a record at which its scales or their codes begin: after the elements'
+  /// Returns the byte offset in a record of its scales or their codes, which follow the elements'
   /// codes.
   int64_t scales_offset() const {
     return kind == PackedKind::kNf4 ? kPackedRecord / 2 : kPackedRecord;
   }
   int64_t record_bytes() const;
-  /// Returns the bytes of `elements` from the beginning of a record: whole records.
+  /// Returns the bytes of `elements` elements from the beginning of a record, in whole records.
   int64_t bytes(int64_t elements) const {
     return (elements + kPackedRecord - 1) / kPackedRecord * record_bytes();
   }
@@ -57,8 +57,8 @@ struct PackedFormat {
 /// their scale and their offset (both F32).
 inline constexpr int64_t kScaleOfScalesOffset = 4, kScaleOffsetOffset = 8, kScaleCodesBytes = 12;
 
-/// Returns the bytes of `elements` of a dtype; where they are packed, from the beginning of a
-/// record.
+/// Returns the bytes of `elements` elements of a dtype or, if they are packed, of the records that
+/// hold them, counted from the beginning of a record.
 inline int64_t stored_bytes(DType dtype, const PackedFormat& packed, int64_t elements) {
   return packed ? packed.bytes(elements) : elements * dtype_bytes(dtype);
 }

@@ -12,8 +12,8 @@ namespace {
 
 constexpr int64_t kScalesPerScale = 256;
 
-/// Computes the bounds between neighbouring values, as fp32 adds and halves them; a number on one
-/// belongs to the lower value.
+/// Computes the bounds between neighbouring values, their mean as fp32 computes it. A number that
+/// is equal to a bound belongs to the lower value.
 template <size_t N>
 std::array<float, N - 1> bounds_between(const std::array<float, N>& values) {
   std::array<float, N - 1> bounds;
@@ -22,8 +22,8 @@ std::array<float, N - 1> bounds_between(const std::array<float, N>& values) {
 }
 
 /// Makes bitsandbytes' dynamic values: for e = 0..6 the centres of 2^e equal bins of [0.1, 1] times
-/// 10^(e-6), with both signs; then 0 and 1. In fp32, edges counted from the nearer end and rounded
-/// once, as bitsandbytes (torch.linspace) has them.
+/// 10^(e-6), with both signs; then 0 and 1. They are computed in fp32; bin edges are counted from
+/// the nearer end and rounded once, as in bitsandbytes (torch.linspace).
 std::array<float, 256> make_dynamic_values() {
   std::array<float, 256> values;
   size_t count = 0;
@@ -59,7 +59,7 @@ float inverse(float largest) {
 
 /// Rounds to the nearest fp16 number, ties to even.
 float as_fp16(float x) {
-  if (!std::isfinite(x)) return x;  // rounding could carry a NaN's bits away
+  if (!std::isfinite(x)) return x;  // rounding would change the bits of a NaN
   constexpr float kMinNormal = 0x1p-14F;
   if (std::abs(x) < kMinNormal) return std::nearbyint(x * 0x1p24F) * 0x1p-24F;
   const auto bits = std::bit_cast<uint32_t>(x);
@@ -67,7 +67,8 @@ float as_fp16(float x) {
   return std::abs(rounded) > 65504.0F ? std::copysign(HUGE_VALF, x) : rounded;
 }
 
-/// Computes the NF4 codes of a block's elements: how many bounds lie below each.
+/// Computes the NF4 codes of a block's elements: an element's code is the number of bounds below
+/// it.
 void code_block(const float* x, int64_t count, float inverse_scale, uint8_t* codes) {
   static const std::array<float, 15> kBounds = bounds_between(kNf4Values);
   std::array<float, kPackedRecord> scaled;
@@ -100,23 +101,23 @@ PackScales::PackScales(const PackedFormat& format, int64_t elements, int64_t col
       elements_per_scale_(format.kind == PackedKind::kInt8 ? columns : format.block),
       largest_(static_cast<size_t>((elements + elements_per_scale_ - 1) / elements_per_scale_)) {}
 
-void PackScales::show(std::span<const float> values) {
+void PackScales::add(std::span<const float> values) {
   const bool int8 = format_.kind == PackedKind::kInt8;
   for (size_t i = 0; i < values.size();) {
-    float& largest = largest_[static_cast<size_t>(index_of(shown_))];
-    const int64_t left = std::min<int64_t>(elements_per_scale_ - shown_ % elements_per_scale_,
+    float& largest = largest_[static_cast<size_t>(index_of(added_))];
+    const int64_t left = std::min<int64_t>(elements_per_scale_ - added_ % elements_per_scale_,
                                            static_cast<int64_t>(values.size() - i));
     for (const float x : values.subspan(i, static_cast<size_t>(left))) {
       const float size = std::abs(int8 ? as_fp16(x) : x);
-      if (size > largest || std::isnan(size)) largest = size;  // NaN stays
+      if (size > largest || std::isnan(size)) largest = size;  // a NaN is kept
     }
     i += static_cast<size_t>(left);
-    shown_ += left;
+    added_ += left;
   }
 }
 
 bool PackScales::finish() {
-  require(shown_ == elements_, "all elements were shown");
+  require(added_ == elements_, "all elements were added");
   if (!std::all_of(largest_.begin(), largest_.end(), [](float x) { return std::isfinite(x); }))
     return false;
   if (!format_.double_quantized) return true;
@@ -148,7 +149,7 @@ PackScales scales_of(
     const std::function<std::span<const float>(int64_t begin, int64_t end)>& read) {
   PackScales scales(format, tensor.elements, tensor.columns);
   for (int64_t at = 0; at < tensor.elements; at += at_once)
-    scales.show(read(at, std::min(at + at_once, tensor.elements)));
+    scales.add(read(at, std::min(at + at_once, tensor.elements)));
   if (scales.finish()) return scales;
   throw Error(
       ExitCode::kBadInput,

@@ -33,35 +33,35 @@ inline constexpr std::array<float, 16> kNf4Values{-1.0F,
 /// Returns the 256 numbers of bitsandbytes' signed dynamic 8-bit code, ascending.
 const std::array<float, 256>& dynamic_values();
 
-/// An int8 code c of a row whose largest magnitude is m stands for c m (1/127).
+/// The step of int8 codes: code c in a row whose largest magnitude is m represents c m (1/127).
 inline constexpr float kInt8Step = 7.874015718698502e-3F;
 
-/// PackScales computes the scales of a whole tensor, whose elements it is given once, in order. A
-/// rank packs its part of the tensor with these scales, so the numbers do not depend on the layout.
-/// NF4 and double quantization are bitsandbytes' own, except for the offset of scales, which is
-/// their mean summed in double.
+/// PackScales computes the scales of a whole tensor, whose elements it gets once, in order. A rank
+/// packs its part of the tensor with these scales, so the numbers do not depend on the layout of
+/// the ranks. NF4 and double quantization are computed as in bitsandbytes, except for the offset of
+/// scales, which is their mean summed in double precision.
 class PackScales {
  public:
   /// Begins the scales of a matrix with `columns` elements a row.
   PackScales(const PackedFormat& format, int64_t elements, int64_t columns);
 
   /// Adds the next elements of the tensor.
-  void show(std::span<const float> values);
-  /// Completes the scales after the last element. Returns false when a number is not finite (for
-  /// kInt8: in fp16, to which bitsandbytes converts weights).
+  void add(std::span<const float> values);
+  /// Completes the scales after the last element. Returns false if a number is not finite (for
+  /// kInt8: not finite in fp16, to which bitsandbytes converts weights).
   bool finish();
 
  private:
   friend void pack_values(const PackedFormat& format, const PackScales& scales, int64_t element,
                           std::span<const float> values, int64_t position, std::byte* records);
   int64_t index_of(int64_t element) const { return element / elements_per_scale_; }
-  /// Returns the factor that unpacking multiplies by.
+  /// Returns the factor by which unpacking multiplies.
   float scale(int64_t index) const;
 
   PackedFormat format_;
   int64_t elements_;
   int64_t elements_per_scale_;
-  int64_t shown_ = 0;
+  int64_t added_ = 0;
   /// The largest magnitude of the elements of each scale.
   std::vector<float> largest_;
   // The members below are used with double quantization only:
@@ -77,18 +77,19 @@ struct PackedTensor {
   /// Elements of a row.
   int64_t columns = 0;
 };
-/// Computes the scales of a tensor, which it reads `at_once` elements at a time. Throws
-/// Error(kBadInput) with the tensor's name where a number is not finite.
+/// Computes the scales of a tensor, reading `at_once` elements at a time. Throws Error(kBadInput)
+/// with the tensor's name if a number is not finite.
 PackScales scales_of(const PackedFormat& format, const PackedTensor& tensor, int64_t at_once,
                      const std::function<std::span<const float>(int64_t begin, int64_t end)>& read);
 
-/// Packs elements [element, element + values) of the tensor as elements from `position` on of the
-/// rank's part, whose first record is at `records`. Both begin on blocks (PackedFormat::block).
+/// Packs elements [element, element + values.size()) of the tensor as the elements from `position`
+/// on of the rank's part, whose first record is at `records`. `element` and `position` must be
+/// multiples of PackedFormat::block.
 void pack_values(const PackedFormat& format, const PackScales& scales, int64_t element,
                  std::span<const float> values, int64_t position, std::byte* records);
 
-/// PackedBlock holds where a block of elements is packed, and the factor that unpacking multiplies
-/// it by.
+/// PackedBlock holds the address of a block's codes, and the factor by which unpacking multiplies
+/// them.
 struct PackedBlock {
   const std::byte* codes = nullptr;
   float scale = 0;

@@ -5,12 +5,12 @@
 namespace ftrun {
 
 std::regex user_pattern(const std::string& text) {
-  constexpr size_t kLongest = 1000;  // parsing takes stack for each nested group
+  constexpr size_t kLongest = 1000;  // parsing takes stack space for each nested group
   if (text.size() > kLongest)
     throw Error(ExitCode::kUsage,
                 cat("it has ", text.size(), " characters, at most ", kLongest, " are allowed"));
   try {
-    // libstdc++'s: no backtracking, and no back references, which would need it.
+    // This flag of libstdc++ excludes backtracking, and with it back references, which need it.
     return std::regex(text, std::regex_constants::ECMAScript | std::regex_constants::__polynomial);
   } catch (const std::regex_error& error) {
     throw Error(ExitCode::kUsage, cat("not a valid regular expression: ", error.what()));

@@ -7,7 +7,8 @@
 
 namespace ftrun {
 
-/// Returns what configs and machine files call a dtype of activations: "fp32", "bf16" or "fp16".
+/// Returns the name of a dtype of activations in configs and machine files: "fp32", "bf16" or
+/// "fp16".
 inline std::string_view precision_name(DType dtype) {
   switch (dtype) {
     case DType::kF32:

@@ -7,11 +7,11 @@ namespace ftrun {
 
 /// ProcessorLimit holds the cores that this process may use.
 struct ProcessorLimit {
-  /// Numbers of the cores that it may run on: its affinity, which cpuset control groups
-  /// narrow.
+  /// The numbers of the cores that it may run on: its CPU affinity, which cpuset control groups
+  /// restrict.
   std::vector<int> allowed;
-  /// The CPU time that its control groups grant it, in cores: the least of all its
-  /// groups and their ancestors; 0 for no limit.
+  /// The CPU time that its control groups grant it, in cores: the least of all its groups and their
+  /// ancestors; 0 for no limit.
   double quota = 0;
   /// The group that sets the quota, "" for none, and its unique id (device and inode of its
   /// folder).
@@ -29,7 +29,7 @@ ProcessorLimit read_processor_limit(const std::string& root = "");
 /// Returns ProcessorLimit::count() of this process. The affinity is read each time, the quota once.
 int usable_processors();
 
-/// Returns a quota in whole threads: a fraction of a core counts as one more thread.
+/// Returns a quota in whole threads; a fraction of a core counts as one thread.
 int threads_of_quota(double quota);
 
 }  // namespace ftrun

@@ -31,7 +31,8 @@ std::string_view product_library_name(ProductLibrary library) {
 
 OpenedLibrary open_product_library(ProductLibrary library) {
   require(library != ProductLibrary::kMkl, "MKL is not a library of its own");
-  // OpenBLAS starts its threads when it is loaded: it is called on ours, and needs none.
+  // OpenBLAS starts threads when it is loaded. It is called on ftrun's own threads, so it needs
+  // none.
   if (library == ProductLibrary::kOpenBlas) ::setenv("OPENBLAS_NUM_THREADS", "1", 1);
   OpenedLibrary opened;
   for (const char* const file : files_of(library)) {

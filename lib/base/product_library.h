@@ -22,16 +22,16 @@ struct OpenedLibrary {
   std::string error;
 };
 
-/// Opens oneDNN or OpenBLAS for its caller only: both define symbols (sgemm_) that others define
-/// too. The loader looks beside LibTorch's environment, then where the system has its libraries.
-/// Throws Error(kEnvironment) where only lack of memory makes it fail, because another library in
-/// its place would compute other bits.
+/// Opens oneDNN or OpenBLAS with symbols that only its caller sees: both define symbols (sgemm_)
+/// that other libraries define, too. The loader looks beside LibTorch, then where the system has
+/// its libraries. Throws Error(kEnvironment) if this fails only because memory ran out: another
+/// library in its place would compute different bits.
 OpenedLibrary open_product_library(ProductLibrary library);
 
-/// Makes the error for a library that a config pins and this machine lacks: the reason `why`, and
-/// what to do.
+/// Makes the error for a library that a config pins and that this machine lacks: the reason `why`,
+/// and what to do.
 Error product_library_error(ProductLibrary library, const std::string& why);
-/// Throws product_library_error() when the library cannot be loaded.
+/// Throws product_library_error() if the library cannot be loaded.
 void require_product_library(ProductLibrary library);
 
 }  // namespace ftrun

@@ -4,14 +4,14 @@
 
 namespace ftrun {
 
-/// RankError is a failure that belongs to one rank, also where all ranks of a group throw it.
+/// RankError is a failure of one rank, even if all ranks of a group throw it.
 class RankError : public Error {
  public:
   /// The value of `rank` that stands for the rank that throws.
   static constexpr int kThisRank = -1;
 
-  /// Makes the failure of `rank`. `of_device` says whether its GPU, memory or CPU fails on
-  /// any work; lack of memory does not count.
+  /// Makes the failure of `rank`. `of_device` says whether the rank's GPU, memory or CPU is broken
+  /// and fails on any work; lack of memory does not count.
   RankError(const Error& error, int rank, bool of_device)
       : Error(error), rank_(rank), of_device_(of_device) {}
   int rank() const { return rank_; }

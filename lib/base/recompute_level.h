@@ -10,8 +10,8 @@ namespace ftrun {
 /// instead of kept from forward. Each level keeps no more than the one before it.
 enum class RecomputeLevel : uint8_t {
   kNone,       // only results of cheap kinds (norms, gated products) are recomputed
-  kSelective,  // what frees most bytes within a budget of recomputed operations
-  kFull,       // everything that can be: a block keeps only its input
+  kSelective,  // those that free most bytes within a budget of recomputed operations
+  kFull,       // all that can be recomputed: a block keeps only its input
 };
 template <>
 struct EnumNames<RecomputeLevel> {

@@ -19,8 +19,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kReplaced = ".replaced-";
 
-/// Renames a folder to the name under which it is removed, because an interrupted removal must not
-/// be mistaken for a complete folder.
+/// Renames a folder to a temporary name for its removal, because a half-removed folder must not be
+/// mistaken for a complete one.
 std::string rename_for_removal(FileSystem& files, const std::string& old,
                                const std::string& folder) {
   const auto leftover = leftover_of(fs::path(old).filename().string());
@@ -30,14 +30,14 @@ std::string rename_for_removal(FileSystem& files, const std::string& old,
   return doomed;
 }
 
-/// Removes a folder, or warns. If it stays, that is not a failure: a folder of a network file
+/// Removes a folder; logs a warning if it stays. That is not a failure: a folder of a network file
 /// system cannot be removed while any process reads a file of it. The next start tries again.
 void remove_or_warn(FileSystem& files, const std::string& old, const std::string& folder,
                     std::string_view mark, const char* what) {
   try {
     const std::string doomed = rename_for_removal(files, old, folder);
     std::error_code error;
-    // The target of a link is not ours.
+    // Only the link is removed, because its target does not belong to ftrun.
     if (fs::is_symlink(fs::symlink_status(doomed, error))) return files.remove_all(doomed);
     for (const std::string& name : files.list(doomed))
       if (name != mark) files.remove_all((fs::path(doomed) / name).string());
@@ -63,17 +63,17 @@ void each_leftover(FileSystem& files, const std::string& parent, const IsOurs& i
   }
 }
 
-/// Counts the bytes that are freed when the entry is removed: none for a file that has another name
-/// as well.
+/// Returns the bytes on disk that are freed when the entry is removed: none for a file that has
+/// another hard link.
 int64_t disk_bytes(const fs::path& path) {
   struct stat info {};
-  constexpr int64_t kBlock = 512;  // whatever the file system's own is
+  constexpr int64_t kBlock = 512;  // the unit of st_blocks on every file system
   const bool is_freed =
       ::lstat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && info.st_nlink == 1;
   return is_freed ? static_cast<int64_t>(info.st_blocks) * kBlock : 0;
 }
 
-/// Counts the bytes of all files below, as far as they are visible.
+/// Returns the bytes on disk of all files below a folder, as far as they are visible.
 int64_t tree_bytes(const std::string& folder) {
   int64_t bytes = 0;
   std::error_code error;
@@ -87,7 +87,7 @@ OwnedFd open_folder(const std::string& folder) {
   return OwnedFd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
 
-/// Refuses a name that another process has given to another folder since `before`.
+/// Throws an error if the name has been given to another folder by another process since `before`.
 void require_same(const std::string& folder, const std::optional<FolderIdentity>& before) {
   if (identity_of(folder) == before) return;
   throw Error(
@@ -97,7 +97,7 @@ void require_same(const std::string& folder, const std::optional<FolderIdentity>
       "look at what is there now; write it again, which replaces that, or choose another folder");
 }
 
-/// Returns the new path of the old folder.
+/// Renames the old folder out of the way and `made` to its name; returns the old folder's new path.
 std::string move_aside(FileSystem& files, const std::string& made, const std::string& folder) {
   const std::string aside = unique_name(folder, kReplaced);
   files.rename(folder, aside);
@@ -106,7 +106,7 @@ std::string move_aside(FileSystem& files, const std::string& made, const std::st
   } catch (const Error&) {
     try {
       files.rename(aside, folder);
-    } catch (const Error&) {  // recover_folders() will
+    } catch (const Error&) {  // recover_folders() will do this
     }
     throw;
   }
@@ -145,7 +145,7 @@ void replace_folder(FileSystem& files, const std::string& made, const std::strin
     if (before)
       old = move_into_place(files, made, folder);
     else
-      files.rename(made, folder);  // which fails where another process has made it since
+      files.rename(made, folder);  // fails if another process has made it meanwhile
   } catch (const Error&) {
     require_same(folder, before);
     throw;
@@ -189,13 +189,13 @@ int64_t leftover_bytes(FileSystem& files, const std::string& parent, const IsOur
   return bytes;
 }
 
-OwnedFd hold_folder(const std::string& folder) {
+OwnedFd lock_folder(const std::string& folder) {
   OwnedFd held = open_folder(folder);
   if (held) static_cast<void>(::flock(held.get(), LOCK_EX | LOCK_NB));
   return held;
 }
 
-bool is_held(const std::string& folder) {
+bool is_locked(const std::string& folder) {
   const OwnedFd seen = open_folder(folder);
   return seen && ::flock(seen.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }

@@ -11,27 +11,27 @@
 
 namespace ftrun {
 
-/// Functions to replace a folder as a whole, for checkpoints and exports alike. The new folder is
-/// written and synced under the name that temporary_beside() gives, then renamed to its final name.
-/// Where the file system can swap two names, the final name always belongs to a complete folder;
-/// elsewhere the old folder is renamed first, and after a kill between the two renames
-/// recover_folders() puts it back at the next start.
+/// The functions of this header replace a folder as a whole, for checkpoints and exports alike. The
+/// new folder is written and synced under the name that temporary_beside() gives, then renamed to
+/// its final name. If the file system can swap two names, the final name always belongs to a
+/// complete folder. Otherwise the old folder is renamed first; if the process is killed between the
+/// two renames, recover_folders() puts the old folder back at the next start.
 
 /// Makes a name for a folder that is being written or removed: "FOLDER.tmp-1a2b3c4d".
 std::string temporary_beside(const std::string& folder);
 
-/// Renames the synced folder `made` to `folder` of the same parent. Returns the new path of the
-/// folder that had the name, "" when there was none, for remove_replaced() once the parent is
-/// synced.
+/// Renames the synced folder `made` to `folder`, which has the same parent. Returns the new path of
+/// the folder that had the name, "" if there was none. Pass it to remove_replaced() once the parent
+/// is synced.
 std::string move_into_place(FileSystem& files, const std::string& made, const std::string& folder);
 
-/// Removes what move_into_place(files, ..., folder) returned. The entry called `mark` is removed
-/// last, so that a folder that a kill left half removed is still recognised as ours. A failure to
-/// remove the folder is a warning.
+/// Removes the folder that move_into_place(files, ..., folder) returned. The entry called `mark` is
+/// removed last, so that a folder whose removal was interrupted is still recognised as ours. A
+/// failure is logged as a warning.
 void remove_replaced(FileSystem& files, const std::string& old, const std::string& folder,
                      std::string_view mark = "");
 
-/// FolderIdentity identifies the folder that a name stands for.
+/// FolderIdentity identifies the folder that has a certain name at a certain time.
 struct FolderIdentity {
   uint64_t device = 0;
   uint64_t inode = 0;
@@ -40,14 +40,15 @@ struct FolderIdentity {
 std::optional<FolderIdentity> identity_of(const std::string& folder);
 
 /// Calls move_into_place(), syncs the parent and calls remove_replaced(). `before` is the folder
-/// that had the name when `made` was begun: if two processes write one folder, the first to finish
-/// succeeds and the other fails. Throws Error(kEnvironment) only before the new folder is in place.
+/// that had the name when the writing of `made` began: if two processes write the same folder, the
+/// first to finish succeeds and the other fails. Throws Error(kEnvironment) only before the new
+/// folder is in place.
 void replace_folder(FileSystem& files, const std::string& made, const std::string& folder,
                     std::string_view mark, const std::optional<FolderIdentity>& before);
 
 /// Leftover describes a folder that a killed process left, as read from its name:
-/// "NAME.tmp-1a2b3c4d", unfinished or on its way out, or "NAME.replaced-1a2b3c4d", complete. On
-/// disk: do not change.
+/// "NAME.tmp-1a2b3c4d" is unfinished or was being removed, "NAME.replaced-1a2b3c4d" is complete.
+/// These names are on disk: do not change them.
 struct Leftover {
   /// The final name, NAME.
   std::string original;
@@ -55,10 +56,10 @@ struct Leftover {
 };
 std::optional<Leftover> leftover_of(std::string_view name);
 
-/// IsOurs says whether this program wrote the leftover at `path`, and no process is writing it.
+/// IsOurs returns whether ftrun wrote the leftover at `path` and no process is writing it.
 using IsOurs = std::function<bool(const Leftover& leftover, const std::string& path)>;
 
-/// Renames complete leftovers below `parent` back to their final names, where these are free, and
+/// Renames complete leftovers below `parent` back to their final names, if these are free, and
 /// removes the others as remove_replaced() does. It touches only leftovers that `is_ours` accepts.
 void recover_folders(FileSystem& files, const std::string& parent, const IsOurs& is_ours,
                      std::string_view mark = "");
@@ -66,11 +67,11 @@ void recover_folders(FileSystem& files, const std::string& parent, const IsOurs&
 /// Returns the bytes on disk that recover_folders() would free. Changes nothing.
 int64_t leftover_bytes(FileSystem& files, const std::string& parent, const IsOurs& is_ours);
 
-/// Marks a folder as in use until the result is closed: other processes see it with is_held(). Best
-/// effort: on a network file system only processes of this machine see it, and where folders cannot
-/// be locked nobody does. Never waits.
-[[nodiscard]] OwnedFd hold_folder(const std::string& folder);
-bool is_held(const std::string& folder);
+/// Marks a folder as in use until the result is closed; other processes see this with is_locked().
+/// On a network file system only processes of this machine see it, and if folders cannot be locked,
+/// no process does. Never waits.
+[[nodiscard]] OwnedFd lock_folder(const std::string& folder);
+bool is_locked(const std::string& folder);
 
 /// Returns the folder that holds `path`: "." for a bare name.
 std::string parent_folder(const std::string& path);

@@ -31,8 +31,8 @@ std::vector<std::string> words_of(std::string_view name) {
 
 bool is_secret_name(std::string_view name) {
   const std::vector<std::string> words = words_of(name);
-  // Endings of names that are not secrets, as they speak of tokens of a text: "token_dtype",
-  // "pad_token_id", "trainable_token_indices".
+  // The last words of names that are not secrets, because they are about tokens of a text:
+  // "token_dtype", "pad_token_id", "trainable_token_indices".
   constexpr std::array<std::string_view, 4> kOfVocabulary{"dtype", "id", "ids", "indices"};
   const bool of_vocabulary = !words.empty() && std::find(kOfVocabulary.begin(), kOfVocabulary.end(),
                                                          words.back()) != kOfVocabulary.end();

@@ -6,10 +6,10 @@ namespace ftrun {
 
 /// SequencePacking is data.packing: how documents become rows of T tokens.
 enum class SequencePacking {
-  /// The stream cut every T tokens, whatever the documents: row i is tokens iT ... iT+T.
+  /// The token stream is cut every T tokens, whatever the documents: row i is tokens iT ... iT+T.
   kConcat,
-  /// Several documents a row, first fit within a window; attention stays inside each document;
-  /// longer ones are split.
+  /// Rows hold several documents each, packed by first fit within a window. Attention stays inside
+  /// each document; documents longer than a row are split.
   kDocuments,
   /// Rows hold one document each, cut at T or padded.
   kNone,

@@ -29,8 +29,8 @@ size_t piece_of(std::span<std::byte> staging) {
   return bytes;
 }
 
-/// Reads the bytes of [offset, offset + bytes) before the file's end and returns their number; -1
-/// where the file cannot be read this way.
+/// Reads the bytes of [offset, offset + bytes) that lie before the file's end, and returns their
+/// number; -1 if the file cannot be read without the page cache.
 int64_t read_piece(int fd, std::byte* to, size_t bytes, int64_t offset) {
   size_t have = 0;
   while (have < bytes) {
@@ -53,7 +53,7 @@ std::optional<uint64_t> xxh3_read_directly(const std::string& path, std::span<st
   const auto bytes = static_cast<int64_t>(piece_bytes);
   const int64_t pieces = (info.st_size + bytes - 1) / bytes;
   std::array<int64_t, kStagedPieces> found{};
-  SideThread reader;
+  BackgroundThread reader;
   const auto start = [&](int64_t number) {
     if (number >= pieces) return;
     reader.start([&, number] {
@@ -86,7 +86,7 @@ std::byte* StreamedFile::piece() const {
 void StreamedFile::write(const void* data, size_t size) {
   const auto* from = static_cast<const std::byte*>(data);
   while (size > 0) {
-    // The earlier contents of this piece must have been written.
+    // The piece may be filled only after its earlier contents have been written.
     if (filled_ == 0) writer_.wait(pieces_ - static_cast<int64_t>(kStagedPieces) + 1);
     const size_t part = std::min(size, piece_bytes_ - filled_);
     copy_non_temporal(piece() + filled_, from, part);

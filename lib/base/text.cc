@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-std::string folded(std::string_view text) {
+std::string fold_spelling(std::string_view text) {
   std::string out;
   for (char c : text)
     if (c != '-' && c != '_') out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -55,7 +55,7 @@ std::string human_count(int64_t count) {
 
 std::string human_seconds(double seconds) {
   std::array<char, 64> buffer{};
-  if (seconds < 59.95) {  // what is above rounds to a minute
+  if (seconds < 59.95) {  // 59.95 and more would be rounded to 60.0s
     std::snprintf(buffer.data(), buffer.size(), "%.1fs", seconds);
   } else {
     const auto whole = static_cast<int64_t>(std::llround(seconds));
@@ -70,7 +70,7 @@ std::string human_seconds(double seconds) {
 }
 
 std::string format_number(const char* format, double value) {
-  if (std::isnan(value)) value = std::abs(value);  // the sign of a NaN says nothing
+  if (std::isnan(value)) value = std::abs(value);  // the sign of a NaN has no meaning
   std::string text(static_cast<size_t>(std::snprintf(nullptr, 0, format, value)), ' ');
   std::snprintf(text.data(), text.size() + 1, format, value);
   return text;
@@ -131,12 +131,12 @@ int edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
-  const std::string plain = folded(word);
+  const std::string plain = fold_spelling(word);
   const int limit = std::max(2, static_cast<int>(word.size()) / 3);
   int best = limit + 1;
   std::string found;
   for (const std::string& candidate : candidates) {
-    const int distance = edit_distance(plain, folded(candidate));
+    const int distance = edit_distance(plain, fold_spelling(candidate));
     if (distance < best) {
       best = distance;
       found = candidate;

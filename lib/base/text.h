@@ -19,10 +19,10 @@ std::string number_text(double value);
 std::string format_number(const char* format, double value);
 /// Writes a number with `digits` decimals.
 std::string fixed_text(double value, int digits);
-/// Writes a share of 1 in percent: "12.5 %" for 0.125 with one digit.
+/// Writes a fraction in percent: "12.5 %" for 0.125 with one digit.
 std::string percent_text(double share, int digits);
 
-/// Returns the first line of a text: further lines of exceptions and messages are for logs.
+/// Returns the first line of a text, for messages; the other lines belong into logs.
 std::string first_line(std::string_view text);
 std::vector<std::string> split(std::string_view text, char separator);
 std::string join(const std::vector<std::string>& parts, std::string_view separator);
@@ -34,17 +34,16 @@ std::string join_numbers(const Numbers& numbers, std::string_view separator) {
   return join(texts, separator);
 }
 
-/// Writes a word for a POSIX shell: quoted where it holds anything but letters, digits and
-/// "_-./+,:@%=".
+/// Quotes a word for a POSIX shell if it holds anything but letters, digits and "_-./+,:@%=".
 std::string shell_word(std::string_view text);
 
 /// Counts the edits (insert, delete, replace, swap of neighbours) that turn one text into the
 /// other.
 int edit_distance(std::string_view a, std::string_view b);
-/// Finds the candidate nearest to `word` within a third of its length (at least 2 edits, also
-/// matching without regard to case, '-' and '_'); "" when none is near.
+/// Finds the candidate nearest to `word`; "" if none is near: within as many edits as a third of
+/// the word's length, or 2 if that is more. Case, '-' and '_' are ignored.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
-/// Makes the end of a message: " (did you mean \"name\"?)"; "" without a name.
+/// Returns the end of a message: " (did you mean \"name\"?)"; "" without a name.
 std::string did_you_mean(std::string_view name);
 
 }  // namespace ftrun

@@ -7,8 +7,8 @@
 
 namespace ftrun {
 
-/// TorchFolder is a torch package: its folder, and the version in its version.py ("" where it gives
-/// none).
+/// TorchFolder is a torch package: its folder, and the version in its version.py ("" if the file
+/// gives none).
 struct TorchFolder {
   std::string folder;
   std::string version;
@@ -19,27 +19,27 @@ struct TorchFolder {
 struct TorchSearch {
   /// The version that this program was built with: "2.11.0+cu130".
   std::string wanted;
-  /// The folder above bin/ftrun.
+  /// The installation's folder, which holds bin/ftrun.
   std::string prefix;
   /// The torch package of the build; "" for none.
   std::string built_with;
-  /// The variables of the process, or a test's.
+  /// The lookup of environment variables: the process's, or a test's.
   EnvLookup variable;
 };
 
 /// Lists the torch packages that may hold LibTorch, the first choice first, without missing ones:
-/// FTRUN_TORCH (only this one, where it is set), PREFIX/torch, those in
+/// FTRUN_TORCH (only this one, if it is set), PREFIX/torch, those in
 /// lib/python3*/{site,dist}-packages of PREFIX, of VIRTUAL_ENV, of CONDA_PREFIX and of /usr/local,
-/// those whose lib is in LD_LIBRARY_PATH, and that of the build.
+/// those whose lib folder is in LD_LIBRARY_PATH, and that of the build.
 std::vector<TorchFolder> torch_candidates(const TorchSearch& search);
 
-/// Returns the first candidate of the wanted version. Error(kEnvironment) that lists what was found
-/// instead.
+/// Returns the first candidate that has the wanted version. Throws an Error(kEnvironment) that
+/// lists what was found instead.
 std::string find_torch(const TorchSearch& search);
 
-/// Lists the folders besides the loader's own from which LibTorch, CUDA's modules and the libraries
-/// that multiply matrices are loaded: those of a torch package, and of the packages installed
-/// beside it.
+/// Lists the folders, besides the loader's own, from which LibTorch, CUDA's modules and the
+/// libraries that multiply matrices are loaded: those of a torch package, and those of the packages
+/// that are installed beside it.
 std::vector<std::string> library_folders_of(const std::string& torch);
 
 }  // namespace ftrun

@@ -16,17 +16,17 @@ struct TraceEvent {
   int64_t bytes = 0;
 };
 
-/// The first process number of events that are copied from the file of an earlier run of the
-/// folder; the processes that a run measures have lower numbers. Viewers read a process as 32 bits
-/// without a sign.
+/// The first process number of events that are copied from the file of an earlier run in the same
+/// folder; the processes that a run measures have lower numbers. Viewers read a process number as
+/// an unsigned 32-bit integer.
 inline constexpr int64_t kMaxNewProcesses = int64_t{1} << 31;
 
-/// TraceEvents collects events as JSON, one a line, in the "Trace Event Format" that Chrome's and
+/// TraceEvents collects events as JSON, one per line, in the "Trace Event Format" that Chrome's and
 /// Perfetto's viewers read. Names must hold neither quotes nor backslashes.
 class TraceEvents {
  public:
   TraceEvents() = default;
-  /// Marks every event as one of a training step (`args.step`).
+  /// Marks every event as belonging to a training step (`args.step`).
   explicit TraceEvents(int64_t step);
 
   void name_process(int64_t process, const std::string& name);

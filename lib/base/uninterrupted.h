@@ -4,9 +4,9 @@
 
 namespace ftrun {
 
-/// Repeats a system call as long as a signal interrupts it, such as the signal that asks a run to
-/// end. Calls on pipes, sockets, and network or FUSE file systems need this. Returns its result,
-/// below 0 with errno where it failed.
+/// Calls a system call again as long as a signal interrupts it, such as the signal that asks a run
+/// to end. Calls on pipes, sockets, and network or FUSE file systems need this. Returns the call's
+/// result; below 0, with errno set, if it failed.
 template <typename Call>
 auto uninterrupted(Call call) {
   decltype(call()) result{};

@@ -17,8 +17,8 @@ std::string escaped_bytes(std::string_view bytes) {
   return out;
 }
 
-/// Returns whether a character changes how the text around it is shown.
-bool steers_a_terminal(uint32_t character) {
+/// Returns whether a character changes how a terminal shows the text around it.
+bool is_terminal_control(uint32_t character) {
   const bool is_control = (character < 0x20 && character != '\n' && character != '\t') ||
                           (character >= 0x7F && character < 0xA0);
   const bool turns_direction =
@@ -26,22 +26,22 @@ bool steers_a_terminal(uint32_t character) {
   return is_control || turns_direction;
 }
 
-/// Returns whether a second byte is well-formed after a first one (Unicode standard, table 3-7),
-/// which excludes overlong forms, surrogates and values above U+10FFFF.
+/// Returns whether the second byte of a character is well-formed after the first (Unicode standard,
+/// table 3-7), which excludes overlong forms, surrogates and values above U+10FFFF.
 bool may_follow(uint8_t first, uint8_t second) {
   const uint8_t low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
   const uint8_t high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
   return second >= low && second <= high;
 }
 
-/// WideEncoding is a character below U+0100 in an encoding of several bytes per character, as a
-/// pattern: x where the character stands.
+/// WideEncoding is an encoding of several bytes per character: its byte order mark, and the bytes
+/// of a character below U+0100 as a pattern with x for the character.
 struct WideEncoding {
   std::string_view mark, pattern;
   const char* name;
 };
 
-// UTF-32 first: its little-endian mark begins with that of UTF-16.
+// UTF-32 comes first, because its little-endian mark begins with that of UTF-16.
 constexpr WideEncoding kWideEncodings[] = {
     {std::string_view("\xFF\xFE\0\0", 4), "x000", "UTF-32 (little-endian)"},
     {std::string_view("\0\0\xFE\xFF", 4), "000x", "UTF-32 (big-endian)"},
@@ -49,8 +49,9 @@ constexpr WideEncoding kWideEncodings[] = {
     {"\xFE\xFF", "0x", "UTF-16 (big-endian)"},
 };
 
-/// Returns whether the first characters, two at least, are all below U+0100 in this encoding.
-bool begins_as(const WideEncoding& encoding, std::string_view text) {
+/// Returns whether the text has at least two characters in this encoding and its first ones are all
+/// below U+0100.
+bool looks_encoded_as(const WideEncoding& encoding, std::string_view text) {
   constexpr size_t kCharacters = 16;
   const size_t width = encoding.pattern.size(),
                size = std::min(text.size() / width, kCharacters) * width;
@@ -91,7 +92,7 @@ std::optional<size_t> first_not_utf8(std::string_view text) {
 
 std::string wide_encoding(std::string_view text) {
   for (const WideEncoding& encoding : kWideEncodings)
-    if (text.starts_with(encoding.mark) || begins_as(encoding, text)) return encoding.name;
+    if (text.starts_with(encoding.mark) || looks_encoded_as(encoding, text)) return encoding.name;
   return "";
 }
 
@@ -123,7 +124,7 @@ std::string terminal_text(std::string_view message) {
   while (!message.empty()) {
     const CodePoint point = first_code_point(message);
     const std::string_view bytes = message.substr(0, point.size);
-    if (!point.valid || steers_a_terminal(point.value))
+    if (!point.valid || is_terminal_control(point.value))
       out += escaped_bytes(bytes);
     else
       out += bytes;

@@ -19,27 +19,26 @@ struct CodePoint {
 /// advises for replacements.
 CodePoint first_code_point(std::string_view text);
 
-/// Finds the first byte that is not part of a UTF-8 character (RFC 3629); nothing where there is
-/// none.
+/// Finds the first byte that is not part of a UTF-8 character (RFC 3629); nothing if there is none.
 std::optional<size_t> first_not_utf8(std::string_view text);
 
 /// Names the encoding, "UTF-16 (little-endian)" and the like, of a text that begins with a byte
 /// order mark or, without one, has the form that ASCII has in that encoding; "" for any other text.
 std::string wide_encoding(std::string_view text);
 
-/// Refuses a text that is UTF-16 or UTF-32 with Error(kBadInput) that names the encoding; `where`
-/// is its file.
+/// Throws Error(kBadInput), naming the encoding, for a text in UTF-16 or UTF-32; `where` is its
+/// file.
 void refuse_wide_encoding(std::string_view text, const std::string& where);
 
 /// Writes bytes that are not UTF-8 as \xNN, for messages.
 std::string escape_not_utf8(std::string_view text);
 
-/// Puts a text on one line: control characters, line ends among them, become blanks.
+/// Puts a text on one line: control characters, including line ends, become spaces.
 std::string on_one_line(std::string text);
 
 /// Makes a message safe for a terminal even if its values come from an untrusted file: control
-/// characters other than line ends and tabs, and marks that turn the direction of text, are written
-/// as \xNN, as is what is not UTF-8.
+/// characters other than line ends and tabs, marks that change the direction of text, and bytes
+/// that are not UTF-8 are written as \xNN.
 std::string terminal_text(std::string_view message);
 
 }  // namespace ftrun

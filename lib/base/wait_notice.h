@@ -10,7 +10,7 @@
 
 namespace ftrun {
 
-/// WaitNoticeOptions set when a long wait is reported, and by which function.
+/// WaitNoticeOptions specify when a long wait is reported, and by which function.
 struct WaitNoticeOptions {
   /// The time that a wait lasts before its first report, and the time between later reports.
   std::chrono::milliseconds first = std::chrono::seconds(10);
@@ -21,7 +21,7 @@ struct WaitNoticeOptions {
   static void log_wait(const std::string& line);
 };
 
-/// WaitNotice reports what a wait is for, once it is long. It serves waits that poll.
+/// WaitNotice reports what a wait is for, once it has become long. It is for waits that poll.
 class WaitNotice {
  public:
   using Clock = std::chrono::steady_clock;
@@ -31,22 +31,22 @@ class WaitNotice {
 
   /// Returns whether the wait must be reported now; returns true once for each report.
   bool is_due(Clock::time_point now = Clock::now());
-  /// Reports `what` when a report is due; `what` is called with the length of the wait so far
+  /// Reports `what` if a report is due; `what` is called with the length of the wait so far
   /// ("10.0s").
   void poll(const std::function<std::string(const std::string& waited)>& what,
             Clock::time_point now = Clock::now());
-  /// Reports as poll() does; `what` may return nothing, and then nothing is reported.
+  /// Reports as poll() does, unless `what` returns nothing.
   void poll_if(const std::function<std::optional<std::string>(const std::string& waited)>& what,
                Clock::time_point now = Clock::now());
 
  private:
   WaitNoticeOptions options_;
-  Clock::time_point since_;
-  Clock::time_point due_;
+  Clock::time_point waits_since_;
+  Clock::time_point next_notice_;
 };
 
-/// WaitReporter reports a wait that blocks its thread: another thread reports what it is for while
-/// this object lives.
+/// WaitReporter reports a wait that blocks its thread: while this object lives, another thread
+/// reports what the wait is for.
 class WaitReporter {
  public:
   /// Starts the reporting thread, which calls `what`.
@@ -58,8 +58,8 @@ class WaitReporter {
 
  private:
   std::mutex mutex_;
-  std::condition_variable_any over_;
-  std::jthread thread_;  // last: ends before what it uses goes
+  std::condition_variable_any stop_wake_;
+  std::jthread thread_;  // last: it ends before the members it uses are destroyed
 };
 
 }  // namespace ftrun

@@ -13,8 +13,8 @@ bool write_whole(int fd, std::string_view bytes) {
     if (done > 0) {
       bytes.remove_prefix(static_cast<size_t>(done));
     } else if (done < 0 && errno == EAGAIN) {
-      // A terminal says that it has room where it has none for a whole line: a moment between two
-      // tries.
+      // A terminal may report that it has room although a whole line does not fit, so each retry
+      // waits a moment.
       constexpr int kMomentMs = 20;
       pollfd wanted{fd, POLLOUT, 0};
       ::poll(&wanted, 1, -1);

@@ -22,10 +22,10 @@
 namespace ftrun {
 namespace {
 
-constexpr int kMaxLinks = 40;  // as the kernel's own walk
+constexpr int kMaxLinks = 40;  // the kernel's own limit
 
-/// Opens a folder in one call, if no link is on the way; empty otherwise, or if the kernel is older
-/// than 5.6.
+/// Opens a folder in one call if no link is on the way; returns nothing otherwise, or if the kernel
+/// is older than 5.6.
 OwnedFd open_without_links(const std::string& folder) {
   open_how how{};
   how.flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
@@ -38,7 +38,7 @@ OwnedFd open_start(std::string_view path) {
   return OwnedFd(::open(path.starts_with('/') ? "/" : ".", O_PATH | O_DIRECTORY | O_CLOEXEC));
 }
 
-/// Pushes the names of a path, the last one first, on the stack of names that are still to be
+/// Pushes the names in a path, the last one first, on the stack of names that are still to be
 /// walked.
 void push_names(const std::string& path, std::vector<std::string>& names) {
   std::vector<std::string> more = split(path, '/');
@@ -57,7 +57,8 @@ void push_names(const std::string& path, std::vector<std::string>& names) {
 }
 
 /// Reads the target of a link in `folder`; "" with errno if it is not a link.
-std::string followed(const std::string& path, const OwnedFd& folder, const std::string& name) {
+std::string read_link_target(const std::string& path, const OwnedFd& folder,
+                             const std::string& name) {
   const OwnedFd link(::openat(folder.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
   struct stat of_link {
   }, of_folder{};
@@ -78,7 +79,7 @@ std::string without_slashes_at_end(std::string path) {
   return path;
 }
 
-/// Lists the names in an open folder, which it takes over; empty with errno where they cannot be
+/// Lists the names in an open folder, which it closes; empty, with errno set, if they cannot be
 /// read.
 std::vector<std::string> names_in(OwnedFd folder) {
   const std::unique_ptr<DIR, int (*)(DIR*)> listing(::fdopendir(folder.get()), ::closedir);
@@ -131,7 +132,7 @@ OwnedFd open_folder_safely(const std::string& folder) {
       continue;
     }
     if (errno != ENOTDIR && errno != ELOOP) return {};
-    const std::string target = followed(path, at, name);
+    const std::string target = read_link_target(path, at, name);
     if (target.empty()) return {};
     if (++links > kMaxLinks) {
       errno = ELOOP;
@@ -151,7 +152,7 @@ WrittenPath open_parent(const std::string& path) {
                                                         : whole.substr(0, slash);
   WrittenPath found;
   found.name = slash == std::string::npos ? whole : whole.substr(slash + 1);
-  if (found.name.empty()) found.name = ".";  // the root's own
+  if (found.name.empty()) found.name = ".";  // the root itself
   found.folder = open_folder_safely(folder);
   return found;
 }

@@ -28,7 +28,7 @@ class AdapterFolder {
   /// Returns the metadata of the file: kBaseQuantization if the adapter was trained on a quantized
   /// base.
   const std::map<std::string, std::string>& metadata() const { return file_->metadata(); }
-  /// Finds a tensor by PEFT's name; null when there is none.
+  /// Finds a tensor by PEFT's name; null if there is none.
   const StoredTensor* find(const std::string& name) const { return file_->find(name); }
   /// Returns whether two tensors of the file have the same bytes.
   bool holds_equal(const std::string& one, const std::string& other) const;

@@ -9,7 +9,7 @@ namespace ftrun {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr int64_t kMaxBestBytes = 4096;  // bytes
+constexpr int64_t kMaxBestBytes = 4096;
 
 std::string path_of(const std::string& root) {
   return root + "/best";

@@ -37,7 +37,8 @@ std::string missing_text(const std::string& folder, const std::string& tensor,
              " is in no file");
 }
 
-/// Returns whether a kept state may be read in another precision, which changes only its rounding.
+/// Returns whether a stored state may be read as `wanted`: in its own dtype or, for weight dtypes,
+/// converted to F32 or BF16, which only changes its rounding.
 bool can_become(DType stored, DType wanted) {
   return stored == wanted ||
          (is_weight_dtype(stored) && (wanted == DType::kF32 || wanted == DType::kBF16));
@@ -53,12 +54,13 @@ void copy_as(DType stored, const std::byte* from, DType wanted, std::byte* to, i
     convert_to_bf16(stored, from, {reinterpret_cast<uint16_t*>(to), elements});
 }
 
-/// The most bytes of a mapped file that are touched at a time: mapped pages count as this process's
-/// memory.
+/// The most bytes of a mapped file that are touched between two releases, because mapped pages
+/// count as this process's memory.
 constexpr int64_t kMaxTouchedBytes = int64_t{8} << 20;
-/// Bytes that are hashed and then copied: they are in the caches for the copy.
+/// Bytes that are hashed and then copied at a time; they are still in the CPU's cache for the copy.
 constexpr int64_t kCachedBytes = int64_t{128} << 10;
-/// Bytes that are read ahead of the hashed ones, in requests no longer than a disk takes at a time.
+/// Bytes of one read-ahead request, no longer than a disk takes at a time; and the bytes that are
+/// read ahead of the hashed ones.
 constexpr int64_t kReadAheadPiece = int64_t{1} << 20;
 constexpr int64_t kReadAhead = int64_t{8} << 20;
 
@@ -66,8 +68,8 @@ constexpr int64_t kReadAhead = int64_t{8} << 20;
 /// pages that were read.
 class TensorRead {
  public:
-  /// Begins a reading. `hashes`: also hashes elements that are not copied. `until`: the bytes of
-  /// the file's data before it are wanted.
+  /// Begins reading. With `hashes`, elements that are not copied are hashed, too. `until` is the
+  /// byte of the file's data up to which it is read ahead.
   TensorRead(const SafetensorsFile& file, const StoredTensor& info, bool hashes, int64_t until)
       : file_(file),
         info_(info),
@@ -135,7 +137,7 @@ class TensorRead {
   int64_t size_;
   bool hashes_;
   int64_t until_;
-  /// The file's data are read, or being read, up to this byte.
+  /// The byte of the file's data up to which reading ahead was requested.
   int64_t read_ahead_to_;
   Xxh3Stream stream_;
   int64_t hashed_ = 0;
@@ -288,7 +290,7 @@ void Checkpoint::verify_file(size_t i) {
   const SafetensorsFile& file = open(i);
   for (size_t j = 0; j < manifest_.files[i].slices.size(); ++j) {
     const StoredTensor& info = file.at(manifest_.files[i].slices[j].entry);
-    // Slices follow one another.
+    // Slices follow one another in the file, so each reads ahead into the next ones.
     verify(i, j, TensorRead(file, info, true, file.data_bytes()).checksum());
   }
 }

@@ -32,9 +32,9 @@ struct StateConversion {
 };
 
 /// Checkpoint is a training checkpoint opened for reading. All data that read() returns is
-/// verified: manifest, file sizes, headers, and, at the first reading, the checksum of each slice
-/// that is read. The number of ranks that wrote it does not matter. Only one thread at a time may
-/// use it.
+/// verified: manifest, file sizes, headers and, when a slice is read for the first time, the
+/// slice's checksum. The number of ranks that wrote it does not matter. Only one thread at a time
+/// may use it.
 class Checkpoint {
  public:
   /// Reads and verifies the manifest only. Throws Error(kBadInput) naming the file, also when two
@@ -47,17 +47,17 @@ class Checkpoint {
 
   /// Lists every (tensor, kind), sorted.
   std::vector<StateInfo> states() const;
-  /// Throws Error(kBadInput) for a state with an element that no file holds.
+  /// Throws Error(kBadInput) if some element of a state is in no file.
   void require_complete() const;
-  /// Throws Error(kBadInput) unless the checkpoint's states are exactly `expected` (the whole
-  /// model's, from any rank): for a missing or unknown state, another shape, or a dtype that cannot
-  /// be converted to the run's. Returns what read() converts.
+  /// Throws Error(kBadInput) unless the checkpoint's states are exactly `expected` (the states of
+  /// the whole model, as any rank lists them): for a missing or unknown state, another shape, or a
+  /// dtype that cannot be converted to the run's. Returns the conversions that read() will make.
   std::vector<StateConversion> require_states(const std::vector<StateInfo>& expected) const;
 
-  /// Fills slice.data from the files that hold parts of its box. F32, BF16 and F16 become BF16 (to
-  /// the nearest, ties to even) or F32 (exact), as slice.dtype says. Error(kBadInput) names file
-  /// and tensor when the slice is missing, has another shape or dtype, or is damaged; slice.data is
-  /// then undefined.
+  /// Fills slice.data from the files that hold parts of its box. F32, BF16 and F16 are converted to
+  /// slice.dtype: BF16 (to the nearest, ties to even) or F32 (exact). Throws Error(kBadInput)
+  /// naming file and tensor if the slice is missing, has another shape or dtype, or is damaged;
+  /// slice.data is then undefined.
   void read(const StateSlice& slice);
   void read(const std::vector<StateSlice>& slices);
   /// Closes the mappings of all files.
@@ -77,7 +77,7 @@ class Checkpoint {
   void add_states();
   const SafetensorsFile& open(size_t file);
   void check_contents(size_t i, const SafetensorsFile& file) const;
-  /// Throws Error(kBadInput) for a slice whose checksum is not `found`.
+  /// Throws Error(kBadInput) if the checksum of a slice is not `found`.
   void verify(size_t file, size_t slice, uint64_t found);
   const CheckpointState& state_of(const StateSlice& slice) const;
   void check_matches(const StateSlice& slice, const CheckpointState& state) const;
@@ -93,20 +93,20 @@ class Checkpoint {
 struct CheckpointEntry {
   std::string folder;
   int64_t step = 0;
-  /// The manifest's serial number; -1 when the manifest cannot be read.
+  /// The manifest's serial number; -1 if the manifest cannot be read.
   int64_t serial = -1;
   /// The reason why the manifest cannot be read, or "".
   std::string problem;
 };
 
 /// Lists all step folders below `root`, the newest commit first, unreadable ones at the end. The
-/// list is empty when there are none or `root` does not exist.
+/// list is empty if there are none or `root` does not exist.
 std::vector<CheckpointEntry> list_checkpoints(const std::string& root);
 
-/// Chooses the folder of the checkpoint to resume from: the given step, or the newest one whose
-/// files all verify. Collective: the ranks divide the reading. Each checkpoint that is skipped is
-/// logged as an error with the reason. Throws Error(kBadInput) when none is good: a run never
-/// starts from scratch silently.
+/// Chooses the folder of the checkpoint to resume from: the given step, or the newest checkpoint
+/// whose files all verify. Collective: the ranks divide the reading. Each checkpoint that is
+/// skipped is logged as an error with the reason. Throws Error(kBadInput) if none is good: a run
+/// never starts from scratch silently.
 std::string choose_checkpoint(const std::string& root, std::optional<int64_t> step,
                               const CheckpointGroup& group);
 

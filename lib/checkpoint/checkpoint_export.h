@@ -13,7 +13,7 @@
 
 namespace ftrun {
 
-/// Lists names and shapes of the weights that a checkpoint holds. Error(kBadInput) when it is
+/// Lists names and shapes of the weights that a checkpoint holds. Throws Error(kBadInput) if it is
 /// damaged or holds none.
 std::vector<std::pair<std::string, std::vector<int64_t>>> checkpoint_weights(
     const std::string& checkpoint_folder);
@@ -21,8 +21,7 @@ std::vector<std::pair<std::string, std::vector<int64_t>>> checkpoint_weights(
 /// CheckpointWeights reads the "param" states of a checkpoint in fp32.
 class CheckpointWeights {
  public:
-  /// Opens the checkpoint. Refuses one that is damaged or holds no parameters with
-  /// Error(kBadInput).
+  /// Opens the checkpoint. Throws Error(kBadInput) if it is damaged or holds no parameters.
   explicit CheckpointWeights(const std::string& checkpoint_folder);
   bool has(const std::string& tensor) const { return parameters_.contains(tensor); }
   /// Reads elements [begin, end) of a tensor.
@@ -33,8 +32,9 @@ class CheckpointWeights {
   std::map<std::string, StateInfo> parameters_;
 };
 
-/// Exports `tensors` of a checkpoint, however many ranks wrote it. One process calls it; the whole
-/// model is never in memory. Errors of CheckpointWeights, Error(kEnvironment) from the disk.
+/// Exports `tensors` of a checkpoint, whatever the number of ranks that wrote it. One process calls
+/// it; the whole model is never in memory. Throws the errors of CheckpointWeights, and
+/// Error(kEnvironment) for errors of the disk.
 void export_checkpoint(FileSystem& files, const std::string& checkpoint_folder,
                        const ExportOptions& options, const std::vector<ExportTensor>& tensors);
 

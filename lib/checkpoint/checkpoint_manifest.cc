@@ -17,8 +17,8 @@ namespace ftrun {
 namespace {
 using nlohmann::json;
 
-// The beginning of the manifest on disk: the checksum is found by position, so that every byte of
-// the file is covered.
+// The manifest on disk begins with this text, followed by the checksum of the rest. The checksum is
+// found by its position, so that every byte of the file is checked.
 constexpr std::string_view kOpening = "{\n\"xxh3\": \"";
 constexpr size_t kHashDigits = 16;
 
@@ -68,8 +68,8 @@ std::string whole_name(const SliceRecord& slice) {
   return cat(slice.tensor, ".", slice.kind);
 }
 
-/// Adds a range of format 1: elements [begin, end) of the flattened tensor, whose entry has one
-/// dimension when it is not the whole tensor.
+/// Adds a range of format 1: elements [begin, end) of the flattened tensor. Its entry has one
+/// dimension unless it is the whole tensor.
 void add_range(SliceRecord& slice, const json& value, const std::string& where) {
   const Box whole = whole_box(slice.tensor_shape);
   const int64_t elements = whole.numel();
@@ -226,7 +226,7 @@ std::string_view verified_rest(std::string_view text, const std::string& path) {
   return rest;
 }
 
-std::string numbered(const char* format, int64_t number) {
+std::string format_name(const char* format, int64_t number) {
   std::array<char, 64> text{};
   std::snprintf(text.data(), text.size(), format, static_cast<long long>(number));
   return text.data();
@@ -299,7 +299,7 @@ CheckpointManifest manifest_from(std::string_view text, const std::string& path)
 }
 
 std::string step_folder_name(int64_t step) {
-  return numbered("step-%08lld", step);
+  return format_name("step-%08lld", step);
 }
 
 std::optional<int64_t> step_of_folder(std::string_view name) {
@@ -313,7 +313,7 @@ std::optional<int64_t> step_of_folder(std::string_view name) {
 }
 
 std::string rank_file_name(int rank) {
-  return numbered("rank-%05lld.safetensors", rank);
+  return format_name("rank-%05lld.safetensors", rank);
 }
 
 }  // namespace ftrun

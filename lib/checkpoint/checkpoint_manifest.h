@@ -42,12 +42,12 @@ struct StateSlice {
   DType dtype = DType::kF32;
   /// The shape of the whole tensor, equal on every rank and in every layout.
   std::vector<int64_t> tensor_shape;
-  /// The part of the tensor, which is not empty.
+  /// The part of the tensor that this rank holds; it is not empty.
   Box box;
   /// The elements of the box in row-major order, which a save reads and a load writes.
   void* data = nullptr;
-  /// Fills `out` with elements [first, last) of the box, counted in its row-major order, for a save
-  /// of data that is not in memory. It is called piece by piece.
+  /// Fills `out` with elements [first, last) of the box, counted in row-major order. It replaces
+  /// `data` in a save of values that are not in memory, and is called piece by piece.
   std::function<void(int64_t first, int64_t last, void* out)> read;
 };
 
@@ -57,8 +57,8 @@ struct SliceRecord {
   std::string kind;
   DType dtype = DType::kF32;
   std::vector<int64_t> tensor_shape;
-  /// The boxes that the slice holds, row by row and one after another: one, or several when a range
-  /// of format 1 ends in the middle of a row.
+  /// The boxes that the slice holds, row by row and one after another: one box, or several if a
+  /// range of format 1 cuts a row.
   std::vector<Box> boxes;
   /// The entry's name and shape in the safetensors file.
   std::string entry;
@@ -68,7 +68,7 @@ struct SliceRecord {
 };
 
 /// Returns the record of a box, without a checksum. Its entry has the box's shape and is named
-/// "tensor.kind", with "[begin:end,begin:end]" after it when it is not the whole tensor.
+/// "tensor.kind", followed by "[begin:end,begin:end]" if the box is not the whole tensor.
 SliceRecord slice_record(std::string tensor, std::string kind, DType dtype,
                          std::vector<int64_t> tensor_shape, Box box);
 /// Returns the text in brackets at the end of the entry's name, "" for a whole tensor.
@@ -88,7 +88,7 @@ struct RankRecord {
   uint64_t header_xxh3 = 0;
   uint64_t xxh3 = 0;
   /// The source of the bytes when the file was read back: kReadFromDisk, kReadFromMemory (the
-  /// kernel's own copy), or "" if it was not read back.
+  /// kernel's page cache), or "" if it was not read back.
   std::string read_back;
   std::vector<SliceRecord> slices;
 };
@@ -136,17 +136,17 @@ struct CheckpointManifest {
 };
 
 std::string rank_record_text(const RankRecord& record);
-/// Reads a record from its text. Error(kBadInput) begins with `where`.
+/// Reads a record from its text. The message of its Error(kBadInput) begins with `where`.
 RankRecord rank_record_from(std::string_view text, const std::string& where);
 
 /// Returns the text of checkpoint.json. The text begins with a checksum of the rest.
 std::string manifest_text(const CheckpointManifest& manifest);
-/// Verifies the checksum, then every field. Error(kBadInput) begins with `path`.
+/// Verifies the checksum, then every field. The message of its Error(kBadInput) begins with `path`.
 CheckpointManifest manifest_from(std::string_view text, const std::string& path);
 
 /// Returns the name of a step's folder: "step-00000100".
 std::string step_folder_name(int64_t step);
-/// Returns the step of such a name; nothing for any other name.
+/// Returns the step in the name of a step's folder; nothing for any other name.
 std::optional<int64_t> step_of_folder(std::string_view name);
 /// Returns the name of a rank's file: "rank-00003.safetensors".
 std::string rank_file_name(int rank);

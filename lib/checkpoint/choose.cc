@@ -22,8 +22,8 @@ CheckpointEntry entry_of(const std::string& folder, int64_t step) {
   return entry;
 }
 
-/// Finds the first problem in this rank's share of the files and, on rank 0, the first incomplete
-/// state; or "".
+/// Returns the first problem in this rank's share of the files or, on rank 0, an incomplete state;
+/// "" if there is none.
 std::string problem_in_share(const std::string& folder, const CheckpointGroup& group) {
   try {
     Checkpoint checkpoint(folder);
@@ -38,19 +38,20 @@ std::string problem_in_share(const std::string& folder, const CheckpointGroup& g
   return "";
 }
 
-/// Returns the first problem that any rank found, or "". Collective.
+/// Returns the first problem that any rank found, "" if there is none. Collective.
 std::string problem_in(const std::string& folder, const CheckpointGroup& group) {
-  const auto problems = run_together(group, cat("verifying ", folder),
-                                     [&] { return problem_in_share(folder, group); });
+  const auto problems = run_on_all_ranks(group, cat("verifying ", folder),
+                                         [&] { return problem_in_share(folder, group); });
   const auto bad = std::find_if(problems.begin(), problems.end(),
                                 [](const std::string& problem) { return !problem.empty(); });
   return bad == problems.end() ? "" : *bad;
 }
 
-/// Lists the folders on rank 0, so that all ranks try the same folders in the same order.
-std::vector<std::string> agreed_names(const std::string& root, std::optional<int64_t> step,
-                                      const CheckpointGroup& group) {
-  const auto texts = run_together(group, cat("listing ", root), [&]() -> std::string {
+/// Returns the folders' names as rank 0 lists them, so that all ranks try the same folders in the
+/// same order.
+std::vector<std::string> agree_on_folders(const std::string& root, std::optional<int64_t> step,
+                                          const CheckpointGroup& group) {
+  const auto texts = run_on_all_ranks(group, cat("listing ", root), [&]() -> std::string {
     if (group.rank != 0) return "";
     if (step) return step_folder_name(*step);
     std::vector<std::string> names;
@@ -72,11 +73,11 @@ void warn_about_latest(const std::string& root, const std::string& chosen) {
 }
 
 /// Warns on rank 0 if `latest` names another checkpoint. Collective: if rank 0 fails, no rank
-/// continues. Only rank 0's `step` counts: after a restart the ranks of another node may have
-/// another one.
+/// continues. Only rank 0's `step` counts: after a restart the ranks of another node may have a
+/// different one.
 void compare_latest(const std::string& root, const std::string& chosen, std::optional<int64_t> step,
                     const CheckpointGroup& group) {
-  run_together(group, cat("resuming from ", chosen), [&]() -> std::string {
+  run_on_all_ranks(group, cat("resuming from ", chosen), [&]() -> std::string {
     if (group.rank == 0 && !step) warn_about_latest(root, chosen);
     return "";
   });
@@ -91,7 +92,7 @@ std::string saved_steps(const std::string& root) {
   return join_numbers(steps, ", ");
 }
 
-/// Refuses a step that was never saved, or was removed since.
+/// Refuses a step that was never saved or has been removed since.
 void refuse_absent(const std::string& root, int64_t step) {
   std::error_code error;
   const std::string saved = saved_steps(root);
@@ -101,8 +102,9 @@ void refuse_absent(const std::string& root, int64_t step) {
       cat("give one of the saved steps: ", saved, "; or --resume auto for the newest good one"));
 }
 
-[[noreturn]] void none_is_good(const std::string& root, const std::vector<std::string>& problems,
-                               std::optional<int64_t> step) {
+[[noreturn]] void refuse_without_good_checkpoint(const std::string& root,
+                                                 const std::vector<std::string>& problems,
+                                                 std::optional<int64_t> step) {
   if (problems.empty())
     throw Error(ExitCode::kBadInput, cat(root, ": holds no checkpoint"),
                 "start without --resume, or give the output_dir of the run to continue");
@@ -133,7 +135,7 @@ std::vector<CheckpointEntry> list_checkpoints(const std::string& root) {
 std::string choose_checkpoint(const std::string& root, std::optional<int64_t> step,
                               const CheckpointGroup& group) {
   std::vector<std::string> problems;
-  for (const std::string& name : agreed_names(root, step, group)) {
+  for (const std::string& name : agree_on_folders(root, step, group)) {
     const std::string folder = (fs::path(root) / name).string();
     const std::string problem = problem_in(folder, group);
     if (problem.empty()) {
@@ -143,7 +145,7 @@ std::string choose_checkpoint(const std::string& root, std::optional<int64_t> st
     problems.push_back(problem);
     if (group.rank == 0 && !step) log_error(cat("checkpoint ", name, " is passed over: ", problem));
   }
-  none_is_good(root, problems, step);
+  refuse_without_good_checkpoint(root, problems, step);
 }
 
 }  // namespace ftrun

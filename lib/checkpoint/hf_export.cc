@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 struct WeightFile {
   std::string file;
   std::vector<TensorSpec> tensors;  // in stored order
-  /// The model's tensor that each is made of; kept tensors have none.
+  /// The exported tensor of each name; kept tensors are not in this map.
   std::map<std::string, const ExportTensor*> made_of;
 };
 
@@ -49,8 +49,8 @@ std::string shard_name(ExportFormat format, size_t number, size_t count) {
   return text.data();
 }
 
-/// Cuts the tensors into files as transformers does: in model order, a new file when the next
-/// tensor would not fit.
+/// Distributes the tensors over files as transformers does: in the model's order, with a new file
+/// if the next tensor would not fit.
 std::vector<WeightFile> make_shards(const ExportOptions& options,
                                     const std::vector<ExportTensor>& tensors) {
   std::vector<WeightFile> shards(1);
@@ -83,11 +83,11 @@ std::vector<ExportPart> parts_of(const ExportTensor& tensor) {
 }
 
 bool is_transposed(const ExportPart& part) {
-  return part.place.transposed;
+  return part.location.transposed;
 }
 
-/// PartRun says that elements [begin, end) of a model tensor lie from `stored` on in the file's
-/// tensor.
+/// PartRun says that elements [begin, end) of a model tensor are stored in the file's tensor from
+/// element `stored` on.
 struct PartRun {
   const ExportPart* part;
   int64_t begin;
@@ -95,8 +95,8 @@ struct PartRun {
   int64_t stored;
 };
 
-/// Lists the runs that fill a tensor of the file, in the file's order. A transposed part is one
-/// run.
+/// Lists the runs that fill a tensor of the file, in the order of the file. A transposed part is a
+/// single run.
 std::vector<PartRun> runs_of(const std::vector<ExportPart>& parts) {
   const bool any_transposed = std::any_of(parts.begin(), parts.end(), is_transposed);
   std::vector<PartRun> runs;
@@ -106,11 +106,11 @@ std::vector<PartRun> runs_of(const std::vector<ExportPart>& parts) {
       runs.push_back({&part, part.begin, part.end, 0});
       continue;
     }
-    if (part.place.name.empty() || any_transposed) {
+    if (part.location.name.empty() || any_transposed) {
       runs.push_back({&part, 0, elements, 0});
       continue;
     }
-    visit_stored_runs(part.place, 0, elements, [&](const StoredRun& run) {
+    visit_stored_runs(part.location, 0, elements, [&](const StoredRun& run) {
       runs.push_back({&part, run.position, run.position + run.end - run.begin, run.begin});
     });
   }
@@ -138,9 +138,9 @@ void each_piece(const WeightFile& shard, int64_t piece_elements, Visit visit) {
                     [&](ExportPiece piece, const ExportPart&) { visit(std::move(piece)); });
 }
 
-/// Refuses a finite value that became infinity, with Error(kNumerical).
-void require_held(const std::string& tensor, std::span<const float> values,
-                  std::span<const uint16_t> halves) {
+/// Throws Error(kNumerical) if a finite value became infinity in fp16.
+void require_representable(const std::string& tensor, std::span<const float> values,
+                           std::span<const uint16_t> halves) {
   constexpr uint16_t kMagnitude = 0x7fff, kInfinity = 0x7c00;
   for (size_t i = 0; i < values.size(); ++i)
     if ((halves[i] & kMagnitude) == kInfinity && std::isfinite(values[i]))
@@ -181,8 +181,8 @@ class ShardWriter {
   }
 
  private:
-  /// Copies a tensor of the source folder; a matrix of codes becomes the bf16 numbers that they
-  /// stand for.
+  /// Copies a tensor of the source folder. A matrix that is stored as codes is written as the bf16
+  /// numbers that the codes represent.
   void write_kept(const TensorSpec& tensor) {
     if (!source_) source_.emplace(options_.source_folder);
     const StoredTensor* const stored = source_->find(tensor.name);
@@ -208,23 +208,24 @@ class ShardWriter {
     return values_;
   }
 
-  /// Writes a tensor whose parts lie transposed. Each of its rows takes an element of every row of
-  /// the parts, so the tensor is first put together in memory.
+  /// Writes a tensor whose parts are stored transposed. Each row of it takes one element of every
+  /// row of the parts, so the tensor is first assembled in memory.
   void write_whole(const TensorSpec& tensor, const std::vector<ExportPart>& parts) {
-    whole_.resize(static_cast<size_t>(elements_of(tensor)));
+    whole_tensor_.resize(static_cast<size_t>(elements_of(tensor)));
     const auto put = [&](const ExportPiece& piece, const ExportPart& part) {
       const std::span<const float> values = read(piece);
       visit_stored_columns(
-          part.place, part.shape, piece.begin, piece.end, [&](const StoredColumn& run) {
+          part.location, part.shape, piece.begin, piece.end, [&](const StoredColumn& run) {
             for (int64_t i = 0; i < run.count; ++i)
-              whole_[static_cast<size_t>(run.begin + i)] =
+              whole_tensor_[static_cast<size_t>(run.begin + i)] =
                   values[static_cast<size_t>(run.position + i * run.step - piece.begin)];
           });
     };
     each_piece_of(shard_.file, parts, options_.piece_elements, put);
     const auto most = static_cast<size_t>(options_.piece_elements);
-    for (size_t at = 0; at < whole_.size(); at += most)
-      append(tensor.name, std::span(whole_).subspan(at, std::min(most, whole_.size() - at)));
+    for (size_t at = 0; at < whole_tensor_.size(); at += most)
+      append(tensor.name,
+             std::span(whole_tensor_).subspan(at, std::min(most, whole_tensor_.size() - at)));
   }
 
   void append(const std::string& tensor, std::span<const float> values) {
@@ -233,7 +234,7 @@ class ShardWriter {
     halves_.resize(values.size());
     std::transform(values.begin(), values.end(), halves_.begin(),
                    is_f16 ? f16_from_f32 : bf16_from_f32);
-    if (is_f16) require_held(tensor, values, halves_);
+    if (is_f16) require_representable(tensor, values, halves_);
     writer_.append(tensor, std::as_bytes(std::span(halves_)));
   }
 
@@ -242,7 +243,7 @@ class ShardWriter {
   const ReadPiece& read_;
   SafetensorsWriter writer_;
   std::optional<ModelFolder> source_;
-  std::vector<float> values_, whole_;
+  std::vector<float> values_, whole_tensor_;
   std::vector<uint16_t> halves_;
 };
 
@@ -281,8 +282,8 @@ bool ends_with_any(std::string_view name, std::initializer_list<std::string_view
                      [&](std::string_view ending) { return name.ends_with(ending); });
 }
 
-/// Returns whether a file of the source folder is copied: not weights in any format, nor a file
-/// that this export writes itself, nor the model card, which describes the base model.
+/// Returns whether a file of the source folder is copied. Not copied are weights in any format,
+/// files that this export writes itself, and the model card, which describes the base model.
 bool is_copied(std::string_view name) {
   if (name.starts_with(".") || name == "config.json" || name == "adapter_config.json" ||
       name == "README.md" || name == kOutputMark)
@@ -291,8 +292,8 @@ bool is_copied(std::string_view name) {
                                ".msgpack", ".onnx", ".index.json"});
 }
 
-/// The folder where transformers keeps a tokenizer's further chat templates: the only folder in a
-/// model's folder that is copied.
+/// The folder where transformers keeps a tokenizer's additional chat templates. It is the only
+/// subfolder of a model folder that is copied.
 constexpr std::string_view kTemplates = "additional_chat_templates";
 
 /// Lists the files of the source folder that are copied, by their paths in it.
@@ -327,7 +328,7 @@ void require_readable(FileSystem& files, const ExportOptions& options) {
               "the folder");
 }
 
-/// Returns whether `path` is `folder` or lies in it; both have no links in them.
+/// Returns whether `path` is `folder` or lies in it; neither path may contain links.
 bool is_within(const fs::path& path, const fs::path& folder) {
   const auto [end, rest] = std::mismatch(folder.begin(), folder.end(), path.begin(), path.end());
   return end == folder.end();
@@ -343,8 +344,9 @@ fs::path real_path(const std::string& path) {
               "choose another folder");
 }
 
-/// Refuses an export that would touch the files it reads, which must still exist at its end.
-void require_apart(const std::string& folder, const ExportOptions& options) {
+/// Refuses an export that would touch files that must still exist at its end: the model that it
+/// reads, and the kept folders.
+void require_no_overlap(const std::string& folder, const ExportOptions& options) {
   if (!options.source_folder.empty() && is_within(real_path(options.source_folder), folder))
     refuse_input(folder, cat("the model is read from ", options.source_folder));
   for (const std::string& kept : options.kept_folders)
@@ -370,8 +372,8 @@ void require_room(FileSystem& files, const std::string& folder, const ExportOpti
                 "free space on that file system, or choose another folder");
 }
 
-/// Logs a copied file that is a link: it may lead anywhere, also in a folder that somebody else
-/// made. Links of a Hub cache, which all lead to its blobs, are not logged.
+/// Logs a copied file that is a link, because it may lead anywhere, even to a folder of another
+/// user. Links in a Hub cache are not logged, because they all lead to its blobs.
 void report_link(const std::string& source, const std::string& name) {
   const fs::path folder = real_path(source), real = real_path((fs::path(source) / name).string());
   if (is_within(real, folder) || real.parent_path() == folder.parent_path().parent_path() / "blobs")
@@ -425,14 +427,15 @@ void write_all(FileSystem& files, const std::string& folder, const ExportOptions
   finish_output(files, folder, written);
 }
 
-IsOurs is_left_of(const std::string& place, FileSystem& files) {
-  return [name = fs::path(place).filename().string(), &files](const Leftover& leftover,
-                                                              const std::string& path) {
-    return leftover.original == name && is_begun_output(files, path);
+IsOurs is_left_of(const std::string& path, FileSystem& files) {
+  return [name = fs::path(path).filename().string(), &files](const Leftover& leftover,
+                                                             const std::string& path) {
+    return leftover.original == name && is_unfinished_output(files, path);
   };
 }
 
-/// Removes an unfinished export after a failure, whose error is the one to report.
+/// Removes an unfinished export after a failure. Errors of the removal are ignored, because the
+/// failure itself is reported.
 void remove_unfinished(FileSystem& files, const std::string& made) {
   try {
     files.remove_all(made);
@@ -440,8 +443,8 @@ void remove_unfinished(FileSystem& files, const std::string& made) {
   }
 }
 
-/// Returns the rotation that transformers 4 spells as `theta` and, if there is one, `scaling`, in
-/// the one object of transformers 5.
+/// Returns RoPE settings that transformers 4 writes as `theta` and, if there is one, `scaling`, in
+/// the form of transformers 5: one object.
 nlohmann::ordered_json as_rope_parameters(const nlohmann::ordered_json& theta,
                                           const nlohmann::ordered_json& scaling) {
   nlohmann::ordered_json rope{{"rope_type", "default"}};
@@ -458,8 +461,8 @@ nlohmann::ordered_json as_rope_scaling(nlohmann::ordered_json rope) {
   return plain ? nlohmann::ordered_json(nullptr) : rope;
 }
 
-/// Writes rope settings both ways for a family whose layers with a window have their own rotation
-/// (Gemma 3).
+/// Writes RoPE settings in both forms for a model family whose sliding-window layers have their own
+/// RoPE (Gemma 3).
 void spell_layer_ropes_both_ways(nlohmann::ordered_json& config) {
   constexpr const char* kFull = "full_attention";
   constexpr const char* kWindow = "sliding_attention";
@@ -482,7 +485,7 @@ void spell_layer_ropes_both_ways(nlohmann::ordered_json& config) {
   }
 }
 
-/// Writes rope settings as transformers 5 keeps them, in one object, and as transformers 4 does, in
+/// Writes RoPE settings in the form of transformers 5, one object, and in that of transformers 4,
 /// two keys.
 void spell_rope_both_ways(nlohmann::ordered_json& config) {
   const bool has_new = config.contains("rope_parameters") && config["rope_parameters"].is_object();
@@ -530,7 +533,7 @@ std::string exported_config(const std::string& config_json, DType dtype,
                                             : "bfloat16";
   config["dtype"] = name;
   config["torch_dtype"] = name;
-  config.erase("quantization_config");  // what is written are the weights themselves
+  config.erase("quantization_config");  // the written weights are not quantized
   // Settings for other parts of a multimodal model stay.
   auto& decoder = decoder_key.empty() ? config : config[decoder_key];
   for (const char* key : {"dtype", "torch_dtype"})
@@ -540,18 +543,18 @@ std::string exported_config(const std::string& config_json, DType dtype,
 }
 
 void recover_export(FileSystem& files, const std::string& folder) {
-  const std::string place = output_place(folder);
-  recover_folders(files, parent_folder(place), is_left_of(place, files), kOutputMark);
+  const std::string path = output_folder_path(folder);
+  recover_folders(files, parent_folder(path), is_left_of(path, files), kOutputMark);
 }
 
 int64_t export_leftover_bytes(FileSystem& files, const std::string& folder) {
-  const std::string place = output_place(folder);
-  return leftover_bytes(files, parent_folder(place), is_left_of(place, files));
+  const std::string path = output_folder_path(folder);
+  return leftover_bytes(files, parent_folder(path), is_left_of(path, files));
 }
 
 void check_export_folder(FileSystem& files, const ExportOptions& options, OutputCheck check) {
-  const std::string folder = output_place(options.folder);
-  require_apart(folder, options);
+  const std::string folder = output_folder_path(options.folder);
+  require_no_overlap(folder, options);
   require_replaceable(files, folder, check);
   require_readable(files, options);
   require_writable(folder);
@@ -560,14 +563,14 @@ void check_export_folder(FileSystem& files, const ExportOptions& options, Output
 void check_export(FileSystem& files, const ExportOptions& options,
                   const std::vector<ExportTensor>& tensors) {
   check_export_folder(files, options, OutputCheck::kContents);
-  require_room(files, output_place(options.folder), options, tensors);
+  require_room(files, output_folder_path(options.folder), options, tensors);
 }
 
 void export_model(FileSystem& files, const ExportOptions& options,
                   const std::vector<ExportTensor>& tensors, const ReadPiece& read) {
   require(is_weight_dtype(options.dtype), "the dtype of an export is one of weights");
-  const std::string folder = output_place(options.folder);
-  require_apart(folder, options);
+  const std::string folder = output_folder_path(options.folder);
+  require_no_overlap(folder, options);
   recover_export(files, folder);
   check_export(files, options, tensors);
   const std::optional<FolderIdentity> before = identity_of(folder);
@@ -576,10 +579,10 @@ void export_model(FileSystem& files, const ExportOptions& options,
   try {
     held = begin_output(files, made, written_files(files, options, tensors));
     write_all(files, made, options, tensors, read);
-    // Checks the names once more right before the files are replaced: both the export and this
-    // check may take long.
+    // Compares the folder's contents once more right before it is replaced: both the export and
+    // this comparison may take long.
     require_replaceable(files, folder, OutputCheck::kContents);
-    held_old = hold_folder(folder);
+    held_old = lock_folder(folder);
     require_replaceable(files, folder, OutputCheck::kSizes);
   } catch (...) {
     remove_unfinished(files, made);

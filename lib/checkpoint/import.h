@@ -30,7 +30,7 @@ struct ImportRecord {
   std::vector<std::string> unknown;
 };
 
-/// Reads a record from JSON. Error(kBadInput) begins with `where`.
+/// Reads a record from JSON. The message of its Error(kBadInput) begins with `where`.
 ImportRecord import_record_from(const std::string& text, const std::string& where);
 
 /// Returns whether a folder holds an import.json.
@@ -38,9 +38,9 @@ bool is_import(const std::string& folder);
 
 class ImportedState {
  public:
-  /// Reads and verifies the whole folder: every file must agree with the mark's list, and every
-  /// tensor must have "param", "exp_avg" and "exp_avg_sq" in fp32. Throws Error(kBadInput) naming
-  /// file and tensor.
+  /// Reads and verifies the whole folder: every file must agree with the list in the folder's mark,
+  /// and every tensor must have "param", "exp_avg" and "exp_avg_sq" in fp32. Throws
+  /// Error(kBadInput) naming file and tensor.
   explicit ImportedState(std::string folder);
 
   const std::string& folder() const { return folder_; }

@@ -124,7 +124,7 @@ std::string value_text(const nlohmann::json& value) {
   return printable(value.is_string() ? value.get<std::string>() : value.dump());
 }
 
-/// Adds a row for each of the keys that `object` has with a value.
+/// Adds a row for each of `keys` that has a value in `object`.
 void add_key_rows(const nlohmann::json& object, std::initializer_list<const char*> keys,
                   Rows& rows) {
   if (!object.is_object()) return;
@@ -134,8 +134,8 @@ void add_key_rows(const nlohmann::json& object, std::initializer_list<const char
       rows.emplace_back(key, value_text(*found));
 }
 
-/// Adds rows on an adapter from the config that wrote a checkpoint: which model the adapter belongs
-/// to.
+/// Adds rows about an adapter, from the config of the run that wrote a checkpoint: which model the
+/// adapter belongs to.
 void add_adapter_rows(const std::string& config, const std::string& where, Rows& rows) {
   const auto json = parse_json_strict(config, where);
   const auto section = [&](const char* name) {
@@ -199,7 +199,7 @@ Description describe_root(const std::string& root) {
   }
   if (!rows.empty()) return {rows};
   if (fs::path(root).filename() == "checkpoints")
-    return {{{cat(root, ": holds no checkpoint"), ""}}};  // of a run that has saved none yet
+    return {{{cat(root, ": holds no checkpoint"), ""}}};  // the run has saved none yet
   refuse_without_checkpoint(root,
                             "give the folder of a run, a checkpoint, a model or an adapter; of a "
                             "data set its file or prefix");

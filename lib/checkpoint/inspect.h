@@ -10,8 +10,8 @@ namespace ftrun {
 
 /// Reads a whole checkpoint and lists its problems: one sentence each, with the file and, for
 /// damaged data, the tensor. `folder` is a step folder, or a checkpoints/ folder, whose step
-/// folders and `latest` are all checked. The list is empty when there is no problem. Throws
-/// Error(kBadInput) when the path is neither.
+/// folders and `latest` are all checked. The list is empty if there is no problem. Throws
+/// Error(kBadInput) if the path is neither.
 std::vector<std::string> verify_checkpoint(const std::string& folder);
 
 /// Description is a list of names and values that describe a folder for the user.

@@ -12,12 +12,13 @@ namespace ftrun {
 /// begins with `where` (a path), line and column.
 nlohmann::json parse_json_strict(std::string_view text, const std::string& where);
 
-/// The largest value of a file's counters: adding to it cannot overflow, and a double holds it
-/// exactly.
+/// The largest value of a counter in a file: adding to it cannot overflow, and a double represents
+/// it exactly.
 inline constexpr int64_t kMaxJsonInt = int64_t{1} << 53;
 
-/// Returns a field of `object`; Error(kBadInput) "where: field "key" ..." when it is missing or of
-/// another kind. Integers must be written as integers; json_int() allows at most kMaxJsonInt.
+/// Returns a field of `object`; throws Error(kBadInput) "where: field "key" ..." if it is missing
+/// or has another type. Integers must be written as integers; json_int() allows at most
+/// kMaxJsonInt.
 int64_t json_int(const nlohmann::json& object, const char* key, const std::string& where,
                  int64_t minimum = 0);
 uint64_t json_unsigned(const nlohmann::json& object, const char* key, const std::string& where);

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/stored_place.h"
+#include "base/stored_location.h"
 #include "checkpoint/quantized_weights.h"
 #include "checkpoint/safetensors.h"
 
@@ -32,13 +32,13 @@ class ModelFolder {
   explicit ModelFolder(std::string folder);
 
   /// Renames tensors: `stored` maps the new name to the folder's name. Each stored tensor must
-  /// exist, and no new name may be another tensor's.
+  /// exist, and no new name may be the name of another tensor.
   void rename(const std::map<std::string, std::string>& stored);
 
   /// Assigns a name and a shape to a place in one or several tensors of the folder. find() and the
   /// functions that read elements accept this name; names() lists only the folder's own tensors.
   /// The stored tensors must exist with the place's shape.
-  void name_part(const std::string& name, std::vector<int64_t> shape, StoredPlace place);
+  void name_part(const std::string& name, std::vector<int64_t> shape, StoredLocation location);
 
   const std::string& path() const { return folder_; }
   /// Returns the text of config.json.
@@ -47,7 +47,7 @@ class ModelFolder {
   std::vector<std::string> weight_files() const;
   /// Lists the names of all tensors, sorted.
   std::vector<std::string> names() const;
-  /// Finds a tensor by name; null when there is none.
+  /// Finds a tensor by name; null if there is none.
   const StoredTensor* find(std::string_view name) const;
   /// Finds a tensor by name. Throws Error(kBadInput), which names the nearest tensor, for an
   /// unknown name.
@@ -59,8 +59,8 @@ class ModelFolder {
   void require_weight_dtype(std::string_view name) const;
 
   /// Copies elements [begin, end) of the flattened tensor, converted from F32, BF16 or F16 (to
-  /// BF16: nearest, ties to even). out.size() is end - begin. Error(kBadInput) when the tensor is
-  /// missing, shorter, or holds another dtype.
+  /// BF16: to the nearest, ties to even). out.size() is end - begin. Throws Error(kBadInput) if the
+  /// tensor is missing, shorter, or has another dtype.
   void read_f32(std::string_view name, int64_t begin, int64_t end, std::span<float> out) const;
   void read_bf16(std::string_view name, int64_t begin, int64_t end, std::span<uint16_t> out) const;
   /// Returns whether two tensors have the same shape and the same values, as read by read_f32().
@@ -69,23 +69,23 @@ class ModelFolder {
   void release(std::string_view name, int64_t begin, int64_t end) const;
 
   /// Returns whether every weight file still exists and has the length that it had when it was
-  /// opened: reading beyond the end of a shortened file would end the process.
-  bool is_as_long() const;
+  /// opened: reading beyond the end of a shortened file would kill the process (SIGBUS).
+  bool has_intact_files() const;
 
-  /// Returns the number of tensors whose codes are read as the numbers that they stand for.
+  /// Returns the number of tensors that are stored as codes and read as bf16 numbers.
   size_t quantized_tensors() const { return quantized_.size(); }
   /// Returns a hash of config.json and of the name, dtype, shape and place of all tensors, in 16
   /// hexadecimal digits. The weights themselves are not read.
   std::string fingerprint() const;
   /// Returns a hash of samples of the weights, the first and the last 4 KiB of each tensor with its
-  /// name, in 16 hexadecimal digits. Another fine-tune of the same model has another hash.
+  /// name, in 16 hexadecimal digits. Different fine-tunes of the same model have different hashes.
   std::string weights_fingerprint() const;
 
  private:
-  struct TensorPlace {
+  struct TensorLocation {
     size_t file;
     const StoredTensor* info;
-    /// The quantized matrix of a tensor that holds codes; null for a tensor of numbers.
+    /// The quantized matrix if the tensor holds codes; null if it holds numbers.
     const QuantizedWeight* quantized = nullptr;
 
     const StoredTensor& shown() const { return quantized ? quantized->info() : *info; }
@@ -93,18 +93,18 @@ class ModelFolder {
   /// NamedPart is a named part of a stored tensor; `info` holds the part's name and shape.
   struct NamedPart {
     StoredTensor info;
-    StoredPlace place;
+    StoredLocation location;
   };
 
   void find_quantized();
   void open_single();
   void open_sharded();
   void add_shard(const std::string& file, const std::map<std::string, std::string>& weight_map);
-  const TensorPlace& place(std::string_view name) const;
+  const TensorLocation& locate(std::string_view name) const;
   const std::byte* source(std::string_view name, int64_t begin, int64_t end, size_t room) const;
   const NamedPart* part(std::string_view name) const;
-  /// Reads elements [begin, end) of a part; `read(name, from, to, out)` converts a run of a stored
-  /// tensor.
+  /// Reads elements [begin, end) of a part. `read(name, from, to, out)` reads and converts elements
+  /// [from, to) of the stored tensor `name`.
   template <class T, class Read>
   void read_part(const NamedPart& part, int64_t begin, int64_t end, std::span<T> out,
                  Read read) const;
@@ -113,7 +113,7 @@ class ModelFolder {
   std::string config_json_;
   std::vector<std::string> file_names_;
   std::vector<SafetensorsFile> files_;
-  std::map<std::string, TensorPlace, std::less<>> tensors_;
+  std::map<std::string, TensorLocation, std::less<>> tensors_;
   std::map<std::string, NamedPart, std::less<>> parts_;
   std::vector<std::unique_ptr<QuantizedWeight>> quantized_;
 };

@@ -53,7 +53,7 @@ std::string mark_text(bool complete, const std::vector<OutputFile>& content) {
     ordered_json entry{
         {"name", escape_not_utf8(file.name)}, {"bytes", file.bytes}, {"xxh3", hex64(file.xxh3)}};
     if (first_not_utf8(file.name))
-      entry["name_hex"] = hex_text(file.name);  // JSON holds only UTF-8
+      entry["name_hex"] = hex_text(file.name);  // because JSON holds only UTF-8
     list.push_back(std::move(entry));
   }
   const ordered_json mark{
@@ -91,16 +91,16 @@ bool is_unchanged(const std::string& path, const OutputFile& written, OutputChec
   return check == OutputCheck::kSizes || xxh3_of_file(path) == written.xxh3;
 }
 
-/// Returns whether a file system is mounted at the folder: the content of a mount can be replaced,
-/// the mount point cannot.
+/// Returns whether a file system is mounted at the folder. The content of a mount point can be
+/// replaced, but not the mount point itself.
 bool is_mount_point(const std::string& folder) {
   struct statx found {};
   return ::statx(AT_FDCWD, folder.c_str(), 0, STATX_BASIC_STATS, &found) == 0 &&
          (found.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
 }
 
-/// Lists the paths in `folder`; for a folder in it that holds listed files, the paths of its files
-/// ("folder/file").
+/// Lists the names in `folder`. A subfolder that holds listed files is replaced by the paths of its
+/// files ("folder/file").
 std::vector<std::string> paths_in(FileSystem& files, const std::string& folder,
                                   const Content& content) {
   std::vector<std::string> paths;
@@ -138,7 +138,7 @@ std::vector<std::string> differences(FileSystem& files, const std::string& folde
   return found;
 }
 
-std::string some_of(std::vector<std::string> parts) {
+std::string list_some(std::vector<std::string> parts) {
   constexpr size_t kShown = 5;
   const size_t count = parts.size();
   parts.resize(std::min(count, kShown));
@@ -156,7 +156,7 @@ OwnedFd begin_output(FileSystem& files, const std::string& folder,
   std::vector<OutputFile> planned;
   for (const std::string& name : names) planned.push_back({name});
   files.make_folder(folder);
-  OwnedFd held = hold_folder(folder);
+  OwnedFd held = lock_folder(folder);
   write_file_atomic(files, mark_path(folder), mark_text(false, planned));
   return held;
 }
@@ -166,9 +166,9 @@ void finish_output(FileSystem& files, const std::string& folder,
   write_file_atomic(files, mark_path(folder), mark_text(true, content));
 }
 
-bool is_begun_output(FileSystem& files, const std::string& folder) {
+bool is_unfinished_output(FileSystem& files, const std::string& folder) {
   std::error_code error;
-  if (!fs::is_directory(fs::symlink_status(folder, error)) || is_held(folder)) return false;
+  if (!fs::is_directory(fs::symlink_status(folder, error)) || is_locked(folder)) return false;
   CompletionMark mark;
   try {
     if (files.exists(mark_path(folder))) mark = read_mark(mark_path(folder));
@@ -176,7 +176,7 @@ bool is_begun_output(FileSystem& files, const std::string& folder) {
     return false;
   }
   const auto is_ours = [&](const std::string& name) {
-    // The mark is the first file that is made, under a temporary name before its own.
+    // The mark is the first file that is created; it is written under a temporary name first.
     if (name == kOutputMark || name.starts_with(cat(kOutputMark, ".tmp"))) return true;
     const auto written = mark.content.find(name);
     return written != mark.content.end() &&
@@ -187,22 +187,22 @@ bool is_begun_output(FileSystem& files, const std::string& folder) {
   return std::all_of(paths.begin(), paths.end(), is_ours);
 }
 
-std::string output_place(const std::string& folder) {
+std::string output_folder_path(const std::string& folder) {
   std::error_code error;
   if (fs::is_symlink(fs::symlink_status(folder, error)) && !fs::exists(folder, error))
     throw Error(ExitCode::kBadInput,
                 cat(folder, ": is a link to ", fs::read_symlink(folder, error).string(),
                     ", which is not there"),
                 "make the folder that the link names, or choose another one");
-  static_cast<void>(open_folder_safely(
-      folder));  // which refuses another user's link; the place has none any more
-  const std::string place = fs::weakly_canonical(fs::absolute(folder, error), error).string();
+  static_cast<void>(
+      open_folder_safely(folder));  // throws for another user's link; `path` has no links
+  const std::string path = fs::weakly_canonical(fs::absolute(folder, error), error).string();
   if (error)
     throw Error(ExitCode::kBadInput,
                 cat(folder, ": cannot be looked up: ", errno_text(error.value())),
                 "choose another folder");
   // The path of a folder that does not exist yet keeps the slash at its end.
-  return place.size() > 1 && place.ends_with('/') ? place.substr(0, place.size() - 1) : place;
+  return path.size() > 1 && path.ends_with('/') ? path.substr(0, path.size() - 1) : path;
 }
 
 void require_replaceable(FileSystem& files, const std::string& folder, OutputCheck check) {
@@ -223,7 +223,7 @@ void require_replaceable(FileSystem& files, const std::string& folder, OutputChe
     if (error.code() != ExitCode::kBadInput) throw;
     refuse_to_replace(folder, error.message());
   }
-  if (!found.empty()) refuse_to_replace(folder, cat("since ftrun wrote it, ", some_of(found)));
+  if (!found.empty()) refuse_to_replace(folder, cat("since ftrun wrote it, ", list_some(found)));
 }
 
 std::vector<std::string> require_complete_output(FileSystem& files, const std::string& folder) {
@@ -238,7 +238,7 @@ std::vector<std::string> require_complete_output(FileSystem& files, const std::s
   const std::vector<std::string> found =
       differences(files, folder, content, OutputCheck::kContents);
   if (!found.empty())
-    throw Error(ExitCode::kBadInput, cat(folder, ": since it was written, ", some_of(found)),
+    throw Error(ExitCode::kBadInput, cat(folder, ": since it was written, ", list_some(found)),
                 kAnew);
   std::vector<std::string> names;
   for (const auto& [name, file] : content) names.push_back(name);

@@ -24,7 +24,7 @@ constexpr const char* kRemedy =
               cat(matrix.path, ": tensor \"", printable(matrix.info->name), "\" ", what), kRemedy);
 }
 
-/// Floats is a tensor of scales in the file; one of bf16 or fp16 is exact in fp32.
+/// Floats reads a tensor of scales as fp32 numbers, which represent bf16 and fp16 exactly.
 class Floats {
  public:
   Floats() = default;
@@ -35,9 +35,9 @@ class Floats {
   }
 
   int64_t size() const { return size_; }
-  float operator[](int64_t place) const {
+  float operator[](int64_t index) const {
     float value = 0;
-    convert_to_f32(dtype_, bytes_.data() + place * dtype_bytes(dtype_), {&value, 1});
+    convert_to_f32(dtype_, bytes_.data() + index * dtype_bytes(dtype_), {&value, 1});
     return value;
   }
 
@@ -47,7 +47,7 @@ class Floats {
   int64_t size_ = 0;
 };
 
-/// Reads the numbers that codes index.
+/// Reads the table of numbers into which codes are indices.
 std::vector<float> read_table(const StoredBytes& stored) {
   const Floats floats(stored);
   std::vector<float> values;
@@ -55,7 +55,7 @@ std::vector<float> read_table(const StoredBytes& stored) {
   return values;
 }
 
-/// Finds a part of a matrix that must be there.
+/// Finds a tensor that belongs to a matrix; throws an error if it is missing.
 StoredBytes part_of(const StoredBytes& matrix, const std::string& name, const FindStored& find) {
   const std::optional<StoredBytes> part = find(name);
   if (!part)
@@ -80,7 +80,7 @@ const std::array<float, 256>& e4m3_values() {
   return values;
 }
 
-/// Fp8Blocks holds F8_E4M3 codes with one scale for each block of rows and columns.
+/// Fp8Blocks is a matrix of F8_E4M3 codes with one scale for each block of rows and columns.
 class Fp8Blocks final : public QuantizedWeight {
  public:
   /// BlockShape describes how many rows and columns share a scale; 0: all of them.
@@ -133,7 +133,8 @@ class Fp8Blocks final : public QuantizedWeight {
   int64_t columns_ = 0, block_rows_ = 0, block_columns_ = 0, blocks_a_row_ = 0;
 };
 
-/// Int8Rows holds bitsandbytes' 8-bit rows: code times the row's largest magnitude, SCB, over 127.
+/// Int8Rows is a matrix in bitsandbytes' 8-bit rows: a number is code * SCB / 127, where SCB is the
+/// largest magnitude in its row.
 class Int8Rows final : public QuantizedWeight {
  public:
   Int8Rows(const StoredBytes& matrix, const StoredBytes& scales)
@@ -167,10 +168,10 @@ class Int8Rows final : public QuantizedWeight {
   int64_t columns_ = 0;
 };
 
-/// FourBitBlocks holds bitsandbytes' 4-bit codes: two a byte, the first one in the upper half, each
-/// an index into a table of 16 numbers, times its block's scale. Scales may be 8-bit codes
-/// themselves (double quantization): an index into a table of 256 numbers, times the scale of 256
-/// of them, plus an offset.
+/// FourBitBlocks is a matrix of bitsandbytes' 4-bit codes: two in a byte, the first one in the
+/// upper half. Each code is an index into a table of 16 numbers, and the number is multiplied by
+/// the scale of its block. Scales may be 8-bit codes themselves (double quantization): an index
+/// into a table of 256 numbers, times a scale that 256 scales share, plus an offset.
 class FourBitBlocks final : public QuantizedWeight {
  public:
   FourBitBlocks(const StoredBytes& matrix, const nlohmann::json& state, const std::string& where,
@@ -272,7 +273,8 @@ Fp8Blocks::BlockShape block_shape(const nlohmann::json& quantization, const std:
   return {(*size)[0].get<int64_t>(), (*size)[1].get<int64_t>()};
 }
 
-/// Returns the module that a tensor is the weight of, with its point; "" for any other tensor.
+/// Returns the name of the module whose weight the tensor is, with the final dot; "" for any other
+/// tensor.
 std::string module_of(const std::string& name) {
   constexpr std::string_view kWeight = "weight";
   return name.ends_with(".weight") ? name.substr(0, name.size() - kWeight.size()) : "";
@@ -302,7 +304,8 @@ QuantizedWeights find_fp8(const nlohmann::json& quantization, const std::string&
   return found;
 }
 
-/// Reads the quantization state of a 4-bit matrix, JSON in the bytes of a tensor.
+/// Makes a 4-bit matrix from its codes and its quantization state, which is JSON in the bytes of a
+/// tensor.
 std::unique_ptr<QuantizedWeight> make_four_bit(const StoredBytes& matrix, const StoredBytes& state,
                                                const FindStored& find) {
   const std::string where = cat(state.path, ": ", printable(state.info->name));
@@ -345,7 +348,7 @@ void QuantizedWeight::read(int64_t begin, int64_t end, std::span<float> out) con
 QuantizedWeights find_quantized_weights(const std::string& config_json, const std::string& path,
                                         const std::vector<std::string>& names,
                                         const FindStored& find) {
-  // A config.json that is not JSON is refused where it is read as a model's.
+  // A config.json that is not JSON is reported where it is read as the model's config.
   const nlohmann::json config =
       nlohmann::json::parse(config_json, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) return {};

@@ -31,7 +31,7 @@ class QuantizedWeight {
 
  protected:
   explicit QuantizedWeight(StoredTensor info) : info_(std::move(info)) {}
-  /// Writes the products of codes and scales without rounding.
+  /// Writes codes times scales in fp32, without the rounding to bf16.
   virtual void read_exact(int64_t begin, int64_t end, float* out) const = 0;
 
  private:
@@ -52,18 +52,20 @@ using FindStored = std::function<std::optional<StoredBytes>(const std::string& n
 struct QuantizedWeights {
   /// The matrices, each by the name of the tensor that holds its codes.
   std::map<std::string, std::unique_ptr<QuantizedWeight>> matrices;
-  /// The tensors that hold scales and the like, which are not weights of the model.
+  /// The tensors that hold scales, tables and the like, which are not weights of the model.
   std::vector<std::string> companions;
 };
 
-/// Finds the matrices among `names` that are stored as codes, by config.json's quantization_config:
+/// Finds the matrices among `names` that are stored as codes, according to config.json's
+/// quantization_config:
 ///  * "fp8": F8_E4M3 codes and `NAME_scale_inv`, a scale for each block of weight_block_size (one
 ///    for all of them if there is no block size), as DeepSeek-V3 and Qwen3 are published;
 ///  * "bitsandbytes": 4-bit codes (nf4, fp4; double quantization too) as its QuantState
 ///    writes them, and 8-bit rows with `SCB`.
-/// `config_json` is the text of config.json, `path` its path. Nothing for a model without
+/// `config_json` is the text of config.json, `path` its path. Returns nothing for a model without
 /// quantization_config or with another method, which parse_model_config() refuses. The bytes are
-/// borrowed. Error(kBadInput) naming the tensor whose parts are missing or do not fit.
+/// borrowed. Throws Error(kBadInput) naming the tensor whose scales or state are missing or do not
+/// fit.
 QuantizedWeights find_quantized_weights(const std::string& config_json, const std::string& path,
                                         const std::vector<std::string>& names,
                                         const FindStored& find);

@@ -40,15 +40,15 @@ struct SafetensorsHeader {
 
 /// Reads and checks the header of a whole file in memory. The content is not trusted: lengths are
 /// checked before use, products for overflow, names for validity, and the tensors must cover the
-/// data without hole or overlap. Throws Error(kBadInput) naming `path` and, if there is one, the
+/// data without gaps or overlaps. Throws Error(kBadInput) naming `path` and, if there is one, the
 /// tensor.
 SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::string& path);
 
 /// Returns the reason why `name` cannot be a tensor's name ("it is empty", ...), or "".
 std::string tensor_name_problem(std::string_view name);
 
-/// Computes the product of a shape. Error(kBadInput) begins with `what` when a dimension is
-/// negative or the product does not fit.
+/// Computes the product of a shape. Throws Error(kBadInput), with a message that begins with
+/// `what`, if a dimension is negative or the product does not fit.
 int64_t checked_elements(const std::vector<int64_t>& shape, const std::string& what);
 
 /// Formats a shape: "[2, 3]".
@@ -64,15 +64,15 @@ struct TensorView {
 /// SafetensorsFile is a mapped safetensors file; pages are read when they are touched.
 class SafetensorsFile {
  public:
-  /// Maps the file and checks its header. Error(kBadInput) names file and tensor when anything is
-  /// wrong.
+  /// Maps the file and checks its header. Throws Error(kBadInput) naming file and tensor if
+  /// anything is wrong.
   explicit SafetensorsFile(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
   int64_t file_bytes() const { return static_cast<int64_t>(file_.bytes().size()); }
   const std::vector<StoredTensor>& tensors() const { return header_.tensors; }
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
-  /// Finds a tensor by name; null when there is none.
+  /// Finds a tensor by name; null if there is none.
   const StoredTensor* find(std::string_view name) const;
   /// Finds a tensor by name. Throws Error(kBadInput), which names the nearest tensor, for an
   /// unknown name.

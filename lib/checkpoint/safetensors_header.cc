@@ -19,9 +19,9 @@ constexpr const char* kHeaderRemedy =
   throw Error(ExitCode::kBadInput, message, kHeaderRemedy);
 }
 
-// HeaderReader walks the header without building a tree: memory stays in proportion to the number
-// of tensors, and nothing deeper than the format allows is ever entered. A handler returns false to
-// stop, after saying why in problem_.
+// HeaderReader parses the header without building a tree. Its memory is proportional to the number
+// of tensors, and it stops at anything nested deeper than the format allows. A handler returns
+// false to stop, after setting problem_.
 class HeaderReader {
  public:
   using Json = nlohmann::json;
@@ -59,21 +59,21 @@ class HeaderReader {
     return true;
   }
   bool start_object(size_t) {
-    if (state_ == ParserState::kStart) return go(ParserState::kTop);
+    if (state_ == ParserState::kStart) return enter(ParserState::kTop);
     if (state_ != ParserState::kTop) return value("an object");
-    return go(field_ == "__metadata__" ? ParserState::kMetadata : ParserState::kTensor);
+    return enter(field_ == "__metadata__" ? ParserState::kMetadata : ParserState::kTensor);
   }
   bool end_object() {
     if (state_ == ParserState::kTensor && !finish_tensor()) return false;
-    return go(state_ == ParserState::kTop ? ParserState::kEnd : ParserState::kTop);
+    return enter(state_ == ParserState::kTop ? ParserState::kEnd : ParserState::kTop);
   }
   bool start_array(size_t) {
-    if (state_ == ParserState::kTensor && field_ == "shape") return go(ParserState::kShape);
+    if (state_ == ParserState::kTensor && field_ == "shape") return enter(ParserState::kShape);
     if (state_ == ParserState::kTensor && field_ == "data_offsets")
-      return go(ParserState::kOffsets);
+      return enter(ParserState::kOffsets);
     return value("a list");
   }
-  bool end_array() { return go(ParserState::kTensor); }
+  bool end_array() { return enter(ParserState::kTensor); }
   bool key(std::string& text) {
     if (state_ == ParserState::kTop) return top_key(text);
     field_ = text;
@@ -88,7 +88,7 @@ class HeaderReader {
  private:
   enum class ParserState { kStart, kTop, kMetadata, kTensor, kShape, kOffsets, kEnd };
 
-  bool go(ParserState next) {
+  bool enter(ParserState next) {
     state_ = next;
     return true;
   }
@@ -194,8 +194,8 @@ void check_size(StoredTensor& tensor, const std::string& path) {
                       " bytes, dtype and shape need ", bytes));
 }
 
-/// Checks the tiling: together with the size check it proves that every byte of the data belongs to
-/// one tensor.
+/// Checks that the tensors follow one another in the data. Together with the size check this proves
+/// that every byte of the data belongs to exactly one tensor.
 void check_tiling(const std::vector<StoredTensor>& tensors, int64_t data_bytes,
                   const std::string& path) {
   int64_t expected = 0;
@@ -230,7 +230,7 @@ void check_names_differ(const std::vector<StoredTensor>& tensors, const std::str
 void read_header(std::string_view text, HeaderReader& reader, const std::string& path) {
   if (text.empty() || text.front() != '{')
     refuse_header(cat(path, ": the header does not begin with {"));
-  // The JSON parser takes a NUL for the end of its input and would not see what follows.
+  // The JSON parser takes a NUL byte for the end of its input and would ignore what follows.
   const size_t nul = text.find('\0');
   if (nul != std::string_view::npos)
     refuse_header(cat(path, ": the header holds a NUL byte at position ", nul));

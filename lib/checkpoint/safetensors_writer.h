@@ -42,9 +42,9 @@ std::string safetensors_header(const std::vector<TensorSpec>& tensors,
 
 /// SafetensorsWriter writes one safetensors file front to back, in pieces of any size. The whole
 /// size is reserved before the first byte, so that a full disk is noticed at once. With a staging
-/// area, which must stay valid until finish() and serves this file only, it writes as a
-/// StreamedFile does. Throws Error(kEnvironment) of the file system; a wrong order or amount of
-/// data is a bug of the caller.
+/// area, which must stay valid until finish() and is used for this file only, it writes as a
+/// StreamedFile does. Throws the file system's Error(kEnvironment); a wrong order or amount of data
+/// is a bug of the caller.
 class SafetensorsWriter {
  public:
   SafetensorsWriter(FileSystem& files, const std::string& path, std::vector<TensorSpec> tensors,
@@ -63,10 +63,10 @@ class SafetensorsWriter {
 
   std::vector<TensorSpec> tensors_;
   std::unique_ptr<WritableFile> file_;
-  Xxh3Stream whole_;
+  Xxh3Stream file_hash_;
   std::unique_ptr<Xxh3Stream> tensor_;
-  size_t current_ = 0;
-  int64_t left_ = 0;
+  size_t next_tensor_ = 0;
+  int64_t missing_bytes_ = 0;
   WrittenFile written_;
 };
 

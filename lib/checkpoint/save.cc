@@ -64,7 +64,7 @@ std::vector<TensorSpec> specs_of(const SlicesByEntry& entries) {
   return specs;
 }
 
-/// Appends a slice: in one piece if it lies in memory, else through `room`.
+/// Appends a slice: at once if it lies in memory, else in pieces through `room`.
 void append_slice(SafetensorsWriter& writer, const std::string& name, const StateSlice& slice,
                   std::span<std::byte> room) {
   if (!slice.read) {
@@ -82,15 +82,16 @@ void append_slice(SafetensorsWriter& writer, const std::string& name, const Stat
 }
 
 RankRecord write_rank_file(FileSystem& files, const std::string& folder, int rank,
-                           const std::vector<StateSlice>& slices, const SaveBuffers& room) {
+                           const std::vector<StateSlice>& slices, const SaveBuffers& buffers) {
   const SlicesByEntry entries = by_entry(slices);
   RankRecord record;
   record.rank = rank;
   record.file = rank_file_name(rank);
-  SafetensorsWriter writer(files, below(folder, record.file), specs_of(entries), {}, room.file());
+  SafetensorsWriter writer(files, below(folder, record.file), specs_of(entries), {},
+                           buffers.file());
   for (const TensorSpec& tensor : writer.tensors()) {
     const StateSlice& slice = *entries.at(tensor.name);
-    append_slice(writer, tensor.name, slice, room.values());
+    append_slice(writer, tensor.name, slice, buffers.values());
     record.slices.push_back(record_of(slice));
   }
   const WrittenFile written = writer.finish();
@@ -102,11 +103,11 @@ RankRecord write_rank_file(FileSystem& files, const std::string& folder, int ran
 }
 
 /// Reads a file back and compares checksums, so that damage by the disk, the memory or a network
-/// file system is found now, not when the bytes are needed. Drops the kernel's own copy first, if
-/// possible. Returns the source of the bytes that were read.
-const char* read_back(const std::string& path, uint64_t written, const SaveBuffers& room) {
+/// file system is found now and not when the checkpoint is needed. Drops the file from the kernel's
+/// page cache first, if possible. Returns the source of the bytes that were read.
+const char* read_back(const std::string& path, uint64_t written, const SaveBuffers& buffers) {
   const bool from_disk = drop_cached(path);
-  const uint64_t found = from_disk ? xxh3_of_disk(path, room.file()) : xxh3_of_file(path);
+  const uint64_t found = from_disk ? xxh3_of_disk(path, buffers.file()) : xxh3_of_file(path);
   if (found == written) return from_disk ? kReadFromDisk : kReadFromMemory;
   throw Error(
       ExitCode::kEnvironment,
@@ -132,11 +133,11 @@ WrittenHere write_here(FileSystem& files, const SaveOptions& options, const std:
     throw Error(ExitCode::kEnvironment,
                 cat(folder, ": rank 0 made it, but this rank does not see it"),
                 "output_dir must be on a file system that all ranks share");
-  WrittenHere written{write_rank_file(files, folder, rank, slices, *options.room)};
+  WrittenHere written{write_rank_file(files, folder, rank, slices, *options.buffers)};
   RankRecord& record = written.record;
   const auto start = std::chrono::steady_clock::now();
   if (options.verify_written)
-    record.read_back = read_back(below(folder, record.file), record.xxh3, *options.room);
+    record.read_back = read_back(below(folder, record.file), record.xxh3, *options.buffers);
   written.read_back_seconds = seconds_since(start);
   return written;
 }
@@ -171,21 +172,21 @@ void write_manifest(FileSystem& files, const SaveOptions& options, const std::st
   file->write(text.data(), text.size());
   file->sync();
   file->close();
-  if (options.verify_written) read_back(path, xxh3(text.data(), text.size()), *options.room);
+  if (options.verify_written) read_back(path, xxh3(text.data(), text.size()), *options.buffers);
   files.sync_folder(folder);
 }
 
-/// Removes a checkpoint under a temporary name, because an interrupted removal must not be mistaken
-/// for a damaged checkpoint.
+/// Renames a checkpoint to a temporary name and removes it, so that an interrupted removal is not
+/// mistaken for a damaged checkpoint.
 void remove_checkpoint(FileSystem& files, const std::string& folder) {
   const std::string doomed = temporary_beside(folder);
   files.rename(folder, doomed);
   files.remove_all(doomed);
 }
 
-/// Removes old checkpoints: only commits older than the new one, which was verified, so that the
-/// newest good one always stays. Folders whose manifest cannot be read are left for a person to
-/// examine; so are all while the record of the best one cannot be read.
+/// Removes old checkpoints. Only commits older than the new one, which was verified, are removed,
+/// so the newest good checkpoint always stays. Folders whose manifest cannot be read are left for a
+/// person to examine. Nothing is removed while the record of the best checkpoint cannot be read.
 void remove_old(FileSystem& files, const SaveOptions& options, int64_t newest_serial) {
   if (options.keep_last <= 0) return;
   const std::optional<BestCheckpoint> best = read_best(files, options.root);
@@ -203,19 +204,19 @@ void publish_latest(FileSystem& files, const std::string& root, const std::strin
   write_file_atomic(files, below(root, kLatestFile), name);
 }
 
-/// Renames a file or folder that has the name of a step and is not our checkpoint, or a link to
-/// one: it belongs to somebody else and is kept.
-void preserve_foreign_files(FileSystem& files, const std::string& place) {
+/// Renames what has the name of a step but is no checkpoint of this run: a file, another folder, or
+/// any link. It belongs to somebody else and is kept.
+void preserve_foreign_files(FileSystem& files, const std::string& path) {
   std::error_code error;
-  const bool is_link = fs::is_symlink(fs::symlink_status(place, error));
-  if (!is_link && (!files.exists(place) || files.exists(below(place, kCheckpointFile)))) return;
-  const std::string kept = unique_name(place, ".other-");
-  files.rename(place, kept);
-  log_warning(cat(place, " was not a checkpoint of this run and was renamed to ", kept));
+  const bool is_link = fs::is_symlink(fs::symlink_status(path, error));
+  if (!is_link && (!files.exists(path) || files.exists(below(path, kCheckpointFile)))) return;
+  const std::string kept = unique_name(path, ".other-");
+  files.rename(path, kept);
+  log_warning(cat(path, " was not a checkpoint of this run and was renamed to ", kept));
 }
 
-/// Gives the checkpoint its name. The checkpoint exists only after move_into_place(). Returns "" or
-/// what went wrong after it.
+/// Commits the checkpoint by giving it its name: it exists once move_into_place() has returned.
+/// Returns what went wrong after that, or "".
 std::string commit(FileSystem& files, const SaveOptions& options, const CheckpointMeta& meta,
                    const std::string& made, const std::vector<std::string>& records) {
   const CheckpointManifest manifest = manifest_of(options, meta, records);
@@ -239,8 +240,8 @@ std::string commit(FileSystem& files, const SaveOptions& options, const Checkpoi
   return "";
 }
 
-/// Removes what was begun, as far as possible: the failure that led here is the one to report, and
-/// the next start cleans up as well.
+/// Removes an unfinished save, as far as possible. Errors of the removal are not thrown: the
+/// failure that led here is the one to report, and the next start cleans up as well.
 void abandon(FileSystem& files, const std::string& folder, const CheckpointGroup& group) {
   if (group.rank != 0) return;
   try {
@@ -259,7 +260,7 @@ void abandon(FileSystem& files, const std::string& folder, const CheckpointGroup
               "check that disk (dmesg, smartctl); --resume auto continues from the checkpoint");
 }
 
-/// Returns whether a leftover is a folder, not a link to one: nothing else is made here under such
+/// Returns whether a leftover is a folder and not a link to one: saves make nothing else under such
 /// a name.
 bool is_our_leftover(const Leftover& leftover, const std::string& path) {
   std::error_code error;
@@ -281,15 +282,15 @@ SaveResult result_of(const std::string& folder, const std::vector<std::string>& 
 SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
                            const CheckpointMeta& meta, const std::vector<StateSlice>& slices,
                            const CheckpointGroup& group) {
-  if (options.room == nullptr) {
-    const SaveBuffers room;
-    SaveOptions with_room = options;
-    with_room.room = &room;
-    return save_checkpoint(files, with_room, meta, slices, group);
+  if (options.buffers == nullptr) {
+    const SaveBuffers buffers;
+    SaveOptions with_buffers = options;
+    with_buffers.buffers = &buffers;
+    return save_checkpoint(files, with_buffers, meta, slices, group);
   }
   const std::string name = step_folder_name(meta.step);
   const std::string what = cat("checkpoint ", name, " was not written");
-  const std::string temporary = run_together(group, what, [&]() -> std::string {
+  const std::string temporary = run_on_all_ranks(group, what, [&]() -> std::string {
     return group.rank == 0 ? make_temporary(files, options.root, meta.step) : "";
   })[0];
   const std::string folder = below(options.root, temporary);
@@ -297,20 +298,20 @@ SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
   double read_back_seconds = 0;
   std::string trouble;
   try {
-    records = run_together(group, what, [&] {
+    records = run_on_all_ranks(group, what, [&] {
       const WrittenHere written = write_here(files, options, folder, slices, group.rank);
       read_back_seconds = written.read_back_seconds;
       return rank_record_text(written.record);
     });
-    trouble = run_together(group, what, [&]() -> std::string {
+    trouble = run_on_all_ranks(group, what, [&]() -> std::string {
       return group.rank == 0 ? commit(files, options, meta, folder, records) : "";
     })[0];
   } catch (...) {
     abandon(files, folder, group);
     throw;
   }
-  // The name may by now have gone back to the checkpoint that had it, so `folder` is left to the
-  // next start.
+  // `folder` is not removed here but by the next start: an earlier checkpoint of this step may have
+  // got its name back.
   if (!trouble.empty()) refuse_after_commit(name, trouble);
   SaveResult result = result_of(below(options.root, name), records);
   result.read_back_seconds = read_back_seconds;

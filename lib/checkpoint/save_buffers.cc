@@ -13,8 +13,8 @@
 namespace ftrun {
 namespace {
 
-/// The size of large pages: the kernel has to look up few of them for each piece that it moves
-/// between this memory and a disk.
+/// The size of huge pages. With them the kernel has to look up only a few pages for each piece that
+/// it moves between this memory and a disk.
 constexpr size_t kLargePage = size_t{2} << 20;
 
 std::byte* map_memory(size_t bytes) {
@@ -34,7 +34,7 @@ SaveBuffers::SaveBuffers(size_t file_bytes)
       mapped_(map_memory(bytes() + kLargePage)),
       data_(mapped_ +
             (kLargePage - reinterpret_cast<uintptr_t>(mapped_) % kLargePage) % kLargePage) {
-  // Whole ones only, so that none reaches beyond what is used.
+  // Only whole huge pages are requested, so that none extends beyond the memory that is used.
   ::madvise(data_, bytes() / kLargePage * kLargePage, MADV_HUGEPAGE);
 }
 

@@ -11,7 +11,7 @@ namespace ftrun {
 class SaveBuffers {
  public:
   /// Reserves the memory, `file_bytes` of it for pieces of the file (a multiple of 4 x 4096).
-  /// Error(kEnvironment) if there is not enough.
+  /// Throws Error(kEnvironment) if there is not enough.
   explicit SaveBuffers(size_t file_bytes = 4 << 20);
   ~SaveBuffers();
   SaveBuffers(const SaveBuffers&) = delete;
@@ -20,11 +20,11 @@ class SaveBuffers {
   /// Makes the kernel allocate all pages of the memory now.
   void populate();
 
-  /// Returns the memory of the StreamedFile.
+  /// Returns the staging area of the StreamedFile.
   std::span<std::byte> file() const { return {data_, file_bytes_}; }
-  /// Returns the memory through which values on disk pass to the file.
+  /// Returns the memory through which values of the disk tier are copied to the file.
   std::span<std::byte> values() const { return {data_ + file_bytes_, kValuesBytes}; }
-  /// Returns the memory for the sectors of as many values, which are read from a disk.
+  /// Returns the memory for the disk sectors that hold as many values as values().
   std::span<std::byte> sectors() const {
     return {data_ + file_bytes_ + kValuesBytes, kSectorsBytes};
   }

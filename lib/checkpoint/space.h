@@ -13,13 +13,14 @@ struct SpaceWanted {
   /// The folder of the checkpoints, and the bytes of one checkpoint.
   std::string checkpoints;
   int64_t checkpoint_bytes = 0;
-  /// The keys checkpoint.keep_last and .every, and the number of steps of the whole run, 0 when it
-  /// is not known yet.
+  /// The keys checkpoint.keep_last and checkpoint.every, and the number of steps of the whole run,
+  /// 0 if it is not known yet.
   int64_t keep_last = 0;
-  /// The best checkpoint is kept in addition.
+  /// Says whether the best checkpoint is kept in addition.
   bool keep_best = false;
   int64_t every = 0;
-  /// The key checkpoint.every_minutes is set, so the number of checkpoints is not known.
+  /// Says whether the key checkpoint.every_minutes is set; the number of checkpoints is then not
+  /// known.
   bool by_minutes = false;
   int64_t steps = 0;
   /// The folder of the export and its bytes; 0 for none.
@@ -37,8 +38,8 @@ struct SpaceWanted {
 /// Returns a warning with the arithmetic ("" for none) if the checkpoints (those that are kept, and
 /// the one in progress) and the export will not fit. Throws Error(kEnvironment) if not even one
 /// checkpoint and the export fit, or if a file would be larger than this process may write. Space
-/// of the disk tier on the same file system does not count as free. Existing checkpoints are
-/// counted; the leftovers of a killed run, which the start will remove, count as free.
+/// that the disk tier needs on the same file system does not count as free. Existing checkpoints
+/// are counted; the leftovers of a killed run, which the start will remove, count as free.
 std::string admit_space(FileSystem& files, const SpaceWanted& wanted);
 
 }  // namespace ftrun

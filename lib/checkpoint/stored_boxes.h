@@ -30,10 +30,10 @@ class StoredBoxes {
   /// cover().
   StoredBoxes(std::string subject, const std::vector<int64_t>& shape, std::vector<StoredBox> boxes);
 
-  /// Calls `use(stored, part)` for parts of `wanted` and a box that holds each; no two parts share
-  /// an element. Returns the first element of `wanted`, counted row by row in the tensor, that is
-  /// in no box; nothing when the parts cover `wanted`. Throws Error(kBadInput) if the boxes overlap
-  /// in a way that no layout of ranks produces, so that combining them would take hours.
+  /// Calls `use(stored, part)` for parts of `wanted`, each with a box that holds it; no two parts
+  /// share an element. Returns the first element of `wanted`, counted row by row in the tensor,
+  /// that is in no box; nothing if the parts cover `wanted`. Throws Error(kBadInput) if the boxes
+  /// overlap in a way that no layout of ranks produces and that would take hours to combine.
   std::optional<int64_t> cover(
       const Box& wanted,
       const std::function<void(const StoredBox& stored, const Box& part)>& use) const;
@@ -50,12 +50,12 @@ class StoredBoxes {
 
   std::string subject_;
   std::vector<int64_t> shape_;
-  /// The boxes in the order in which their spans begin; of several that begin at one place, the
+  /// The boxes, sorted by the beginning of their spans; of several with the same beginning, the
   /// longest is first.
   std::vector<StoredBox> boxes_;
   std::vector<Span> spans_;
-  /// The largest end of spans [0, i].
-  std::vector<int64_t> reach_;
+  /// The largest end among spans 0 to i.
+  std::vector<int64_t> largest_ends_;
 };
 
 }  // namespace ftrun

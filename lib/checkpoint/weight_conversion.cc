@@ -8,7 +8,7 @@
 namespace ftrun {
 namespace {
 
-/// Converts numbers of mapped bytes, which need not be aligned: memcpy is the load.
+/// Converts numbers in mapped bytes. They may have any alignment, so each one is loaded by memcpy.
 template <typename From, typename To, typename Convert>
 void convert_each(const std::byte* source, std::span<To> out, Convert convert) {
   for (size_t i = 0; i < out.size(); ++i) {

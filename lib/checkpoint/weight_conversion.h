@@ -15,7 +15,7 @@ bool is_weight_dtype(DType dtype);
 void convert_to_f32(DType dtype, const std::byte* source, std::span<float> out);
 void convert_to_bf16(DType dtype, const std::byte* source, std::span<uint16_t> out);
 
-/// Rounds `value` to a weight dtype, to the nearest, ties to even.
+/// Rounds `value` to the nearest value of a weight dtype, ties to even.
 float rounded_to(DType dtype, float value);
 
 }  // namespace ftrun

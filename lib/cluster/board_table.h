@@ -14,8 +14,8 @@ namespace ftrun {
 
 /// SeqLocked is a value behind a sequence lock: one process writes it, and every process that maps
 /// its memory reads it without a lock or a system call. A reader that finds a write in progress
-/// reads again. After a while it treats the value as empty, because the writer may have been
-/// stopped in the middle. Zero bytes are an empty value.
+/// reads again. After a while it gives up and returns an empty value, because the writer may have
+/// been stopped in the middle of its write. Zero bytes are an empty value.
 template <typename T>
 class SeqLocked {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(uint64_t) == 0);
@@ -25,7 +25,8 @@ class SeqLocked {
     std::array<uint64_t, kWords> words;
     std::memcpy(words.data(), &value, sizeof value);
     uint32_t version = version_.load(std::memory_order_relaxed);
-    // Another thread of this process writes only when something has failed.
+    // The loop is for the one case of two writers: another thread of this process writes, too, when
+    // something has failed.
     do {
       version &= ~1U;
     } while (!version_.compare_exchange_weak(version, version + 1, std::memory_order_acquire));
@@ -80,11 +81,11 @@ struct Activity {
 };
 
 /// ShownMembers encodes the ranks of a group in few numbers: as a list, or as first, first +
-/// stride, ...
+/// stride, first + 2 stride, ...
 struct ShownMembers {
   static constexpr int kListed = 16;
   int32_t count = 0;
-  int32_t stride = 0;  // 0: listed, as far as the list goes
+  int32_t stride = 0;  // 0: `ranks` is a list, which may hold only the first ranks
   std::array<int32_t, kListed> ranks{};
 };
 
@@ -93,9 +94,9 @@ struct ShownGroup {
   ShownMembers members;
 };
 
-/// BoardTable holds the state that one rank shows to others. It lies in the rank's memory, or in
-/// its supervisor's, which the other ranks of the machine map, too. Zero bytes are a table without
-/// a rank.
+/// BoardTable holds the state that one rank shows to others. It lies in the rank's own memory, or
+/// in memory of the supervisor that the other ranks of the machine map, too. Zero bytes are a table
+/// without a rank.
 struct BoardTable {
   /// The number of lanes and groups that fit; further ones are not shown.
   static constexpr int kLanes = 64;
@@ -109,7 +110,7 @@ struct BoardTable {
     SeqLocked<CollectiveRecord> record;
   };
 
-  /// The number of the process, 0 for none yet, and its rank.
+  /// The id of the process, 0 if there is none yet, and its rank.
   std::atomic<int32_t> pid;
   std::atomic<int32_t> rank;
   /// The phase of the rank, and the exchange of texts in which it takes part.

@@ -26,8 +26,8 @@ std::string_view collective_name(CollectiveKind kind);
 
 enum class ReduceOp : uint8_t { kSum, kMax, kMin };
 
-/// CallSite names the purpose of a collective in messages: "gradient bucket 7". Copied (63
-/// characters) when the collective is issued.
+/// CallSite names the purpose of a collective in messages: "gradient bucket 7". The first 63
+/// characters are copied when the collective is issued.
 struct CallSite {
   std::string_view what = "";
 };
@@ -35,8 +35,8 @@ struct CallSite {
 /// CollectiveState describes how far a rank is in a collective.
 enum class CollectiveState : uint8_t { kNone, kEntered, kFinished, kLeft, kAborted };
 
-/// CollectiveRecord specifies where a rank is in its sequence of collectives. It is plain bytes,
-/// because it is passed through shared memory and the store.
+/// CollectiveRecord specifies where a rank is in its sequence of collectives. It is trivially
+/// copyable, because it is passed through shared memory and the store.
 struct CollectiveRecord {
   /// The number of the collective, from 1 within the communicator; sends and receives are counted
   /// separately for each peer.
@@ -46,8 +46,8 @@ struct CollectiveRecord {
   int64_t count = 0;
   /// The time when the rank entered the state: nanoseconds of the system clock.
   int64_t unix_ns = 0;
-  /// The root, destination or source (rank in the group), or by how many ranks a shift moves; -1
-  /// where there is none.
+  /// The root, destination or source (rank in the group), or the number of ranks by which a shift
+  /// moves; -1 if there is none.
   int32_t peer = -1;
   CollectiveKind kind = CollectiveKind::kBarrier;
   DType dtype = DType::kU8;
@@ -56,8 +56,8 @@ struct CollectiveRecord {
   char site[64] = {};
 };
 
-/// Returns the bytes of a collective's `count` elements. Inline: the NCCL module is linked without
-/// this folder's library.
+/// Returns the bytes of a collective's `count` elements. This function is inline because the NCCL
+/// module is linked without this folder's library.
 inline int64_t payload_bytes(const CollectiveRecord& record) {
   return record.count * dtype_bytes(record.dtype);
 }

@@ -14,12 +14,14 @@ void on_early_requeue(int) {
   _exit(static_cast<int>(ExitCode::kRequeue));
 }
 
-/// The first process of a container. The kernel drops signals to it for which it has no handler.
+/// The id of the first process of a container. The kernel drops signals to this process for which
+/// it has no handler.
 constexpr pid_t kFirstProcess = 1;
 
 void on_early_stop(int signal) {
   if (::getpid() == kFirstProcess) _exit(stop_exit_code(signal));
-  // A rank has inherited the handler: the signal kills it when the handler returns.
+  // A rank inherits this handler from its supervisor. With the default action restored, the signal
+  // kills the rank when the handler returns.
   std::signal(signal, SIG_DFL);
   ::raise(signal);
 }

@@ -16,16 +16,16 @@
 namespace ftrun {
 namespace {
 
-constexpr size_t kMaxLine = 4000;  // below PIPE_BUF: concurrent writers never mix
+constexpr size_t kMaxLine = 4000;  // below PIPE_BUF: lines of concurrent writers never mix
 constexpr std::string_view kTag = "ftrun-failure-3";
 
-constexpr std::string_view kRemedy = "\n  remedy: ";  // as Error has it
+constexpr std::string_view kRemedy = "\n  remedy: ";  // as in Error::what()
 constexpr size_t kMaxRemedy = 1500;
 
-constexpr char kLineEnd = '\x1e';  // a line end inside a message
+constexpr char kLineEnd = '\x1e';  // replaces a line end inside a message
 
-/// Tabs and line ends separate fields and reports: line ends travel as another character, the
-/// others become spaces.
+/// Makes a text fit one field of a line. Tabs separate fields and line ends separate reports, so
+/// line ends become kLineEnd, and tabs and carriage returns become spaces.
 std::string one_line(std::string_view text) {
   std::string flat(text);
   for (char& c : flat) {
@@ -42,8 +42,8 @@ std::string_view start_of(std::string_view text, size_t room) {
   return text.substr(0, room);
 }
 
-/// Cuts the middle of a message that is too long: its beginning says what happened, its remedy what
-/// to do.
+/// Cuts the middle out of a message that is too long: its beginning says what happened, and its
+/// remedy at the end says what to do.
 std::string fitted(const std::string& message, size_t room) {
   if (message.size() <= room) return message;
   constexpr std::string_view kCut = " [...]";

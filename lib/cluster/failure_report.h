@@ -10,7 +10,7 @@
 
 namespace ftrun {
 
-/// FailureReport is the reason for its end that a rank reports to the supervisor before it ends.
+/// FailureReport is the reason that a rank reports to the supervisor before it ends.
 struct FailureReport {
   int rank = 0;
   /// The time when the failure was noticed: nanoseconds of the system clock.
@@ -20,10 +20,11 @@ struct FailureReport {
   std::string doing;
   /// The message that the user reads.
   std::string message;
-  /// The rank that this one names as the cause, because this rank waited for it or its part of
-  /// joint work failed; -1 for none.
+  /// The rank that this rank names as the cause, because this rank waited for it or because its
+  /// part of joint work failed; -1 for none.
   int culprit = -1;
-  /// The GPU, memory or CPU of the causing rank fails whatever work it is given.
+  /// Says whether a device of the causing rank (GPU, memory or CPU) is broken: it fails whatever
+  /// work it is given.
   bool of_device = false;
 };
 
@@ -37,7 +38,7 @@ std::string failure_line(const FailureReport& report);
 std::optional<FailureReport> parse_failure_line(std::string_view line);
 
 /// Sends the report to the supervisor that started this process (descriptor FTRUN_STATUS_FD); does
-/// nothing when there is none. Never throws.
+/// nothing if there is no supervisor. Never throws.
 void report_failure(const FailureReport& report) noexcept;
 
 /// Returns the system clock in nanoseconds, for FailureReport::unix_ns.

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kPeerLostCode = static_cast<int>(ExitCode::kPeerLost);
 
-/// RankFailure is one rank's failure, from its report and its end together.
+/// RankFailure is one rank's failure, merged from its report and from how its process ended.
 struct RankFailure {
   int rank = 0;
   int64_t unix_ns = 0;
@@ -38,9 +38,9 @@ const FailureReport* earliest_report(const std::vector<FailureReport>& reports, 
   return found;
 }
 
-/// Sorts failures: if a rank waited for one that itself waited for another, and reported first, it
-/// knows less than that one.
-void put_last_of_chain_first(std::vector<RankFailure>& failures) {
+/// Moves the cause to the front: the last rank of a chain of ranks that waited for each other. The
+/// first rank of the chain may have reported earlier, but the rank for which it waited knows more.
+void move_root_cause_first(std::vector<RankFailure>& failures) {
   const auto waited_in_vain = [](const RankFailure& failure) {
     return failure.exit_code == kPeerLostCode && failure.culprit >= 0;
   };
@@ -50,7 +50,7 @@ void put_last_of_chain_first(std::vector<RankFailure>& failures) {
       return other.rank == cause->culprit && waited_in_vain(other);
     });
     if (next == failures.end()) break;
-    if (followed == failures.size()) return;  // round and round: as good as any
+    if (followed == failures.size()) return;  // the waits form a ring: the order stays
     cause = next;
   }
   std::rotate(failures.begin(), cause, cause + 1);
@@ -68,7 +68,7 @@ std::vector<RankFailure> collect(const RankEnds& all) {
     failure.processor_limit = end.processor_limit;
     if (report != nullptr) {
       failure.unix_ns = report->unix_ns;
-      if (end.told_to_stop) {  // how it ended is our doing: what it reported counts
+      if (end.told_to_stop) {  // the supervisor ended the rank, so only its report counts
         failure.exit_code = report->exit_code;
         failure.signal = 0;
       }
@@ -83,12 +83,12 @@ std::vector<RankFailure> collect(const RankEnds& all) {
     return std::tuple(a.exit_code == kPeerLostCode, a.unix_ns, a.rank) <
            std::tuple(b.exit_code == kPeerLostCode, b.unix_ns, b.rank);
   });
-  if (!failures.empty()) put_last_of_chain_first(failures);
+  if (!failures.empty()) move_root_cause_first(failures);
   return failures;
 }
 
-/// Writes why the kernel may have ended a rank. The kernel counts CPU time for the limit in
-/// ticks of its clock, but reports it in nanoseconds: the two differ.
+/// Returns a text that says why the kernel may have ended a rank. The kernel compares the limit of
+/// CPU time with ticks of its clock, but reports the used time in nanoseconds, so the two differ.
 std::string kernel_hint(const RankFailure& failure) {
   constexpr double kNearly = 0.9;
   const bool is_limited =
@@ -111,27 +111,28 @@ std::string how_it_ended(const RankFailure& failure) {
              kernel_hint(failure), ")");
 }
 
-/// Returns whether a failure belongs to its rank. A rank that ended without a report was ended only
-/// by a signal; one that crashed after its report has the reported failure.
+/// Returns whether a failure is caused by its rank alone. A rank that ended without a report counts
+/// only if a signal ended it; a rank that crashed after its report counts by the report.
 bool belongs_to_rank(const RankFailure& failure) {
   if (failure.of_device) return true;
   if (failure.exit_code == kPeerLostCode) return failure.culprit >= 0;
   return failure.signal != 0 && failure.message.empty();
 }
 
-/// Returns whether two failures are one: joint work of ranks fails on all of them with one message.
+/// Returns whether two failures are the same: joint work of ranks fails on all of them with the
+/// same message.
 bool same_failure(const RankFailure& a, const RankFailure& b) {
   return a.exit_code == b.exit_code && a.signal == b.signal && a.message == b.message &&
          !a.message.empty();
 }
 
-/// Writes "0" or "0, 1, 2", whatever the order in which they ended.
+/// Writes "0" or "0, 1, 2": the ranks in ascending order, whatever the order in which they ended.
 std::string list_text(std::vector<int> ranks) {
   std::sort(ranks.begin(), ranks.end());
   return join_numbers(ranks, ", ");
 }
 
-/// Lists the ranks that failed as `failure`'s did.
+/// Lists `failure`'s rank and the ranks that had the same failure.
 std::string ranks_of(const RankFailure& failure, const std::vector<RankFailure>& failures) {
   std::vector<int> ranks{failure.rank};
   for (const RankFailure& other : failures)
@@ -152,14 +153,15 @@ std::string line_of(const RankFailure& failure, const std::string& ranks, int64_
 std::string stopped_ranks(const RankEnds& all, const std::vector<RankFailure>& failures) {
   std::vector<int> ranks;
   for (const RankEnd& end : all.ends) {
-    const bool told = std::any_of(failures.begin(), failures.end(),
-                                  [&](const RankFailure& f) { return f.rank == end.rank; });
-    if (end.told_to_stop && !told) ranks.push_back(end.rank);
+    const bool has_failed = std::any_of(failures.begin(), failures.end(),
+                                        [&](const RankFailure& f) { return f.rank == end.rank; });
+    if (end.told_to_stop && !has_failed) ranks.push_back(end.rank);
   }
   return ranks.empty() ? "" : "\n  stopped because of it: rank " + list_text(std::move(ranks));
 }
 
-/// Returns the exit code when all ended as asked: 0, or 75, or 128 + the signal that was forwarded.
+/// Returns the exit code if all ranks ended as asked: 0, or 75, or 128 + the signal that was
+/// forwarded.
 int orderly_code(const RankEnds& all) {
   int code = 0;
   for (const RankEnd& end : all.ends)

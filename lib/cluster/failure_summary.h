@@ -16,12 +16,13 @@ struct RankEnd {
   int exit_code = 0;
   /// The signal that ended the process, 0 for none.
   int signal = 0;
-  /// The supervisor had already asked the ranks to stop, so the end is not a failure of this rank.
+  /// Says whether the supervisor had already asked the ranks to stop; the end is then not a failure
+  /// of this rank.
   bool told_to_stop = false;
   /// The work that the rank showed when it ended; "" if nothing is known.
   std::string doing;
-  /// Seconds of CPU time that the process used, and that a process may use (ulimit -t); 0 for
-  /// no limit.
+  /// Seconds of CPU time that the process used, and the limit of this time (ulimit -t), 0 for no
+  /// limit.
   double processor_seconds = 0;
   int64_t processor_limit = 0;
 };
@@ -30,21 +31,21 @@ struct RankEnd {
 /// restart, else 128 + the signal's number. Signal handlers may call it.
 int stop_exit_code(int signal) noexcept;
 
-/// Returns whether an end is not a failure: exit code 0, a saved run that requests a restart, or a
-/// stop by a signal. The signal is the one that was forwarded (`forwarded`, 0 for none), or one
-/// that reached a single rank, which then finished its step with all others and exited with 129,
-/// 130 or 143.
+/// Returns whether the end of a process is not a failure: exit code 0, a saved run that requests a
+/// restart, or a stop by a signal. The signal is the one that was forwarded (`forwarded`, 0 for
+/// none), or one that reached a single rank, which then finished its step with all others and
+/// exited with 129, 130 or 143.
 bool ended_as_asked(int exit_code, int signal, int forwarded);
 
-/// The time in milliseconds within which a repeated signal is the same request: timeout(1) and
-/// terminals send it to a process and to its group.
+/// The time in milliseconds within which a repeated signal counts as the same request: timeout(1)
+/// and terminals send a signal both to a process and to its group.
 inline constexpr int64_t kSameSignalMs = 1000;
 
-/// Returns whether `signal`, that many milliseconds after the `first` one that asked to stop, asks
-/// the process to end at once without saving. Signal handlers may call it. A lost terminal (SIGHUP)
-/// never asks for that: no user waits there, and systemd sends SIGTERM and SIGHUP together. Neither
-/// does a scheduler's repeated warning, because SLURM loses a warning that it sends while it starts
-/// the ranks.
+/// Returns whether `signal`, received `after_ms` milliseconds after `first`, the first signal that
+/// asked to stop, asks the process to end at once without saving. Signal handlers may call it. A
+/// lost terminal (SIGHUP) never asks for that: no user waits there, and systemd sends SIGTERM and
+/// SIGHUP together. A scheduler's repeated warning does not either, because SLURM loses a warning
+/// that it sends while it starts the ranks.
 bool ends_at_once(int first, int signal, int64_t after_ms) noexcept;
 
 /// Returns whether this process inherited the signal as ignored; nohup does this with SIGHUP.
@@ -57,29 +58,29 @@ struct RankEnds {
   int64_t started_ns = 0;
   /// The signal that was forwarded to the ranks, 0 for none.
   int forwarded = 0;
-  /// Returns the file that a rank logs to, "" where there is none; the function may be empty.
+  /// Returns the file that a rank logs to, "" if there is none. May be an empty function.
   std::function<std::string(int rank)> log_of;
 };
 
 struct FailureSummary {
   int exit_code = 0;
-  /// The text of the summary, "" when all ranks ended well.
+  /// The text of the summary, "" if no rank failed.
   std::string text;
-  /// The rank that caused the failure, -1 when all ended well, and its message, or how it ended.
+  /// The rank that caused the failure, -1 if no rank failed; and its message, or how it ended.
   int rank = -1;
   std::string reason;
-  /// The failure may not recur without that rank: a signal ended it, others waited for it, its GPU
-  /// failed, or its state differed from its replicas. Errors of files, memory or the network may
-  /// hit any other rank as well.
+  /// Says whether the failure may not occur again without that rank: a signal ended it, others
+  /// waited for it, its GPU failed, or its state differed from its replicas. Errors of files,
+  /// memory or the network are not meant: they may occur on any other rank as well.
   bool belongs_to_rank = false;
 };
 
-/// Finds the cause of a failed run: the earliest failure by the ranks' own reports, else by the
-/// time when they ended. "A peer is lost" is how other ranks see a failure, so it is the cause only
-/// when there is no other; among ranks that waited for each other, the cause is the rank that
-/// waited for no other. The text names the cause first, then the other failures in order of time,
-/// then the ranks that were stopped. If the cause's report names a culprit, the culprit is the rank
-/// of the summary, and the text names its log.
+/// Finds the cause of a failed run: the failure that the ranks' own reports date earliest; without
+/// reports, the rank that ended first. "A peer is lost" is how other ranks see a failure, so it is
+/// the cause only if there is no other failure. Among ranks that waited for each other, the cause
+/// is the rank that waited for no other. The text names the cause first, then the other failures in
+/// order of time, then the ranks that were stopped. If the cause's report names a culprit, the
+/// culprit is the rank of the summary, and the text names its log.
 FailureSummary summarize_failures(const RankEnds& all);
 
 }  // namespace ftrun

@@ -11,11 +11,11 @@
 namespace ftrun {
 namespace {
 
-[[noreturn]] void contradiction(const std::string& message) {
+[[noreturn]] void throw_contradiction(const std::string& message) {
   throw Error(ExitCode::kUsage, message, "correct or unset the launcher's variables");
 }
 
-/// Variables gives typed access to variables, with messages that quote them.
+/// Variables gives typed access to environment variables; its error messages quote them.
 class Variables {
  public:
   explicit Variables(const EnvLookup& env) : env_(env) {}
@@ -34,24 +34,25 @@ class Variables {
     const char* end = value->data() + value->size();
     const auto [stop, error] = std::from_chars(value->data(), end, parsed);
     if (error != std::errc() || stop != end || parsed < 0)
-      contradiction(cat(name, "=\"", *value, "\" is not a whole number"));
+      throw_contradiction(cat(name, "=\"", *value, "\" is not a whole number"));
     return parsed;
   }
   int number(const std::string& name, int fallback) const {
     return number(name).value_or(fallback);
   }
-  int required(const std::string& name, std::string_view because_of) const {
+  int required_number(const std::string& name, std::string_view because_of) const {
     const auto value = number(name);
-    if (!value) contradiction(cat(because_of, " is set but ", name, " is not"));
+    if (!value) throw_contradiction(cat(because_of, " is set but ", name, " is not"));
     return *value;
   }
   std::string required_text(const std::string& name, std::string_view because_of) const {
     auto value = text(name);
-    if (!value) contradiction(cat(because_of, " is set but ", name, " is not"));
+    if (!value) throw_contradiction(cat(because_of, " is set but ", name, " is not"));
     return *value;
   }
-  /// Returns SLURM's variable of the step, else that of the whole job.
-  std::string step_or_job(const std::string& step, const std::string& job) const {
+  /// Returns the value of SLURM's variable for the step, or of the one for the whole job if that is
+  /// not set.
+  std::string text_of_step_or_job(const std::string& step, const std::string& job) const {
     const auto value = text(step);
     return value ? *value : required_text(job, "SLURM_STEP_ID");
   }
@@ -62,16 +63,18 @@ class Variables {
 
 void check_below(int value, const char* name, int limit, const char* limit_name) {
   if (value >= limit)
-    contradiction(cat(name, "=", value, " but ", limit_name, "=", limit, ": ranks count from 0"));
+    throw_contradiction(
+        cat(name, "=", value, " but ", limit_name, "=", limit, ": ranks count from 0"));
 }
 
 void check_port(int port, const std::string& name) {
-  if (port < 1 || port > 65535) contradiction(cat(name, "=", port, " is not a port (1 to 65535)"));
+  if (port < 1 || port > 65535)
+    throw_contradiction(cat(name, "=", port, " is not a port (1 to 65535)"));
 }
 
 void read_master(const Variables& env, LaunchEnvironment& launch, std::string_view because_of) {
   launch.master_addr = env.required_text("MASTER_ADDR", because_of);
-  launch.master_port = env.required("MASTER_PORT", because_of);
+  launch.master_port = env.required_number("MASTER_PORT", because_of);
   check_port(launch.master_port, "MASTER_PORT");
 }
 
@@ -79,9 +82,9 @@ LaunchEnvironment from_torchrun(const Variables& env) {
   LaunchEnvironment launch;
   launch.kind =
       env.has(launch_variables::kSupervisor) ? LaunchKind::kSupervised : LaunchKind::kTorchrun;
-  launch.rank = env.required("RANK", "LOCAL_RANK");
-  launch.world = env.required("WORLD_SIZE", "RANK");
-  launch.local_rank = env.required("LOCAL_RANK", "RANK");
+  launch.rank = env.required_number("RANK", "LOCAL_RANK");
+  launch.world = env.required_number("WORLD_SIZE", "RANK");
+  launch.local_rank = env.required_number("LOCAL_RANK", "RANK");
   launch.local_size = env.number("LOCAL_WORLD_SIZE", 0);
   launch.node = env.number("GROUP_RANK", 0);
   launch.nodes = env.number("GROUP_WORLD_SIZE", 1);
@@ -94,44 +97,47 @@ LaunchEnvironment from_torchrun(const Variables& env) {
   if (launch.local_size > 0) {
     check_below(launch.local_rank, "LOCAL_RANK", launch.local_size, "LOCAL_WORLD_SIZE");
     if (launch.local_size > launch.world)
-      contradiction(
+      throw_contradiction(
           cat("LOCAL_WORLD_SIZE=", launch.local_size, " is more than WORLD_SIZE=", launch.world));
   }
   if (launch.local_rank > launch.rank)
-    contradiction(cat("LOCAL_RANK=", launch.local_rank, " is more than RANK=", launch.rank));
+    throw_contradiction(cat("LOCAL_RANK=", launch.local_rank, " is more than RANK=", launch.rank));
   if (launch.world > 1 || launch.agent_store) read_master(env, launch, "WORLD_SIZE");
   return launch;
 }
 
-/// Counts the ranks of this task's node, checked against the rest.
+/// Returns the number of ranks on this task's node, after checking that it agrees with the other
+/// variables.
 int slurm_local_size(const Variables& env, const LaunchEnvironment& launch) {
-  const std::string text = env.step_or_job("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE");
+  const std::string text =
+      env.text_of_step_or_job("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE");
   const std::vector<int> tasks = expand_tasks_per_node(text);
   const int total = std::accumulate(tasks.begin(), tasks.end(), 0);
   if (total != launch.world)
-    contradiction(cat("SLURM_STEP_TASKS_PER_NODE=", text, " is ", total, " tasks but the step has ",
-                      launch.world));
+    throw_contradiction(cat("SLURM_STEP_TASKS_PER_NODE=", text, " is ", total,
+                            " tasks but the step has ", launch.world));
   if (launch.node >= static_cast<int>(tasks.size()))
-    contradiction(cat("SLURM_NODEID=", launch.node, " but SLURM_STEP_TASKS_PER_NODE=", text,
-                      " names ", tasks.size(), " nodes"));
+    throw_contradiction(cat("SLURM_NODEID=", launch.node, " but SLURM_STEP_TASKS_PER_NODE=", text,
+                            " names ", tasks.size(), " nodes"));
   return tasks[static_cast<size_t>(launch.node)];
 }
 
-/// Finds the address at which rank 0 serves the rendezvous. A step on one node needs no host name,
-/// which may not resolve there.
+/// Returns the address at which rank 0 serves the rendezvous. A step on one node uses 127.0.0.1,
+/// because the node's host name may not resolve there.
 std::string slurm_master(const Variables& env, const LaunchEnvironment& launch) {
   if (const auto given = env.text("MASTER_ADDR")) return *given;
   if (launch.nodes == 1) return "127.0.0.1";
-  return expand_hostlist(env.step_or_job("SLURM_STEP_NODELIST", "SLURM_NODELIST")).front();
+  return expand_hostlist(env.text_of_step_or_job("SLURM_STEP_NODELIST", "SLURM_NODELIST")).front();
 }
 
-/// Names the job by numbers that every task of a step knows and no other step has.
+/// Returns a name of the job made of numbers that every task of a step knows and that no other step
+/// has.
 std::string slurm_job(const Variables& env) {
   return cat("slurm ", env.number("SLURM_JOB_ID", 0), ".", env.number("SLURM_STEP_ID", 0));
 }
 
-/// Returns the port of MASTER_PORT, else 0: a port that follows from a job's number could be
-/// guessed.
+/// Returns the port in MASTER_PORT, or 0 if it is not set. The port is not computed from the job's
+/// number, because others could guess it.
 int given_port(const Variables& env) {
   if (!env.has("MASTER_PORT")) return 0;
   const int port = env.number("MASTER_PORT", 0);
@@ -142,9 +148,9 @@ int given_port(const Variables& env) {
 LaunchEnvironment from_slurm(const Variables& env) {
   LaunchEnvironment launch;
   launch.kind = LaunchKind::kSlurm;
-  launch.rank = env.required("SLURM_PROCID", "SLURM_STEP_ID");
+  launch.rank = env.required_number("SLURM_PROCID", "SLURM_STEP_ID");
   launch.world = env.number("SLURM_STEP_NUM_TASKS", env.number("SLURM_NTASKS", 1));
-  launch.local_rank = env.required("SLURM_LOCALID", "SLURM_STEP_ID");
+  launch.local_rank = env.required_number("SLURM_LOCALID", "SLURM_STEP_ID");
   launch.node = env.number("SLURM_NODEID", 0);
   launch.node_name = env.text("SLURMD_NODENAME").value_or("");
   launch.nodes = env.number("SLURM_STEP_NUM_NODES", env.number("SLURM_NNODES", 1));
@@ -159,8 +165,9 @@ LaunchEnvironment from_slurm(const Variables& env) {
   return launch;
 }
 
-/// Reads the rendezvous, which MPI launchers do not give: MASTER_ADDR and MASTER_PORT or, when all
-/// ranks share this machine, the loopback interface and a port that rank 0 chooses.
+/// Reads the address of the rendezvous, which MPI launchers do not give: MASTER_ADDR and
+/// MASTER_PORT or, if all ranks share this machine, the loopback interface and a port that rank 0
+/// chooses.
 void read_mpi_master(const Variables& env, LaunchEnvironment& launch, const char* size_variable,
                      const char* job_variable) {
   if (launch.world == 1) return;
@@ -187,7 +194,7 @@ struct MpiNames {
   const char* local_size;
   const char* job;
 };
-// OMPI_COMM_WORLD_NODE_RANK is the rank within the node, not the node's number: it is not read.
+// OMPI_COMM_WORLD_NODE_RANK is not read: it is the rank within the node, not the node's number.
 constexpr MpiNames kOpenMpi = {LaunchKind::kOpenMpi,         "OMPI_COMM_WORLD_RANK",
                                "OMPI_COMM_WORLD_SIZE",       "OMPI_COMM_WORLD_LOCAL_RANK",
                                "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"};
@@ -197,8 +204,8 @@ constexpr MpiNames kPmi = {LaunchKind::kPmi,  "PMI_RANK",        "PMI_SIZE",
 LaunchEnvironment from_mpi(const Variables& env, const MpiNames& names) {
   LaunchEnvironment launch;
   launch.kind = names.kind;
-  launch.rank = env.required(names.rank, names.rank);
-  launch.world = env.required(names.size, names.rank);
+  launch.rank = env.required_number(names.rank, names.rank);
+  launch.world = env.required_number(names.size, names.rank);
   launch.local_rank = env.number(names.local_rank, 0);
   launch.local_size = env.number(names.local_size, launch.world == 1 ? 1 : 0);
   check_below(launch.rank, names.rank, launch.world, names.size);
@@ -212,7 +219,7 @@ std::optional<int> ranks_per_node(const Variables& env, const std::string& name)
   const auto value = env.text(name);
   if (!value || *value == "auto" || *value == "cpu" || *value == "gpu") return std::nullopt;
   const auto count = env.number(name);
-  if (*count < 1) contradiction(cat(name, "=", *count, ": a node needs at least one rank"));
+  if (*count < 1) throw_contradiction(cat(name, "=", *count, ": a node needs at least one rank"));
   return count;
 }
 
@@ -220,31 +227,31 @@ LaunchEnvironment from_kubeflow(const Variables& env) {
   LaunchEnvironment launch;
   launch.kind = LaunchKind::kNode;
   launch.node = env.number("PET_NODE_RANK", 0);
-  launch.nodes = env.required("PET_NNODES", "PET_NODE_RANK or PET_MASTER_ADDR");
+  launch.nodes = env.required_number("PET_NNODES", "PET_NODE_RANK or PET_MASTER_ADDR");
   launch.ranks_per_node = ranks_per_node(env, "PET_NPROC_PER_NODE");
   check_below(launch.node, "PET_NODE_RANK", launch.nodes, "PET_NNODES");
   if (launch.nodes == 1) return launch;
   launch.master_addr = env.required_text("PET_MASTER_ADDR", "PET_NNODES");
-  launch.master_port = env.required("PET_MASTER_PORT", "PET_NNODES");
+  launch.master_port = env.required_number("PET_MASTER_PORT", "PET_NNODES");
   check_port(launch.master_port, "PET_MASTER_PORT");
   return launch;
 }
 
-/// Reads RANK and WORLD_SIZE, which without LOCAL_RANK count nodes, not ranks.
+/// Reads RANK and WORLD_SIZE. Without LOCAL_RANK they count nodes, not ranks.
 LaunchEnvironment from_node_variables(const Variables& env) {
   LaunchEnvironment launch;
   launch.kind = LaunchKind::kNode;
-  launch.node = env.required("RANK", "WORLD_SIZE");
-  launch.nodes = env.required("WORLD_SIZE", "RANK");
+  launch.node = env.required_number("RANK", "WORLD_SIZE");
+  launch.nodes = env.required_number("WORLD_SIZE", "RANK");
   launch.ranks_per_node = ranks_per_node(env, "NPROC_PER_NODE");
   check_below(launch.node, "RANK", launch.nodes, "WORLD_SIZE");
   if (launch.nodes > 1) read_master(env, launch, "WORLD_SIZE");
   return launch;
 }
 
-/// Returns whether this is a task of a SLURM step. A batch script has SLURM_PROCID=0 and
-/// SLURM_NTASKS too: only a real step has SLURM_STEP_ID, and numbers from 0xfffffff0 are the batch
-/// and interactive pseudo-steps.
+/// Returns whether this process is a task of a SLURM step. A batch script has SLURM_PROCID=0 and
+/// SLURM_NTASKS too, but only a real step has SLURM_STEP_ID below 0xfffffff0: the numbers from
+/// there on are the batch and interactive pseudo-steps.
 bool in_slurm_step(const Variables& env) {
   const auto step = env.text("SLURM_STEP_ID");
   if (!step || !env.has("SLURM_PROCID")) return false;
@@ -275,7 +282,7 @@ std::string_view launch_name(LaunchKind kind) {
 
 namespace {
 
-/// Shorter tokens could be guessed by trial.
+/// The length below which a token is rejected, because it could be guessed by trying.
 constexpr size_t kShortestToken = 16;
 
 std::string token_of(const Variables& env) {
@@ -288,7 +295,7 @@ std::string token_of(const Variables& env) {
   return token;
 }
 
-/// Lists the variables by which a launch of this kind is known, as far as they are set.
+/// Lists those variables that identify a launch of this kind and that are set.
 std::string variables_of(LaunchKind kind, const Variables& env) {
   std::vector<std::string> names;
   switch (kind) {

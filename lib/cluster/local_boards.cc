@@ -38,13 +38,14 @@ LocalBoards LocalBoards::make(int count) {
   return {std::move(fd), memory, count};
 }
 
-/// Opens only sealed memory, so that a truncation cannot end a process that reads it.
+/// Opens the memory only if it is sealed: nobody can then truncate it, which would crash its
+/// readers.
 LocalBoards LocalBoards::open(OwnedFd fd) {
   struct stat status {};
   const bool made_so =
       fd && ::fcntl(fd.get(), F_GET_SEALS) == kSeals && ::fstat(fd.get(), &status) == 0;
   if (!made_so || status.st_size % BoardTable::kBytes != 0) {
-    fd.release();  // not ours
+    fd.release();  // the descriptor is something else and stays open
     return {};
   }
   ::fcntl(fd.get(), F_SETFD, FD_CLOEXEC);

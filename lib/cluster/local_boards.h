@@ -7,15 +7,15 @@
 
 namespace ftrun {
 
-/// LocalBoards are the tables of a supervisor's ranks, in unnamed memory that the supervisor
+/// LocalBoards are the tables of a supervisor's ranks, in anonymous memory that the supervisor
 /// allocates and its ranks inherit and map.
 class LocalBoards {
  public:
   LocalBoards() = default;
-  /// Makes tables for `count` ranks. Error(kEnvironment) where there is no memory.
+  /// Makes tables for `count` ranks. Throws Error(kEnvironment) if there is not enough memory.
   static LocalBoards make(int count);
-  /// Opens the memory that a rank inherited as FTRUN_BOARD_FD. The result is empty where no
-  /// supervisor made it; ranks then run without tables.
+  /// Opens the memory that a rank inherited as FTRUN_BOARD_FD. Returns an empty object if no
+  /// supervisor made it; ranks then run without these tables.
   static LocalBoards open(OwnedFd fd);
   ~LocalBoards();
   LocalBoards(LocalBoards&& other) noexcept;
@@ -24,7 +24,7 @@ class LocalBoards {
   int count() const { return count_; }
   BoardTable& table(int local_rank) const;
   int fd() const { return fd_.get(); }
-  /// Finds the table of a rank's process; null where there is none.
+  /// Finds the table of a rank's process; null if there is none.
   const BoardTable* find(int rank, int pid) const;
 
  private:

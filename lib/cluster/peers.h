@@ -12,8 +12,8 @@ namespace ftrun {
 /// PeerIdentity identifies the process of a rank. Ranks exchange it when they connect.
 struct PeerIdentity {
   std::string host;
-  /// The part of the identity that is equal on two ranks exactly when they can open each other's
-  /// files under /proc: same boot of the same machine, same process-id namespace, same user.
+  /// A text that is equal on two ranks if and only if they can open each other's files under /proc:
+  /// same boot of the same machine, same process-id namespace, same user.
   std::string machine;
   int pid = 0;
   /// The start time of the process in clock ticks, which distinguishes it from a later process with
@@ -34,8 +34,8 @@ PeerIdentity parse_identity(const std::string& text);
 enum class ProcessState { kUnknown, kRunning, kStopped, kGone };
 /// Returns whether a process of this machine is stopped.
 bool is_stopped(int pid);
-/// Returns whether a process has ended, or its first thread has and the others are ending: only
-/// then does waiting for it return.
+/// Returns whether a process has ended, or its first thread has ended and the others are ending.
+/// Waiting for the process returns only after all have ended.
 bool is_gone(int pid);
 /// Reads a peer's state under /proc; kUnknown for a rank of another machine.
 ProcessState process_state(const PeerIdentity& peer, const PeerIdentity& self);
@@ -45,11 +45,11 @@ struct PeerView {
   int global_rank = 0;
   PeerIdentity identity;
   ProcessState process = ProcessState::kUnknown;
-  /// The control connection was silent although a heartbeat was due.
+  /// Says whether the control connection was silent although a heartbeat was due.
   bool silent = false;
-  /// The peer's last heartbeat could be read, so its activity is known.
+  /// Says whether the peer's last heartbeat could be read, so that its activity is known.
   bool heard = true;
-  /// The peer's collective in the group that failed.
+  /// The peer's latest collective in the group that failed.
   CollectiveRecord record;
   /// The content of the peer's board (cluster/board_table.h).
   RankState state;
@@ -58,19 +58,19 @@ struct PeerView {
 /// Explanation says why a collective does not end.
 struct Explanation {
   std::string text;
-  /// The rank for which all others wait, directly or through others; -1 where it is not known.
+  /// The rank for which all others wait, directly or through others; -1 if it is not known.
   int culprit = -1;
 };
 
 /// Names the ranks that keep `mine` from finishing, and why: gone, stopped, silent, not yet in the
-/// collective, in another collective. For a rank that is not in the collective it says what the
-/// rank does instead; if that rank waits for others in another group, it follows these to the rank
-/// that waits for no other. `views` is by rank in the group, `self` is our rank there; `others` are
-/// ranks of other groups.
+/// collective, in another collective. For a rank that is not in the collective, the text says what
+/// the rank does instead. If that rank waits for others in another group, it follows these to the
+/// rank that waits for no other. `views` is by rank in the group, `self` is this rank's number in
+/// the group; `others` are views of ranks of other groups.
 Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine,
                           int self, const std::vector<PeerView>& others = {});
 
-/// Lists the ranks whose state explain_peers() needs and does not have.
+/// Lists the ranks whose views explain_peers() needs and does not have yet.
 std::vector<int> unknown_ranks(const std::vector<PeerView>& views, const CollectiveRecord& mine,
                                int self, const std::vector<PeerView>& others);
 

@@ -84,7 +84,8 @@ ProgressBoard::~ProgressBoard() {
   std::erase(boards().all, this);
 }
 
-/// Frees the cells of left groups of this name, as one is opened anew.
+/// Frees the cells of groups of this name that were left, because a group of this name is opened
+/// again.
 void ProgressBoard::forget_left(const std::string& group) {
   for (BoardTable::GroupCell& cell : table_.groups) {
     const ShownGroup shown = cell.group.read();
@@ -94,7 +95,8 @@ void ProgressBoard::forget_left(const std::string& group) {
   }
 }
 
-/// Finds a free cell, else that of a group that was left, which is shown as long as there is room.
+/// Finds a free cell. If there is none, takes the cell of a group that was left; such groups are
+/// shown only as long as there is room.
 ProgressBoard::Cells::iterator ProgressBoard::free_cell() {
   for (const uint32_t use : {BoardTable::GroupCell::kFree, BoardTable::GroupCell::kLeft}) {
     const auto found = std::ranges::find_if(

@@ -33,28 +33,29 @@ class ProgressBoard {
    private:
     friend class ProgressBoard;
     BoardTable::GroupCell& cell_;
-    std::unique_ptr<BoardTable::GroupCell> own_;  // where the table is full
+    std::unique_ptr<BoardTable::GroupCell> own_;  // if the table is full
   };
 
-  /// Begins a rank's board in `table`, which is borrowed; with null the board has its own memory.
+  /// Begins a rank's board in `table`, which is borrowed; if it is null, the board has its own
+  /// memory.
   explicit ProgressBoard(int rank, BoardTable* table = nullptr);
   ~ProgressBoard();
   ProgressBoard(const ProgressBoard&) = delete;
   ProgressBoard& operator=(const ProgressBoard&) = delete;
 
   int rank() const { return rank_; }
-  /// Opens a slot for a communicator among these global ranks, which lives until close().
-  /// Afterwards the board shows that the rank has left the group, or had aborted it.
+  /// Opens a slot for a communicator among these global ranks; the slot lives until close().
+  /// Afterwards the board shows that the rank has left the group, or that it had aborted it.
   CommunicatorSlot* open(const std::string& group, const std::vector<int>& members = {});
   void close(CommunicatorSlot* slot);
 
-  /// Shows what the rank does from now on: "step 12", "writing a checkpoint".
+  /// Shows what the rank is doing from now on: "step 12", "writing a checkpoint".
   void show_phase(std::string_view what);
   /// Shows an activity of a lane until leave_lane(). Only one thread at a time may call it for a
   /// lane.
   void enter_lane(int lane, const Activity& what);
   void leave_lane(int lane);
-  /// Shows an exchange of texts from now on; "" when it has ended.
+  /// Shows the exchange of texts in which the rank takes part from now on; "" when it has ended.
   void show_texts(std::string_view what);
 
   RankState state() const { return read_state(table_); }
@@ -63,8 +64,8 @@ class ProgressBoard {
   /// Finds the group's record in a rank's state; an empty record if nothing is known.
   static CollectiveRecord find(const RankState& state, const std::string& group);
 
-  /// Records the rank that this rank found to be the cause of its wait; the first one recorded is
-  /// kept. blamed() returns -1 for none.
+  /// Records the rank that this rank found to be the cause of its wait; only the first call has an
+  /// effect. blamed() returns -1 before it.
   void blame(int rank);
   int blamed() const { return blamed_; }
 
@@ -89,7 +90,7 @@ class ProgressBoard {
 Activity activity(ActivityKind kind, std::string_view what);
 
 /// Makes std::terminate print each rank of this process with the collective it is in, and exit with
-/// code 6 instead of a core dump: Gloo terminates like this, in its own thread, when peers disagree
+/// code 6 instead of dumping core: Gloo calls std::terminate in its own thread when peers disagree
 /// about sizes. Call it once, when a rank starts.
 void install_crash_handler();
 

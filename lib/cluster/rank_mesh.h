@@ -19,8 +19,8 @@ struct MeshPoint {
   bool operator==(const MeshPoint&) const = default;
 };
 
-/// GroupSpan selects places of one line of ranks: `count` of them, `stride` apart. The line runs
-/// along all of `axes` as if they were one axis; the fastest of them varies fastest.
+/// GroupSpan selects places of one line of ranks: `count` places, `stride` apart. The line runs
+/// along all of `axes` as if they were one axis; along it the fastest of these axes varies fastest.
 struct GroupSpan {
   MeshAxes axes;
   int count = 1;
@@ -28,8 +28,8 @@ struct GroupSpan {
   bool operator==(const GroupSpan&) const = default;
 };
 
-/// RankGroup is a set of ranks that communicate with each other, in ascending order: the product of
-/// the places of `spans`.
+/// RankGroup is a set of ranks that communicate with each other, in ascending order: the Cartesian
+/// product of the places that `spans` select.
 struct RankGroup {
   /// The name of such groups in plans and messages: "dp_shard+cp", "dp_shard/2", "pp/ends".
   std::string label;
@@ -41,7 +41,7 @@ struct RankGroup {
 
   bool is_link() const { return sender >= 0; }
   int size() const { return static_cast<int>(ranks.size()); }
-  /// Finds the place of a global rank in the group, -1 when it is not a member.
+  /// Finds the place of a global rank in the group, -1 if it is not a member.
   int index_of(int rank) const;
   /// Returns a name that is unique in the mesh and the same on every member: "dp_shard+cp@4" is the
   /// group along dp_shard and cp whose lowest rank is 4, "pp@3>7" the link from rank 3 to rank 7.
@@ -54,10 +54,11 @@ struct RankGroup {
   bool runs_within(MeshAxes some) const { return !axes().empty() && some.contains(axes()); }
 };
 
-/// RankMesh is the grid of ranks. It only computes: it describes 16,384 ranks as easily as two.
+/// RankMesh is the grid of ranks. It only computes and stores nothing for each rank, so 16,384
+/// ranks cost no more than two.
 class RankMesh {
  public:
-  /// Makes a mesh of these sizes. Error(kUsage) unless every size is at least 1.
+  /// Makes a mesh of these sizes. Throws Error(kUsage) unless every size is at least 1.
   explicit RankMesh(const MeshPoint& sizes);
 
   int world() const { return world_; }
@@ -72,24 +73,27 @@ class RankMesh {
   /// returns the line's number of places.
   int place_on(int rank, MeshAxes axes) const;
   int places(MeshAxes axes) const;
-  /// Returns the group of `rank` along `axes`: the ranks that differ from it along these axes only.
+  /// Returns the group of `rank` along `axes`: the ranks whose coordinates differ from its own only
+  /// along these axes.
   RankGroup group_of(int rank, MeshAxes axes) const { return group_of(rank, {whole(axes)}); }
   /// Returns the group of `rank` along several spans. Each span divides its line into blocks of
   /// count x stride places; the members in a block are the rank's place and every stride-th place
   /// before and after it.
   RankGroup group_of(int rank, const std::vector<GroupSpan>& spans) const;
-  /// Makes a span of the line along `axes`: whole() of all places, neighbours() of the `count`
-  /// neighbours [k, k+1) x count, every_kth() of every k-th place. `count` and `k` divide the line.
+  /// Makes a span of the line along `axes`: whole() selects all places, neighbours() the `count`
+  /// adjacent places [k * count, (k + 1) * count), every_kth() every k-th place. `count` and `k`
+  /// divide the line's length.
   GroupSpan whole(MeshAxes axes) const { return {axes, places(axes), 1}; }
   GroupSpan neighbours(MeshAxes axes, int count) const;
   GroupSpan every_kth(MeshAxes axes, int k) const;
   /// Makes the group of two ranks that differ only along `axis`; the first sends to the second.
   RankGroup link(int from, int to, MeshAxis axis) const;
-  /// Returns the group of the ranks at the first and the last place of an axis whose other places
-  /// are those of `rank`: "pp/ends".
+  /// Returns the group of the two ranks at the first and the last place of an axis that have the
+  /// coordinates of `rank` along all other axes: "pp/ends".
   RankGroup ends_of(int rank, MeshAxis axis) const;
-  /// Returns the rank at place `place` along an axis, with the other places of `rank`.
-  int moved(int rank, MeshAxis axis, int place) const;
+  /// Returns the rank at `place` along an axis that has the coordinates of `rank` along all other
+  /// axes.
+  int rank_moved_to(int rank, MeshAxis axis, int place) const;
   /// Lists all groups along `axes`, by lowest rank; every rank is in exactly one of them.
   std::vector<RankGroup> groups(MeshAxes axes) const;
   /// Writes a rank with its place, "rank 5 (pp 1, dp_shard 2)"; axes of size 1 are left out.
@@ -97,7 +101,7 @@ class RankMesh {
 
  private:
   int place(int rank, MeshAxis axis) const;
-  /// Lists the ranks on the line along `axes` that begins at rank 0, by their places.
+  /// Lists the ranks on the line along `axes` that begins at rank 0, by their place on the line.
   std::vector<int> line_along(MeshAxes axes) const;
   std::string label_of(const GroupSpan& span) const;
 

@@ -16,7 +16,7 @@ struct RankOutputOptions {
   int ranks = 1;
   /// Says which streams are terminals; on a terminal, rank 0's live line is passed on unchanged.
   std::array<bool, 2> terminal = {false, false};
-  /// Writes text to our own stdout or stderr.
+  /// Writes text to this process's own stdout or stderr.
   std::function<void(OutputStream, std::string_view)> write;
 };
 
@@ -48,7 +48,7 @@ class RankOutput {
 
   RankOutputOptions options_;
   std::vector<std::array<Channel, 2>> channels_;
-  Channel* live_ = nullptr;  // whose live line is on the terminal now
+  Channel* live_channel_ = nullptr;  // the channel whose live line is on the terminal now
   OutputStream live_stream_ = OutputStream::kErr;
 };
 

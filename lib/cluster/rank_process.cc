@@ -22,20 +22,20 @@
 namespace ftrun {
 namespace {
 
-/// ForkedRank holds the new process's ends of its pipes, and its parent.
+/// ForkedRank holds the new process's ends of its pipes, and the id of its parent.
 struct ForkedRank {
   pid_t parent;
   int out, err, failure;
 };
 
-[[noreturn]] void child_fails(const ForkedRank& forked) {
+[[noreturn]] void exit_failed_child(const ForkedRank& forked) {
   const int reason = errno;
   [[maybe_unused]] const ssize_t sent = ::write(forked.failure, &reason, sizeof reason);
   ::_exit(127);
 }
 
-/// Closes the descriptors that exec would close. Returns false, with errno set, where they cannot
-/// be listed.
+/// Closes the descriptors that exec would close. Returns false, with errno set, if they cannot be
+/// listed.
 bool close_as_exec_would() {
   DIR* const folder = ::opendir("/proc/self/fd");
   if (folder == nullptr) return false;
@@ -59,33 +59,33 @@ void set_environment(const std::vector<std::string>& variables) {
 
 [[noreturn]] void become_rank(const RankCommand& command, const ForkedRank& forked) noexcept {
   ::setpgid(0, 0);
-  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) child_fails(forked);
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) exit_failed_child(forked);
   // The parent may have died before the call above took effect.
   if (::getppid() != forked.parent) ::_exit(127);
   const int input = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (input < 0 || ::dup2(input, 0) < 0 || ::dup2(forked.out, 1) < 0 || ::dup2(forked.err, 2) < 0)
-    child_fails(forked);
+    exit_failed_child(forked);
   set_environment(command.environment);
-  // The parent's unwritten output, and its failure to write it, are the parent's own.
+  // Output that the parent has buffered, and its error state, belong to the parent only.
   std::cout.clear();
   std::cerr.clear();
   ::__fpurge(stdout);
   std::clearerr(stdout);
   for (const int fd : command.inherited) {
-    if (::fcntl(fd, F_SETFD, 0) != 0) child_fails(forked);
+    if (::fcntl(fd, F_SETFD, 0) != 0) exit_failed_child(forked);
   }
-  // Closing the rest closes forked.failure, which reports to the parent that all went well.
-  if (!close_as_exec_would()) child_fails(forked);
+  // This closes forked.failure, too, from which the parent sees that the start has succeeded.
+  if (!close_as_exec_would()) exit_failed_child(forked);
   ::sigprocmask(SIG_SETMASK, &command.blocked, nullptr);
   const int code = command.main();
   std::cout.flush();
   std::cerr.flush();
   std::fflush(nullptr);
-  // The process ends without the destructors of what the parent had loaded and made.
+  // The process ends without calling the destructors of the objects that the parent had made.
   ::_exit(code);
 }
 
-/// Blocks until the child is about to call its main; throws when it could not.
+/// Blocks until the child is about to call its main; throws if it could not get that far.
 void await_start(pid_t pid, Pipe failure) {
   failure.writer.reset();
   int reason = 0;
@@ -124,7 +124,7 @@ RankProcess start_rank_process(const RankCommand& command) {
   Pipe out = make_pipe(), err = make_pipe(), failure = make_pipe();
   require(out.reader.get() > STDERR_FILENO, "descriptors 0 to 2 are open where ranks are started");
   const ForkedRank forked = {::getpid(), out.writer.get(), err.writer.get(), failure.writer.get()};
-  // Output that is not yet written would be written by both.
+  // Buffered output would otherwise be written by both processes.
   std::cout.flush();
   std::fflush(nullptr);
   const pid_t pid = ::fork();

@@ -15,25 +15,25 @@ namespace ftrun {
 struct RankCommand {
   /// The function that the new process runs; the process exits with its result.
   std::function<int()> main;
-  /// Variables that are set for the process in addition to ours; if a name is given twice, the
-  /// first one counts: {"RANK=0", ...}.
+  /// Variables that are set for the process in addition to those of its parent, {"RANK=0", ...}; if
+  /// a name is given twice, the first one counts.
   std::vector<std::string> environment;
-  /// Our descriptors that close on exec and that the process and its children keep under the same
-  /// numbers.
+  /// Descriptors of the parent that would close on exec, but that the process and its children keep
+  /// under the same numbers.
   std::vector<int> inherited;
   /// The signals that are blocked in the new process.
   sigset_t blocked{};
 };
 
-/// RankProcess is a running process and the reading ends of its output.
+/// RankProcess is a running process with the read ends of its output pipes.
 struct RankProcess {
   pid_t pid = -1;
   OwnedFd out;
   OwnedFd err;
 };
 
-/// Warns where the process has more threads than the calling one: a lock that another thread holds
-/// at a fork stays locked in the child for ever. ftrun starts no thread before the fork, but a tool
+/// Warns if the process has other threads than the calling one: a lock that another thread holds at
+/// a fork stays locked in the child forever. ftrun starts no thread before the fork, but a tool
 /// may.
 void warn_of_threads();
 
@@ -42,7 +42,7 @@ void warn_of_threads();
 /// loaded is available at once, and pages are shared until either process writes to them. It keeps
 /// the caller's descriptors that would survive an exec, and `inherited`. The caller must have no
 /// other threads, and its descriptors 0 to 2 must be open, if only to /dev/null. Throws
-/// Error(kEnvironment) when the process cannot be started.
+/// Error(kEnvironment) if the process cannot be started.
 RankProcess start_rank_process(const RankCommand& command);
 
 /// Pipe is a pipe whose ends close on exec.

@@ -29,7 +29,7 @@ bool read_value(std::span<const uint8_t>& bytes, T& value) {
 }
 
 void make_valid(Activity& activity) {
-  activity.unix_ns = std::max<int64_t>(activity.unix_ns, 0);  // or the time since then may overflow
+  activity.unix_ns = std::max<int64_t>(activity.unix_ns, 0);  // the duration must not overflow
   activity.what[sizeof activity.what - 1] = '\0';
   if (activity.kind > ActivityKind::kExchange) activity = {};
 }
@@ -109,7 +109,7 @@ RankState decode_state(std::span<const uint8_t> bytes, int world) {
     return {};
   make_valid(state.phase);
   make_valid(state.texts);
-  // A table has no room for more.
+  // A table has no room for more lanes and groups.
   head.lanes = std::min<uint32_t>(head.lanes, BoardTable::kLanes);
   head.groups = std::min<uint32_t>(head.groups, BoardTable::kGroups);
   Activity lane;

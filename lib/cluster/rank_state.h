@@ -11,14 +11,14 @@
 
 namespace ftrun {
 
-/// The largest number of ranks of a run whose published states are read: longer lists are invalid.
+/// The largest number of ranks in a published state; states that list more are invalid.
 inline constexpr int kMaxShownRanks = 1 << 16;
 
 /// RankState is a rank's activity, as read from its table.
 struct RankState {
   struct GroupState {
     std::string name;
-    /// The global ranks of the group; empty where the table has no room for them.
+    /// The global ranks of the group; empty if the table has no room for them.
     std::vector<int> members;
     CollectiveRecord record;
   };
@@ -40,11 +40,10 @@ std::vector<uint8_t> encode_state(const RankState& state);
 /// Decodes bytes from an untrusted source: invalid parts are left out.
 RankState decode_state(std::span<const uint8_t> bytes, int world = kMaxShownRanks);
 
-/// Finds the work that the rank does alone while others wait for it; nothing if it works only with
-/// others, or nothing is known.
+/// Returns the work that the rank does alone while others wait for it; nothing if it works only
+/// with others, or if nothing is known.
 std::optional<Activity> own_work(const RankState& state);
-/// Describes a rank's activity: "step 12, forward layer 3 mb 0, for 5.1s"; "" where nothing is
-/// known.
+/// Describes a rank's activity: "step 12, forward layer 3 mb 0, for 5.1s"; "" if nothing is known.
 std::string activity_text(const RankState& state);
 
 /// Converts members to the form that a table shows; listed_members() converts back, without ranks

@@ -14,7 +14,7 @@ namespace ftrun {
 bool may_succeed_on_restart(const FailureSummary& failure);
 
 /// RestartPolicy decides when failed ranks are restarted, and when the run is abandoned. A restart
-/// after which something new was saved is progress: the next failure is counted from one again.
+/// after which something new was saved is progress: restarts are then counted from one again.
 class RestartPolicy {
  public:
   struct Options {
@@ -28,16 +28,16 @@ class RestartPolicy {
 
   explicit RestartPolicy(const Options& options) : options_(options) {}
 
-  /// Returns the number of consecutive failures that belong to the same rank, this one included,
+  /// Returns the number of consecutive failures that belong to the same rank, including this one,
   /// with nothing new saved between them; 0 if this failure belongs to no rank. Call it once for
   /// each failure, before after().
   int times_in_a_row(const FailureSummary& failure, const std::string& saved);
-  /// Forgets the restarts without progress, because they say nothing about a start with other
-  /// ranks.
-  void forget();
+  /// Resets the count of restarts without progress: it says nothing about a start with another
+  /// number of ranks.
+  void reset_progress();
 
-  /// Returns the pause before the ranks are restarted; nothing when they are not. `saved` names the
-  /// run's last saved state: "" for nothing yet.
+  /// Returns the pause before the ranks are restarted; nothing if they are not restarted. `saved`
+  /// names the run's last saved state, "" if there is none yet.
   std::optional<std::chrono::milliseconds> after(const FailureSummary& failure,
                                                  const std::string& saved);
 
@@ -45,17 +45,17 @@ class RestartPolicy {
   /// has just allowed.
   int without_progress() const { return without_progress_; }
   /// Returns the first failure since something new was saved, which later failures repeat.
-  const FailureSummary& first() const { return first_; }
+  const FailureSummary& first_failure() const { return first_failure_; }
 
  private:
   std::chrono::milliseconds delay() const;
 
   Options options_;
   int without_progress_ = 0;
-  std::optional<std::string> saved_;
-  FailureSummary first_;
-  /// The rank that caused the last failure, its number of consecutive failures, and the saved state
-  /// at that time.
+  std::optional<std::string> last_saved_;
+  FailureSummary first_failure_;
+  /// The rank that caused the last failure, the number of its consecutive failures, and the state
+  /// that was saved last before them.
   int failing_rank_ = -1;
   int times_ = 0;
   std::string saved_at_failure_;

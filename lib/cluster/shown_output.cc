@@ -23,8 +23,9 @@ bool has_room(int fd, std::chrono::milliseconds wait) {
   return ::poll(&wanted, 1, static_cast<int>(wait.count())) != 0;
 }
 
-/// Opens a terminal once more, non-blocking: a write to a terminal with room for a byte waits for
-/// the rest of a line, and the flag would affect every process that shares our descriptor.
+/// Opens a terminal again, non-blocking. A write to a terminal that has room for one byte would
+/// block until the whole line is written. Setting O_NONBLOCK on the inherited descriptor would
+/// affect every process that shares it.
 OwnedFd opened_again(int fd) {
   if (::isatty(fd) != 1) return {};
   const std::string path = cat("/proc/self/fd/", fd);
@@ -46,8 +47,8 @@ void ShownOutput::write(OutputStream stream, std::string_view text) {
   const auto leave_out = [&] {
     to.dropped_lines += std::max<int64_t>(1, std::count(text.begin(), text.end(), '\n'));
   };
-  if (to.stands && !has_room(to.fd, {})) return leave_out();
-  if (std::exchange(to.stands, false)) {
+  if (to.is_blocked && !has_room(to.fd, {})) return leave_out();
+  if (std::exchange(to.is_blocked, false)) {
     const std::string shown =
         cat("\nnotice: ", to.dropped_lines, to.dropped_lines == 1 ? " line was" : " lines were",
             " dropped because the output was blocked; see the ranks' logs\n");
@@ -58,19 +59,19 @@ void ShownOutput::write(OutputStream stream, std::string_view text) {
   if (!write_all(to, text, is_out)) leave_out();
 }
 
-/// Writes the text. Returns false where the stream is blocked; `text` is then the rest.
+/// Writes the text. Returns false if the stream is blocked; `text` is then what remains.
 bool ShownOutput::write_all(Stream& stream, std::string_view& text, bool is_out) {
-  constexpr size_t kAtOnce = 4096;  // PIPE_BUF: where a pipe has room, so much does not wait
+  constexpr size_t kAtOnce = 4096;  // PIPE_BUF: a writable pipe takes it at once
   while (!text.empty()) {
     if (!wait_until_writable(stream)) {
-      stream.stands = true;
+      stream.is_blocked = true;
       return false;
     }
     const ssize_t done = ::write(stream.fd, text.data(), std::min(text.size(), kAtOnce));
     if (done < 0 && errno == EAGAIN) ::poll(nullptr, 0, static_cast<int>(kMoment.count()));
     if (done < 0 && errno != EINTR && errno != EAGAIN) {
       if (is_out) std::cout.setstate(std::ios::badbit);
-      return true;  // nothing that patience would help
+      return true;  // waiting would not help
     }
     if (done > 0) text.remove_prefix(static_cast<size_t>(done));
   }

@@ -12,14 +12,14 @@
 namespace ftrun {
 
 struct ShownOutputOptions {
-  /// The descriptors of our own standard output and error.
+  /// The descriptors of this process's standard output and error.
   std::array<int, 2> descriptors = {1, 2};
-  /// The time for which a stream may be blocked before lines are dropped, and that time once
-  /// `is_ending`. A longer wait would keep ranks from writing, and other ranks would consider them
-  /// hung.
+  /// The time that a stream may be blocked before lines are dropped, and the shorter time that
+  /// counts once `is_ending` returns true. If the supervisor waited longer, ranks could not write,
+  /// and other ranks would consider them hung.
   std::chrono::milliseconds patience = std::chrono::seconds(3),
                             patience_at_the_end = std::chrono::milliseconds(500);
-  /// Called about ten times a second while a stream is blocked; returns true when the ranks are to
+  /// Called about ten times a second while a stream is blocked; returns true if the ranks are to
   /// end.
   std::function<bool()> is_ending = [] { return false; };
 };
@@ -31,8 +31,8 @@ class ShownOutput {
  public:
   explicit ShownOutput(ShownOutputOptions options);
 
-  /// Writes a text. If writing fails (no reader is left, the disk is full), it sets the state of
-  /// std::cout, as a failure to print does; std::cerr stays good, because the last message is still
+  /// Writes a text. If writing fails (no reader is left, the disk is full), it sets the error state
+  /// of std::cout, as a failed print does. std::cerr stays good, because the last message is still
   /// to be printed.
   void write(OutputStream stream, std::string_view text);
   /// Returns the number of lines that were dropped and not reported yet.
@@ -42,7 +42,7 @@ class ShownOutput {
   struct Stream {
     int fd = -1;
     OwnedFd terminal;  // the same terminal, opened for writes that do not block
-    bool stands = false;
+    bool is_blocked = false;
     int64_t dropped_lines = 0;
   };
 

@@ -37,26 +37,26 @@ namespace ftrun {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-/// The time that ranks have after SIGTERM when one of them hangs or is stopped.
+/// The time between SIGTERM and SIGKILL if a rank hangs or is stopped.
 constexpr std::chrono::milliseconds kGraceOfHang{1000};
-/// The time between two checks whether the wait for ranks that were asked to stop is to be logged.
+/// The interval of checks whether to log a wait for ranks that were asked to stop.
 constexpr std::chrono::milliseconds kLookAtWaits{500};
 
-/// Lists the signals that are forwarded to the ranks. A lost terminal stops them as SIGTERM does,
-/// unless we were started with SIGHUP ignored (nohup).
+/// Lists the signals that are forwarded to the ranks. A lost terminal (SIGHUP) stops them as
+/// SIGTERM does, unless the supervisor was started with SIGHUP ignored (nohup).
 std::vector<int> forwarded_signals() {
   std::vector<int> signals = {SIGINT, SIGTERM, SIGUSR1};
   if (!inherits_ignored(SIGHUP)) signals.push_back(SIGHUP);
   return signals;
 }
 
-/// SignalQueue blocks the signals while it exists: they are read from a descriptor instead of
+/// SignalQueue blocks the signals while it exists; they are read from a descriptor instead of
 /// calling their handlers.
 class SignalQueue {
  public:
   SignalQueue() {
-    // SIGCHLD may have been inherited as ignored. Then it would report no rank's end, and no rank
-    // could be waited for.
+    // SIGCHLD may have been inherited as ignored. The end of a rank would then not be reported, and
+    // no rank could be waited for.
     struct sigaction waited {};
     waited.sa_handler = SIG_DFL;
     ::sigaction(SIGCHLD, &waited, &child_before_);
@@ -79,7 +79,7 @@ class SignalQueue {
 
   int fd() const { return fd_.get(); }
   const sigset_t& before() const { return before_; }
-  /// Returns the next signal, 0 when there is none.
+  /// Returns the next signal, 0 if there is none.
   int next() {
     signalfd_siginfo info{};
     const ssize_t got = ::read(fd_.get(), &info, sizeof info);
@@ -92,7 +92,7 @@ class SignalQueue {
   OwnedFd fd_;
 };
 
-/// StoreSocket is a socket on 127.0.0.1 that listens already: ranks that connect before rank 0 is
+/// StoreSocket is a socket on 127.0.0.1 that already listens: ranks that connect before rank 0 is
 /// ready wait in its queue instead of being refused.
 struct StoreSocket {
   OwnedFd fd;
@@ -123,7 +123,7 @@ bool has_ended(pid_t pid) {
          info.si_pid == pid;
 }
 
-/// Supervisor runs the ranks of one start, from their beginning to their end.
+/// Supervisor runs the ranks of one start until all of them have ended.
 class Supervisor {
  public:
   /// Borrows all arguments. `restarts` is the number of restarts so far.
@@ -155,7 +155,7 @@ class Supervisor {
       wait_for_something();
       handle_signals();
       reap();
-      read_everything();  // the last words of those that ended, too
+      read_everything();  // including the last output of the ranks that have ended
       stop_after_failure();
       enforce_deadline();
       report_wait();
@@ -167,7 +167,8 @@ class Supervisor {
                                                  .started_ns = started_ns_,
                                                  .forwarded = forwarded_,
                                                  .log_of = options_.log_of});
-    // Lines that were dropped after the last one shown are reported here, as no later line does.
+    // Lines that were dropped after the last shown line are reported here, because no later line
+    // reports them.
     if (const int64_t lines = shown_.dropped_lines(); lines > 0 && !summary.text.empty())
       summary.text += cat("\n  before this ", lines, lines == 1 ? " line was" : " lines were",
                           " dropped because the output was blocked; see the ranks' logs");
@@ -181,7 +182,7 @@ class Supervisor {
     int number = 0;
     RankProcess process;
     bool running = true;
-    /// Says whether the rank was ending before it was asked to stop.
+    /// Says whether the rank had ended, or was ending, before it was asked to stop.
     bool ended_before_told = false;
   };
 
@@ -221,26 +222,25 @@ class Supervisor {
   LocalBoards boards_ = LocalBoards::make(local_ranks_);
   std::string report_text_;
   StoreSocket store_;
-  /// The token of this start's ranks: a process that does not know it is not admitted to their
-  /// store.
+  /// The token of the ranks of this start: a process that does not know it cannot join their store.
   const std::string token_ = hex_text(random_bytes(32));
   std::vector<LocalRank> ranks_;
   std::vector<RankEnd> ends_;
   std::vector<FailureReport> failures_;
   int64_t started_ns_ = unix_time_ns();
   std::optional<Clock::time_point> kill_at_;
-  /// The time at which a rank for which the others wait is killed.
+  /// The time at which the rank for which others wait is killed.
   std::optional<Clock::time_point> hang_ends_at_;
-  int forwarded_ = 0;  // the first signal we passed on
+  int forwarded_ = 0;  // the first signal that was forwarded
   Clock::time_point forwarded_at_;
   std::optional<WaitNotice> stop_notice_;
-  bool failed_ = false;    // a rank ended otherwise than asked
-  bool stopping_ = false;  // the ranks that still ran were asked to end
+  bool failed_ = false;    // a rank failed
+  bool stopping_ = false;  // the ranks that were still running were asked to end
 };
 
 std::vector<std::string> Supervisor::environment_of(int local_rank, int port) const {
   const int rank = first_rank() + local_rank;
-  std::vector<std::string> all = restart_.environment;  // the first of a name counts
+  std::vector<std::string> all = restart_.environment;  // the first value of a name counts
   all.insert(all.end(), options_.environment.begin(), options_.environment.end());
   const auto set = [&all](std::string_view name, const auto& value) {
     all.push_back(cat(name, "=", value));
@@ -282,7 +282,7 @@ void Supervisor::start_ranks() {
     ::fcntl(rank.process.err.get(), F_SETFL, O_NONBLOCK);
     ranks_.push_back(std::move(rank));
   }
-  // The socket must be held by rank 0 alone, so that connections fail once rank 0 is gone.
+  // Only rank 0 may hold the socket, so that connections fail once rank 0 is gone.
   store_.fd.reset();
   reports_.writer.reset();
 }
@@ -316,7 +316,7 @@ void Supervisor::forward(int signal) {
     if (!ends_at_once(forwarded_, signal, since.count())) return;
     stopping_ = true;
     signal_all(SIGKILL);
-    log_warning("second signal: the ranks are killed");  // last: a terminal may stand still
+    log_warning("second signal: the ranks are killed");  // last, because the terminal may block
     return;
   }
   forwarded_ = signal;
@@ -331,8 +331,8 @@ void Supervisor::forward(int signal) {
   }
 }
 
-/// Reads the available bytes, at most as many as a pipe holds: a rank that writes without end must
-/// leave time for signals.
+/// Reads the available bytes, at most as many as a pipe holds, so that a rank that writes without
+/// pause does not keep the supervisor from handling signals.
 void Supervisor::read_channel(LocalRank& rank, OwnedFd& fd, OutputStream stream) {
   char buffer[16 * 1024];
   for (int reads = 0; fd && reads < 8; ++reads) {
@@ -372,8 +372,8 @@ void Supervisor::read_everything() {
 void Supervisor::reap() {
   for (LocalRank& rank : ranks_) {
     if (!rank.running || !has_ended(rank.process.pid)) continue;
-    // Kill what the rank itself had started, before the rank is reaped: its number may be another
-    // process's after that.
+    // The processes that the rank itself has started are killed before the rank is reaped:
+    // afterwards its process id may belong to another process.
     ::kill(-rank.process.pid, SIGKILL);
     int status = 0;
     rusage used{};
@@ -403,14 +403,14 @@ void Supervisor::record_end(LocalRank& rank, int status, const rusage& used) {
   ends_.push_back(end);
 }
 
-/// Returns the activity that a rank last showed.
+/// Returns the activity that a rank showed last.
 std::string Supervisor::doing(const LocalRank& rank) const {
   const BoardTable* table = boards_.find(rank.number, rank.process.pid);
   return table == nullptr ? "" : activity_text(read_state(*table));
 }
 
-/// Returns whether others waited in vain for a rank that is late or stopped. A rank that has ended,
-/// or failed by itself, does not count, whatever the others report.
+/// Returns whether other ranks waited in vain for this rank, which is late or stopped. A rank that
+/// has ended, or that failed by itself, does not count, whatever the others report.
 bool Supervisor::holds_up_others(const LocalRank& rank) const {
   bool blamed = false, failed = false;
   for (const FailureReport& report : failures_) {
@@ -427,10 +427,10 @@ bool Supervisor::is_hang() const {
 }
 
 /// Stops the other ranks after one failed. A running rank that is blamed for the failure first gets
-/// `time_to_report`, unless a signal has stopped it: it may be about to report its own failure, or
+/// `time_to_report`, unless a signal has stopped it. It may be about to report its own failure. Or
 /// it was killed, which its peers notice before its last thread has ended and it can be reaped
-/// here. The ranks' reports decide, not their ends: a rank that has reported a hang may be unable
-/// to exit, because it waits for the store of a stopped rank 0.
+/// here. The decision depends on the ranks' reports and not on their ends: a rank that has reported
+/// a hang may be unable to exit, because it waits for the store of a stopped rank 0.
 void Supervisor::stop_after_failure() {
   if (stopping_ || !is_hang()) {
     hang_ends_at_.reset();
@@ -451,14 +451,14 @@ void Supervisor::stop_others() {
   const bool stopped = std::any_of(ranks_.begin(), ranks_.end(), [](const LocalRank& r) {
     return r.running && is_stopped(r.process.pid);
   });
-  // A rank that waited for one that hangs has nothing to finish.
+  // A rank that waited for a hanging rank has nothing to finish, so it gets less time.
   kill_at_ = Clock::now() +
              (stopped || is_hang() ? std::min(options_.grace, kGraceOfHang) : options_.grace);
   for (LocalRank& rank : ranks_) {
     if (!rank.running) continue;
     rank.ended_before_told = is_gone(rank.process.pid);
-    // A stopped rank does not receive SIGTERM, and a rank for which the others have waited for
-    // their whole patience is not waited for again.
+    // A stopped rank does not receive SIGTERM. A rank for which the others have waited until their
+    // timeout gets no more time.
     if (holds_up_others(rank) || is_stopped(rank.process.pid))
       ::kill(-rank.process.pid, SIGKILL);
     else
@@ -472,8 +472,8 @@ void Supervisor::enforce_deadline() {
   signal_all(SIGKILL);
 }
 
-/// Logs a wait for ranks that were asked to stop: they finish their step and save, which may take
-/// long.
+/// Logs a wait for ranks that were asked to stop: they finish their step and save, which may take a
+/// long time.
 void Supervisor::report_wait() {
   if (!stop_notice_ || running() == 0) return;
   stop_notice_->poll([&](const std::string& waited) {
@@ -498,8 +498,8 @@ void Supervisor::signal_all(int signal) {
   }
 }
 
-/// Restarts runs the starts of a run, one after another, until it ends well, is stopped or is given
-/// up.
+/// Restarts runs the starts of a run, one after another, until one ends well, the run is stopped,
+/// or it is abandoned.
 class Restarts {
  public:
   explicit Restarts(const SupervisorOptions& options)
@@ -531,7 +531,7 @@ class Restarts {
       if (!wanted) return std::nullopt;
       restart = std::move(*wanted);
     }
-    if (restart.local_ranks != next_.local_ranks) policy_.forget();
+    if (restart.local_ranks != next_.local_ranks) policy_.reset_progress();
     const auto delay = policy_.after(failure, saved);
     no_progress_ = !delay && policy_.without_progress() > 0;
     if (!delay) return std::nullopt;
@@ -546,14 +546,14 @@ class Restarts {
     return delay;
   }
 
-  /// Logs the failure or, after restarts without a new checkpoint, the first of them, which the
-  /// last one repeats. Returns its exit code.
+  /// Logs the failure. After restarts without a new checkpoint it logs the first failure, which the
+  /// last one repeats. Returns the exit code of the logged failure.
   int give_up(const FailureSummary& last) const {
     if (!no_progress_) {
       log_error(last.text);
       return last.exit_code;
     }
-    const FailureSummary& first = policy_.first();
+    const FailureSummary& first = policy_.first_failure();
     log_error(cat(first.text, "\n  gave up after ",
                   count_text(policy_.without_progress(), "restart"),
                   " without a new checkpoint; the last failure: rank ", last.rank, ": ",
@@ -561,7 +561,7 @@ class Restarts {
     return first.exit_code;
   }
 
-  /// Waits for that time, or until a signal asks to stop, and returns that signal, else 0.
+  /// Waits for `delay`, or until a signal asks to stop; returns that signal, or 0.
   int wait(std::chrono::milliseconds delay) {
     const auto end = Clock::now() + delay;
     while (true) {
@@ -584,9 +584,9 @@ class Restarts {
   SignalQueue signals_;
   RestartPolicy policy_;
   int count_ = 0;
-  /// The changes from the first start to the next.
+  /// The changes from the first start to the next start.
   Restart next_;
-  /// Says whether the last failure used up the restarts that save nothing.
+  /// Says whether the last failure used up the number of restarts that may save nothing.
   bool no_progress_ = false;
 };
 

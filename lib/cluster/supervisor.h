@@ -15,13 +15,13 @@
 
 namespace ftrun {
 
-/// Restart describes what is different in a restart.
+/// Restart describes how a restart differs from the first start.
 struct Restart {
-  /// Variables for every rank, which precede those of all starts: {"FTRUN_RESUME=auto"}.
+  /// Variables for every rank, which override those of all starts: {"FTRUN_RESUME=auto"}.
   std::vector<std::string> environment;
   /// Arguments that are added after those of all starts.
   std::vector<std::string> arguments;
-  /// The number of ranks to start, if it differs from the first start; 0: as many.
+  /// The number of ranks to start, or 0 to start as many as at first.
   int local_ranks = 0;
   /// The checkpoint from which the ranks continue, for the line that logs the restart:
   /// "step-00000010".
@@ -46,26 +46,28 @@ struct SupervisorOptions {
   std::vector<std::string> arguments;
   /// Further variables for every rank: {"OMP_NUM_THREADS=1"}.
   std::vector<std::string> environment;
-  /// Returns the file that a rank logs to, "" where there is none; messages about failures name it.
+  /// Returns the file that a rank logs to, "" if there is none; messages about failures name it.
   std::function<std::string(int rank)> log_of;
   /// The time between SIGTERM and SIGKILL for the ranks.
   std::chrono::milliseconds grace = std::chrono::seconds(10);
   /// The time between a rank's report that it waited for another rank in vain and the moment when
-  /// that rank is killed, unless it is stopped: it may be about to report its own failure.
+  /// that other rank is killed. It may be about to report its own failure. A stopped rank gets no
+  /// such time.
   std::chrono::milliseconds time_to_report = std::chrono::seconds(1);
-  /// Options of the notice that ranks which were asked to stop have not ended yet; `say` is not
+  /// Options of the notice that ranks that were asked to stop have not ended yet; `say` is not
   /// used.
   WaitNoticeOptions notices;
-  /// Standard output [0] and standard error [1] are terminals.
+  /// Says whether standard output [0] and standard error [1] are terminals.
   std::array<bool, 2> terminal = {false, false};
   /// Called each time ranks fail, before the failure is logged.
   std::function<void(const FailureSummary&)> on_failure;
   /// The options for restarts of failed ranks; by default there are none.
   RestartPolicy::Options restarts;
-  /// Returns the name of the run's last saved state, "" for nothing yet: a new name means progress.
+  /// Returns the name of the run's last saved state, "" if there is none yet; a new name means
+  /// progress.
   std::function<std::string()> saved;
-  /// Decides what the next start resumes from; nothing if the run had not begun and this failure
-  /// would occur again. `times` is the number of consecutive failures of its rank
+  /// Decides how the next start continues; returns nothing if the run had not begun and this
+  /// failure would occur again. `times` is the number of consecutive failures of its rank
   /// (RestartPolicy::times_in_a_row). If it changes the number of ranks, restarts without progress
   /// are counted from one again. Without this function every start is like the first.
   std::function<std::optional<Restart>(const FailureSummary&, int times)> on_restart;
@@ -73,22 +75,23 @@ struct SupervisorOptions {
   std::function<void(OutputStream, std::string_view)> write;
 };
 
-/// Runs the ranks to their end and returns the exit code for the whole: 0 when all succeeded, else
-/// that of the earliest failure (128 + n for a rank that a signal ended), whose message is logged
-/// as the cause with the others below it. When one rank fails, the others are stopped: SIGTERM,
-/// `grace`, SIGKILL. The same happens when a rank reports that it waits for another in vain; that
-/// one is killed. If `restarts` allows it, all ranks are then restarted, and one line logs the
-/// restart with the cause. A run that is abandoned ends with the first failure since the last new
-/// checkpoint. A signal that asks to stop ends the run, also during the pause before a restart.
-/// SIGINT, SIGTERM, SIGUSR1 and, unless it is inherited ignored (nohup), SIGHUP are forwarded to
-/// the ranks; a second one (ends_at_once) kills them.
+/// Runs the ranks to their end and returns the exit code for the whole: 0 if all succeeded, else
+/// that of the earliest failure (128 + n for a rank that a signal ended). The message of that
+/// failure is logged as the cause, with the other failures below it. When one rank fails, the
+/// others are stopped: SIGTERM, `grace`, SIGKILL. The same happens when a rank reports that it has
+/// waited for another in vain; the other one is killed. If `restarts` allows it, all ranks are then
+/// restarted, and one line logs the restart with the cause. A run that is abandoned ends with the
+/// first failure since the last new checkpoint. A signal that asks to stop ends the run, also
+/// during the pause before a restart. SIGINT, SIGTERM, SIGUSR1 and, unless it is inherited ignored
+/// (nohup), SIGHUP are forwarded to the ranks; a second one (ends_at_once) kills them.
 ///
-/// Ranks get RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE,
-/// MASTER_ADDR, MASTER_PORT, FTRUN_SUPERVISOR (our process id), FTRUN_RESTART (how often the ranks
-/// were started again), FTRUN_STATUS_FD (report_failure), FTRUN_BOARD_FD (local_boards.h), on one
-/// node FTRUN_TOKEN (a new one each start), rank 0 also FTRUN_STORE_FD and, when our stdout is a
-/// terminal, FTRUN_TERMINAL=1. Call it from the main thread, before others start.
-/// Error(kEnvironment) when a rank cannot start.
+/// Ranks get these variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK,
+/// GROUP_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, FTRUN_SUPERVISOR (the supervisor's process id),
+/// FTRUN_RESTART (the number of restarts so far), FTRUN_STATUS_FD (report_failure), FTRUN_BOARD_FD
+/// (local_boards.h), on one node FTRUN_TOKEN (a new one for each start). Rank 0 also gets
+/// FTRUN_STORE_FD and, if the supervisor's stdout is a terminal, FTRUN_TERMINAL=1. Call this
+/// function from the main thread, before other threads start. Throws Error(kEnvironment) if a rank
+/// cannot be started.
 int run_supervisor(const SupervisorOptions& options);
 
 }  // namespace ftrun

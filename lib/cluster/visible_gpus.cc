@@ -10,7 +10,8 @@
 namespace ftrun {
 namespace {
 
-/// Returns whether a file is a GPU's, as "nvidia0" is; "nvidiactl" and "nvidia-uvm" are not.
+/// Returns whether a file in /dev is that of a GPU: "nvidia0" is; "nvidiactl" and "nvidia-uvm" are
+/// not.
 bool names_gpu(const std::string& file) {
   constexpr std::string_view kPrefix = "nvidia";
   return file.starts_with(kPrefix) && file.size() > kPrefix.size() &&
@@ -30,7 +31,7 @@ int count_device_files(const std::string& devices) {
 }
 
 /// Counts the devices that CUDA_VISIBLE_DEVICES names. CUDA stops reading at the first invalid name
-/// ("-1").
+/// (such as "-1"), and so does this function.
 int count_named(const std::string& list) {
   int count = 0;
   for (const std::string& name : split(list, ',')) {
@@ -47,7 +48,7 @@ int count_named(const std::string& list) {
 int count_visible_gpus(const EnvLookup& env, const std::string& devices) {
   const int present = count_device_files(devices);
   const auto named = env("CUDA_VISIBLE_DEVICES");
-  // Slices of one GPU (MIG) are named one by one: more names than files.
+  // The slices of a GPU (MIG) are named one by one, so there may be more names than files.
   return present == 0 || !named ? present : count_named(*named);
 }
 

@@ -14,15 +14,15 @@ namespace ftrun {
 // failures of its own workers. So rank 0 draws a word for each start, and the others read it:
 //
 //   ftrun/launch          drawn once for all starts of the launch
-//   ftrun/starts          how many rank 0 has announced
+//   ftrun/starts          how many starts rank 0 has announced
 //   ftrun/start           the number of ranks, and the word of the start that rank 0 announced last
 //   ftrun/WORD/rank/R     a random number of the process that wants to be rank R of that start
-//   ftrun/WORD/members    the launch, the starts before, and these numbers of all
-//                         ranks, once all have come
+//   ftrun/WORD/members    the launch, the number of earlier starts, and the random numbers of all
+//                         ranks, once all ranks have registered
 //
-// A rank belongs to the start whose members name its process. A rank that read the word of a dead
-// start, which nobody completes, or which names processes that are gone, waits until rank 0
-// announces another.
+// A rank belongs to the start whose member list contains its random number. A rank may read the
+// word of a dead start: one that nobody completes, or whose members are processes that have ended.
+// It then waits until rank 0 announces another word.
 
 struct AgentStart {
   /// The prefix of the keys of this start.
@@ -31,7 +31,7 @@ struct AgentStart {
 };
 
 /// Agrees with the other ranks on the start they belong to. Collective: all ranks of one start.
-/// Error(kPeerLost) naming the ranks that did not come within options.timeout.
+/// Throws Error(kPeerLost) naming the ranks that did not register within options.timeout.
 AgentStart agree_on_start(c10d::Store& store, const RendezvousOptions& options);
 
 }  // namespace ftrun

@@ -9,8 +9,8 @@
 
 namespace ftrun {
 
-// Converts our dtypes and reductions to c10d's. Inline: the NCCL module is linked without this
-// folder's library.
+// Converts ftrun's dtypes and reductions to c10d's. The functions are inline because the NCCL
+// module is linked without this folder's library.
 
 inline at::ScalarType scalar_type(DType dtype) {
   switch (dtype) {

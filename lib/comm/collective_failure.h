@@ -4,14 +4,14 @@
 
 namespace ftrun {
 
-/// CollectiveFailure describes how a collective failed, to be reported with rank, collective and
-/// peers around it.
+/// CollectiveFailure describes how a collective failed. The error message adds the rank, the
+/// collective and the peers to it.
 struct CollectiveFailure {
   /// "waited 5.0s in", "lost a peer in", "lost a connection in".
   std::string what;
-  /// The transport's words, "" for none.
+  /// The transport's message, "" if there is none.
   std::string detail;
-  /// Says whether only the time limit has passed: the other ranks still are where they wait.
+  /// Says whether the failure is a timeout: the other ranks are still waiting in the collective.
   bool late = false;
 };
 

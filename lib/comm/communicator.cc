@@ -18,20 +18,22 @@
 namespace ftrun {
 namespace {
 
-/// The longest chain of waits from group to group: pipeline, tensor, expert, shard and data
-/// parallel ranks.
+/// The longest chain of groups in which each waits for the next: pipeline, tensor, expert, shard
+/// and data parallel ranks.
 constexpr int kMaxRounds = 16;
 
-/// Lists what each rank means by a collective that all have come to; nothing if one is elsewhere,
-/// or all mean the same.
-std::optional<std::vector<CollectiveRecord>> meanings(const std::vector<PeerView>& views,
-                                                      const CollectiveRecord& mine, int self) {
+/// Lists the collective that each rank has entered, if all ranks have entered the collective of the
+/// same sequence number and their calls differ; else nothing.
+std::optional<std::vector<CollectiveRecord>> differing_calls(const std::vector<PeerView>& views,
+                                                             const CollectiveRecord& mine,
+                                                             int self) {
   if (between_two(mine.kind)) return std::nullopt;
   std::vector<CollectiveRecord> all;
   for (size_t i = 0; i < views.size(); ++i) {
     const CollectiveRecord& record = static_cast<int>(i) == self ? mine : views[i].record;
-    const bool came = static_cast<int>(i) == self || record.state != CollectiveState::kNone;
-    if (!came || between_two(record.kind) || record.sequence != mine.sequence) return std::nullopt;
+    const bool has_entered = static_cast<int>(i) == self || record.state != CollectiveState::kNone;
+    if (!has_entered || between_two(record.kind) || record.sequence != mine.sequence)
+      return std::nullopt;
     all.push_back(record);
   }
   const bool equal = std::ranges::all_of(
@@ -176,7 +178,8 @@ CommBuffer Communicator::allocate_memory(int64_t bytes) {
   return {data, bytes, free_pages};
 }
 
-/// Checks that what the counts send is there, and that a rank gets what it gives itself.
+/// Checks that the counts do not send more than `in` holds, and that a rank receives from itself as
+/// many elements as it sends to itself.
 void Communicator::check_counts(const Collective& collective) const {
   const CollectiveRecord& record = collective.record;
   for (const auto* counts : {&collective.sends, &collective.receives}) {
@@ -188,7 +191,8 @@ void Communicator::check_counts(const Collective& collective) const {
   if (sent > record.count) bug(cat(describe(record), ": ", sent, " are sent"));
   check_counted(collective, rank(), collective.sends[static_cast<size_t>(rank())]);
   if (is_recording())
-    bug(cat(describe(record), ": what is counted again each time cannot be recorded"));
+    bug(cat(describe(record),
+            ": a counted all-to-all cannot be recorded: its counts change on each replay"));
 }
 
 void Communicator::check_arguments(const Collective& collective) const {
@@ -280,9 +284,9 @@ void Communicator::end_replay() {
   replays_ = false;
 }
 
-/// Returns whether the earlier work is of the same order: collectives among themselves, receives
-/// from one peer, sends to one peer.
-bool Communicator::blocks(const Pending& earlier, const Pending& wanted) const {
+/// Returns whether `earlier` must finish before `wanted`. Order is kept among collectives, among
+/// receives from one peer, and among sends to one peer.
+bool Communicator::must_finish_before(const Pending& earlier, const Pending& wanted) const {
   const CollectiveRecord& a = earlier.collective.record;
   const CollectiveRecord& b = wanted.collective.record;
   if (!between_two(a.kind) || !between_two(b.kind))
@@ -293,10 +297,10 @@ bool Communicator::blocks(const Pending& earlier, const Pending& wanted) const {
 void Communicator::wait_for(int64_t id) {
   const auto wanted =
       std::find_if(pending_.begin(), pending_.end(), [id](const Pending& p) { return p.id == id; });
-  if (wanted == pending_.end()) return;  // a later wait has done it
+  if (wanted == pending_.end()) return;  // a later wait has finished it
   const Pending target{.id = id, .collective = {.record = wanted->collective.record}};
   for (size_t i = 0; i < pending_.size() && pending_[i].id <= id;) {
-    if (blocks(pending_[i], target)) {
+    if (must_finish_before(pending_[i], target)) {
       finish(i);
     } else {
       ++i;
@@ -364,8 +368,8 @@ void Communicator::account(const Collective& collective, double seconds) {
   }
 }
 
-/// Calls a back end, whose exceptions end the group: this rank does not take part, and the others
-/// must not wait for it.
+/// Calls a back end and aborts the group if the back end throws: this rank does not take part in
+/// the collective, and the other ranks must not wait for it.
 template <typename Calls>
 void Communicator::call_or_abort(const CollectiveRecord& record, Calls calls) {
   try {
@@ -382,7 +386,7 @@ void Communicator::call_or_abort(const CollectiveRecord& record, Calls calls) {
   }
 }
 
-/// Shows that the group has given up; the device may be in another collective.
+/// Shows on the board that the group has been given up; the device may be in another collective.
 void Communicator::show_aborted(const CollectiveRecord& record) {
   if (slot_ == nullptr) return;
   if (!device_runs()) slot_->enter(record);
@@ -406,9 +410,9 @@ Error Communicator::give_up(const CollectiveRecord& record, const CollectiveFail
 
 Error Communicator::failure(const CollectiveRecord& record, const CollectiveFailure& failure) {
   const std::vector<PeerView> views = view_peers();
-  if (const auto all = meanings(views, record, rank())) return disagreement(*all);
+  if (const auto all = differing_calls(views, record, rank())) return disagreement(*all);
   std::vector<PeerView> others;
-  // A round finds out whom the ranks of the round before wait for.
+  // Each round views the ranks for which the ranks of the previous round wait.
   for (int round = 0; round < kMaxRounds && setup_.view_ranks; ++round) {
     const std::vector<int> unknown = unknown_ranks(views, record, rank(), others);
     if (unknown.empty()) break;
@@ -429,7 +433,7 @@ Error Communicator::failure(const CollectiveRecord& record, const CollectiveFail
 }
 
 Error Communicator::disagreement(const std::vector<CollectiveRecord>& by_rank) const {
-  // A rank whose collective differs from that of at least half of the ranks is named as the cause.
+  // A rank is named as the cause if its collective differs from that of at least half of the ranks.
   const auto equal = [&](size_t i) {
     return 2 * std::ranges::count_if(by_rank,
                                      [&](const CollectiveRecord& other) {

@@ -20,9 +20,9 @@
 
 namespace ftrun {
 
-/// CommStats counts what one communicator has moved, for each kind of collective. Bytes are those
-/// that the algorithm must transfer: an all-reduce of B bytes among N ranks sends and receives 2 B
-/// (N-1)/N on each.
+/// CommStats counts what one communicator has moved, for each kind of collective. Bytes are the
+/// minimum that an algorithm must transfer: for an all-reduce of B bytes among N ranks, each rank
+/// sends and receives 2 B (N-1)/N.
 struct CommStats {
   struct KindStats {
     int64_t calls = 0;
@@ -37,9 +37,9 @@ struct CommStats {
   KindStats total() const;
 };
 
-/// CommBuffer is memory for collectives, owned: the communicator's back end frees it. On the
-/// shared-memory back end other ranks read it in place, which saves two copies. 4096-byte aligned,
-/// zero at first. Must not outlive its communicator.
+/// CommBuffer is owned memory for collectives, which the communicator's back end frees. On the
+/// shared-memory back end other ranks read it in place, which saves two copies. It is aligned to
+/// 4096 bytes and initially zero. Must not outlive its communicator.
 class CommBuffer {
  public:
   CommBuffer() = default;
@@ -70,30 +70,31 @@ struct Collective {
   void* out = nullptr;
   /// The back end's own handle, set by begin().
   int64_t handle = 0;
-  /// Elements of a counted all-to-all, by rank of the group: those that each receives from us, and
-  /// those that it sends us.
+  /// Elements of a counted all-to-all, by rank of the group: `sends` holds how many this rank sends
+  /// to each rank, `receives` how many it receives from each rank.
   std::vector<int64_t> sends = {};
   std::vector<int64_t> receives = {};
 };
 
 /// MovedBlocks holds the bytes that a rank sends to each rank of the group, itself included, and
-/// receives from it, in a collective that moves blocks without adding them: all-to-all, counted or
-/// not, and shift. Blocks lie in the order of ranks, without gaps.
+/// receives from each, in a collective that moves blocks without adding them: all-to-all, counted
+/// all-to-all, and shift. Blocks lie in the order of ranks, without gaps.
 struct MovedBlocks {
   std::vector<int64_t> sent;
   std::vector<int64_t> received;
 };
 bool moves_blocks(CollectiveKind kind);
-/// Returns the bytes of rank `rank` of `size`; of a counted one, of the rank whose counts
-/// `collective` has.
+/// Returns the bytes of rank `rank` in a group of `size` ranks. For a counted all-to-all, `rank`
+/// must be the rank whose counts `collective` holds.
 MovedBlocks moved_blocks(const Collective& collective, int rank, int size);
 
 /// BlockSum describes the sum of the blocks of a group's ranks, side by side in device memory:
-/// out[i] = blocks[i] + blocks[stride + i] + ..., in rank order, 16 bits in fp32 and rounded once.
+/// out[i] = blocks[i] + blocks[stride + i] + ..., in rank order. 16-bit floats are added in fp32
+/// and rounded once.
 struct BlockSum {
   const void* blocks = nullptr;
   int ranks = 0;
-  /// Elements from a rank's block to the next.
+  /// Elements from the beginning of a rank's block to that of the next rank's block.
   int64_t stride = 0;
   /// F64, F32, BF16 or F16.
   DType dtype = DType::kF32;
@@ -106,14 +107,14 @@ using SumBlocks = std::function<void(const BlockSum&)>;
 
 class Communicator;
 
-/// Work is a collective in progress: a small value. wait() exactly once; dropping it leaves the
-/// work to the wait of a later collective. Must not outlive its communicator.
+/// Work is a handle of a collective in progress: a small value. Call wait() exactly once; if it is
+/// dropped, the wait of a later collective finishes the work. Must not outlive its communicator.
 class [[nodiscard]] Work {
  public:
   Work() = default;
   Work(Communicator* owner, int64_t id) : owner_(owner), id_(id) {}
-  /// Blocks until this rank's output is final and its input may be changed. Error(kPeerLost) after
-  /// the communicator's timeout or when a peer is lost.
+  /// Blocks until this rank's output is final and its input may be changed. Throws Error(kPeerLost)
+  /// after the communicator's timeout or if a peer is lost.
   void wait();
 
  private:
@@ -123,28 +124,30 @@ class [[nodiscard]] Work {
 
 /// Communicator runs collectives among a group of ranks. Counts are elements; buffers are host
 /// memory (device memory on NCCL). Collective: every rank of the group issues the same calls in the
-/// same order, from one thread at a time. On hosts a call only announces itself; wait() does the
-/// work, earlier collectives first, so a communicator that should overlap with computation gets a
-/// thread of its own. On hosts, and on GPUs where Setup::sum_blocks is given, sums add in rank
-/// order, element by element: results do not depend on how data is cut into calls.
+/// same order, from one thread at a time. On CPUs a call only announces the collective; wait() does
+/// the work, earlier collectives first. So a communicator that should overlap with computation gets
+/// a thread of its own. On CPUs, and on GPUs where Setup::sum_blocks is given, sums add in rank
+/// order, element by element: results do not depend on how data is divided into calls.
 class Communicator {
  public:
   struct Setup {
     std::string name;
-    /// Global ranks of the members, ascending; ours is members[rank].
+    /// Global ranks of the members, ascending; this rank is members[rank].
     std::vector<int> members;
     int rank = 0;
     std::chrono::milliseconds timeout = std::chrono::minutes(10);
-    /// Shows what this rank is doing to its peers and to the crash handler; may be null.
+    /// The board that shows this rank's activity to its peers and to the crash handler; may be
+    /// null.
     ProgressBoard* board = nullptr;
     /// Returns what is known now of other ranks (global), for explaining a failure; may be empty.
     std::function<std::vector<PeerView>(const std::vector<int>&)> view_ranks = {};
     /// Adds in rank order on GPUs (comm/device_communicator.h); null leaves sums to the transport.
     SumBlocks sum_blocks = {};
-    /// Members of a group of GPUs send each other messages: they are connected when the group is
-    /// opened.
+    /// Says whether members of a group of GPUs send each other messages. Their connections are then
+    /// made when the group is opened.
     bool carries_messages = false;
-    /// The time for which a thread that waits for a GPU may stay away after an abort.
+    /// The longest time after an abort until a thread that waits for a GPU must have called
+    /// check(); after it the process ends.
     std::chrono::milliseconds abort_patience = std::chrono::seconds(30);
   };
 
@@ -167,12 +170,12 @@ class Communicator {
                       CallSite site);
   /// Gathers size() blocks of `count` into `out`; `in` may be block rank() of `out`.
   Work all_gather(const void* in, void* out, int64_t count, DType dtype, CallSite site);
-  /// Exchanges blocks: `in` and `out` hold size() blocks of `count`, which must not overlap; block
-  /// i of `out` is block rank() of rank i.
+  /// Exchanges blocks: `in` and `out` hold size() blocks of `count` elements and must not overlap;
+  /// block i of `out` is block rank() of rank i's `in`.
   Work all_to_all(const void* in, void* out, int64_t count, DType dtype, CallSite site);
   /// Exchanges blocks of any length: `sends[i]` elements go to rank i, whose receives[rank()] must
-  /// be the same. `in` holds `most` elements, the same on all ranks, and `out` the received ones;
-  /// memory after the blocks stays as it is.
+  /// be the same number. `in` holds `most` elements, a number that is equal on all ranks, and `out`
+  /// holds the received ones. Memory after the blocks does not change.
   Work counted_all_to_all(const void* in, std::span<const int64_t> sends, void* out,
                           std::span<const int64_t> receives, int64_t most, DType dtype,
                           CallSite site);
@@ -184,14 +187,14 @@ class Communicator {
   Work receive(void* data, int64_t count, DType dtype, int from, CallSite site);
   void barrier(CallSite site);
 
-  /// Makes `stream` (a cudaStream_t) the calling thread's stream: collectives run after its work,
-  /// and their wait() makes it wait. Nothing on hosts.
+  /// Makes `stream` (a cudaStream_t) the calling thread's stream: collectives run after the work in
+  /// it, and wait() makes this stream wait for the collective. Does nothing on CPUs.
   virtual void use_stream(void* stream) { static_cast<void>(stream); }
 
-  /// Returns whether a device may record what collectives put into its streams and replay it
-  /// (LaneDevice::begin_recording). Calls between begin_recording() and end_recording() do not
-  /// count and nobody waits for them; begin_replay() and end_replay(), around each replay, count
-  /// the recorded calls.
+  /// Returns whether a device may record and replay the work that collectives put into its streams
+  /// (LaneDevice::begin_recording). Calls between begin_recording() and end_recording() are not
+  /// counted and are not waited for; begin_replay() and end_replay(), around each replay, count the
+  /// recorded calls.
   virtual bool can_record() const { return false; }
   void begin_recording();
   std::vector<CollectiveRecord> end_recording();
@@ -204,25 +207,26 @@ class Communicator {
   CommBuffer allocate(int64_t bytes);
   const CommStats& stats() const { return stats_; }
   /// Returns the bytes that the transport was observed to transfer for this rank since the group
-  /// was opened, each counted on one rank of the two: over shared memory those that this rank
-  /// copied or added out of its peers' memory and into it, over sockets those that the kernel
-  /// reports as received. Unlike stats() it knows nothing of collectives. Returns nothing where the
-  /// back end cannot observe it. Must not be called while a collective runs.
+  /// was opened; each transfer is counted on one of its two ranks. Over shared memory these are the
+  /// bytes that this rank copied, or read and added, from and to its peers' memory; over sockets,
+  /// the bytes that the kernel reports as received. Unlike stats(), the number does not depend on
+  /// which collectives were called. Returns nothing if the back end cannot observe it. Must not be
+  /// called while a collective runs.
   virtual std::optional<int64_t> transported_bytes() const { return std::nullopt; }
-  /// Returns a bound of the bytes that the back end takes for itself while collectives run, beside
-  /// its callers' buffers and what it maps of peers.
+  /// Returns an upper bound of the bytes that the back end allocates while collectives run, without
+  /// its callers' buffers and the peers' memory that it maps.
   virtual int64_t working_bytes() const { return 0; }
   /// Sets the limit of every later wait.
   virtual void set_timeout(std::chrono::milliseconds timeout) { setup_.timeout = timeout; }
-  /// Throws Error(kPeerLost) when a collective among GPUs, whose wait() does not wait on the host,
-  /// has failed or a peer is lost. Any thread; call it after a wait for the device, before the
+  /// Throws Error(kPeerLost) if a collective among GPUs, whose wait() does not wait on the host,
+  /// has failed or a peer is lost. Any thread. Call it after a wait for the device, before the
   /// results are read.
   virtual void check() {}
 
   /// Collective: waits until every rank is done with this communicator. No calls after it.
   virtual void shutdown() {}
-  /// Reports to peers (where the back end can) that this rank gives up, so that they fail at once.
-  /// Any thread, any time.
+  /// Reports to peers, if the back end can, that this rank gives up, so that they fail at once. Any
+  /// thread, any time.
   virtual void abort(const std::string& reason) noexcept { static_cast<void>(reason); }
 
  protected:
@@ -232,38 +236,42 @@ class Communicator {
   /// Throws Error(kBug) while the device holds recordings of this communicator's collectives; for
   /// shutdown().
   void require_no_recordings() const;
-  /// Begins a replay of several collectives, of which this is the first; on_replay_end() ends it.
+  /// Begins a replay of several collectives, the first of which is `first`; on_replay_end() ends
+  /// it.
   virtual void on_replay_begin(const CollectiveRecord& first) { static_cast<void>(first); }
   virtual void on_replay_end() {}
 
   /// Starts the collective if the back end can; must not block for long.
   virtual void begin(Collective& collective) { static_cast<void>(collective); }
-  /// Runs the collective or waits for it; throws Failure, or an Error of its own.
+  /// Runs the collective or waits for it; throws CollectiveFailure, or an Error.
   virtual void complete(Collective& collective) = 0;
-  /// Views what is known of the members now, by rank in the group.
+  /// Returns what is known of the members now, by rank in the group.
   virtual std::vector<PeerView> view_peers() = 0;
   virtual CommBuffer allocate_memory(int64_t bytes);
-  /// Returns whether a group of one is served by a copy between host buffers.
+  /// Returns whether a group of one rank copies between host buffers instead of calling the back
+  /// end.
   virtual bool copies_alone() const { return size() == 1; }
   /// Returns whether a device runs collectives while the host continues: the back end then decides
   /// what the board shows.
   virtual bool device_runs() const { return false; }
 
-  /// Makes the Error(kBug) for ranks whose calls differ, given by rank in the group; for back ends
-  /// that compare them.
+  /// Makes the Error(kBug) for ranks whose calls differ. `by_rank` holds the calls by rank in the
+  /// group. For back ends that compare calls.
   Error disagreement(const std::vector<CollectiveRecord>& by_rank) const;
-  /// Throws Error(kBug) when rank `from` sends another number of elements than a counted all-to-all
-  /// receives.
+  /// Throws Error(kBug) if rank `from` does not send as many elements as `wanted`, a counted
+  /// all-to-all, receives from it.
   void check_counted(const Collective& wanted, int from, int64_t sent) const;
-  /// Throws Error(kBug) when the sender's message is not the one that we receive.
+  /// Throws Error(kBug) if the sender's message differs from the one that this rank wants to
+  /// receive.
   void check_message(const CollectiveRecord& sent, const CollectiveRecord& wanted) const;
-  /// Makes the error that is thrown for a failure, with what is known of the peers. May take two
-  /// heartbeats. Any thread.
+  /// Makes the error that is thrown for a failure, with what is known of the peers. May block for
+  /// two heartbeats. Any thread.
   Error failure(const CollectiveRecord& record, const CollectiveFailure& failure);
   /// Aborts the group and makes the error of the failure that caused this. After a wait that timed
   /// out, the peers are viewed first, because aborting releases the others, which then continue.
   Error give_up(const CollectiveRecord& record, const CollectiveFailure& failure);
-  /// Shows that the group connects; returns the record that names this where it fails.
+  /// Shows on the board that the group is connecting; returns the record to name in the error if
+  /// this fails.
   CollectiveRecord show_connecting(std::string_view how);
   const Setup& setup() const { return setup_; }
   ProgressBoard::CommunicatorSlot* slot() const { return slot_; }
@@ -280,7 +288,7 @@ class Communicator {
   Work issue(Collective collective, CallSite site);
   void wait_for(int64_t id);
   void finish(size_t index);
-  bool blocks(const Pending& earlier, const Pending& wanted) const;
+  bool must_finish_before(const Pending& earlier, const Pending& wanted) const;
   void check_arguments(const Collective& collective) const;
   void check_counts(const Collective& collective) const;
   void account(const Collective& collective, double seconds);
@@ -296,7 +304,7 @@ class Communicator {
   std::vector<int64_t> sent_, received_;  // sequence of sends and receives, per peer
   int64_t sequence_ = 0;
   int64_t next_id_ = 1;
-  /// RecordedCalls holds the calls recorded so far, and the sequences before the recording.
+  /// RecordedCalls holds the calls recorded so far, and the sequence numbers before the recording.
   struct RecordedCalls {
     std::vector<CollectiveRecord> records;
     std::vector<int64_t> sent, received;
@@ -306,10 +314,10 @@ class Communicator {
   bool replays_ = false;
   /// Recordings that were made and not released.
   int64_t recordings_ = 0;
-  std::string broken_;  // why no more calls are possible
+  std::string broken_;  // why no more calls are possible; "" while they are
 };
 
-/// Returns whether all_reduce and reduce_scatter take the type.
+/// Returns whether all_reduce and reduce_scatter accept the type.
 bool reducible(DType dtype);
 
 }  // namespace ftrun

@@ -11,7 +11,8 @@
 namespace ftrun {
 namespace {
 
-/// Copies whole cache lines of `to` by vectors, and the bytes before and after them by memcpy.
+/// Copies whole cache lines of `to` with vector instructions, and the bytes before and after them
+/// with memcpy.
 #if defined(__x86_64__)
 void copy_lines(std::byte* to, const std::byte* from, int64_t bytes) {
   constexpr int64_t kLine = 64, kVector = sizeof(__m128i);

@@ -13,7 +13,8 @@
 namespace ftrun {
 namespace {
 
-/// Parts of an ordered sum begin at multiples of this: kernels read 16 bytes at a time.
+/// Parts of an ordered sum begin at multiples of this many bytes, because kernels read 16 bytes at
+/// a time.
 constexpr int64_t kPartAlignment = 16;
 
 bool is_float(DType dtype) {
@@ -37,7 +38,7 @@ void DeviceCommunicator::start_watch() {
 void DeviceCommunicator::stop_watch() {
   {
     const std::lock_guard lock(lost_mutex_);
-    asked_ = true;
+    loss_was_checked_ = true;
   }
   lost_changed_.notify_all();
   watch_.reset();
@@ -50,9 +51,9 @@ void DeviceCommunicator::set_timeout(std::chrono::milliseconds timeout) {
 
 void DeviceCommunicator::check() {
   std::unique_lock lock(lost_mutex_);
-  lost_changed_.wait(lock, [&] { return !losing_ || lost_; });
+  lost_changed_.wait(lock, [&] { return !loss_noticed_ || lost_; });
   if (!lost_) return;
-  asked_ = true;
+  loss_was_checked_ = true;
   lost_changed_.notify_all();
   std::rethrow_exception(lost_);
 }
@@ -74,8 +75,9 @@ bool DeviceCommunicator::show_given_up() noexcept {
   return true;
 }
 
-/// Ends the group for a failure that the watch's thread found. The abort frees the device and
-/// whoever waits for it: check() must know before it that the device's data are not results.
+/// Ends the group because of a failure that the watch's thread found. The abort ends the device's
+/// work and with it the waits for the device. The loss is recorded before, so that check() does not
+/// let anyone use the unfinished data as results.
 void DeviceCommunicator::on_peer_lost(const CollectiveRecord& record,
                                       const CollectiveFailure& failure) {
   mark_group_lost();
@@ -86,7 +88,8 @@ void DeviceCommunicator::on_peer_lost(const CollectiveRecord& record,
   wait_until_checked_or_exit(report);
 }
 
-/// Reports to peers that this rank gives up; its own error names no peer.
+/// Reports to the peers that this rank gives up. The reported error is this rank's own and names no
+/// peer.
 void DeviceCommunicator::on_device_failed(const CollectiveRecord& record, const RankError& error) {
   mark_group_lost();
   const std::string text =
@@ -99,7 +102,7 @@ void DeviceCommunicator::on_device_failed(const CollectiveRecord& record, const 
 
 void DeviceCommunicator::mark_group_lost() {
   const std::lock_guard lock(lost_mutex_);
-  losing_ = true;
+  loss_noticed_ = true;
 }
 
 template <typename Failed>
@@ -111,11 +114,12 @@ void DeviceCommunicator::show_lost(const Failed& error) {
   lost_changed_.notify_all();
 }
 
-/// Ends the process where a wait for the device does not return soon after an abort: it must not
-/// hang.
+/// Ends the process if no thread that waits for the device calls check() soon after an abort: the
+/// process must not hang.
 void DeviceCommunicator::wait_until_checked_or_exit(const FailureReport& report) {
   std::unique_lock lock(lost_mutex_);
-  if (lost_changed_.wait_for(lock, setup().abort_patience, [&] { return asked_; })) return;
+  if (lost_changed_.wait_for(lock, setup().abort_patience, [&] { return loss_was_checked_; }))
+    return;
   report_failure(report);
   const std::string text = cat("error: ", report.message, "\n");
   [[maybe_unused]] const ssize_t done = ::write(2, text.data(), text.size());
@@ -124,8 +128,8 @@ void DeviceCommunicator::wait_until_checked_or_exit(const FailureReport& report)
 
 void DeviceCommunicator::begin(Collective& collective) {
   check();
-  // An event that is recorded into a graph cannot be queried, so a recorded collective is not
-  // watched; replays have marks of their own.
+  // An event that is recorded into a CUDA graph cannot be queried, so a recorded collective is not
+  // watched; replays have their own marks.
   call_or_report_loss([&] { is_recording() ? run(collective) : issue_watched(collective); });
 }
 
@@ -139,10 +143,11 @@ void DeviceCommunicator::issue_watched(const Collective& collective) {
     throw;
   }
   mark_end(handle);
-  watch_->issued();
+  watch_->mark_issued();
 }
 
-/// Watches all collectives of a replay as its first one: it has ended when all have.
+/// Watches all collectives of a replay as if they were its first one, which then ends when all have
+/// ended.
 void DeviceCommunicator::on_replay_begin(const CollectiveRecord& first) {
   check();
   replay_mark_ = mark_begin();
@@ -151,7 +156,7 @@ void DeviceCommunicator::on_replay_begin(const CollectiveRecord& first) {
 
 void DeviceCommunicator::on_replay_end() {
   mark_end(replay_mark_);
-  watch_->issued();
+  watch_->mark_issued();
 }
 
 void DeviceCommunicator::run(const Collective& collective) {
@@ -165,7 +170,7 @@ void DeviceCommunicator::run(const Collective& collective) {
     reduce_scatter_in_order(collective);
 }
 
-/// Puts all messages of a rank into one exchange, in which none waits for another.
+/// Puts all messages of a rank into one exchange, in which no message waits for another.
 void DeviceCommunicator::move_blocks(const Collective& collective) {
   const MovedBlocks moved = moved_blocks(collective, rank(), size());
   const auto* in = static_cast<const std::byte*>(collective.in);
@@ -182,16 +187,16 @@ void DeviceCommunicator::complete(Collective&) {
   check();
 }
 
-/// Returns whether sums add in rank order: maxima, minima and sums of integers are the same in any
-/// order.
+/// Returns whether the collective has to add in rank order. Maxima, minima and sums of integers do
+/// not depend on the order.
 bool DeviceCommunicator::adds_in_order(const CollectiveRecord& record) const {
   const bool reduces =
       record.kind == CollectiveKind::kAllReduce || record.kind == CollectiveKind::kReduceScatter;
   return setup().sum_blocks && reduces && record.op == ReduceOp::kSum && is_float(record.dtype);
 }
 
-/// Returns the scratch, which is allocated once: work that was put into the stream before still
-/// uses it.
+/// Returns the scratch memory. It is allocated only once, because work that is already in the
+/// stream still uses it.
 std::byte* DeviceCommunicator::scratch() {
   if (scratch_.bytes() == 0) scratch_ = allocate_memory(kScratchBytes);
   return scratch_.as<std::byte>();
@@ -221,8 +226,8 @@ void DeviceCommunicator::reduce_small(const Collective& collective) {
   add_blocks(blocks, stride / element, collective.record, collective.record.count, collective.out);
 }
 
-/// Reduces elements [first, first + size() * part) of an all-reduce, as far as they exist: rank r
-/// adds up the r-th part, then all send theirs to all.
+/// Reduces the elements [first, first + size() * part) of an all-reduce that exist: rank r adds up
+/// the r-th part, then each rank sends its sum to all others.
 void DeviceCommunicator::reduce_window(const Collective& collective, int64_t first, int64_t part) {
   const int64_t element = dtype_bytes(collective.record.dtype);
   auto* const data = static_cast<std::byte*>(collective.out);

@@ -15,24 +15,25 @@
 
 namespace ftrun {
 
-/// DeviceCommunicator runs collectives of device memory: begin() puts them into the stream of
-/// use_stream(), after its earlier work, and the host continues; later work in that stream finds
-/// them done, so wait() has nothing to do. A watch (comm/collective_watch.h) notices a peer that is
-/// lost: the next call throws the error, and so does check(), which must be called after a wait for
-/// the device, before the results are read. Where the device does not come back to whoever waits
-/// for it, the process ends with the same message.
+/// DeviceCommunicator runs collectives on device memory. begin() puts a collective into the stream
+/// of use_stream(), after the stream's earlier work, and the host continues. Later work in that
+/// stream runs after the collective, so wait() has nothing to do. A watch (comm/collective_watch.h)
+/// notices a lost peer: the next call throws the error, and so does check(), which must be called
+/// after a wait for the device and before the results are read. If a wait for the device does not
+/// return, the process ends with the same message.
 ///
-/// Sums: where Setup::sum_blocks is given, sums of floating-point numbers add in rank order, 16
-/// bits in fp32, as on hosts, whatever the transport would do: ranks exchange the parts, each adds
-/// up its own, and an all-reduce gathers them again. The bytes on the wire are those of a ring; on
-/// top come one more write and read of the data in device memory and kScratchBytes of it.
+/// Sums: if Setup::sum_blocks is given, sums of floating-point numbers are added in rank order,
+/// 16-bit floats in fp32, as on CPUs, whatever the transport would do. Ranks exchange the parts,
+/// each adds up its own part, and an all-reduce then gathers the sums. As many bytes are sent as by
+/// a ring. In addition the data is written to and read from device memory once more, and
+/// kScratchBytes of it are needed.
 class DeviceCommunicator : public Communicator, protected WatchedCollectives {
  public:
-  /// Bytes of a group's scratch for parts of ordered sums on their way; larger sums are done piece
-  /// by piece.
+  /// Bytes of a group's scratch memory for the parts of ordered sums that are being exchanged;
+  /// larger sums are computed piece by piece.
   static constexpr int64_t kScratchBytes = int64_t{32} << 20;
-  /// The largest sum for which every rank receives all ranks' numbers and adds them up itself: one
-  /// exchange instead of two.
+  /// The largest sum for which every rank receives all ranks' numbers and adds them up itself,
+  /// which needs one exchange instead of two.
   static constexpr int64_t kSmallBytes = int64_t{64} << 10;
 
   ~DeviceCommunicator() override;
@@ -52,7 +53,7 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   void on_replay_end() final;
   void complete(Collective& collective) override;
 
-  /// PeerExchange is what a rank sends to another one and receives from it, bytes at any address.
+  /// PeerExchange is what a rank sends to another rank and receives from it: bytes at any address.
   struct PeerExchange {
     const std::byte* send = nullptr;
     int64_t send_bytes = 0;
@@ -60,29 +61,30 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
     int64_t receive_bytes = 0;
   };
 
-  // The back end. All of these put work into stream(), and throw CollectiveFailure where that
-  // fails.
-  /// Enqueues any collective except those of which moves_blocks() is true.
+  // The back end implements the following functions. Those that put work into stream() throw
+  // CollectiveFailure if that fails.
+  /// Enqueues any collective for which moves_blocks() is false.
   virtual void enqueue(const Collective& collective) = 0;
-  /// Enqueues the exchanges, by rank in the group; what a rank sends itself is copied.
+  /// Enqueues the exchanges, by rank in the group; a rank's exchange with itself is a copy.
   virtual void enqueue(std::span<const PeerExchange> by_rank) = 0;
-  /// Puts a mark before a collective, and mark_end() one after it: a handle for the three below.
+  /// Puts a mark before a collective and returns its handle for the functions below; mark_end()
+  /// puts one after it.
   virtual int64_t mark_begin() = 0;
   virtual void mark_end(int64_t handle) = 0;
   bool has_begun(int64_t handle) override = 0;
   bool has_ended(int64_t handle) override = 0;
   void release(int64_t handle) override = 0;
   bool peer_lost() override = 0;
-  /// Shows on the board that this rank has given up, before abort() frees the device, whatever the
-  /// device still runs. Returns false where it had before.
+  /// Shows on the board that this rank has given up, whatever the device still runs; called before
+  /// abort() ends the device's work. Returns false if that was shown before.
   bool show_given_up() noexcept;
 
   void* stream() const { return stream_; }
-  /// Starts the watch once the back end is open; the back end stops it before it is destroyed.
+  /// Starts the watch once the back end is open. The back end's destructor calls stop_watch().
   void start_watch();
   void stop_watch();
-  /// Makes calls and explains their failures: a failure that follows from a collective that was
-  /// given up meanwhile is reported as that one, a failure of this rank's device as it is.
+  /// Runs `calls` and explains their failure. If a collective was given up meanwhile, its error is
+  /// thrown instead; a failure of this rank's device is thrown unchanged.
   template <typename Calls>
   void call_or_report_loss(Calls calls) {
     try {
@@ -126,11 +128,11 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   bool gave_up_ = false;
   std::mutex lost_mutex_;
   std::condition_variable lost_changed_;
-  /// A rank is missing; the error follows once it is known which.
-  bool losing_ = false;
-  /// An Error, or this device's RankError.
+  /// A peer is lost; lost_ follows once it is known which.
+  bool loss_noticed_ = false;
+  /// An Error, or the RankError of this rank's device.
   std::exception_ptr lost_;
-  bool asked_ = false;
+  bool loss_was_checked_ = false;
 };
 
 }  // namespace ftrun

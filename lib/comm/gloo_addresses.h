@@ -10,17 +10,17 @@
 namespace ftrun {
 
 /// GlooAddresses is the store that Gloo uses while a group connects. Each member of a group sets
-/// one key, "CONTEXT/RANK", to its listening address, and then asks for those of all others one at
-/// a time: N * N requests. Here the members exchange their addresses as they exchange texts, with a
-/// few requests each, and Gloo finds all of them in this process.
+/// one key, "CONTEXT/RANK", to its listening address, and then asks for the addresses of all others
+/// one at a time: N * N requests. With this store the members exchange their addresses as texts
+/// with a few requests each, and Gloo finds all addresses in its own process.
 class GlooAddresses final : public c10d::Store {
  public:
-  /// ExchangeTexts gives the address of this member and gets those of all, by rank in the group.
-  /// Collective.
+  /// ExchangeTexts sends this member's address and returns the addresses of all, by rank in the
+  /// group. Collective.
   using ExchangeTexts = std::function<std::vector<std::string>(const std::string& own)>;
   explicit GlooAddresses(ExchangeTexts exchange) : exchange_(std::move(exchange)) {}
 
-  /// Exchanges the address. Throws the exceptions of the exchange.
+  /// Exchanges the address with the other members. Throws the exceptions of the exchange.
   void set(const std::string& key, const std::vector<uint8_t>& value) override;
   std::vector<uint8_t> get(const std::string& key) override;
   void wait(const std::vector<std::string>&) override {}

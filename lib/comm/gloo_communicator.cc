@@ -29,16 +29,17 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
-/// Collectives whose transport takes memory of its own, as much as they move, run in pieces of at
-/// most so many bytes.
+/// The most bytes of a piece. Collectives whose transport allocates as much memory as they move run
+/// in pieces.
 constexpr int64_t kStagingBytes = 2 << 20;
-/// Pieces that are in memory at the same time at most: outgoing_ and incoming_, what c10d gathers
-/// into before it copies, and freed ones that stay with the heaps of Gloo's threads.
+/// The most pieces that are in memory at the same time: outgoing_ and incoming_, the memory into
+/// which c10d gathers before it copies, and freed pieces that the heaps of Gloo's threads keep.
 constexpr int64_t kMaxPieces = 10;
-// Gloo ends a collective at the timeout; if it does not, this rank does after kSlack. Gloo does not
-// end messages (send, receive).
+// Gloo ends a collective at the timeout; if it does not, this rank gives up after kSlack more. Gloo
+// does not end messages (send, receive) at the timeout.
 constexpr std::chrono::milliseconds kSlack{2000};
-// The time between two looks whether another thread of this rank has given up, or a peer has.
+// The times between two checks: whether another thread of this rank has given up (kWaitSlice), and
+// whether a peer has (kPeerSlice).
 constexpr std::chrono::milliseconds kWaitSlice{200};
 constexpr std::chrono::milliseconds kPeerSlice{1000};
 
@@ -74,8 +75,8 @@ class GlooCommunicator final : public Communicator {
     received_before_ = received_bytes(sockets_);
   }
 
-  /// Leaves the group to the end of the process after a failure: operations may still hang in
-  /// Gloo's threads, which its destructor would wait for.
+  /// Leaks the group until the process ends after a failure: operations may still hang in Gloo's
+  /// threads, and the destructor would wait for them.
   ~GlooCommunicator() override {
     if (failed_) group_.release();
   }
@@ -153,8 +154,8 @@ class GlooCommunicator final : public Communicator {
   void finish_send(const Collective& work);
   void receive_now(const Collective& work);
 
-  /// Returns the elements of one piece of every rank's block, so that all blocks' pieces fit the
-  /// staging memory.
+  /// Returns the elements in a piece of one rank's block, such that the pieces of all blocks fit
+  /// the staging memory.
   int64_t piece_count(DType dtype) const {
     return std::max<int64_t>(kStagingBytes / size() / dtype_bytes(dtype), 1);
   }
@@ -164,7 +165,7 @@ class GlooCommunicator final : public Communicator {
   }
 
   Rendezvous& rendezvous_;
-  /// The first collectives that are compared among the ranks (CommOptions); -1 for all.
+  /// The number of first collectives that are compared among the ranks (CommOptions); -1 for all.
   const int64_t checked_collectives_;
   GroupPtr group_;
   std::vector<std::byte> outgoing_, incoming_;
@@ -172,14 +173,14 @@ class GlooCommunicator final : public Communicator {
   int64_t next_handle_ = 1;
   bool failed_ = false;
   std::atomic<bool> aborted_ = false;
-  /// The connections that were opened with the group.
+  /// The connections that were opened for this group.
   std::set<OpenSocket> sockets_;
   int64_t received_before_ = 0;
 };
 
-/// Connects the group in a thread, while this one looks whether a member is lost: where a member
-/// does not come any more, Gloo waits for its connection to the end of the time limit. Once the
-/// addresses are exchanged the thread uses nothing of ours, so that it can be left.
+/// Connects the group in another thread, while this thread checks whether a member is lost: if a
+/// member never arrives, Gloo waits for its connection until the time limit. Once the addresses are
+/// exchanged, the other thread uses nothing of this object, so it can be abandoned.
 GroupPtr GlooCommunicator::connect() {
   const CollectiveRecord record = show_connecting("connecting over Gloo");
   const auto met = std::make_shared<std::atomic<bool>>(false);
@@ -208,7 +209,7 @@ GroupPtr GlooCommunicator::connect() {
 }
 
 /// Converts an exception of Gloo about a peer to a CollectiveFailure. Throws an out-of-memory error
-/// if this rank lacks memory. Gloo tells a timeout only by its text.
+/// if this rank lacks memory. Only the text of Gloo's exception shows that it is a timeout.
 CollectiveFailure GlooCommunicator::failure_of(const std::exception& error,
                                                Clock::time_point start) {
   failed_ = true;
@@ -220,15 +221,16 @@ CollectiveFailure GlooCommunicator::failure_of(const std::exception& error,
           first_line(text), timed_out};
 }
 
-/// Gives up the group, for which Gloo has no call: a thread of ours inside a collective leaves it
-/// by this flag, and the peers find the note, because only ranks that wait for this one notice that
-/// it ended.
+/// Gives up the group. Gloo has no call for this: a thread of this rank that is inside a collective
+/// leaves it because of aborted_, and the peers find a note in the store, because only the ranks
+/// that wait for this one would notice that its process ended.
 void GlooCommunicator::abort(const std::string& reason) noexcept {
   if (!aborted_.exchange(true)) rendezvous_.give_up(name(), reason);
 }
 
-/// Waits for a collective in slices: nothing can interrupt c10d's own wait. A collective needs
-/// everyone, but a rank's connections are to some of the others only.
+/// Waits for a collective in slices, because nothing can interrupt c10d's own wait. Between slices
+/// all members are checked: a collective needs every rank, but a rank has connections to only some
+/// of them.
 void GlooCommunicator::await(const WorkPtr& work) {
   const auto start = Clock::now();
   const auto deadline = start + setup().timeout + kSlack;
@@ -254,7 +256,7 @@ void GlooCommunicator::await(const WorkPtr& work) {
   }
 }
 
-/// Waits for a message in one piece: Gloo closes the connection when a wait ends early.
+/// Waits for a message without slices: Gloo closes the connection when a wait ends early.
 void GlooCommunicator::await_message(const WorkPtr& work) {
   const auto start = Clock::now();
   try {
@@ -279,7 +281,8 @@ void GlooCommunicator::all_reduce_now(const Collective& work) {
   if (record.count == 0) return;
   const bool floating = record.dtype == DType::kF64 || record.dtype == DType::kF32 ||
                         record.dtype == DType::kBF16 || record.dtype == DType::kF16;
-  // Two addends have one order, and integers any. Gloo's own sum of fp16 converts one by one.
+  // Two addends have only one order, and the order of integers does not matter. Gloo's own sum of
+  // fp16 converts one element at a time, so it is not used.
   const bool ordered = size() == 2 && record.dtype != DType::kF16;
   if (floating && record.op == ReduceOp::kSum && !ordered) return all_reduce_pieces(work);
   const int64_t width = dtype_bytes(record.dtype), step = kStagingBytes / width;
@@ -294,14 +297,14 @@ void GlooCommunicator::all_reduce_now(const Collective& work) {
   }
 }
 
-/// Reduces in pieces: a rank adds its own part of every piece, then the parts are gathered.
+/// Reduces in pieces: each rank adds up its own part of a piece, then the parts are gathered.
 void GlooCommunicator::all_reduce_pieces(const Collective& work) {
   const int64_t width = dtype_bytes(work.record.dtype);
   auto* data = static_cast<std::byte*>(work.out);
   const int64_t step = piece_count(work.record.dtype) * size();
   for (int64_t start = 0; start < work.record.count; start += step) {
     const int64_t count = std::min(step, work.record.count - start);
-    const int64_t part = (count + size() - 1) / size();  // the last part is filled up
+    const int64_t part = (count + size() - 1) / size();  // the last part is padded with zeros
     std::byte* piece = staging(outgoing_);
     std::memcpy(piece, data + start * width, static_cast<size_t>(count * width));
     std::memset(piece + count * width, 0, static_cast<size_t>((part * size() - count) * width));
@@ -327,7 +330,8 @@ void GlooCommunicator::reduce_scatter_now(const Collective& work) {
   }
 }
 
-/// Exchanges outgoing_, which holds size() parts of `count`; ours of every rank are added to `out`.
+/// Exchanges outgoing_, which holds size() parts of `count` elements; adds this rank's part, as
+/// received from every rank, into `out`.
 void GlooCommunicator::exchange_and_add(const CollectiveRecord& record, int64_t count, void* out) {
   const int64_t bytes = count * dtype_bytes(record.dtype);
   exchange_bytes(outgoing_.data(), bytes * size(), staging(incoming_), bytes * size());
@@ -337,8 +341,8 @@ void GlooCommunicator::exchange_and_add(const CollectiveRecord& record, int64_t 
   reduce_in_order(record.dtype, record.op, inputs.data(), size(), out, count);
 }
 
-/// Sends and receives so many bytes in all, in the order of ranks: in blocks of one size, or
-/// `blocks`.
+/// Sends `sent` and receives `received` bytes in all, in the order of ranks: in equal blocks, or in
+/// blocks of the sizes in `blocks`.
 void GlooCommunicator::exchange_bytes(const void* in, int64_t sent, void* out, int64_t received,
                                       MovedBlocks blocks) {
   at::Tensor from = bytes_of(in, sent);
@@ -367,7 +371,7 @@ void GlooCommunicator::move_blocks(const Collective& work, bool check) {
   exchange_bytes(work.in, sent, work.out, received, std::move(blocks));
 }
 
-/// Gathers blocks of `bytes`, in pieces where all of them together are larger than the staging
+/// Gathers blocks of `bytes` bytes, in pieces if all blocks together are larger than the staging
 /// memory.
 void GlooCommunicator::gather_bytes(const void* in, void* out, int64_t bytes) {
   if (bytes * size() <= kStagingBytes) return gather_piece(in, out, bytes);
@@ -400,16 +404,16 @@ void GlooCommunicator::broadcast_now(const Collective& work) {
   await(group_->broadcast(tensors, options));
 }
 
-/// Waits for all ranks by gathering a byte: Gloo's barrier waits for its earlier operations in its
-/// own way.
+/// Waits for all ranks by gathering a byte. Gloo's own barrier is not used, because it waits for
+/// the earlier operations of the group by itself.
 void GlooCommunicator::barrier_now() {
   const std::byte own{1};
   std::vector<std::byte> all(static_cast<size_t>(size()));
   gather_bytes(&own, all.data(), 1);
 }
 
-/// Sends a header ahead of the data, so that a receiver of another size can say so instead of dying
-/// inside Gloo. Tags distinguish the messages between two ranks.
+/// Sends a header ahead of the data, so that a receiver that expects another size can report it
+/// instead of crashing inside Gloo. Tags distinguish the messages between two ranks.
 void GlooCommunicator::start_send(Collective& work) {
   work.handle = next_handle_++;
   sends_.push_back({work.handle, work.record, {}, {}});

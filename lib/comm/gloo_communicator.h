@@ -7,8 +7,9 @@
 
 namespace ftrun {
 
-/// Makes a communicator over TCP. Floating sums among more than two ranks are exchanged piecewise
-/// and added here in rank order: Gloo's own ring adds in an order that depends on sizes.
+/// Makes a communicator over TCP. Floating-point sums among more than two ranks are exchanged in
+/// pieces and added in rank order by this class: the order in which Gloo's own ring adds depends on
+/// sizes.
 std::unique_ptr<Communicator> make_gloo_communicator(Communicator::Setup setup,
                                                      Rendezvous& rendezvous,
                                                      int64_t checked_collectives);

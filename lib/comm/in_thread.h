@@ -8,9 +8,9 @@
 
 namespace ftrun {
 
-/// Runs in a thread a task that may wait for peers without end, and checks every `slice` whether it
-/// is `hopeless()`: then there is no result, and the thread is left to the end of the process,
-/// which is near. It must use nothing of the caller's by then.
+/// Runs a task that may wait for peers forever in its own thread, and checks every `slice` whether
+/// it is `hopeless()`. If so, there is no result and the thread is abandoned until the process
+/// ends, which is soon. From then on the task must use nothing of the caller's.
 template <typename Result, typename Hopeless>
 std::optional<Result> run_in_thread(std::packaged_task<Result()> task,
                                     std::chrono::milliseconds slice, Hopeless hopeless) {

@@ -5,10 +5,11 @@
 
 namespace ftrun {
 
-/// MeetingPlace specifies where ranks that no common supervisor started find each other: in a file
-/// that belongs to this user only, beside the run folder, for as long as they meet.
-struct MeetingPlace {
-  /// The launcher's name of the job, "" where it gives none: another job's file is not ours.
+/// MeetingFileContent is how ranks that were not started by a common supervisor find each other:
+/// the contents of a file beside the run folder, readable only by this user, that exists until all
+/// ranks have met.
+struct MeetingFileContent {
+  /// The launcher's name of the job, "" if it gives none. A file of another job is ignored.
   std::string job;
   /// The address at which rank 0 serves the store.
   std::string address;
@@ -16,23 +17,22 @@ struct MeetingPlace {
   std::string token;
 };
 
-/// MeetingFile is rank 0's part: the file exists until this object is destroyed, when all have met.
-/// Error(kEnvironment) where it cannot be written, or where a file of that name is something else.
-/// A file that an earlier start has left is replaced: its readers must check whether rank 0 still
-/// serves there.
+/// MeetingFile is the file that rank 0 writes; it exists until this object is destroyed, when all
+/// ranks have met. Throws Error(kEnvironment) if the file cannot be written, or if a file of that
+/// name is not a meeting file. A file that an earlier start has left is replaced, so readers must
+/// check whether rank 0 still serves at the address.
 class MeetingFile {
  public:
-  MeetingFile(std::string path, const MeetingPlace& place);
+  MeetingFile(std::string path, const MeetingFileContent& content);
   ~MeetingFile();
   MeetingFile(const MeetingFile&) = delete;
   MeetingFile& operator=(const MeetingFile&) = delete;
 
-  /// Reads the file; nothing if it does not exist. Error(kEnvironment) where it is something else,
-  /// or not a file of this user only: anyone else who could write it could send the ranks
-  /// elsewhere.
-  static std::optional<MeetingPlace> read(const std::string& path);
-  /// Throws Error(kUsage) where the file is no longer the one that this rank wrote: ranks that have
-  /// not connected yet would go elsewhere.
+  /// Reads the file; nothing if it does not exist. Throws Error(kEnvironment) if it is not a
+  /// meeting file, or if other users can write it: they could send the ranks elsewhere.
+  static std::optional<MeetingFileContent> read(const std::string& path);
+  /// Throws Error(kUsage) if the file is no longer the one that this rank wrote: ranks that have
+  /// not connected yet would connect to another job.
   void require_ours() const;
 
  private:

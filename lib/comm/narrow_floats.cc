@@ -4,8 +4,8 @@
 
 #include "base/half_floats.h"
 
-// FMA is not enabled: a contracted product and sum of the scalar conversions would round once
-// instead of twice.
+// FMA is not enabled: the compiler could then contract a multiplication and an addition of the
+// scalar conversions, which would round once instead of twice.
 #define FTRUN_AVX2 __attribute__((target("avx2,f16c")))
 
 namespace ftrun {
@@ -49,7 +49,8 @@ FTRUN_AVX2 void narrow_f16_avx2(const float* from, uint16_t* to, int64_t count) 
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
     const __m256 x = _mm256_loadu_ps(from + i);
-    // The instruction would keep the upper bits of a NaN's payload.
+    // The conversion instruction would keep the upper bits of a NaN's payload, so NaNs are replaced
+    // before it.
     const __m256 plain = _mm256_or_ps(_mm256_and_ps(x, sign), quiet);
     const __m256 value = _mm256_blendv_ps(x, plain, nan_lanes(x));
     store_16(to + i, _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));

@@ -66,7 +66,7 @@ void free_device(void* data, int64_t) {
   ::cudaFree(data);
 }
 
-/// Writes the id as hexadecimal digits, as the store carries texts.
+/// Writes the id as hexadecimal digits, because it is sent as a text through the store.
 std::string to_hex(const ncclUniqueId& id) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string text;
@@ -85,24 +85,24 @@ ncclUniqueId from_hex(const std::string& text) {
   return id;
 }
 
-/// Returns NCCL's description of an error, with its last note.
+/// Returns NCCL's description of an error, with the last error message of the communicator.
 std::string error_text(ncclResult_t status, ncclComm_t comm) {
   const char* const noted = ::ncclGetLastError(comm);
   const std::string last = noted == nullptr ? "" : noted;
   return cat(::ncclGetErrorString(status), last.empty() ? "" : ": ", last);
 }
 
-/// Throws RankError where a call of NCCL's failed because CUDA did on this rank; nothing else is
-/// this rank's own failure.
+/// Throws RankError if a call of NCCL failed because CUDA failed on this rank; all other errors of
+/// NCCL may have other causes than this rank's device.
 void check_own_device(ncclResult_t status, ncclComm_t comm, const char* what) {
   if (status != ncclUnhandledCudaError) return;
   const std::string words = error_text(status, comm);
   throw_library_error(what, "NCCL", words, words.find("out of memory") != std::string::npos);
 }
 
-/// Sets memory to zero before anything that comes later, in whatever stream.
+/// Sets memory to zero and waits for it, so that later work in any stream finds it zero.
 void clear_device(void* memory, size_t bytes) {
-  // cudaMemset is put into the legacy stream, for which streams that do not block do not wait.
+  // cudaMemset would run in the legacy stream, for which non-blocking streams do not wait.
   cudaStream_t stream = nullptr;
   check_cuda(::cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream");
   cudaError_t status = ::cudaMemsetAsync(memory, 0, bytes, stream);
@@ -111,7 +111,8 @@ void clear_device(void* memory, size_t bytes) {
   check_cuda(status, "clearing memory");
 }
 
-/// The number that barriers add up, a byte that is sent, and one that is received.
+/// barrier_buffer_ has kWordBytes: first the number that barriers add up, then at these offsets a
+/// byte that is sent and one that is received.
 constexpr int64_t kWordBytes = 16, kSentByte = 8, kReceivedByte = 12;
 
 /// Sends every other member a byte. The first message between two ranks connects them, which blocks
@@ -130,8 +131,8 @@ ncclResult_t exchange_bytes(const CommBuffer& word, int size, int rank, ncclComm
   return status == ncclSuccess ? ended : status;
 }
 
-/// NcclCommunicator is a group with a communicator of NCCL's own. Calls put kernels into the stream
-/// at hand.
+/// NcclCommunicator is a group with its own NCCL communicator. Calls put kernels into the current
+/// stream.
 class NcclCommunicator final : public DeviceCommunicator {
  public:
   NcclCommunicator(Setup setup, Rendezvous& rendezvous, int device)
@@ -176,8 +177,8 @@ class NcclCommunicator final : public DeviceCommunicator {
                       "; no data is lost; the process exits without closing it"));
   }
 
-  /// Ends NCCL's kernels, and with them the waits of this rank for its device. Members on the same
-  /// machine are not notified by NCCL.
+  /// Ends NCCL's kernels, and with them this rank's waits for its device. NCCL does not notify
+  /// members on the same machine, so this rank leaves them a note in the store.
   void abort(const std::string& reason) noexcept override {
     const bool is_first = show_given_up();
     end_kernels();
@@ -213,7 +214,7 @@ class NcclCommunicator final : public DeviceCommunicator {
         case CollectiveKind::kAllToAll:
         case CollectiveKind::kCountedAllToAll:
         case CollectiveKind::kShift:
-          break;  // exchanges
+          break;  // enqueued as exchanges
       }
       bug("unknown collective");
     });
@@ -236,7 +237,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     });
   }
 
-  /// Waits on the host, for a barrier only.
+  /// Waits on the host only for a barrier.
   void complete(Collective& collective) override {
     if (collective.record.kind == CollectiveKind::kBarrier)
       call_or_report_loss(
@@ -295,16 +296,16 @@ class NcclCommunicator final : public DeviceCommunicator {
 
   void end_kernels() noexcept {
     ::cudaSetDevice(device_);
-    // An NCCL call that does not return keeps the communicator locked; the watch then ends the
-    // process.
+    // An NCCL call that hangs keeps the communicator locked. The kernels then cannot be ended, and
+    // the watch ends the process.
     const std::unique_lock lock(comm_mutex_, std::chrono::seconds(5));
     if (!lock.owns_lock() || comm_ == nullptr) return;
     start_abort(std::exchange(comm_, nullptr));
   }
 
-  /// Aborts in a thread that nobody waits for. NCCL first sets the flag by which its kernels end;
-  /// then it waits, without end, for graphs that hold collectives of the communicator, and for its
-  /// own threads.
+  /// Aborts in a thread that nobody waits for. ncclCommAbort() first sets the flag that ends NCCL's
+  /// kernels; then it waits, possibly forever, for CUDA graphs that hold the communicator's
+  /// collectives, and for NCCL's own threads.
   void start_abort(ncclComm_t comm) noexcept {
     try {
       std::thread([comm, device = device_, word = barrier_buffer_] {
@@ -323,7 +324,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     return marks_[static_cast<size_t>(handle)];
   }
 
-  /// Returns a pair of events that is no longer used; makes a new one if there is none.
+  /// Returns an unused pair of events; creates one if there is none.
   int64_t acquire_mark() {
     const std::lock_guard lock(marks_mutex_);
     if (free_marks_.empty()) {
@@ -341,11 +342,11 @@ class NcclCommunicator final : public DeviceCommunicator {
   }
 
   bool has_passed(cudaEvent_t event) const {
-    // The watch's thread sets its device, because CUDA would otherwise open another GPU for it.
+    // The watch's thread sets its device, because CUDA would otherwise open the default GPU for it.
     check_cuda(::cudaSetDevice(device_), "setting the CUDA device");
     const cudaError_t status = ::cudaEventQuery(event);
     if (status == cudaErrorNotReady) {
-      ::cudaGetLastError();  // not an error of the calls to come
+      ::cudaGetLastError();  // resets the status, which later calls would report
       return false;
     }
     check_cuda(status, "querying an event");
@@ -362,9 +363,9 @@ class NcclCommunicator final : public DeviceCommunicator {
       throw CollectiveFailure{"could not start", error_text(status, comm_)};
   }
 
-  /// Connects in a thread, as NCCL waits without end for members that do not come, and waits for
-  /// the thread up to the time limit. The first sum, and in groups that carry messages the first
-  /// bytes, make the network carry something before a step relies on it.
+  /// Connects in another thread, because NCCL waits forever for members that do not come, and waits
+  /// for that thread up to the time limit. The first sum, and in groups that carry messages the
+  /// first bytes, are sent here to test the network before a training step relies on it.
   void connect() {
     const CollectiveRecord record = show_connecting("connecting over NCCL");
     const ncclUniqueId id = exchanged_id();

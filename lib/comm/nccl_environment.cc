@@ -12,7 +12,8 @@
 namespace ftrun {
 namespace {
 
-/// Bytes, about, of a rank's channels to the others of its machine.
+/// The approximate bytes of shared memory that a rank's channels to the other ranks of its machine
+/// take.
 constexpr int64_t kBytesOfRank = 32 << 20;
 
 }  // namespace

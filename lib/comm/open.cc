@@ -37,8 +37,8 @@ CommBackend choose(const Rendezvous& rendezvous, const std::vector<int>& members
   return one_machine(rendezvous, members) ? CommBackend::kSharedMemory : CommBackend::kGloo;
 }
 
-/// Names the members. Every member sends this text and reads those of all: for many ranks it is
-/// only what distinguishes them from others.
+/// Returns a text that identifies the members. Every member sends this text and reads the texts of
+/// all, so for many ranks it holds only their number, the first and last rank, and a hash.
 std::string ranks_text(const std::vector<int>& members) {
   constexpr size_t kListed = 16;
   if (members.size() > kListed)
@@ -47,8 +47,8 @@ std::string ranks_text(const std::vector<int>& members) {
   return cat("ranks ", join_numbers(members, ","));
 }
 
-/// Compares the group among its members. They meet before the back end opens, so that an absent one
-/// is named.
+/// Checks that all members open the same group over the same back end. This exchange takes place
+/// before the back end opens, so that an absent member is named in the error.
 void agree(Rendezvous& rendezvous, const std::string& name, const std::vector<int>& members,
            CommBackend backend) {
   const std::string own = cat(name, " of ", ranks_text(members), " over ", backend_name(backend));

@@ -34,10 +34,10 @@ struct CommOptions {
   bool carries_messages = false;
 };
 
-/// Opens the communicator `name` among `members` (global ranks, ascending, ours among them).
-/// Collective: every member calls it with the same arguments, in the same order of names.
-/// Error(kPeerLost) when members do not come, Error(kUnsupported) for a back end that is not built,
-/// Error(kBug) when members disagree about the group.
+/// Opens the communicator `name` among `members` (global ranks, ascending, this rank among them).
+/// Collective: every member calls it with the same arguments, in the same order of names. Throws
+/// Error(kPeerLost) if members do not come, Error(kUnsupported) for a back end that is not built,
+/// Error(kBug) if members disagree about the group.
 std::unique_ptr<Communicator> open_communicator(Rendezvous& rendezvous, const std::string& name,
                                                 const std::vector<int>& members,
                                                 const CommOptions& options);

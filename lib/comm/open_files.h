@@ -3,12 +3,12 @@
 namespace ftrun {
 
 /// Raises this process's limit of open files as far as it may be raised. The usual limit of 1,024
-/// is for programs that cannot look at larger descriptors (select), and no more than a few hundred
-/// ranks can have connections under it.
+/// exists for programs that use select(), which cannot handle larger descriptors. Under it no more
+/// than a few hundred ranks can connect.
 void raise_open_files();
 
-/// Throws Error(kEnvironment) if the limit is too low for the connections of `world` ranks to the
-/// store of rank 0, after raise_open_files().
+/// Throws Error(kEnvironment) if the limit, after raise_open_files(), is too low for the
+/// connections of `world` ranks to the store of rank 0.
 void require_open_files(int world);
 
 }  // namespace ftrun

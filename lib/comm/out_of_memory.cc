@@ -12,8 +12,7 @@ bool is_out_of_memory(const std::exception& exception) {
   if (dynamic_cast<const c10::OutOfMemoryError*>(&exception) != nullptr) return true;
   const auto* error = dynamic_cast<const c10::Error*>(&exception);
   if (error == nullptr) return false;
-  // LibTorch's allocator of main memory throws a plain c10::Error, which only its text
-  // distinguishes.
+  // LibTorch's CPU allocator throws a plain c10::Error, which only its message identifies.
   const std::string_view words = error->what_without_backtrace();
   return words.find("DefaultCPUAllocator: ") != words.npos;
 }

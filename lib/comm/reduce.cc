@@ -8,7 +8,7 @@
 namespace ftrun {
 namespace {
 
-constexpr int64_t kBlock = 1024;  // elements added up at a time: stays in the first-level cache
+constexpr int64_t kBlock = 1024;  // elements added up at a time, so that they stay in the L1 cache
 constexpr int64_t kNarrowBlock = 512;  // the same for 16-bit floats, which are widened there
 
 struct Sum {
@@ -42,7 +42,8 @@ void reduce_block(const void* const* inputs, int ranks, T* out, int64_t start, i
   for (int64_t i = 0; i < count; ++i) out[start + i] = sum[i];
 }
 
-/// Combines two inputs without a block between: each element is read before it is written.
+/// Combines two inputs without an intermediate block, since each element is read before it is
+/// written.
 template <typename T, typename Op>
 void reduce_pair(const T* a, const T* b, T* out, int64_t count) {
   for (int64_t i = 0; i < count; ++i) out[i] = Op::combine(a[i], b[i]);
@@ -63,8 +64,8 @@ void reduce_typed(const void* const* inputs, int ranks, void* out, int64_t count
 using Widen = void (*)(const uint16_t* from, float* to, int64_t count);
 using Narrow = void (*)(const float* from, uint16_t* to, int64_t count);
 
-/// Combines 16-bit floats as fp32, block by block, so that one addition serves all converters and
-/// the bits are the same with each.
+/// Combines 16-bit floats as fp32, block by block. All converters share one addition, so the result
+/// has the same bits with each of them.
 template <typename Op>
 void reduce_narrow(Widen widen, Narrow narrow, const void* const* inputs, int ranks, void* out,
                    int64_t count) {

@@ -21,9 +21,9 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-/// Prepares c10d before its first use. It reports what we report, but in its own way and with stack
-/// traces; and its flight recorder, which the progress board makes superfluous, breaks when two
-/// threads of a process use communicators.
+/// Prepares c10d before its first use. Its logging is disabled: it repeats ftrun's errors in
+/// another form and with stack traces. Its flight recorder is disabled: it breaks if two threads of
+/// a process use communicators, and the progress board replaces it.
 void prepare_c10d() {
   static const bool done = [] {
     if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = 3;
@@ -31,8 +31,8 @@ void prepare_c10d() {
     // Without this variable, the address that each rank publishes holds a number for every peer.
     // All ranks must have the same setting.
     ::setenv("GLOO_ENABLE_RANK_AS_SEQUENCE_NUMBER", "1", 1);
-    std::signal(SIGPIPE, SIG_IGN);  // a connection that a peer closed is an error, not our end
-    // of connections each rank may have as many as there are ranks, rank 0 more
+    std::signal(SIGPIPE, SIG_IGN);  // writing to a closed connection must not end the process
+    // Each rank may have as many connections as there are ranks, and rank 0 more.
     raise_open_files();
     return true;
   }();
@@ -87,8 +87,8 @@ std::vector<std::unique_ptr<Rendezvous>> Rendezvous::in_process(int world, Milli
   return all;
 }
 
-/// Makes a rendezvous with a connection of its own. It asks who lives over the heartbeat's
-/// connection, which nobody holds for long.
+/// Makes a rendezvous with its own connection. It checks which ranks are alive over the heartbeat's
+/// connection, which no thread holds for long.
 std::unique_ptr<Rendezvous> Rendezvous::make_connection_for_thread() {
   RendezvousOptions options = impl_->options;
   options.board_fd = -1;
@@ -137,9 +137,10 @@ void Rendezvous::shutdown(Milliseconds limit) {
   impl_->options.timeout = before;
 }
 
-/// Lists the keys of leaving of the ranks that rank 0 waits for. A rank that has ended or is
-/// stopped reads nothing, and may have reported so before (`of_ended`); one that gave no sign of
-/// life is waited for without result.
+/// Lists the keys by which ranks report that they leave, for the ranks that rank 0 waits for. Ranks
+/// that have ended or are stopped are listed only with `of_ended`: they no longer read from the
+/// store, but may have reported before. A rank that gave no sign of life is not listed, because
+/// waiting for it would be useless.
 std::vector<std::string> Rendezvous::Impl::keys_of_leaving(bool of_ended) {
   std::vector<std::string> keys;
   for (int rank = 1; rank < options.world; ++rank) {
@@ -154,7 +155,7 @@ void Rendezvous::leave(Milliseconds limit) noexcept {
   if (world() == 1) return;
   try {
     if (rank() > 0) {
-      // A store that has not answered for a while is not told that this rank leaves.
+      // If the store has not answered for a while, this rank leaves without reporting it.
       if (!impl_->control.is_stuck()) impl_->main.set(key_of_leaving(rank()), {}, limit);
       return;
     }

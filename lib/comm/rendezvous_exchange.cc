@@ -14,21 +14,22 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
-constexpr Milliseconds kSlice{1000};  // how long to wait before looking for dead peers
-/// The time after the limit for which a complete group waits for its texts to be put together.
-constexpr Milliseconds kToPutTogether{2000};
-/// The most ranks of which the log says who they are and what they do while they are waited for.
-constexpr std::ptrdiff_t kTold = 8;
+constexpr Milliseconds kSlice{1000};  // the longest wait between two checks for dead peers
+/// The time after the limit that the first rank has to collect the texts of a group that has
+/// arrived.
+constexpr Milliseconds kCollectTime{2000};
+/// The most ranks that a log message about a wait lists, with what they are doing.
+constexpr std::ptrdiff_t kMaxListed = 8;
 
 /// Writes "1, 2, 3", "1, 2, 3, 4, 5, 6, 7, 8 and 24 more".
 std::string few_ranks(const std::vector<int>& ranks) {
-  const auto shown = std::min(kTold, std::ssize(ranks));
+  const auto shown = std::min(kMaxListed, std::ssize(ranks));
   const std::string list =
       join_numbers(std::vector<int>(ranks.begin(), ranks.begin() + shown), ", ");
   return shown == std::ssize(ranks) ? list : cat(list, " and ", std::ssize(ranks) - shown, " more");
 }
 
-/// LivenessTracker knows since when each absent rank has shown no sign of life.
+/// LivenessTracker records when each absent rank last showed a sign of life.
 class LivenessTracker {
  public:
   using Beat = std::optional<std::vector<uint8_t>>;
@@ -37,7 +38,7 @@ class LivenessTracker {
     LastHeartbeat& last = last_.try_emplace(rank, LastHeartbeat{{}, Clock::now()}).first->second;
     if (beat && beat != last.beat) last = {beat, Clock::now()};
   }
-  /// Returns whether each of them has shown one within `limit`.
+  /// Returns whether each of `ranks` has shown a sign of life within `limit`.
   bool all_within(const std::vector<int>& ranks, Milliseconds limit) const {
     return std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
       const auto found = last_.find(rank);
@@ -69,13 +70,14 @@ class ShownExchange {
 
 }  // namespace
 
-/// Finds those of some members who have not come: few are found with few requests.
-std::vector<int> Rendezvous::Impl::missing(const TextExchange& exchange,
-                                           std::span<const int> ranks) {
+/// Finds which of `ranks` have not come, by bisection: a few absent ranks are found with few
+/// requests.
+std::vector<int> Rendezvous::Impl::find_missing(const TextExchange& exchange,
+                                                std::span<const int> ranks) {
   if (ranks.empty() || control.has_all(exchange.keys(ranks))) return {};
   if (ranks.size() == 1) return {ranks.front()};
-  std::vector<int> absent = missing(exchange, ranks.first(ranks.size() / 2));
-  const std::vector<int> others = missing(exchange, ranks.subspan(ranks.size() / 2));
+  std::vector<int> absent = find_missing(exchange, ranks.first(ranks.size() / 2));
+  const std::vector<int> others = find_missing(exchange, ranks.subspan(ranks.size() / 2));
   absent.insert(absent.end(), others.begin(), others.end());
   return absent;
 }
@@ -90,8 +92,8 @@ void Rendezvous::Impl::put(const TextExchange& exchange, const std::string& key,
             options.timeout);
 }
 
-/// Removes old keys: every member has entered this use, and the first one has read what they have
-/// left for it.
+/// Removes the keys of earlier uses, and those of this use that are no longer needed: every member
+/// has entered this use, and the first one has read the texts of all.
 void Rendezvous::Impl::remove_left(const TextExchange& exchange) {
   auto& keys_left = left[exchange.prefix];
   for (auto each = keys_left.begin(); each != keys_left.end();) {
@@ -106,7 +108,7 @@ void Rendezvous::Impl::remove_left(const TextExchange& exchange) {
 }
 
 Rendezvous::Impl::MissingRanks Rendezvous::Impl::absent_for_first(const TextExchange& exchange) {
-  const std::vector<int> absent = missing(exchange, exchange.members);
+  const std::vector<int> absent = find_missing(exchange, exchange.members);
   if (exchange.members.size() <= TextExchange::kFew) return {absent};
   std::string list;
   for (const int rank : absent) put_field(list, std::to_string(rank));
@@ -115,13 +117,13 @@ Rendezvous::Impl::MissingRanks Rendezvous::Impl::absent_for_first(const TextExch
   return {absent};
 }
 
-/// Lists the ranks whose keys a rank other than the first checks. In a large group only the first
-/// rank checks all keys: if every rank did so once a second, the store would have no time for other
-/// work. If the first rank reports nobody as absent, each rank checks once, at the end.
-std::vector<int> Rendezvous::Impl::asked_about(const TextExchange& exchange, bool look_at_all) {
+/// Lists the ranks whose keys this rank checks, if it is not the first. In a large group only the
+/// first rank checks all keys: if every rank did so once a second, the store would have no time for
+/// other work. If the first rank reports nobody as absent, each rank checks once, at the end.
+std::vector<int> Rendezvous::Impl::ranks_to_check(const TextExchange& exchange, bool check_all) {
   if (exchange.members.size() <= TextExchange::kFew) return exchange.members;
   if (!control.has(exchange.of(exchange.first()))) return {exchange.first()};
-  if (!control.has(exchange.absent())) return look_at_all ? exchange.members : std::vector<int>();
+  if (!control.has(exchange.absent())) return check_all ? exchange.members : std::vector<int>();
   const std::string list = text_of(control.get(exchange.absent()));
   std::vector<int> ranks;
   for (const std::string_view rank : fields_of(list).value_or(std::vector<std::string_view>()))
@@ -130,16 +132,16 @@ std::vector<int> Rendezvous::Impl::asked_about(const TextExchange& exchange, boo
 }
 
 Rendezvous::Impl::MissingRanks Rendezvous::Impl::absent_for_others(const TextExchange& exchange,
-                                                                   bool look_at_all) {
-  const std::vector<int> asked = asked_about(exchange, look_at_all);
+                                                                   bool check_all) {
+  const std::vector<int> candidates = ranks_to_check(exchange, check_all);
   // The first member may have stopped since it reported which ranks are absent, so its list is
-  // checked again. Of a long list it suffices that one rank is still absent.
-  const bool each = look_at_all || asked.size() <= TextExchange::kFew;
+  // checked again. For a long list, one request checks whether any of these ranks is still absent.
+  const bool each = check_all || candidates.size() <= TextExchange::kFew;
   MissingRanks absence;
   if (each)
-    absence.ranks = missing(exchange, asked);
-  else if (!control.has_all(exchange.keys(asked)))
-    absence.ranks = asked;
+    absence.ranks = find_missing(exchange, candidates);
+  else if (!control.has_all(exchange.keys(candidates)))
+    absence.ranks = candidates;
   if (absence.ranks.empty()) absence = {{exchange.first()}, true};
   // The members' own texts are deleted once all have been read, so their absence means nothing
   // then.
@@ -147,7 +149,7 @@ Rendezvous::Impl::MissingRanks Rendezvous::Impl::absent_for_others(const TextExc
   return absence;
 }
 
-/// Returns whether this rank logs the wait: the first one of those that wait does.
+/// Returns whether this rank logs the wait: of the ranks that wait, the lowest does.
 bool Rendezvous::Impl::reports_wait(const TextExchange& exchange,
                                     const MissingRanks& absence) const {
   if (absence.ranks.empty()) return false;
@@ -162,7 +164,7 @@ std::string Rendezvous::Impl::wait_text(const TextExchange& exchange, const Miss
   std::string text =
       cat("rank ", options.rank, " of ", options.world, " has waited ", waited, " for rank ",
           few_ranks(absence.ranks), exchange.begins_run ? " to come" : cat(" in ", exchange.what));
-  const auto shown = std::min(kTold, std::ssize(absence.ranks));
+  const auto shown = std::min(kMaxListed, std::ssize(absence.ranks));
   for (const PeerView& view : view_ranks({absence.ranks.begin(), absence.ranks.begin() + shown}))
     if (const std::string doing = activity_text(view.state); !doing.empty())
       text += cat("; rank ", view.global_rank, " is in ", doing);
@@ -172,8 +174,9 @@ std::string Rendezvous::Impl::wait_text(const TextExchange& exchange, const Miss
                    human_seconds(static_cast<double>(options.timeout.count()) * 1e-3));
 }
 
-void Rendezvous::Impl::did_not_come(const TextExchange& exchange, const MissingRanks& absence,
-                                    const std::vector<int>& gone, Milliseconds waited) {
+void Rendezvous::Impl::throw_missing_ranks(const TextExchange& exchange,
+                                           const MissingRanks& absence,
+                                           const std::vector<int>& gone, Milliseconds waited) {
   const std::vector<int>& named = gone.empty() ? absence.ranks : gone;
   std::vector<std::string> names, doing;
   for (const PeerView& view : view_ranks(named)) {
@@ -203,7 +206,7 @@ Error Rendezvous::Impl::lost_store(const TextExchange& exchange, const std::stri
           "look at rank 0's own log first"};
 }
 
-/// Returns false when some are not there within the limit, or the store is silent.
+/// Waits for keys; returns false if some are missing at the limit, or the store does not answer.
 bool Rendezvous::Impl::wait_for_keys(const std::vector<std::string>& keys, Milliseconds limit) {
   const auto wait = [keys, limit](c10d::Store& server) {
     try {
@@ -220,8 +223,8 @@ bool Rendezvous::Impl::wait_for_keys(const std::vector<std::string>& keys, Milli
   }
 }
 
-/// Waits in slices and looks after each for ranks that cannot come any more. A store that is
-/// silent, as it is while rank 0 is stopped, is waited for as ranks are.
+/// Waits in slices, and after each slice looks for ranks that cannot come any more. A store that
+/// does not answer, as while rank 0 is stopped, is waited for as an absent rank is.
 void Rendezvous::Impl::await_keys(const TextExchange& exchange,
                                   const std::vector<std::string>& keys,
                                   const FindAbsent& find_absent, WaitPolicy patience) {
@@ -236,13 +239,13 @@ void Rendezvous::Impl::await_keys(const TextExchange& exchange,
     if (meeting != nullptr) meeting->require_ours();
     try {
       const auto waited = std::chrono::duration_cast<Milliseconds>(Clock::now() - start);
-      const bool look_at_all = patience == WaitPolicy::kTimeout && waited >= options.timeout;
-      MissingRanks absence = find_absent(look_at_all);
+      const bool check_all = patience == WaitPolicy::kTimeout && waited >= options.timeout;
+      MissingRanks absence = find_absent(check_all);
       std::vector<int> gone = ended_among(absence.awaited(exchange.first()));
       if (!gone.empty()) {
         // The absent ranks are searched again: a rank that has ended may have left its text after
         // the first search.
-        absence = find_absent(look_at_all);
+        absence = find_absent(check_all);
         const std::vector<int> awaited = absence.awaited(exchange.first());
         std::erase_if(gone,
                       [&](int rank) { return std::ranges::find(awaited, rank) == awaited.end(); });
@@ -250,9 +253,9 @@ void Rendezvous::Impl::await_keys(const TextExchange& exchange,
       answered = Clock::now();
       if (patience == WaitPolicy::kWhileAlive)
         for (const int rank : absence.ranks) signs.record_heartbeat(rank, last_heartbeat(rank));
-      const auto limit = absence.has_arrived ? options.timeout + kToPutTogether : options.timeout;
+      const auto limit = absence.has_arrived ? options.timeout + kCollectTime : options.timeout;
       const bool over = waited >= limit && !signs.all_within(absence.ranks, life_limit());
-      if (over || !gone.empty()) did_not_come(exchange, absence, gone, waited);
+      if (over || !gone.empty()) throw_missing_ranks(exchange, absence, gone, waited);
       if (reports_wait(exchange, absence))
         notice.poll(
             [&](const std::string& time) { return wait_text(exchange, absence, patience, time); });
@@ -269,7 +272,8 @@ void Rendezvous::Impl::await_keys(const TextExchange& exchange,
   }
 }
 
-/// Reports a failure of `work` to the ranks that wait for this one's text, as it may live on.
+/// Runs `work`. If it fails, reports the failure to the ranks that wait for this rank's text: this
+/// process may live on, so they would not notice.
 template <typename Work>
 auto Rendezvous::Impl::run_or_publish_failure(const TextExchange& exchange, const std::string& key,
                                               Work work) {
@@ -291,12 +295,12 @@ void Rendezvous::Impl::publish_failure(const TextExchange& exchange, const std::
     left[exchange.prefix][key] = exchange.use + 1;
     control.set(key, failure_value(error));
   } catch (const std::exception&) {
-    // The store does not accept the text; the other members notice that by themselves, as this rank
-    // did.
+    // The store does not accept the failure; the other members notice that by themselves, as this
+    // rank did.
   }
 }
 
-/// Makes the one text that each member gets: the texts of all.
+/// Returns the texts of all members, joined into the one text that each member receives.
 std::string Rendezvous::Impl::all_texts(const TextExchange& exchange, const std::string& text,
                                         WaitPolicy patience) {
   const auto put_own = [&] { put(exchange, exchange.of(options.rank), text, exchange.use); };
@@ -309,7 +313,7 @@ std::string Rendezvous::Impl::all_texts(const TextExchange& exchange, const std:
   }
   run_or_publish_failure(exchange, exchange.of(options.rank), put_own);
   await_keys(
-      exchange, {key}, [&](bool look_at_all) { return absent_for_others(exchange, look_at_all); },
+      exchange, {key}, [&](bool check_all) { return absent_for_others(exchange, check_all); },
       patience);
   return main.call([key](c10d::Store& server) { return read_text(server, key); }, options.timeout);
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Seen by the sources of Rendezvous only: brings c10d's headers.
+// Only the sources of Rendezvous include this header, because it includes c10d's headers.
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -26,11 +26,11 @@
 
 namespace ftrun {
 
-/// The key of the exchange by which ranks meet.
+/// The key of the first exchange, in which the ranks meet.
 inline constexpr const char* kMeetingKey = "identity";
 
-/// Rendezvous::Impl is what its parts share: opening (rendezvous.cc, store_opening.h), signs of
-/// life (rendezvous_peers.cc) and exchanges (rendezvous_exchange.cc).
+/// Rendezvous::Impl is the state that the sources of Rendezvous share: opening (rendezvous.cc,
+/// store_opening.h), signs of life (rendezvous_peers.cc) and exchanges (rendezvous_exchange.cc).
 struct Rendezvous::Impl {
   using Milliseconds = std::chrono::milliseconds;
   using StorePtr = c10::intrusive_ptr<c10d::Store>;
@@ -45,16 +45,16 @@ struct Rendezvous::Impl {
 
   void start_heartbeat() {
     if (options.world == 1) return;
-    heart = std::jthread([this](std::stop_token stop) { beat(stop); });
+    heart = std::jthread([this](std::stop_token stop) { send_heartbeats(stop); });
     watch = std::jthread([this](std::stop_token stop) { watch_collectives(stop); });
   }
-  void beat(const std::stop_token& stop);
+  void send_heartbeats(const std::stop_token& stop);
   void watch_collectives(const std::stop_token& stop);
   std::optional<std::string> collective_wait_text(const RankState::GroupState& group,
                                                   const std::string& waited);
   void show_state();
   std::optional<std::vector<uint8_t>> last_heartbeat(int rank);
-  /// Records whether a rank gave no sign of life at the last look.
+  /// Records whether a rank gave no sign of life at the last check.
   void record_silence(int rank, bool is_silent);
   bool is_silent(int rank);
   std::vector<std::string> keys_of_leaving(bool of_ended);
@@ -62,19 +62,20 @@ struct Rendezvous::Impl {
   PeerView view_of(int rank, const std::optional<std::vector<uint8_t>>& beat) const;
   std::vector<PeerView> view_ranks(const std::vector<int>& ranks);
 
-  /// TextExchange is one use of a key. Each member leaves its text; the first one puts all of them
-  /// together under one key, for which the others wait: if each member waited for the keys of all
-  /// and read them, the store would hold as many requests and answers as there are pairs of ranks.
+  /// TextExchange is one use of a key. Each member puts its text into the store; the first member
+  /// joins all texts under one key, for which the others wait. If each member waited for the keys
+  /// of all and read them, the store would hold as many requests and answers as there are pairs of
+  /// ranks.
   struct TextExchange {
-    /// The number of members up to which every rank looks for itself who is absent; in larger
-    /// exchanges the first one reports to the others.
+    /// The largest number of members for which every rank checks by itself who is absent; in larger
+    /// exchanges the first member reports it to the others.
     static constexpr size_t kFew = 32;
 
     std::string prefix;  // of the exchange key
     int64_t use;
     std::vector<int> members;
     std::string what;         // for messages
-    bool begins_run = false;  // by which the ranks meet
+    bool begins_run = false;  // the exchange in which the ranks meet
 
     int first() const { return members.front(); }
     std::string of(int rank) const { return cat(prefix, "/", use, "/", rank); }
@@ -90,11 +91,12 @@ struct Rendezvous::Impl {
   /// MissingRanks lists the ranks that an exchange waits for.
   struct MissingRanks {
     std::vector<int> ranks;
-    /// The wait is for the first rank, which has arrived but not finished collecting the replies.
+    /// Says that the wait is for the first rank, which has arrived but has not collected all texts
+    /// yet.
     bool has_arrived = false;
 
-    /// Returns the ranks whose end ends the wait: always with the first one, without which it
-    /// cannot end in any other way.
+    /// Returns the ranks whose death ends the wait: the absent ones, and always the first rank,
+    /// without which the exchange cannot end in any other way.
     std::vector<int> awaited(int first) const {
       std::vector<int> all = ranks;
       if (!all.empty() && all.front() != first) all.insert(all.begin(), first);
@@ -102,7 +104,7 @@ struct Rendezvous::Impl {
     }
   };
 
-  using FindAbsent = std::function<MissingRanks(bool look_at_all)>;
+  using FindAbsent = std::function<MissingRanks(bool check_all)>;
   std::string all_texts(const TextExchange& exchange, const std::string& text, WaitPolicy patience);
   std::string gather_texts(const TextExchange& exchange, WaitPolicy patience);
   template <typename Work>
@@ -110,25 +112,25 @@ struct Rendezvous::Impl {
   void publish_failure(const TextExchange& exchange, const std::string& key,
                        const Error& error) noexcept;
   MissingRanks absent_for_first(const TextExchange& exchange);
-  MissingRanks absent_for_others(const TextExchange& exchange, bool look_at_all);
-  std::vector<int> asked_about(const TextExchange& exchange, bool look_at_all);
+  MissingRanks absent_for_others(const TextExchange& exchange, bool check_all);
+  std::vector<int> ranks_to_check(const TextExchange& exchange, bool check_all);
   void await_keys(const TextExchange& exchange, const std::vector<std::string>& keys,
                   const FindAbsent& find_absent, WaitPolicy patience);
   bool wait_for_keys(const std::vector<std::string>& keys, Milliseconds limit);
-  std::vector<int> missing(const TextExchange& exchange, std::span<const int> ranks);
+  std::vector<int> find_missing(const TextExchange& exchange, std::span<const int> ranks);
   void put(const TextExchange& exchange, const std::string& key, const std::string& text,
            int64_t last_use);
   void remove_left(const TextExchange& exchange);
   std::vector<int> ended_among(std::vector<int> ranks) const;
   bool any_ended(const std::vector<int>& ranks) const { return !ended_among(ranks).empty(); }
-  /// Returns the time without a sign of life after which a rank is lost; a few heartbeats may be
+  /// Returns how long a rank may give no sign of life before it is lost; a few heartbeats may be
   /// late on a busy machine.
   Milliseconds life_limit() const { return std::max(options.timeout, 30 * options.heartbeat); }
   bool reports_wait(const TextExchange& exchange, const MissingRanks& absence) const;
   std::string wait_text(const TextExchange& exchange, const MissingRanks& absence,
                         WaitPolicy patience, const std::string& waited);
-  [[noreturn]] void did_not_come(const TextExchange& exchange, const MissingRanks& absence,
-                                 const std::vector<int>& gone, Milliseconds waited);
+  [[noreturn]] void throw_missing_ranks(const TextExchange& exchange, const MissingRanks& absence,
+                                        const std::vector<int>& gone, Milliseconds waited);
   Error lost_store(const TextExchange& exchange, const std::string& why) const;
   ProcessState state_of(int rank) const {
     return process_state(identities[static_cast<size_t>(rank)],
@@ -137,19 +139,19 @@ struct Rendezvous::Impl {
 
   RendezvousOptions options;
   StoreConnection main;     // for the rank's own thread
-  StoreConnection control;  // a second one, so that a wait does not silence us
+  StoreConnection control;  // separate, so that a wait does not stop heartbeats
   LocalBoards local;
   ProgressBoard board;
   std::vector<PeerIdentity> identities;
   std::map<std::string, int64_t> uses;  // how often each exchange key was used
-  /// The keys that this rank has left in the store, by the prefix of its exchange key: the key, and
-  /// the use with which it may go.
+  /// The keys that this rank has put into the store, by the prefix of their exchange; each with the
+  /// number of the use in which it may be removed.
   std::map<std::string, std::map<std::string, int64_t>> left;
   std::function<StorePtr()> connect_again;
   std::string keys = "x/";  // where the keys of exchanges begin
   std::optional<AgentLaunch> agent;
   std::shared_ptr<const StoreServer> server;  // rank 0's
-  const MeetingFile* meeting = nullptr;       // while ranks may still come by it
+  const MeetingFile* meeting = nullptr;       // set while ranks may still join by it
   std::mutex heart_mutex;
   std::condition_variable_any heart_wake;
   std::atomic<int64_t> beats = 0;
@@ -159,7 +161,7 @@ struct Rendezvous::Impl {
   std::atomic<int64_t> usual_wait_ms = 0;
   std::mutex watch_mutex;
   std::condition_variable_any watch_wake;
-  std::jthread heart, watch;  // last: stop before what they use goes
+  std::jthread heart, watch;  // last, so that they stop before the members they use are destroyed
 };
 
 }  // namespace ftrun

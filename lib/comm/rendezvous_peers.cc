@@ -29,7 +29,7 @@ void Rendezvous::Impl::show_state() {
   control.set(alive_key(options.rank), bytes);
 }
 
-void Rendezvous::Impl::beat(const std::stop_token& stop) {
+void Rendezvous::Impl::send_heartbeats(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     try {
       show_state();
@@ -41,8 +41,8 @@ void Rendezvous::Impl::beat(const std::stop_token& stop) {
   }
 }
 
-/// Logs collectives in which this rank has waited for long. Runs in its own thread, because a
-/// blocked log must not delay heartbeats.
+/// Logs the long waits of this rank in collectives. Runs in its own thread, because a blocked log
+/// must not delay heartbeats.
 void Rendezvous::Impl::watch_collectives(const std::stop_token& stop) {
   struct ReportedWait {
     CollectiveRecord record;
@@ -73,8 +73,8 @@ void Rendezvous::Impl::watch_collectives(const std::stop_token& stop) {
   }
 }
 
-/// Returns the notice of a wait in a collective; nothing where another rank logs it. Only the
-/// lowest waiting rank of a group logs; for a message, its receiver.
+/// Returns the notice of a wait in a collective; nothing if another rank logs it. Of a group, only
+/// the lowest waiting rank logs; of a message, only the receiver.
 std::optional<std::string> Rendezvous::Impl::collective_wait_text(
     const RankState::GroupState& group, const std::string& waited) {
   const auto own = std::ranges::find(group.members, options.rank);
@@ -123,7 +123,7 @@ bool Rendezvous::Impl::is_silent(int rank) {
   return silent_ranks.contains(rank);
 }
 
-/// Reads what a rank of our supervisor shows at this moment.
+/// Returns what a rank of the same supervisor shows on its board at this moment.
 std::optional<RankState> Rendezvous::Impl::shown_here(int rank) const {
   const PeerIdentity& peer = identities[static_cast<size_t>(rank)];
   if (peer.machine != identities[static_cast<size_t>(options.rank)].machine) return std::nullopt;
@@ -163,7 +163,7 @@ std::vector<int> Rendezvous::Impl::ended_among(std::vector<int> ranks) const {
 
 void Rendezvous::post(const std::string& key, const std::string& text) {
   if (impl_->state_of(0) == ProcessState::kStopped)
-    return;  // nobody would find it, and we would wait
+    return;  // nobody could find the text, and this rank would wait
   impl_->control.set("post/" + key, bytes_of(text));
 }
 
@@ -175,9 +175,9 @@ std::optional<std::string> Rendezvous::find(const std::string& key) {
 std::vector<PeerView> Rendezvous::view(const std::vector<int>& members, const std::string& group) {
   const auto settle = impl_->options.heartbeat * 3 / 2;
   std::vector<std::optional<std::vector<uint8_t>>> before(members.size());
-  // Heartbeats are read twice, `settle` apart: a known state may be one heartbeat old, and a dying
-  // process takes a moment to end.
-  bool answers = true;  // a store that is silent is not asked again for each of many ranks
+  // Heartbeats are read twice, `settle` apart: the first may show a state that is one heartbeat
+  // old, and a dying process takes a moment to end.
+  bool answers = true;  // a store that does not answer is not asked again for each of many ranks
   const auto ask = [&](int member) {
     const auto beat = answers ? impl_->last_heartbeat(member) : std::nullopt;
     answers = beat.has_value();

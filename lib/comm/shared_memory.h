@@ -10,9 +10,9 @@
 
 namespace ftrun {
 
-/// SharedPlace specifies where a piece of one process's shared memory lies, in terms that another
-/// process of the machine can follow. Plain bytes. inode 0: not shared.
-struct SharedPlace {
+/// SharedLocation specifies where a range of one process's shared memory lies, so that another
+/// process of the machine can map it. Trivially copyable. inode 0: not shared.
+struct SharedLocation {
   uint64_t inode = 0;
   int64_t segment_bytes = 0;
   int64_t offset = 0;
@@ -21,30 +21,32 @@ struct SharedPlace {
   bool shared() const { return inode != 0; }
 };
 
-/// Allocates memory that other ranks of this machine may map: a memfd, zero at first, gone with its
-/// last user however that ends. Its pages are given back when the owner frees it although peers may
-/// still map it. Error(kEnvironment) when there is not enough.
+/// Allocates memory that other ranks of this machine may map: a memfd, zero at first, which is
+/// freed when its last user ends, however that happens. When the owner frees it, its pages are
+/// released although peers may still map it. Throws Error(kEnvironment) if there is not enough
+/// memory.
 CommBuffer allocate_shared(int64_t bytes);
-/// Allocates shared memory whose contents stay readable for peers that have mapped it.
+/// Allocates shared memory whose contents peers that have mapped it can still read after its owner
+/// has freed it.
 CommBuffer allocate_shared_lasting(int64_t bytes);
-/// Returns the place of [data, data + bytes) when it lies in memory of allocate_shared, else an
-/// unshared one.
-SharedPlace find_shared(const void* data, int64_t bytes);
+/// Returns the place of [data, data + bytes) if it lies in memory of allocate_shared(), else a
+/// place that is not shared.
+SharedLocation find_shared(const void* data, int64_t bytes);
 
-/// Asks the kernel, once for each of them, to collapse into huge pages (MADV_COLLAPSE) those places
-/// of this process's shared memory that a range touches and that are in use entirely: peers map a
-/// huge page at once, which takes a small part of the time of 512 pages. No effect where the kernel
-/// cannot (before Linux 6.1, or where memory is fragmented).
+/// Asks the kernel to collapse the parts of this process's shared memory that a range touches into
+/// huge pages (MADV_COLLAPSE), if all their memory is allocated; each is asked for only once. Peers
+/// map a huge page at once, in a small fraction of the time that 512 small pages take. Has no
+/// effect if the kernel cannot do it (before Linux 6.1, or if memory is fragmented).
 void collapse_into_huge_pages(const void* data, int64_t bytes);
 
-/// Removes the pages of a peer's memory that a range touches from this process's page tables: they
-/// stay where they are and come back when touched. Otherwise every page that a rank ever read of
-/// its peers would count as its own resident memory: of a small range too, as a huge page is mapped
-/// whole.
+/// Removes the pages of a peer's memory that a range touches from this process's page tables. Their
+/// contents stay, and the pages are mapped again when they are touched. Otherwise every page that a
+/// rank ever read from its peers would count as its own resident memory. This matters for small
+/// ranges too, because a huge page is mapped as a whole.
 void drop_mapped_pages(std::byte* data, int64_t bytes);
 
-/// PeerMemory is another rank's shared memory as mapped here; it keeps each used segment for as
-/// long as its owner does.
+/// PeerMemory is another rank's shared memory as mapped in this process. It keeps each used segment
+/// mapped for as long as its owner keeps it.
 class PeerMemory {
  public:
   explicit PeerMemory(PeerIdentity peer) : peer_(std::move(peer)) {}
@@ -53,20 +55,20 @@ class PeerMemory {
       : peer_(std::move(other.peer_)), segments_(std::exchange(other.segments_, {})) {}
   PeerMemory& operator=(PeerMemory&&) = delete;
 
-  /// Maps a place; valid until the next call. Error(kEnvironment) when the place cannot be opened,
-  /// Error(kPeerLost) when its owner is gone.
-  std::byte* at(const SharedPlace& place);
-  /// Maps a place so that it stays mapped whatever its owner does.
-  std::byte* keep(const SharedPlace& place);
+  /// Maps a place and returns its address, valid until the next call. Throws Error(kEnvironment) if
+  /// the place cannot be opened, Error(kPeerLost) if its owner's process has ended.
+  std::byte* at(const SharedLocation& location);
+  /// Maps a place so that it stays mapped even after its owner frees it.
+  std::byte* map_lasting(const SharedLocation& location);
 
  private:
   struct Segment {
-    SharedPlace place;
+    SharedLocation location;
     std::byte* base;
     bool kept = false;
   };
-  Segment& find(const SharedPlace& place);
-  Segment& open(const SharedPlace& place);
+  Segment& find(const SharedLocation& location);
+  Segment& open(const SharedLocation& location);
   void close_freed();
 
   PeerIdentity peer_;

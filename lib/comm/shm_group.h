@@ -15,23 +15,23 @@
 
 namespace ftrun {
 
-/// ShmAnnouncement is what a rank announces of the collective it enters.
+/// ShmAnnouncement is what a rank announces about the collective that it enters.
 struct ShmAnnouncement {
   CollectiveRecord record;
-  SharedPlace in;
+  SharedLocation in;
 };
 
-/// ShmMailbox carries messages from one rank to another: the sender fills places[n % kDepth] and
-/// raises `sent` to n, the receiver raises `taken` to n when it has copied.
+/// ShmMailbox carries messages from one rank to another. The sender fills slots[n % kDepth] and
+/// raises `sent` to n; the receiver raises `taken` to n when it has copied the message.
 struct ShmMailbox {
   static constexpr uint32_t kDepth = 64;
   ShmSignal sent;
   ShmSignal taken;
-  std::array<ShmAnnouncement, kDepth> places;
+  std::array<ShmAnnouncement, kDepth> slots;
 };
 
-/// ShmGroup is the group's common memory, with the barrier of its ranks. Every rank owns one part:
-/// its progress, its announcements, and a staging area of two halves.
+/// ShmGroup is the shared memory of a group, with a barrier of its ranks. Every rank owns one part
+/// of it: its progress, its announcements, and a staging area of two halves.
 class ShmGroup {
  public:
   static constexpr int64_t kHalfBytes = 512 << 10;
@@ -40,36 +40,38 @@ class ShmGroup {
   /// WaitResult says why a wait ended.
   enum class WaitResult { kReached, kTimeout, kPeerLost };
 
-  /// Opens the group. Collective. Error(kEnvironment) when a member's memory cannot be opened.
+  /// Opens the group. Collective. Throws Error(kEnvironment) if a member's memory cannot be opened.
   ShmGroup(Rendezvous& rendezvous, const std::string& name, const std::vector<int>& members,
            int rank);
 
   int size() const { return static_cast<int>(members_.size()); }
   int rank() const { return rank_; }
 
-  /// Arrives at the next meeting and waits for all others, `timeout` in all.
+  /// Arrives at the next meeting and waits for all other ranks, for at most `timeout` in all.
   WaitResult arrive_and_wait(std::chrono::milliseconds timeout);
-  /// Returns the announcement of `rank` for the collective of this sequence number. Ours may be
-  /// written until the meeting, theirs read between it and our entering the collective after the
-  /// next.
+  /// Returns the announcement of `rank` for the collective of this sequence number. A rank may
+  /// write its own until the meeting. It may read the others' from the meeting until it enters the
+  /// collective after the next.
   ShmAnnouncement& announcement(int rank, int64_t sequence);
   uint32_t next_meeting() const { return meetings_ + 1; }
-  /// Returns half of a rank's staging area for one meeting. Write ours before it; read theirs after
-  /// it and before our next one. Two halves are enough: a rank that writes for meeting n has passed
-  /// n-1, to which all came after they had read what was written for n-2.
+  /// Returns the half of a rank's staging area for one meeting. Write this rank's own half before
+  /// the meeting; read the others' after it and before this rank's next meeting. Two halves are
+  /// enough: a rank that writes for meeting n has passed meeting n-1, at which all ranks arrived
+  /// after they had read what was written for n-2.
   std::byte* staging(int rank, uint32_t meeting) {
     return stagings_[static_cast<size_t>(rank)] + (meeting & 1) * kHalfBytes;
   }
   ShmMailbox& mailbox(int from, int to);
-  /// Waits until rank `peer` of the group raises `signal` to `target`; `idle` runs between naps.
+  /// Waits until rank `peer` of the group raises `signal` to `target`; calls `idle` between sleeps.
   WaitResult wait_for(ShmSignal& signal, uint32_t target, int peer,
                       std::chrono::milliseconds timeout, const std::function<void()>& idle);
 
-  /// Returns the memory behind a place that `rank` announced.
-  std::byte* memory(int rank, const SharedPlace& place) {
-    return peers_[static_cast<size_t>(rank)].at(place);
+  /// Returns the memory at the location that `rank` announced.
+  std::byte* memory(int rank, const SharedLocation& location) {
+    return peers_[static_cast<size_t>(rank)].at(location);
   }
-  /// Shows the others that we have finished or give up, and wakes those who wait for us.
+  /// Shows the others that this rank has finished or gives up, and wakes the ranks that wait for
+  /// it.
   void leave(MemberState state) noexcept;
 
  private:
@@ -82,7 +84,7 @@ class ShmGroup {
   int64_t control_bytes() const;
   MemberBoard& part(int rank);
   bool lost(int peer) const;
-  bool someone_lost() const;
+  bool is_any_member_lost() const;
   template <typename Lost>
   WaitResult wait_until(ShmSignal& signal, uint32_t target,
                         std::chrono::steady_clock::time_point deadline, Lost lost_now);
@@ -90,8 +92,8 @@ class ShmGroup {
   Rendezvous& rendezvous_;
   const std::vector<int> members_;
   const int rank_;
-  CommBuffer control_;  // rank 0 of the group: the common memory itself
-  CommBuffer staging_;  // our own staging area
+  CommBuffer control_;  // only on rank 0 of the group: the shared counters and announcements
+  CommBuffer staging_;  // this rank's staging area
   std::vector<PeerMemory> peers_;
   std::byte* common_ = nullptr;
   std::vector<std::byte*> stagings_;

@@ -23,7 +23,7 @@ void pause_processor() {
 #endif
 }
 
-/// Polls for a few microseconds, the time of a meeting between ranks that are both there.
+/// Polls for a few microseconds, the duration of a meeting at which both ranks have arrived.
 bool poll_briefly(const ShmSignal& signal, uint32_t target) {
   for (int i = 0; i < 100; ++i) {
     if (signal.reached(target)) return true;
@@ -51,7 +51,7 @@ bool ShmSignal::wait(uint32_t target, std::chrono::microseconds spin,
   const auto spin_end = std::chrono::steady_clock::now() + spin;
   while (spin.count() > 0 && std::chrono::steady_clock::now() < spin_end) {
     if (poll_briefly(*this, target)) return true;
-    ::sched_yield();  // the one we wait for may be queued on this very core
+    ::sched_yield();  // the process that raises the count may be queued on this core
   }
   while (true) {
     sleepers_.fetch_add(1, std::memory_order_seq_cst);

@@ -14,11 +14,12 @@ class alignas(64) ShmSignal {
   void raise_to(uint32_t value);
   uint32_t value() const { return value_.load(std::memory_order_acquire); }
   bool reached(uint32_t target) const { return static_cast<int32_t>(value() - target) >= 0; }
-  /// Wakes all sleepers without a change of the count, to check something else.
+  /// Wakes all sleepers without changing the count, so that they run their `check`.
   void wake_all();
 
-  /// Polls for `spin`, then sleeps. `check` runs every 50 ms of sleep and after a wake: when it
-  /// returns true the wait ends. Returns false when the count was not reached.
+  /// Waits until the count reaches `target`: polls for `spin`, then sleeps. `check` runs every 50
+  /// ms of sleep and after a wake-up; the wait ends when it returns true. Returns false if the
+  /// count was not reached.
   bool wait(uint32_t target, std::chrono::microseconds spin, const std::function<bool()>& check);
 
  private:

@@ -6,13 +6,13 @@
 
 namespace ftrun {
 
-/// OpenSocket is a descriptor with the inode behind it: numbers are used again, inodes are not.
+/// OpenSocket is a descriptor with its inode: descriptor numbers are reused, inodes are not.
 using OpenSocket = std::pair<int, uint64_t>;
 
 /// Lists this process's TCP connections.
 std::set<OpenSocket> tcp_connections();
 
-/// Returns the bytes that the kernel has received over those sockets that are still open
+/// Returns the bytes that the kernel has received over those of `sockets` that are still open
 /// (TCP_INFO).
 int64_t received_bytes(const std::set<OpenSocket>& sockets);
 

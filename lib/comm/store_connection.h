@@ -16,15 +16,15 @@
 
 namespace ftrun {
 
-/// The time limit of an answer of the store.
+/// The time limit of an answer from the store.
 inline constexpr std::chrono::milliseconds kControlTimeout{2000};
-/// The time limit for a server that did not answer last time: a rank that must end soon does not
-/// wait so long for each of several answers.
+/// The time limit if the server did not answer the previous time: a rank that must end soon should
+/// not wait kControlTimeout for each of several answers.
 inline constexpr std::chrono::milliseconds kSilentTimeout{500};
-/// The time limit while that answer is still missing.
+/// The time limit while the previous answer is still missing.
 inline constexpr std::chrono::milliseconds kStuckTimeout{50};
 
-/// StoreSilent says that the server did not answer in time. It may be back later.
+/// StoreSilent says that the server did not answer in time. It may answer again later.
 struct StoreSilent : std::runtime_error {
   StoreSilent() : std::runtime_error("the store does not answer") {}
 };
@@ -33,11 +33,12 @@ struct StoreSilent : std::runtime_error {
 struct StoreConnection {
   c10::intrusive_ptr<c10d::Store> store;
   StoreWorker worker;
-  /// The server answers at once or not at all: no operation waits there.
+  /// Says that the server answers this connection's operations at once or not at all: none waits
+  /// for keys.
   bool prompt;
   std::atomic<bool> silent = false;
 
-  /// Returns the result of `operation` on the store; throws StoreSilent where the server does not
+  /// Returns the result of `operation` on the store; throws StoreSilent if the server does not
   /// answer within the limit.
   template <typename Operation>
   auto call(Operation operation, std::chrono::milliseconds limit = kControlTimeout) {
@@ -48,7 +49,7 @@ struct StoreConnection {
     if (!result) throw StoreSilent();
     return std::move(*result);
   }
-  /// Returns whether the last answer is still missing.
+  /// Returns whether the previous answer is still missing.
   bool is_stuck() { return prompt && silent && worker.is_stuck(kStuckTimeout); }
   void set(const std::string& key, std::vector<uint8_t> value,
            std::chrono::milliseconds limit = kControlTimeout) {

@@ -29,10 +29,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-/// Warns where rank 0 cannot be reached yet. The name of its machine may come to be known only once
-/// that machine runs, and a network may come up, so neither is a failure yet; but a person should
-/// not wait for a misspelt name in silence. Error(kEnvironment) where the loopback interface is
-/// down, over which nobody can come.
+/// Warns if rank 0 cannot be reached yet. The name of its machine may become known only once that
+/// machine runs, and a network may come up later, so neither is a failure yet. But a user should
+/// not wait for a misspelt name without a message. Throws Error(kEnvironment) if the loopback
+/// interface is down, through which rank 0 would have to be reached.
 void warn_if_unreachable(const RendezvousOptions& options) {
   const auto warn = [&](const std::string& why, const char* remedy) {
     log_warning(cat("rank ", options.rank, ": ", why, "; trying for ",
@@ -91,32 +91,32 @@ StorePtr agent_store(const RendezvousOptions& options) {
   throw_unreachable(options, options.port, why);
 }
 
-/// Returns a port that can be guessed only with the token.
+/// Returns a port that is computed from the token, so that only those who have the token know it.
 int port_of_token(const std::string& token) {
   const Digest digest = hmac_sha256(token, "port");
   return 20000 + (digest[0] << 8 | digest[1]) % 12000;
 }
 
-/// Makes the function by which this rank finds the store each time it tries.
+/// Makes the function that finds the store's place at each try.
 JobStore::Find finder(const RendezvousOptions& options) {
   if (!options.token.empty()) {
     const int port = options.port > 0 ? options.port : port_of_token(options.token);
-    return [=] { return std::optional(StorePlace{options.address, port, options.token}); };
+    return [=] { return std::optional(StoreEndpoint{options.address, port, options.token}); };
   }
-  return [options]() -> std::optional<StorePlace> {
-    const auto place = MeetingFile::read(options.meeting_file);
-    if (!place) return std::nullopt;
-    if (place->job != options.job)
-      throw std::runtime_error(cat(options.meeting_file, " is of another job (\"", place->job,
+  return [options]() -> std::optional<StoreEndpoint> {
+    const auto content = MeetingFile::read(options.meeting_file);
+    if (!content) return std::nullopt;
+    if (content->job != options.job)
+      throw std::runtime_error(cat(options.meeting_file, " is of another job (\"", content->job,
                                    "\", this one is \"", options.job, "\")"));
-    if (options.port > 0 && place->port != options.port)
-      throw std::runtime_error(cat(options.meeting_file, " says port ", place->port,
+    if (options.port > 0 && content->port != options.port)
+      throw std::runtime_error(cat(options.meeting_file, " says port ", content->port,
                                    ", and MASTER_PORT is ", options.port));
-    return StorePlace{options.address, place->port, place->token};
+    return StoreEndpoint{options.address, content->port, content->token};
   };
 }
 
-/// Makes the identity of this rank, which all of its connections show.
+/// Makes the identity of this rank, which it shows on all of its connections.
 StoreMember member_of(const RendezvousOptions& options, const std::string& instance) {
   return {.rank = static_cast<uint32_t>(options.rank),
           .world = static_cast<uint32_t>(options.world),
@@ -148,9 +148,9 @@ c10::intrusive_ptr<JobStore> job_store(const RendezvousOptions& options, const S
                                        OpeningReason* reason = nullptr) {
   int port = options.port;
   const auto noting = [&]() {
-    const auto place = find();
-    if (place) port = place->port;
-    return place;
+    const auto endpoint = find();
+    if (endpoint) port = endpoint->port;
+    return endpoint;
   };
   try {
     const auto note = [reason](const std::string& why) {
@@ -165,7 +165,8 @@ c10::intrusive_ptr<JobStore> job_store(const RendezvousOptions& options, const S
   }
 }
 
-/// Refuses to replace a file by which the ranks of another job are meeting now.
+/// Throws an error if the ranks of another job are meeting by the file now; it must not be
+/// replaced.
 void require_nobody_meets(const RendezvousOptions& options) {
   const auto before = MeetingFile::read(options.meeting_file);
   if (!before || !serves_store({before->address, before->port, before->token}, kControlTimeout))
@@ -177,9 +178,9 @@ void require_nobody_meets(const RendezvousOptions& options) {
       "wait until it has begun, end it, or choose another output_dir");
 }
 
-/// Serves rank 0's store, on a socket that it inherited or makes.
+/// Serves rank 0's store, on a socket that it inherited or opens.
 Stores serve_store(const RendezvousOptions& options) {
-  require_loopback();  // over which rank 0 comes into its own store
+  require_loopback();  // rank 0 itself joins its store over it
   ListenSocket socket;
   if (options.listen_fd >= 0) {
     socket = {OwnedFd(options.listen_fd), bound_port(options.listen_fd)};
@@ -194,12 +195,12 @@ Stores serve_store(const RendezvousOptions& options) {
     token = hex_text(random_bytes(32));
     require_nobody_meets(options);
     stores.meeting = std::make_unique<MeetingFile>(
-        options.meeting_file, MeetingPlace{options.job, options.address, socket.port, token});
+        options.meeting_file, MeetingFileContent{options.job, options.address, socket.port, token});
   }
-  const StorePlace place{options.address, socket.port, token};
+  const StoreEndpoint endpoint{options.address, socket.port, token};
   const StoreMember member = member_of(options, random_bytes(kInstanceBytes));
   const auto server = std::make_shared<StoreServer>(std::move(socket.fd), token, member);
-  const JobStore::Find find = [place] { return std::optional(place); };
+  const JobStore::Find find = [endpoint] { return std::optional(endpoint); };
   stores.main = job_store(options, member, find, server);
   stores.control = job_store(options, member, find, server);
   stores.connect_again = [=]() -> StorePtr { return job_store(options, member, find, server); };
@@ -211,8 +212,9 @@ Stores find_store(const RendezvousOptions& options, OpeningReason& reason) {
   warn_if_unreachable(options);
   const StoreMember member = member_of(options, random_bytes(kInstanceBytes));
   const auto main = job_store(options, member, finder(options), nullptr, &reason);
-  // The file is gone once all have met.
-  const JobStore::Find find = [place = main->place()] { return std::optional(place); };
+  // Later connections need the endpoint, because the meeting file is removed once all ranks have
+  // met.
+  const JobStore::Find find = [endpoint = main->endpoint()] { return std::optional(endpoint); };
   return {main,
           job_store(options, member, find),
           [=]() -> StorePtr { return job_store(options, member, find); },
@@ -221,7 +223,7 @@ Stores find_store(const RendezvousOptions& options, OpeningReason& reason) {
           {}};
 }
 
-/// Joins only the ranks of this start, in the store of torchrun's agent.
+/// Joins the ranks of this start, and no others, in the store of torchrun's agent.
 Stores join_agent_store(const RendezvousOptions& options, OpeningReason& reason) {
   warn_if_unreachable(options);
   const StorePtr main = agent_store(options);
@@ -232,7 +234,7 @@ Stores join_agent_store(const RendezvousOptions& options, OpeningReason& reason)
       return agree_on_start(*main, options);
     } catch (const Error&) {
       throw;
-    } catch (const std::exception& error) {  // c10d's, of a server that is gone
+    } catch (const std::exception& error) {  // thrown by c10d if the server has ended
       throw_unreachable(options, options.port, first_line(error.what()));
     }
   };

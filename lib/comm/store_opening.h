@@ -23,8 +23,8 @@ struct Stores {
   std::shared_ptr<const StoreServer> server;
 };
 
-/// Finds the store of the job, which rank 0 serves, and connects to it; logs a long wait.
-/// Error(kEnvironment) when rank 0's port is taken; Error(kPeerLost) after the timeout.
+/// Finds the store of the job, which rank 0 serves, and connects to it; logs a long wait. Throws
+/// Error(kEnvironment) if rank 0's port is taken, Error(kPeerLost) after the timeout.
 Stores open_stores(const RendezvousOptions& options);
 
 }  // namespace ftrun

@@ -7,7 +7,7 @@
 namespace ftrun {
 namespace {
 
-/// Computes the HMAC of the parts, which have fixed sizes.
+/// Computes the HMAC of the joined parts. Each part has a fixed size, so they need no separators.
 std::string proof(std::string_view token, std::initializer_list<std::string_view> parts) {
   std::string message;
   for (const std::string_view part : parts) message.append(part);

@@ -27,11 +27,12 @@ inline constexpr size_t kChallengeBytes = 32;
 inline constexpr size_t kProofBytes = 32;
 inline constexpr size_t kInstanceBytes = 16;
 inline constexpr size_t kMemberBytes = 3 * sizeof(uint32_t) + kInstanceBytes + 32;
-/// Bytes that the client sends and gets back before its first request.
+/// Bytes that the client sends (kHelloBytes) and receives (kWelcomeBytes) before its first request.
 inline constexpr size_t kHelloBytes = kChallengeBytes + kMemberBytes + kProofBytes;
 inline constexpr size_t kWelcomeBytes = 1 + kMemberBytes + kProofBytes;
 
-/// Limits: larger requests, keys and values are refused, and so is more in the store.
+/// Limits of the store: larger requests and keys are refused, and so are values that would not fit
+/// kMaxStoredBytes.
 inline constexpr size_t kMaxRequestBytes = size_t{64} << 20;
 inline constexpr size_t kMaxKeyBytes = 4096;
 inline constexpr size_t kMaxFields = 1 << 16;
@@ -51,11 +52,11 @@ enum class StoreOperation : uint8_t {
 enum class StoreAnswer : uint8_t { kDone = 1, kNo, kTimeout, kRefused };
 
 /// StoreMember says who a client is: one rank of one start of one job. All connections of a rank
-/// have the same.
+/// show the same member.
 struct StoreMember {
   uint32_t rank = 0;
   uint32_t world = 0;
-  /// Restarts before this start.
+  /// The number of restarts before this start.
   uint32_t attempt = 0;
   /// A random number that distinguishes two processes that call themselves the same rank.
   std::string instance = std::string(kInstanceBytes, '\0');
@@ -63,8 +64,8 @@ struct StoreMember {
   std::string job;
 };
 
-/// StoreVerdict decides on a client that knows the token: each rank is admitted once per start, as
-/// one process.
+/// StoreVerdict is the server's decision about a client that knows the token: each rank is admitted
+/// once per start, as one process.
 enum class StoreVerdict : uint8_t {
   kAdmitted = 1,
   kOtherJob,
@@ -76,22 +77,22 @@ enum class StoreVerdict : uint8_t {
 
 /// Encodes a member for the connection, kMemberBytes.
 std::string member_bytes(const StoreMember& member);
-/// Compares the job that is served with a client that wants to join it: returns the difference, or
+/// Compares the member that serves with a client that wants to join: returns the difference, or
 /// kAdmitted if there is none.
 StoreVerdict compare_members(std::string_view served, std::string_view joining);
-/// Decodes the numbers of a member; `job` is left out.
+/// Decodes a member; `job` stays empty, because only its hash was sent.
 StoreMember member_from(std::string_view bytes);
 
-/// Makes the client's proof; `member`: member_bytes(). Without the token neither proof can be made,
-/// and neither fits another connection, rank or start.
+/// Makes the client's proof; `member` comes from member_bytes(). Neither proof can be made without
+/// the token, and a proof is valid only for its connection, rank and start.
 std::string client_proof(std::string_view token, std::string_view server, std::string_view client,
                          std::string_view member);
 std::string server_proof(std::string_view token, std::string_view server, std::string_view client,
                          StoreVerdict verdict, std::string_view member);
 
-/// Appends a field with its length before it.
+/// Appends a field, preceded by its length.
 void put_field(std::string& bytes, std::string_view field);
-/// Returns all fields of a text; nothing where they do not fill it.
+/// Returns all fields of a text; nothing if it is not a sequence of whole fields.
 std::optional<std::vector<std::string_view>> fields_of(std::string_view bytes);
 
 template <typename T>

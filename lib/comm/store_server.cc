@@ -32,19 +32,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// The pause in accepting after a shortage of descriptors or memory.
+/// The pause before the next accept after descriptors or memory ran out.
 constexpr std::chrono::milliseconds kShortage{100};
 constexpr size_t kReadBytes = 64 << 10;
-/// The capacity for requests that a connection keeps: enough for heartbeats.
+/// The capacity of the receive buffer that a connection keeps: enough for heartbeats.
 constexpr size_t kKeptBytes = 16 << 10;
-/// The most connections with events that are served before epoll is asked again.
+/// The most connections that are served before epoll is called again.
 constexpr size_t kEvents = 256;
 
 /// Longer values are sent from where they are stored, so that a value which all ranks request at
 /// the same time is in memory once.
 constexpr size_t kSharedBytes = 4096;
 
-/// ByteAccount adds a number of bytes to a sum until it is destroyed.
+/// ByteAccount adds a number of bytes to a sum, and subtracts it when it is destroyed.
 class ByteAccount {
  public:
   explicit ByteAccount(int64_t& sum, size_t bytes = 0) : sum_(sum) { set(bytes); }
@@ -63,8 +63,8 @@ class ByteAccount {
 
 using Value = std::shared_ptr<const std::string>;
 
-/// Makes a value whose bytes are counted once, with its key, for any number of receivers, until the
-/// last one has received it.
+/// Makes a value that any number of receivers share. Its bytes and its key's are counted once,
+/// until the last receiver has received it.
 Value value_of(std::string_view key, std::string_view text, int64_t& sum) {
   struct StoredValue {
     StoredValue(std::string_view from, int64_t& of, size_t bytes)
@@ -78,14 +78,14 @@ Value value_of(std::string_view key, std::string_view text, int64_t& sum) {
 
 struct StoreRequest {
   StoreOperation operation{};
-  std::optional<Clock::time_point> until;
+  std::optional<Clock::time_point> deadline;
   std::vector<std::string> fields;
   /// Bytes of all fields.
   size_t bytes = 0;
-  /// The number of keys that were there when they were looked at last.
-  size_t seen = 0;
+  /// The number of keys that were there at the last check.
+  size_t found_keys = 0;
 
-  const std::string& missing() const { return fields[seen]; }
+  const std::string& missing() const { return fields[found_keys]; }
 };
 
 /// Outgoing holds the bytes that are still to be sent to a peer.
@@ -107,17 +107,18 @@ struct Peer {
   Peer(OwnedFd connection, int64_t& sum) : fd(std::move(connection)), counted(sum) {}
 
   OwnedFd fd;
-  std::list<Peer>::iterator place;
+  std::list<Peer>::iterator position;
   bool member = false;
-  /// The events that epoll reports of it.
+  /// The events for which epoll watches the peer.
   uint32_t events = 0;
-  Clock::time_point came = Clock::now();
+  Clock::time_point connected_at = Clock::now();
   std::string challenge;
   std::string in;
   Outgoing out;
   /// A request whose keys are not there yet.
   std::optional<StoreRequest> waiting;
-  /// Bytes received from it and to be sent to it, without values that are sent from the store.
+  /// Bytes received from the peer and to be sent to it, without values that are sent from the
+  /// store.
   ByteAccount counted;
 };
 
@@ -169,11 +170,11 @@ struct StoreServer::Loop {
   bool write_to(Peer& peer);
   bool take_input(Peer& peer);
   bool admit(Peer& peer);
-  StoreVerdict judge(std::string_view member);
+  StoreVerdict admit_member(std::string_view member);
   std::optional<StoreRequest> parse(std::string_view body) const;
   void start(Peer& peer, StoreRequest request);
   StoreRequest stop_waiting(Peer& peer);
-  bool keys_are_there(StoreRequest& request) const;
+  bool has_all_keys(StoreRequest& request) const;
   Outgoing run(const StoreRequest& request);
   Outgoing values_of(const std::vector<std::string>& keys) const;
   bool send_next(Peer& peer);
@@ -192,31 +193,31 @@ struct StoreServer::Loop {
   const std::string token;
   const std::string own;
   const Limits limits;
-  /// Bytes that are stored, requested or to be sent.
+  /// Bytes that are stored, received in requests, or waiting to be sent.
   int64_t held_bytes = 0;
   /// The peers that have not proved themselves, in the order in which they came, and those that
   /// have.
   std::list<Peer> unauthenticated, members;
-  /// The process of each rank. The serving rank is entered at the start, before another process can
-  /// claim to be it.
+  /// The process of each rank, by its instance. The serving rank is entered at the start, before
+  /// another process can claim to be it.
   std::unordered_map<uint32_t, std::string> instances;
   std::unordered_map<std::string, Value> values;
   size_t stored_bytes = 0;
   /// The waiting peers, by the first key that was missing at the last check; and by their
   /// deadline.
   std::unordered_map<std::string, std::unordered_set<Peer*>> waiting;
-  std::set<std::pair<Clock::time_point, Peer*>> until;
-  /// Keys that have arrived and that a peer waits for.
+  std::set<std::pair<Clock::time_point, Peer*>> deadlines;
+  /// Keys that have arrived and for which a peer waits.
   std::vector<std::string> arrived;
   std::optional<Clock::time_point> accept_after;
-  bool told_shortage = false;
+  bool reported_shortage = false;
 };
 
 StoreServer::StoreServer(OwnedFd listening, std::string token, const StoreMember& own,
                          Limits limits)
     : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       loop_(std::make_unique<Loop>(*this, std::move(listening), std::move(token), own, limits)) {
-  // A listener that was inherited blocks.
+  // An inherited listener may be in blocking mode.
   ::fcntl(loop_->listener.get(), F_SETFL, ::fcntl(loop_->listener.get(), F_GETFL) | O_NONBLOCK);
   ::fcntl(loop_->listener.get(), F_SETFD, FD_CLOEXEC);
   const bool ready = wake_ && loop_->epoll_fd &&
@@ -235,7 +236,7 @@ StoreServer::~StoreServer() {
   thread_.join();
 }
 
-/// Watches a descriptor; `what`: a Peer, or the address of the descriptor of ours.
+/// Watches a descriptor; `what` is a Peer, or the address of one of the server's own descriptors.
 bool StoreServer::Loop::watch(int operation, int fd, uint32_t events, void* what) const {
   epoll_event wanted{.events = events, .data = {.ptr = what}};
   return ::epoll_ctl(epoll_fd.get(), operation, fd, &wanted) == 0;
@@ -249,7 +250,7 @@ void StoreServer::Loop::serve() {
   }
 }
 
-/// Returns false when the server is to end.
+/// Handles the events that epoll reports; returns false if the server is to end.
 bool StoreServer::Loop::handle_events() {
   std::array<epoll_event, kEvents> events;
   const int count =
@@ -260,7 +261,8 @@ bool StoreServer::Loop::handle_events() {
     if (data.ptr == &owner.wake_)
       should_stop = true;
     else if (data.ptr == &listener)
-      // Accepted after these events, because a new connection may end another.
+      // Connections are accepted after these events, because a new one may replace a peer that has
+      // one.
       has_connection = true;
     else
       serve_peer(*static_cast<Peer*>(data.ptr), which);
@@ -281,11 +283,11 @@ void StoreServer::Loop::serve_peer(Peer& peer, uint32_t events) {
 
 void StoreServer::Loop::drop(Peer& peer) {
   if (peer.waiting) stop_waiting(peer);
-  // epoll must be told, because closing does not remove a connection of which a child process that
-  // is being started still has a copy.
+  // The descriptor is removed from epoll first, because closing does not remove a connection of
+  // which a child process that is being started still has a copy.
   watch(EPOLL_CTL_DEL, peer.fd.get(), 0, &peer);
   if (!peer.member) ++owner.refused_;
-  (peer.member ? members : unauthenticated).erase(peer.place);
+  (peer.member ? members : unauthenticated).erase(peer.position);
 }
 
 int StoreServer::Loop::next_timeout() const {
@@ -294,8 +296,8 @@ int StoreServer::Loop::next_timeout() const {
     first = std::min(first.value_or(when), when);
   };
   if (!unauthenticated.empty())
-    consider(unauthenticated.front().came + std::chrono::milliseconds(limits.handshake_ms));
-  if (!until.empty()) consider(until.begin()->first);
+    consider(unauthenticated.front().connected_at + std::chrono::milliseconds(limits.handshake_ms));
+  if (!deadlines.empty()) consider(deadlines.begin()->first);
   if (!first) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(*first - Clock::now());
   return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000));
@@ -310,7 +312,7 @@ void StoreServer::Loop::accept_all() {
       continue;
     }
     if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
-    if (!std::exchange(told_shortage, true))
+    if (!std::exchange(reported_shortage, true))
       log_warning(
           cat("rank 0, which serves the job's store, cannot take another connection for now: ",
               errno_text(errno), errno == EMFILE ? "; raise ulimit -n on its machine" : ""));
@@ -331,7 +333,7 @@ void StoreServer::Loop::greet(OwnedFd connection) {
   if (static_cast<int>(unauthenticated.size()) >= limits.max_unauthenticated)
     drop(unauthenticated.front());
   Peer& peer = unauthenticated.emplace_back(std::move(connection), held_bytes);
-  peer.place = std::prev(unauthenticated.end());
+  peer.position = std::prev(unauthenticated.end());
   peer.challenge = random_bytes(kChallengeBytes);
   peer.out.bytes = cat(kStoreGreeting, peer.challenge);
   if (watch(EPOLL_CTL_ADD, peer.fd.get(), 0, &peer) && write_to(peer))
@@ -340,7 +342,7 @@ void StoreServer::Loop::greet(OwnedFd connection) {
     drop(peer);
 }
 
-/// Returns false when the connection is to be closed.
+/// Receives bytes from a peer; returns false if the connection is to be closed.
 bool StoreServer::Loop::read_from(Peer& peer) {
   if (peer.waiting) return false;  // it disconnected, or sent a request before its answer
   const size_t wanted = peer.member ? kReadBytes : kHelloBytes - peer.in.size();
@@ -379,16 +381,16 @@ void StoreServer::Loop::update_peer(Peer& peer) {
   peer.events = wanted;
   peer.counted.set(peer.in.capacity() + peer.out.bytes.size() +
                    (peer.waiting ? peer.waiting->bytes : 0));
-  owner.most_bytes_ = std::max(owner.most_bytes_.load(), held_bytes);
+  owner.peak_bytes_ = std::max(owner.peak_bytes_.load(), held_bytes);
 }
 
 void StoreServer::Loop::record_stored() {
   owner.keys_ = static_cast<int64_t>(values.size());
   owner.stored_bytes_ = static_cast<int64_t>(stored_bytes);
-  owner.most_bytes_ = std::max(owner.most_bytes_.load(), held_bytes);
+  owner.peak_bytes_ = std::max(owner.peak_bytes_.load(), held_bytes);
 }
 
-/// Reads requests one at a time: the next is read when the answer to the last is sent.
+/// Handles requests one at a time: the next is read when the answer to the last has been sent.
 bool StoreServer::Loop::take_input(Peer& peer) {
   if (!peer.member) return peer.in.size() < kHelloBytes || admit(peer);
   while (!peer.waiting && peer.out.empty() && peer.in.size() >= sizeof(uint32_t)) {
@@ -404,8 +406,8 @@ bool StoreServer::Loop::take_input(Peer& peer) {
     start(peer, std::move(*request));
     if (!send_next(peer)) return false;
   }
-  // The buffer is freed, because otherwise each rank that once sent much would keep its memory to
-  // the end.
+  // A large buffer is freed, because otherwise each rank that once sent a large value would keep
+  // its memory until the end.
   if (peer.in.empty() && peer.in.capacity() > kKeptBytes) std::string().swap(peer.in);
   return true;
 }
@@ -423,12 +425,12 @@ bool StoreServer::Loop::admit(Peer& peer) {
   if (!equal_in_constant_time(bytes_of(expected), bytes_of(given)))
     return refuse(std::string(kWelcomeBytes, '\0'));
   if (static_cast<int>(members.size()) >= limits.members) return false;
-  const StoreVerdict verdict = judge(member);
+  const StoreVerdict verdict = admit_member(member);
   const std::string reply = cat(static_cast<char>(verdict), own,
                                 server_proof(token, peer.challenge, theirs, verdict, own));
   if (verdict != StoreVerdict::kAdmitted) return refuse(reply);
   peer.member = true;
-  members.splice(members.end(), unauthenticated, peer.place);
+  members.splice(members.end(), unauthenticated, peer.position);
   ++owner.admitted_;
   peer.in.clear();
   peer.out.bytes += reply;
@@ -436,7 +438,7 @@ bool StoreServer::Loop::admit(Peer& peer) {
 }
 
 /// Admits or refuses a client that knows the token.
-StoreVerdict StoreServer::Loop::judge(std::string_view member) {
+StoreVerdict StoreServer::Loop::admit_member(std::string_view member) {
   const StoreVerdict verdict = compare_members(own, member);
   if (verdict != StoreVerdict::kAdmitted) return verdict;
   const StoreMember joining = member_from(member);
@@ -449,7 +451,7 @@ std::optional<StoreRequest> StoreServer::Loop::parse(std::string_view body) cons
   if (body.size() < kHead) return std::nullopt;
   StoreRequest request{.operation = static_cast<StoreOperation>(body[0])};
   const auto wait = number_at<uint64_t>(body, 1);
-  if (wait < uint64_t{1} << 40) request.until = Clock::now() + std::chrono::milliseconds(wait);
+  if (wait < uint64_t{1} << 40) request.deadline = Clock::now() + std::chrono::milliseconds(wait);
   const auto fields = fields_of(body.substr(kHead));
   if (!fields) return std::nullopt;
   request.fields.assign(fields->begin(), fields->end());
@@ -460,8 +462,8 @@ std::optional<StoreRequest> StoreServer::Loop::parse(std::string_view body) cons
 void StoreServer::Loop::start(Peer& peer, StoreRequest request) {
   const bool waits =
       request.operation == StoreOperation::kGet || request.operation == StoreOperation::kWait;
-  if (waits && !keys_are_there(request)) {
-    if (request.until) until.emplace(*request.until, &peer);
+  if (waits && !has_all_keys(request)) {
+    if (request.deadline) deadlines.emplace(*request.deadline, &peer);
     waiting[request.missing()].insert(&peer);
     peer.waiting = std::move(request);
     return;
@@ -473,24 +475,25 @@ void StoreServer::Loop::start(Peer& peer, StoreRequest request) {
 StoreRequest StoreServer::Loop::stop_waiting(Peer& peer) {
   StoreRequest request = std::move(*peer.waiting);
   peer.waiting.reset();
-  if (request.until) until.erase({*request.until, &peer});
+  if (request.deadline) deadlines.erase({*request.deadline, &peer});
   const auto others = waiting.find(request.missing());
   if (others != waiting.end() && others->second.erase(&peer) == 1 && others->second.empty())
     waiting.erase(others);
   return request;
 }
 
-/// Continues where the last check ended, so that a request for many keys is not checked from the
-/// start at each arrival; at the end all keys are checked, as some may have been deleted meanwhile.
-bool StoreServer::Loop::keys_are_there(StoreRequest& request) const {
+/// Returns whether all keys of a request are there. Continues where the last check ended, so that a
+/// request for many keys is not checked from the start at each arrival. When the end is reached,
+/// all keys are checked again, because some may have been deleted meanwhile.
+bool StoreServer::Loop::has_all_keys(StoreRequest& request) const {
   const std::vector<std::string>& keys = request.fields;
   const auto first_missing = [&](size_t from) {
     while (from < keys.size() && values.contains(keys[from])) ++from;
     return from;
   };
-  request.seen = first_missing(request.seen);
-  if (request.seen == keys.size()) request.seen = first_missing(0);
-  return request.seen == keys.size();
+  request.found_keys = first_missing(request.found_keys);
+  if (request.found_keys == keys.size()) request.found_keys = first_missing(0);
+  return request.found_keys == keys.size();
 }
 
 Outgoing StoreServer::Loop::values_of(const std::vector<std::string>& keys) const {
@@ -501,7 +504,7 @@ Outgoing StoreServer::Loop::values_of(const std::vector<std::string>& keys) cons
   return answer(StoreAnswer::kDone, found);
 }
 
-/// Returns false where the store has no room for it.
+/// Stores a value; returns false if the store has no room for it.
 bool StoreServer::Loop::store(const std::string& key, std::string_view value) {
   const auto known = values.find(key);
   const size_t before = known == values.end() ? 0 : key.size() + known->second->size();
@@ -593,18 +596,18 @@ void StoreServer::Loop::check_waiting(const std::string& key) {
   const auto found = waiting.extract(key);
   if (found.empty()) return;
   for (Peer* peer : found.mapped()) {
-    start(*peer, stop_waiting(*peer));  // it may have to wait for the next one
+    start(*peer, stop_waiting(*peer));  // it may have to wait for its next missing key
     update_peer(*peer);
   }
 }
 
 void StoreServer::Loop::expire() {
   const auto now = Clock::now();
-  while (!unauthenticated.empty() &&
-         now >= unauthenticated.front().came + std::chrono::milliseconds(limits.handshake_ms))
+  while (!unauthenticated.empty() && now >= unauthenticated.front().connected_at +
+                                                std::chrono::milliseconds(limits.handshake_ms))
     drop(unauthenticated.front());
-  while (!until.empty() && now >= until.begin()->first) {
-    Peer& peer = *until.begin()->second;
+  while (!deadlines.empty() && now >= deadlines.begin()->first) {
+    Peer& peer = *deadlines.begin()->second;
     stop_waiting(peer);
     peer.out = answer(StoreAnswer::kTimeout);
     update_peer(peer);

@@ -12,22 +12,22 @@
 namespace ftrun {
 
 /// StoreServer is the job's store: keys and values that the ranks share, served by one thread of
-/// rank 0's process. A client that cannot prove that it knows the job's token is dropped before
-/// anything of it is read but kHelloBytes; the number and time of such clients are limited, so that
-/// they keep no rank out. A client that knows it must be a rank of the same start of the same job,
-/// and each rank is one process, which may have any number of connections.
+/// rank 0's process. Of a client that has not proved that it knows the job's token, only
+/// kHelloBytes are read. The number of such clients and the time that each has are limited, so that
+/// they cannot keep ranks out. A client that knows the token must be a rank of the same start of
+/// the same job, and all connections of a rank must come from one process.
 class StoreServer {
  public:
   struct Limits {
-    /// Connections that have not proved themselves; the oldest makes room for a new one.
+    /// The most connections that have not proved themselves; a new one then replaces the oldest.
     int max_unauthenticated = 128;
     /// The time that a proof may take.
     int64_t handshake_ms = 5000;
-    /// The most connections: up to three of a rank.
+    /// The most connections of ranks: each rank has up to three.
     int members = 1 << 16;
   };
 
-  /// Serves the rank `own` on `listening`, a socket that listens.
+  /// Serves the job of rank `own` on `listening`, a socket that listens.
   StoreServer(OwnedFd listening, std::string token, const StoreMember& own, Limits limits);
   StoreServer(OwnedFd listening, std::string token, const StoreMember& own)
       : StoreServer(std::move(listening), std::move(token), own, Limits{}) {}
@@ -35,17 +35,18 @@ class StoreServer {
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
 
-  /// Returns the number of peers that have proved themselves; refused(), of those that were
-  /// dropped.
+  /// Returns the number of connections that have proved themselves; refused() returns the number of
+  /// those that were dropped.
   int64_t admitted() const { return admitted_; }
   int64_t refused() const { return refused_; }
   /// Returns the number of requests that were answered.
   int64_t requests() const { return requests_; }
-  /// Returns the number of stored keys; stored_bytes(), the bytes of keys and values; most_bytes(),
-  /// the most bytes that were kept for the ranks at a time: stored, requested and not sent yet.
+  /// Returns the number of stored keys; stored_bytes() returns the bytes of keys and values;
+  /// peak_bytes() returns the most bytes that were kept at one time: stored, requested and not sent
+  /// yet.
   int64_t keys() const { return keys_; }
   int64_t stored_bytes() const { return stored_bytes_; }
-  int64_t most_bytes() const { return most_bytes_; }
+  int64_t peak_bytes() const { return peak_bytes_; }
 
  private:
   struct Loop;
@@ -54,7 +55,7 @@ class StoreServer {
   std::atomic<int64_t> requests_ = 0;
   std::atomic<int64_t> keys_ = 0;
   std::atomic<int64_t> stored_bytes_ = 0;
-  std::atomic<int64_t> most_bytes_ = 0;
+  std::atomic<int64_t> peak_bytes_ = 0;
   OwnedFd wake_;
   std::unique_ptr<Loop> loop_;
   std::thread thread_;

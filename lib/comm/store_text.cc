@@ -11,7 +11,7 @@ namespace {
 
 enum class StoredKind : char { kText = '=', kParts = '#', kFailure = '!' };
 
-/// The number of values in one answer, which then has at most 256 MiB.
+/// The number of values that one request reads; its answer has at most 256 MiB.
 constexpr size_t kAtATime = 64;
 
 std::string part_key(const std::string& key, size_t part) {

@@ -12,19 +12,19 @@
 
 namespace ftrun {
 
-// Texts of an exchange, as they lie in a store. Stores refuse values that are too long: the job's
-// own those of kMaxRequestBytes, torchrun's those of 8 MiB. So the key of a text has one byte that
-// says what follows: the text; or the number of the values KEY/part/0, ... that hold the text,
-// which are written before it; or the failure that came in its place.
+// The texts of an exchange are stored as follows. Stores refuse values that are too long: the job's
+// own store above kMaxRequestBytes, torchrun's above 8 MiB. So the value of a text's key begins
+// with one byte that says what follows: the text; or the number of values KEY/part/0, ... that hold
+// the text and are written first; or a failure that is stored instead of the text.
 
 /// The most bytes of a value, except for the first byte.
 inline constexpr size_t kPartBytes = size_t{4} << 20;
 
-/// ExchangeError is a failure that ends an exchange, or that a rank left in the store in place of a
-/// text: a rank that wants the text throws it.
+/// ExchangeError is a failure that ends an exchange. A rank that fails may store its failure
+/// instead of its text; a rank that reads the text then throws it.
 class ExchangeError : public Error {
  public:
-  /// Takes the one rank that was waited for without result as `absent`, where there is one.
+  /// Takes as `absent` the one rank that was waited for without result, if there is one.
   ExchangeError(const Error& error, std::optional<int> absent) : Error(error), absent_(absent) {}
   std::optional<int> absent() const { return absent_; }
 
@@ -38,7 +38,7 @@ void put_text(c10d::Store& store, const std::string& key, const std::string& tex
 /// Returns the value that is stored in place of a text when its rank fails.
 std::vector<uint8_t> failure_value(const Error& error);
 
-/// Reads texts that are in the store. Throws ExchangeError where one of them is a failure.
+/// Reads texts that are in the store. Throws ExchangeError if one of them is a failure.
 std::string read_text(c10d::Store& store, const std::string& key);
 std::vector<std::string> read_texts(c10d::Store& store, const std::vector<std::string>& keys);
 

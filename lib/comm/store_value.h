@@ -6,7 +6,7 @@
 
 namespace ftrun {
 
-/// Converts a text to bytes, which values of c10d's stores are.
+/// Converts a text to bytes, the type of values in c10d's stores.
 inline std::vector<uint8_t> bytes_of(const std::string& text) {
   return {text.begin(), text.end()};
 }

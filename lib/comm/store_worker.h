@@ -15,22 +15,21 @@
 
 namespace ftrun {
 
-/// StoreWorker runs operations of one store connection in a thread of its own, each with a
-/// deadline: c10d's client waits without end for a server that was stopped. While an operation that
-/// did not return in time still waits, later ones wait for it first, up to their own deadlines;
-/// once the server continues, so do they. A thread that still waits is left to the end of the
-/// process.
+/// StoreWorker runs the operations of one store connection in its own thread, each with a deadline:
+/// c10d's client waits forever for a server that was stopped. While an operation that missed its
+/// deadline still waits, later ones wait for it first, up to their own deadlines; once the server
+/// continues, so do they. A thread that still waits at the end is abandoned until the process ends.
 class StoreWorker {
  public:
   StoreWorker()
-      : queue_(std::make_shared<Queue>(64)), late_(std::make_shared<OverdueOperations>()) {
+      : queue_(std::make_shared<Queue>(64)), overdue_(std::make_shared<OverdueOperations>()) {
     thread_ = std::thread([queue = queue_] {
       while (const auto task = queue->pop()) (*task)();
     });
   }
   ~StoreWorker() {
     queue_->close();
-    if (late_->none_within(std::chrono::milliseconds(0))) {
+    if (overdue_->none_within(std::chrono::milliseconds(0))) {
       thread_.join();
     } else {
       thread_.detach();
@@ -39,33 +38,34 @@ class StoreWorker {
   StoreWorker(const StoreWorker&) = delete;
   StoreWorker& operator=(const StoreWorker&) = delete;
 
-  /// Returns whether an operation that was given up on still waits, even after another `limit`.
-  bool is_stuck(std::chrono::milliseconds limit) { return !late_->none_within(limit); }
+  /// Returns whether an operation that missed its deadline still waits, even after another `limit`.
+  bool is_stuck(std::chrono::milliseconds limit) { return !overdue_->none_within(limit); }
 
-  /// Returns or throws the result of `operation`; nothing when it does not end within `limit`. It
-  /// may outlive the call then, or not be tried at all: it must own what it uses.
+  /// Returns the result of `operation` or throws its exception; returns nothing if it does not end
+  /// within `limit`. It may then run on after the call, or never start, so it must own what it
+  /// uses.
   template <typename Operation>
   auto run(Operation operation, std::chrono::milliseconds limit)
       -> std::optional<std::invoke_result_t<Operation>> {
     using Result = std::invoke_result_t<Operation>;
     const auto deadline = std::chrono::steady_clock::now() + limit;
-    if (!late_->none_within(limit)) return std::nullopt;
+    if (!overdue_->none_within(limit)) return std::nullopt;
     auto task = std::make_shared<std::packaged_task<Result()>>(std::move(operation));
     std::future<Result> result = task->get_future();
     const auto given_up = std::make_shared<bool>(false);
-    queue_->push([task, given_up, late = late_] {
+    queue_->push([task, given_up, late = overdue_] {
       if (!late->is(*given_up)) (*task)();
       late->ended(*given_up);
     });
     result.wait_until(deadline);
-    if (late_->began(*given_up, result)) return std::nullopt;
+    if (overdue_->began(*given_up, result)) return std::nullopt;
     return result.get();
   }
 
  private:
   using Queue = BoundedQueue<std::function<void()>>;
 
-  /// OverdueOperations counts the operations that their callers have given up on and the thread has
+  /// OverdueOperations counts the operations that their callers have abandoned and the thread has
   /// not finished.
   class OverdueOperations {
    public:
@@ -77,7 +77,7 @@ class StoreWorker {
       const std::lock_guard lock(mutex_);
       return given_up;
     }
-    /// Gives the operation up unless its result has arrived.
+    /// Abandons the operation unless its result has arrived.
     template <typename Result>
     bool began(bool& given_up, const std::future<Result>& result) {
       const std::lock_guard lock(mutex_);
@@ -99,7 +99,7 @@ class StoreWorker {
   };
 
   std::shared_ptr<Queue> queue_;
-  std::shared_ptr<OverdueOperations> late_;
+  std::shared_ptr<OverdueOperations> overdue_;
   std::thread thread_;
 };
 

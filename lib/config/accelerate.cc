@@ -15,10 +15,11 @@ namespace {
 
 using Names = std::vector<std::string_view>;
 
-// Signs of the format.
+// Keys whose presence marks a file as one of Accelerate.
 const Names kSigns{"deepspeed_config", "distributed_type", "compute_environment", "fsdp_config"};
 
-// Key is a key that this file reads, or that has no meaning here, with the reason if one helps.
+// Key is a key that this file reads, or one without a meaning in ftrun, with the reason if that
+// helps.
 struct Key {
   std::string_view name;
   const char* why;
@@ -61,7 +62,7 @@ constexpr Key kBlockWithoutMeaning[] = {
     {"deepspeed_moe_layer_cls_names", ""},
 };
 
-// KeyTranslation is a key of the block and the key of ftrun that has its meaning.
+// KeyTranslation is a key of the deepspeed_config block and the key of ftrun with the same meaning.
 struct KeyTranslation {
   const char* name;
   const char* path;
@@ -77,7 +78,7 @@ constexpr KeyTranslation kPlain[] = {
     {"zero3_save_16bit_model", "zero_optimization.gather_16bit_weights_on_model_save"},
 };
 
-// Sizes of parallelism_config, without its prefix, and the degrees they are.
+// Sizes in parallelism_config, without their prefix, and the degrees that they set.
 constexpr const char* kMeshPrefix = "parallelism_config_";
 constexpr KeyTranslation kMesh[] = {
     {"tp_size", "parallel.tensor"},
@@ -104,19 +105,19 @@ std::string text_of(const ConfigNode* node) {
   return node == nullptr || node->kind == ConfigNodeKind::kNull ? "" : node->text;
 }
 
-/// Returns a degree; 1 if it is not written or not a number.
+/// Returns a degree; 1 if it is not written or is not a number.
 int64_t degree_of(const ConfigNode* node) {
   return node == nullptr || node->kind != ConfigNodeKind::kInt
              ? 1
              : std::max<int64_t>(1, node->integer);
 }
 
-/// Returns whether a value is set: Accelerate writes "none" and "None" for one that is not.
+/// Returns whether a value is set: Accelerate writes "none" or "None" for a value that is not.
 bool is_set(const ConfigNode& value) {
   return value.kind != ConfigNodeKind::kNull && value.text != "none" && value.text != "None";
 }
 
-/// Puts a value at "a.b.c", in sections that are made if missing.
+/// Puts a value at "a.b.c"; creates missing sections.
 void put(ConfigNode& map, std::string_view path, ConfigNode value) {
   const size_t dot = path.find('.');
   const std::string key(path.substr(0, dot));
@@ -129,7 +130,7 @@ void put(ConfigNode& map, std::string_view path, ConfigNode value) {
   put(*map.find(key), path.substr(dot + 1), std::move(value));
 }
 
-/// Translator turns one file into one config.
+/// Translator turns one Accelerate file into one config.
 class Translator {
  public:
   Translator(const ConfigNode& root, const ConfigNode& named, Problems& problems)
@@ -151,7 +152,7 @@ class Translator {
     read_processes();
     if (const ConfigNode* cpu = root_.find("use_cpu"); cpu != nullptr && cpu->boolean)
       put(config_, "device", ConfigNode::of_text(cpu->at, "cpu"));
-    name_the_others();
+    report_keys_without_meaning();
     return std::move(config_);
   }
 
@@ -173,7 +174,7 @@ class Translator {
           ConfigNode::of_int(block_->at, 2));  // Accelerate's default
   }
 
-  // Fills the precision that the named file leaves open.
+  // Sets the precision if the named DeepSpeed file does not.
   void read_precision() {
     const ConfigNode* precision = root_.find("mixed_precision");
     if (precision == nullptr || precision->kind == ConfigNodeKind::kNull) return;
@@ -211,14 +212,14 @@ class Translator {
         put(config_, path, *size);
     if (const ConfigNode* size = root_.at_path("tp_config.tp_size"); degree_of(size) > 1)
       put(config_, "parallel.tensor", *size);
-    // Replicas of one rank each are plain data parallelism.
+    // Replicas that consist of one rank each are plain data parallelism.
     const ConfigNode* replicas = mesh_size("dp_replicate_size");
     if (degree_of(replicas) > 1 && degree_of(mesh_size("dp_shard_size")) > 1)
       put(config_, "parallel.data_replicate", *replicas);
   }
 
-  // Finds a degree under any of its names: here, in the named file, or among ftrun's keys beside
-  // them.
+  // Returns the largest degree that is written under any of `paths`: in this file, in the named
+  // file, or among ftrun's own keys beside Accelerate's.
   int64_t written_degree(const Names& paths) const {
     int64_t degree = 1;
     for (const std::string_view path : paths)
@@ -227,7 +228,8 @@ class Translator {
     return degree;
   }
 
-  // Puts parallel.data, which counts ranks with different samples; num_processes counts every rank.
+  // Sets parallel.data, which counts ranks with different samples, whereas num_processes counts all
+  // ranks.
   void put_data_ranks(const ConfigNode& processes) {
     ParallelConfig mesh;
     for (const AxisKeys* axis : kAxes)
@@ -244,8 +246,8 @@ class Translator {
       put(config_, "parallel.data", ConfigNode::of_int(processes.at, ranks / inner));
   }
 
-  // Reads the number of processes. On one machine all ranks are started here; on several a launcher
-  // starts them.
+  // Reads the number of processes. On one machine ftrun starts all ranks; on several machines a
+  // launcher starts them.
   void read_processes() {
     const ConfigNode* processes = root_.find("num_processes");
     const ConfigNode* machines = root_.find("num_machines");
@@ -260,9 +262,9 @@ class Translator {
     if (processes != nullptr && is_set(*processes)) put_data_ranks(*processes);
   }
 
-  // Names the keys without meaning in one notice; keys that are not Accelerate's are read as a
-  // config's.
-  void name_the_others() {
+  // Adds one notice that names all keys without a meaning here. Keys that are not Accelerate's are
+  // read as keys of a config.
+  void report_keys_without_meaning() {
     std::vector<std::string> named;
     const ConfigEntry* first = nullptr;
     const auto name = [&](const ConfigEntry& entry, const std::string& shown, const Key& key) {
@@ -335,7 +337,7 @@ class Translator {
     return fsdp == nullptr ? "" : text_of(fsdp->find(key));
   }
 
-  // Describes FSDP settings as ours: "zero_optimization: {stage: 3}; bf16: {enabled: true};
+  // Describes FSDP settings as ftrun's keys: "zero_optimization: {stage: 3}; bf16: {enabled: true};
   // parallel: {data: 8}"
   std::string fsdp_as_zero() const {
     const std::string strategy = of_fsdp("fsdp_sharding_strategy");
@@ -364,8 +366,8 @@ class Translator {
     return text_of(root_.at_path(cat("megatron_lm_config.megatron_lm_", key)));
   }
 
-  // Describes Megatron settings as ours: "parallel: {data: 2, tensor: 4}; zero_optimization:
-  // {stage: 1}; recompute: selective"
+  // Describes Megatron settings as ftrun's keys: "parallel: {data: 2, tensor: 4};
+  // zero_optimization: {stage: 1}; recompute: selective"
   std::string text_of_megatron() const {
     const ConfigNode* megatron = root_.find("megatron_lm_config");
     if (megatron == nullptr || megatron->entries.empty()) return "";
@@ -391,7 +393,7 @@ class Translator {
     return join(lines, "; ");
   }
 
-  // Lists {"data: 2", "tensor: 4"}: num_processes divided by the other degrees, and these.
+  // Lists {"data: 2", "tensor: 4"}: num_processes divided by the other degrees, and these degrees.
   std::vector<std::string> data_ranks_of(const ParallelConfig& mesh) const {
     std::vector<std::string> parts;
     const ConfigNode* processes = root_.find("num_processes");

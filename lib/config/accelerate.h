@@ -6,8 +6,8 @@
 
 namespace ftrun {
 
-/// Returns whether Hugging Face Accelerate's launcher reads such a file (`accelerate launch
-/// --config_file`).
+/// Returns whether the file is one that Hugging Face Accelerate's launcher reads (`accelerate
+/// launch --config_file`).
 bool is_accelerate(const ConfigNode& root);
 
 /// Finds the value that names the DeepSpeed config file to use, or null.

@@ -20,11 +20,12 @@ struct KeyPair {
   const char* first;
   const char* second;
   Exclusive when;
-  /// The number up to which the second key says nothing.
+  /// The value of the second key up to which it counts as not set.
   double second_off = -1e300;
 };
 
-// The pairs of keys that resolve() refuses together, besides the two names of an axis's degree.
+// The pairs of keys that resolve() refuses together. The two names of an axis's degree are not
+// listed.
 constexpr KeyPair kAlternatives[] = {
     {"train.steps", "train.epochs", Exclusive::kAlways},
     {"train.learning_rate", "optimizer.params.lr", Exclusive::kUnlessEqual},
@@ -51,7 +52,7 @@ bool has_written_value(const ConfigNode* value) {
   return value != nullptr && !value->is_open();
 }
 
-/// Replaces a key of a pair in `base` by the other one in `over`.
+/// Removes from `base` the key of a pair that contradicts the other key in `over`.
 void replace(const KeyPair& pair, bool second_is_later, ConfigNode& base, const ConfigNode& over,
              Problems& problems) {
   const char* later = second_is_later ? pair.second : pair.first;

@@ -15,7 +15,7 @@
 namespace ftrun {
 namespace {
 
-/// Returns a folder's path as text that is the same for "/n", "/n/" and "/n/./".
+/// Returns a folder's path in a form that is the same for "/n", "/n/" and "/n/./".
 std::string plain_path(const std::string& path) {
   const std::string plain = std::filesystem::path(path).lexically_normal().string();
   return plain.size() > 1 && plain.back() == '/' ? plain.substr(0, plain.size() - 1) : plain;
@@ -32,8 +32,8 @@ bool on_gpu(const Config& config) {
   return config.device == DeviceKind::kCuda;
 }
 
-/// UnsupportedFeature is a feature whose keys are read and checked, and which cannot run yet.
-/// Deleting a row switches the feature on; axes have AxisKeys::support instead.
+/// UnsupportedFeature is a feature whose keys are read and checked, but which cannot run yet.
+/// Deleting a row enables the feature; axes have AxisKeys::support instead.
 struct UnsupportedFeature {
   const char* key;
   std::function<std::string(const Config&)> feature;
@@ -44,8 +44,8 @@ auto text(const char* feature) {
   return [feature](const Config&) { return std::string(feature); };
 }
 
-/// Lists the rows `before`, the axes of this support, and the rows `after`. Axes that are emulated
-/// count on GPUs only.
+/// Lists the rows `before`, rows for the axes with this support, and the rows `after`. Emulated
+/// axes count only on GPUs.
 std::vector<UnsupportedFeature> with_axes(std::vector<UnsupportedFeature> before,
                                           AxisSupport support,
                                           const std::vector<UnsupportedFeature>& after) {
@@ -73,7 +73,7 @@ const std::vector<UnsupportedFeature>& refused() {
                 {{"optimizer.type",
                   [](const Config& c) { return cat("the optimizer ", name_of(c.optimizer.type)); },
                   [](const Config& c) {
-                    // A class of PyTorch was reported already when it was read.
+                    // A class of PyTorch has been reported when it was read.
                     return !optimizer_of(c.optimizer.type).offered() &&
                            c.optimizer.type != OptimizerType::kTorch;
                   }},
@@ -82,7 +82,7 @@ const std::vector<UnsupportedFeature>& refused() {
   return all;
 }
 
-/// Features that have run only on CPUs and emulated GPUs. Deleting a row says that it ran on
+/// Features that have run only on CPUs and emulated GPUs. Delete a row once the feature has run on
 /// a GPU (docs/benchmarks.md).
 const std::vector<UnsupportedFeature>& emulated() {
   static const std::vector<UnsupportedFeature> all = with_axes(
@@ -93,7 +93,7 @@ const std::vector<UnsupportedFeature>& emulated() {
   return all;
 }
 
-/// Lists the choices of the key that the row refuses in a config of defaults.
+/// Lists those choices of the key that the row refuses when all other keys have their defaults.
 std::vector<std::string> refused_choices(const UnsupportedFeature& row, const Field& field) {
   std::vector<std::string> choices;
   for (const std::string& choice : field.choices) {
@@ -107,7 +107,7 @@ std::vector<std::string> refused_choices(const UnsupportedFeature& row, const Fi
 }  // namespace
 
 Position request_position(const Origins& origins, const std::string& key) {
-  // A degree that another key has set has no position of its own.
+  // A degree that DeepSpeed's key has set has no position of its own.
   for (const AxisKeys* axis : kAxes)
     if (key == axis->key.value && axis->deepspeed_key.value != nullptr && !origins.is_written(key))
       return origins.position(axis->deepspeed_key.value);

@@ -20,11 +20,11 @@
 
 namespace ftrun {
 
-// ftrun's own sections. Every key, its range and its meaning for a user are in docs/config.md,
-// which is generated from the same table that reads it (config/schema.h).
+// This file has ftrun's own sections. Every key, its range and its meaning for a user are in
+// docs/config.md, which is generated from the table by which keys are read (config/schema.h).
 
-/// PaddingRowGradient specifies which gradient the embedding's row of pad_token_id gets from the
-/// tokens that are read: the gradient of any row, or none as in transformers (section model).
+/// PaddingRowGradient specifies the gradient of the embedding's row for pad_token_id from input
+/// tokens: like that of any other row, or none, as in transformers (section model).
 enum class PaddingRowGradient { kTrained, kTransformers };
 template <>
 struct EnumNames<PaddingRowGradient> {
@@ -49,8 +49,8 @@ struct EnumNames<TokenDtype> {
 /// DataConfig is the section data.
 struct DataConfig {
   std::vector<std::string> train;
-  /// The weight of each entry of train, when they are data sets that are mixed; empty: one stream,
-  /// in order.
+  /// The weights of the entries of train if these are data sets that are mixed; empty: the entries
+  /// form one stream, in order.
   std::vector<double> train_weights;
   std::vector<std::string> validation;
   /// The name of the set of each entry of validation, if there are several sets.
@@ -63,7 +63,7 @@ struct DataConfig {
   bool shuffle = true;
   /// The number of optimizer steps whose batches are prepared ahead of the current one.
   int64_t prefetch = 4;
-  /// Rows that do not fill a whole global batch at the end of an epoch are left out.
+  /// Says whether rows that do not fill a whole global batch at the end of an epoch are left out.
   bool drop_last = false;
   bool operator==(const DataConfig&) const = default;
 };
@@ -73,7 +73,7 @@ struct EvaluationConfig {
   /// The number of optimizer steps between two validations; 0 = only before the first and after the
   /// last step.
   int64_t every = 0;
-  /// The number of minutes after the last validation at which there is another; 0 = only by steps.
+  /// The number of minutes from one validation to the next; 0 = only by steps.
   double every_minutes = 0;
   /// The number of sequences of the validation set that are used; 0 = all.
   int64_t samples = 64;
@@ -82,11 +82,11 @@ struct EvaluationConfig {
 
 /// EarlyStoppingConfig is the section train.early_stopping.
 struct EarlyStoppingConfig {
-  /// The metric that must improve, "validation.loss"; "" = the run continues to its last step.
+  /// The metric that must improve, "validation.loss"; "" = no early stopping.
   std::string metric;
   /// The number of evaluations without improvement after which the run ends.
   int64_t patience = 3;
-  /// The difference that an improvement exceeds.
+  /// The difference by which an improvement must exceed the best value.
   double min_delta = 0;
   bool operator==(const EarlyStoppingConfig&) const = default;
 };
@@ -101,10 +101,10 @@ struct LogConfig {
 
 /// GenerateConfig is the section train.generate.
 struct GenerateConfig {
-  /// The number of tokens of a validation document that the model continues at each evaluation and
-  /// at the end; 0 = no text.
+  /// The number of tokens of a validation document that are the prompt which the model continues,
+  /// at each evaluation and at the end; 0 = no text is generated.
   int64_t prompt_tokens = 0;
-  /// The number of documents of the validation set that are continued at each evaluation.
+  /// The number of validation documents that are continued at each evaluation.
   int64_t prompts = 1;
   int64_t tokens = 64;
   /// The sampling temperature; 0 always chooses the likeliest token.
@@ -124,7 +124,7 @@ struct TraceConfig {
 /// Returns whether a step is traced.
 bool is_traced(const TraceConfig& trace, int64_t step);
 
-/// DecayExempt lists the parameters that have no weight decay.
+/// DecayExempt lists the parameters to which weight decay does not apply.
 enum class DecayExempt { kNone, kNormsAndBiases };
 template <>
 struct EnumNames<DecayExempt> {
@@ -138,11 +138,11 @@ struct TrainConfig {
   /// The number of passes over the data; 0 = by steps.
   double epochs = 0.0;
   int64_t seed = 42;
-  /// The optimizer's learning rate and weight decay, and the scheduler's warm-up.
+  /// Learning rate and weight decay of the optimizer, and warm-up steps of the scheduler.
   double learning_rate = 5e-5;
   double weight_decay = 0.0;
   int64_t warmup_steps = 0;
-  /// Regular expressions of names of parameters that do not train, or that are the only ones to
+  /// Regular expressions of the names of parameters that do not train, or of the only ones that
   /// train.
   std::vector<std::string> freeze;
   std::vector<std::string> only;
@@ -150,7 +150,7 @@ struct TrainConfig {
   /// The number of consecutive steps with a loss or gradient that is not finite after which the run
   /// stops (exit 7).
   int64_t max_nonfinite_steps = 20;
-  /// The number of steps between two comparisons of the state of which several ranks hold copies; 0
+  /// The number of steps between two comparisons of the state that several ranks hold copies of; 0
   /// = never.
   int64_t check_replicas = 100;
   EvaluationConfig evaluation;
@@ -175,14 +175,14 @@ struct AdapterConfig {
   int64_t r = 8;
   double lora_alpha = 8;
   double lora_dropout = 0;
-  /// Names of modules; empty without a pattern: q_proj and v_proj.
+  /// Names of modules; if empty and without a pattern, q_proj and v_proj.
   std::vector<std::string> target_modules;
-  /// PEFT's target_modules as one text: a regular expression of whole paths.
+  /// PEFT's target_modules given as one text: a regular expression that matches whole paths.
   std::string target_pattern;
   std::vector<std::string> exclude_modules;
   std::string exclude_pattern;
   std::vector<int64_t> layers_to_transform;
-  /// Regular expressions, and the rank of each; the first match counts.
+  /// Regular expressions and the rank for each of them; the first match counts.
   std::vector<std::string> rank_pattern;
   std::vector<int64_t> rank_pattern_ranks;
   std::vector<std::string> alpha_pattern;
@@ -205,7 +205,7 @@ struct EnumNames<QuantizationType> {
 /// stored; PackedFormat defines the terms.
 struct QuantizationConfig {
   QuantizationType type = QuantizationType::kNone;
-  /// The scales of nf4 are quantized too.
+  /// Says whether the scales of nf4 are quantized, too.
   bool double_quantization = true;
   int64_t block = 64;
   bool operator==(const QuantizationConfig&) const = default;
@@ -215,11 +215,12 @@ struct QuantizationConfig {
 struct ParallelConfig {
   /// The number of data-parallel ranks (replicas × shards); 0 only before the config is resolved.
   int64_t data = 0;
-  /// The number of ranks that share each matrix, whichever of its names the config uses.
+  /// The number of ranks that share each matrix, from either of the two keys that set it.
   int64_t tensor = 1;
-  /// Norms and residuals are split by tokens over the tensor ranks; no effect at tensor 1.
+  /// Says whether norms and residuals are split by tokens over the tensor ranks; no effect at
+  /// tensor 1.
   bool sequence = true;
-  /// The number of pipeline stages, whichever of its names the config uses.
+  /// The number of pipeline stages, from either of the two keys that set it.
   int64_t pipeline = 1;
   PipelineSchedule schedule = kDefaultSchedule;
   /// The number of parts of the model that each stage has; 0 only before the config is resolved.
@@ -234,8 +235,8 @@ struct ParallelConfig {
   bool operator==(const ParallelConfig&) const = default;
 };
 
-/// ElasticConfig is the section elastic: the number of ranks with which a run may continue when
-/// some keep failing.
+/// ElasticConfig is the section elastic: the number of ranks with which a run may continue if some
+/// ranks keep failing.
 struct ElasticConfig {
   /// The fewest ranks; 0 = a run never continues with fewer.
   int64_t min_ranks = 0;
@@ -268,7 +269,8 @@ struct EnumNames<BestMode> {
 
 /// KeepBestConfig is the section checkpoint.keep_best.
 struct KeepBestConfig {
-  /// The metric by which a checkpoint is best, "validation.loss"; "" = none is kept.
+  /// The metric by which a checkpoint is the best, "validation.loss"; "" = no best checkpoint is
+  /// kept.
   std::string metric;
   BestMode mode = BestMode::kMin;
   bool operator==(const KeepBestConfig&) const = default;
@@ -278,9 +280,9 @@ struct KeepBestConfig {
 struct CheckpointConfig {
   /// The number of optimizer steps between two checkpoints; 0 = at the end and on a signal only.
   int64_t every = 500;
-  /// The number of minutes after the last checkpoint at which another is due; 0 = only by steps.
+  /// The number of minutes from one checkpoint to the next; 0 = only by steps.
   double every_minutes = 0;
-  /// Checkpoints are written while training continues.
+  /// Says whether checkpoints are written while training continues.
   bool background = true;
   IfBusy if_busy = IfBusy::kWait;
   /// The number of newest checkpoints that are kept; 0 = all.
@@ -301,9 +303,9 @@ struct EnumNames<BackendChoice> {
 /// CommConfig is the section comm.
 struct CommConfig {
   BackendChoice backend = BackendChoice::kAuto;
-  /// The most seconds of a wait for another rank; 0 = auto, from the slowest step seen.
+  /// The longest wait for another rank in seconds; 0 = auto, computed from the slowest step so far.
   int64_t timeout = 0;
-  /// Sums among GPUs are computed in rank order and in fp32; those on hosts always are.
+  /// Says whether sums among GPUs are computed in rank order and in fp32; on CPUs they always are.
   bool deterministic = false;
   bool operator==(const CommConfig&) const = default;
 };
@@ -325,7 +327,7 @@ struct ExportConfig {
   bool enabled = true;
   /// The weights that are exported; kBest: those of checkpoint.keep_best.
   ExportWhich which = ExportWhich::kLast;
-  /// The dtype of exported weights; kAuto: as the model's own files.
+  /// The dtype of exported weights; kAuto: that of the model's own files.
   ExportDtype dtype = ExportDtype::kAuto;
   bool operator==(const ExportConfig&) const = default;
 };
@@ -352,9 +354,10 @@ struct EnumNames<ProductChoice> {
   static constexpr auto kNames = enum_names<ProductChoice>({"auto", "mkl", "onednn", "openblas"});
 };
 
-/// AttentionChoice specifies which kernels compute attention on GPUs, or which units of a CPU do.
-/// kAuto is cuDNN on GPUs where its attention was measured (cudnn_is_measured), our kernels on
-/// other GPUs, and no matrix units of CPUs, because our code for them has not run on any yet.
+/// AttentionChoice specifies which kernels compute attention on GPUs, and whether a CPU's matrix
+/// units do. kAuto chooses cuDNN on GPUs on which its attention was measured (cudnn_is_measured)
+/// and ftrun's kernels on other GPUs. It does not choose matrix units of CPUs, because ftrun's code
+/// for them has not run on any yet.
 enum class AttentionChoice { kAuto, kOwn, kCudnn, kAmx };
 template <>
 struct EnumNames<AttentionChoice> {
@@ -365,27 +368,27 @@ struct EnumNames<AttentionChoice> {
 struct KernelsConfig {
   ProductChoice products = ProductChoice::kAuto;
   AttentionChoice attention = AttentionChoice::kAuto;
-  /// Steps on a GPU are recorded once and started as a whole.
+  /// Says whether steps on a GPU are recorded once and launched as a whole.
   bool step_graph = false;
   bool operator==(const KernelsConfig&) const = default;
 };
-/// Returns the library that a config pins; nothing where the CPU decides.
+/// Returns the library that a config pins; nothing if it is chosen by the CPU.
 std::optional<ProductLibrary> pinned_products(const KernelsConfig& config);
 
 /// Origin specifies where one key of a config was written.
 struct Origin {
   Position at;
-  /// The value was "auto" (or could not be read, which is an error of its own).
+  /// Says whether the value was "auto" (or could not be read, which is a separate error).
   bool is_auto = false;
 };
 
 /// Origins specifies where each key was written, by its path ("zero_optimization.stage"). Origins
-/// do not count when configs are compared.
+/// are ignored when configs are compared.
 struct Origins {
   std::map<std::string, Origin> keys;
-  /// Features of DeepSpeed that were switched on and that ftrun lacks.
+  /// Features of DeepSpeed that the config enables and that ftrun does not have.
   std::vector<NotYet> foreign;
-  /// A source could not be read, so a missing key says nothing.
+  /// Says whether some source could not be read; a missing key then means nothing.
   bool partial = false;
   const Origin* find(const std::string& path) const;
   /// Returns whether the key was written, and not as "auto".
@@ -396,8 +399,8 @@ struct Origins {
 };
 
 /// Config holds a value for every key. resolve() makes it from the written keys (WrittenConfig),
-/// and nothing else changes it. Some values are the choice "auto", whose object (a data file, a
-/// CPU, a pair of ranks, the model's files) decides it later.
+/// and nothing else changes it. Some values are the choice "auto": they are decided later, when the
+/// data file, the CPU, the pair of ranks or the model's files are known.
 struct Config {
   ModelSection model;
   AdapterConfig adapter;
@@ -422,7 +425,8 @@ struct Config {
   int64_t train_micro_batch_size_per_gpu = 0;
   int64_t gradient_accumulation_steps = 0;
 
-  /// The number of optimizer steps between two printed lines of DeepSpeed's kind; 0 = never.
+  /// The number of optimizer steps between two lines that are printed in DeepSpeed's form; 0 =
+  /// never.
   int64_t steps_per_print = 0;
   /// The largest global L2 norm of the gradient; 0 = no clipping.
   double gradient_clipping = 1.0;
@@ -446,7 +450,7 @@ struct Config {
   int64_t sequence_parallel_size = 1;
 
   Origins origins;
-  /// Keys that were decided here and stay "auto" in the effective config, so that a later start,
+  /// Keys that were decided here but stay "auto" in the effective config, so that a later start,
   /// perhaps on another machine, decides them again.
   std::set<std::string> left_auto;
   bool operator==(const Config&) const = default;
@@ -454,11 +458,10 @@ struct Config {
 
 /// Returns the dtype of the parameters that forward and backward use: kFp16, kBf16 or kFp32.
 ConfigDtype training_dtype(const Config& config);
-/// Returns the dtype in which gradients are accumulated; kModel in the config stands for the
-/// training dtype.
-ConfigDtype gradient_dtype(const Config& config);
-/// Returns the dtype in which gradients are reduced; kModel in the config stands for the gradient
+/// Returns the dtype in which gradients are accumulated; if the config says kModel, the training
 /// dtype.
+ConfigDtype gradient_dtype(const Config& config);
+/// Returns the dtype in which gradients are reduced; if the config says kModel, the gradient dtype.
 ConfigDtype communication_dtype(const Config& config);
 /// Returns the folder of the disk tier, which optimizer state and parameters share
 /// (config/capability refuses two folders).

@@ -26,7 +26,8 @@ ConfigNode float_node(Position at, const std::string& text, double value) {
   return node;
 }
 
-/// Reads an integer that fits, or nothing.
+/// Reads an integer into `value`; returns false if the text is not an integer or does not fit 64
+/// bits.
 bool read_int(const std::string& text, int64_t& value) {
   const char* begin = text.data();
   const char* end = begin + text.size();

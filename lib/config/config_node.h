@@ -23,28 +23,28 @@ struct ConfigNode {
   double number = 0;  // of kInt too
   /// The content of a text; for other scalars the characters in the file.
   std::string text;
-  /// The text was written without quotes (YAML): `on` and `1e-5x` may have been meant as another
-  /// type.
+  /// Says whether the text was written without quotes (YAML); `on` and `1e-5x` may then have been
+  /// meant as another type.
   bool plain = false;
-  /// The node is below a key that names a secret: value_text() hides it.
+  /// Says whether the node is below a key that names a secret; value_text() then hides it.
   bool secret = false;
   std::vector<ConfigNode> items;     // kList
   std::vector<ConfigEntry> entries;  // kMap, in the order written
 
   bool is_map() const { return kind == ConfigNodeKind::kMap; }
-  /// Returns whether the value is left open: null or "auto".
+  /// Returns whether the value is left to resolve(): null or "auto".
   bool is_open() const {
     return kind == ConfigNodeKind::kNull || (kind == ConfigNodeKind::kText && text == "auto");
   }
-  /// Finds the value at "a.b.c", or null.
+  /// Finds the value at "a.b.c"; null if there is none.
   const ConfigNode* at_path(std::string_view path) const;
-  /// Finds the entry of a key, or null.
+  /// Finds the entry of a key; null if there is none.
   const ConfigEntry* entry(std::string_view key) const;
   ConfigEntry* entry(std::string_view key);
-  /// Finds the value of a key, or null.
+  /// Finds the value of a key; null if there is none.
   const ConfigNode* find(std::string_view key) const;
   ConfigNode* find(std::string_view key);
-  /// Erases an entry; does nothing when there is none.
+  /// Erases an entry; does nothing if there is none.
   void erase(std::string_view key);
   /// Erases the key "a.b.c"; the sections stay.
   void erase_path(std::string_view path);
@@ -59,7 +59,7 @@ struct ConfigEntry {
   std::string key;
   Position at;  // of the key
   ConfigNode value;
-  /// The spelling in the file if `key` replaces an alias; else empty.
+  /// The spelling in the file if `key` replaces it; else empty.
   std::string written;
   const std::string& spelling() const { return written.empty() ? key : written; }
 };
@@ -71,11 +71,11 @@ void mark_secrets(ConfigNode& root);
 /// secrets are hidden.
 std::string value_text(const ConfigNode& node);
 
-/// Reads a scalar without quotes by YAML 1.2's core rules (null, true, 17, 0x1f, 5e8, .inf), else
-/// as text.
+/// Reads a scalar without quotes by YAML 1.2's core schema (null, true, 17, 0x1f, 5e8, .inf); any
+/// other is a text.
 ConfigNode scalar_node(Position at, const std::string& text);
 
-/// Joins "a" and "b" to "a.b"; returns "b" when the first is empty.
+/// Joins "a" and "b" to "a.b"; returns "b" if the first is empty.
 std::string joined_key(const std::string& section, const std::string& key);
 
 /// Merges `over` into `base`: sections are merged key by key, all other values are replaced.

@@ -12,8 +12,9 @@
 
 namespace ftrun {
 
-// The sections whose keys are DeepSpeed's. Field names are the keys; defaults are those of
-// DeepSpeed's source. "Resolved" says which value resolve() chooses for a key that no source sets.
+// This file has the sections whose keys are DeepSpeed's. Field names are the keys; defaults are
+// those of DeepSpeed's source. "Resolved" says which value resolve() chooses for a key that no
+// source sets.
 
 enum class OffloadDevice { kNone, kCpu, kNvme };
 template <>
@@ -49,12 +50,12 @@ struct OffloadOptimizerConfig {
 struct ZeroConfig {
   int64_t stage = 0;
   bool contiguous_gradients = true;
-  /// Gradients of stage 1 are reduce-scattered; false = all-reduced.
+  /// Says whether gradients of stage 1 are reduce-scattered; otherwise they are all-reduced.
   bool reduce_scatter = true;
   int64_t reduce_bucket_size = 500'000'000;
   bool allgather_partitions = true;
   int64_t allgather_bucket_size = 500'000'000;
-  /// Resolved: true exactly at stage 3 if the config is silent.
+  /// Resolved: true at stage 3 and false at other stages.
   bool overlap_comm = false;
   bool load_from_fp32_weights = true;
   int64_t sub_group_size = 1'000'000'000;
@@ -62,15 +63,15 @@ struct ZeroConfig {
   int64_t param_persistence_threshold = 100'000;
   int64_t model_persistence_threshold = INT64_MAX;
   int64_t max_live_parameters = 1'000'000'000;
-  /// The stage3_max_reuse_distance. DeepSpeed's default is 1e9, which keeps a small model whole;
-  /// here the default is 0.
+  /// The key stage3_max_reuse_distance. DeepSpeed's default is 1e9, which keeps all parameters of a
+  /// small model gathered; ftrun's default is 0.
   int64_t max_reuse_distance = 0;
   bool gather_16bit_weights_on_model_save = false;
   bool ignore_unused_parameters = true;
   bool round_robin_gradients = false;
   /// The number of ranks that share secondary shards (ZeRO++ hpZ, stage 3); 0 and 1 = none.
   int64_t hpz_partition_size = 1;
-  /// The number of ranks of a shard group (MiCS, stage 3), from which parallel.data_replicate is
+  /// The number of ranks in a shard group (MiCS, stage 3), from which parallel.data_replicate is
   /// resolved.
   int64_t mics_shard_size = -1;
   OffloadParamConfig offload_param;
@@ -81,7 +82,7 @@ struct ZeroConfig {
 /// ActivationCheckpointingConfig is the section activation_checkpointing: where the inputs of
 /// recomputed layers are kept.
 struct ActivationCheckpointingConfig {
-  /// The inputs of recomputed layers are kept in host memory until backward.
+  /// Says whether the inputs of recomputed layers are kept in host memory until backward.
   bool cpu_checkpointing = false;
   bool operator==(const ActivationCheckpointingConfig&) const = default;
 };
@@ -91,9 +92,9 @@ struct AioConfig {
   int64_t block_size = 1'048'576;    // bytes of one request
   int64_t queue_depth = 8;           // requests in flight, of each thread
   int64_t intra_op_parallelism = 1;  // threads that share one transfer
-  /// Requests are submitted to the kernel one by one instead of in batches.
+  /// Says whether requests are submitted to the kernel one by one instead of in batches.
   bool single_submit = false;
-  /// Requests are submitted while others complete.
+  /// Says whether requests are submitted while others complete.
   bool overlap_events = true;
   bool operator==(const AioConfig&) const = default;
 };
@@ -104,7 +105,7 @@ struct Fp16Config {
   bool auto_cast = false;
   /// The loss scale: 0 is a dynamic scale, above 0 a static one.
   double loss_scale = 0;
-  /// The power of 2 at which the dynamic scale starts.
+  /// The exponent of the power of 2 at which the dynamic scale starts.
   int64_t initial_scale_power = 16;
   int64_t loss_scale_window = 1000;  // steps
   int64_t hysteresis = 2;            // overflows
@@ -117,9 +118,9 @@ struct Fp16Config {
 struct Bf16Config {
   bool enabled = false;
   bool check_grad_overflow = true;
-  /// Master weights are bf16 instead of fp32 (stages 1 to 3), rounded stochastically.
+  /// Says whether master weights are bf16, rounded stochastically, instead of fp32 (stages 1 to 3).
   bool bf16_master_weights_and_grads = false;
-  /// Moments are bf16 instead of fp32, rounded stochastically.
+  /// Says whether moments are bf16, rounded stochastically, instead of fp32.
   bool bf16_optimizer_states = false;
   bool operator==(const Bf16Config&) const = default;
 };
@@ -170,20 +171,19 @@ struct EnumNames<DecayShape> {
 struct SchedulerConfig {
   SchedulerType type = SchedulerType::kConstant;
   double warmup_min_lr = 0.0;
-  /// Resolved: the optimizer's lr (WarmupLR) or 0.001 (WarmupDecayLR) if the config is silent.
+  /// Resolved: the optimizer's lr (WarmupLR) or 0.001 (WarmupDecayLR).
   double warmup_max_lr = 0.001;
-  /// Resolved: 1000 for DeepSpeed's types, 0 for transformers', if the config is silent.
+  /// Resolved: 1000 for DeepSpeed's types, 0 for transformers'.
   int64_t warmup_num_steps = 0;
-  /// Resolved: linear for warmup_stable_decay, log for DeepSpeed's, if the config is silent.
+  /// Resolved: linear for warmup_stable_decay, log for DeepSpeed's types.
   WarmupShape warmup_type = WarmupShape::kLog;
-  /// Resolved: the run's number of steps if the config is silent; 0 = known with the data.
+  /// Resolved: the run's number of steps; 0 = not known before the data.
   int64_t total_num_steps = 0;
   double warmup_min_ratio = 0.0;  // WarmupCosineLR, of the optimizer's lr
   double cos_min_ratio = 1e-4;    // WarmupCosineLR, of the optimizer's lr
   double min_lr = 0.0;            // linear, cosine, cosine_with_min_lr: what they end at
   double min_lr_rate = 0.0;       // cosine_with_min_lr, of the optimizer's lr
-  /// The number of waves of the cosine. Resolved: 1 for cosine_with_restarts, else 0.5, if the
-  /// config is silent.
+  /// The number of waves of the cosine. Resolved: 1 for cosine_with_restarts, else 0.5.
   double num_cycles = 0.5;
   double lr_end = 1e-7;  // polynomial, from here
   double power = 1.0;
@@ -196,7 +196,7 @@ struct SchedulerConfig {
   double cycle_max_lr = 0.0;
   double decay_lr_rate = 0.0;
   int64_t cycle_first_step_size = 2000;
-  /// Resolved: the first half's size if the config is silent.
+  /// Resolved: the size of the first half.
   int64_t cycle_second_step_size = 2000;
   int64_t cycle_first_stair_count = 0;
   int64_t cycle_second_stair_count = 0;
@@ -212,8 +212,8 @@ struct SchedulerConfig {
   bool operator==(const SchedulerConfig&) const = default;
 };
 
-/// Returns the remaining share of a cosine that begins at 1, after part p (0 to 1) of its `waves`
-/// waves.
+/// Returns the height, from 0 to 1, of a cosine that begins at 1, after part p (0 to 1) of its
+/// `waves` waves.
 inline double cosine_left(double waves, double p) {
   return (1.0 + std::cos(std::numbers::pi * (2.0 * waves) * p)) / 2.0;
 }
@@ -242,22 +242,22 @@ struct WandbConfig {
 
 /// TensorParallelConfig is the section tensor_parallel: DeepSpeed's AutoTP.
 struct TensorParallelConfig {
-  /// Another name of parallel.tensor; 0 and 1 mean that it is unused.
+  /// DeepSpeed's name of parallel.tensor; 0 and 1 mean that it is not set.
   int64_t autotp_size = 0;
   bool operator==(const TensorParallelConfig&) const = default;
 };
 
 /// PipelineConfig is the section pipeline: DeepSpeed's pipeline engine.
 struct PipelineConfig {
-  /// Another name of parallel.pipeline; 0 and 1 mean that it is unused.
+  /// DeepSpeed's name of parallel.pipeline; 0 and 1 mean that it is not set.
   int64_t stages = 0;
-  /// The quantity by which the model is cut, which axes/pipeline/keys.h reads.
+  /// The quantity by which the model is divided; axes/pipeline/keys.h reads it.
   std::string partition = "best";
   bool operator==(const PipelineConfig&) const = default;
 };
 
-/// ElasticityConfig is the section elasticity. It also lets a run continue without failed ranks,
-/// down to min_gpus (config/elastic.h).
+/// ElasticityConfig is the section elasticity. It also allows a run to continue without failed
+/// ranks, down to min_gpus (config/elastic.h).
 struct ElasticityConfig {
   bool enabled = false;
   int64_t max_train_batch_size = 2000;

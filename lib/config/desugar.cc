@@ -13,7 +13,7 @@
 namespace ftrun {
 namespace {
 
-/// Renames the spelling `from` to the key `to`, unless both are written.
+/// Renames the key `from` to `to`, unless both are written.
 void rename(ConfigNode& map, const std::string& section, const std::string& from,
             const std::string& to, Problems& problems) {
   ConfigEntry* entry = map.entry(from);
@@ -39,7 +39,7 @@ void rename_aliases(ConfigNode& map, const std::string& section, Problems& probl
     if (entry.value.is_map()) rename_aliases(entry.value, joined_key(section, entry.key), problems);
 }
 
-/// Expands zero_optimization: true to stage 1.
+/// Expands `zero_optimization: true` to stage 1.
 void expand_zero_flag(ConfigNode& root, Problems& problems) {
   ConfigNode* zero = root.find("zero_optimization");
   if (zero == nullptr || zero->kind != ConfigNodeKind::kBool) return;
@@ -54,7 +54,8 @@ void expand_zero_flag(ConfigNode& root, Problems& problems) {
     zero->entries.push_back({"allgather_bucket_size", bucket->at, *bucket, "allgather_size"});
 }
 
-/// Expands recompute: full to recompute: {policy: full}. true and false become the nearest words.
+/// Expands `recompute: full` to `recompute: {policy: full}`; true and false become the nearest
+/// words.
 void expand_plain_values(ConfigNode& root, Problems& problems) {
   for (const Section& section : Schema::get().sections()) {
     ConfigNode* value = section.plain_key.empty() ? nullptr : root.find(section.path);
@@ -72,7 +73,7 @@ void expand_plain_values(ConfigNode& root, Problems& problems) {
   }
 }
 
-/// Expands cpu_offload: true to offload_optimizer: {device: cpu}; the same for parameters.
+/// Expands `cpu_offload: true` to `offload_optimizer: {device: cpu}`, and likewise for parameters.
 void expand_cpu_offload(ConfigNode& zero, const std::string& from, const std::string& to,
                         Problems& problems) {
   const ConfigEntry* entry = zero.entry(from);
@@ -116,8 +117,8 @@ void rename_bfloat16(ConfigNode& root, Problems& problems) {
   old->key = "bf16";
 }
 
-/// Drops the keys without dashes of a gpt-neox file written with dashes; without the dashed keys
-/// they are unknown keys.
+/// Drops keys without dashes from a gpt-neox file that is written with dashes; if the file has no
+/// dashed keys, they are unknown keys.
 void drop_gpt_neox_companions(ConfigNode& root, Problems& problems) {
   static const std::vector<std::string> kCompanions{"attention_config",
                                                     "autotuning_config",
@@ -145,7 +146,7 @@ void drop_gpt_neox_companions(ConfigNode& root, Problems& problems) {
   });
 }
 
-/// Reads max_grad_norm, other programs' word for gradient_clipping.
+/// Moves max_grad_norm, the name of other programs, to gradient_clipping.
 void move_max_grad_norm(ConfigNode& root, ConfigNode& section, const std::string& written,
                         Problems& problems) {
   const ConfigEntry* found = section.entry("max_grad_norm");
@@ -172,8 +173,8 @@ void move_max_grad_norms(ConfigNode& root, Problems& problems) {
     move_max_grad_norm(root, *params, "optimizer.params.max_grad_norm", problems);
 }
 
-/// Reads the setting that another program's name of an optimizer implies. Offloading keeps on the
-/// host here the states that such programs page.
+/// Reads the setting that is implied by another program's name of an optimizer. ftrun keeps the
+/// states that such programs page in host memory, by offloading.
 void expand_optimizer_alias(ConfigNode& root, Problems& problems) {
   ConfigNode* optimizer = root.find("optimizer");
   const ConfigNode* type = optimizer == nullptr ? nullptr : optimizer->find("type");
@@ -194,7 +195,7 @@ void expand_optimizer_alias(ConfigNode& root, Problems& problems) {
   }
 }
 
-/// Reads the path and the weight of {path, weight}. Reports anything else and returns false.
+/// Reads the path and the weight of `{path, weight}`. Reports anything else and returns false.
 bool split_weighted(const ConfigNode& item, ConfigNode& paths, ConfigNode& weights,
                     Problems& problems) {
   const ConfigNode* path = item.find("path");
@@ -217,7 +218,8 @@ bool split_weighted(const ConfigNode& item, ConfigNode& paths, ConfigNode& weigh
   return true;
 }
 
-/// Splits data.train: [{path, weight}] into data.train: [path] and data.train_weights: [weight].
+/// Splits `data.train: [{path, weight}]` into `data.train: [path]` and `data.train_weights:
+/// [weight]`.
 void split_weighted_train(ConfigNode& root, Problems& problems) {
   ConfigNode* data = root.find("data");
   ConfigEntry* train = data == nullptr ? nullptr : data->entry("train");
@@ -244,8 +246,8 @@ void split_weighted_train(ConfigNode& root, Problems& problems) {
   data->entries.push_back({"train_weights", at, std::move(weights), "train"});
 }
 
-/// Splits data.validation: {a: X, b: [Y, Z]} into data.validation: [X, Y, Z] and
-/// data.validation_names: [a, b, b].
+/// Splits `data.validation: {a: X, b: [Y, Z]}` into `data.validation: [X, Y, Z]` and
+/// `data.validation_names: [a, b, b]`.
 void split_named_validation(ConfigNode& root, Problems& problems) {
   ConfigNode* data = root.find("data");
   ConfigEntry* validation = data == nullptr ? nullptr : data->entry("validation");

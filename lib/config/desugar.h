@@ -12,7 +12,7 @@ namespace ftrun {
 struct SourceTree {
   /// The root node of the source's sections.
   ConfigNode root;
-  /// The adapter section was read from a PEFT file.
+  /// Says whether the adapter section was read from a PEFT file.
   bool adapter_of_peft = false;
   /// The folder of the adapter that training continues from, if the source gives it in place of the
   /// adapter section.
@@ -28,7 +28,7 @@ class SchemaTree {
 
   const ConfigNode& root() const { return root_; }
   /// Merges a source that is read later into this tree: sections are merged key by key, all other
-  /// values are replaced, and so are keys that contradict keys of the later source
+  /// values are replaced. Keys that contradict keys of the later source are removed
   /// (config/alternatives.h).
   void merge(const SchemaTree& later, Problems& problems);
 

@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-/// Fields of LoraConfig that change the adapter's arithmetic or which weights train.
+/// Fields of LoraConfig that change what the adapter computes or which weights train.
 constexpr std::array<std::string_view, 17> kOtherArithmetic{
     "lora_bias",          "trainable_token_indices",
     "target_parameters",  "layer_replication",
@@ -24,19 +24,19 @@ constexpr std::array<std::string_view, 17> kOtherArithmetic{
     "use_bdlora",         "alora_invocation_tokens",
     "ensure_weight_tying"};
 
-/// Keys that PEFT writes into every file and that do not affect the arithmetic here.
-constexpr std::array<std::string_view, 10> kOfPeft{
+/// Keys that PEFT writes into every file and that do not change what the adapter computes here.
+constexpr std::array<std::string_view, 10> kPeftOnlyKeys{
     "task_type",      "peft_version",   "base_model_name_or_path", "revision",
     "auto_mapping",   "inference_mode", "megatron_core",           "qalora_group_size",
     "layers_pattern", "runtime_config"};
 
-/// Keys of ours that no PEFT file has.
-constexpr std::array<std::string_view, 6> kOfOurs{"type",
-                                                  "path",
-                                                  "target_pattern",
-                                                  "exclude_pattern",
-                                                  "rank_pattern_ranks",
-                                                  "alpha_pattern_alphas"};
+/// Keys of ftrun that no PEFT file has.
+constexpr std::array<std::string_view, 6> kFtrunOnlyKeys{"type",
+                                                         "path",
+                                                         "target_pattern",
+                                                         "exclude_pattern",
+                                                         "rank_pattern_ranks",
+                                                         "alpha_pattern_alphas"};
 
 bool is_on(const ConfigNode& value) {
   switch (value.kind) {
@@ -54,8 +54,8 @@ bool is_on(const ConfigNode& value) {
 }
 
 void expand_peft_file(ConfigNode& adapter, Problems& problems) {
-  for (const std::string_view key : kOfPeft) adapter.erase(key);
-  for (const std::string_view key : kOfOurs)
+  for (const std::string_view key : kPeftOnlyKeys) adapter.erase(key);
+  for (const std::string_view key : kFtrunOnlyKeys)
     if (const ConfigEntry* entry = adapter.entry(key); entry != nullptr) {
       problems.error(entry->at, cat("adapter.", key, ": not a key of PEFT's adapter_config.json"),
                      "remove it from the file");
@@ -66,7 +66,7 @@ void expand_peft_file(ConfigNode& adapter, Problems& problems) {
 }
 
 void refuse_other_arithmetic(ConfigNode& adapter, bool of_peft, Problems& problems) {
-  // PEFT sets it by the class of each module, whatever the file says.
+  // PEFT sets this field by the class of each module, whatever the file says.
   adapter.erase("fan_in_fan_out");
   for (const std::string_view key : kOtherArithmetic) {
     const ConfigEntry* entry = adapter.entry(key);
@@ -83,8 +83,8 @@ void refuse_other_arithmetic(ConfigNode& adapter, bool of_peft, Problems& proble
   }
 }
 
-/// Refuses initial values that PEFT computes from the base's weights: it subtracts B A from the
-/// base, and the adapter then belongs to the changed base.
+/// Refuses initial values that PEFT computes from the base's weights. PEFT then subtracts B A from
+/// the base, so the adapter belongs to the changed base.
 void refuse_other_beginnings(ConfigNode& adapter, Problems& problems) {
   const ConfigEntry* entry = adapter.entry("init_lora_weights");
   if (entry == nullptr || entry->value.kind != ConfigNodeKind::kText) return;
@@ -102,7 +102,8 @@ void refuse_other_beginnings(ConfigNode& adapter, Problems& problems) {
   }
 }
 
-/// Reads a single text in place of a list of modules.
+/// Moves a single text that is written in place of a list of modules: to the list if it is
+/// all-linear, else to the pattern.
 void split_modules(ConfigNode& adapter, const std::string& list, const std::string& pattern) {
   ConfigEntry* entry = adapter.entry(list);
   if (entry == nullptr || entry->value.kind != ConfigNodeKind::kText) return;
@@ -118,7 +119,7 @@ void split_modules(ConfigNode& adapter, const std::string& list, const std::stri
   entry->value = std::move(items);
 }
 
-/// Splits {expression: number} into a list of expressions and one of numbers.
+/// Splits `{expression: number}` into a list of expressions and a list of numbers.
 void split_pattern(ConfigNode& adapter, const std::string& key, const std::string& numbers,
                    Problems& problems) {
   ConfigEntry* entry = adapter.entry(key);
@@ -142,7 +143,7 @@ void split_pattern(ConfigNode& adapter, const std::string& key, const std::strin
   adapter.entries.push_back({numbers, at, std::move(values), key});
 }
 
-/// Returns whether a list names only matrices that are never quantized here.
+/// Returns whether a list names only matrices that ftrun never quantizes.
 bool names_unquantized(const ConfigNode& modules) {
   const auto is_unquantized = [](const ConfigNode& module) {
     return module.kind == ConfigNodeKind::kText &&

@@ -9,7 +9,8 @@
 namespace ftrun {
 namespace {
 
-// Numbers with more divisors than any smaller one: so many ranks can share such a multiple.
+// Numbers that have more divisors than any smaller number. Many different numbers of ranks can
+// divide a batch that is a multiple of such a number.
 constexpr int64_t kHighlyComposite[] = {
     1,      2,      4,      6,      12,     24,     36,     48,    60,    120,
     180,    240,    360,    720,    840,    1260,   1680,   2520,  5040,  7560,
@@ -23,7 +24,7 @@ int64_t largest_multiple(int64_t base, int64_t limit) {
   return base * *std::prev(above);
 }
 
-/// Computes the least common multiple; 0 if it exceeds the limit.
+/// Computes the least common multiple; 0 if it exceeds `limit`.
 int64_t common_multiple(const std::vector<int64_t>& numbers, int64_t limit) {
   int64_t out = 1;
   for (const int64_t number : numbers) {
@@ -43,9 +44,10 @@ std::vector<int64_t> candidates(const std::vector<int64_t>& micros, int64_t limi
   return out;
 }
 
-/// Lists every number of groups for which a micro-batch divides each group's share.
-std::vector<int64_t> sharers(int64_t batch, const std::vector<int64_t>& micros, int64_t fewest,
-                             int64_t most) {
+/// Lists the numbers of groups with which each group's share of the batch is a multiple of one of
+/// the micro-batches.
+std::vector<int64_t> fitting_group_counts(int64_t batch, const std::vector<int64_t>& micros,
+                                          int64_t fewest, int64_t most) {
   std::vector<int64_t> out;
   for (int64_t groups = fewest; groups <= most && groups <= batch; ++groups)
     if (std::any_of(micros.begin(), micros.end(), [&](int64_t micro) {
@@ -59,7 +61,8 @@ bool by_machines(const ElasticityConfig& e) {
   return e.version > 0.15;
 }
 
-/// Computes the micro-batch; 0 if the ranks cannot take equal shares.
+/// Computes the micro-batch for this number of data-parallel ranks; 0 if they cannot take equal
+/// shares.
 int64_t micro_batch_of(const Config& config, int64_t data_ranks) {
   if (config.train_batch_size % data_ranks != 0) return 0;
   if (config.elasticity.enabled)
@@ -86,9 +89,11 @@ ElasticBatch choose_elastic_batch(const ElasticityConfig& e) {
   const int64_t fewest = std::max<int64_t>(1, e.min_gpus / ranks);
   const int64_t most = std::max<int64_t>(1, e.max_gpus / ranks);
   ElasticBatch best;
-  // Ascending: among equals the first is the smallest, the last the largest.
+  // Batches ascend: without prefer_larger_batch the first of equally good ones is kept, else the
+  // last.
   for (const int64_t batch : candidates(e.micro_batch_sizes, largest_micro_batch(e))) {
-    const std::vector<int64_t> groups = sharers(batch, e.micro_batch_sizes, fewest, most);
+    const std::vector<int64_t> groups =
+        fitting_group_counts(batch, e.micro_batch_sizes, fewest, most);
     const size_t needed = best.data_ranks.size() + (e.prefer_larger_batch ? 0 : 1);
     if (!groups.empty() && groups.size() >= needed) best = {batch, groups};
   }

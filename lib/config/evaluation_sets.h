@@ -15,7 +15,7 @@ struct EvaluationSet {
   std::vector<std::string> paths;
 };
 
-/// Lists the sets in the order in which their names are written; one without a name is
+/// Lists the sets in the order in which their names are written; a set without a name is called
 /// "validation".
 std::vector<EvaluationSet> evaluation_sets(const DataConfig& data);
 
@@ -32,7 +32,7 @@ struct EvaluationMetric {
   MetricKind kind = MetricKind::kLoss;
 };
 
-/// Finds a metric by name; nothing for a name that the config's sets do not have.
+/// Finds a metric by its name; nothing if the config's sets have no metric of this name.
 std::optional<EvaluationMetric> evaluation_metric(const DataConfig& data, std::string_view name);
 /// Lists the names of all metrics: "validation.loss", "validation.perplexity", ...
 std::vector<std::string> metric_names(const DataConfig& data);

@@ -104,7 +104,7 @@ class Converter {
     return among(kYes);
   }
 
-  // Reads the number that a text in quotes holds, as if it had none.
+  // Reads the number in a text with quotes as if it had no quotes.
   ConfigNode unquoted(const ConfigNode& node) {
     if (node.kind != ConfigNodeKind::kText || node.plain) return node;
     ConfigNode inner = scalar_node(node.at, node.text);
@@ -142,7 +142,7 @@ class Converter {
       return node.integer;
     }
     if (node.kind != ConfigNodeKind::kFloat) return refuse(node);
-    // 2^63 itself does not fit.
+    // 2^63 itself does not fit into an int64_t.
     if (std::abs(node.number) >= 9223372036854775808.0)
       return refuse(node, " (it does not fit into 64 bits)");
     if (node.number != std::trunc(node.number) || !in_range(field_, node.number))
@@ -186,8 +186,8 @@ class Converter {
   }
 
   std::optional<std::vector<int64_t>> as_ints(const ConfigNode& node) {
-    // An empty list is the default of keys of ours, which a written config holds.
-    const bool may_be_empty = field_.vocabulary == Vocabulary::kFtrun && !field_.zero_unset;
+    // ftrun's own list keys are empty by default, and a written config contains that default.
+    const bool may_be_empty = field_.vocabulary == Vocabulary::kFtrun && !field_.zero_means_unset;
     if (node.kind != ConfigNodeKind::kList || (node.items.empty() && !may_be_empty))
       return refuse(node);
     std::vector<int64_t> out;

@@ -12,7 +12,8 @@ namespace ftrun {
 /// nvme".
 std::string expected_text(const Field& field);
 
-/// Converts a text to lower case, so that choices and synonyms are compared without regard to case.
+/// Converts a text to lower case, so that choices and synonyms can be compared without regard to
+/// case.
 std::string lower(std::string text);
 
 /// Reads a node as the key's type. Whole floats are converted to integers, numbers in quotes to

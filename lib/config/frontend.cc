@@ -23,7 +23,7 @@ std::string underscored(std::string key) {
   return key;
 }
 
-/// Lists the file's keys that a config may have too.
+/// Lists the keys of the file that a config may have, too.
 std::vector<std::string> known_keys(const ConfigNode& root) {
   std::vector<std::string> out;
   for (const ConfigEntry& entry : root.entries) {
@@ -35,8 +35,8 @@ std::vector<std::string> known_keys(const ConfigNode& root) {
   return out;
 }
 
-/// Recognises a gpt-neox file, only with underscores: the few JSON files with dashes are
-/// DeepSpeed's own autotuning examples.
+/// Recognises a gpt-neox file, but only one with underscores: the few JSON files with dashes are
+/// examples of DeepSpeed's autotuning.
 std::optional<Problem> gpt_neox(const ConfigNode& root) {
   static const std::vector<std::string> kKeys{"pipe_parallel_size",
                                               "model_parallel_size",

@@ -6,7 +6,7 @@
 namespace ftrun {
 
 /// Limits of a config's size: about a thousand times the size of real configs, and small enough
-/// that work which grows with the square of a section's keys takes milliseconds.
+/// that work that grows with the square of a section's keys takes milliseconds.
 inline constexpr int64_t kMaxConfig = int64_t{4} << 20;  // bytes
 inline constexpr int kDeepestSection = 64;
 inline constexpr int kMaxValues = 100'000;

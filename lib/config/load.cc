@@ -23,8 +23,8 @@
 namespace ftrun {
 namespace {
 
-/// Returns whether a file is JSON: by name, else by the first character that is not blank or in a
-/// comment: JSON opens with a brace.
+/// Returns whether a file is JSON: by its name, else by its first character that is neither blank
+/// nor in a comment, which is a brace in JSON.
 bool looks_like_json(const std::string& name, const std::string& text) {
   const auto ends = [&](const char* extension) { return name.ends_with(extension); };
   if (ends(".json") || ends(".json5") || ends(".hjson") || ends(".jsonc")) return true;
@@ -51,13 +51,13 @@ std::optional<std::string> read_source(const std::string& file, Problems& proble
   return std::nullopt;
 }
 
-/// Returns whether an override gives more than one value, or was meant to.
+/// Returns whether an override gives more than one value, or was probably meant to.
 bool is_section(const std::string& text) {
   return text.find_first_of("{[\n") != std::string::npos || text.find(": ") != std::string::npos;
 }
 
-/// Returns whether a value with the form of a list, a map or a quoted text is an existing path, or
-/// a path in an existing folder ("[v2] run/out").
+/// Returns whether a value that looks like a list, a map or a quoted text is an existing path, or a
+/// path in an existing folder ("[v2] run/out").
 bool is_path_there(const std::string& text) {
   if (text.empty() || std::string_view("[{\"'").find(text[0]) == std::string_view::npos)
     return false;
@@ -67,8 +67,8 @@ bool is_path_there(const std::string& text) {
          (!parent.empty() && std::filesystem::is_directory(parent, error));
 }
 
-/// Formats an override for messages: without a secret's value, a section (which may hold secrets)
-/// only by its key, and cut if long.
+/// Formats an override for messages: without a secret's value; a section, which may hold secrets,
+/// only by its key; cut if it is long.
 std::string shown_override(const std::string& text) {
   constexpr size_t kLongestShown = 200;
   const size_t end = std::min(text.find_first_of("=: {[\n"), text.size());
@@ -81,10 +81,10 @@ std::string shown_override(const std::string& text) {
   return escape_not_utf8("--set " + shown);
 }
 
-Position place_of_byte(const std::string& name, std::string_view text, size_t at) {
-  Position place{name, 1, 1};
-  for (const char byte : text.substr(0, at)) step_over(byte, place);
-  return place;
+Position position_of_byte(const std::string& name, std::string_view text, size_t at) {
+  Position position{name, 1, 1};
+  for (const char byte : text.substr(0, at)) step_over(byte, position);
+  return position;
 }
 
 ConfigNode parse(const std::string& name, const std::string& text, Problems& problems) {
@@ -97,10 +97,10 @@ ConfigNode parse(const std::string& name, const std::string& text, Problems& pro
     problems.error({name}, "the file is binary, not a config");
     return {};
   }
-  // Texts of a config are written to JSON files, which hold UTF-8.
+  // Texts of a config are later written to JSON files, which must be UTF-8.
   if (const auto bad = first_not_utf8(text)) {
     problems.error(
-        place_of_byte(name, text, *bad), "this byte is not UTF-8",
+        position_of_byte(name, text, *bad), "this byte is not UTF-8",
         "save the file in UTF-8; where the byte belongs to the name of a file, rename that file");
     return {};
   }
@@ -110,9 +110,9 @@ ConfigNode parse(const std::string& name, const std::string& text, Problems& pro
   return root;
 }
 
-/// Sources merges each source into those read before: a file or an override is parsed (ConfigNode),
-/// the adapter's file that it names is included (SourceTree), its spellings become the schema's
-/// keys (SchemaTree), and all of them together are read (WrittenConfig).
+/// Sources merges each source into those read before. A file or an override is parsed (ConfigNode);
+/// the adapter file that it names is included (SourceTree); its spellings are replaced by the
+/// schema's keys (SchemaTree). At the end all sources together are read (WrittenConfig).
 class Sources {
  public:
   void add_text(const std::string& name, const std::string& text) {
@@ -190,7 +190,8 @@ class Sources {
       value = std::move(map);
     }
     mark_secrets(value);
-    // A value that reads as one text may be a section that is not well formed.
+    // A value that is read as one text may be a section with a syntax error, which may hold
+    // secrets.
     ConfigNode* leaf = &value;
     for (const std::string& key : keys) leaf = leaf->find(key);
     if (leaf->kind == ConfigNodeKind::kText && is_section(text)) leaf->secret = true;
@@ -205,8 +206,8 @@ class Sources {
   }
 
  private:
-  /// Makes the source of a parsed tree: `adapter: FOLDER` means the content of its
-  /// adapter_config.json, and the adapter from which training continues. An adapter that cannot be
+  /// Makes the source of a parsed tree. `adapter: FOLDER` means the content of the folder's
+  /// adapter_config.json, and that training continues from this adapter. An adapter that cannot be
   /// read is reported and left out.
   SourceTree with_adapter_file(ConfigNode root) {
     ConfigNode* adapter = root.find("adapter");
@@ -216,7 +217,7 @@ class Sources {
       find_adapter(*path);
     if (adapter == nullptr || adapter->kind != ConfigNodeKind::kText) return {std::move(root)};
     if (adapter->text == "none") {
-      // An empty section replaces the adapter of an earlier source.
+      // An empty section overrides the adapter of an earlier source.
       ConfigNode none = ConfigNode::of_map(adapter->at);
       none.entries.push_back({"type", adapter->at, ConfigNode::of_text(adapter->at, "none"), ""});
       *adapter = std::move(none);
@@ -264,7 +265,7 @@ class Sources {
   }
 
   /// Reads a file that a config names by a path relative to the working directory or to the
-  /// config's folder; gives no section if it cannot be used.
+  /// config's folder; returns an empty node if it cannot be used.
   ConfigNode read_named(const ConfigNode& name, const std::string& key, const std::string& remedy) {
     namespace fs = std::filesystem;
     std::error_code error;

@@ -28,18 +28,18 @@ struct ConfigText {
   std::string text;
 };
 
-/// Loads texts in memory as load_config() loads files; it does not open the files of their names.
+/// Loads texts in memory as load_config() loads files; it does not open files of their names.
 LoadResult load_config_texts(const std::vector<ConfigText>& texts,
                              const std::vector<std::string>& overrides = {});
 
-/// Loads a text in memory, which messages call `name`; an ending ".json" or ".yaml" of the name
+/// Loads a text in memory, which messages call `name`. If the name ends in ".json" or ".yaml", this
 /// decides the format.
 LoadResult load_config_text(const std::string& name, const std::string& text,
                             const std::vector<std::string>& overrides = {});
 
-/// Reads back the config that effective_json() wrote. Keys that a rule decides at each start
-/// (device, checkpoint.keep_best.mode) get their defaults if the record says "auto"; so do keys
-/// that this version does not know.
+/// Reads back the config that effective_json() wrote. Keys that are decided again at each start
+/// (device, checkpoint.keep_best.mode) get their defaults if the record says "auto". Missing keys
+/// get their defaults, too; keys that this version does not know are ignored.
 Config recorded_config(const std::string& json);
 
 }  // namespace ftrun

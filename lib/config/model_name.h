@@ -8,8 +8,9 @@
 
 namespace ftrun {
 
-/// Returns the name by which a run finds its model's folder: a Hub name with the commit that was
-/// found first, so that all processes and a resumed run read the same model; else the path.
+/// Returns the name by which a run finds its model's folder. It is a Hub name with the commit that
+/// was found first, so that all processes and a resumed run read the same model; else it is the
+/// path.
 inline std::string pinned_name(const ModelSection& model) {
   return model.commit.empty() ? model.path
                               : cat(parse_hub_name(model.path)->repository, "@", model.commit);
@@ -21,8 +22,8 @@ inline std::string folder_of(const ModelSection& model) {
   return find_model_folder(pinned_name(model)).folder;
 }
 
-/// Returns the name of the model for files of other programs: its path, with the commit if the path
-/// now leads to another commit.
+/// Returns the name of the model for files that other programs read: its path, with the commit if
+/// the path now leads to another commit.
 inline std::string lasting_name(const ModelSection& model) {
   if (model.commit.empty()) return model.path;
   try {

@@ -25,30 +25,30 @@ Json list_or_null(const std::vector<T>& values) {
   return values.empty() ? Json(nullptr) : Json(values);
 }
 
-/// Writes modules as an expression or as names; all-linear is written as the names of its modules,
-/// which servers can read.
+/// Writes modules as an expression or as names. all-linear is written as the names of its modules,
+/// because servers can read these.
 Json modules_json(const std::vector<std::string>& names, const std::string& expression,
                   const PeftModel& model) {
   if (!expression.empty()) return expression;
   return list_or_null(names.size() == 1 && names[0] == kAllLinear ? model.linear : names);
 }
 
-/// Returns the expression of modules whose paths are these names or end with them, as PEFT reads a
-/// list.
+/// Returns the expression that matches modules whose paths are these names or end with them, as
+/// PEFT reads a list.
 std::string expression_of(const std::vector<std::string>& names) {
   std::vector<std::string> patterns;
   for (const std::string& name : names) patterns.push_back(pattern_of_path(name));
   return cat("(?:.*\\.)?(?:", join(patterns, "|"), ")");
 }
 
-/// Writes exclude_modules, with the parts of the model that do not train.
+/// Writes exclude_modules, including the parts of the model that do not train.
 Json excluded_modules(const AdapterConfig& adapter, const PeftModel& model) {
   if (model.other_parts.empty())
     return modules_json(adapter.exclude_modules, adapter.exclude_pattern, model);
   return exclusion_with_other_parts(adapter, model);
 }
 
-/// Writes a map of expressions to values in their order: the first expression that matches counts.
+/// Writes a map from expressions to values; the order is kept, because the first match counts.
 template <class T>
 Json pattern_json(const std::vector<std::string>& expressions, const std::vector<T>& values) {
   Json map = Json::object();
@@ -86,7 +86,7 @@ std::string exclusion_with_other_parts(const AdapterConfig& adapter, const PeftM
   if (own.is_null()) return model.other_parts;
   const std::string expression =
       own.is_string() ? own.get<std::string>() : expression_of(own.get<std::vector<std::string>>());
-  // An adapter's file, from which training continued, has them already.
+  // The expression has these parts already if training continued from an adapter's file.
   if (expression.find(model.other_parts) != std::string::npos) return expression;
   return cat("(?:", expression, ")|(?:", model.other_parts, ")");
 }
@@ -101,7 +101,7 @@ std::string peft_config(const AdapterConfig& adapter, const PeftModel& model) {
   json["inference_mode"] = true;
   json["r"] = adapter.r;
   json["lora_alpha"] = adapter.lora_alpha;
-  // PEFT writes whole numbers as such, and some readers accept no others.
+  // PEFT writes whole numbers without a decimal point, and some readers accept nothing else.
   if (adapter.lora_alpha == static_cast<double>(static_cast<int64_t>(adapter.lora_alpha)))
     json["lora_alpha"] = static_cast<int64_t>(adapter.lora_alpha);
   json["lora_dropout"] = adapter.lora_dropout;

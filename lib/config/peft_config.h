@@ -19,32 +19,33 @@ BaseModelName base_model_name(const std::string& path);
 /// PeftModel holds the facts about the base model that PEFT's file records besides the adapter.
 struct PeftModel {
   BaseModelName name;
-  /// The modules that "all-linear" stands for.
+  /// The modules that "all-linear" means.
   std::vector<std::string> linear;
   /// The modules that have an adapter if the config names none.
   std::vector<std::string> adapted;
-  /// A tied matrix that is trained whole is saved under both of its names.
+  /// Says whether the embedding and the head are one matrix: if it is trained as a whole, it is
+  /// saved under both names.
   bool tied = false;
   std::string embedding;
   std::string head;
-  /// The modules store matrices as [inputs, outputs] (transformers' Conv1D).
+  /// Says whether modules store matrices as [inputs, outputs] (transformers' Conv1D).
   bool transposed = false;
   /// The expression that matches modules of the parts that do not train, which get no adapter; ""
   /// for none.
   std::string other_parts;
 };
 
-/// Makes the expression of exclude_modules that names what the adapter excludes and the parts that
-/// do not train, of which the model has some (PeftModel::other_parts).
+/// Makes the expression of exclude_modules that matches what the adapter excludes and the parts
+/// that do not train. The model must have such parts (PeftModel::other_parts).
 std::string exclusion_with_other_parts(const AdapterConfig& adapter, const PeftModel& model);
 
 /// Writes PEFT's adapter_config.json, which desugar_adapter() reads.
 std::string peft_config(const AdapterConfig& adapter, const PeftModel& model);
 
-/// Writes the section as JSON; "none" when nothing is quantized.
+/// Writes the section as JSON; "none" if nothing is quantized.
 std::string quantization_text(const QuantizationConfig& quantization);
-/// Reads the quantization from a text of unknown origin; nothing is quantized for "" and "none".
-/// Throws Error(kBadInput) naming `where` for any other text.
+/// Reads the quantization from a text of unknown origin; "" and "none" mean that nothing is
+/// quantized. Throws Error(kBadInput) naming `where` for any other text that is invalid.
 QuantizationConfig quantization_of_text(const std::string& text, const std::string& where);
 
 }  // namespace ftrun

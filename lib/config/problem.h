@@ -55,18 +55,18 @@ struct NotYet {
 /// Formats a gap: "cfg.yaml:12:7: not supported yet: ZeRO stage 2 (zero_optimization.stage)"
 std::string to_text(const NotYet& gap);
 
-/// Formats a problem: "cfg.yaml:12:7: error: message" and, when there is one, "\n remedy: ...".
+/// Formats a problem: "cfg.yaml:12:7: error: message" and, if there is one, "\n remedy: ...".
 std::string to_text(const Problem& problem);
 
 bool has_errors(const std::vector<Problem>& problems);
 
-/// Problems collects problems; equal messages of one place are kept once.
+/// Problems collects problems; equal messages about one position are kept only once.
 class Problems {
  public:
   void error(const Position& at, std::string message, std::string remedy = "");
   void notice(const Position& at, std::string message, std::string remedy = "");
   const std::vector<Problem>& all() const { return all_; }
-  /// Returns all problems, by file, line and column in the order the files were read.
+  /// Returns all problems, sorted by file (in the order in which files were read), line and column.
   std::vector<Problem> sorted() const;
 
  private:

@@ -11,7 +11,7 @@
 namespace ftrun {
 namespace {
 
-/// Returns the degrees under whichever of their names they are written.
+/// Returns the degrees, whichever of their two names each is written under.
 ParallelConfig requested_mesh(const WrittenConfig& c) {
   ParallelConfig mesh;
   for (const AxisKeys* axis : kAxes) {
@@ -23,12 +23,13 @@ ParallelConfig requested_mesh(const WrittenConfig& c) {
   return mesh;
 }
 
-/// Counts data × inner ranks, unless they are too many; `at` is where the first factor is written.
+/// Counts data × inner ranks, and reports if they are too many; `at` is where the first factor is
+/// written.
 RankCount multiplied_ranks(const std::string& rule, int64_t data, int64_t inner, Position at) {
   RankCount out;
   out.rule = rule;
   if (!__builtin_mul_overflow(data, inner, &out.ranks) && out.ranks <= kMaxRanks) return out;
-  out.ranks = inner;  // so that nothing but the first factor is wrong
+  out.ranks = inner;  // the error then concerns only the first factor
   out.problems.push_back(
       {std::move(at), rule + " is too large", cat("a run has at most ", kMaxRanks, " ranks")});
   return out;
@@ -108,7 +109,7 @@ RankCount count_ranks(const WrittenConfig& c, std::optional<int64_t> launcher_wo
     return {
         1, "one rank", {{c.origins.position("parallel"), model_degrees(mesh) + " is too large"}}};
   if (mesh.data != 0) return from_mesh(c, mesh, inner);
-  // The ranks decide the batch if elasticity is on, and not the other way round.
+  // If elasticity is enabled, the ranks determine the batch and not the other way round.
   if (!c.get<bool>("elasticity.enabled") && written_batch(c).complete())
     return from_batch(c, mesh, inner);
   mesh.data = 1;

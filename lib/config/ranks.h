@@ -21,13 +21,13 @@ struct RankCount {
   /// accumulation 2)".
   std::string rule;
   std::vector<Problem> problems;
-  /// The rule names all degrees of the mesh.
+  /// Says whether the rule names all degrees of the mesh.
   bool rule_names_mesh = false;
 };
 
-/// Determines the number of ranks: the launcher's world, else --nproc, else the product of the mesh
-/// (if parallel.data is an integer), else train_batch_size / (micro × accumulation) times the
-/// model-parallel degrees, else 1.
+/// Determines the number of ranks: the launcher's world size; else --nproc; else the product of the
+/// mesh (if parallel.data is an integer); else train_batch_size / (micro × accumulation) times the
+/// model-parallel degrees; else 1.
 RankCount count_ranks(const WrittenConfig& config, std::optional<int64_t> launcher_world,
                       std::optional<int64_t> nproc);
 
@@ -35,10 +35,10 @@ RankCount count_ranks(const WrittenConfig& config, std::optional<int64_t> launch
 /// model; 0 if the product is too large.
 int64_t model_ranks(const ParallelConfig& mesh);
 
-/// Formats the factors above 1: "tensor 2 × context 4"; "" if each rank has a whole model.
+/// Formats the degrees above 1: "tensor 2 × context 4"; "" if each rank has a whole model.
 std::string model_degrees(const ParallelConfig& mesh);
 
-/// Lists these factors with a text between name and number: {"tensor: 2", "context: 4"}.
+/// Lists these degrees with a text between name and number: {"tensor: 2", "context: 4"}.
 std::vector<std::string> model_degrees(const ParallelConfig& mesh, std::string_view between);
 
 /// Formats the mesh: "data 2 × tensor 3".

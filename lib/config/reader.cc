@@ -13,8 +13,8 @@
 namespace ftrun {
 namespace {
 
-/// Returns whether a name is a class of torch.optim or its lr_scheduler that DeepSpeed would build
-/// by name.
+/// Returns whether a name is a class of torch.optim or torch.optim.lr_scheduler, which DeepSpeed
+/// would instantiate by its name.
 bool is_torch_class(const std::string& path, const std::string& name) {
   static const std::vector<std::string> kSchedulers{"ChainedScheduler",
                                                     "ConstantLR",
@@ -43,7 +43,8 @@ bool applies_to_type(const Field& field, std::string_view type) {
          std::find(field.types.begin(), field.types.end(), type) != field.types.end();
 }
 
-/// Returns whether a free-form section is on: its own `enabled`, else any inside it.
+/// Returns whether a free-form section is enabled: by its own `enabled`, else by that of any
+/// section in it.
 bool is_enabled(const ConfigNode& node) {
   const ConfigNode* enabled = node.find("enabled");
   if (enabled != nullptr) return enabled->boolean || enabled->text == "true";
@@ -60,8 +61,8 @@ std::string feature_name(const std::string& doc, const std::string& name) {
 
 bool is_off(const Field& field, const FieldValue& value) {
   const auto* number = std::get_if<int64_t>(&value);
-  return value == field.default_value ||
-         (number != nullptr && field.off_up_to && static_cast<double>(*number) <= *field.off_up_to);
+  return value == field.default_value || (number != nullptr && field.largest_off_value &&
+                                          static_cast<double>(*number) <= *field.largest_off_value);
 }
 
 class TreeReader {
@@ -78,8 +79,8 @@ class TreeReader {
   }
 
  private:
-  /// Reads a section. `written` is its path in the file's own spelling. Keys are read before
-  /// sections, so that a type is known when its params are read.
+  /// Reads a section. `written` is its path as the file spells it. Keys are read before sections,
+  /// so that a type is known when its params are read.
   void read_section(const ConfigNode& map, const std::string& path, const std::string& written) {
     for (const ConfigEntry& entry : map.entries)
       if (const Field* field = schema_.find(path, entry.key); field != nullptr)
@@ -114,7 +115,7 @@ class TreeReader {
       read_section(value, section.path, written);
   }
 
-  /// Suggests what a plain value in a section's place was meant to say: "write bf16: {enabled:
+  /// Suggests what a plain value in place of a section was meant to say: "write bf16: {enabled:
   /// true}".
   std::string section_form(const Section& section, const ConfigEntry& entry) const {
     const ConfigNode& value = entry.value;
@@ -172,7 +173,7 @@ class TreeReader {
     }
     if (node.kind == ConfigNodeKind::kText && is_torch_class(field.path(), node.text))
       return record_torch_class(field, node);
-    // Hugging Face's launcher writes infinity for "never".
+    // Hugging Face's launcher writes infinity to mean "never".
     const bool never = field.name == "steps_per_print" && node.kind != ConfigNodeKind::kMap &&
                        (node.number > 9e18 || node.text == "inf");
     if (never) {
@@ -242,7 +243,8 @@ class TreeReader {
     ignored_.push_back({path, at, why});
   }
 
-  /// Reports one notice a section: what was checked and has no effect.
+  /// Reports one notice for each section, which names the keys that were checked and have no
+  /// effect.
   void report_ignored() {
     std::map<std::string, std::vector<std::string>> names;
     std::vector<std::pair<std::string, Position>> firsts;

@@ -7,8 +7,8 @@
 
 namespace ftrun {
 
-/// Reads the tree of all sources by the schema. Every problem is reported with its position; a key
-/// that could not be read has no value.
+/// Reads the merged tree of all sources by the schema. Every problem is reported with its position;
+/// a key that could not be read has no value.
 WrittenConfig read_config(const SchemaTree& tree, Problems& problems);
 
 }  // namespace ftrun

@@ -97,8 +97,8 @@ void resolve_checkpoint(Resolving& r) {
       "is damaged");
 }
 
-/// Resolves the packing: rows of conversations are cut by documents, because attention from one
-/// chat to the next would teach something false.
+/// Resolves the packing. Rows of conversations are packed by documents, because attention from one
+/// chat to the next would train something wrong.
 void resolve_data(Resolving& r) {
   const DataConfig& data = r.config.data;
   if (!data.train_weights.empty() && data.train_weights.size() != data.train.size())
@@ -138,7 +138,7 @@ void resolve_remaining(Resolving& r) {
 
 namespace {
 
-/// Resolves a config that begins with what is written.
+/// Resolves a config that starts with the written values.
 Resolution resolve_from(Config start, const ResolveContext& context) {
   Resolution out;
   out.config = std::move(start);
@@ -171,11 +171,11 @@ Resolution resolve(const WrittenConfig& written, const ResolveContext& context) 
   return resolve_from(with_defaults(written), context);
 }
 
-std::set<std::string> objections(const Config& resolved) {
+std::set<std::string> list_objections(const Config& resolved) {
   const ParallelConfig& mesh = resolved.parallel;
   ResolveContext context;
   context.world_size = std::max<int64_t>(1, mesh.data) * model_ranks(mesh);
-  // The context has the values that "auto" has chosen already.
+  // The context has the values that were chosen for "auto" before.
   context.bf16_hardware = resolved.bf16.enabled;
   context.fp16_hardware = resolved.fp16.enabled;
   const Resolution again = resolve_from(resolved, context);

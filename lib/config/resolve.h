@@ -14,35 +14,35 @@ namespace ftrun {
 struct ResolveContext {
   /// The number of ranks of the run (count_ranks).
   int64_t world_size = 1;
-  /// The model's hidden size, on which the sizes of some of ZeRO's "auto" buckets depend.
+  /// The model's hidden size, from which the "auto" sizes of some of ZeRO's buckets are computed.
   std::optional<int64_t> hidden_size;
-  /// The samples of data.train are conversations (data/conversations.h).
+  /// Says whether the samples of data.train are conversations (data/conversations.h).
   bool conversations = false;
-  /// The number of optimizer steps of the run, if train.epochs decides it; known once the data is
+  /// The number of optimizer steps of the run if train.epochs determines it; known once the data is
   /// counted.
   std::optional<int64_t> total_steps;
-  /// The hardware has bf16, which "auto" precision may choose.
+  /// Says whether the hardware has bf16, and fp16, which "auto" precision may choose.
   bool bf16_hardware = false;
   bool fp16_hardware = false;
-  /// The number of GPUs that this process sees and this build can use: device: auto computes on
-  /// them, if there is one for each of local_ranks.
+  /// The number of GPUs that this process sees and this build can use. With device: auto, the run
+  /// uses them if there is one for each of local_ranks.
   int gpus = 0;
-  /// The number of ranks of this machine that share the GPUs which this process sees: 1 if another
+  /// The number of ranks of this machine that share the GPUs that this process sees; 1 if another
   /// launcher assigns GPUs.
   int64_t local_ranks = 1;
-  /// The keys without which a run cannot start are required: model.path, data.train, a known
-  /// "auto".
+  /// Says whether the keys without which a run cannot start are required: model.path, data.train, a
+  /// decided "auto".
   bool for_training = false;
-  /// The config is only planned, not trained on: data.train may still be missing.
+  /// Says whether the config is only planned and not trained with: data.train may then be missing.
   bool plans_only = false;
 };
 
 class WrittenConfig;
 
-/// Resolution is the resolved config, with the decisions and problems.
+/// Resolution is the resolved config, with the decisions and the problems.
 struct Resolution {
   Config config;
-  /// Printable lines, one for every "auto" and every default that changes a run's numbers.
+  /// Lines to print, one for every "auto" and for every default that changes a run's numbers.
   std::vector<std::string> lines;
   /// Contradictions (errors) and notices, sorted by place.
   std::vector<Problem> problems;
@@ -51,8 +51,8 @@ struct Resolution {
   bool ok() const { return !has_errors(problems); }
 };
 
-/// Decides every value that is not written or "auto", and checks keys against each other. It is a
-/// pure function; resolving an effective config again changes nothing.
+/// Decides every value that is not written or is "auto", and checks keys against each other. This
+/// is a pure function; resolving an effective config again changes nothing.
 Resolution resolve(const WrittenConfig& written, const ResolveContext& context);
 
 /// Describes a schedule whose learning rate rises for longer than the run: "scheduler:
@@ -62,8 +62,8 @@ std::string unfinished_rise(const SchedulerConfig& scheduler, int64_t steps);
 
 /// Lists the reasons to refuse a resolved config on the ranks for which it was resolved, as if it
 /// had been written like this: keys that contradict each other, and features that cannot run in
-/// this build. It serves configs that are changed after resolve(): new objections are caused by the
-/// change.
-std::set<std::string> objections(const Config& resolved);
+/// this build. It is for configs that are changed after resolve(): objections that were not there
+/// before are caused by the change.
+std::set<std::string> list_objections(const Config& resolved);
 
 }  // namespace ftrun

@@ -30,8 +30,8 @@ std::optional<int64_t> product(const BatchSizes& b) {
   return out;
 }
 
-/// Multiplies with saturation, only for messages.
-int64_t times(int64_t a, int64_t b) {
+/// Multiplies with saturation; the result is used only in messages.
+int64_t saturating_product(int64_t a, int64_t b) {
   int64_t out = 0;
   return __builtin_mul_overflow(a, b, &out) ? INT64_MAX : out;
 }
@@ -40,7 +40,7 @@ std::string arithmetic(const BatchSizes& b) {
   return cat("micro ", b.micro, " × accumulation ", b.accumulation, " × data-parallel ", b.ranks);
 }
 
-/// Derives missing values from the given ones by DeepSpeed's table, by whole division.
+/// Derives missing values from the given ones by DeepSpeed's rules, with integer division.
 void derive(BatchSizes& b) {
   if (b.total != 0 && b.micro != 0 && b.accumulation == 0) {
     b.accumulation = b.total / b.micro / b.ranks;
@@ -55,16 +55,16 @@ void derive(BatchSizes& b) {
   if (b.total == 0) b.total = product(b).value_or(0);
 }
 
-/// Suggests totals: "use train_batch_size 24 or 32".
+/// Suggests batch sizes: "use train_batch_size 24 or 32".
 std::string nearest_totals(int64_t total, int64_t unit) {
   return nearest_multiples("use train_batch_size", total, unit);
 }
 
-/// Computes the batch that follows from the same keys in DeepSpeed, which counts every rank,
-/// although ranks of a tensor group read the same sequences.
+/// Computes the batch that DeepSpeed derives from the same keys. It counts every rank, although the
+/// ranks of a tensor group read the same sequences.
 BatchSizes counting_all_ranks(const Resolving& r, const BatchSizes& given) {
   BatchSizes b = given;
-  b.ranks = times(given.ranks, r.config.parallel.tensor);
+  b.ranks = saturating_product(given.ranks, r.config.parallel.tensor);
   derive(b);
   return b;
 }
@@ -102,7 +102,7 @@ std::string contradiction_remedy(const Resolving& r, const BatchSizes& given, in
              "), and those of a tensor group share their sequences");
 }
 
-/// Reports contradictions. Returns whether there are none.
+/// Reports contradictions; returns whether it found none.
 bool has_no_contradiction(Resolving& r, const BatchSizes& given, const BatchSizes& b) {
   const char* blamed = r.is_written(kTotal) ? kTotal : kMicro;
   const auto refuse = [&](std::string message, std::string remedy = "") {
@@ -113,18 +113,18 @@ bool has_no_contradiction(Resolving& r, const BatchSizes& given, const BatchSize
     return refuse(cat(arithmetic(b), " is too large a batch"));
   if (b.micro == 0)
     return refuse(
-        cat("train_batch_size ", b.total, " < accumulation ", b.accumulation,
-            " × data-parallel ", b.ranks, ": less than one sequence for each rank and micro-batch"),
-        nearest_totals(b.total, times(b.accumulation, b.ranks)));
+        cat("train_batch_size ", b.total, " < accumulation ", b.accumulation, " × data-parallel ",
+            b.ranks, ": less than one sequence for each rank and micro-batch"),
+        nearest_totals(b.total, saturating_product(b.accumulation, b.ranks)));
   if (b.accumulation == 0)
     return refuse(
         cat("train_batch_size ", b.total, " < micro ", b.micro, " × data-parallel ", b.ranks, " = ",
-            times(b.micro, b.ranks), ": less than one micro-batch for each rank"),
-        nearest_totals(b.total, times(b.micro, b.ranks)));
+            saturating_product(b.micro, b.ranks), ": less than one micro-batch for each rank"),
+        nearest_totals(b.total, saturating_product(b.micro, b.ranks)));
   const int64_t value = *product(b);
   if (value == b.total) return true;
   const bool all_given = given.total != 0 && given.micro != 0 && given.accumulation != 0;
-  const int64_t unit = times(given.micro != 0 ? b.micro : b.accumulation, b.ranks);
+  const int64_t unit = saturating_product(given.micro != 0 ? b.micro : b.accumulation, b.ranks);
   return refuse(
       cat("train_batch_size ", b.total, " ≠ ", arithmetic(b), " = ", value),
       all_given ? contradiction_remedy(r, given, value) : nearest_totals(b.total, unit));
@@ -164,7 +164,7 @@ void resolve_batch(Resolving& r) {
     }
     b.micro = kAutoMicroBatch;
   }
-  const BatchSizes asked = b;  // with an "auto" micro-batch filled in
+  const BatchSizes asked = b;  // includes a micro-batch that was "auto"
   derive(b);
   if (has_no_contradiction(r, given, b) && is_autotp(r)) compare_with_deepspeed(r, asked, b);
   record_decisions(r, given, b);

@@ -13,8 +13,9 @@
 namespace ftrun {
 namespace {
 
-/// Formats the place of the other one of two keys: " (bf16.enabled at cfg.yaml:3:17)".
-std::string other_place(const Resolving& r, const std::string& path) {
+/// Formats the position of the other key of a contradicting pair: " (bf16.enabled at
+/// cfg.yaml:3:17)".
+std::string other_position_text(const Resolving& r, const std::string& path) {
   const std::string place = to_text(r.config.origins.position(path));
   return place.empty() ? "" : cat(" (", path, " at ", place, ")");
 }
@@ -84,14 +85,14 @@ void check_bf16_states(Resolving& r) {
   if (c.bf16.bf16_master_weights_and_grads && gradient_dtype(c) == ConfigDtype::kFp32)
     r.error(master,
             cat(master, " contradicts data_types.grad_accum_dtype fp32",
-                other_place(r, "data_types.grad_accum_dtype")),
+                other_position_text(r, "data_types.grad_accum_dtype")),
             cat("remove grad_accum_dtype, or keep the master weights fp32 and write "
                 "bf16_optimizer_states alone"));
   if (c.bf16.bf16_optimizer_states && optimizer_of(c.optimizer.type).coded)
     r.error(moments,
             cat(moments, " does not go with ", name_of(c.optimizer.type),
                 ", whose states are 8-bit codes, and fp32 for small tensors",
-                other_place(r, "optimizer.type")),
+                other_position_text(r, "optimizer.type")),
             "remove it");
   else if (c.bf16.bf16_optimizer_states && !c.bf16.bf16_master_weights_and_grads)
     r.notice(moments, cat(moments,
@@ -104,7 +105,7 @@ void check_precision(Resolving& r) {
   if (c.fp16.enabled && c.bf16.enabled)
     return r.error(
         "fp16.enabled",
-        cat("fp16.enabled and bf16.enabled are both true", other_place(r, "bf16.enabled")),
+        cat("fp16.enabled and bf16.enabled are both true", other_position_text(r, "bf16.enabled")),
         "switch one of them off; bf16 needs no loss scaling");
   check_loss_scale(r);
   check_param_dtype(r);
@@ -121,7 +122,8 @@ void check_reduction(Resolving& r) {
   if (reduction.prescale_gradients && reduction.gradient_predivide_factor != 1.0)
     r.notice("gradient_predivide_factor",
              cat("gradient_predivide_factor ", number_text(reduction.gradient_predivide_factor),
-                 " has no effect with prescale_gradients", other_place(r, "prescale_gradients")));
+                 " has no effect with prescale_gradients",
+                 other_position_text(r, "prescale_gradients")));
   if (zero.stage < 2 || !zero.reduce_scatter) return;
   if (reduction.prescale_gradients)
     r.error("prescale_gradients",
@@ -146,8 +148,8 @@ void check_zero(Resolving& r) {
             cat("zero_optimization.offload_optimizer.ratio ",
                 number_text(z.offload_optimizer.ratio), " needs stage 3, found stage ", z.stage),
             "remove ratio, or set zero_optimization.stage: 3");
-  // DeepSpeed's engine for pipelines has no stage 2 and 3: the author of its config may not expect
-  // it.
+  // DeepSpeed's pipeline engine has no stages 2 and 3, so the author of a DeepSpeed config may not
+  // expect them.
   if (z.stage >= 2 && r.config.pipeline.stages > 1)
     r.notice("zero_optimization.stage",
              cat("ZeRO stage ", z.stage, " with pipeline.stages ", r.config.pipeline.stages,
@@ -191,8 +193,8 @@ void check_nvme(Resolving& r) {
         z.offload_optimizer.nvme_path);
 }
 
-/// Returns whether activation_checkpointing holds more than the defaults that an effective config
-/// writes.
+/// Returns whether activation_checkpointing has more than the defaults that an effective config
+/// contains.
 bool configures_recompute(const Config& config) {
   if (config.activation_checkpointing.cpu_checkpointing) return true;
   for (const auto& [path, origin] : config.origins.keys)
@@ -238,8 +240,8 @@ void check_elastic(Resolving& r) {
 }
 
 /// Refuses paths such as "~/runs" and "$HOME/runs", which would be folders of these names in the
-/// working directory. An existing one is meant; for data, whose name may be a prefix, an existing
-/// folder.
+/// working directory. They are accepted if they exist; for data, whose name may be a prefix, if
+/// their folder exists.
 void check_path(Resolving& r, const std::string& key, const std::string& path) {
   const bool home = path == "~" || path.starts_with("~/");
   const bool variable = path.size() > 1 && path[0] == '$' &&
@@ -286,7 +288,7 @@ void check_log_level(Resolving& r) {
 }
 
 /// Checks that the run has the steps and ranks that are to be traced. A rank that an elastic run
-/// has lost is only left out.
+/// has lost is left out without an error.
 void check_trace(Resolving& r) {
   constexpr size_t kMaxSteps = 32;
   const Config& c = r.config;

@@ -30,14 +30,15 @@ bool has_needed_keys(Resolving& r) {
   return all;
 }
 
-/// Formats the degrees: "tensor 2 × context 2 = 4", "tensor 2", "tensor 1".
+/// Formats the model-parallel degrees: "tensor 2 × context 2 = 4", "tensor 2", "tensor 1".
 std::string degrees_text(const ParallelConfig& mesh, int64_t ranks) {
   const std::string degrees = model_degrees(mesh);
   if (degrees.empty()) return "tensor 1";
   return degrees.find("×") == std::string::npos ? degrees : cat(degrees, " = ", ranks);
 }
 
-/// Matches the section's model_parallel_size, if given, with the ranks that hold one model.
+/// Sets the section's model_parallel_size to the number of ranks that hold one model; refuses a
+/// written value that differs.
 bool match_model_ranks(Resolving& r) {
   ElasticityConfig& e = r.config.elasticity;
   const ParallelConfig& mesh = r.config.parallel;
@@ -102,8 +103,8 @@ std::string rank_counts_text(const std::vector<int64_t>& numbers) {
   return join(parts, ", ");
 }
 
-/// Computes the batch for a number of ranks outside the list: version 0.2 chooses a separate batch,
-/// version 0.1 refuses it.
+/// Computes the batch for a number of ranks that the chosen batch does not suit: version 0.2
+/// chooses a separate batch, version 0.1 refuses the number.
 int64_t batch_outside(Resolving& r, const ElasticBatch& chosen) {
   const ElasticityConfig& e = r.config.elasticity;
   const int64_t ranks = r.config.parallel.data;
@@ -130,7 +131,8 @@ struct ChosenBatch {
   int64_t total, micro, steps;
 };
 
-/// Compares batch keys with elasticity: the same values are redundant, others contradict it.
+/// Compares the written batch keys with elasticity's choice: equal values are redundant, other
+/// values contradict it.
 void compare_written(Resolving& r, const ChosenBatch& choice) {
   const Config& c = r.config;
   const auto differs = [&](const char* key, int64_t written, int64_t chosen) {

@@ -9,7 +9,8 @@
 namespace ftrun {
 namespace {
 
-/// Returns whether a name is valid for a set: it appears in file names, in tables and before a dot.
+/// Returns whether a name is valid for a set. Names appear in file names, in tables, and before a
+/// dot.
 bool is_set_name(std::string_view name) {
   constexpr std::string_view kAllowed =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
@@ -40,8 +41,7 @@ void check_metric(Resolving& r, const std::string& key, const std::string& metri
               : cat("there are: ", join(names, ", ")));
 }
 
-/// Checks that there are evaluations between the first step and the last, for keys that follow
-/// them.
+/// Checks that the run has evaluations between the first and the last step, if keys depend on them.
 void check_interval(Resolving& r) {
   const Config& c = r.config;
   if (c.train.evaluation.every > 0 || c.train.evaluation.every_minutes > 0) return;

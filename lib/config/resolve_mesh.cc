@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-/// Joins the two names of an axis's degree: the second says nothing at 0 and 1.
+/// Merges the two keys of an axis's degree; DeepSpeed's key counts as not set at 0 and 1.
 void join_names(Resolving& r, const AxisKeys& axis) {
   if (axis.deepspeed_key.value == nullptr) return;
   const std::string first = axis.key.value, second = axis.deepspeed_key.value;
@@ -26,14 +26,14 @@ void join_names(Resolving& r, const AxisKeys& axis) {
   if (r.is_auto(second)) r.decide(second, std::to_string(degree), first);
 }
 
-/// Suggests the multiples of `unit` around a number of ranks: "start 2 or 4 ranks".
+/// Suggests the multiples of `unit` next to a number of ranks: "start 2 or 4 ranks".
 std::string nearest_worlds(int64_t world, int64_t unit) {
   const int64_t below = world / unit * unit;
   return below == 0 ? cat("start ", unit, " ranks or a multiple of them")
                     : cat("start ", below, " or ", below + unit, " ranks");
 }
 
-/// Describes where the degrees are written.
+/// Returns a description of where the degrees are written.
 std::string place_of_degrees(const Resolving& r) {
   if (r.config.origins.find("parallel") == nullptr)
     for (const AxisKeys* axis : kAxes)

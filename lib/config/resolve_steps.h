@@ -10,8 +10,8 @@ namespace ftrun {
 
 /// Resolving is the state that the steps of resolve() share.
 struct Resolving {
-  /// The config under construction: the written values, and the default of each key that no step
-  /// has decided.
+  /// The config under construction: written values, and the defaults of keys that no step has
+  /// decided.
   Config& config;
   const ResolveContext& context;
   Problems& problems;
@@ -21,7 +21,7 @@ struct Resolving {
 
   bool is_written(const std::string& path) const { return config.origins.is_written(path); }
   bool is_auto(const std::string& path) const { return config.origins.is_auto(path); }
-  /// Returns whether resolve() has to decide a key, because it is "auto" or no source sets it.
+  /// Returns whether resolve() must decide a key, because it is "auto" or no source sets it.
   bool is_open(const std::string& path) const { return config.left_auto.contains(path); }
   void error(const std::string& path, std::string message, std::string remedy = "");
   void notice(const std::string& path, std::string message, std::string remedy = "");
@@ -30,26 +30,26 @@ struct Resolving {
 };
 
 // The functions below are the steps of resolve(). They run in this order, and each reads the
-// decisions of those before it, except two: check_evaluation() runs within check_contradictions(),
-// and resolve_elasticity() within resolve_batch().
+// decisions of the steps before it. Exceptions: check_evaluation() runs within
+// check_contradictions(), and resolve_elasticity() within resolve_batch().
 
 // resolve_mesh.cc
 void resolve_mesh(Resolving& r);
 
 // resolve.cc
 void resolve_train(Resolving& r);
-/// Sets the type of a section without type to the only type there is.
+/// Sets the type of a section without a type to the only type that exists.
 void resolve_adapter(Resolving& r);
 /// Requires a type, and a block size that the kernels support.
 void resolve_quantization(Resolving& r);
-/// Keeps at least two checkpoints.
+/// Raises keep_last to two checkpoints at least.
 void resolve_checkpoint(Resolving& r);
 
 // resolve_evaluation.cc
-/// Decides whether more of keep_best's metric is better.
+/// Decides whether a larger value of keep_best's metric is better.
 void resolve_best_mode(Resolving& r);
-/// Checks the names of the validation sets, and the keys that keep, stop and export by their
-/// metrics.
+/// Checks the names of the validation sets, and the keys that keep checkpoints, stop and export by
+/// metrics on them.
 void check_evaluation(Resolving& r);
 
 // resolve.cc
@@ -66,8 +66,8 @@ void resolve_batch(Resolving& r);
 void resolve_elasticity(Resolving& r);
 
 // axes/pipeline/keys.cc
-/// Resolves the parts of a stage by the schedule, and reports what keeps the pipeline from running
-/// as written.
+/// Resolves the number of parts of a stage by the schedule, and reports what keeps the pipeline
+/// from running as written.
 void resolve_pipeline(Resolving& r);
 
 // resolve_training.cc

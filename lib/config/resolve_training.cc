@@ -5,14 +5,14 @@
 #include "config/resolve_steps.h"
 #include "optimizers/optimizers.h"
 
-// Precision, optimizer, scheduler and ZeRO. Rules for "auto" are those of Hugging Face's trainer,
-// for whose files they are meant.
+// This file resolves precision, optimizer, scheduler and ZeRO. The rules for "auto" are those of
+// Hugging Face's trainer, for whose files "auto" is meant.
 
 namespace ftrun {
 namespace {
 
-/// Refuses a key of optimizer or scheduler and its counterpart in train if both are written and
-/// differ.
+/// Refuses a key of optimizer or scheduler and its counterpart in train if both are written with
+/// different values.
 void refuse_unequal(Resolving& r, const std::string& path, double value, const std::string& own,
                     double own_value) {
   if (r.is_written(path) && r.is_written(own) && value != own_value)
@@ -40,8 +40,8 @@ void default_rate(Resolving& r) {
   }
 }
 
-/// Sets the optimizer's own values for parameters that the config leaves out, except for those that
-/// train has too.
+/// Sets parameters that the config leaves out to the optimizer's own defaults, except those that
+/// train has, too.
 void default_parameters(Resolving& r) {
   OptimizerConfig& o = r.config.optimizer;
   const Optimizer& optimizer = optimizer_of(o.type);
@@ -98,8 +98,8 @@ void resolve_optimizer(Resolving& r) {
 
 namespace {
 
-/// Decides the steps of the warm-up. DeepSpeed's types need one: they begin at the lowest rate, and
-/// with a warm-up of 1 step their first two steps have that rate.
+/// Decides the number of warm-up steps. DeepSpeed's types need a warm-up: they begin at the lowest
+/// rate, and with a warm-up of one step their first two steps have that rate.
 void resolve_warmup(Resolving& r) {
   SchedulerConfig& s = r.config.scheduler;
   TrainConfig& train = r.config.train;
@@ -184,7 +184,8 @@ double last_rate(const Config& c) {
   bug("this schedule has no last step");
 }
 
-/// Reports a decaying schedule that is shorter than the run: usually both have the same length.
+/// Reports a decaying schedule that is shorter than the run, because usually both have the same
+/// length.
 void report_decay(Resolving& r) {
   const SchedulerConfig& s = r.config.scheduler;
   const int64_t steps = steps_of_run(r);
@@ -251,7 +252,7 @@ void resolve_stable_decay(Resolving& r) {
             "write the steps of the decay: a tenth of the run's is usual");
 }
 
-/// Decides the last step of warmup_stable_decay: the sum of its parts if all are written.
+/// Decides the last step of warmup_stable_decay: the sum of its three parts if all are written.
 void resolve_total_of_parts(Resolving& r) {
   SchedulerConfig& s = r.config.scheduler;
   if (s.num_stable_steps >= 0) {
@@ -266,7 +267,7 @@ void resolve_total_of_parts(Resolving& r) {
   }
 }
 
-/// Resolves the keys that some types have in addition to warm-up and total.
+/// Resolves the keys that some types have in addition to warm-up and total steps.
 void resolve_keys_of_type(Resolving& r) {
   SchedulerConfig& s = r.config.scheduler;
   switch (s.type) {
@@ -295,7 +296,7 @@ void resolve_keys_of_type(Resolving& r) {
   }
 }
 
-/// Decides the last step of a schedule that has one.
+/// Decides the last step of a schedule that has an end.
 void resolve_end(Resolving& r) {
   if (r.config.scheduler.type == SchedulerType::kWarmupStableDecay)
     resolve_total_of_parts(r);
@@ -304,7 +305,7 @@ void resolve_end(Resolving& r) {
   if (r.config.scheduler.total_num_steps != 0) report_decay(r);
 }
 
-/// Checks the warm-up's type: DeepSpeed's are logarithmic or linear.
+/// Checks the warm-up's type: DeepSpeed's types accept only log and linear.
 void check_warmup_type(Resolving& r) {
   const SchedulerConfig& s = r.config.scheduler;
   if (is_of_transformers(s.type) || s.warmup_type == WarmupShape::kLog ||
@@ -361,7 +362,7 @@ void resolve_zero(Resolving& r) {
   ZeroConfig& z = r.config.zero;
   const int64_t hidden = r.context.hidden_size.value_or(0);
   resolve_bucket(r, "reduce_bucket_size", z.reduce_bucket_size, hidden, hidden * hidden, "hidden²");
-  // Hugging Face fills these only at stage 3; elsewhere they have no effect.
+  // Hugging Face sets these only at stage 3; at other stages they have no effect.
   if (z.stage == 3) {
     resolve_bucket(r, "prefetch_bucket_size", z.prefetch_bucket_size, hidden,
                    static_cast<int64_t>(0.9 * static_cast<double>(hidden * hidden)),

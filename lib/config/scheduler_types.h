@@ -1,9 +1,7 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <string_view>
 
 #include "base/enum_names.h"
@@ -12,8 +10,8 @@ namespace ftrun {
 
 /// SchedulerType is the key scheduler.type: the schedule of the learning rate.
 enum class SchedulerType : uint8_t {
-  // The types of transformers: a linear warm-up from 0 (kWarmupStableDecay: of a chosen shape, from
-  // its lowest rate).
+  // The types of transformers have a linear warm-up from 0 (kWarmupStableDecay: one of a chosen
+  // shape, from its lowest rate).
   kConstant,
   kLinear,
   kCosine,
@@ -31,22 +29,22 @@ enum class SchedulerType : uint8_t {
   kTorch,  // a class of torch.optim.lr_scheduler: not offered here
 };
 
-/// SchedulerOrigin is the program that has a type, and whose rules its keys follow. DeepSpeed's
+/// SchedulerOrigin is the program that has a type and whose rules its keys follow. DeepSpeed's
 /// types need a section scheduler.params.
 enum class SchedulerOrigin : uint8_t { kTransformers, kDeepSpeed, kPyTorch };
 
-/// SchedulerTraits holds what the reading of a config knows about a type. Its formula is in
-/// training/learning_rate.cc.
+/// SchedulerTraits holds what the reading of a config needs to know about a type. The formula of
+/// the type is in training/learning_rate.cc.
 struct SchedulerTraits {
   SchedulerType type{};
   std::string_view name;        // in scheduler.type
   std::string_view alias = "";  // another name
   SchedulerOrigin origin = SchedulerOrigin::kTransformers;
-  /// The rate rises over warmup_num_steps.
+  /// Says whether the rate rises over warmup_num_steps.
   bool warms_up = false;
-  /// The rate falls until total_num_steps, by default the steps of the run.
+  /// Says whether the rate falls until total_num_steps, by default the steps of the run.
   bool has_total = false;
-  /// The type of the same curve that may begin at the full rate: for DeepSpeed's types with a
+  /// The type with the same curve that can begin at the full rate, for DeepSpeed's types with a
   /// warm-up.
   SchedulerType without_warmup = type;
 };
@@ -110,14 +108,7 @@ constexpr bool is_of_transformers(SchedulerType type) {
 
 template <>
 struct EnumNames<SchedulerType> {
-  static constexpr size_t kCount = std::size(kSchedulerTraits);
-  static_assert(has_values<SchedulerType, kCount>(), "every type has traits");
-  static constexpr std::array<std::string_view, kCount> kNames = [] {
-    std::array<std::string_view, kCount> names;
-    for (const SchedulerTraits& traits : kSchedulerTraits)
-      names[static_cast<size_t>(traits.type)] = traits.name;
-    return names;
-  }();
+  static constexpr auto kNames = names_of_rows<&SchedulerTraits::type>(kSchedulerTraits);
 };
 
 }  // namespace ftrun

@@ -91,7 +91,7 @@ void index_schema(Schema& schema) {
 }
 
 const Field* Schema::find(const std::string& section, const std::string& name) const {
-  // A dot in a written key must not reach into another section.
+  // A dot in a written key must not select a key of another section.
   if (name.find('.') != std::string::npos) return nullptr;
   const auto it = by_path_.find(joined_key(section, name));
   return it == by_path_.end() ? nullptr : &fields_[it->second];

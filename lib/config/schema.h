@@ -29,7 +29,7 @@ enum class FieldType {
   kFree
 };
 
-/// FieldValue is a key's value, independent of its struct: choices are held as their name, integers
+/// FieldValue is a key's value, independent of its struct: choices are held by their name, integers
 /// as int64.
 using FieldValue = std::variant<bool, int64_t, double, std::string, std::vector<std::string>,
                                 std::vector<int64_t>, std::vector<double>>;
@@ -37,23 +37,23 @@ using FieldValue = std::variant<bool, int64_t, double, std::string, std::vector<
 /// Action describes how ftrun treats a key that DeepSpeed has.
 enum class Action {
   kImplement,
-  kNotice,      // checked, then ignored; said when it differs from the default
+  kNotice,      // checked, then ignored; reported if it differs from the default
   kReject,      // a feature ftrun does not have
-  kRejectIfOn,  // the same, where the value differs from the default
+  kRejectIfOn,  // the same, but only if the value differs from the default
 };
 
 /// Vocabulary specifies which program defined a key.
 enum class Vocabulary { kFtrun, kDeepSpeed };
 
-/// NumberWord is a word that stands for a number or, with a remedy, for something that a single key
-/// cannot express.
+/// NumberWord is a word that means a number or, with a remedy, something that a single key cannot
+/// express.
 struct NumberWord {
   std::string word;
   int64_t value = 0;
   std::string remedy;
 };
 
-/// NumberBounds holds the least and the largest value of a number; nothing where there is none.
+/// NumberBounds holds the least and the largest value of a number; nothing if there is no bound.
 struct NumberBounds {
   std::optional<double> min, max;
   bool above_min = false;  // min itself is not allowed
@@ -65,16 +65,16 @@ struct NumberBounds {
   }
 };
 
-/// OtherForms says what a config may write in place of a value of the key's type.
+/// OtherForms says what a config may write instead of a value of the key's type.
 struct OtherForms {
   bool null = false;      // null = not written
   bool any_case = false;  // choices in upper case, too
   bool named = false;     // a map of names to lists (config/desugar.cc)
   bool weighted = false;  // a list of {path, weight} (config/desugar.cc)
-  /// Words that stand for whole numbers, in any case.
+  /// Words that mean whole numbers, in any case.
   std::vector<NumberWord> words;
-  /// Synonyms of a kChoice: other words in lower case, compared without regard to case, each with
-  /// its choice.
+  /// Synonyms of a choice (kChoice): other words in lower case, compared without regard to case,
+  /// each with its choice.
   std::vector<std::pair<std::string, std::string>> synonyms;
 };
 
@@ -90,15 +90,15 @@ struct Field {
   std::string unit;
   Vocabulary vocabulary = Vocabulary::kFtrun;
   Action action = Action::kImplement;
-  /// The reason why a key of kNotice has no effect, if the doc does not say it.
+  /// The reason why a key with kNotice has no effect, if its doc does not say it.
   std::string why;
   std::vector<std::string> aliases;
-  bool zero_unset = false;          // the member's 0 means "not written": printed as null
-  std::optional<double> off_up_to;  // of kRejectIfOn numbers: so much is off too
-  /// The word "auto" is a choice that is not among the member's values: resolve() decides which
-  /// value it stands for.
+  bool zero_means_unset = false;            // the member's 0 means "not written": printed as null
+  std::optional<double> largest_off_value;  // of kRejectIfOn numbers: so much is off too
+  /// Says whether the word "auto" is a choice that is not among the member's values: resolve() then
+  /// decides the value.
   bool decides_auto = false;
-  /// The types of optimizer.params and scheduler.params that have the key; empty = every type.
+  /// The types of optimizer.params and scheduler.params that have the key; empty = all types.
   std::vector<std::string> types;
   FieldValue default_value;
   /// The text of the default in the docs, if it is not a fixed value.
@@ -110,7 +110,7 @@ struct Field {
   /// Returns whether a value is the "auto" that resolve() decides.
   bool is_auto(const FieldValue& value) const;
 
-  // The functions below set members in the rows of the schema.
+  // The functions below set members; the rows of the schema call them.
   Field& range(double low, double high) { return bounds.min = low, bounds.max = high, *this; }
   Field& at_least(double low) { return bounds.min = low, *this; }
   Field& from_to_below(double low, double high) {
@@ -123,10 +123,10 @@ struct Field {
   Field& honoured() { return action = Action::kImplement, *this; }
   Field& reject() { return action = Action::kReject, *this; }
   Field& reject_if_on() { return action = Action::kRejectIfOn, *this; }
-  Field& reject_above(double off) { return off_up_to = off, reject_if_on(); }
+  Field& reject_above(double off) { return largest_off_value = off, reject_if_on(); }
   Field& or_auto();
   Field& or_null() { return forms.null = true, *this; }
-  Field& unset_is_zero() { return zero_unset = forms.null = true, *this; }
+  Field& unset_is_zero() { return zero_means_unset = forms.null = true, *this; }
   Field& word(const char* text, int64_t value) {
     return forms.words.push_back({text, value, ""}), *this;
   }
@@ -150,12 +150,12 @@ struct Section {
   Vocabulary vocabulary = Vocabulary::kFtrun;
   Action action = Action::kImplement;
   bool nullable = false;
-  /// The section may hold any keys: it is a feature of DeepSpeed that is recognised and not read.
+  /// Says whether the section may hold any keys: it is a feature of DeepSpeed that is recognised
+  /// but not read.
   bool free_form = false;
-  /// The section is free-form and must hold `enabled`.
+  /// Says whether the section is free-form but must hold `enabled`.
   bool needs_enabled = false;
-  /// The key that a plain value in place of the section stands for; empty = a plain value is not
-  /// allowed.
+  /// The key that a plain value in place of the section sets; empty = a plain value is not allowed.
   std::string plain_key;
 };
 
@@ -176,7 +176,7 @@ class Schema {
   const std::vector<Section>& sections() const { return sections_; }
   const std::vector<LegacyKey>& legacy() const { return legacy_; }
 
-  /// Finds a field by name or alias; null when the section has no such key.
+  /// Finds a field by name or alias; null if the section has no such key.
   const Field* find(const std::string& section, const std::string& name) const;
   /// Returns the field of a path, which the schema must have: "zero_optimization.stage".
   const Field& at(const std::string& path) const;
@@ -201,8 +201,7 @@ class Schema {
 
 void index_schema(Schema& schema);
 
-/// Sets a member from its key's value; a word that is not one of the choice's values changes
-/// nothing.
+/// Sets a member from its key's value; a word that is not one of the choices changes nothing.
 template <typename T>
 void from_value(T& member, const FieldValue& value) {
   if constexpr (std::is_enum_v<T>) {
@@ -217,11 +216,11 @@ void from_value(T& member, const FieldValue& value) {
   }
 }
 
-/// Returns the value of a kept key as the effective config has it: "auto" if a later start has to
+/// Returns the value of a key as the effective config contains it: "auto" if a later start has to
 /// decide it again.
 FieldValue effective_value(const Config& config, const Field& field);
 
-/// Returns whether a config does not use the field's section at all; the list of keys with an
+/// Returns whether a config does not use the field's section at all; the list of keys that have an
 /// effect then omits the field.
 bool is_switched_off(const Config& config, const Field& field);
 

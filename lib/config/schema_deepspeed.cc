@@ -2,7 +2,7 @@
 
 namespace ftrun {
 namespace {
-// The meaning here of FSDP's words for sharding inside a machine.
+// The meaning in ftrun of FSDP's words for sharding inside a machine.
 constexpr auto kHybrid3 =
     "write stage: 3 and parallel.data_replicate: the number of replicas (machines)";
 constexpr auto kHybrid2 =

@@ -200,7 +200,8 @@ Json number_schema(const Field& field, const char* type) {
   return out;
 }
 
-/// Makes a regular expression for names in any case: JSON Schema's have no flag for it.
+/// Makes a regular expression for names in any case, because those of JSON Schema have no flag for
+/// this.
 std::string any_case_pattern(const std::vector<std::string>& names) {
   std::vector<std::string> patterns;
   for (const std::string& name : names) {
@@ -223,7 +224,7 @@ Json choice_schema(const Field& field) {
   return {{"anyOf", Json::array({names, spelled})}};
 }
 
-/// Describes a path, or one with its weight.
+/// Describes a path, or a path with its weight.
 Json weighted_schema() {
   return {
       {"type", {"string", "object"}},
@@ -272,7 +273,8 @@ Json type_schema(const Field& field) {
   return Json::object();
 }
 
-/// Describes a field. "auto" is allowed for any key except texts; editors still check the rest.
+/// Describes a field. "auto" is allowed for every key except texts; editors still check the other
+/// values.
 Json field_schema(const Field& field) {
   Json type = type_schema(field);
   const bool open = field.type == FieldType::kFree || field.type == FieldType::kText;
@@ -297,7 +299,7 @@ Json field_schema(const Field& field) {
 
 Json section_schema(const std::string& path);
 
-/// Allows one of a key's words in place of its section.
+/// Allows a word of the section's plain key in place of the section.
 void allow_plain_word(Json& inner, const Section& section) {
   const Field& field = *Schema::get().find(section.path, section.plain_key);
   inner["type"] = {"object", "string", "boolean", "null"};

@@ -12,7 +12,7 @@ namespace {
 using Types = std::vector<std::string>;
 
 /// Lists the default of most types, then the types with another default: "1e-08 (Adagrad 1e-10)".
-/// "" if all have the same.
+/// Returns "" if all types have the same default.
 std::string defaults_by_type(const OptimizerParameter& parameter) {
   const auto* member = std::get_if<double OptimizerConfig::*>(&parameter.member);
   if (member == nullptr) return "";
@@ -27,7 +27,7 @@ std::string defaults_by_type(const OptimizerParameter& parameter) {
   return others.empty() ? "" : cat(number_text(usual), " (", join(others, ", "), ")");
 }
 
-/// Lists the types that train, and their names in other programs.
+/// Lists the types that can train, and the names that other programs give them.
 std::string type_text() {
   Types offered, others;
   for (size_t i = 0; i < kNamedOptimizers; ++i)
@@ -41,7 +41,7 @@ std::string type_text() {
              join(others, ", "), ".");
 }
 
-/// Adds the row of a parameter that optimizers keep.
+/// Adds the row of an optimizer parameter that a config keeps.
 template <typename OptimizerRows>
 void declare_parameter(OptimizerRows& params, const OptimizerParameter& parameter) {
   Field& field =
@@ -53,12 +53,12 @@ void declare_parameter(OptimizerRows& params, const OptimizerParameter& paramete
   if (std::string_view(parameter.name) == parameters::kLr.name)
     field.default_text += cat("; without an optimizer section ", number_text(OptimizerConfig{}.lr));
   const Types types = types_with(parameter.name);
-  // A key of all types except PyTorch's classes needs no list of types.
+  // A key that all types except PyTorch's classes have needs no list of types.
   if (types.size() + 1 < kNamedOptimizers) field.types = types;
 }
 
-/// Adds parameters of optimizers that are recognised and not offered: their files load, capability
-/// refuses their runs.
+/// Adds parameters of optimizers that are recognised but not offered: such files can be loaded, and
+/// capability.cc refuses to run them.
 void declare_foreign_parameters(SectionRows& params) {
   const Types one_bit{"OneBitAdam", "OneBitLamb", "ZeroOneAdam"};
   params.unkept<int64_t>("freeze_step", 100'000, "Steps before compression.").of(one_bit);
@@ -117,7 +117,7 @@ void declare_optimizer(Schema& s) {
       part);
   for (const OptimizerParameter& parameter : all_optimizer_parameters())
     declare_parameter(params, parameter);
-  // Keys of DeepSpeed that are checked and not kept.
+  // These keys of DeepSpeed are checked but not kept.
   const Types adam_like = types_with("bias_correction"), lamb_like = types_with("max_coeff");
   params.unkept<bool>("amsgrad", false, "AMSGrad; DeepSpeed's fused kernels refuse it too.")
       .reject_if_on()

@@ -229,8 +229,8 @@ void declare_foreign_features(Schema& s) {
   feature("msamp", "MS-AMP, as Hugging Face's launcher writes it.", Action::kNotice, false);
 }
 
-// The reason why keys of splits have no effect: the split of a matrix follows from the model's
-// family, and no split changes the result.
+// The reason why keys about splits have no effect: the model's family determines how a matrix is
+// split, and no split changes the result.
 constexpr auto kSplit = "how each matrix is split follows from the model";
 
 void declare_tensor_parallel(Schema& s) {

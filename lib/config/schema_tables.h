@@ -82,8 +82,8 @@ constexpr FieldType field_type() {
   }
 }
 
-/// SectionRows adds the rows of one section. It holds the code that depends on no type, which is
-/// compiled once.
+/// SectionRows adds the rows of one section. It holds the code that does not depend on the type of
+/// the section's struct, and so is compiled only once.
 class SectionRows {
  public:
   SectionRows(Schema& schema, const Section& section)
@@ -129,7 +129,7 @@ class Rows : public SectionRows {
         name, field_type<T>(), choices, doc,
         [part = part_, member](Config& c, const FieldValue& v) { from_value(part(c).*member, v); },
         // The accessor only returns a reference and changes nothing, so one accessor serves const
-        // and other Configs.
+        // and mutable Configs.
         [part = part_, member](const Config& c) {
           return to_value(part(const_cast<Config&>(c)).*member);
         });
@@ -153,7 +153,7 @@ auto section(Schema& schema, Section head, Accessor part) {
   return rows;
 }
 
-/// Adds a section of which nothing is kept.
+/// Adds a section whose keys are not kept.
 inline SectionRows section(Schema& schema, Section head) {
   SectionRows rows(schema, head);
   schema.add_section(std::move(head));

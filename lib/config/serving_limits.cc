@@ -12,14 +12,14 @@
 namespace ftrun {
 namespace {
 
-/// The values that --max-lora-rank takes, and its default.
+/// The values that vLLM's --max-lora-rank accepts, and its default.
 constexpr std::array<int64_t, 9> kServedRanks{1, 8, 16, 32, 64, 128, 256, 320, 512};
 constexpr int64_t kServedByDefault = 16;
 
 constexpr std::string_view kMerge =
     "; it serves the adapter merged into its base: ftrun convert RUN --merge --out FOLDER";
 
-/// Lists settings that both servers lack.
+/// Lists the adapter's settings that neither server supports.
 std::vector<std::string> unserved_everywhere(const AdapterConfig& adapter) {
   std::vector<std::string> settings;
   if (adapter.use_dora) settings.emplace_back("use_dora");
@@ -32,7 +32,7 @@ std::string unchanged_limits(std::string_view server, const std::vector<std::str
   return cat(server, " does not serve this adapter as it is (", join(settings, ", "), ")", kMerge);
 }
 
-/// Describes the limits of vLLM; "" where it has none.
+/// Describes the limits of vLLM for an adapter; "" if there are none.
 std::string vllm_limits(const AdapterConfig& adapter) {
   std::vector<std::string> settings = unserved_everywhere(adapter);
   if (!adapter.rank_pattern.empty()) settings.emplace_back("rank_pattern");
@@ -46,7 +46,7 @@ std::string vllm_limits(const AdapterConfig& adapter) {
                                     : "";
 }
 
-/// Describes the limits of llama.cpp; "" where it has none.
+/// Describes the limits of llama.cpp for an adapter; "" if there are none.
 std::string llama_cpp_limits(const AdapterConfig& adapter, const QuantizationConfig& base) {
   std::vector<std::string> settings = unserved_everywhere(adapter);
   if (!adapter.alpha_pattern.empty()) settings.emplace_back("alpha_pattern");

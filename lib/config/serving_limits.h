@@ -7,8 +7,8 @@
 
 namespace ftrun {
 
-/// Describes the reasons why a server cannot serve an adapter as it is trained, a line for each
-/// server. Returns no lines for an adapter that all of them serve unchanged.
+/// Describes the reasons why servers cannot serve an adapter as it is trained, one line per server.
+/// Returns no lines for an adapter that all of them serve unchanged.
 ///   * vLLM refuses use_dora, modules_to_save and biases, drops ranks and alphas of single modules,
 ///     and must be started with a --max-lora-rank of at least r (its lora/peft_helper.py,
 ///     lora/utils.py and config/lora.py).

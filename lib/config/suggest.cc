@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-// Synonym is another program's word for a key, and the key.
+// Synonym is a word that another program uses for a key, and the key.
 struct Synonym {
   const char* word;
   const char* path;
@@ -94,8 +94,8 @@ std::string containing(const std::string& word, const std::vector<std::string>& 
   return "";
 }
 
-/// Finds a key of another section within two edits.
-std::string nearly_elsewhere(const std::string& section, const std::string& key) {
+/// Finds a key of another section whose name is similar.
+std::string find_similar_elsewhere(const std::string& section, const std::string& key) {
   std::vector<std::string> names;
   for (const Field& field : Schema::get().fields())
     if (field.section != section) names.push_back(field.name);
@@ -113,12 +113,12 @@ std::string suggestion(const std::string& section, const std::string& key,
   if (!near.empty() && edit_distance(key, near) <= 1) return did_you_mean(near);
   if (const std::string meant = foreign_word(section, key); !meant.empty())
     return did_you_mean(meant);
-  // A key nearby in a section that was written on purpose is likelier than its name elsewhere.
+  // A similar key in the section that the user wrote is more likely than the same name elsewhere.
   const auto elsewhere = schema.paths_named(key);
   if (!elsewhere.empty() && (section.empty() || near.empty()))
     return did_you_mean(elsewhere.front());
   if (near.empty()) near = containing(key, candidates);
-  if (near.empty()) near = nearly_elsewhere(section, key);
+  if (near.empty()) near = find_similar_elsewhere(section, key);
   return did_you_mean(near);
 }
 

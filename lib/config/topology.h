@@ -9,8 +9,8 @@
 
 namespace ftrun {
 
-/// Lists the degree of each axis that a record of a run has, by the axis's name: data and tensor
-/// always, the others where they are more than 1.
+/// Lists the degrees that the record of a run contains, by axis name: data and tensor always, other
+/// degrees if they are above 1.
 std::vector<std::pair<std::string, int64_t>> topology_of(const ParallelConfig& mesh);
 
 }  // namespace ftrun

@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-/// Formats a float. YAML 1.1 reads 1e-05 as a text: a mantissa needs its point.
+/// Formats a float. YAML 1.1 reads 1e-05 as a text, so a mantissa is written with a decimal point.
 std::string float_text(double value) {
   std::string text = number_text(value);
   if (text == "inf") return ".inf";
@@ -22,7 +22,7 @@ std::string float_text(double value) {
   return text;
 }
 
-/// Returns whether a text may stand without quotes: no reader of YAML can take it for anything
+/// Returns whether a text may be written without quotes: no YAML reader can take it for anything
 /// else.
 bool plain_word(const std::string& text) {
   if (text.empty() || std::isalpha(static_cast<unsigned char>(text[0])) == 0) return false;
@@ -69,18 +69,18 @@ bool is_zero(const FieldValue& value) {
   return false;
 }
 
-/// Line is what a file says of a key: its value, and a comment or "".
+/// Line is what a file says about a key: its value, and a comment or "".
 struct Line {
   std::string value, comment;
 };
 using Lines = std::map<const Field*, Line>;
 
-/// Formats a value; the 0 of a key that 0 leaves unwritten is null.
+/// Formats a value; if 0 means that the key is not written, 0 is formatted as null.
 std::string text_of(const Field& field, const FieldValue& value) {
-  return field.zero_unset && is_zero(value) ? "null" : yaml_text(value);
+  return field.zero_means_unset && is_zero(value) ? "null" : yaml_text(value);
 }
 
-/// Returns whether the config's type of optimizer or scheduler has the key.
+/// Returns whether the type of optimizer or scheduler in the config has the key.
 bool suits_type(const Field& field, const Config& config) {
   if (field.types.empty()) return true;
   const std::string_view type = field.section == "optimizer.params"
@@ -89,7 +89,7 @@ bool suits_type(const Field& field, const Config& config) {
   return std::find(field.types.begin(), field.types.end(), type) != field.types.end();
 }
 
-/// Describes the source of a key's value; "" for a default.
+/// Describes where a key's value comes from; "" for a default.
 std::string source_text(const Field& field, const FieldValue& value, const Origins& origins) {
   const Origin* origin = origins.find(field.path());
   if (origin == nullptr) return value != field.default_value ? "derived" : "";
@@ -97,7 +97,7 @@ std::string source_text(const Field& field, const FieldValue& value, const Origi
   return origin->is_auto ? cat("auto at ", place) : place;
 }
 
-/// SectionWriter writes the keys that have a line, section by section.
+/// SectionWriter writes the keys that have a line, one section after another.
 class SectionWriter {
  public:
   explicit SectionWriter(const Lines& lines) : lines_(lines) {}

@@ -14,11 +14,11 @@ namespace ftrun {
 std::string yaml_text(const FieldValue& value);
 
 /// Writes a resolved config as YAML: every key that ftrun uses with its value, followed by the
-/// source of the value when that is not the default. The text is read back as an equal Config.
+/// source of the value if it is not the default. Reading the text gives an equal Config.
 std::string effective_yaml(const Config& config);
 
 /// Writes the written keys as YAML, each with its comment from `comments` (by path), if there is
-/// one. The text is read back as the same values.
+/// one. Reading the text gives the same values.
 std::string written_yaml(const WrittenConfig& config,
                          const std::map<std::string, std::string>& comments);
 

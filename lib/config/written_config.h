@@ -10,8 +10,8 @@
 namespace ftrun {
 
 /// WrittenConfig holds the keys that the sources of a config give. A key that is absent, or that a
-/// rule has to decide ("auto"), has no value here. resolve() makes a Config, in which every value
-/// is decided.
+/// rule has to decide ("auto"), has no value here. resolve() makes a Config from it, in which every
+/// value is decided.
 class WrittenConfig {
  public:
   /// The places where keys and sections are written, including keys that are "auto".

@@ -14,11 +14,11 @@
 namespace ftrun {
 namespace {
 
-// An alias counts as often as it is used, so that a few lines cannot grow to millions of values
-// or to gigabytes of text.
+// The limit of text, in which an alias counts as often as it is used: a few lines could otherwise
+// expand to millions of values or gigabytes of text.
 constexpr size_t kMaxYamlText = 2 * static_cast<size_t>(kMaxConfig);
 
-/// Counts continuation[i]: bytes before byte i that do not begin a character of UTF-8.
+/// Computes continuation[i]: the number of bytes before byte i that do not begin a UTF-8 character.
 std::vector<int> count_continuations(const std::string& text) {
   std::vector<int> before(text.size() + 1, 0);
   for (size_t i = 0; i < text.size(); ++i) before[i + 1] = before[i] + ((text[i] & 0xC0) == 0x80);
@@ -53,7 +53,7 @@ class YamlReader {
   }
 
  private:
-  // yaml-cpp counts columns in bytes, editors in characters.
+  // yaml-cpp counts columns in bytes, whereas editors count characters.
   Position place(const YAML::Mark& mark) const {
     if (mark.is_null()) return {file_, 1, 1};
     const auto before = [&](int at) {
@@ -91,7 +91,7 @@ class YamlReader {
         add(map, {item.first.Scalar(), place(item.first.Mark()), node_of(item.second, depth + 1)});
       }
     }
-    // The map's own keys win over merged ones, earlier merged ones over later ones.
+    // The map's own keys override merged ones, and earlier merged ones override later ones.
     for (const ConfigNode& source : merged)
       for (const ConfigEntry& entry : source.entries)
         if (map.find(entry.key) == nullptr) append(map, entry);
@@ -139,7 +139,8 @@ class YamlReader {
   size_t text_bytes_ = 0;
 };
 
-/// Returns the remedy for tabs, which yaml-cpp reports as "end of map not found" one line late.
+/// Returns the remedy for a syntax error. yaml-cpp reports tabs as "end of map not found", one line
+/// late.
 std::string tab_hint(const std::string& text) {
   return text.find("\n\t") != std::string::npos ? "indent with spaces: YAML allows no tabs there"
                                                 : "look at this line and the one above it";
@@ -164,9 +165,9 @@ class DocumentStarts : public YAML::EventHandler {
   void OnMapEnd() override {}
 };
 
-/// Finds the beginnings of at most the first two documents. Not all: if a document begins with a
-/// character that begins no value (a comma), yaml-cpp 0.7 consumes nothing and finds another
-/// document there, without end.
+/// Finds the beginnings of at most the first two documents. It does not look for all: if a document
+/// begins with a character that cannot begin a value (a comma), yaml-cpp 0.7 consumes nothing and
+/// finds another document at the same position, forever.
 std::vector<YAML::Mark> first_documents(const std::string& text) {
   std::istringstream input(text);
   YAML::Parser parser(input);
@@ -175,13 +176,13 @@ std::vector<YAML::Mark> first_documents(const std::string& text) {
   return starts.all;
 }
 
-/// Replaces all positions by the override's, which has no lines.
-void forget_places(ConfigNode& node, const Position& at) {
+/// Replaces all positions by that of the override, which has no lines.
+void set_positions(ConfigNode& node, const Position& at) {
   node.at = at;
-  for (ConfigNode& item : node.items) forget_places(item, at);
+  for (ConfigNode& item : node.items) set_positions(item, at);
   for (ConfigEntry& entry : node.entries) {
     entry.at = at;
-    forget_places(entry.value, at);
+    set_positions(entry.value, at);
   }
 }
 
@@ -215,7 +216,7 @@ ConfigNode read_yaml_value(const std::string& place, const std::string& text, Pr
   Problems found;
   ConfigNode node = read_yaml(place, text, found);
   for (const Problem& p : found.all()) problems.error({place, 0, 0}, p.message);
-  forget_places(node, {place, 0, 0});
+  set_positions(node, {place, 0, 0});
   return node;
 }
 

@@ -5,8 +5,8 @@
 
 namespace ftrun {
 
-/// Batch is one micro-batch of one rank: B rows of T positions (SampleSet::row_positions), each
-/// list [B*T], row-major.
+/// Batch is one micro-batch of one rank: B rows of T positions (SampleSet::row_positions). Each
+/// list has B*T entries, row-major.
 struct Batch {
   /// The ids of the input tokens. Padding is id 0.
   std::vector<int32_t> tokens;

@@ -15,7 +15,7 @@ namespace ftrun {
 struct DataReport {
   /// Complete sentences that name file and place: the first 20, then the number of further ones.
   std::vector<std::string> problems;
-  /// A problem says itself what to do about it.
+  /// Says whether the problems themselves say what to do about them.
   bool has_remedy = false;
   DataStatistics statistics;
   /// The number of ids outside the model's rows.
@@ -37,9 +37,9 @@ struct DataReport {
   double seconds = 0;
 };
 
-/// Reads every token (for `ftrun check --data`). Damage that prevents opening the data is reported
-/// as a problem. So is a set of fewer rows than `whole_batch`, the rows that a training step needs
-/// if incomplete batches are left out. It does not throw for bad data.
+/// Reads every token (for `ftrun check --data`). Bad data is reported and not thrown: damage that
+/// prevents opening the data is a problem, and so is a set of fewer rows than `whole_batch`, the
+/// rows that a training step needs if incomplete batches are left out.
 DataReport check_dataset(const std::vector<std::string>& paths, const SampleSetOptions& options,
                          int64_t vocab_rows, std::optional<int64_t> whole_batch = std::nullopt);
 
@@ -50,7 +50,7 @@ std::string data_report_text(const DataReport& report);
 /// set" begins a file's list.
 using DatasetFacts = std::vector<std::pair<std::string, std::string>>;
 /// Describes a data set (for `ftrun inspect`): format, sizes, documents and their lengths, mask,
-/// first ids, recorded facts. Error(kBadInput) when it cannot be opened.
+/// first ids, recorded facts. Throws Error(kBadInput) if it cannot be opened.
 DatasetFacts dataset_facts(const std::string& path, const TokenFileOptions& options = {});
 /// Formats the facts as readable lines.
 std::string dataset_text(const DatasetFacts& facts);

@@ -12,7 +12,8 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-/// JSONL files up to this size are parsed in milliseconds; larger ones are only begun.
+/// JSONL files up to this size are parsed completely, which takes milliseconds; of larger files
+/// only the first line is parsed.
 constexpr uintmax_t kWholeJsonlBytes = 1 << 20;
 
 bool is_large_jsonl(const std::string& file, DataFormat format) {
@@ -28,7 +29,7 @@ void check_first_line(const std::string& path) {
   refuse_wide_encoding(text, path);
   std::vector<int32_t> ids, labels;
   const auto line = JsonlLines(text).next();
-  if (!line || line->text.size() == text.size()) return;  // read in full later
+  if (!line || line->text.size() == text.size()) return;  // a file of one line is read later
   const std::string problem = parse_jsonl_line(line->text, ids, labels);
   if (!problem.empty())
     throw Error(ExitCode::kBadInput, cat(path, ":", line->number, ": ", problem),

@@ -14,8 +14,8 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-/// Returns whether the first document has tokens that do not count; it represents all documents of
-/// a file without .json.
+/// Returns whether the first document has tokens that do not count in the loss. It represents all
+/// documents of a file without .json.
 bool masks_first_document(const std::string& path) {
   const MappedFile file(path);
   const auto bytes = file.bytes();
@@ -26,7 +26,7 @@ bool masks_first_document(const std::string& path) {
   return std::find(labels.begin(), labels.end(), kIgnoredLabel) != labels.end();
 }
 
-/// Lists the files of a name or pattern; a missing file is listed under the given name.
+/// Lists the files of a name or pattern; a missing file is listed under the name as given.
 std::vector<std::string> data_files(const std::string& pattern) {
   std::vector<std::string> files = matching_files(pattern);
   for (std::string& file : files) file = find_data_file(file).value_or(file);

@@ -10,8 +10,8 @@ namespace ftrun {
 /// Returns whether a regular file of this name, or a link to one, exists.
 bool is_data_file(const std::string& path);
 
-/// Finds the file that a name in data.train or data.validation stands for: the file itself, or the
-/// .bin or .jsonl file of a prefix (which may hold dots); nothing if there is no such file. Files
+/// Finds the file that a name in data.train or data.validation means: the file itself, or the .bin
+/// or .jsonl file of a prefix (which may contain dots); nothing if there is no such file. Files
 /// beside the data (.json, .mask, .idx) are named after this file, never after the prefix.
 std::optional<std::string> find_data_file(const std::string& name);
 

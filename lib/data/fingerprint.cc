@@ -17,17 +17,17 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-/// Tokens that are counted at a time: few, because the thread that counts them runs beside training
-/// steps, whose memory is planned.
+/// The number of tokens that are counted at a time. It is small, because the thread that counts
+/// them runs beside training steps, whose memory is planned.
 constexpr int64_t kCountedTokens = int64_t{1} << 14;
-/// Most bytes of a cache file: it records some hundred thousand files of the data.
+/// The most bytes of a cache file, which suffice to record some hundred thousand data files.
 constexpr int64_t kMaxCache = int64_t{64} << 20;
 
 std::string absolute(const std::string& path) {
   return fs::absolute(path).lexically_normal().string();
 }
 
-/// Lists role, path, size and time of each file; not hashed yet.
+/// Lists role, path, size and modification time of each file; the hashes are not computed.
 std::vector<FileRecord> present_files(const TokenFile& file) {
   std::vector<FileRecord> records;
   for (const DataPart& part : file.parts()) {
@@ -43,8 +43,8 @@ std::vector<FileRecord> present_files(const TokenFile& file) {
 
 enum class Match { kSame, kTouched, kOther };
 
-/// Compares the recorded files with the present ones. kTouched: same names and sizes, other times:
-/// a copy, or new content of the same size.
+/// Compares the recorded files with the present ones. kTouched means the same names and sizes but
+/// other times: a copy, or new content of the same size.
 Match compare(const std::vector<FileRecord>& recorded, const std::vector<FileRecord>& present) {
   if (recorded.size() != present.size()) return Match::kOther;
   Match match = Match::kSame;
@@ -65,7 +65,8 @@ void add(DataStatistics& total, const DataStatistics& more) {
   total.trained_tokens += more.trained_tokens;
 }
 
-void widen(DataStatistics& s, std::span<const int32_t> ids, std::span<const int32_t> labels) {
+void add_statistics(DataStatistics& s, std::span<const int32_t> ids,
+                    std::span<const int32_t> labels) {
   for (const int32_t id : ids) {
     s.min_id = std::min<int64_t>(s.min_id, id);
     s.max_id = std::max<int64_t>(s.max_id, id);
@@ -86,7 +87,7 @@ bool count_ids(const TokenFile& file, DataStatistics& s, const std::atomic<bool>
     ids.resize(n);
     labels.resize(n);
     file.read(at, ids, labels, scratch);
-    widen(s, ids, labels);
+    add_statistics(s, ids, labels);
   }
   return true;
 }
@@ -116,7 +117,7 @@ std::optional<DataFingerprint> cached_fingerprint(const TokenDataset& data,
     return DataFingerprint{fingerprint_digest(cached->files), cached->statistics, cached->files,
                            "cached"};
   } catch (const Error&) {
-    return std::nullopt;  // a damaged cache is as good as none
+    return std::nullopt;  // a damaged cache is ignored
   }
 }
 
@@ -210,7 +211,7 @@ FingerprintJob::~FingerprintJob() {
 }
 
 void FingerprintJob::run() {
-  // Linux gives each thread its own priority: this thread leaves the cores to the step.
+  // On Linux each thread has its own priority: this thread leaves the cores to the training step.
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), 19);
   try {
     auto found = compute_fingerprint(data_, stop_);

@@ -14,8 +14,8 @@
 
 namespace ftrun {
 
-/// DataFingerprint identifies the content of a data set, independently of the names and places of
-/// its files.
+/// DataFingerprint identifies the content of a data set, whatever the names and folders of its
+/// files.
 struct DataFingerprint {
   /// The XXH3 of a text with one line "role bytes xxh3" for each file, as 16 hexadecimal digits.
   std::string digest;
@@ -33,30 +33,28 @@ std::string fingerprint_digest(const std::vector<FileRecord>& files);
 /// other files.
 std::optional<DataFingerprint> recorded_fingerprint(const TokenDataset& data);
 
-/// Reads every file once and computes the fingerprint. Returns nothing when `stop` is set
-/// meanwhile.
+/// Reads every file once and computes the fingerprint. Returns nothing if `stop` is set meanwhile.
 std::optional<DataFingerprint> compute_fingerprint(const TokenDataset& data,
                                                    const std::atomic<bool>& stop);
 
-/// Refuses data whose recorded largest id is outside the model's `vocab_rows` rows, with
-/// Error(kBadInput), before the first step and without reading the data.
+/// Throws Error(kBadInput) for data whose recorded largest id is outside the model's `vocab_rows`
+/// rows: before the first step and without reading the data.
 void refuse_recorded_ids(const TokenDataset& data, int64_t vocab_rows);
 
 /// FingerprintJob finds the fingerprint without delaying training: the recorded one, else the
-/// cached one, else it computes the fingerprint on a thread of lowest priority. That thread also
-/// checks a sidecar whose files were only copied.
+/// cached one, else it computes one on a thread of the lowest priority. That thread also verifies
+/// the data of a sidecar whose files have other modification times.
 class FingerprintJob {
  public:
   /// Starts the job. `data` must outlive it. `cache_file` ("" for none) keeps a computed result for
   /// the next run.
   FingerprintJob(const TokenDataset& data, std::string cache_file);
-  /// Abandons unfinished work; returns within the hashing of one chunk.
+  /// Abandons unfinished work; returns once the current chunk is hashed.
   ~FingerprintJob();
   FingerprintJob(const FingerprintJob&) = delete;
   FingerprintJob& operator=(const FingerprintJob&) = delete;
 
-  /// Returns the fingerprint once it is known, and never waits. Rethrows the error of the reading
-  /// thread.
+  /// Returns the fingerprint if it is known; never waits. Rethrows the error of the reading thread.
   std::optional<DataFingerprint> result();
   /// Waits until the fingerprint is known.
   DataFingerprint wait();

@@ -1,4 +1,4 @@
-// Flat .bin files: llm.c's 1024-byte header, or raw tokens with none.
+// Reads flat .bin files: with llm.c's 1024-byte header, or raw tokens without a header.
 #include <cstring>
 #include <filesystem>
 
@@ -59,8 +59,9 @@ BinaryLayout llmc_layout(const MappedFile& file, int32_t magic) {
   return {cat("llm.c .bin, ", token_type_name(dtype)), dtype, kLlmcHeaderBytes, tokens};
 }
 
-/// Returns whether bytes are probably uint32: read as uint16, ids below 65536 are then an id, 0, an
-/// id, 0, ...; with larger vocabularies the second half is 0, 1 or 2. Text never has this form.
+/// Returns whether bytes are probably uint32 tokens. Read as uint16, ids below 65536 are then an
+/// id, 0, an id, 0, ...; with larger vocabularies each second number is 0, 1 or 2. Text never has
+/// this form.
 bool looks_like_uint32(std::span<const std::byte> bytes) {
   const size_t pairs = std::min<size_t>(bytes.size() / 4, 4096);
   if (pairs < 16 || bytes.size() % 4 != 0) return false;

@@ -104,12 +104,12 @@ constexpr Names kHarmlessNames = {"id",
                                   "__index_level_0__",
                                   "unnamed_0"};
 
-/// The outputs of a tokenizer, which do not affect the loss, are harmless only together with token
+/// Outputs of a tokenizer that do not affect the loss. They are harmless only together with token
 /// ids.
 constexpr Names kTokenizerOutputs = {"special_tokens_mask", "offset_mapping",
                                      "overflow_to_sample_mapping"};
 
-/// Drops the characters that do not count in a name. A letter of ASCII may be written as \\u00NN.
+/// Drops the characters that do not count in a name. An ASCII letter may be written as \\u00NN.
 std::string canonical_name(std::string_view key) {
   std::string name;
   for (size_t i = 0; i < key.size(); ++i) {

@@ -19,16 +19,16 @@ enum class JsonlField {
   kLengths,
   /// Positions at which documents of a line begin, and its end.
   kBoundaries,
-  /// The number of the document that each token belongs to.
+  /// The number of the document to which each token belongs.
   kSegments,
   kWeights,
   /// A chosen or rejected answer.
   kPreference,
-  /// A flag: the answer is to be imitated, or not.
+  /// A flag that says whether the answer is to be imitated.
   kDesirable,
-  /// The line is trained on, or not.
+  /// A flag that says whether the line is trained on.
   kTrain,
-  /// Labels, ids or numbers for the loss in another form than labels.
+  /// Targets of the loss in another form than labels: ids or numbers.
   kOtherTargets,
   kMedia,
   /// Metadata that does not affect training: the closed list of docs/data.md.
@@ -36,8 +36,8 @@ enum class JsonlField {
   kUnknown,
 };
 
-/// Returns the meaning of a key as it stands between its quotes. Case, "_", "-" and spaces do not
-/// count.
+/// Returns the meaning of a key, given as the text between its quotes. Case, "_", "-" and spaces do
+/// not count.
 JsonlField jsonl_field(std::string_view key);
 
 }  // namespace ftrun

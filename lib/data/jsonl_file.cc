@@ -12,7 +12,8 @@
 namespace ftrun {
 namespace {
 
-/// Returns whether a problem of a line begins with a field's name; it then ends with a remedy.
+/// Returns whether the text of a problem begins with a field's name; such a text ends with its
+/// remedy.
 bool names_field(std::string_view problem) {
   return problem.starts_with('"');
 }
@@ -85,7 +86,8 @@ std::vector<std::string> JsonlFile::notes() const {
 }
 
 int64_t JsonlFile::document_of(int64_t token) const {
-  // The last document that begins at or before the token: empty ones before it begin there too.
+  // The last document that begins at or before the token holds it: empty documents begin there,
+  // too.
   const auto after = std::upper_bound(starts_.begin(), starts_.end(), token);
   return after - starts_.begin() - 1;
 }
@@ -118,7 +120,7 @@ void JsonlFile::read(int64_t first, std::span<int32_t> ids, std::span<int32_t> l
   }
 }
 
-TokenPlace JsonlFile::place(int64_t token) const {
+TokenLocation JsonlFile::locate(int64_t token) const {
   const int64_t document = document_of(token);
   const int64_t offset = offsets_[static_cast<size_t>(document)];
   ReadScratch scratch;

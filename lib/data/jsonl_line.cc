@@ -18,13 +18,13 @@ struct LineError {
   std::string what;
 };
 
-/// JsonValue is a value as it stands in the line and, for a list, its entries.
+/// JsonValue is a value as it is written in the line; for a list, it also describes the entries.
 struct JsonValue {
   std::string_view text;
   bool list = false;
   int64_t entries = 0;
   std::string_view first;
-  /// The entries of the list all have the spelling of the first.
+  /// Says whether all entries of the list are written like the first one.
   bool alike = true;
 
   bool holds_nothing() const {
@@ -47,7 +47,7 @@ void for_each_entry(std::string_view list, const Use& use) {
   }
 }
 
-std::string shown(std::string_view value) {
+std::string shorten(std::string_view value) {
   constexpr size_t kMaxShownBytes = 40;
   return value.size() <= kMaxShownBytes ? std::string(value)
                                         : cat(value.substr(0, kMaxShownBytes), "...");
@@ -66,8 +66,8 @@ bool is_false_text(std::string_view scalar) {
 constexpr const char* kWriteLabels =
     "write labels, the ids with -100 for what does not count in the loss";
 
-/// Returns the problem with a field that could change what is trained on; "" if its value changes
-/// nothing.
+/// Returns the problem with a field that could change what is trained on; "" if its value has no
+/// such effect.
 std::string problem_of(JsonlField field, const JsonValue& value) {
   const bool all_ones = is_true_text(value.list && value.alike ? value.first : value.text);
   switch (field) {
@@ -97,15 +97,15 @@ std::string problem_of(JsonlField field, const JsonValue& value) {
     case JsonlField::kDesirable:
       if (is_true_text(value.text)) return "";
       return is_false_text(value.text)
-                 ? cat("is ", shown(value.text),
+                 ? cat("is ", shorten(value.text),
                        ": what the line says must not be imitated; remove the line")
-                 : cat("is ", shown(value.text),
+                 : cat("is ", shorten(value.text),
                        ", expected true (to be imitated) or false; remove the "
                        "field if it says something else");
     case JsonlField::kTrain:
       return is_true_text(value.text)
                  ? ""
-                 : cat("is ", shown(value.text),
+                 : cat("is ", shorten(value.text),
                        ", expected true; remove a line that is not to be trained on");
     case JsonlField::kOtherTargets:
       return cat("is not read: ", kWriteLabels);
@@ -146,7 +146,7 @@ class LineReader {
   [[noreturn]] void fail(const std::string& what) const {
     throw LineError{cat("column ", at_ + 1, ": ", what)};
   }
-  /// Fails on a number just read that is not allowed here.
+  /// Reports a problem of the number that was just read.
   [[noreturn]] void fail_number(const std::string& what) {
     at_ = number_at_;
     fail(what);
@@ -183,11 +183,11 @@ class LineReader {
     else if (field == JsonlField::kPositionIds)
       read_positions();
     else
-      handle_other(key, field, read_value());
+      process_plain_field(key, field, read_value());
   }
 
-  /// Keeps, counts or refuses a field that is not an array of tokens.
-  void handle_other(std::string_view key, JsonlField field, const JsonValue& value) {
+  /// Stores, counts or refuses a field that is not an array of tokens.
+  void process_plain_field(std::string_view key, JsonlField field, const JsonValue& value) {
     if (value.holds_nothing() || field == JsonlField::kMetadata) return;
     if (field == JsonlField::kLossMask) {
       loss_masks_.emplace_back(key, value);
@@ -283,7 +283,8 @@ class LineReader {
       labels_.push_back(static_cast<int32_t>(value));
     });
   }
-  /// Keeps the first and last attended position; everything between must be attended.
+  /// Keeps the positions of the first and the last attended token; all between them must be
+  /// attended.
   void read_attention() {
     once(mask_count_, "attention_mask");
     attended_first_ = attended_end_ = 0;
@@ -350,7 +351,7 @@ class LineReader {
     fail("expected a value");
   }
 
-  void same_length(int64_t length, const char* key) const {
+  void require_same_length(int64_t length, const char* key) const {
     if (length >= 0 && length != id_count_)
       throw LineError{cat("input_ids has ", id_count_, " entries, ", key, " has ", length)};
   }
@@ -360,12 +361,12 @@ class LineReader {
     if (!refused_.empty()) throw LineError{refused_};
     if (id_count_ > 0)
       for (int64_t* count : {&label_count_, &mask_count_, &position_count_})
-        if (*count == 0) *count = -1;  // holds nothing, so it is absent
+        if (*count == 0) *count = -1;  // an empty list counts as absent
     check_loss_masks();
     for (const std::string_view key : unknown_) count_unread(key);
-    same_length(label_count_, "labels");
-    same_length(mask_count_, "attention_mask");
-    same_length(position_count_, "position_ids");
+    require_same_length(label_count_, "labels");
+    require_same_length(mask_count_, "attention_mask");
+    require_same_length(position_count_, "position_ids");
     if (label_count_ < 0) labels_.assign(ids_.begin(), ids_.end());
     if (mask_count_ < 0) return;
     for (std::vector<int32_t>* list : {&ids_, &labels_}) {
@@ -374,7 +375,7 @@ class LineReader {
     }
   }
 
-  /// Refuses a mask unless the labels exclude from the loss every token that it excludes.
+  /// Refuses a loss mask unless the labels also exclude every token that the mask excludes.
   void check_loss_masks() const {
     for (const auto& [key, mask] : loss_masks_) {
       const std::string name = cat("\"", key, "\"");
@@ -385,9 +386,10 @@ class LineReader {
       if (label_count_ != id_count_) throw LineError{cat(name, " is not read: ", kWriteLabels)};
       for_each_entry(mask.text, [&](size_t i, std::string_view entry) {
         if (!is_true_text(entry) && !is_false_text(entry))
-          throw LineError{cat(name, " holds ", shown(entry), " at index ", i, ", expected 0 or 1")};
+          throw LineError{
+              cat(name, " holds ", shorten(entry), " at index ", i, ", expected 0 or 1")};
         if (is_false_text(entry) && labels_[i] != kIgnoredLabel)
-          throw LineError{cat(name, " holds ", shown(entry), " at index ", i,
+          throw LineError{cat(name, " holds ", shorten(entry), " at index ", i,
                               ", where labels trains on ", labels_[i],
                               ": labels alone are read; write -100 there, or remove the mask")};
       });

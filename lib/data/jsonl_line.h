@@ -9,17 +9,18 @@
 
 namespace ftrun {
 
-/// UnreadFields counts, by the field's name, the lines with a field that is neither read nor
-/// harmless.
+/// UnreadFields counts, by the field's name, the lines with a field that is neither read nor known
+/// to be harmless.
 using UnreadFields = std::map<std::string, int64_t, std::less<>>;
 
 /// Reads one line of a JSONL data set into `ids` and `labels` (equally long; not shifted;
-/// kIgnoredLabel where not trained), whose storage is reused: no allocation once they are large
-/// enough. Keys: input_ids; labels, as long (absent: every token is trained); attention_mask, as
-/// long (ones, with zeros only at the ends: such tokens are padding and dropped); position_ids
-/// (only 0, 1, 2, ...). A field that holds nothing (null, "", [], {}) counts as absent. Other
-/// fields are refused if they could change what is trained on (jsonl_fields.h); fields that are not
-/// known to be harmless are counted in `unread`. Returns what is wrong with the line, or "".
+/// kIgnoredLabel where not trained). Their storage is reused: there is no allocation once they are
+/// large enough. Keys: input_ids; labels, of the same length (absent: every token is trained);
+/// attention_mask, of the same length (ones, with zeros only at the ends: such tokens are padding
+/// and are dropped); position_ids (only 0, 1, 2, ...). A field that holds nothing (null, "", [],
+/// {}) counts as absent. Other fields are refused if they could change what is trained on
+/// (jsonl_fields.h); fields that are not known to be harmless are counted in `unread`. Returns the
+/// problem with the line, or "".
 std::string parse_jsonl_line(std::string_view line, std::vector<int32_t>& ids,
                              std::vector<int32_t>& labels, UnreadFields* unread = nullptr);
 

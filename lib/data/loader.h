@@ -20,13 +20,13 @@ struct LoaderOptions {
   /// is returned.
   int64_t vocab_rows = 0;
   bool shuffle = true;
-  /// Rows that do not fill a whole global batch are left out of each epoch (different ones in each
-  /// epoch when shuffling). False: a step continues into the next epoch.
+  /// Says whether rows that do not fill a whole global batch are left out of each epoch (different
+  /// rows in each epoch when shuffling). If false, a step continues into the next epoch.
   bool drop_last = false;
   uint64_t seed = 0;
   /// The step to begin with, which is the whole state of a resumed loader.
   int64_t first_step = 0;
-  /// The step after the last one that is needed; negative for no end.
+  /// The number of the step after the last one that is needed; negative if there is no end.
   int64_t end_step = -1;
   /// The number of steps prepared ahead of the one in use.
   int depth = 4;
@@ -42,7 +42,7 @@ class Loader {
  public:
   /// Starts the thread. `samples` must outlive this loader.
   Loader(const SampleSet& samples, const LoaderOptions& options);
-  /// Stops the thread, which ends once it has filled the current step.
+  /// Stops the thread, which first finishes the step that it is filling.
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
@@ -52,10 +52,10 @@ class Loader {
     const StepBatch& batch;
     double wait_seconds;
   };
-  /// Returns the next step's data. Rethrows an error of the thread at the step that it belongs to.
+  /// Returns the next step's data. Rethrows an error of the thread when its step is requested.
   Fetched next();
   /// Returns the step that next() will return, which a checkpoint stores.
-  int64_t next_step() const { return options_.first_step + taken_; }
+  int64_t next_step() const { return options_.first_step + taken_steps_; }
   /// Returns the number of steps that are ready and were not returned yet: next() does not wait for
   /// these.
   int64_t ready_steps();
@@ -73,9 +73,9 @@ class Loader {
   std::vector<StepBatch> buffers_;  // a ring: step first_step + i lies in buffer i % size
   std::mutex mutex_;
   std::condition_variable space_, ready_;
-  int64_t made_ = 0;      // steps the thread has finished
-  int64_t taken_ = 0;     // steps handed out; the last of them may still be in use
-  int64_t released_ = 0;  // steps whose buffers may be filled again
+  int64_t made_steps_ = 0;      // steps the thread has finished
+  int64_t taken_steps_ = 0;     // steps handed out; the last of them may still be in use
+  int64_t released_steps_ = 0;  // steps whose buffers may be filled again
   bool stop_ = false;
   std::exception_ptr error_;
   std::thread thread_;

@@ -53,7 +53,7 @@ DType dtype_of_code(const std::string& path, int code) {
   }
 }
 
-/// Index is the parsed header of an .idx file and the places of its arrays.
+/// Index is the parsed header of an .idx file, with the offsets of its arrays.
 struct Index {
   DType dtype = DType::kU16;
   int64_t sequences = 0, boundaries = 0;

@@ -6,17 +6,18 @@
 
 namespace ftrun {
 namespace {
-/// Rows a block is meant to fill: large enough that the half-empty rows at its end do not matter,
-/// small enough to be packed again whenever one of its rows is wanted.
+/// The number of rows that a block should fill. It is large enough that the half-empty rows at a
+/// block's end do not matter, and small enough that a block is packed again whenever one of its
+/// rows is needed.
 constexpr int64_t kBlockRows = 64;
 }  // namespace
 
 RowTable::RowTable(const TokenDataset& data, SequencePacking packing, int64_t sequence_length,
-                   bool apart)
+                   bool separates_sets)
     : data_(data), packing_(packing), length_(sequence_length) {
   require(length_ >= 1, "the sequence length is at least 1");
   const bool concat = packing_ == SequencePacking::kConcat;
-  if (apart)
+  if (separates_sets)
     set_begins_ = concat ? data_.path_tokens() : data_.path_documents();
   else
     set_begins_ = {0, concat ? data_.tokens() : data_.documents()};
@@ -35,13 +36,13 @@ void RowTable::cut_stream() {
   filled_ = rows_ * length_;
 }
 
-/// Returns the document after the last one of the set that a document belongs to.
+/// Returns the document after the last one of the set that contains `document`.
 int64_t RowTable::end_of_set(int64_t document) const {
   return *std::upper_bound(set_begins_.begin() + 1, set_begins_.end() - 1, document);
 }
 
-/// Finds the next run of at most T pairs at or after the cursor, before document `end`, that has a
-/// trained label.
+/// Finds the next piece at or after the cursor, before document `end`: at most T pairs of an input
+/// and its label, with at least one trained label.
 bool RowTable::next_piece(Cursor& cursor, int64_t end, Piece& piece, int64_t& dropped) const {
   while (cursor.document < end) {
     const int64_t start = data_.document_start(cursor.document);
@@ -59,8 +60,9 @@ bool RowTable::next_piece(Cursor& cursor, int64_t end, Piece& piece, int64_t& dr
   return false;
 }
 
-/// Fills scratch.pieces from the cursor on and leaves the cursor where the next block begins; a
-/// block ends with its set. Returns the number of pieces left out.
+/// Fills scratch.pieces with the pieces from the cursor on, and moves the cursor to the beginning
+/// of the next block. A block ends with its set at the latest. Returns the number of pieces left
+/// out.
 int64_t RowTable::gather_block(Cursor& cursor, PackScratch& scratch) const {
   const int64_t enough = kBlockRows * (packing_ == SequencePacking::kNone ? 1 : length_);
   const int64_t end = end_of_set(cursor.document);
@@ -73,7 +75,7 @@ int64_t RowTable::gather_block(Cursor& cursor, PackScratch& scratch) const {
   return dropped;
 }
 
-/// Places the pieces in the rows of this block: first fit, in document order.
+/// Places the pieces in the rows of this block: in document order, each in the first row with room.
 void RowTable::place_pieces(PackScratch& scratch) const {
   scratch.row_of_piece.clear();
   scratch.used.clear();
@@ -112,7 +114,7 @@ void RowTable::reserve(std::vector<Piece>& out, PackScratch& scratch) const {
   scratch.used.reserve(most_pieces_);
 }
 
-void RowTable::pieces(int64_t row, std::vector<Piece>& out, PackScratch& scratch) const {
+void RowTable::list_pieces(int64_t row, std::vector<Piece>& out, PackScratch& scratch) const {
   require(row >= 0 && row < rows_, "the row lies inside the data set");
   out.clear();
   if (packing_ == SequencePacking::kConcat) {
@@ -136,8 +138,9 @@ void RowTable::pieces(int64_t row, std::vector<Piece>& out, PackScratch& scratch
     if (scratch.row_of_piece[i] == row - block.first_row) out.push_back(scratch.pieces[i]);
 }
 
-int64_t RowTable::counted(int64_t row, std::vector<Piece>& buffer, PackScratch& scratch) const {
-  pieces(row, buffer, scratch);
+int64_t RowTable::count_labels(int64_t row, std::vector<Piece>& buffer,
+                               PackScratch& scratch) const {
+  list_pieces(row, buffer, scratch);
   int64_t total = 0;
   for (const Piece& piece : buffer) total += data_.trained(piece.first_token + 1, piece.length);
   return total;

@@ -9,7 +9,7 @@
 namespace ftrun {
 
 /// Piece is a run of tokens in a row: its inputs are tokens first ... first+length-1, and its
-/// labels are the tokens one place later.
+/// labels are the tokens one position later.
 struct Piece {
   int64_t first_token = 0;
   int64_t length = 0;
@@ -20,29 +20,29 @@ struct PackScratch {
   int64_t block = -1;
   std::vector<Piece> pieces;
   std::vector<int32_t> row_of_piece;
-  std::vector<int64_t> used;  // slots taken of each row of the block
+  std::vector<int64_t> used;  // taken slots of each row of the block
 };
 
 /// RowTable describes the rows of a data set for one packing and sequence length T, in file order.
-/// Rows are not listed in memory: kConcat computes them; the other packings pack a block of about
-/// 64 rows when one is needed, and keep 24 bytes a block. With kDocuments and kNone a document, or
-/// a piece of one, that has no trained label is left out.
+/// Rows are not listed in memory. kConcat computes them; the other packings pack a block of about
+/// 64 rows when one is needed, and keep 24 bytes per block. With kDocuments and kNone, a document
+/// or a piece of one that has no trained label is left out.
 class RowTable {
  public:
-  /// Finds the rows. `data` must outlive this table. With `apart` no row holds tokens of two of the
-  /// paths with which the data was opened: the rows of the first path come first, then those of the
-  /// second.
+  /// Finds the rows. `data` must outlive this table. With `separates_sets` no row holds tokens of
+  /// two of the paths with which the data was opened: the rows of the first path come first, then
+  /// those of the second.
   RowTable(const TokenDataset& data, SequencePacking packing, int64_t sequence_length,
-           bool apart = false);
+           bool separates_sets = false);
 
   int64_t size() const { return rows_; }
   int64_t sequence_length() const { return length_; }
   SequencePacking packing() const { return packing_; }
   /// Lists the pieces of row r, in the order in which they lie in the row; their lengths sum to at
   /// most T.
-  void pieces(int64_t row, std::vector<Piece>& out, PackScratch& scratch) const;
+  void list_pieces(int64_t row, std::vector<Piece>& out, PackScratch& scratch) const;
   /// Returns the number of labels of row r that count in the loss.
-  int64_t counted(int64_t row, std::vector<Piece>& buffer, PackScratch& scratch) const;
+  int64_t count_labels(int64_t row, std::vector<Piece>& buffer, PackScratch& scratch) const;
   /// Sizes the buffers for any row, so that later calls allocate nothing.
   void reserve(std::vector<Piece>& out, PackScratch& scratch) const;
   /// Returns the first row of each set, and size(). A set is one of the paths with which the data
@@ -72,7 +72,8 @@ class RowTable {
   const TokenDataset& data_;
   SequencePacking packing_;
   int64_t length_;
-  // The first token of each set or (if documents count) its first document, and the end.
+  // The first token of each set or, unless rows are cut from one stream, its first document; and
+  // the end.
   std::vector<int64_t> set_begins_;
   std::vector<int64_t> set_rows_{0};
   int64_t rows_ = 0;

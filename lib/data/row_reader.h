@@ -11,7 +11,7 @@
 namespace ftrun {
 
 /// RowReader fills batches from a SampleSet. It keeps buffers between calls and allocates nothing
-/// once they are warm. Each thread needs its own.
+/// once they are large enough. Each thread needs its own reader.
 class RowReader {
  public:
   /// Takes `vocab_rows`, the number of rows of the model's embedding; all ids must be below it.
@@ -21,10 +21,12 @@ class RowReader {
   /// Sizes `batch` for `count` rows and fills it with padding, whose labels do not count.
   void start(Batch& batch, int64_t count) const;
   /// Writes row `row` of the data set to row `batch_row` of the batch. Throws Error(kBadInput)
-  /// naming file, row, token, offset, value and limit when an id is outside the model's rows.
+  /// naming file, row, token, offset, value and limit if an id is outside the model's rows.
   void fill(Batch& batch, int64_t batch_row, int64_t row);
   /// Returns the number of labels of a row that count, without reading its tokens.
-  int64_t counted(int64_t row) { return samples_.rows().counted(row, pieces_, pack_scratch_); }
+  int64_t count_labels(int64_t row) {
+    return samples_.rows().count_labels(row, pieces_, pack_scratch_);
+  }
 
  private:
   void fill_piece(Batch& batch, size_t batch_position, int64_t row_slot, const Piece& piece);

@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kRounds = 6;
 
-/// Returns half the bits of the smallest even-sized word that holds every index below n; at least
-/// 4, as Feistel networks on narrower words mix poorly.
+/// Returns half the number of bits of the smallest word with an even number of bits that holds
+/// every index below n; at least 4, because Feistel networks on narrower words mix poorly.
 int half_bits_for(uint64_t n) {
   int half = 4;
   while (half < 31 && (uint64_t{1} << (2 * half)) < n) ++half;
@@ -39,10 +39,10 @@ int64_t SampleOrder::row(int64_t sample) const {
   return static_cast<int64_t>(permuted(static_cast<uint64_t>(index), static_cast<uint64_t>(epoch)));
 }
 
-/// Permutes an index by a keyed Feistel network over the next larger even-sized word, walked until
-/// it lands below rows_: a permutation of the rows in constant memory, fewer than 4 walks on
-/// average (256 / rows_ below 64 rows). A resumed run must repeat it: changing it changes every
-/// run's order.
+/// Permutes an index by a keyed Feistel network over the next larger word with an even number of
+/// bits, applied until the result is below rows_ (cycle walking). This is a permutation of the rows
+/// in constant memory, with fewer than 4 applications on average (256 / rows_ below 64 rows). A
+/// resumed run must repeat it: any change to it changes the order of every run.
 uint64_t SampleOrder::permuted(uint64_t index, uint64_t epoch) const {
   const uint64_t key = mix_bits(splitmix64(seed_) + epoch);
   const uint64_t low = (uint64_t{1} << half_bits_) - 1;
@@ -65,8 +65,8 @@ int64_t total_epoch_rows(const std::vector<MixedRows>& sets) {
   require(!sets.empty(), "a mix has at least one data set");
   int64_t total = 0;
   for (const MixedRows& set : sets) {
-    require(set.rows >= 1 && set.taken >= 1, "each data set of a mix gives at least one row");
-    total += set.taken;
+    require(set.rows >= 1 && set.epoch_rows >= 1, "each data set of a mix gives at least one row");
+    total += set.epoch_rows;
   }
   return total;
 }
@@ -79,10 +79,10 @@ MixedOrder::MixedOrder(const std::vector<MixedRows>& sets, bool shuffle, uint64_
   int64_t slot = 0;
   for (const MixedRows& set : sets) {
     const uint64_t own =
-        mix_bits(seed + 1) + sets_.size();  // sets of one size are not shuffled alike
+        mix_bits(seed + 1) + sets_.size();  // sets of equal size get different orders
     sets_.push_back({rows_, slot, SampleOrder(set.rows, shuffle, own)});
     rows_ += set.rows;
-    slot += set.taken;
+    slot += set.epoch_rows;
   }
 }
 

@@ -16,16 +16,17 @@ namespace ftrun {
 struct SampleSetOptions {
   /// The number of positions of a row, T.
   int64_t sequence_length = 512;
-  /// The number of padding positions after them.
+  /// The number of padding positions after these.
   int64_t row_padding = 0;
   SequencePacking packing = SequencePacking::kConcat;
-  /// Element type of raw .bin files; by default what the .json beside them says.
+  /// The element type of raw .bin files; by default the one recorded in the .json beside them.
   std::optional<DType> dtype;
   /// The format of the files; kAuto detects it by name and content.
   DataFormat format = DataFormat::kAuto;
-  /// The weight of each path, when these are data sets that are mixed; empty: one stream.
+  /// The weights of the paths if these are data sets that are mixed; empty: one stream.
   std::vector<double> weights;
-  /// Id that ends a document in files without boundaries; by default what the .json says.
+  /// The id that ends a document in files without boundaries; by default the one recorded in the
+  /// .json.
   std::optional<int32_t> end_of_document;
 };
 
@@ -33,8 +34,8 @@ struct SampleSetOptions {
 /// may read it.
 class SampleSet {
  public:
-  /// Opens the files (see TokenDataset). Refuses data that is damaged, too short for one row, or
-  /// without a label that counts, with Error(kBadInput).
+  /// Opens the files (see TokenDataset). Throws Error(kBadInput) for data that is damaged, too
+  /// short for one row, or without a label that counts.
   SampleSet(const std::vector<std::string>& paths, const SampleSetOptions& options);
   SampleSet(const SampleSet&) = delete;
   SampleSet& operator=(const SampleSet&) = delete;
@@ -54,7 +55,7 @@ class SampleSet {
   /// Returns the order of the set's rows.
   MixedOrder order(bool shuffle, uint64_t seed, int64_t epoch_rows) const;
   /// Returns the number of rows that one epoch uses: all, or with `drop_last` as many as fill whole
-  /// global batches. Throws Error(kBadInput) when there are none.
+  /// global batches. Throws Error(kBadInput) if there are none.
   int64_t epoch_rows(int64_t global_batch, bool drop_last) const;
   /// Returns the number of optimizer steps that make `epochs` passes (rounded up to whole steps).
   int64_t steps_for_epochs(double epochs, int64_t global_batch, bool drop_last = false) const;

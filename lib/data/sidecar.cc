@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr char kFormat[] = "ftrun-data";
-/// The mark that exists while prepare_data.py replaces old files by new ones.
+/// The format in a sidecar while prepare_data.py replaces old files by new ones.
 constexpr char kUnfinished[] = "ftrun-data-unfinished";
 
 [[noreturn]] void refuse_sidecar(const std::string& path, const std::string& what) {
@@ -30,8 +30,8 @@ constexpr char kUnfinished[] = "ftrun-data-unfinished";
               "write the data again with scripts/prepare_data.py, or remove this file");
 }
 
-/// The usual limit of a sidecar's size: some hundred bytes, with the names of all inputs some
-/// megabytes. A larger file is read only if its head says that it is ours.
+/// The usual limit of a sidecar's size. Sidecars have some hundred bytes, or some megabytes with
+/// the names of all inputs. A larger file is read only if its beginning shows that it is a sidecar.
 constexpr int64_t kMaxSidecar = int64_t{1} << 20;
 constexpr int64_t kMaxWrittenSidecar = int64_t{64} << 20;
 
@@ -44,7 +44,7 @@ std::optional<int64_t> bytes_of(const std::string& path) {
   return static_cast<int64_t>(bytes);
 }
 
-/// Returns whether a file begins as ours: prepare_data.py writes the format first.
+/// Returns whether a file begins like a sidecar, in which prepare_data.py writes the format first.
 bool has_our_head(const std::string& path) {
   std::array<char, 4096> head{};
   std::ifstream file(path, std::ios::binary);
@@ -63,8 +63,8 @@ int64_t largest_sidecar(const std::string& path) {
   return kMaxWrittenSidecar;
 }
 
-/// Reads the JSON object of a file; nothing when there is no file, it is larger than `most` bytes
-/// or holds something else.
+/// Reads the JSON object of a file; nothing if there is no file, if it is larger than `most` bytes,
+/// or if it holds something else.
 std::optional<json> object_of(const std::string& path, int64_t most) {
   if (bytes_of(path).value_or(most + 1) > most) return std::nullopt;
   const std::string text = read_file(path);

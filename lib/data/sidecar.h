@@ -15,7 +15,7 @@ struct DataStatistics {
   int64_t documents = 0;
   /// The number of tokens that count as labels.
   int64_t trained_tokens = 0;
-  /// The smallest and the largest id; 0 and -1 when there is no token.
+  /// The smallest and the largest id; 0 and -1 if there is no token.
   int64_t min_id = 0;
   int64_t max_id = -1;
 };
@@ -46,9 +46,9 @@ struct Sidecar {
   std::vector<FileRecord> files;
 };
 
-/// Reads <stem>.json if prepare_data.py wrote it; any other file of that name is ignored, and a
-/// large one (usually raw data) is not even read unless it begins like ours. Throws
-/// Error(kBadInput) when the file is ours but damaged, or too large to be ours.
+/// Reads <stem>.json if prepare_data.py wrote it. Any other file of that name is ignored, and a
+/// large one (usually raw data) is not even read unless it begins like a sidecar. Throws
+/// Error(kBadInput) if the file is a sidecar but damaged, or too large for one.
 std::optional<Sidecar> read_sidecar(const std::string& data_file);
 
 /// Reads the same facts from `path`, which need not be beside the data (a cached fingerprint);
@@ -57,7 +57,7 @@ std::optional<Sidecar> read_sidecar_file(const std::string& path, int64_t most);
 std::string sidecar_text(const Sidecar& sidecar);
 
 /// FlatFileInfo holds dtype and end of document of a flat .bin file, from <stem>.json, else from
-/// meta.json beside it (keys dtype, eos). `origin` is the file that gave them, "" when none did.
+/// meta.json beside it (keys dtype, eos). `origin` is the file that gave them, "" if none did.
 struct FlatFileInfo {
   std::optional<DType> dtype;
   std::optional<int32_t> end_of_document;

@@ -54,7 +54,7 @@ std::vector<std::string> data_files_of(const std::string& folder) {
               "turn text or chats into tokens with scripts/prepare_data.py");
 }
 
-/// Returns kMegatron, kJsonl, or kAuto for a flat file, whose first bytes decide.
+/// Returns kMegatron, kJsonl, or kAuto for a flat file, whose format its first bytes determine.
 DataFormat format_by_name(const std::string& path) {
   const std::string extension = fs::path(path).extension().string();
   const bool has_index = is_data_file(fs::path(path).replace_extension(".idx").string());
@@ -64,8 +64,8 @@ DataFormat format_by_name(const std::string& path) {
   refuse_kind(path);
 }
 
-/// Finds the file itself, or the .bin of a prefix.
-std::string resolved(const std::string& path) {
+/// Finds the file itself, or the file of a prefix.
+std::string find_named_file(const std::string& path) {
   std::error_code error;
   if (fs::is_directory(path, error)) refuse_folder(path);
   if (const auto file = find_data_file(path)) return *file;
@@ -73,7 +73,7 @@ std::string resolved(const std::string& path) {
 }
 
 /// Refuses a file whose mask or index is lost: without it, prompts would be trained on, or
-/// documents cut elsewhere.
+/// documents would begin and end elsewhere.
 void refuse_lost_companion(const std::string& path) {
   const std::optional<Sidecar> side = read_sidecar(path);
   if (!side) return;
@@ -93,7 +93,7 @@ void refuse_lost_companion(const std::string& path) {
 
 std::unique_ptr<TokenFile> open_token_file(const std::string& given,
                                            const TokenFileOptions& options) {
-  const std::string path = resolved(given);
+  const std::string path = find_named_file(given);
   refuse_lost_companion(path);
   const std::string stem = fs::path(path).replace_extension().string();
   switch (options.format == DataFormat::kAuto ? format_by_name(path) : options.format) {

@@ -17,8 +17,8 @@ namespace ftrun {
 /// The label of a position that does not count in the loss, as in Hugging Face data sets.
 constexpr int32_t kIgnoredLabel = -100;
 
-/// TokenPlace specifies where a token is and which id the file holds there, for messages.
-struct TokenPlace {
+/// TokenLocation specifies where a token is and which id the file holds there, for messages.
+struct TokenLocation {
   std::string file;
   /// The offset in bytes in the file (of the line's first byte in JSONL).
   int64_t offset = 0;
@@ -63,13 +63,13 @@ class TokenFile {
   /// returned as -1. Both spans have the same length and lie inside the stream.
   virtual void read(int64_t first, std::span<int32_t> ids, std::span<int32_t> labels,
                     ReadScratch& scratch) const = 0;
-  virtual TokenPlace place(int64_t token) const = 0;
+  virtual TokenLocation locate(int64_t token) const = 0;
   /// Returns the most ids that a ReadScratch may hold.
   virtual int64_t scratch_ids() const { return 0; }
-  /// Lists findings of opening the file that do not stop training, a sentence each.
+  /// Lists findings from opening the file that do not stop training, one sentence each.
   virtual std::vector<std::string> notes() const { return {}; }
   /// Throws Error(kBadInput) for a file that has become shorter since it was opened: reading the
-  /// lost pages would end the process with SIGBUS.
+  /// lost pages would kill the process with SIGBUS.
   virtual void check_not_cut() const = 0;
 
  protected:
@@ -84,21 +84,23 @@ struct TokenFileOptions {
   /// The format of the file. kAuto detects it by name and content; the others refuse a file of
   /// another format.
   DataFormat format = DataFormat::kAuto;
-  /// Element type of a raw .bin file; by default what the .json beside it says.
+  /// The element type of a raw .bin file; by default the one recorded in the .json beside it.
   std::optional<DType> dtype;
-  /// Id that ends each document of a file without boundaries; by default what the .json says.
+  /// The id that ends each document of a file without boundaries; by default the one recorded in
+  /// the .json.
   std::optional<int32_t> end_of_document;
-  /// Document boundaries are needed, so a raw .bin file is searched for end_of_document.
+  /// Says whether document boundaries are needed; a raw .bin file is then searched for
+  /// end_of_document.
   bool find_documents = false;
 };
 
-/// Opens Megatron .bin/.idx (by either name or by prefix), llm.c .bin, raw .bin and .jsonl files,
-/// with the loss mask beside it if there is one. Every size and header is checked against the
-/// files. Throws Error(kBadInput) naming file and offset.
+/// Opens Megatron .bin/.idx files (by either name or by prefix), llm.c .bin, raw .bin and .jsonl
+/// files, with the loss mask beside them if there is one. Every size and header is checked against
+/// the files. Throws Error(kBadInput) naming file and offset.
 std::unique_ptr<TokenFile> open_token_file(const std::string& path,
                                            const TokenFileOptions& options);
 
-/// Refuses a file that is now shorter than its mapping.
+/// Throws an error for a file that is now shorter than its mapping.
 void check_mapping_not_cut(const MappedFile& file);
 
 }  // namespace ftrun

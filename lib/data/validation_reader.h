@@ -11,7 +11,7 @@
 namespace ftrun {
 
 /// ValidationReader distributes the first N rows of a validation set, in file order, over ranks and
-/// micro-batches so that every rank makes the same number of passes; slots without a row are
+/// micro-batches, so that every rank makes the same number of passes. Slots without a row hold
 /// padding, whose labels do not count.
 class ValidationReader {
  public:

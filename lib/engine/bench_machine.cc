@@ -49,8 +49,9 @@ bool is_product(const Op& op) {
 
 using Clock = std::chrono::steady_clock;
 
-/// CallTimer takes samples of one call, some in each round of a measurement: a host that is slow
-/// for a second spoils one round of all calls, not all rounds of one.
+/// CallTimer samples the time of one call. Each round of a measurement takes some samples of every
+/// call, so that a host that is slow for a second spoils one round of all calls, not all rounds of
+/// one call.
 class CallTimer {
  public:
   explicit CallTimer(std::function<void()> body) : body_(std::move(body)) {}
@@ -86,8 +87,8 @@ AlignedMemory allocate(int64_t bytes) {
   return memory;
 }
 
-/// GraphBench times the operations of a graph, on numbers between -0.5 and 0.5 and tokens of all of
-/// the vocabulary.
+/// GraphBench times the operations of a graph, on numbers between -0.5 and 0.5 and tokens from the
+/// whole vocabulary.
 class GraphBench {
  public:
   GraphBench(const LayerGraph& graph, int64_t vocabulary) : graph_(graph) {
@@ -99,7 +100,7 @@ class GraphBench {
     scalars_.token_loss_factor = 1e-3;
   }
 
-  /// Runs both lists once and notes what each operation took.
+  /// Runs both lists once and records the seconds of each operation.
   void run() {
     for (const auto* list : {&graph_.forward, &graph_.backward})
       for (const Op& op : *list) {
@@ -116,7 +117,7 @@ class GraphBench {
     run_op(graph_, *op, storage_, {.scalars = &scalars_});
   }
 
-  /// Calls f(operation, seconds).
+  /// Calls f(operation, seconds) for each timed operation, with the lower quartile of its samples.
   template <class F>
   void for_each(const F& f) const {
     for (const auto& [op, samples] : seconds_) f(*op, lower_quartile(samples));
@@ -149,7 +150,7 @@ class GraphBench {
   std::map<const Op*, std::vector<double>> seconds_;
 };
 
-/// Makes the config of a decoder of the Llama kind.
+/// Makes the config of a Llama model with one layer.
 ModelConfig decoder_of(int64_t hidden, int64_t heads, int64_t kv_heads, int64_t feed_forward,
                        int64_t vocabulary) {
   ModelConfig config;
@@ -166,7 +167,7 @@ ModelConfig decoder_of(int64_t hidden, int64_t heads, int64_t kv_heads, int64_t 
   return config;
 }
 
-/// Lists the models whose operations are timed: those of a block of three sizes, and one with the
+/// Lists the models whose operations are timed: Llama blocks of three sizes, and models with the
 /// operations that other families add.
 std::vector<std::pair<ModelConfig, BatchShape>> sampled_models(bool quick) {
   std::vector<std::pair<ModelConfig, BatchShape>> models{
@@ -195,8 +196,8 @@ std::vector<std::pair<ModelConfig, BatchShape>> sampled_models(bool quick) {
   return models;
 }
 
-/// SlowdownPoints are the measurements of a kind: how many times as long as at the rates, by
-/// seconds at the rates.
+/// SlowdownPoints holds the measurements of each kind of work as pairs: the seconds that the work
+/// would take at the rates, and the factor by which it took longer.
 using SlowdownPoints = std::map<std::string, std::vector<std::pair<double, double>>>;
 
 /// Makes a curve through the geometric means of groups of points whose x are within a factor of 2
@@ -217,7 +218,8 @@ Curve curve_through(std::vector<std::pair<double, double>> points) {
   return Curve(std::move(joined));
 }
 
-/// FlatBench times what a step does to flat buffers, at three sizes, and the rate of memory.
+/// FlatBench times the work of a step on flat buffers, at three sizes, and measures the memory
+/// rate.
 class FlatBench {
  public:
   FlatBench() {
@@ -303,8 +305,8 @@ void record_operations(const SampledModel& sampled, const Rates& rates, Slowdown
     });
 }
 
-/// Returns the operations per second of the best product of the models.
-double best_product(const std::vector<SampledModel>& models) {
+/// Returns the floating-point operations per second of the fastest matrix product of the models.
+double fastest_product_rate(const std::vector<SampledModel>& models) {
   double best = 0;
   for (const SampledModel& sampled : models)
     for (const auto& bench : sampled.benches)
@@ -334,7 +336,7 @@ Rates measure_rates(int ranks, int threads, bool quick) {
   SlowdownPoints points;
   flat.record(rates, points);
   for (const auto& [dtype, sampled] : models) {
-    rates.products[dtype] = best_product(sampled);
+    rates.products[dtype] = fastest_product_rate(sampled);
     for (const SampledModel& model : sampled) record_operations(model, rates, points);
   }
   std::vector<double> all;
@@ -346,7 +348,7 @@ Rates measure_rates(int ranks, int threads, bool quick) {
   return rates;
 }
 
-/// Computes beside others until the process is killed.
+/// Computes until the process is killed, to load the cores while another process measures.
 [[noreturn]] void keep_busy(int threads) {
   set_kernel_threads(threads);
   const auto [config, batch] = sampled_models(true)[1];
@@ -355,10 +357,10 @@ Rates measure_rates(int ranks, int threads, bool quick) {
     for (const auto& bench : sampled.benches) bench->run();
 }
 
-/// Child is a process that runs a function of this one; it is killed with its object.
+/// Child is a forked process that runs a function. The destructor kills it.
 class Child {
  public:
-  /// Runs `body` in a child, whose result is read by text().
+  /// Runs `body` in a child process; text() reads its result.
   explicit Child(const std::function<std::string()>& body) {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0)
@@ -374,7 +376,7 @@ class Child {
     }
     if (id_ == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (::getppid() != parent) ::_exit(1);  // it died before
+      if (::getppid() != parent) ::_exit(1);  // the parent died before prctl()
       run(body, ends[1]);
     }
     ::close(ends[1]);
@@ -406,7 +408,7 @@ class Child {
     return all;
   }
 
-  /// Throws Error(kEnvironment) where the process has ended by itself.
+  /// Throws Error(kEnvironment) if the process has ended by itself.
   void require_running() {
     int status = 0;
     if (::waitpid(id_, &status, WNOHANG) == 0) return;
@@ -447,7 +449,7 @@ class Child {
   int from_ = -1;
 };
 
-/// Measures the rates of one of `ranks` ranks while the others compute as well.
+/// Measures the rates of one rank while `ranks` - 1 other processes compute, too.
 Rates measure_beside_others(int ranks, int processors, bool quick) {
   const int threads = std::max(1, processors / ranks);
   std::vector<std::unique_ptr<Child>> others;
@@ -463,8 +465,8 @@ Rates measure_beside_others(int ranks, int processors, bool quick) {
   return rates;
 }
 
-/// Measures as one of `ranks` ranks what they exchange; returns the text of a machine that holds
-/// the curves.
+/// Measures collectives as rank `rank` of `ranks`. Returns the curves as the text of a machine
+/// file.
 std::string measure_exchanges_as(int rank, int ranks, int processors, int port, int listen_fd,
                                  const std::string& token) {
   const auto [config, batch] = sampled_models(true)[1];
@@ -483,7 +485,7 @@ std::string measure_exchanges_as(int rank, int ranks, int processors, int port, 
   return machine_text(machine);
 }
 
-/// Measures what `ranks` ranks exchange on `processors` cores.
+/// Measures the collectives of `ranks` ranks on `processors` cores.
 std::map<std::string, Curve> measure_exchanges_of(int ranks, int processors) {
   ListenSocket socket = listen_on("127.0.0.1", 0);
   std::random_device random;
@@ -502,13 +504,13 @@ std::map<std::string, Curve> measure_exchanges_of(int ranks, int processors) {
   return found;
 }
 
-/// Two passes over all measurements: a slow period of the host spoils one of them.
+/// Number of passes over all measurements. With two, a slow period of the host spoils only one.
 constexpr int kPasses = 2;
-/// The share of time by which two passes may differ without a word.
-constexpr double kUneven = 0.15;
+/// The share of the time by which the passes may differ without a warning.
+constexpr double kMaxPassDifference = 0.15;
 
-/// Returns the seconds of a block of the second sampled model at the rates: how fast a pass found
-/// the machine.
+/// Returns the seconds that a block of the second sampled model takes at the rates. This number
+/// compares the speed of the machine in different passes.
 double block_seconds(const Rates& rates) {
   const auto [config, batch] = sampled_models(true)[1];
   const ModelDescription model = build_model(config, batch, Mode::kTrain, {.compute = DType::kF32});
@@ -524,8 +526,8 @@ struct RatesOfPass {
   double seconds;
 };
 
-/// Adds curves of another pass. Of a curve that is there already each point keeps the fewer
-/// seconds, as other programs can only add time.
+/// Adds the curves of another pass. Where a curve exists already, each point keeps the smaller
+/// number of seconds, because other programs can only add time.
 void keep_faster(std::map<std::string, Curve>& curves, std::map<std::string, Curve> pass) {
   for (auto& [name, curve] : pass) {
     Curve& kept = curves.try_emplace(name, curve).first->second;
@@ -565,11 +567,11 @@ Machine bench_machine(const BenchRequest& request) {
     unevenness = std::max(unevenness, slow->seconds / fast->seconds - 1);
     machine.rates.push_back(std::move(fast->rates));
   }
-  if (unevenness > kUneven)
+  if (unevenness > kMaxPassDifference)
     request.say(cat("the machine computed unevenly: one pass took ", std::lround(100 * unevenness),
                     " % longer than the other, and the faster one is kept; measure again while "
                     "nothing else runs"));
-  // The node's link stands for numbers of ranks that were not measured, and for transfers.
+  // Plans use the node's link for numbers of ranks that were not measured, and for sends.
   if (const auto pair = machine.exchanges.find("all_gather 2"); pair != machine.exchanges.end()) {
     const auto& points = pair->second.points();
     machine.node.latency = points.front().second;

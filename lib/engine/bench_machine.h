@@ -19,12 +19,12 @@ struct BenchRequest {
   std::function<void(const std::string&)> say;
 };
 
-/// Measures the cores of this machine by running layer operations, optimizer updates, copies
-/// and collectives in processes of its own, for each number of ranks that divides the number of
-/// processors. A figure is a lower quartile, as other programs can only add time; that of a
-/// collective between pieces of work is a mean without outliers (middle_mean()). All is measured
-/// in two passes, of which the faster one is kept; where they differ much, a line says so.
-/// Error(kEnvironment) where a process cannot be started or fails.
+/// Measures the cores of this machine by running layer operations, optimizer updates, copies and
+/// collectives in child processes, for each number of ranks that divides the number of cores. A
+/// time is a lower quartile, because other programs can only add time; the time of a collective is
+/// a mean without outliers (middle_mean()). Measures everything in two passes and keeps the faster
+/// one; if they differ much, a progress line says so. Throws Error(kEnvironment) if a process
+/// cannot be started or fails.
 Machine bench_machine(const BenchRequest& request);
 
 }  // namespace ftrun

@@ -8,7 +8,8 @@
 namespace ftrun {
 namespace {
 
-/// Returns whether offloaded state is pinned: it is, unless a key that is in use says otherwise.
+/// Returns whether the host memory of offloaded state is pinned: it is, unless the config offloads
+/// state with `pin_memory` false.
 bool pins(const Config& config) {
   const OffloadParamConfig& parameters = config.zero.offload_param;
   const OffloadOptimizerConfig& optimizer = config.zero.offload_optimizer;
@@ -30,7 +31,7 @@ CudnnUse cudnn_use(AttentionChoice choice) {
 }  // namespace
 
 int gpu_of_rank(int local_rank, int visible) {
-  if (local_rank < visible || visible == 0) return local_rank;  // without any, opening one says why
+  if (local_rank < visible || visible == 0) return local_rank;  // opening it says why
   if (visible == 1) return 0;
   throw Error(ExitCode::kUsage,
               cat("this rank is number ", local_rank, " of its machine, and its process sees ",

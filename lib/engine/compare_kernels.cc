@@ -29,7 +29,7 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 constexpr int64_t kPlaceAlignment = 256;
-/// Elements of the update; no whole number of vectors.
+/// Number of elements of the compared update; not a multiple of any vector length.
 constexpr int64_t kUpdated = 1003;
 
 /// Returns the largest relative difference that rounding explains.
@@ -37,8 +37,8 @@ double tolerance_of(DType dtype) {
   return dtype == DType::kF32 ? 2e-3 : 4e-2;
 }
 
-/// Makes a small model with as many heads, rows and columns as its kernels distinguish, for all
-/// tensor ranks.
+/// Makes a small model that runs the same kernels as `model`: heads, rows and columns keep the
+/// properties by which kernels are chosen, on every tensor-parallel rank.
 ModelConfig small_model(const ModelConfig& model, int64_t tensor_ranks) {
   constexpr int64_t kWidth = 256, kRemainder = 64;
   ModelConfig small = model;
@@ -46,14 +46,15 @@ ModelConfig small_model(const ModelConfig& model, int64_t tensor_ranks) {
   small.feed_forward = kWidth * tensor_ranks;
   small.kv_heads = tensor_ranks;
   small.query_heads = tensor_ranks * (model.query_heads / model.kv_heads);
-  // Vocabularies whose size is not a multiple of 64 have separate kernels of the head.
+  // The head has separate kernels for vocabularies whose size is not a multiple of 64.
   small.vocab_rows = tensor_ranks * (kWidth + model.vocab_rows / tensor_ranks % kRemainder);
   if (small.padding_row) small.padding_row = 0;
   if (small.pad_id) small.pad_id = 0;
   return small;
 }
 
-/// Makes the run with one row, of some more tokens than attention has in a tile.
+/// Makes the config of a run with micro-batches of one row, a little longer than a tile of
+/// attention.
 Config small_run(Config config) {
   constexpr int64_t kTokens = 96;
   config.train_micro_batch_size_per_gpu = 1;
@@ -76,7 +77,7 @@ Bytes as_dtype(const std::vector<float>& numbers, DType dtype) {
   return bytes;
 }
 
-/// Makes codes of an optimizer's state, in no order.
+/// Makes random codes of an optimizer state.
 Bytes some_codes(int64_t count, uint64_t seed) {
   Bytes codes;
   for (const float number : random_floats(count, seed))
@@ -84,9 +85,9 @@ Bytes some_codes(int64_t count, uint64_t seed) {
   return codes;
 }
 
-/// Decodes codes with their scales to numbers: codes can be compared by the distance of their
-/// numbers, whatever their map.
-Bytes decoded(const Bytes& codes, const Bytes& scales) {
+/// Decodes codes and their scales to numbers. The distance of two numbers says how near their codes
+/// are, so one code map serves for all states.
+Bytes decode_states(const Bytes& codes, const Bytes& scales) {
   std::vector<float> numbers;
   for (size_t i = 0; i < codes.size(); ++i) {
     float scale = 0;
@@ -99,7 +100,7 @@ Bytes decoded(const Bytes& codes, const Bytes& scales) {
 Bytes packed(const std::vector<float>& numbers, const Value& value) {
   const auto count = static_cast<int64_t>(numbers.size());
   PackScales scales(value.packed, count, value.dims.back());
-  scales.show(numbers);
+  scales.add(numbers);
   require(scales.finish(), "random weights are finite");
   Bytes records(static_cast<size_t>(value.bytes()));
   pack_values(value.packed, scales, 0, numbers, 0, records.data());
@@ -120,8 +121,8 @@ std::vector<double> as_doubles(View bytes, DType dtype) {
   return {numbers.begin(), numbers.end()};
 }
 
-/// Returns ||found - expected|| / ||expected||; infinite where a number is not finite, or where all
-/// expected ones are 0 and not all found.
+/// Returns ||found - expected|| / ||expected||; infinite if a number is not finite, or if all
+/// expected numbers are 0 and some found one is not.
 double difference(View found, View expected, DType dtype) {
   const std::vector<double> a = as_doubles(found, dtype), b = as_doubles(expected, dtype);
   double off = 0, size = 0;
@@ -134,6 +135,8 @@ double difference(View found, View expected, DType dtype) {
   return std::isfinite(relative) ? relative : HUGE_VAL;
 }
 
+/// Comparison compares the results of GPU kernels with those of CPU kernels, and keeps the largest
+/// difference.
 class Comparison {
  public:
   explicit Comparison(Gpu& gpu)
@@ -182,7 +185,8 @@ void Comparison::compare_values(const std::string& operation, DType tolerated, D
       RankError::kThisRank, /*of_device=*/true);
 }
 
-/// GraphComparison holds a graph's values on both sides, and runs its operations one after another.
+/// GraphComparison holds the values of a graph on the CPU and on the GPU. It runs each operation on
+/// both and compares the results.
 class GraphComparison {
  public:
   GraphComparison(Comparison& all, const ModelDescription& model, LayerGraph graph, bool documents)
@@ -191,7 +195,7 @@ class GraphComparison {
         graph_(std::move(graph)),
         documents_(documents),
         on_host_(graph_) {
-    on_host_.dtypes.kernels = Kernels::kProcessor;
+    on_host_.dtypes.kernels = Kernels::kCpu;
     for (const std::vector<Op>* list : {&graph_.forward, &graph_.backward})
       for (const Op& op : *list) host_ops_.push_back(host_op(op));
     const std::vector<int64_t> places = places_of(on_host_), on_device = places_of(graph_);
@@ -213,7 +217,7 @@ class GraphComparison {
   }
 
  private:
-  /// Returns where each value begins, and where the last one ends.
+  /// Returns the byte offset of each value, and at the end the total number of bytes.
   static std::vector<int64_t> places_of(const LayerGraph& graph) {
     std::vector<int64_t> places{0};
     for (const Value& value : graph.values)
@@ -222,7 +226,7 @@ class GraphComparison {
     return places;
   }
 
-  /// Sets the CPU's scratch of an operation.
+  /// Returns the operation with the scratch memory that it needs on the CPU.
   Op host_op(const Op& op) {
     Op own = op;
     own.workspace = -1;
@@ -250,7 +254,7 @@ class GraphComparison {
     std::vector<int32_t> numbers(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i) {
       int64_t number = i * 37 % model_.vocab_rows;
-      if (holds == PortHolds::kPlaces) number = i;
+      if (holds == PortHolds::kPositions) number = i;
       if (holds == PortHolds::kStarts) number = documents_ && i >= count / 3 ? count / 3 : 0;
       numbers[static_cast<size_t>(i)] = static_cast<int32_t>(number);
     }
@@ -265,8 +269,8 @@ class GraphComparison {
             static_cast<size_t>(on_host_.at(id).bytes())};
   }
 
-  /// Returns whether a value passes only between operations of one device, as a chunk's logits do:
-  /// it is not a result to compare.
+  /// Returns whether a value is used only by operations of the same device, like the logits of a
+  /// chunk. Its form depends on the device, so it is not compared.
   bool is_private(ValueId id) const {
     const auto makes = [id](const Op& op) {
       const int result = op_spec(op.kind).private_result;
@@ -281,7 +285,7 @@ class GraphComparison {
                      static_cast<int64_t>(value(id).size()));
   }
 
-  /// Communicates as if all ranks had what this one has.
+  /// Fills the result of a collective as if every rank held the same values as this one.
   void run_alone(const Op& op) {
     const View from = value(op.in[0]);
     const std::span<std::byte> to = value(op.out[0]);
@@ -324,13 +328,15 @@ class GraphComparison {
 void Comparison::compare(const ModelDescription& model, bool documents) {
   const bool by_library = gpu_.kernels().library_use().in_use != "own";
   for (const LayerGraph& graph : model.graphs) {
-    // If the program uses a library with plans, the library gets plans for these shapes, too.
+    // If the program uses a library that makes plans by shape, the library must also plan these
+    // shapes.
     if (by_library) gpu_.kernels().prepare(graph);
     GraphComparison(*this, model, graph, documents).run();
   }
 }
 
-/// Compares updates of states that are numbers and, where some tensors' states are codes, of those.
+/// Compares an update of states that are plain numbers and, if the optimizer codes some states, an
+/// update of coded states.
 void Comparison::compare_updates(const Config& config) {
   compare_update(config, false);
   if (optimizer_of(config.optimizer.type).coded) compare_update(config, true);
@@ -347,7 +353,7 @@ void Comparison::compare_update(const Config& config, bool coded) {
                                                    : DType::kF32,
                     .copy_dtype = dtypes.compute,
                     .count = kUpdated};
-  // States may be sums of squares.
+  // States may be sums of squares, so they are not negative.
   std::vector<float> first = random_floats(kUpdated, 3), second = random_floats(kUpdated, 4);
   for (std::vector<float>* state : {&first, &second})
     for (float& number : *state) number = std::abs(number);
@@ -397,12 +403,13 @@ void Comparison::compare_update(const Config& config, bool coded) {
                      parts[state]);
       continue;
     }
-    // A number that rounding moves over a border has the code next to it.
+    // Rounding may move a number across the border between two codes, so codes are compared with
+    // the tolerance of bf16.
     compare_values("the optimizer's update", tolerated, DType::kF32, found_in(state + 3),
                    parts[state + 3]);
     compare_values("the optimizer's update of codes", DType::kBF16, DType::kF32,
-                   decoded(found_in(state), found_in(state + 3)),
-                   decoded(parts[state], parts[state + 3]));
+                   decode_states(found_in(state), found_in(state + 3)),
+                   decode_states(parts[state], parts[state + 3]));
   }
 }
 

@@ -27,15 +27,16 @@ std::vector<Communicator*> communicators_of(const Program& program, const RankGr
   return found;
 }
 
-/// Returns how each instruction is shown while it runs. A decision waits for all that a device
-/// does, with others too.
+/// Returns how the progress board shows each instruction while it runs: as work of this rank alone,
+/// or as an exchange with other ranks. A decision on an asynchronous device is an exchange, because
+/// it waits for all work of the device, including collectives.
 std::vector<Activity> activities_of(const Program& program, bool asynchronous) {
   std::vector<Activity> all;
   for (const Instr& instr : program.instrs) {
-    const bool alone =
+    const bool runs_alone =
         !is_communication(instr.lane) && !(asynchronous && instr.kind == InstrKind::kDecide);
     all.push_back(
-        activity(alone ? ActivityKind::kAlone : ActivityKind::kExchange, instr_label(instr)));
+        activity(runs_alone ? ActivityKind::kAlone : ActivityKind::kExchange, instr_label(instr)));
   }
   return all;
 }
@@ -52,14 +53,16 @@ std::set<ValueId> values_for_later(const LayerGraph& graph, const Instr& instr) 
   return later;
 }
 
-/// Lists what a recording keeps of the micro-batches; their data is copied anew.
+/// Lists the first token of each micro-batch, which a recording holds as a constant. (It does not
+/// hold the data of the micro-batches: each replay copies these.)
 std::vector<int64_t> first_tokens(const StepRun& step) {
   std::vector<int64_t> first;
   for (const Batch& batch : step.micro_batches) first.push_back(batch.first_token);
   return first;
 }
 
-/// Finds for each instruction of the disk lane the one after it, if that may start early.
+/// Returns, for each instruction of the disk lane, the next one of the lane if that may start
+/// early, else -1.
 std::vector<InstrId> early_disk_requests(const Program& program) {
   std::vector<InstrId> next(program.instrs.size(), -1);
   InstrId last = -1;
@@ -81,8 +84,8 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
       groups_(communicators_of(program, groups)),
       board_(groups.board),
       device_(make_lane_device(program, memory, groups_)),
-      shown_(board_ == nullptr ? std::vector<Activity>()
-                               : activities_of(program, device_->is_asynchronous())),
+      activities_(board_ == nullptr ? std::vector<Activity>()
+                                    : activities_of(program, device_->is_asynchronous())),
       seconds_(static_cast<size_t>(lane_count(program))),
       early_disk_(early_disk_requests(program)),
       disk_tickets_(program.instrs.size()),
@@ -130,8 +133,8 @@ void Executor::run(StepRun& step) {
   if (traced) begin_trace();
   device_->begin_run(step.scalars, traced);
   if (traced) trace_.begin = std::chrono::steady_clock::now();
-  // Libraries set themselves up in the first run, which may not be recorded; a recording holds no
-  // times of instructions.
+  // The first run is not recorded, because libraries initialize themselves in it. A traced run is
+  // not replayed, because a recording does not measure the times of instructions.
   if (device_->can_record() && ++runs_ > 1 && !looks_for_nonfinite_ && !traced)
     run_recorded(step);
   else
@@ -149,8 +152,9 @@ void Executor::run(StepRun& step) {
   step_ = nullptr;
 }
 
-/// Prepares what a traced run notes: memory only before the first of them. A device first ends what
-/// it has begun, so that its run and the lanes' begin at the same time.
+/// Prepares the intervals that a traced run records; only the first traced run allocates them.
+/// Waits for the device's earlier work, so that the device begins the run at the same time as the
+/// lanes.
 void Executor::begin_trace() {
   device_->drain();
   trace_.instrs.assign(program_.instrs.size(), {});
@@ -162,8 +166,8 @@ void Executor::end_trace() {
     if (program_.instrs[i].if_finite && !updates()) trace_.instrs[i] = {};
 }
 
-/// Records the program by one thread, in its order: the part before the decision, and the part
-/// after it.
+/// Records the program on one thread, in program order, as two recordings: the part before the
+/// decision, and the part after it.
 void Executor::record() {
   device_->drop_recordings();
   device_->begin_recording(0);
@@ -201,7 +205,8 @@ void Executor::run_recorded(const StepRun& step) {
   if (updates()) device_->replay(1);
 }
 
-/// Records the loss once nothing changes it any more.
+/// Copies the sums of losses, tokens and votes into the result. No later instruction may change
+/// them.
 void Executor::record_loss(const double* loss) {
   loss_recorded_ = true;
   StepResult& result = step_->result;
@@ -210,7 +215,7 @@ void Executor::record_loss(const double* loss) {
   std::copy_n(loss + kLossNumbers, kVotes, result.all_votes.counts().begin());
 }
 
-NonfinitePlace Executor::find_nonfinite(StepRun& step) {
+NonfiniteLocation Executor::find_nonfinite(StepRun& step) {
   looks_for_nonfinite_ = true;
   nonfinite_ = {};
   run(step);
@@ -227,13 +232,13 @@ std::array<double, kInstrKinds> Executor::seconds() const {
 }
 
 /// Runs an instruction, measures its time, and shows it on the board for ranks that wait for this
-/// one. The wait for the device is not shown, because the device may be in a collective.
+/// one. The board does not show the wait for the device, because the device may be in a collective.
 void Executor::run_timed(const Instr& instr) {
   const auto start = std::chrono::steady_clock::now();
   const auto lane = static_cast<int>(instr.lane);
   device_->enter(instr);
   if (board_ != nullptr)
-    board_->enter_lane(lane, shown_[static_cast<size_t>(&instr - program_.instrs.data())]);
+    board_->enter_lane(lane, activities_[static_cast<size_t>(&instr - program_.instrs.data())]);
   if (!instr.if_finite || updates()) run_instr(instr);
   device_->leave(instr);
   if (board_ != nullptr) board_->leave_lane(lane);
@@ -320,12 +325,13 @@ void Executor::run_ops(const Instr& instr) {
                    {.accumulate = instr.ops().accumulate,
                     .layer = instr.layer,
                     .first_token = batch.first_token});
-  if (looks_for_nonfinite_) note_nonfinite(instr);
+  if (looks_for_nonfinite_) record_nonfinite(instr);
 }
 
-/// Records the first value that is not finite, of those that leave the list, or its part between
-/// two collectives, in the order of their ids.
-void Executor::note_nonfinite(const Instr& instr) {
+/// Records the first value, in the order of ids, that is not finite. Checks the values that leave
+/// the list, or that leave the part of the list between two collectives which this instruction
+/// runs.
+void Executor::record_nonfinite(const Instr& instr) {
   if (nonfinite_.instr >= 0) return;
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.ops().graph)];
   const std::set<ValueId> later = values_for_later(graph, instr);
@@ -353,7 +359,8 @@ void Executor::note_nonfinite(const Instr& instr) {
   }
 }
 
-/// Writes "; the weight model.norm.weight is not finite", "" when all that the list reads are.
+/// Returns "; the weight model.norm.weight is not finite" for each weight of the layer that is not
+/// finite; "" if all are finite.
 std::string Executor::nonfinite_weights(const Instr& instr) {
   std::string found;
   if (instr.layer < 0) return found;
@@ -372,8 +379,8 @@ std::string Executor::nonfinite_weights(const Instr& instr) {
   return found;
 }
 
-/// Runs a collective: one call for each pair of ranges, all announced before the first is waited
-/// for.
+/// Runs a collective: one call for each pair of ranges. Starts all calls before it waits for the
+/// last one.
 void Executor::run_collective(const Instr& instr) {
   Communicator& group = *groups_[static_cast<size_t>(instr.group())];
   device_->attach(instr.lane, group);
@@ -408,7 +415,8 @@ Work Executor::start_collective(const Instr& instr, size_t index, Communicator& 
   }
 }
 
-/// Moves the counts first, as ranks know what they send and not what they receive.
+/// Runs an all-to-all whose row counts differ by rank. It exchanges the counts first, because a
+/// rank knows how many rows it sends, but not how many it receives.
 void Executor::move_counted(const Instr& instr, Communicator& group) {
   const Exchange& exchange = instr.exchange();
   const CallSite site{program_.at(instr.writes[0].buffer).name};
@@ -417,29 +425,31 @@ void Executor::move_counted(const Instr& instr, Communicator& group) {
   std::vector<int64_t> sends = device_->counts(instr.lane, own),
                        receives = device_->counts(instr.lane, theirs);
   const int64_t size = dtype_bytes(exchange.dtype) * exchange.row;
-  const int64_t rows = instr.reads[0].bytes / size, room = instr.writes[0].bytes / size;
+  const int64_t rows = instr.reads[0].bytes / size, capacity = instr.writes[0].bytes / size;
   const int64_t sent = std::reduce(sends.begin(), sends.end()),
                 received = std::reduce(receives.begin(), receives.end());
   if (sent > rows) bug(cat(instr_label(instr), " counts ", sent, " rows of ", rows));
-  if (received > room)
+  if (received > capacity)
     throw Error(ExitCode::kEnvironment,
                 cat("the other ranks send ", received, " rows of ", site.what,
-                    " to a rank that has room for ", room),
+                    " to a rank that has room for ", capacity),
                 "report this: the program reserves too few rows");
   for (std::vector<int64_t>* counts : {&sends, &receives})
     for (int64_t& count : *counts) count *= exchange.row;
   TypedSpan to = span_of(instr.writes[0]);
   to.dtype = exchange.dtype;
-  to.count = room * exchange.row;
+  to.count = capacity * exchange.row;
   group
       .counted_all_to_all(address<std::byte>(instr.reads[0]), sends, to.data, receives,
                           rows * exchange.row, exchange.dtype, site)
       .wait();
-  if (received < room)
-    device_->clear(instr.lane, to.part(received * exchange.row, (room - received) * exchange.row));
+  if (received < capacity)
+    device_->clear(instr.lane,
+                   to.part(received * exchange.row, (capacity - received) * exchange.row));
 }
 
-/// Runs a transfer on the lane of its link: a late receiver delays only later sends.
+/// Runs a send or a receive on the lane of its link, so a late receiver delays only later transfers
+/// of the same link.
 void Executor::run_transfer(const Instr& instr) {
   Communicator& link = *groups_[static_cast<size_t>(instr.group())];
   device_->attach(instr.lane, link);
@@ -468,16 +478,17 @@ void Executor::start_disk(size_t at) {
   disk_tickets_[at] = memory_.start_disk(program_, disk, address<std::byte>(memory), write);
 }
 
-/// Returns whether a disk request may start. Whether the step's decision lets it run is known when
-/// what it waits for is done: the checker has proved that it waits for the decision, and what the
-/// lane knew before it is done already.
+/// Returns whether a disk request may start: everything that it waits for is done, and the step's
+/// decision does not leave it out. The decision is known by then, because the program checker has
+/// proved that the request waits for it, either itself or through an earlier instruction of the
+/// lane.
 bool Executor::may_start_disk(InstrId id) {
   const Instr& instr = program_.instr(id);
   return lanes_.ready(id) && device_->waits_are_over(instr) && (!instr.if_finite || updates());
 }
 
-/// Copies to or from the disk. All earlier work on the lane is over, so no more than two requests
-/// are in progress.
+/// Copies to or from the disk, and starts the next request of the lane if it may start early. All
+/// earlier work of the lane is over, so at most two requests are in progress.
 void Executor::copy_disk(const Instr& instr) {
   const auto at = static_cast<size_t>(&instr - program_.instrs.data());
   start_disk(at);
@@ -488,8 +499,8 @@ void Executor::copy_disk(const Instr& instr) {
   memory_.swap()->wait(ticket);
 }
 
-/// Drops the disk requests that a failed step had started and not waited for: they would pass for
-/// the next step's.
+/// Waits for the disk requests that a failed step has started, and drops them. Otherwise the next
+/// step would take them for its own.
 void Executor::drop_disk_requests() {
   for (std::optional<SwapFile::Ticket>& ticket : disk_tickets_) {
     if (!ticket) continue;
@@ -557,8 +568,8 @@ UpdateOperands Executor::operands_of(const Instr& instr) const {
   return *operands;
 }
 
-/// Finds the new scales of the optimizer states that are kept as codes. Unlike update(), it need
-/// not heed the instruction's `decay`: weight decay changes no such state.
+/// Computes the new scales of optimizer states that are stored as codes. Unlike update(), it
+/// ignores the instruction's `decay`, because weight decay does not change such a state.
 void Executor::measure(const Instr& instr) {
   device_->measure(instr.lane, flat_update(instr, operands_of(instr)),
                    program_.at(instr.writes[0].buffer).tier, step_->optimizer);
@@ -570,7 +581,7 @@ void Executor::update(const Instr& instr) {
   OptimizerConfig optimizer = step_->optimizer;
   if (!instr.update().decay) optimizer.weight_decay = 0;
   device_->update(instr.lane, flat, program_.at(operands.weights.buffer).tier, optimizer);
-  // An fp32 copy of fp32 weights: not the optimizer kernel's business.
+  // The optimizer kernel writes no fp32 copies, so an fp32 copy of the weights is made here.
   if (operands.copy && flat.copy == nullptr)
     device_->copy(instr.lane, span_of(operands.weights), span_of(*operands.copy));
 }

@@ -46,11 +46,12 @@ struct StepDecision {
   double gradient_norm = 0;
 };
 
-/// StepPolicy decides on the update. It may use only its argument and state that is identical on
-/// every rank, so that all ranks make the same decision.
+/// StepPolicy decides on the update. It may use only its argument, and state that is equal on all
+/// ranks, so that all ranks make the same decision.
 using StepPolicy = std::function<StepDecision(const StepSums&)>;
 
-/// StepResult holds what a run of a program found; it is equal on all ranks but for the seconds.
+/// StepResult holds the results of a run of a program. It is equal on all ranks, except for the
+/// seconds.
 struct StepResult {
   /// The votes of all ranks.
   Votes all_votes;
@@ -58,15 +59,15 @@ struct StepResult {
   double loss_sum = 0;
   /// The number of counted tokens of a program that updates, over all ranks.
   double counted_tokens = 0;
-  /// The number of counted tokens whose label is the likeliest token, for a program that does not
-  /// update.
+  /// The number of counted tokens whose label is the most likely token (argmax of the logits), for
+  /// a program that does not update.
   double correct_tokens = 0;
   /// The gradient norm that the decision reports.
   double gradient_norm = 0;
   /// The decision found the sums finite, so the updates ran.
   bool finite = true;
-  /// Seconds of communication with other ranks during which compute was idle; a GPU must be timed
-  /// to know them.
+  /// Seconds of communication with other ranks during which compute was idle; nothing on a GPU
+  /// whose instructions are not timed.
   std::optional<double> exposed_communication_seconds;
 };
 
@@ -75,8 +76,8 @@ struct StepRun {
   /// The batches, one for each kLoadBatch instruction.
   std::span<const Batch> micro_batches;
   StepScalars scalars;
-  /// The policy that answers kDecide. It is called once a run, from the calling thread; required
-  /// where the program has a kDecide.
+  /// The policy that answers kDecide. Each run calls it once, from the calling thread. It is
+  /// required if the program has a kDecide instruction.
   StepPolicy decide;
   /// The optimizer's settings; weight decay applies to kUpdate instructions marked `decay`.
   OptimizerConfig optimizer;
@@ -96,16 +97,17 @@ struct RunTrace {
   std::vector<Interval> instrs;
 };
 
-/// NonfinitePlace is the place where a rank first found a value that is not finite.
-struct NonfinitePlace {
+/// NonfiniteLocation is the place where a rank first found a value that is not finite.
+struct NonfiniteLocation {
   /// The instruction that computed the value; -1: every value is finite.
   InstrId instr = -1;
   /// The place as text: "forward layer 3 mb 0 (layers.2): hidden".
   std::string text;
 };
 
-/// Executor runs one program on this rank's lanes. It knows instructions, not ZeRO stages or
-/// models: the graph's lists say what a layer does, the bindings say where memory lies.
+/// Executor runs one program on this rank's lanes. It knows instructions, but no ZeRO stages or
+/// models: the lists of a graph say what a layer computes, and bindings say where its values lie in
+/// memory.
 class Executor {
  public:
   /// Borrows all arguments for this object's life. RankMemory::allocate() must have been called for
@@ -120,14 +122,14 @@ class Executor {
   /// that is not. Weights and state have not changed, so the values are the same again. The
   /// repetition changes no weight or state, even if the step is now finite (`step.result.finite`).
   /// Collective.
-  NonfinitePlace find_nonfinite(StepRun& step);
+  NonfiniteLocation find_nonfinite(StepRun& step);
 
   /// Destroys the device's recordings of the program; the next run records the program again.
   void drop_recordings();
 
-  /// Returns the seconds that the last run spent in instructions, by kind; other lanes run beside
-  /// compute. On a GPU that is not timed, they are the seconds of the threads that started the
-  /// instructions.
+  /// Returns the seconds that the last run spent in instructions, by kind. Lanes run at the same
+  /// time, so the sum may exceed the duration of the run. On a GPU that is not timed, these are the
+  /// seconds of the host threads that started the instructions.
   std::array<double, kInstrKinds> seconds() const;
   /// Returns the seconds of the last run of a training program that is a stage of a pipeline.
   const PipelineSeconds& pipeline_seconds() const { return phases_.seconds(); }
@@ -147,7 +149,7 @@ class Executor {
   void begin(const Instr& instr);
   void load_batch(const Instr& instr);
   void run_ops(const Instr& instr);
-  void note_nonfinite(const Instr& instr);
+  void record_nonfinite(const Instr& instr);
   std::string nonfinite_weights(const Instr& instr);
   void run_collective(const Instr& instr);
   Work start_collective(const Instr& instr, size_t index, Communicator& group);
@@ -157,8 +159,8 @@ class Executor {
   void copy_disk(const Instr& instr);
   void start_disk(size_t at);
   bool may_start_disk(InstrId id);
-  /// Returns whether the step updates, once its decision is made: a step that is only searched for
-  /// values that are not finite updates nothing.
+  /// Returns whether the step runs its updates; call it after the decision. A step that only
+  /// searches for values that are not finite updates nothing.
   bool updates() const { return step_->result.finite && !looks_for_nonfinite_; }
   void drop_disk_requests();
   void accumulate(const Instr& instr);
@@ -184,7 +186,7 @@ class Executor {
   std::vector<Communicator*> groups_;
   ProgressBoard* board_;
   std::unique_ptr<LaneDevice> device_;
-  std::vector<Activity> shown_;
+  std::vector<Activity> activities_;
   /// Addresses of a list's values, by instruction.
   std::map<const Instr*, std::vector<void*>> storage_;
   /// The spans whose squares the gradient norm sums, and the addresses of the sums.
@@ -214,7 +216,7 @@ class Executor {
   std::vector<int64_t> recorded_tokens_;
   bool looks_for_nonfinite_ = false;
   PhaseClock phases_;
-  NonfinitePlace nonfinite_;
+  NonfiniteLocation nonfinite_;
   Lanes lanes_;
 };
 

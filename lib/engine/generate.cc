@@ -13,7 +13,8 @@
 namespace ftrun {
 namespace {
 
-/// Makes a row with the tokens at its start; they cannot see what follows.
+/// Makes a row that begins with the tokens. The rest is filled with token 0, which does not affect
+/// them, because attention is causal.
 Batch row_of(std::span<const int32_t> tokens, int64_t row_tokens) {
   Batch batch;
   const auto size = static_cast<size_t>(row_tokens);
@@ -26,7 +27,7 @@ Batch row_of(std::span<const int32_t> tokens, int64_t row_tokens) {
   return batch;
 }
 
-/// Ends the text: of logits that are not finite no token is the likeliest.
+/// Chosen in place of a token if logits are not finite. It ends the text.
 constexpr int32_t kNoToken = -1;
 
 bool are_finite(std::span<const float> logits) {
@@ -55,27 +56,29 @@ std::vector<int32_t> generate(Executor& executor, const ProgramPlan& logits,
   require(!prompt.empty(), "a prompt has at least one token");
   const ModelDescription& model = logits.model;
   const BufferId scored = find_result(logits.program);
-  const int64_t room = model.batch.row_tokens;
+  const int64_t row_tokens = model.batch.row_tokens;
   std::vector<int32_t> all(prompt.begin(), prompt.end());
   std::mt19937_64 random(options.seed);
-  // The logits of a token lie in blocks of the tensor-parallel ranks' rows of the vocabulary; what
-  // is after the vocabulary is padding.
+  // The logits of a token lie in blocks, one for the vocabulary rows of each tensor-parallel rank.
+  // Rows after the vocabulary are padding.
   const int64_t blocks = model.split.degree;
   const int64_t row_bytes = divide_up(model.vocab_rows, blocks) * dtype_bytes(model.dtypes.compute);
   std::vector<std::byte> row(static_cast<size_t>(row_bytes * blocks));
   std::vector<float> scores(static_cast<size_t>(model.vocab_rows));
   for (int64_t i = 0; i < options.tokens && !(options.stop && options.stop()); ++i) {
     const auto used =
-        static_cast<size_t>(std::min<int64_t>(room, static_cast<int64_t>(all.size())));
-    const Batch batch = row_of({all.data() + all.size() - used, used}, room);
+        static_cast<size_t>(std::min<int64_t>(row_tokens, static_cast<int64_t>(all.size())));
+    const Batch batch = row_of({all.data() + all.size() - used, used}, row_tokens);
     StepRun step;
     step.micro_batches = {&batch, 1};
     executor.run(step);
     for (int64_t block = 0; options.has_logits && block < blocks; ++block)
-      memory.read(logits.program,
-                  {scored, (block * room + static_cast<int64_t>(used - 1)) * row_bytes, row_bytes},
-                  row.data() + block * row_bytes);
-    // A rank without logits chooses anything and receives what the chooser chose.
+      memory.read(
+          logits.program,
+          {scored, (block * row_tokens + static_cast<int64_t>(used - 1)) * row_bytes, row_bytes},
+          row.data() + block * row_bytes);
+    // A rank without logits chooses an arbitrary token; the broadcast replaces it by the choice of
+    // the chooser.
     convert(row.data(), model.dtypes.compute, scores.data(), DType::kF32, model.vocab_rows);
     int32_t next = kNoToken;
     if (!options.has_logits || are_finite(scores))

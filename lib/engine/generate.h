@@ -10,9 +10,10 @@
 
 namespace ftrun {
 
+/// GenerateOptions holds the options of generate().
 struct GenerateOptions {
   int64_t tokens = 64;
-  /// The temperature of the sampling; 0 always chooses the likeliest token.
+  /// The temperature of the sampling; 0 always chooses the most likely token.
   double temperature = 0.0;
   uint64_t seed = 0;
   /// Token ids that end the text.
@@ -28,7 +29,7 @@ struct GenerateOptions {
 /// Continues `prompt` with a logits program (plan_logits) and the executor that runs it: each new
 /// token is one forward pass over the last tokens that fit the row. Returns the new ids; logits
 /// that are not finite end the text. Ranks that compute together pass `group`. One of them chooses
-/// for all, because CPUs of another kind may round differently.
+/// for all, because CPUs of different types may round differently.
 std::vector<int32_t> generate(Executor& executor, const ProgramPlan& logits,
                               const RankMemory& memory, std::span<const int32_t> prompt,
                               const GenerateOptions& options, Communicator* group = nullptr);

@@ -12,10 +12,10 @@
 namespace ftrun {
 namespace {
 
-/// Bytes of the pinned memory that numbers pass through when they change dtype or are added on
-/// their way.
+/// Bytes of a slot of the pinned memory through which numbers pass when host code converts or adds
+/// them on their way between the device and the host tier.
 constexpr int64_t kBridgeBytes = int64_t{4} << 20;
-/// The least number of elements that are checked at a time for numbers that are not finite.
+/// The smallest number of elements that is_finite() checks at a time.
 constexpr int64_t kProbedElements = int64_t{1} << 20;
 /// The alignment of parts of a batch in pinned memory.
 constexpr int64_t kPartAlignment = 64;
@@ -42,10 +42,11 @@ GpuDevice::GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*
   make_staging();
 }
 
-/// Returns whether a run can be recorded: no disk, no update or sum of the host tier, no counts
-/// that the host reads, no peers except through the device's collectives (links of a pipeline wait
-/// for each other across lanes, which a sequential list of launches does not allow), no timing
-/// marks; and the instructions after the decision either run as a whole or not at all.
+/// Returns whether a run can be recorded. It must not use the disk, update or sum state in the host
+/// tier, read counts on the host, or record times. It may exchange with other ranks only through
+/// the device's collectives: links of a pipeline wait for each other across lanes, which a
+/// sequential list of launches does not allow. The instructions after the decision must run either
+/// as a whole or not at all.
 bool GpuDevice::runs_all_on_device() const {
   if (!std::all_of(groups_.begin(), groups_.end(),
                    [](const Communicator* group) { return group->can_record(); }))
@@ -62,8 +63,8 @@ bool GpuDevice::runs_all_on_device() const {
   return true;
 }
 
-/// Returns whether the instruction adds or converts between the device and the host tier, which a
-/// copy cannot do.
+/// Returns whether the instruction adds or converts numbers on their way between the device and the
+/// host tier, which a plain copy cannot do.
 bool GpuDevice::crosses_tiers(const Instr& instr) const {
   if (instr.kind != InstrKind::kCopy && instr.kind != InstrKind::kAccumulate) return false;
   const Buffer& from = program_.at(instr.reads[0].buffer);
@@ -72,7 +73,8 @@ bool GpuDevice::crosses_tiers(const Instr& instr) const {
   return instr.kind == InstrKind::kAccumulate || from.format.dtype != to.format.dtype;
 }
 
-/// Returns whether host code reads or writes memory of the host tier in it.
+/// Returns whether the instruction needs host code, because it works on memory of the host tier or
+/// the disk.
 bool GpuDevice::works_on_host(const Instr& instr) const {
   const auto on_host = [&](const Range& range) { return tier(range) != Tier::kDevice; };
   switch (instr.kind) {
@@ -164,12 +166,13 @@ void GpuDevice::make_staging() {
   if (host_sums_ > 0) sum_ring_.emplace(gpu_, host_sums_ * static_cast<int64_t>(sizeof(double)));
 }
 
-/// Begins a run after the last one has ended, so that its lanes do not overlap the last run's work.
-/// Host code does not overlap it, either, because it waits for its own stream.
+/// Begins a run. The streams of all lanes first wait for all work of the last run, so the runs do
+/// not overlap. Host code does not overlap the last run, either, because it waits for its own
+/// stream.
 void GpuDevice::begin_run(const StepScalars& scalars, bool traced) {
   is_timed_ = traced || gpu_.options().timed;
   if (is_timed_ && timings_.empty()) make_timings();
-  gpu_.separate_runs();
+  gpu_.add_lane_barrier();
   scalars_ = &scalars;
   host_.begin_run(scalars, traced);
   const DeviceStream stream = gpu_.stream(Lane::kCompute);
@@ -209,14 +212,15 @@ bool GpuDevice::waits_are_over(const Instr& instr) {
                      [&](InstrId wait) { return kernels().is_done(done_.at(wait).get()); });
 }
 
-/// Waits for the stream. A wait that fails reports this rank's own device, whatever its peers say.
+/// Waits for the stream. If the wait fails, the error reports this rank's device; only after a wait
+/// that succeeds are the groups checked for lost peers.
 void GpuDevice::wait_for(DeviceStream stream) {
   kernels().synchronize(stream);
   check_groups();
 }
 
-/// Checks the groups: collectives that are given up end like those that are done, but the device's
-/// data are then not results.
+/// Throws if a group has failed. A collective that was aborted ends like one that is done, but its
+/// output is then not a result.
 void GpuDevice::check_groups() {
   for (Communicator* group : groups_) group->check();
 }
@@ -242,15 +246,15 @@ std::vector<Interval> GpuDevice::intervals() {
 }
 
 void GpuDevice::clear(Lane lane, const TypedSpan& to) {
-  if (inputs_ == Inputs::kStage) return;  // the recording has it
+  if (input_mode_ == InputMode::kStage) return;  // the recording clears it
   if (to.tier != Tier::kDevice) return host_.clear(lane, to);
   kernels().fill_zero(to.data, to.bytes(), gpu_.stream(lane));
 }
 
 void GpuDevice::begin_recording(InstrId first) {
   recorded_from_ = first;
-  if (recordings_.empty()) inputs_at_ = 0;
-  inputs_ = Inputs::kRecord;
+  if (recordings_.empty()) staged_bytes_ = 0;
+  input_mode_ = InputMode::kRecord;
   for (Communicator* group : groups_) group->begin_recording();
   gpu_.begin_recording();
 }
@@ -259,11 +263,11 @@ void GpuDevice::end_recording() {
   Recording& made = recordings_.emplace_back(Recording{gpu_.end_recording(), {}});
   for (Communicator* group : groups_) made.collectives.push_back(group->end_recording());
   recorded_from_ = 0;
-  inputs_ = Inputs::kSend;
+  input_mode_ = InputMode::kSend;
 }
 
 void GpuDevice::replay(size_t recording) {
-  inputs_ = Inputs::kSend;
+  input_mode_ = InputMode::kSend;
   const DeviceStream stream = gpu_.stream(Lane::kCompute);
   Recording& recorded = recordings_.at(recording);
   for (size_t i = 0; i < groups_.size(); ++i) {
@@ -276,7 +280,7 @@ void GpuDevice::replay(size_t recording) {
 }
 
 void GpuDevice::drop_recordings() {
-  if (inputs_ == Inputs::kRecord) end_broken_recording();
+  if (input_mode_ == InputMode::kRecord) end_broken_recording();
   if (recordings_.empty()) return;
   for (const Recording& recording : recordings_) kernels().destroy(recording.graph);
   for (Communicator* group : groups_)
@@ -284,39 +288,42 @@ void GpuDevice::drop_recordings() {
   recordings_.clear();
 }
 
-/// Ends a recording that an error has cut short: it holds collectives as a whole one does.
+/// Ends a recording that an error has interrupted. It must be released like a complete one, because
+/// it holds collectives.
 void GpuDevice::end_broken_recording() {
   try {
     end_recording();
   } catch (const std::exception&) {
-    inputs_ = Inputs::kSend;  // the device has given it up
+    input_mode_ = InputMode::kSend;  // the device has discarded the recording
   }
 }
 
 void GpuDevice::stage_inputs() {
-  inputs_read_->synchronize();  // of the run before, which has long come to its decision
-  inputs_ = Inputs::kStage;
-  inputs_at_ = 0;
+  inputs_read_->synchronize();  // the previous replay has read its inputs
+  input_mode_ = InputMode::kStage;
+  staged_bytes_ = 0;
 }
 
-/// Stages the host's data first: a recorded copy reads the same place each time.
+/// Copies input data into pinned memory at a fixed address for each input, because a recorded copy
+/// reads the same address in every replay.
 void GpuDevice::stage_input(void* to, const void* from, int64_t bytes, DeviceStream stream) {
-  std::byte* const place = recorded_inputs_.data() + inputs_at_;
-  inputs_at_ += aligned(bytes);
-  require(inputs_at_ <= recorded_inputs_.bytes(), "a recorded run has room for its inputs");
-  std::memcpy(place, from, static_cast<size_t>(bytes));
-  if (inputs_ == Inputs::kRecord) kernels().copy(to, place, bytes, stream);
+  std::byte* const staged = recorded_inputs_.data() + staged_bytes_;
+  staged_bytes_ += aligned(bytes);
+  require(staged_bytes_ <= recorded_inputs_.bytes(), "a recorded run has room for its inputs");
+  std::memcpy(staged, from, static_cast<size_t>(bytes));
+  if (input_mode_ == InputMode::kRecord) kernels().copy(to, staged, bytes, stream);
 }
 
 void GpuDevice::put(Lane lane, double* to, std::span<const double> numbers) {
   const auto bytes = static_cast<int64_t>(numbers.size_bytes());
-  if (inputs_ != Inputs::kSend) return stage_input(to, numbers.data(), bytes, gpu_.stream(lane));
+  if (input_mode_ != InputMode::kSend)
+    return stage_input(to, numbers.data(), bytes, gpu_.stream(lane));
   put_ring_->send(to, numbers.data(), bytes, gpu_.stream(lane));
 }
 
 void GpuDevice::load(Lane lane, std::span<const void* const> from, std::span<const TypedSpan> to) {
   const DeviceStream stream = gpu_.stream(lane);
-  if (inputs_ != Inputs::kSend) {
+  if (input_mode_ != InputMode::kSend) {
     for (size_t i = 0; i < to.size(); ++i) stage_input(to[i].data, from[i], to[i].bytes(), stream);
     return;
   }
@@ -326,7 +333,7 @@ void GpuDevice::load(Lane lane, std::span<const void* const> from, std::span<con
     kernels().copy(to[i].data, slot, to[i].bytes(), stream);
     slot += aligned(to[i].bytes());
   }
-  batch_ring_->sent(stream);
+  batch_ring_->record_use(stream);
 }
 
 void GpuDevice::run_ops(const LayerGraph& graph, std::span<const Op> ops,
@@ -353,14 +360,14 @@ void GpuDevice::copy(Lane lane, const TypedSpan& from, const TypedSpan& to) {
 void GpuDevice::add(Lane lane, const TypedSpan& from, const TypedSpan& to) {
   const bool from_host = from.tier != Tier::kDevice;
   const bool to_host = to.tier != Tier::kDevice;
-  require(to_host || !from_host, "nothing of the host tier is added to what lies on the device");
+  require(to_host || !from_host, "a host-tier span is not added to a device span");
   if (from_host) return host_.add(lane, from, to);
   if (to_host) return apply_on_host(lane, from, to, &HostDevice::add);
   kernels().add_into(to.data, to.dtype, from.data, from.dtype, from.count, gpu_.stream(lane));
 }
 
-/// Applies a host function to device memory: while host code processes one piece, the next piece is
-/// copied.
+/// Applies a host function to device memory, piece by piece. While host code processes one piece,
+/// the next piece is copied to the host.
 void GpuDevice::apply_on_host(Lane lane, const TypedSpan& from, const TypedSpan& to,
                               HostAction action) {
   PinnedRing& ring = *transfer_rings_[static_cast<size_t>(lane)];
@@ -375,8 +382,8 @@ void GpuDevice::apply_on_host(Lane lane, const TypedSpan& from, const TypedSpan&
     const TypedSpan source = from.part(first, std::min(most, from.count - first));
     const TypedSpan piece{ring.acquire(), from.dtype, source.count, Tier::kHost};
     kernels().copy(piece.data, source.data, source.bytes(), stream);
-    ring.sent(stream);
-    return PendingPiece{piece, first, ring.at()};
+    ring.record_use(stream);
+    return PendingPiece{piece, first, ring.slot()};
   };
   if (from.count == 0) return;
   for (PendingPiece now = send(0);;) {
@@ -398,7 +405,7 @@ void GpuDevice::convert_to_device(Lane lane, const TypedSpan& from, const TypedS
     const TypedSpan piece{ring.acquire(), to.dtype, count, Tier::kHost};
     host_.copy(lane, from.part(first, count), piece);
     kernels().copy(to.part(first, count).data, piece.data, piece.bytes(), stream);
-    ring.sent(stream);
+    ring.record_use(stream);
   }
 }
 
@@ -416,7 +423,7 @@ void GpuDevice::sums_of_squares(Lane lane, std::span<const TypedSpan> from,
     *on_host = sum_of_squares(part.data, part.dtype, part.count);
     kernels().copy(to[i], on_host++, sizeof(double), stream);
   }
-  if (sum_ring_) sum_ring_->sent(stream);
+  if (sum_ring_) sum_ring_->record_use(stream);
 }
 
 void GpuDevice::update(Lane lane, const FlatUpdate& update, Tier tier,

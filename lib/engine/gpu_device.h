@@ -11,10 +11,10 @@
 namespace ftrun {
 
 /// GpuDevice runs the lanes of a GPU. A lane's thread puts the device's work into the lane's
-/// stream. To wait for another lane's work, the stream waits and the host continues. Host code
-/// (disk copies, updates and sums of state in the host tier) waits on the host for the events that
-/// it needs and for all work in its own lane's stream, so that the same work is done before an
-/// instruction as on a CPU. Events, streams and staging are made once, not in each step.
+/// stream. An instruction that depends on another lane's work makes its stream wait, while the host
+/// continues. Host code (disk copies, updates and sums of state in the host tier) waits on the host
+/// for the events that it needs and for all work in its own lane's stream, so that the order of
+/// work is the same as on a CPU. Events, streams and staging are made once, not in each step.
 class GpuDevice final : public LaneDevice {
  public:
   GpuDevice(const Program& program, Gpu& gpu, std::vector<Communicator*> groups);
@@ -55,8 +55,8 @@ class GpuDevice final : public LaneDevice {
   bool is_finite(Lane lane, const TypedSpan& numbers) override;
 
  private:
-  /// HostAction is the host function that processes a piece of device memory after it was copied to
-  /// the host.
+  /// HostAction is a member function of HostDevice that processes a piece of device data after it
+  /// was copied to the host.
   using HostAction = void (HostDevice::*)(Lane lane, const TypedSpan& piece, const TypedSpan& to);
 
   DeviceKernels& kernels() const { return gpu_.kernels(); }
@@ -86,10 +86,10 @@ class GpuDevice final : public LaneDevice {
   /// The device that works on memory in the host tier.
   HostDevice host_;
   const StepScalars* scalars_ = nullptr;
-  /// Says for each instruction whether host code runs it.
+  /// Holds for each instruction, by id, whether host code runs it (works_on_host()).
   std::vector<char> on_host_;
   std::vector<std::string> labels_;
-  /// The events of instructions for which others wait.
+  /// The events of the instructions for which other instructions wait.
   std::map<InstrId, GpuEvent> done_;
   struct Timing {
     GpuEvent begin;
@@ -101,16 +101,17 @@ class GpuDevice final : public LaneDevice {
   /// The times of this run are recorded.
   bool is_timed_ = false;
 
-  /// The sizes that plan() found necessary, in bytes or elements.
+  /// The sizes that plan() found necessary, in bytes or elements, and the number of sums on the
+  /// host.
   int64_t batch_bytes_ = 0;
   int64_t fetched_doubles_ = kLossSlots;
   int64_t summed_elements_ = 0;
   int64_t host_sums_ = 0;
 
-  /// Inputs describes how load() and put() treat their data: they send it, record it, or stage it
-  /// for a replay.
-  enum class Inputs { kSend, kRecord, kStage };
-  Inputs inputs_ = Inputs::kSend;
+  /// InputMode describes how load() and put() treat their data: they send it, record it, or stage
+  /// it for a replay.
+  enum class InputMode { kSend, kRecord, kStage };
+  InputMode input_mode_ = InputMode::kSend;
   bool can_record_ = false;
   /// The first instruction of the current recording: all instructions before it are over when it is
   /// replayed.
@@ -121,12 +122,12 @@ class GpuDevice final : public LaneDevice {
     std::vector<std::vector<CollectiveRecord>> collectives;
   };
   std::vector<Recording> recordings_;
-  /// The batches and numbers that a recorded run reads, in their order, and how many of them are
-  /// staged.
+  /// The pinned memory of the batches and numbers that a recorded run reads, in their order.
+  /// input_bytes_ is the size of all of them, staged_bytes_ the size of those staged so far.
   GpuBlock recorded_inputs_;
   std::optional<GpuEvent> inputs_read_;
   int64_t input_bytes_ = 0;
-  int64_t inputs_at_ = 0;
+  int64_t staged_bytes_ = 0;
   int64_t most_counts_ = 0;
 
   GpuBlock device_scalars_;

@@ -14,7 +14,7 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/mix_bits.h"
-#include "base/side_by_side.h"
+#include "base/run_in_parallel.h"
 #include "inputs/row_lengths.h"
 #include "inputs/weights_check.h"
 #include "kernels/kernels.h"
@@ -22,8 +22,8 @@
 namespace ftrun {
 namespace {
 
-/// Maps bits to a number in [0, 1), of 24 bits.
-double unit(uint64_t bits) {
+/// Maps the upper 24 bits to a number in [0, 1).
+double to_unit_interval(uint64_t bits) {
   return static_cast<double>(bits >> 40) * 0x1p-24;
 }
 
@@ -31,14 +31,16 @@ uint64_t key_of(std::string_view name, uint64_t seed) {
   return splitmix64(seed ^ splitmix64(xxh3(name.data(), name.size())));
 }
 
-/// Returns the normal number of a position (Box and Muller).
+/// Returns the standard normal number of an element (Box-Muller transform of two hashes of its
+/// position).
 double normal(uint64_t key, int64_t place) {
   const uint64_t bits = splitmix64(key ^ static_cast<uint64_t>(place));
-  return std::sqrt(-2 * std::log(1 - unit(bits))) *
-         std::cos(2 * std::numbers::pi * unit(splitmix64(bits)));
+  return std::sqrt(-2 * std::log(1 - to_unit_interval(bits))) *
+         std::cos(2 * std::numbers::pi * to_unit_interval(splitmix64(bits)));
 }
 
-/// Makes orthonormal rows from normal numbers, by Gram and Schmidt, twice for the rounding.
+/// Makes a matrix of orthonormal rows from normal numbers by the Gram-Schmidt process, which runs
+/// twice to remove rounding errors.
 std::vector<std::vector<double>> random_orthogonal(int64_t rows, uint64_t key) {
   std::vector<std::vector<double>> q;
   for (int64_t r = 0; r < rows; ++r) {
@@ -55,7 +57,8 @@ std::vector<std::vector<double>> random_orthogonal(int64_t rows, uint64_t key) {
   return q;
 }
 
-/// Returns the matrix of a module, kept as the runs of its tensors ask for it again and again.
+/// Returns the orthogonal matrix of a module. Each thread caches the last one, because the tensors
+/// of a module are made in many short ranges that all need it.
 const std::vector<std::vector<double>>& orthogonal_of(int64_t rows, uint64_t key) {
   struct CachedMatrix {
     int64_t rows = 0;
@@ -67,8 +70,9 @@ const std::vector<std::vector<double>>& orthogonal_of(int64_t rows, uint64_t key
   return known.q;
 }
 
-/// Makes elements of A or B: A's element (i, j) is the sum over k of Q(2k, i) N(k, j), B's element
-/// (o, i) that of N(o, k) Q(2k + 1, i); N are each tensor's own.
+/// Makes elements of A or B from the orthogonal matrix Q of the module and a matrix N of normal
+/// numbers; each tensor has its own N. Element (i, j) of A is the sum over k of Q(2k, i) N(k, j);
+/// element (o, i) of B is the sum over k of N(o, k) Q(2k + 1, i).
 void make_orthogonal(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end,
                      std::span<float> out) {
   const bool is_a = tensor.initial.source == InitialSource::kOrthogonalA;
@@ -77,7 +81,8 @@ void make_orthogonal(const TensorInfo& tensor, uint64_t seed, int64_t begin, int
   if (begin == end) return;
   const auto& q = orthogonal_of(rank, key_of(lora_module(tensor.file_name()), seed));
   const uint64_t key = key_of(name, seed);
-  // Numbers that several elements share: A's columns, those of a part of a row alone, and B's row.
+  // The numbers N that several elements share. For A these are the columns of the range (only some
+  // columns if the range lies in one row); for B, one row of N.
   std::vector<double> numbers;
   const bool in_a_row = begin / columns == (end - 1) / columns;
   const int64_t first = in_a_row ? begin % columns : 0, width = in_a_row ? end - begin : columns;
@@ -102,7 +107,7 @@ void make_orthogonal(const TensorInfo& tensor, uint64_t seed, int64_t begin, int
   }
 }
 
-/// Rounds values to a dtype, in so small parts that no other thread is asked to help.
+/// Rounds values to a dtype. The parts are so small that convert() does not use other threads.
 void round_to(DType dtype, std::span<float> values) {
   constexpr size_t kPart = 4096;
   if (dtype_bytes(dtype) >= dtype_bytes(DType::kF32)) return;
@@ -127,7 +132,8 @@ void make_elements(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64
   for (int64_t i = begin; i < end; ++i) {
     double value = 0;
     if (kind == InitialSource::kUniform)
-      value = tensor.initial.magnitude * (2 * unit(splitmix64(key ^ static_cast<uint64_t>(i))) - 1);
+      value = tensor.initial.magnitude *
+              (2 * to_unit_interval(splitmix64(key ^ static_cast<uint64_t>(i))) - 1);
     if (kind == InitialSource::kNormal) value = tensor.initial.magnitude * normal(key, i);
     out[static_cast<size_t>(i - begin)] = static_cast<float>(value);
   }
@@ -162,7 +168,7 @@ void InitialWeights::measure_lengths(const std::vector<TensorPart>& wanted, size
     if (!stored_.contains(part.tensor->name))
       lengths_[part.tensor->name] = {
           part.begin, std::vector<float>(static_cast<size_t>(part.end - part.begin))};
-  side_by_side(
+  run_in_parallel(
       wanted.size(),
       [&](size_t i) {
         if (const auto found = lengths_.find(wanted[i].tensor->name); found != lengths_.end())
@@ -171,11 +177,11 @@ void InitialWeights::measure_lengths(const std::vector<TensorPart>& wanted, size
       threads);
 }
 
-/// Measures lengths as layers read the weights: values that are rounded for layers are rounded
-/// before they are measured.
+/// Measures the row lengths of the weights as layers read them: rounds the values to the dtype of
+/// the layers first.
 void InitialWeights::measure(const TensorInfo& magnitudes, Lengths& lengths) const {
   const std::string module = lora_module(magnitudes.name);
-  // Products of one module of the files share A.
+  // Linear layers that are parts of one module of the files share A.
   const TensorInfo& a = tensor_of(lora_a_name(lora_module(magnitudes.file_name())));
   const TensorInfo& b = tensor_of(lora_b_name(module));
   const auto as_read = [&](std::span<float> values) { round_to(model_->dtypes.compute, values); };

@@ -15,7 +15,7 @@
 namespace ftrun {
 
 /// Computes the initial values of elements [begin, end) of a tensor (of any InitialSource but
-/// kFolder). They depend on seed, name and position only, so every layout has the same.
+/// kFolder). They depend only on seed, name and position, so they are the same in every layout.
 void make_elements(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64_t end,
                    std::span<float> out);
 
@@ -30,8 +30,7 @@ struct TensorPart {
 /// these values.
 class InitialWeights {
  public:
-  /// Borrows all arguments. A tensor of `adapter`, if there is one, is preferred to that of
-  /// `folder`.
+  /// Borrows all arguments. If `adapter` has a tensor, its values are used, not those of `folder`.
   InitialWeights(const ModelFolder& folder, uint64_t seed = 0,
                  const AdapterFolder* adapter = nullptr)
       : folder_(folder), seed_(seed), adapter_(adapter) {}

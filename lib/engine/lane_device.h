@@ -51,11 +51,11 @@ struct DeviceTimes {
   double hidden_copies = 0;
 };
 
-/// LaneDevice does the work of lanes on memory: the executor knows which instruction is next and
-/// what it means, the device knows where it runs. On the host a call does the work itself. On a GPU
-/// a call puts work of the device tier into the stream of its lane, and does work of the host tier
-/// at once. Every function except begin_run() is called from the thread of its lane, unless its
-/// comment says otherwise.
+/// LaneDevice does the work of lanes on memory. The executor decides which instruction is next and
+/// what it does; the device decides where and how the work runs. On the host a call does the work
+/// itself. On a GPU a call puts work of the device tier into the stream of its lane, and does work
+/// of the host tier at once. Every function except begin_run() is called from the thread of its
+/// lane, unless its comment names another caller.
 class LaneDevice {
  public:
   virtual ~LaneDevice() = default;
@@ -63,7 +63,7 @@ class LaneDevice {
   /// Begins a run, before any lane starts. `scalars` is borrowed for the run. If the run is
   /// `traced`, an asynchronous device records when each instruction begins and ends.
   virtual void begin_run(const StepScalars& scalars, bool traced) = 0;
-  /// Begins an instruction, even if it is left out; leave() ends it. Lanes ensures that the
+  /// Begins an instruction, even one that is skipped; leave() ends it. Lanes ensures that the
   /// instructions for which it waits have left their own lanes.
   virtual void enter(const Instr& instr) = 0;
   virtual void leave(const Instr& instr) = 0;
@@ -121,19 +121,19 @@ class LaneDevice {
   /// Waits until the work of all lanes is over; called by the thread that runs the program, when
   /// its lanes have finished.
   virtual void drain() = 0;
-  /// Waits, and makes F64 numbers of the device tier readable on the host until the lane's next
-  /// call.
+  /// Waits, and returns host addresses of the F64 numbers of two spans of the device tier. They are
+  /// readable until the lane's next call.
   virtual std::array<const double*, 2> fetch(Lane lane, const TypedSpan& a, const TypedSpan& b) = 0;
   /// Waits, and returns I32 numbers of the device tier.
   virtual std::vector<int64_t> counts(Lane lane, const TypedSpan& numbers) = 0;
   /// Records that the scalars given to begin_run() have changed.
   virtual void scalars_changed(Lane lane) = 0;
-  /// Waits, and says whether all numbers are finite. Of F64 only a single number can be checked.
+  /// Waits, and returns whether all numbers are finite. An F64 span must have exactly one number.
   virtual bool is_finite(Lane lane, const TypedSpan& numbers) = 0;
 };
 
-/// Makes the device that `memory` belongs to. All arguments are borrowed. `groups` are the
-/// program's groups: they show whether a wait for the device failed because a peer is lost.
+/// Makes the device that works on `memory`. All arguments are borrowed. `groups` are the program's
+/// groups: they show whether a wait for the device failed because a peer is lost.
 std::unique_ptr<LaneDevice> make_lane_device(const Program& program, const RankMemory& memory,
                                              const std::vector<Communicator*>& groups);
 

@@ -40,8 +40,8 @@ size_t Lanes::thread_of(Lane lane) const {
   return static_cast<size_t>(one_launcher_ ? std::min(lane, Lane::kFirstGroup) : lane);
 }
 
-/// Plans the waits. A lane runs in order, so a wait for an instruction is a wait for a count of its
-/// lane.
+/// Plans the waits of each instruction. A lane runs in order, so waiting for an instruction means
+/// waiting until its lane has finished a certain number of instructions.
 void Lanes::plan(const Program& program) {
   ordinal_.resize(program.instrs.size());
   position_.resize(program.instrs.size());
@@ -123,8 +123,8 @@ void Lanes::run_steps(size_t worker) {
   }
 }
 
-/// Returns whether everything that the step waits for on `first_lane` and the lanes after it is
-/// done.
+/// Returns whether `first_lane` and the lanes after it have done everything that the step waits
+/// for.
 bool Lanes::done_before(const LaneInstr& step, Lane first_lane) const {
   for (auto lane = static_cast<size_t>(first_lane); lane < lanes_; ++lane)
     if (done_[lane] < step.after[lane]) return false;
@@ -142,7 +142,7 @@ bool Lanes::stages_done_before(const LaneInstr& step) const {
                      [&](size_t lane) { return done_[lane] >= step.after[lane]; });
 }
 
-/// Wakes the lanes whose waits are done, with the mutex held.
+/// Wakes the threads whose wait is over. The caller holds the mutex.
 void Lanes::wake_finished() {
   for (Waiter& waiter : waiters_)
     if (waiter.over && waiter.over()) waiter.woken.notify_one();

@@ -44,12 +44,13 @@ class Lanes {
   };
   const Waited& waited() const { return waited_; }
 
-  /// Returns the seconds that compute waited for lanes of groups in the last run. Seconds in which
-  /// compute waited only for copies between tiers, because communication was done already, do not
-  /// count, nor do waits for other stages of a pipeline.
+  /// Returns the seconds that compute waited for lanes of groups in the last run. Does not count
+  /// waits for copies between tiers after communication was done, or waits for other stages of a
+  /// pipeline.
   double exposed_communication_seconds() const { return exposed_communication_seconds_; }
 
  private:
+  /// LaneInstr is an instruction with its lane and its waits.
   struct LaneInstr {
     InstrId instr;
     size_t lane;
@@ -73,10 +74,11 @@ class Lanes {
   const size_t lanes_;
   Runner run_;
   std::function<void()> on_abort_;
-  /// Steps of each thread: those of one lane, or, with one launcher, of the lanes of all groups.
+  /// The steps of each thread: those of one lane or, with one launcher, those of the lanes of all
+  /// groups.
   std::vector<std::vector<LaneInstr>> steps_;
   bool one_launcher_;
-  /// The number of each instruction among those of its lane, and among the steps of its thread.
+  /// The index of each instruction among those of its lane, and its index in steps_ of its thread.
   std::vector<size_t> ordinal_;
   std::vector<size_t> position_;
   std::vector<int64_t> done_;
@@ -85,7 +87,7 @@ class Lanes {
   bool stopping_ = false;
   std::exception_ptr error_;
   double exposed_communication_seconds_ = 0;
-  /// The lanes of groups of several stages.
+  /// The lanes of groups that have ranks of several pipeline stages.
   std::vector<size_t> stage_lanes_;
   /// The waits of the calling thread.
   Waited waited_;

@@ -26,11 +26,11 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kMeasuredBytes[] = {1 << 12, 1 << 16, 1 << 20, 1 << 24};
 constexpr int kWarmUpRounds = 2;
 constexpr int kRounds = 16;
-/// The least seconds of a point: a curve has no zeros.
+/// The smallest time of a point, because a curve must not have zeros.
 constexpr double kMinSeconds = 1e-6;
 
-/// CollectiveThread runs collectives for the thread that computes, as a lane of a group does in a
-/// step (engine/lanes.h).
+/// CollectiveThread is a thread that runs collectives for the thread that computes, like the lane
+/// of a group in a step (engine/lanes.h).
 class CollectiveThread {
  public:
   CollectiveThread() : thread_([this] { serve(); }) {}
@@ -45,7 +45,7 @@ class CollectiveThread {
   CollectiveThread(const CollectiveThread&) = delete;
   CollectiveThread& operator=(const CollectiveThread&) = delete;
 
-  /// Runs `body` on the thread and waits for its end. Rethrows what it throws.
+  /// Runs `body` on the thread and waits for its end. Rethrows the exception of `body`.
   void run(const std::function<void()>& body) {
     std::unique_lock lock(mutex_);
     body_ = &body;
@@ -96,13 +96,14 @@ class ExchangeTimer {
   ExchangeTimer(Communicator& group, const ExchangeRequest& request)
       : group_(group), request_(request) {}
 
-  /// Times a collective: after a piece of work, but at least what it takes by itself.
+  /// Returns the larger of two times of a collective: after some computation (without the time of
+  /// the computation), and without any.
   double seconds_of(const std::function<void()>& collective) {
-    return std::max({time_alone(collective), time_after_work(collective), kMinSeconds});
+    return std::max({measure_alone(collective), measure_after_work(collective), kMinSeconds});
   }
 
  private:
-  double time_alone(const std::function<void()>& collective) {
+  double measure_alone(const std::function<void()>& collective) {
     std::vector<double> samples;
     for (int round = 0; round < kRounds; ++round) {
       group_.barrier({"start"});
@@ -113,7 +114,7 @@ class ExchangeTimer {
     return middle_mean(std::move(samples));
   }
 
-  double time_after_work(const std::function<void()>& collective) {
+  double measure_after_work(const std::function<void()>& collective) {
     std::vector<double> samples;
     for (int round = 0; round < kRounds; ++round) {
       const auto start = Clock::now();
@@ -126,8 +127,9 @@ class ExchangeTimer {
     return middle_mean(std::move(samples));
   }
 
-  /// Returns the seconds that a piece of work takes without any wait for others: where the ranks
-  /// outnumber the cores each of them has its share of these.
+  /// Returns the seconds that a computation takes without any wait for other ranks, from its
+  /// elapsed time and its CPU time. If there are more threads than cores, the threads share the
+  /// cores, so the CPU time is scaled by threads per core.
   double work_seconds(double elapsed, double used) const {
     const int threads = request_.ranks * request_.threads;
     return threads <= request_.cores ? elapsed : used * threads / request_.cores;

@@ -8,7 +8,7 @@
 
 namespace ftrun {
 
-/// ExchangeRequest describes one of the ranks that measure what collectives take.
+/// ExchangeRequest describes one of the ranks that measure the seconds of collectives.
 struct ExchangeRequest {
   int rank = 0;
   int ranks = 1;
@@ -24,11 +24,11 @@ struct ExchangeRequest {
 };
 
 /// Measures the seconds of collectives by bytes (Machine::exchanges). As in a step, each rank
-/// computes before it exchanges, and a thread of its own runs the collective: a figure includes the
-/// waits for ranks that are late and the time in which threads wake up. The seconds of the work
-/// itself are subtracted: its own, or where the ranks outnumber the cores their share of
-/// CPU time. Collective: each of `ranks` processes calls it; the result of rank 0 counts.
-/// Error(kPeerLost) when another rank fails.
+/// computes before it exchanges, and a separate thread runs the collective: a time includes the
+/// waits for ranks that are late and the time in which threads wake up. It does not include the
+/// work itself: the elapsed time of the work is subtracted, or its scaled CPU time if there are
+/// more threads than cores. Collective: each of `ranks` processes calls it; the result of rank 0
+/// counts. Throws Error(kPeerLost) if another rank fails.
 std::map<std::string, Curve> measure_exchanges(const ExchangeRequest& request);
 
 }  // namespace ftrun

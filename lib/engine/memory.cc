@@ -24,7 +24,7 @@ HostBlock::HostBlock(int64_t bytes, std::string_view what) : bytes_(bytes) {
         ExitCode::kEnvironment,
         cat("no host memory for ", what, " of ", human_bytes(bytes), ": ", errno_text(errno)),
         less_memory_remedy());
-  // Large pages spare most of the page faults of the first step and many TLB misses of the others.
+  // Huge pages avoid most page faults of the first step and many TLB misses of later steps.
   ::madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
   data_ = static_cast<std::byte*>(data);
   mapped_ = whole_pages(bytes);
@@ -53,7 +53,7 @@ std::byte* TierBlock::data() const {
 
 namespace {
 
-/// Returns the description of an arena by its peak: when, and the bytes by category.
+/// Describes an arena: the instruction at its peak, and the bytes there by category.
 std::string arena_text(const Program& program, Tier tier) {
   const TierPlan plan = memory_plan({&program}).at(tier);
   return cat("the arena of temporary buffers (peak at ", plan.peak_instr, ": ",
@@ -73,7 +73,8 @@ std::string available_text() {
              limit.by, ")");
 }
 
-/// Returns the bytes that are missing; 0 if enough are available, and something else fails.
+/// Returns how many of `bytes` are more than the available memory; 0 if enough is available, so
+/// that the allocation failed for another reason.
 int64_t lacking_bytes(int64_t bytes) {
   const MemoryLimit limit = read_memory_limit();
   return std::max<int64_t>(0, bytes - std::min(limit.available, limit.process.left));
@@ -84,32 +85,34 @@ int64_t lacking_bytes(int64_t bytes) {
 RankMemory::RankMemory(Communicator& group, SwapOptions swap, MemoryAdvice advice, Gpu* gpu)
     : group_(group), swap_options_(std::move(swap)), advice_(std::move(advice)), gpu_(gpu) {}
 
-/// Returns the description of a refused allocation: its purpose, the available memory, and what the
-/// rank holds.
-std::string RankMemory::refusal(int64_t bytes, Tier tier, const std::string& what,
-                                const Error& error) const {
-  int64_t held = 0;
+/// Describes a refused allocation: its purpose, the available memory, and the memory that the rank
+/// holds already.
+std::string RankMemory::refusal_text(int64_t bytes, Tier tier, const std::string& what,
+                                     const Error& error) const {
+  int64_t held_bytes = 0;
   for (const Tier each : kTiers)
-    if (each != Tier::kNvme && (gpu_ == nullptr || each == tier)) held += allocated(each).total;
-  // The GPU's error names its free memory.
+    if (each != Tier::kNvme && (gpu_ == nullptr || each == tier))
+      held_bytes += allocated(each).total;
+  // The error of the GPU states its free memory.
   const std::string available =
       gpu_ != nullptr && tier == Tier::kDevice ? "" : cat(available_text(), ", ");
   return cat("out of memory: ", what, " needs ", human_bytes(bytes), " in the ", tier_name(tier),
-             " tier, ", available, "the rank has ", human_bytes(held),
+             " tier, ", available, "the rank has ", human_bytes(held_bytes),
              " already: ", error.message());
 }
 
-/// Runs an allocation; a refusal by the system is reported with a remedy.
+/// Runs an allocation. If the system refuses it, throws an error with a remedy.
 template <typename Allocate>
-auto RankMemory::granted(int64_t bytes, Tier tier, const std::function<std::string()>& what,
-                         Allocate allocate) const {
+auto RankMemory::allocate_or_explain(int64_t bytes, Tier tier,
+                                     const std::function<std::string()>& what,
+                                     Allocate allocate) const {
   try {
     return allocate();
   } catch (const Error& error) {
     if (error.code() != ExitCode::kEnvironment) throw;
     const bool in_main_memory = gpu_ == nullptr || tier == Tier::kHost;
     const bool pins = gpu_ != nullptr && tier == Tier::kHost && gpu_->options().pin_memory;
-    throw Error(ExitCode::kEnvironment, refusal(bytes, tier, what(), error),
+    throw Error(ExitCode::kEnvironment, refusal_text(bytes, tier, what(), error),
                 pins ? cat(error.remedy(), "; or set \"pin_memory\": false for what is offloaded")
                 : advice_ ? advice_(tier, in_main_memory ? lacking_bytes(bytes) : 0)
                           : error.remedy());
@@ -118,7 +121,7 @@ auto RankMemory::granted(int64_t bytes, Tier tier, const std::function<std::stri
 
 TierBlock RankMemory::allocate_block(int64_t bytes, Tier tier, bool shared, const std::string& name,
                                      const std::function<std::string()>& what) const {
-  return granted(bytes, tier, what, [&] {
+  return allocate_or_explain(bytes, tier, what, [&] {
     TierBlock block;
     if (gpu_ != nullptr && tier == Tier::kDevice)
       block.gpu = GpuBlock::on_device(*gpu_, bytes);
@@ -161,7 +164,7 @@ void RankMemory::allocate_arenas(const Program& program) {
   const auto grow = [&](TierBlock& arena, Arena which, Tier tier) {
     const int64_t bytes = program.arena(which);
     if (bytes <= arena.bytes()) return;
-    arena = TierBlock();  // the old one goes first: both at once may not fit
+    arena = TierBlock();  // frees the old arena first, because both may not fit
     arena = allocate_block(bytes, tier, which == Arena::kShared, "an arena",
                            [&] { return arena_text(program, tier); });
   };
@@ -213,20 +216,20 @@ bool RankMemory::on_disk(const Program& program, const Range& range) const {
   return program.at(range.buffer).tier == Tier::kNvme;
 }
 
-bool RankMemory::in_reach(const Program& program, const Range& range) const {
+bool RankMemory::is_in_main_memory(const Program& program, const Range& range) const {
   const Tier tier = program.at(range.buffer).tier;
   return tier == Tier::kHost || (tier == Tier::kDevice && gpu_ == nullptr);
 }
 
 void RankMemory::read(const Program& program, const Range& range, void* out) const {
-  if (in_reach(program, range))
+  if (is_in_main_memory(program, range))
     std::memcpy(out, at(program, range), static_cast<size_t>(range.bytes));
   else
     gpu_->download(out, at(program, range), range.bytes);
 }
 
 void RankMemory::write(const Program& program, const Range& range, const void* data) const {
-  if (in_reach(program, range))
+  if (is_in_main_memory(program, range))
     std::memcpy(at(program, range), data, static_cast<size_t>(range.bytes));
   else
     gpu_->upload(at(program, range), data, range.bytes);
@@ -234,8 +237,8 @@ void RankMemory::write(const Program& program, const Range& range, const void* d
 
 void RankMemory::populate(const Program& program, BufferId buffer) const {
   const TierBlock& memory = block(program.at(buffer)).owned;
-  // If the kernel cannot do this (before Linux 5.14), the pages are allocated when they are
-  // written.
+  // If the kernel does not know this advice (before Linux 5.14), pages are allocated when they are
+  // first written.
   ::madvise(memory.data(), static_cast<size_t>(memory.bytes()), MADV_POPULATE_WRITE);
 }
 
@@ -286,7 +289,7 @@ RankMemory::TierBytes RankMemory::sum(Tier tier, Measure measure) const {
 }
 
 RankMemory::TierBytes RankMemory::allocated(Tier tier) const {
-  TierBytes all = sum(tier, [](const TierBlock& block) { return block.obtained(); });
+  TierBytes all = sum(tier, [](const TierBlock& block) { return block.allocated_bytes(); });
   if (tier == Tier::kNvme && swap_) all.total = swap_->reserved_on_disk();
   return all;
 }

@@ -20,12 +20,13 @@
 
 namespace ftrun {
 
-/// HostBlock is zeroed host memory that the kernel maps: it allocates a page when it is first
+/// HostBlock is zeroed host memory. The kernel allocates a page of it when the page is first
 /// touched, and frees it with the block.
 class HostBlock {
  public:
   HostBlock() = default;
-  /// Allocates `bytes`. Error(kEnvironment) says that there is not enough memory for `what`.
+  /// Allocates `bytes`. Throws Error(kEnvironment) if there is not enough memory; its message names
+  /// `what`.
   HostBlock(int64_t bytes, std::string_view what);
   ~HostBlock();
   HostBlock(HostBlock&& other) noexcept;
@@ -56,12 +57,14 @@ struct TierBlock {
   std::byte* data() const;
   int64_t bytes() const { return host.bytes() + shared.bytes() + gpu.bytes(); }
   /// Returns the bytes that the block's allocator provided.
-  int64_t obtained() const { return host.mapped() + whole_pages(shared.bytes()) + gpu.bytes(); }
+  int64_t allocated_bytes() const {
+    return host.mapped() + whole_pages(shared.bytes()) + gpu.bytes();
+  }
   bool shows_pages() const { return gpu.data() == nullptr; }
 };
 
-/// MemoryAdvice returns the remedy of an allocation that fails because a tier lacks `lacking` bytes
-/// (0: unknown): the changes by which a run needs less of that tier.
+/// MemoryAdvice returns the remedy for an allocation that fails because a tier lacks `lacking`
+/// bytes (0: unknown): changes of the config that make a run need less memory of that tier.
 using MemoryAdvice = std::function<std::string(Tier, int64_t lacking)>;
 
 /// RankMemory is the memory of a rank's programs: one block for each persistent buffer, shared by
@@ -90,7 +93,7 @@ class RankMemory {
   /// Returns the GPU whose memory is the device tier; null on a CPU.
   Gpu* gpu() const { return gpu_; }
   /// Returns whether host code may read and write the range in place, because it is in main memory.
-  bool in_reach(const Program& program, const Range& range) const;
+  bool is_in_main_memory(const Program& program, const Range& range) const;
   /// Copies a range in memory to main memory; write() copies back. Must not be called while lanes
   /// run.
   void read(const Program& program, const Range& range, void* out) const;
@@ -109,8 +112,8 @@ class RankMemory {
   /// Returns the swap file; null when nothing lies on disk.
   SwapFile* swap() const { return swap_.get(); }
 
-  /// Keeps the present content of the disk tier until release_disk(): read_kept() reads it,
-  /// whatever is written meanwhile. Must not be called while lanes run.
+  /// Keeps the present content of the disk tier until release_disk(). read_kept() reads it, even if
+  /// newer content was written meanwhile. Must not be called while lanes run.
   void keep_disk();
   void release_disk();
   /// Reads the content that keep_disk() has kept, as read_disk() does. Any thread may call it.
@@ -130,22 +133,24 @@ class RankMemory {
   TierBytes touched(Tier tier) const;
 
  private:
+  /// OwnedBlock is the memory, or the place on disk, of one persistent buffer.
   struct OwnedBlock {
     TierBlock owned;
     int64_t bytes = 0;
     Category category = Category::kBuffers;
     Tier tier = Tier::kDevice;
-    /// The place on disk, which a write may change.
+    /// The place of the block on disk. A write after keep_disk() may change it.
     mutable ShadowMap disk;
   };
   template <typename Measure>
   TierBytes sum(Tier tier, Measure measure) const;
   template <typename Allocate>
-  auto granted(int64_t bytes, Tier tier, const std::function<std::string()>& what,
-               Allocate allocate) const;
+  auto allocate_or_explain(int64_t bytes, Tier tier, const std::function<std::string()>& what,
+                           Allocate allocate) const;
   TierBlock allocate_block(int64_t bytes, Tier tier, bool shared, const std::string& name,
                            const std::function<std::string()>& what) const;
-  std::string refusal(int64_t bytes, Tier tier, const std::string& what, const Error& error) const;
+  std::string refusal_text(int64_t bytes, Tier tier, const std::string& what,
+                           const Error& error) const;
   void allocate_persistent(const Buffer& buffer);
   void allocate_arenas(const Program& program);
   void open_swap(const Program& program);
@@ -155,7 +160,8 @@ class RankMemory {
   SwapOptions swap_options_;
   MemoryAdvice advice_;
   int64_t disk_used_ = 0;
-  /// The offset in the swap file where the second places of buffers begin (Buffer::shadow_offset).
+  /// The offset in the swap file of the region for second copies of buffers
+  /// (Buffer::shadow_offset).
   int64_t shadows_ = 0;
   /// The blocks that live from step to step.
   std::map<std::pair<Persistent, Tier>, OwnedBlock> blocks_;

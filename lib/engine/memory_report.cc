@@ -20,11 +20,13 @@ int64_t mapped_of_peers(const TrainingSetup& setup) {
   return mapped_peer_bytes(setup.plan().programs(), shared);
 }
 
-/// The bytes that each thread of a training process needs besides the plan, 2.75 MiB at most: 1.6
-/// to 2.2 MiB on one thread and 1.8 to 5.3 MiB on two over 40 runs (docs/memory_peaks.md).
+/// An upper bound of the bytes that each thread of a training process needs besides the plan: 2.75
+/// MiB. Measured were 1.6 to 2.2 MiB on one thread and 1.8 to 5.3 MiB on two over 40 runs
+/// (docs/memory_peaks.md).
 constexpr int64_t kWorkingOfThread = 2816 << 10;
 
-/// Bounds what a process takes beside the plan and its peers' memory while it trains on CPUs.
+/// Returns an upper bound of the memory that a process needs besides the plan and its peers' memory
+/// while it trains on CPUs.
 int64_t working_bytes(const TrainingSetup& setup) {
   int64_t bytes = kernel_threads() * kWorkingOfThread;
   for (const Communicator* group : setup.groups().distinct()) bytes += group->working_bytes();
@@ -33,14 +35,14 @@ int64_t working_bytes(const TrainingSetup& setup) {
 
 using Row = std::vector<std::string>;
 
-/// Returns the touched bytes, or the allocated ones if those are not known.
+/// Returns the touched bytes, or the allocated bytes if the touched ones are not known.
 int64_t used(Tier tier, int64_t allocated, int64_t touched, bool on_gpu) {
   const bool pages_are_known = tier == Tier::kHost || (tier == Tier::kDevice && !on_gpu);
   return pages_are_known && touched > 0 ? touched : allocated;
 }
 
-/// Calls `line` with what (a category, "temporary", "all"), predicted, allocated and touched bytes
-/// of each part of a tier that there is.
+/// Calls `line` for each part of a tier that has bytes, with the name of the part (a category,
+/// "temporary", "all") and its predicted, allocated and touched bytes.
 template <typename Line>
 void for_each_part(const TierPlan& planned, const TierMemory& measured, Line line) {
   const auto part = [&](std::string_view what, int64_t predicted, int64_t allocated,
@@ -54,7 +56,7 @@ void for_each_part(const TierPlan& planned, const TierMemory& measured, Line lin
   part("all", planned.total, measured.allocated.total, measured.touched.total);
 }
 
-/// Writes an error, in bytes where it is about single pages.
+/// Formats the error of a prediction in percent, or in bytes if the prediction is less than 1 MiB.
 std::string error_text(int64_t measured, int64_t predicted) {
   if (predicted >= 1 << 20) return percent_error_text(measured, predicted);
   return cat(measured >= predicted ? "+" : "", measured - predicted, " B");
@@ -72,7 +74,7 @@ void tier_rows(Tier tier, const MemoryReport& report, std::vector<Row>& rows) {
       });
 }
 
-/// Returns the description of the peak of the arenas of a tier.
+/// Describes the peak of the arenas of a tier.
 std::string peak_text(Tier tier, const TierPlan& planned) {
   if (planned.arenas == 0) return "";
   return cat(tier_name(tier), " temporary, at most: ", categories_text(planned.arena_peak),
@@ -162,9 +164,9 @@ void PeakMemory::begin() {
 
 void PeakMemory::end() {
   const ProcessMemory now = read_process_memory();
-  held_ = std::max(held_, now.held());
+  peak_bytes_ = std::max(peak_bytes_, now.held());
   if (now.peak_resident > resident_before_)
-    held_ = std::max(held_, now.peak_resident - now.file_backed);
+    peak_bytes_ = std::max(peak_bytes_, now.peak_resident - now.file_backed);
 }
 
 }  // namespace ftrun

@@ -13,7 +13,7 @@
 namespace ftrun {
 
 /// TierMemory holds the measured bytes of one tier: the bytes that allocators provided, and how
-/// many of them were ever in use.
+/// many of these were ever in use.
 struct TierMemory {
   RankMemory::TierBytes allocated;
   RankMemory::TierBytes touched;
@@ -33,7 +33,8 @@ struct MemoryReport {
   /// and records, the kernels' buffers of each thread, and the communicators' buffers
   /// (tests/bench/memory_bench.py).
   int64_t working = 0;
-  /// The most bytes of its own and shared memory that the process held while it trained.
+  /// The largest number of bytes of private and shared memory that the process held while it
+  /// trained.
   int64_t measured = 0;
 
   /// The free and total bytes of the GPU's memory, which is the device tier, at the end; 0 on CPUs.
@@ -49,8 +50,8 @@ struct MemoryReport {
 MemoryReport report_memory(const TrainingSetup& setup, int64_t measured);
 
 /// Lists predicted, allocated and touched bytes of every category and tier, and by how much touched
-/// bytes (or allocated bytes, where pages are not reported) differ from the prediction. The process
-/// follows below.
+/// bytes (or allocated bytes, where pages are not reported) differ from the prediction. Lines about
+/// the whole process follow below.
 std::string memory_text(const MemoryReport& report);
 
 /// Writes the report for run.json: "predicted", "allocated" and "touched" with "device_parameters",
@@ -73,11 +74,11 @@ class PeakMemory {
   void begin();
   void end();
 
-  int64_t held() const { return held_; }
+  int64_t peak_bytes() const { return peak_bytes_; }
 
  private:
   int64_t resident_before_ = 0;
-  int64_t held_ = 0;
+  int64_t peak_bytes_ = 0;
 };
 
 }  // namespace ftrun

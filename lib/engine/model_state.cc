@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/packed_values.h"
 #include "base/round_up.h"
-#include "base/side_by_side.h"
+#include "base/run_in_parallel.h"
 #include "base/text.h"
 #include "kernels/copy.h"
 #include "kernels/kernels.h"
@@ -20,13 +20,15 @@
 namespace ftrun {
 namespace {
 
-/// Elements that pass through memory at a time where they cannot be read in place.
+/// The number of elements that are copied through a buffer at a time if they cannot be read in
+/// place.
 constexpr int64_t kChunk = int64_t{1} << 20;
-/// Elements of a packed tensor that are done at a time: whole blocks.
+/// The number of elements of a packed tensor that are packed at a time: whole blocks.
 constexpr int64_t kPackedPart = int64_t{1} << 18;
 
-/// Returns a slice of what this rank uses of a tensor, as boxes of the whole tensor that lie one
-/// after another in the unit. `tensor` and boxes are those of the slice's blocks.
+/// Returns a slice of this rank's part of a tensor as boxes of the whole tensor. In the unit these
+/// lie one after another. If `block` > 1, `tensor` and the boxes count in blocks of `block`
+/// elements.
 std::vector<Box> boxes_of(const TensorInfo& tensor, const Slice& slice, int64_t block) {
   return cut_box(tensor.local, slice.offset / block, divide_up(slice.offset + slice.extent, block));
 }
@@ -39,12 +41,12 @@ Box blocked_box(const Dims& shape, const Box& box, int64_t block) {
     blocks.extent.back() /= block;
     return blocks;
   }
-  // Whole rows.
+  // The box consists of whole rows.
   const int64_t row = element_count(shape) / shape.front();
   return {{box.offset.front() * row / block}, {divide_up(box.numel(), block)}};
 }
 
-/// Counts the elements of a part of a tensor that lie before its element `end`.
+/// Counts the elements of `part` that lie before element `end` of the whole tensor.
 int64_t elements_before(const Dims& shape, const Box& part, int64_t end) {
   int64_t count = 0;
   for (const Box& box : cut_box(whole_box(shape), 0, end))
@@ -52,8 +54,8 @@ int64_t elements_before(const Dims& shape, const Box& part, int64_t end) {
   return count;
 }
 
-/// TensorRun is elements [begin, end) of a tensor, which begin at `position` of a part of what a
-/// rank has of it.
+/// TensorRun is elements [begin, end) of a tensor. They begin at `position` of the range that
+/// runs_of() was given.
 struct TensorRun {
   int64_t begin;
   int64_t end;
@@ -71,7 +73,7 @@ std::vector<TensorRun> runs_of(const TensorInfo& tensor, int64_t first, int64_t 
   return runs;
 }
 
-/// BounceBuffer is memory for a chunk, aligned for disks.
+/// BounceBuffer is memory for a chunk of kChunk elements, aligned for direct disk access.
 class BounceBuffer {
  public:
   BounceBuffer()
@@ -118,7 +120,8 @@ const PackedFormat& ModelState::packed(const StatePiece& piece) const {
   return program_.at(piece.range.buffer).format.packed;
 }
 
-/// Leaves out tensors that have not the piece's state: a unit may have some of both.
+/// Leaves out tensors that do not have the piece's state: a unit may have tensors with and without
+/// it.
 std::vector<Slice> ModelState::slices_of(const StatePiece& piece, int64_t begin,
                                          int64_t end) const {
   if (piece.straddling >= 0) return {{piece.straddling, begin, end - begin, begin}};
@@ -148,18 +151,18 @@ int64_t ModelState::bytes_of(const StatePiece& piece, int64_t elements) const {
   return stored_bytes(dtype(piece), packed(piece), divide_up(elements, piece.block));
 }
 
-Range ModelState::part(const StatePiece& piece, int64_t begin, int64_t end) const {
+Range ModelState::range_of(const StatePiece& piece, int64_t begin, int64_t end) const {
   return {piece.range.buffer, piece.range.offset + bytes_of(piece, begin - piece.begin),
           bytes_of(piece, end - begin)};
 }
 
-/// Writes elements [begin, end) of the unit, whole disk sectors where it lies on disk: by way of
-/// `room` then, and where it lies in a GPU's memory.
+/// Writes elements [begin, end) of the unit, converted from `source`. They are whole sectors if the
+/// piece lies on disk. If it lies on disk or in GPU memory, `room` is the buffer of the conversion.
 void ModelState::store(const StatePiece& piece, int64_t begin, int64_t end, DType source,
                        const void* data, std::byte* room) {
-  const Range to = part(piece, begin, end);
+  const Range to = range_of(piece, begin, end);
   const bool converts = dtype(piece) != source;
-  if (memory_.in_reach(program_, to)) {
+  if (memory_.is_in_main_memory(program_, to)) {
     if (converts) return convert(data, source, memory_.at(program_, to), dtype(piece), end - begin);
     std::memcpy(memory_.at(program_, to), data, static_cast<size_t>(to.bytes));
     return;
@@ -172,17 +175,17 @@ void ModelState::store(const StatePiece& piece, int64_t begin, int64_t end, DTyp
     memory_.write(program_, to, stored);
 }
 
-/// Reads elements [begin, end) of the unit in their stored dtype; on disk, the snapshot's values if
-/// `reading.of_snapshot`.
+/// Reads elements [begin, end) of the unit in their stored dtype. If they lie on disk and
+/// `reading.of_snapshot` is set, reads the values of the snapshot.
 void ModelState::fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out,
                        StateReading reading) const {
-  const Range from = part(piece, begin, end);
+  const Range from = range_of(piece, begin, end);
   if (!memory_.on_disk(program_, from)) return memory_.read(program_, from, out);
   std::optional<BounceBuffer> own;
   if (reading.sectors.empty()) reading.sectors = own.emplace().sectors();
   std::byte* const sectors_read = reading.sectors.data();
   auto* to = static_cast<std::byte*>(out);
-  // Sectors around what is wanted, as many at a time as there is room for.
+  // Reads the sectors around the wanted bytes, as many at a time as the buffer holds.
   const auto room = static_cast<int64_t>(reading.sectors.size());
   for (int64_t at = from.offset; at < from.offset + from.bytes;) {
     const int64_t first = at / kSwapAlignment * kSwapAlignment;
@@ -212,7 +215,8 @@ void ModelState::fetch_f32(const StatePiece& piece, int64_t begin, int64_t end, 
   convert(raw.data(), dtype(piece), out, DType::kF32, end - begin);
 }
 
-/// Fills a piece chunk by chunk; in place where dtype and tier allow. Padding becomes zero.
+/// Fills a piece, in place if its dtype and tier allow it, else chunk by chunk. Chunks set padding
+/// to zero; in place it stays as it is.
 void ModelState::fill(const StatePiece& piece, DType source, const ReadTensor& read) {
   const int64_t size = dtype_bytes(source);
   const auto fill_part = [&](int64_t begin, int64_t end, std::byte* to) {
@@ -225,10 +229,10 @@ void ModelState::fill(const StatePiece& piece, DType source, const ReadTensor& r
       }
     }
   };
-  if (dtype(piece) == source && memory_.in_reach(program_, piece.range))
+  if (dtype(piece) == source && memory_.is_in_main_memory(program_, piece.range))
     return fill_part(piece.begin, piece.end, memory_.at(program_, piece.range));
   const BounceBuffer bounce;
-  const BounceBuffer converted;  // its pages come when it is used
+  const BounceBuffer converted;  // uses no memory until it is written
   for (int64_t begin = piece.begin; begin < piece.end; begin += kChunk) {
     const int64_t end = std::min(begin + kChunk, piece.end);
     std::memset(bounce.data(), 0, static_cast<size_t>((end - begin) * size));
@@ -237,7 +241,7 @@ void ModelState::fill(const StatePiece& piece, DType source, const ReadTensor& r
   }
 }
 
-ModelState::ReadTensor ModelState::reading(const InitialWeights& first) const {
+ModelState::ReadTensor ModelState::make_reader(const InitialWeights& first) const {
   return [&first](const StatePiece&, const TensorInfo& tensor, const Box& box, void* out) {
     auto* to = static_cast<float*>(out);
     int64_t from = tensor.numel();
@@ -245,7 +249,8 @@ ModelState::ReadTensor ModelState::reading(const InitialWeights& first) const {
     visit_runs(tensor.shape, box, [&](int64_t begin, int64_t end, int64_t position) {
       from = std::min(from, begin);
       until = end;
-      // Pieces are read: mapped bytes are memory of this process until they are released.
+      // Reads in chunks, because mapped pages count as memory of this process until they are
+      // released.
       for (int64_t at = begin; at < end; at += kChunk) {
         const int64_t stop = std::min(at + kChunk, end);
         first.read(tensor, at, stop,
@@ -257,8 +262,8 @@ ModelState::ReadTensor ModelState::reading(const InitialWeights& first) const {
   };
 }
 
-/// Packs what this rank has of a packed tensor, in parts of at most kPackedPart elements, with the
-/// scales of the whole.
+/// Packs this rank's part of a packed tensor, at most kPackedPart elements at a time, with the
+/// scales of the whole tensor.
 void ModelState::pack(const StatePiece& piece, const Slice& slice, const InitialWeights& first) {
   const PackedFormat& format = packed(piece);
   const TensorInfo& tensor = model_.tensor(slice.tensor);
@@ -280,20 +285,20 @@ void ModelState::pack(const StatePiece& piece, const Slice& slice, const Initial
       pack_values(format, scales, run.begin, read(run.begin, run.end), run.position,
                   records.data());
     const int64_t in_unit = slice.position_in_unit + (at - slice.offset);
-    const Range to = part(piece, in_unit, in_unit + (end - at));
-    if (memory_.in_reach(program_, to))
+    const Range to = range_of(piece, in_unit, in_unit + (end - at));
+    if (memory_.is_in_main_memory(program_, to))
       std::memcpy(memory_.at(program_, to), records.data(), static_cast<size_t>(to.bytes));
     else
       memory_.write(program_, to, records.data());
   }
 }
 
-/// Fills a state with its values when training begins; frozen state always has these.
+/// Fills a piece with the values that it has when training begins. Frozen state keeps these values.
 void ModelState::fill_first(const StatePiece& piece, const InitialWeights& first) {
-  if (!packed(piece)) return fill(piece, DType::kF32, reading(first));
+  if (!packed(piece)) return fill(piece, DType::kF32, make_reader(first));
   const std::vector<Slice> slices = slices_in(partition_.unit(piece.unit), piece.begin, piece.end);
-  if (memory_.in_reach(program_, piece.range)) {
-    side_by_side(
+  if (memory_.is_in_main_memory(program_, piece.range)) {
+    run_in_parallel(
         slices.size(), [&](size_t i) { pack(piece, slices[i], first); },
         static_cast<size_t>(kernel_threads()));
     return;
@@ -301,7 +306,8 @@ void ModelState::fill_first(const StatePiece& piece, const InitialWeights& first
   for (const Slice& slice : slices) pack(piece, slice, first);
 }
 
-/// Fills an optimizer's state with the number it begins with: its memory is zeros already.
+/// Fills an optimizer state with the number that it begins with. Its memory is zero already, so 0
+/// needs no work.
 void ModelState::fill_constant(const StatePiece& piece, double number) {
   if (number == 0.0) return;
   fill(piece, DType::kF32,
@@ -310,8 +316,8 @@ void ModelState::fill_constant(const StatePiece& piece, double number) {
        });
 }
 
-/// Measures the lengths of the magnitudes that this rank has in pieces that are filled from
-/// `first`.
+/// Measures the row lengths that are the initial DoRA magnitudes, for the pieces of this rank that
+/// are filled from `first` (`is_read`).
 void ModelState::measure_lengths(InitialWeights& first,
                                  const std::function<bool(const StatePiece&)>& is_read) const {
   std::map<TensorId, TensorPart> wanted;
@@ -367,19 +373,20 @@ std::vector<StateSlice> ModelState::slices(std::span<std::byte> sectors) const {
   return slices_of({.sectors = sectors});
 }
 
-/// Takes a snapshot; state on disk is not copied: it is kept, and later writes go elsewhere.
+/// Takes a snapshot. State on disk is not copied: its present bytes are kept, and later writes go
+/// elsewhere on the disk.
 std::vector<StateSlice> ModelState::snapshot(std::span<std::byte> sectors) {
-  std::vector<CopiedRange> in_reach;
+  std::vector<CopiedRange> in_main_memory;
   for (const StatePiece& piece : pieces_) {
     if (piece.snapshot.bytes == 0) continue;
-    const Range from = part(piece, piece.saved.begin, piece.saved.end);
+    const Range from = range_of(piece, piece.saved.begin, piece.saved.end);
     std::byte* const to = memory_.at(program_, piece.snapshot);
-    if (memory_.in_reach(program_, from))
-      in_reach.push_back({to, memory_.at(program_, from), from.bytes});
+    if (memory_.is_in_main_memory(program_, from))
+      in_main_memory.push_back({to, memory_.at(program_, from), from.bytes});
     else
       memory_.read(program_, from, to);
   }
-  copy_streamed(in_reach);
+  copy_streamed(in_main_memory);
   memory_.keep_disk();
   return slices_of({.of_snapshot = true, .sectors = sectors});
 }
@@ -410,16 +417,16 @@ std::vector<StateSlice> ModelState::slices_of(StateReading reading) const {
   return mine;
 }
 
-/// Makes the slice of `box` of the tensor, which lies at element `first` of the unit: itself, or
-/// its copy in the snapshot.
+/// Makes the StateSlice of `box` of the tensor, which begins at element `first` of the unit. It
+/// refers to the state itself, or to the copy in the snapshot.
 StateSlice ModelState::saved_slice(const StatePiece& piece, const TensorInfo& tensor,
                                    const Box& box, int64_t first, StateReading reading) const {
   StateSlice saved{tensor.name, kind_of(piece.state), dtype(piece), tensor.shape, box};
-  const Range range = part(piece, first, first + box.numel() * piece.block);
+  const Range range = range_of(piece, first, first + box.numel() * piece.block);
   if (reading.of_snapshot && !memory_.on_disk(program_, range)) {
     if (piece.snapshot.bytes <= 0) bug(cat("the snapshot has no space for ", tensor.name));
     saved.data = memory_.at(program_, piece.snapshot) + bytes_of(piece, first - piece.saved.begin);
-  } else if (memory_.in_reach(program_, range)) {
+  } else if (memory_.is_in_main_memory(program_, range)) {
     saved.data = memory_.at(program_, range);
   } else {
     saved.read = [this, &piece, first, reading](int64_t begin, int64_t end, void* out) {
@@ -478,7 +485,7 @@ const StatePiece& ModelState::parameters_of(UnitId unit) const {
   bug(cat("this rank holds no parameters of unit ", unit));
 }
 
-/// Finds the unit of a tensor, and the unit's element where the tensor begins.
+/// Returns the unit of a tensor, and the element of the unit where the tensor begins.
 std::pair<const Unit*, int64_t> ModelState::place_of(TensorId tensor) const {
   for (const Unit& unit : partition_.units)
     for (const Slice& slice : unit.slices)
@@ -489,7 +496,8 @@ std::pair<const Unit*, int64_t> ModelState::place_of(TensorId tensor) const {
   bug("every tensor is in a unit");
 }
 
-/// Collects elements of a unit from the view of rank `index` of those that divide the unit's
+/// Collects the elements `wanted` of a unit from the ranks that hold shards of it. `index` selects
+/// the part of the model: it is the index among the tensor-parallel ranks that divide the unit's
 /// tensors.
 void ModelState::collect_part(const Unit& unit, int index, const UnitRange& wanted, bool receives,
                               Communicator& group, std::span<float> out) const {

@@ -10,10 +10,10 @@
 namespace ftrun {
 namespace {
 
-/// Elements compared at once: nearly always the first of them have moved, and nothing more of the
-/// model is read.
+/// The number of elements that are compared at a time. Nearly always the first of them have
+/// changed, so no more of the initial model is read.
 constexpr int64_t kCompared = 4096;
-/// Names that a warning lists.
+/// The largest number of names that a warning lists.
 constexpr size_t kMaxNamed = 8;
 
 std::string listed(const std::vector<std::string>& names) {
@@ -45,7 +45,7 @@ void MovedTensors::compare(const std::string& tensor, int64_t begin,
     before_.resize(now.size());
     first_.read(*known->second, begin + at, begin + at + std::ssize(now), before_);
     for (size_t i = 0; i < now.size() && state != Movement::kMoved; ++i) {
-      // Master weights of 16 bits begin as the rounded ones.
+      // 16-bit master weights begin as the rounded initial values.
       if (now[i] == before_[i] || now[i] == rounded_to(DType::kBF16, before_[i])) continue;
       state = rounded_to(dtype_, now[i]) == rounded_to(dtype_, before_[i])
                   ? Movement::kLostInRounding

@@ -14,8 +14,8 @@ namespace ftrun {
 
 /// MovedTensors compares the export of each trained tensor with its values when training began,
 /// piece by piece while the export runs. A tensor without any changed element has not been trained,
-/// whatever the loss says: no gradient reached it, the learning rate was 0, or the change is
-/// smaller than the export's dtype holds.
+/// even if the loss fell: no gradient reached it, the learning rate was 0, or the change is lost in
+/// the rounding to the export's dtype.
 class MovedTensors {
  public:
   /// Borrows `model` and `first`; `dtype` is that of the exported file.

@@ -14,7 +14,7 @@
 namespace ftrun {
 namespace {
 
-/// Reads a file of sysfs as one line; "" where it cannot be read.
+/// Returns the first line of a file of sysfs; "" if it cannot be read.
 std::string read_line(const std::filesystem::path& path) {
   std::ifstream file(path);
   std::string line;
@@ -35,7 +35,7 @@ std::string lower_case(std::string text) {
   return text;
 }
 
-/// Returns whether the calling thread may run on all of them.
+/// Returns whether the calling thread may run on all of the cores.
 bool may_run_on(const std::vector<int>& processors) {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);

@@ -50,7 +50,8 @@ class PhaseClock {
   const Program& program_;
   PipelineSeconds seconds_;
   bool decided_ = false;
-  /// The sum to which instructions between those of layers are added.
+  /// The member of seconds_ to which the seconds of the next instruction are added, unless it
+  /// begins another phase of a layer: the current phase, `before` or `after`.
   double* current_ = &seconds_.before;
 };
 

@@ -44,7 +44,7 @@ OpenGroups::OpenGroups(Rendezvous& rendezvous, const std::vector<ProgramGroup>& 
                        GroupId model, CommOptions options) {
   groups_.board = &rendezvous.board();
   const RankGroup alone{"alone", {rendezvous.rank()}};
-  // A single rank has nobody to talk to: no NCCL for it.
+  // A single rank exchanges with no other rank, so it needs no NCCL.
   if (groups.empty()) options.device = -1;
   for (const ProgramGroup& group : groups)
     groups_.open.push_back(open(rendezvous, group.ranks, "", options));

@@ -28,8 +28,8 @@ struct RankGroups {
   int rank() const { return host_world->rank(); }
   /// Returns all communicators, each once.
   std::vector<Communicator*> distinct() const;
-  /// Returns the communicator whose memory peers of this machine can see: of those over shared
-  /// memory the largest.
+  /// Returns the communicator that allocates memory which ranks of the same machine can read: the
+  /// largest one that uses shared memory.
   Communicator& peer_visible() const;
   /// Returns the communicator of a group's ranks; null when it is not open.
   Communicator* find(const ProgramGroup& group) const;

@@ -9,7 +9,7 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/rank_error.h"
-#include "base/side_by_side.h"
+#include "base/run_in_parallel.h"
 #include "base/text.h"
 #include "checkpoint/safetensors.h"
 #include "partition/flat_layout.h"
@@ -17,10 +17,10 @@
 namespace ftrun {
 namespace {
 
-/// Bytes of a GPU's memory that are brought to the host at a time.
+/// The number of bytes of GPU memory that are copied to the host at a time.
 constexpr int64_t kPiece = int64_t{4} << 20;
 
-/// Remedy of state that a machine has changed.
+/// The remedy for state that a faulty machine has changed.
 constexpr const char* kRemedy =
     "check the memory, CPUs and GPUs of these machines (dmesg, nvidia-smi -q); --resume auto "
     "continues from the last checkpoint";
@@ -35,7 +35,8 @@ std::string ranks_text(const std::vector<int>& ranks) {
   return cat("ranks ", join(names, ", "), " and ", last);
 }
 
-/// Groups ranks by their texts; a rank without one has nothing to compare.
+/// Groups ranks that have the same text. Leaves out ranks with an empty text, which have nothing to
+/// compare.
 std::map<std::string, std::vector<int>> by_text(const std::vector<std::string>& texts) {
   std::map<std::string, std::vector<int>> ranks;
   for (size_t rank = 0; rank < texts.size(); ++rank)
@@ -43,7 +44,7 @@ std::map<std::string, std::vector<int>> by_text(const std::vector<std::string>& 
   return ranks;
 }
 
-/// Returns the words at place `index` of each rank's text.
+/// Returns word number `index` of each rank's text.
 std::vector<std::string> words_at(const std::vector<std::string>& texts, size_t index) {
   std::vector<std::string> words;
   for (const std::string& text : texts) {
@@ -56,13 +57,14 @@ std::vector<std::string> words_at(const std::vector<std::string>& texts, size_t 
   return words;
 }
 
-/// ReplicaHolder is a rank and what it sent of a set: "HASH NAME" of each part.
+/// ReplicaHolder is a rank and the lines that it sent for the parts of a set: "HASH NAME".
 struct ReplicaHolder {
   int rank = 0;
   std::vector<std::string> parts;
 };
 
-/// Lists the holders by key; a rank that does not share the set sent "-".
+/// Groups the ranks that hold the same set, by its key. A rank that does not share its set sent
+/// "-".
 std::map<std::string, std::vector<ReplicaHolder>> holders_of(
     const std::vector<std::string>& texts) {
   std::map<std::string, std::vector<ReplicaHolder>> holders;
@@ -75,8 +77,9 @@ std::map<std::string, std::vector<ReplicaHolder>> holders_of(
   return holders;
 }
 
-/// Makes the error of ranks that sent different lines for a part, by line. If one rank is named it
-/// is that rank's failure, on whichever rank it is reported.
+/// Makes the error for ranks that sent different lines for a part. `versions` lists the ranks by
+/// line. If the error names a single rank, it counts as a failure of that rank on every rank that
+/// reports it.
 RankError difference(const std::map<std::string, std::vector<int>>& versions, int64_t step) {
   const auto most = std::max_element(
       versions.begin(), versions.end(),
@@ -117,9 +120,10 @@ ReplicaCheck::ReplicaCheck(const ProgramPlan& train, const Partition& partition,
   find_shared();
 }
 
-/// Sets separate parts that data-parallel ranks cut from those that they do not cut, and parts that
-/// tensor-parallel ranks divide from those of which they have several copies: a rank shares a whole
-/// set with another rank, or nothing of it. All ranks have equally many sets.
+/// Sorts the parts into sets, so that two ranks hold copies either of a whole set or of nothing in
+/// it. Parts are in different sets if data-parallel ranks cut one and not the other, or if
+/// tensor-parallel ranks divide one and have copies of the other. All ranks have the same number of
+/// sets.
 void ReplicaCheck::list_parts(const ProgramPlan& train, const Partition& partition,
                               const std::vector<std::string>& kinds) {
   std::map<std::tuple<int32_t, bool, int>, StateSet> sets;
@@ -173,7 +177,7 @@ void ReplicaCheck::find_shared() {
 }
 
 uint64_t ReplicaCheck::hash_of(const StatePart& part) const {
-  if (memory_.in_reach(program_, part.range))
+  if (memory_.is_in_main_memory(program_, part.range))
     return xxh3(memory_.at(program_, part.range), static_cast<size_t>(part.range.bytes));
   Xxh3Stream stream;
   std::vector<std::byte> piece(static_cast<size_t>(std::min(kPiece, part.range.bytes)));
@@ -185,21 +189,22 @@ uint64_t ReplicaCheck::hash_of(const StatePart& part) const {
   return stream.digest();
 }
 
-/// Hashes each part.
+/// Returns the hash of each part of a set.
 std::vector<uint64_t> ReplicaCheck::hashes(const StateSet& set) const {
   std::vector<uint64_t> found(set.parts.size());
-  const auto take = [&](size_t i) { found[i] = hash_of(set.parts[i]); };
+  const auto hash_part = [&](size_t i) { found[i] = hash_of(set.parts[i]); };
   if (memory_.gpu() == nullptr) {
-    side_by_side(set.parts.size(), take);
+    run_in_parallel(set.parts.size(), hash_part);
   } else {
-    for (size_t i = 0; i < found.size(); ++i) take(i);
+    for (size_t i = 0; i < found.size(); ++i) hash_part(i);
   }
   return found;
 }
 
-/// Compares sums: numbers x of n ranks are equal where n * sum of x^2 = (sum of x)^2 (Cauchy and
-/// Schwarz). Quarters of a hash are so small that sums over 2^20 ranks are exact in fp64; the
-/// products are compared as integers.
+/// Compares hashes by their sums over ranks, which one all-reduce computes: the numbers x of n
+/// ranks are equal if and only if n * sum of x^2 = (sum of x)^2 (Cauchy-Schwarz inequality). Each
+/// hash is cut into four numbers of 16 bits, whose sums over up to 2^20 ranks are exact in fp64;
+/// the products are compared as integers.
 void ReplicaCheck::check(int64_t step) const {
   if (!compares()) return;
   constexpr size_t kQuarters = 4;
@@ -226,7 +231,7 @@ void ReplicaCheck::check(int64_t step) const {
     }
 }
 
-std::string ReplicaCheck::signed_parts(const StateSet& set) const {
+std::string ReplicaCheck::hashes_text(const StateSet& set) const {
   if (set.shared < 0) return "-";
   std::string text = set.key;
   const std::vector<uint64_t> found = hashes(set);
@@ -235,9 +240,9 @@ std::string ReplicaCheck::signed_parts(const StateSet& set) const {
   return text;
 }
 
-/// Finds who differs, and throws. All ranks call it together.
+/// Finds the ranks whose state differs, and throws an error that names them. Collective.
 void ReplicaCheck::name_culprit(size_t set, int64_t step) const {
-  for (const auto& [key, holders] : holders_of(exchange_(signed_parts(sets_[set]))))
+  for (const auto& [key, holders] : holders_of(exchange_(hashes_text(sets_[set]))))
     for (size_t part = 0; part < holders.front().parts.size(); ++part) {
       std::map<std::string, std::vector<int>> versions;
       for (const ReplicaHolder& holder : holders)

@@ -25,11 +25,11 @@ SwapOptions swap_options(const Config& config, const std::string& run, int rank)
   return swap;
 }
 
-/// Measures the memory that the process holds before it has anything of the model, once its
-/// libraries have their threads and working memory, and saving has its own. Otherwise these would
-/// be allocated in the first step and count as the model's.
-int64_t measure_baseline_bytes(const Gpu* gpu, SaveBuffers& room) {
-  room.populate();
+/// Measures the memory that the process holds before it allocates anything for the model. First
+/// makes the libraries allocate their threads and working memory, and allocates the save buffers:
+/// otherwise these would count as memory of the model.
+int64_t measure_baseline_bytes(const Gpu* gpu, SaveBuffers& buffers) {
+  buffers.populate();
   if (gpu == nullptr) {
     const HostBlock operands(kWarmUpBytes, "the first product");
     warm_up_products(operands.data());
@@ -37,7 +37,7 @@ int64_t measure_baseline_bytes(const Gpu* gpu, SaveBuffers& room) {
   return read_process_memory().held();
 }
 
-/// Prepares a GPU before the memory of training is requested.
+/// Lets a GPU prepare the graphs of a program. This comes before training memory is allocated.
 void prepare(const Gpu* gpu, const ProgramPlan& plan) {
   if (gpu == nullptr) return;
   for (const LayerGraph& graph : plan.model.graphs) gpu->kernels().prepare(graph);
@@ -49,7 +49,7 @@ PlannedModel::PlannedModel(const Config& from, int rank)
     : folder(folder_of(from.model)),
       config(parse_model_config(folder.config_json(), folder.path() + "/config.json")),
       plan(plan_steps(from, config, rank)) {
-  name_as_model(folder, plan.train.model, /*tells=*/rank == 0);
+  map_to_model_names(folder, plan.train.model, /*logs_notices=*/rank == 0);
 }
 
 TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const RankGroups& groups,
@@ -60,7 +60,7 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const Ran
       memory_(
           groups.peer_visible(), swap_options(config, run, groups.rank()),
           [&, gpu](Tier tier, int64_t lacking) {
-            // The device and the host tier of a CPU are the same memory.
+            // Without a GPU, the device tier and the host tier are both main memory.
             const bool main_memory = gpu == nullptr && tier != Tier::kNvme;
             const MemoryMeasure measure = [=](const MemoryPlan& plan) {
               return main_memory ? plan.main_memory() : plan.at(tier).total;

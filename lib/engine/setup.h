@@ -51,12 +51,12 @@ class TrainingSetup {
   Executor& evaluate_executor() { return *evaluate_executor_; }
   Executor& text_executor() { return *text_executor_; }
   /// Destroys the GPU's recordings of all programs. Call it before the groups are closed or
-  /// aborted, because they wait for it.
+  /// aborted, because a group may wait for recordings of its collectives without end.
   void drop_recordings();
   ModelState& state() { return *state_; }
   const SaveBuffers& save_buffers() const { return save_buffers_; }
   const RankMemory& memory() const { return memory_; }
-  /// Returns the bytes of its own and shared memory that the process held before its first
+  /// Returns the bytes of private and shared memory that the process held before its first
   /// allocation for the model and after a first matrix product: libraries, threads, their working
   /// memory, data, the staging area of checkpoints.
   int64_t baseline_bytes() const { return baseline_bytes_; }

@@ -38,6 +38,7 @@ class StepTraffic {
   const TrafficSums& sums() const { return sums_; }
 
  private:
+  /// Observed holds counters at one moment; the traffic of a run is a difference of two.
   struct Observed {
     std::optional<int64_t> transported = 0;
     DiskTraffic disk;

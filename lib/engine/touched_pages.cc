@@ -10,8 +10,8 @@
 namespace ftrun {
 namespace {
 
-/// The number of pages that one call checks: a huge page, so that a full part is mostly full at
-/// once.
+/// The number of pages that one call checks. They make up a huge page (2 MiB with 4-KiB pages), so
+/// that a chunk usually becomes full at once.
 constexpr int64_t kChunkPages = 512;
 
 int64_t page_bytes() {

@@ -9,9 +9,9 @@
 
 namespace ftrun {
 
-/// GraphBuilder builds the forward list of a layer: values are added, then operations in order by
-/// the functions of ops/KIND, which infer the shapes of results and check every operand; finish()
-/// derives the backward lists.
+/// GraphBuilder builds the forward list of a layer. The caller adds values, then operations in
+/// order, by calling the functions of ops/KIND, which infer the shapes of results and check every
+/// operand. finish() derives the backward lists.
 class GraphBuilder {
  public:
   /// Begins an empty graph; `tokens` is N of every activation.

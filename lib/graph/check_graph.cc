@@ -26,7 +26,8 @@ bool is_given(ValueRole role, bool backward) {
   }
 }
 
-/// ListCheck follows lists that run one after another.
+/// ListCheck checks the operations of lists that run one after another, and tracks which values
+/// exist.
 class ListCheck {
  public:
   explicit ListCheck(const LayerGraph& graph) : graph_(graph) {}
@@ -40,7 +41,8 @@ class ListCheck {
     }
   }
 
-  /// Ends the list; what it made for backward is given there.
+  /// Ends the forward list. Its values no longer exist; those that it left for backward are given
+  /// there.
   void end_forward() { defined_.clear(); }
   void end_input_grad() {
     std::erase_if(defined_, [&](ValueId id) { return graph_.at(id).role == ValueRole::kTemp; });

@@ -11,7 +11,7 @@ struct CollectiveAttrs {
   MeshAxis axis = MeshAxis::kTensor;
   /// The number of ranks along the axis.
   int64_t ranks = 1;
-  /// The number of places by which a shift moves, from 1 to ranks - 1.
+  /// The number of ranks by which a shift moves data, from 1 to ranks - 1.
   int64_t by = 0;
   bool operator==(const CollectiveAttrs&) const = default;
 };

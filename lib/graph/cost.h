@@ -60,8 +60,8 @@ double operand_bytes(const LayerGraph& graph, const Op& op);
 double result_elements(const LayerGraph& graph, const Op& op);
 
 /// The floating-point operations that a machine does in the time in which it moves one byte: 4 on a
-/// two-core server, 20 in fp32 on an accelerator. With it norms, rotations and gated products,
-/// which do little arithmetic, have a cost.
+/// two-core server, 20 in fp32 on an accelerator. It gives a cost to norms, rotations and gated
+/// products, which move many bytes and do little arithmetic.
 inline constexpr double kFlopsPerByte = 16.0;
 /// The floating-point operations of an exponential: a polynomial of six terms and the scaling by a
 /// power of two.

@@ -16,8 +16,7 @@ namespace ftrun {
 /// public members.
 class Derivation {
  public:
-  /// Prepares to derive; `kept`, by value, says whether backward may read the value that forward
-  /// left.
+  /// Prepares to derive. `kept[id]` says whether backward may read value `id` as forward left it.
   Derivation(LayerGraph& graph, const std::vector<bool>& kept);
 
   void run();
@@ -28,7 +27,7 @@ class Derivation {
   ValueId gradient(ValueId id);
   /// Returns the gradient of an operation's result; there is none only if nothing reads the result.
   ValueId result_gradient(ValueId id);
-  /// Returns whether a value is the result of an operation that has no gradients, such as the
+  /// Returns whether a value is the result of an operation without gradients, for example the
   /// lengths of rows.
   bool is_constant(ValueId id) const;
   /// Returns whether a value gets a gradient; values of the batch do not.
@@ -44,13 +43,13 @@ class Derivation {
   // --- forward values ---
 
   /// Returns a forward value as backward reads it: given, saved, or recomputed at this point.
-  ValueId needed(ValueId id);
+  ValueId backward_value(ValueId id);
   /// Saves a value, so that backward reads the one that forward left.
   void save(ValueId id) { value(id).role = ValueRole::kSaved; }
 
   // --- operations ---
 
-  /// Emits an operation in the list of that name.
+  /// Emits an operation in the list input_grad or weight_grad.
   void emit_input_grad(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
                        OpAttrs attrs = {});
   void emit_weight_grad(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
@@ -70,14 +69,15 @@ class Derivation {
   /// Returns the gradient with respect to `id`; `term` is this rank's term of its sum over the
   /// ranks.
   ValueId whole_gradient(ValueId id, ValueId term, int64_t ranks);
-  /// Delays the emission of weight gradients that run beside the next collective until after that
-  /// collective.
-  void after_collective(std::function<void()> emit) { waiting_.push_back(std::move(emit)); }
-  void emit_waiting();
+  /// Delays the emission of weight gradients until after the next collective, so that they can run
+  /// at the same time.
+  void after_collective(std::function<void()> emit) { delayed_.push_back(std::move(emit)); }
+  void emit_delayed();
 
  private:
-  /// List names the list of an operation in backward. kReader is the list of the operation that
-  /// reads the result, for a forward operation that is run again or a gradient that is gathered.
+  /// List names the list to which an operation of backward belongs. kReader stands for the list of
+  /// the operation that reads the result: it is used for a forward operation that runs again and
+  /// for a gradient that is gathered.
   enum class List : uint8_t { kInputGrad, kWeightGrad, kReader };
 
   const Value& value(ValueId id) const { return graph_.at(id); }
@@ -92,7 +92,7 @@ class Derivation {
   void drop_short_lived();
   void start_from_outputs();
   void finish_inputs();
-  bool is_smaller_when_made(size_t at) const;
+  bool saves_memory_if_run_early(size_t at) const;
   void split_lists();
   void mark_deferred();
 
@@ -103,7 +103,7 @@ class Derivation {
   std::map<ValueId, ValueId> recomputed_;
   std::vector<ValueId> short_lived_;
   int depth_ = 0;
-  std::vector<std::function<void()>> waiting_;
+  std::vector<std::function<void()>> delayed_;
   /// The list of each operation in the backward list.
   std::vector<List> lists_;
   std::map<ValueId, std::vector<ValueId>> terms_;

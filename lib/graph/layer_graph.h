@@ -20,14 +20,14 @@ int64_t element_count(const Dims& dims);
 /// storage lies.
 enum class ValueRole : uint8_t {
   kInput,       // from the batch or another layer
-  kOutput,      // handed to another layer
+  kOutput,      // passed to another layer
   kParam,       // a parameter, in the unit's flat buffer
-  kParamGrad,   // its gradient, in the gradient buffer
+  kParamGrad,   // gradient of a parameter, in the gradient buffer
   kOutputGrad,  // gradient of the loss with respect to an output, from the layer after
   kInputGrad,   // gradient of the loss with respect to an input, for the layer before
-  kSaved,       // made by forward, read by backward
-  kDeferred,    // made by the input gradients, read by the weight gradients
-  kTemp,        // inside one list
+  kSaved,       // computed by forward, read by backward
+  kDeferred,    // computed by input gradients, read by weight gradients
+  kTemp,        // used inside one list only
   kWorkspace,   // scratch of one operation: U8 bytes
 };
 
@@ -40,9 +40,9 @@ enum class Port : uint8_t {
 
 /// PortHolds specifies what the numbers at a port of the batch mean.
 enum class PortHolds : uint8_t {
-  kVocabulary,  // rows of the vocabulary
-  kPlaces,      // the tokens' places, ascending
-  kStarts,      // the place of the first token of each token's document
+  kVocabulary,  // token ids: rows of the vocabulary
+  kPositions,   // positions of the tokens, ascending
+  kStarts,      // the position of the first token of each token's document
 };
 
 /// BatchPort is a port whose value is given with each micro-batch.
@@ -60,6 +60,7 @@ std::string_view port_name(Port port);
 /// Returns the meaning of a port of the batch; nothing for other ports.
 std::optional<PortHolds> port_holds(Port port);
 
+/// Value is a tensor that the operations of a layer read or write.
 struct Value {
   std::string name;
   DType dtype = DType::kF32;
@@ -77,20 +78,20 @@ struct Value {
   DType stored_dtype() const { return packed ? DType::kU8 : dtype; }
 };
 
-/// Kernels says for which kernels a graph is made: they differ in the scratch that they need, and
-/// in how much of the head they compute at a time.
-enum class Kernels : uint8_t { kProcessor, kGpu };
+/// Kernels says for which kernels a graph is made. Kernels of CPUs and GPUs need different scratch
+/// memory, and compute different amounts of the head at a time.
+enum class Kernels : uint8_t { kCpu, kGpu };
 
 /// ModelDtypes holds the element types of a model's graphs, and the kernels that compute with them.
-/// Statistics (rstd, lse) are F32 (F64 when `compute` is), rotary tables F32, losses F64 whatever
-/// these are.
+/// Independently of the members, statistics (rstd, lse) are F32 (F64 if `compute` is F64), rotary
+/// tables F32, and losses F64.
 struct ModelDtypes {
   /// Activations and parameters: F32, BF16 or F16 (F64 is for tests). In 16 bits storage and
   /// rounding are 16-bit; products and sums are F32.
   DType compute = DType::kF32;
   /// Gradients of parameters: F32, BF16 or F16 (F64 with F64).
   DType gradients = DType::kF32;
-  Kernels kernels = Kernels::kProcessor;
+  Kernels kernels = Kernels::kCpu;
   /// The packed format of the blocks' weight matrices, if these are packed; they do not train then.
   PackedFormat packed = {};
   bool operator==(const ModelDtypes&) const = default;
@@ -98,7 +99,7 @@ struct ModelDtypes {
 
 /// LayerGraph is one layer for fixed shapes: values and three lists. `backward` runs the
 /// input-gradient and weight-gradient operations interleaved (each weight gradient as soon as its
-/// inputs exist), which is what a schedule uses that does not defer weight gradients.
+/// inputs exist), for schedules that do not defer weight gradients.
 struct LayerGraph {
   std::string name;
   ModelDtypes dtypes;

@@ -23,12 +23,13 @@ class Offsets {
   int64_t bytes_ = 0;
 };
 
-/// Returns whether elements have 16 bits; their arithmetic has 32.
+/// Returns whether elements have 16 bits. Kernels compute with them in 32 bits.
 inline bool is_narrow(int64_t element_bytes) {
   return element_bytes < dtype_bytes(DType::kF32);
 }
 
-/// Returns the size in bytes of the type in which such elements are computed with.
+/// Returns the size in bytes of the type in which kernels compute with elements of this size:
+/// 16-bit elements are computed in 32 bits.
 inline int64_t wide_bytes(int64_t element_bytes) {
   return std::max(element_bytes, dtype_bytes(DType::kF32));
 }

@@ -13,8 +13,8 @@ namespace ftrun {
 /// ValueId is the index of a value in its LayerGraph.
 using ValueId = int32_t;
 
-/// OpKind specifies what an operation computes. Its values are places in the list ops/kinds.inc,
-/// the only place that names kinds.
+/// OpKind specifies what an operation computes. Its values are positions in the list ops/kinds.inc,
+/// the only file that names kinds.
 enum class OpKind : uint8_t;
 
 /// NoAttrs stands for the attributes of a kind that has none.
@@ -30,13 +30,13 @@ class OpAttrs {
   OpAttrs(NoAttrs) {}
   template <class A>
   requires(!std::is_same_v<A, OpAttrs>) OpAttrs(A attrs)
-      : held_(std::make_shared<const Holder<A>>(std::move(attrs))) {}
+      : holder_(std::make_shared<const Holder<A>>(std::move(attrs))) {}
 
   /// Returns the value, or null where the attributes are of another type.
   template <class A>
   const A* get_if() const {
-    const bool has = held_ != nullptr && held_->type == typeid(A);
-    return has ? &static_cast<const Holder<A>*>(held_.get())->value : nullptr;
+    const bool has = holder_ != nullptr && holder_->type == typeid(A);
+    return has ? &static_cast<const Holder<A>*>(holder_.get())->value : nullptr;
   }
   /// Returns the value; throws std::bad_cast where the attributes are of another type.
   template <class A>
@@ -56,11 +56,12 @@ class OpAttrs {
     return get_if<A>() != nullptr;
   }
   bool operator==(const OpAttrs& other) const {
-    if (held_ == nullptr || other.held_ == nullptr) return held_ == other.held_;
-    return held_->type == other.held_->type && held_->equals(*other.held_);
+    if (holder_ == nullptr || other.holder_ == nullptr) return holder_ == other.holder_;
+    return holder_->type == other.holder_->type && holder_->equals(*other.holder_);
   }
 
  private:
+  /// Held is the base of Holder, which hides the type of the value.
   struct Held {
     explicit Held(const std::type_info& of) : type(of) {}
     virtual ~Held() = default;
@@ -77,16 +78,17 @@ class OpAttrs {
     A value;
   };
 
-  std::shared_ptr<const Held> held_;
+  std::shared_ptr<const Held> holder_;
 };
 
+/// Op is one operation of a list, with its operands, results and attributes.
 struct Op {
   OpKind kind;
   std::vector<ValueId> in;
   std::vector<ValueId> out;
   OpAttrs attrs;
-  /// The value of the list's scratch buffer that holds the operation's scratch memory while it
-  /// runs.
+  /// The kWorkspace value that holds the operation's scratch memory while it runs; -1: it needs
+  /// none.
   ValueId workspace = -1;
 };
 

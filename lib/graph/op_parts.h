@@ -9,14 +9,14 @@ struct Op;
 class Derivation;
 class OpWork;
 
-// The functions of this header are shared by the entries of many kinds (ops/KIND/spec.cc); each
+// The entries of many kinds (ops/KIND/spec.cc) share the functions of this header. Each function
 // describes one operation.
 
-/// work_of has functions that return the work of operations whose kinds move each operand once.
+/// work_of has functions that return the work of operations that read or write each operand once.
 namespace work_of {
 /// Counts one floating-point operation for each element that is written.
 OpWork elements(const LayerGraph& graph, const Op& op);
-/// Counts one exponential or its like for each element that is written.
+/// Counts one exponential or similar function for each element that is written.
 OpWork transcendentals(const LayerGraph& graph, const Op& op);
 /// Counts no arithmetic.
 OpWork communication(const LayerGraph& graph, const Op& op);

@@ -10,7 +10,7 @@
 namespace ftrun {
 namespace {
 
-/// Returns whether a dimension of an operand is divided along `letter`.
+/// Returns whether tensor-parallel ranks divide a dimension of an operand along `letter`.
 bool has_letter(std::string_view operand, char letter) {
   const std::string_view with = letter == 'H'   ? "HQRAU"
                                 : letter == 'F' ? "FG"
@@ -20,6 +20,7 @@ bool has_letter(std::string_view operand, char letter) {
                      [&](char c) { return c == letter || with.find(c) != std::string_view::npos; });
 }
 
+/// Operands holds the shapes of the operands and of the results of a kind, one string each.
 struct Operands {
   std::vector<std::string> in, out;
 };
@@ -32,7 +33,7 @@ Operands operands_of(const OpSpec& spec) {
 const OpSpec& shared_spec(OpKind kind, char letter) {
   const OpSpec& spec = op_spec(kind);
   if (spec.shared_by.find(letter) == std::string_view::npos)
-    bug(cat(spec.name, " is not shared out along ", std::string(1, letter)));
+    bug(cat("tensor-parallel ranks cannot divide ", spec.name, " along ", std::string(1, letter)));
   return spec;
 }
 

@@ -24,15 +24,15 @@ enum class OpCollective : uint8_t {
   kShift
 };
 
-/// WorkClass is the kind of work of an operation, of which software stacks have a speed each
+/// WorkClass is a class of operations for which a software stack has a speed of its own
 /// (machine/software_stack.h).
 enum class WorkClass : uint8_t {
   kOther,
-  kProduct,  // products of matrices
+  kProduct,  // matrix products
   kAttention
 };
 
-/// OpSpec holds everything that planning knows of a kind: its entry in the table
+/// OpSpec holds everything that planning knows about a kind: its entry in the table
 /// (ops/KIND/spec.cc).
 struct OpSpec {
   /// The unique name: "linear_dgrad", ...
@@ -42,11 +42,11 @@ struct OpSpec {
   /// feed-forward, V vocabulary rows, C tokens of a chunk, I and O of a product. Dimensions of an
   /// operand are joined by commas, [optional] operands are last; if one may be left out before
   /// another, the two differ in their number of dimensions. Q stands for (H+2K)d, R for H+K, A for
-  /// H*d, U for K*d, G for 2F, P for t*C, J for r1+r2+r3, M for O1+O2+O3. S is any shape, tS the
-  /// blocks of t ranks of that shape.
+  /// H*d, U for K*d, G for 2F, P for t*C, J for r1+r2+r3, M for O1+O2+O3. S is any shape, tS t
+  /// blocks of that shape, one of each rank.
   std::string_view shapes;
   /// The letters along which tensor-parallel ranks may divide the operation. Each rank has a part
-  /// of every operand that has the letter, and the whole of the others (result_is_term() and
+  /// of every operand that has the letter, and all of the other operands (result_is_term() and
   /// gradient_is_term()). H stands for Q, R, A and U as well, F for G, O for M. Empty: the
   /// operation is not divided, or its attributes say how (the vocabulary kinds).
   std::string_view shared_by = {};
@@ -77,7 +77,8 @@ struct OpSpec {
   /// The result whose form depends on the device, so that results of devices cannot be compared;
   /// -1: none.
   int private_result = -1;
-  /// Returns the bytes that a library of the GPU may keep beside the plan's scratch; null: none.
+  /// Returns the bytes that a GPU library may allocate in addition to the planned scratch; null:
+  /// none.
   int64_t (*gpu_library_bytes)(const LayerGraph&, const Op&) = nullptr;
   WorkClass work_class = WorkClass::kOther;
   /// Returns the arithmetic and the memory traffic (graph/cost.h).
@@ -93,7 +94,7 @@ struct OpSpec {
 /// Returns the entry of a kind (ops/table.cc).
 const OpSpec& op_spec(OpKind kind);
 
-// The functions below make the operations that derivation itself emits.
+// The functions below make the operations that Derivation itself emits, whatever the kind.
 
 /// Makes the operation sum = a + b of values of one shape (ops/add/spec.cc).
 Op sum_of(ValueId a, ValueId b, ValueId sum);

@@ -19,7 +19,7 @@ int64_t none(const LayerGraph& /*graph*/, const Op& /*op*/) {
   return 0;
 }
 
-/// Counts one partial gradient for every kWgradRows tokens of dy, never in 16 bits.
+/// Counts the bytes of one partial gradient for every kWgradRows tokens of dy, in 32 bits or more.
 int64_t partial_gradients(const LayerGraph& graph, const Op& op) {
   int64_t width = 0;
   for (const ValueId gradient : op.out) width += element_count(graph.at(gradient).dims);

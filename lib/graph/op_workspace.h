@@ -19,10 +19,10 @@ int64_t workspace_bytes(const LayerGraph& graph, const Op& op);
 /// gradients are added in order.
 inline constexpr int64_t kWgradRows = 64;
 
-/// The most partial sums on a GPU of a gradient that is summed over tokens; with more, adding them
-/// would take long.
+/// The largest number of partial sums on a GPU for a gradient that is summed over tokens. Adding
+/// more of them would take too long.
 inline constexpr int64_t kMaxGpuPartials = 256;
-/// The least number of rows of tokens of a partial sum.
+/// The smallest number of tokens that one partial sum adds.
 inline constexpr int64_t kGpuPartialRows = 8;
 /// Returns the number of partial sums of a gradient over `tokens`.
 int64_t gpu_partials(int64_t tokens);

@@ -12,9 +12,9 @@
 namespace ftrun {
 namespace {
 
-/// The most operations for which every choice of keeping or recomputing their results is tried: 2^8
-/// lists take some milliseconds. Of more operations, those whose results have the most bytes are
-/// considered.
+/// The largest number of operations for which every choice of keeping or recomputing their results
+/// is tried: 2^8 lists take some milliseconds. Of more operations, those with the largest results
+/// (in bytes) are considered.
 constexpr size_t kMaxCandidates = 8;
 
 bool can_run_again(OpKind kind) {
@@ -27,8 +27,8 @@ ValueId cheap_result_of(const Op& op) {
   return cheap >= 0 ? op.out[static_cast<size_t>(cheap)] : -1;
 }
 
-/// Keeps everything but cheap results. A head's list has thousands of operations, so that none is
-/// looked for in it.
+/// Keeps everything but cheap results. Goes through the operations once, without a search for each
+/// value's producer, because the list of a head has thousands of operations.
 std::vector<bool> keep_all(const LayerGraph& graph) {
   std::vector<bool> kept(graph.values.size(), true);
   for (const Op& op : graph.forward)
@@ -40,14 +40,14 @@ void drop_results(const Op& op, std::vector<bool>& kept) {
   for (const ValueId id : op.out) kept[static_cast<size_t>(id)] = false;
 }
 
-LayerGraph derived(const LayerGraph& graph, const std::vector<bool>& kept) {
+LayerGraph derive_copy(const LayerGraph& graph, const std::vector<bool>& kept) {
   LayerGraph copy = graph;
   derive_keeping(copy, kept);
   return copy;
 }
 
-/// Lists the forward operations whose results are kept without recompute and can be recomputed,
-/// those with the most bytes first.
+/// Lists the forward operations that can run again and whose results are kept when nothing is
+/// recomputed (`plain`), those with the most bytes first.
 std::vector<const Op*> candidates(const LayerGraph& graph, const LayerGraph& plain) {
   std::vector<std::pair<int64_t, const Op*>> found;
   for (const Op& op : graph.forward) {
@@ -72,9 +72,9 @@ int64_t collectives_in(std::span<const Op> list) {
 /// Chooses the values to keep within a budget. Communication is never repeated, because its cost is
 /// not known here.
 std::vector<bool> keep_within(const LayerGraph& graph, double budget) {
-  const LayerGraph plain = derived(graph, keep_all(graph));
-  // Every choice keeps at most the values that a list without recompute keeps: another value would
-  // only be kept to make again something of the same size.
+  const LayerGraph plain = derive_copy(graph, keep_all(graph));
+  // Every choice keeps a subset of the values that `plain` keeps. Keeping any other value would
+  // only serve to recompute a value of the same size.
   std::vector<bool> base(graph.values.size());
   for (size_t i = 0; i < base.size(); ++i) base[i] = plain.values[i].role == ValueRole::kSaved;
   const double limit = list_cost(plain, plain.backward) + budget * list_cost(graph, graph.forward);
@@ -85,7 +85,7 @@ std::vector<bool> keep_within(const LayerGraph& graph, double budget) {
     std::vector<bool> kept = base;
     for (size_t i = 0; i < ops.size(); ++i)
       if ((choice >> i & 1) != 0) drop_results(*ops[i], kept);
-    const LayerGraph trial = derived(graph, kept);
+    const LayerGraph trial = derive_copy(graph, kept);
     const std::pair<int64_t, double> cost{plan_saved(trial).bytes,
                                           list_cost(trial, trial.backward)};
     if (cost.second > limit || cost >= least) continue;

@@ -21,13 +21,13 @@ struct LayerGraph;
 ///   residual sum     D          2 D H d                      2 H d, mostly 2 D
 ///   attention, lse   H d + H    2 H d T                      2 T
 ///
-/// The bargain of Korthikanti et al. 2022 ("Reducing Activation Recomputation in Large Transformer
-/// Models", section 5), the T x T scores of attention, is not a choice here: the kernels never
-/// store them. Every product that is left costs the same per element; attention costs less where
-/// rows are shorter than D, and more where they are longer. So no ratio separates the good from the
-/// bad in general, and kSelective asks for the best that a cost buys: of all choices whose
-/// operations cost at most `budget` of the forward list, the one that keeps the fewest bytes (among
-/// equals the cheapest).
+/// The trade-off of Korthikanti et al. 2022 ("Reducing Activation Recomputation in Large
+/// Transformer Models", section 5), the T x T scores of attention, is not a choice here: the
+/// kernels never store them. Every remaining product costs the same per element; attention costs
+/// less where rows are shorter than D, and more where they are longer. So no fixed cost per element
+/// separates values worth keeping from the others, and kSelective looks for the best choice within
+/// a budget: of all choices whose operations cost at most `budget` of the forward list, the one
+/// that keeps the fewest bytes (among equals the cheapest).
 ///
 /// kFull costs less than a second run of the forward list (0.70 to 0.87 of it for blocks of Llama's
 /// shape), since backward reads neither the down projection nor the block's output.

@@ -19,8 +19,8 @@ std::vector<int> reads_of(const LayerGraph& graph, std::span<const Op> list) {
   return reads;
 }
 
-/// Returns for each value whether it is used only in `list`. A deferred value is, if the list both
-/// makes it and has all its readers.
+/// Returns for each value whether it is used only in `list`. A kDeferred value counts if the list
+/// both writes it and has all its readers.
 std::vector<bool> scratch_of(const LayerGraph& graph, std::span<const Op> list) {
   std::vector<bool> made(graph.values.size());
   for (const Op& op : list)
@@ -51,8 +51,9 @@ void touch(StorageRequest& request, int64_t at) {
   request.last = std::max(request.last, at);
 }
 
-/// Finds when an operation is known to be done: at the first that reads its result, or at the end
-/// of the list, for a collective; else where it stands.
+/// Returns, for each operation, the index in the list at which it is known to be done. For a
+/// collective, which may run at the same time as later operations, this is the first operation that
+/// reads its result, or the end of the list; for any other operation it is its own index.
 std::vector<int64_t> done_at(std::span<const Op> list) {
   std::vector<int64_t> done(list.size());
   for (size_t i = list.size(); i-- > 0;) {
@@ -67,8 +68,9 @@ std::vector<int64_t> done_at(std::span<const Op> list) {
   return done;
 }
 
-/// Joins the output of an in-place kind with its dying input: `root` maps values to the value whose
-/// storage they use. Other inputs of collectives live until those are done.
+/// Lets the output of an in-place operation use the storage of an input that nothing reads later.
+/// `root` maps each value to the value whose storage it uses. Operands of collectives stay alive
+/// until the collective is done.
 void join_in_place(const LayerGraph& graph, std::span<const Op> list,
                    const std::vector<bool>& scratch, std::vector<StorageRequest>& requests,
                    std::vector<ValueId>& root) {

@@ -18,17 +18,17 @@ struct ScratchPlan {
   int64_t bytes = 0;
 };
 /// Places `list`'s kTemp, kWorkspace and kDeferred values, overlapping where lifetimes allow;
-/// 64-byte aligned. A collective may run beside the operations that follow it until one of them
-/// reads its result, so until then its operands share no memory with other values. kDeferred values
-/// that another list writes or reads are left out (plan_deferred()): none in `backward`, all in
-/// `input_grad` and in `weight_grad`.
+/// 64-byte aligned. A collective may run at the same time as the operations that follow it, until
+/// one of them reads its result, so until then its operands share no memory with other values.
+/// kDeferred values that another list writes or reads are left out (plan_deferred()): none in
+/// `backward`, all in `input_grad` and in `weight_grad`.
 ScratchPlan plan_scratch(const LayerGraph& graph, std::span<const Op> list);
 
 /// SavedFor selects values among those that forward leaves for backward.
 enum class SavedFor : uint8_t {
-  kBackward,    // all
+  kBackward,    // all of them
   kInputGrad,   // those that `weight_grad` does not read
-  kWeightGrad,  // those that it reads, whether `input_grad` does or not
+  kWeightGrad,  // those that `weight_grad` reads, even if `input_grad` reads them, too
 };
 
 /// Places the values that forward leaves for backward in one buffer; 64-byte aligned.

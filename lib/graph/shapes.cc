@@ -28,11 +28,11 @@ class Letters {
     if (letters.size() != dims.size()) return false;
     for (size_t i = 0; i < dims.size(); ++i)
       if (known_.try_emplace(letters[i], dims[i]).first->second != dims[i]) return false;
-    return agree("F", 2, "G") && agree("C", known_.at("t"), "P");
+    return is_multiple("F", 2, "G") && is_multiple("C", known_.at("t"), "P");
   }
 
-  /// Returns the fault that needs all operands to be known: sums of low ranks and of magnitudes;
-  /// "" if there is none.
+  /// Returns the fault of sums, which can be checked only once all operands are known: J is the sum
+  /// of the LoRA ranks, M the sum of the parts of DoRA magnitudes. Returns "" if there is none.
   std::string sums_fault() const {
     if (!is_sum("J", {"r1", "r2", "r3"})) return "J is not the sum of the ranks";
     if (known_.contains("O1") && !is_sum("M", {"O1", "O2", "O3"}))
@@ -41,7 +41,8 @@ class Letters {
   }
 
  private:
-  /// Returns whether a size is the sum of its parts; true if it is not known.
+  /// Returns whether the size of letter `whole` is the sum of its parts; true if the size is not
+  /// known.
   bool is_sum(const char* whole, std::initializer_list<const char*> parts) const {
     const auto known = known_.find(whole);
     if (known == known_.end()) return true;
@@ -51,7 +52,7 @@ class Letters {
     return sum == known->second;
   }
 
-  bool agree(const char* one, int64_t times, const char* other) const {
+  bool is_multiple(const char* one, int64_t times, const char* other) const {
     const auto a = known_.find(one), b = known_.find(other);
     return a == known_.end() || b == known_.end() || times * a->second == b->second;
   }
@@ -61,7 +62,8 @@ class Letters {
     return whole_ == dims;
   }
 
-  /// Returns whether dims are [t R, ...], or [t, R, ...] of a block [R, ...] that is known.
+  /// Returns whether dims are t blocks: [t R, ...], or [t, R, ...] if the shape [R, ...] of a block
+  /// is known.
   bool match_blocks(Dims dims) {
     const int64_t ranks = known_.at("t");
     if (dims.empty() || dims[0] % ranks != 0) return false;
@@ -75,7 +77,8 @@ class Letters {
   Dims whole_;
 };
 
-/// Names the first operand of one side of the arrow that does not fit; "" where all do.
+/// Names the first operand of one side of the arrow ("inputs -> results") that does not fit; "" if
+/// all fit.
 std::string first_misfit(const LayerGraph& graph, std::string_view side,
                          const std::vector<ValueId>& operands, Letters& letters) {
   const std::vector<std::string> patterns = split(side, ' ');

@@ -17,6 +17,7 @@ struct StorageRequest {
   int64_t last = std::numeric_limits<int64_t>::min();
 };
 
+/// StorageLayout says where each request lies in an arena.
 struct StorageLayout {
   /// The byte offset of each request; -1 for requests of no bytes.
   std::vector<int64_t> offset;

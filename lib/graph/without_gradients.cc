@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-/// Returns whether an operation uses a value; reading it to change it does not count.
+/// Returns whether an operation uses a value. An operation that only updates it in place does not.
 bool uses(const Op& op, ValueId id) {
   return std::count(op.in.begin(), op.in.end(), id) > 0 &&
          std::count(op.out.begin(), op.out.end(), id) == 0;
@@ -26,7 +26,7 @@ bool is_layer_result(ValueRole role) {
          role == ValueRole::kParamGrad;
 }
 
-/// Removes operations from the lists, which run one after another, of which nothing is wanted.
+/// Removes operations without a needed result from the lists, which run one after another.
 void remove_unused(const LayerGraph& graph, const std::vector<std::vector<Op>*>& lists) {
   const std::vector<const std::vector<Op>*> readers(lists.begin(), lists.end());
   const auto is_unused = [&](const Op& op) {
@@ -41,8 +41,9 @@ void remove_unused(const LayerGraph& graph, const std::vector<std::vector<Op>*>&
   }
 }
 
-/// Removes gradients of frozen parameters that the forward list computes, as the head's does, if no
-/// gradient of a trained parameter follows them.
+/// Removes gradients of frozen parameters from operations of the forward list that compute
+/// gradients, as the head does. Such a gradient stays if a gradient of a trained parameter follows
+/// it among the results.
 void remove_from_forward(LayerGraph& graph) {
   for (Op& op : graph.forward) {
     const int gradient = op_spec(op.kind).parameter_gradient;

@@ -7,7 +7,7 @@
 namespace ftrun {
 namespace {
 
-/// The most elements that are read at once.
+/// The largest number of elements that is read at once.
 constexpr int64_t kPart = int64_t{1} << 18;
 
 }  // namespace
@@ -38,7 +38,8 @@ void BaseWeights::read(const std::string& tensor, int64_t begin, int64_t end,
   }
 }
 
-/// Reads a part of a mapped file, which is memory of this process until it is released.
+/// Reads elements of a memory-mapped file and then releases its pages, which otherwise count as
+/// memory of this process.
 void BaseWeights::read_stored(const std::string& tensor, int64_t begin, int64_t end,
                               std::span<float> out) const {
   folder_.read_f32(tensor, begin, end, out);

@@ -14,8 +14,9 @@
 namespace ftrun {
 namespace {
 
-/// Groups model tensors by the tensor of the files that holds them, in order of the first one that
-/// each holds. `part` maps a model tensor to the files' tensors with only this part.
+/// Lists the tensors of the exported files, in the order of the first model tensor that each holds.
+/// `part` returns the file tensors that hold a model tensor, each with only this part; file tensors
+/// of the same name are merged.
 template <class Tensors, class Part>
 std::vector<ExportTensor> file_tensors(const Tensors& tensors, Part part) {
   std::vector<ExportTensor> files;
@@ -31,14 +32,14 @@ std::vector<ExportTensor> file_tensors(const Tensors& tensors, Part part) {
   return files;
 }
 
-/// Lists the tensors of files that hold a tensor of the model: one, or several of equal size.
+/// Lists the file tensors that hold a tensor of the model: one, or several of equal size.
 std::vector<ExportTensor> stored_tensors(const TensorInfo& tensor) {
-  const StoredPlace& place = tensor.stored;
+  const StoredLocation& location = tensor.stored;
   std::vector<ExportTensor> files;
   for (const std::string& name : tensor.file_names())
-    files.push_back({name, tensor.file_shape(), {{tensor.name, tensor.shape, place}}});
-  if (place.pieces == 0) return files;
-  const int64_t elements = element_count(place.shape);
+    files.push_back({name, tensor.file_shape(), {{tensor.name, tensor.shape, location}}});
+  if (location.pieces == 0) return files;
+  const int64_t elements = element_count(location.shape);
   for (size_t i = 0; i < files.size(); ++i) {
     ExportPart& part = files[i].parts.front();
     part.begin = static_cast<int64_t>(i) * elements;
@@ -47,8 +48,8 @@ std::vector<ExportTensor> stored_tensors(const TensorInfo& tensor) {
   return files;
 }
 
-/// Returns the name that files have for a tensor of the model: in a multimodal model's, of the kind
-/// that the tensors of other parts have.
+/// Returns the name of a model tensor in exported files. In a multimodal model it follows the
+/// naming (in memory or in files) of the tensors of the other parts that the export keeps.
 std::string name_in_files(const std::string& name, const ExportOptions& options,
                           const ModelDescription& model) {
   if (model.multimodal.empty()) return name;
@@ -153,7 +154,7 @@ std::vector<ExportTensor> export_tensors(const ExportOptions& options,
   if (options.format != ExportFormat::kAdapter) return model_tensors(options, model);
   return file_tensors(adapter_tensors(model), [](const AdapterTensor& tensor) {
     return std::vector<ExportTensor>{
-        {tensor.stored, tensor.stored_shape, {{tensor.tensor, tensor.shape, tensor.place}}}};
+        {tensor.stored, tensor.stored_shape, {{tensor.tensor, tensor.shape, tensor.location}}}};
   });
 }
 

@@ -47,7 +47,7 @@ void keep_other_parts(ExportOptions& options, const ModelConfig& model);
 ExportOptions export_options(const Config& config, const ModelConfig& model);
 
 /// Lists the tensors in an export of `model`, as a run trains it: the tensors of the adapter, or
-/// those of the model without the adapter's.
+/// the model's tensors without those of the adapter.
 std::vector<ExportTensor> export_tensors(const ExportOptions& options,
                                          const ModelDescription& model);
 

@@ -18,9 +18,10 @@
 namespace ftrun {
 namespace {
 
-/// Fields, each with all below it, that do not affect the losses of later steps or the state that
-/// they begin with, except for rounding when the ranks or the precision of states change. Model and
-/// data may move: they are compared by content, under "model" and "data".
+/// Fields of a manifest, each with all fields below it, that a resume may change. They do not
+/// affect the losses of later steps or the state that these steps begin with, except for rounding
+/// when the ranks or the precision of states change. Model and data may move: they are compared by
+/// content, under "model" and "data".
 constexpr auto kMayChange = std::to_array<std::string_view>(
     {"config.train.steps", "config.train.epochs", "config.train.max_nonfinite_steps",
      "config.train.check_replicas", "config.train.evaluation", "config.train.log",
@@ -31,8 +32,8 @@ constexpr auto kMayChange = std::to_array<std::string_view>(
      "config.data.validation_names", "data.validation", "config.train.early_stopping",
      "config.data.prefetch", "config.threads", "config.device", "config.comm", "config.recompute",
      "config.activation_checkpointing", "config.aio",
-     // Another CPU may have another library of products, which rounds otherwise; so may other
-     // ranks' sums.
+     // Another CPU may use another library for matrix products, which rounds differently. Sums over
+     // other ranks may round differently, too.
      "config.kernels", "products", "sums", "attention",
      // The global batch, train_batch_size, stays; how ranks share it changes rounding only.
      "topology", "config.parallel", "config.elastic", "config.tensor_parallel",
@@ -41,8 +42,8 @@ constexpr auto kMayChange = std::to_array<std::string_view>(
      // Checkpoints are read in any of these precisions.
      "config.bf16.bf16_optimizer_states", "config.bf16.bf16_master_weights_and_grads"});
 
-/// Fields that another field repeats: "seed" by config.train.seed, the others by their resolved
-/// values in the optimizer and the schedule.
+/// Fields whose value is compared in another field: "seed" in config.train.seed, the others in the
+/// resolved optimizer and schedule.
 constexpr auto kEchoes =
     std::to_array<std::string_view>({"seed", "config.train.learning_rate",
                                      "config.train.weight_decay", "config.train.warmup_steps"});
@@ -93,8 +94,8 @@ ImportRecord import_record(const CheckpointMeta& saved) {
   return import_record_from(saved.extra.at(kImportRecord), "the checkpoint's record of its import");
 }
 
-/// Returns this run's config with the known settings of the other program in its place. Settings
-/// that this one does not have are skipped.
+/// Returns this run's config with the known settings of the other program in place of its own.
+/// Settings that this run's config does not have are skipped.
 std::string imported_config(const CheckpointMeta& saved, const std::string& now) {
   auto config = nlohmann::ordered_json::parse(now, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) return now;

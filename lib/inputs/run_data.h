@@ -31,13 +31,14 @@ struct RunData {
 /// Opens the data sets of a run. Throws Error(kBadInput) as SampleSet does.
 RunData open_run_data(const Config& config);
 
-/// Throws Error(kBadInput) for data that is recorded to hold a token id outside the model's rows.
+/// Throws Error(kBadInput) if the record of a data set says that it holds a token id outside the
+/// rows of the model's vocabulary.
 void refuse_unknown_tokens(const RunData& data, int64_t vocab_rows);
 
 /// Returns the number of optimizer steps of the whole run, resumed or not.
 int64_t steps_of_run(const Config& config, const SampleSet& train);
 
-/// Returns the options of a rank's loader of the steps [first_step, end_step).
+/// Returns the options of a rank's data loader for the steps [first_step, end_step).
 LoaderOptions loader_options(const Config& config, const StepPlan& plan, int64_t first_step,
                              int64_t end_step);
 

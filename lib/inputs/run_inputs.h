@@ -17,8 +17,8 @@ namespace ftrun {
 /// Describes a data set for the manifest: its path, its size, its commit if it is in the Hugging
 /// Face cache, and its fingerprint if that is recorded beside the files.
 InputRecord describe_data(const SampleSet& samples);
-/// Describes a model folder for the manifest under the name `named` of the config, with its commit
-/// if it is in the Hugging Face cache.
+/// Describes a model folder for the manifest. `named` is its name in the config. The record has its
+/// commit if it is in the Hugging Face cache.
 InputRecord describe_model(const std::string& named, const ModelFolder& folder,
                            const ModelDescription& model);
 

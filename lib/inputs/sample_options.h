@@ -5,7 +5,7 @@
 
 namespace ftrun {
 
-/// Returns the options of the config by which a data set is cut into rows.
+/// Returns the options that say how a data set is cut into rows, from the config.
 SampleSetOptions sample_options(const Config& config);
 
 /// Returns the options of data.train, whose data sets may be mixed.

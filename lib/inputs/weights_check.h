@@ -12,18 +12,18 @@
 
 namespace ftrun {
 
-/// Makes the folder's tensors, and the parts of them that belong to the model, readable under the
-/// model's names. The rank with `tells` logs quantized matrices, parts that do not train, and names
-/// that differ.
-void name_as_model(ModelFolder& folder, const ModelDescription& model, bool tells);
+/// Makes the folder's tensors, and the parts of them that are tensors of the model, readable under
+/// the model's names. If `logs_notices`, logs quantized matrices, parts of a multimodal model that
+/// do not train, and names that differ.
+void map_to_model_names(ModelFolder& folder, const ModelDescription& model, bool logs_notices);
 
 /// Opens the folder of a model. Tensors that the folder stores under other names
 /// (find_stored_names()) are read under the model's names.
 ModelFolder open_model_folder(const std::string& path, const ModelDescription& model);
 
 /// Throws Error(kBadInput) for a model folder whose tensors are not those of its config.json, or
-/// that cannot be read as weights. Reads only headers, and both end matrices of a tied model whose
-/// folder has two.
+/// cannot be read as weights. Reads only headers, except that it also reads the embedding and the
+/// head of a tied model whose folder has both.
 void require_weights(const ModelDescription& model, const ModelFolder& folder);
 
 /// Finds where an adapter's folder holds each tensor that trains in `model`, by the model's names.

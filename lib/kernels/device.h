@@ -13,9 +13,9 @@ namespace ftrun {
 struct LayerGraph;
 struct Op;
 
-/// DeviceStreamHandle is a queue of the device; the handles after it are marks in queues and graphs
-/// (cudaStream_t, cudaEvent_t, cudaGraphExec_t). Null is not a stream: every call needs one that
-/// create_stream() made.
+/// DeviceStreamHandle is a stream, a queue of work on the device; DeviceEventHandle is an event, a
+/// mark in a stream; DeviceGraphHandle is a captured graph (cudaStream_t, cudaEvent_t,
+/// cudaGraphExec_t). Null is not a stream: every call needs one that create_stream() made.
 struct DeviceStreamHandle;
 struct DeviceEventHandle;
 struct DeviceGraphHandle;
@@ -23,6 +23,7 @@ using DeviceStream = DeviceStreamHandle*;
 using DeviceEvent = DeviceEventHandle*;
 using DeviceGraph = DeviceGraphHandle*;
 
+/// DeviceInfo describes a GPU, or a MIG slice of one.
 struct DeviceInfo {
   /// The name of the device: "NVIDIA H100 80GB HBM3".
   std::string name;
@@ -32,8 +33,8 @@ struct DeviceInfo {
   int multiprocessors = 0;
   /// The GPU's place on the bus ("0000:1B:00.0"), which all slices of a divided GPU (MIG) share.
   std::string bus_id;
-  /// The identity "GPU-5f3c...", which a slice has for itself: two processes have the same text
-  /// exactly when they use the same device, on any machine.
+  /// The UUID "GPU-5f3c...". A slice has its own, so two processes have the same text exactly when
+  /// they use the same device, on any machine.
   std::string uuid;
   /// The most shared memory in bytes that a block of a kernel can have.
   int64_t block_shared_bytes = 0;
@@ -44,43 +45,47 @@ struct DeviceInfo {
   int runtime_version = 0;
 };
 
+/// DeviceMemory holds the free and the total memory of a device.
 struct DeviceMemory {
   int64_t free_bytes = 0;
   int64_t total_bytes = 0;
 };
 
-/// LibraryUse says who computes attention, the operation that a library of the GPU may compute in
-/// place of our kernels.
+/// LibraryUse says what computes attention, the operation that a GPU library may compute in place
+/// of our kernels.
 struct LibraryUse {
-  /// "own", or "cudnn 9.19.0" where the table has it. The choice decides the bits of results.
+  /// The implementation that was chosen: "own", or "cudnn 9.19.0" if the table names cuDNN for this
+  /// GPU. The choice decides the bits of results.
   std::string chosen = "own";
   /// The implementation once graphs are prepared: "own" if cuDNN computes none of them.
   std::string in_use = "own";
   /// The reason why our kernels compute shapes that CudnnUse::kWhereMeasured gives to cuDNN; "" if
   /// there are none.
   std::string notice = {};
-  /// Bytes of device memory that the library allocated for prepared graphs, beside the plan.
+  /// Bytes of device memory that the library allocated for prepared graphs, in addition to the
+  /// plan's.
   int64_t workspace_bytes = 0;
 };
 
 /// DeviceKernels holds the kernels, memory and queues of one GPU. Its functions only enqueue work,
 /// in the order of the stream: none waits for the device (except synchronize() and the
 /// allocations), none allocates, and all that take a stream may be captured into a graph. Addresses
-/// are device memory unless said otherwise. Results have the same bits from run to run on one kind
-/// of GPU, because no sum depends on timing. Failures throw Error(kEnvironment); a fault of a
-/// kernel is reported by the next synchronize().
+/// are device memory unless a comment names host memory. Results have the same bits from run to run
+/// on one kind of GPU, because no sum depends on timing. Failures throw Error(kEnvironment); a
+/// fault of a kernel is reported by the next synchronize().
 class DeviceKernels {
  public:
   virtual ~DeviceKernels() = default;
 
   virtual const DeviceInfo& info() const = 0;
   virtual DeviceMemory memory() const = 0;
-  /// Makes this device the calling thread's. Every thread that uses this object must call it once.
+  /// Makes this device the current one of the calling thread. Every thread that uses this object
+  /// must call it once.
   virtual void bind_thread() = 0;
 
   // --- memory; alignment is 256 bytes at least -------------------------------------------------
-  /// Allocates memory. Error(kEnvironment) with the bytes requested and free when there is not
-  /// enough.
+  /// Allocates memory. Throws Error(kEnvironment), with the bytes requested and free, if there is
+  /// not enough.
   virtual void* allocate(int64_t bytes) = 0;
   virtual void free(void* memory) noexcept = 0;
   /// Allocates host memory that copies can use without the host waiting.
@@ -122,18 +127,19 @@ class DeviceKernels {
   virtual void destroy(DeviceGraph graph) noexcept = 0;
 
   // --- operations --------------------------------------------------------------------------------
-  /// Prepares a graph: once for each graph, outside of steps and before anything else is allocated.
-  /// Error(kUnsupported) with the arithmetic when one of its operations cannot run on this GPU.
-  /// Plans of other libraries are made here, with the memory that they need.
+  /// Prepares a graph. Call it once for each graph, outside of steps and before anything else is
+  /// allocated. It makes the plans of libraries and allocates the memory that they need. Throws
+  /// Error(kUnsupported), with the calculation, if one of its operations cannot run on this GPU.
   virtual void prepare(const LayerGraph& graph) = 0;
-  /// Says what computes the operations that a library may compute in place of our kernels.
+  /// Returns what computes the operations that a library may compute in place of our kernels.
   virtual LibraryUse library_use() const = 0;
   /// Runs consecutive operations of a list of the graph, as run_op() (kernels.h) does. They may
-  /// share a kernel; the bits are those of separate runs. Activations F32, BF16 or F16; gradients
-  /// of parameters likewise, whatever the activations are. `context.scalars` is device memory.
-  /// Tokens and labels are not checked (that would take a wait): one outside the table gives NaN.
-  /// Matrix products share one workspace, so operations must be enqueued to one stream at a time.
-  /// Throws Error(kUnsupported) for other dtypes and for head sizes above 256.
+  /// share a kernel, with the same bits as separate runs. Activations are F32, BF16 or F16; so are
+  /// gradients of parameters, which may have another dtype than the activations. `context.scalars`
+  /// is device memory. Does not check tokens and labels, because the host would have to wait for
+  /// the result: one outside the table gives NaN. Matrix products share one workspace, so
+  /// operations must be enqueued to one stream at a time. Throws Error(kUnsupported) for other
+  /// dtypes and for head sizes above 256.
   virtual void run_ops(const LayerGraph& graph, std::span<const Op> ops,
                        std::span<void* const> storage, const KernelContext& context,
                        DeviceStream stream) = 0;

@@ -11,17 +11,17 @@ namespace ftrun {
 
 // The functions of this header choose the elements that dropout sets to 0. Nothing is drawn in
 // sequence and nothing is stored: an element's bits are a function of the step's key (dropout_key),
-// the layer, the dropout's number in the layer, the token's place in the step's global batch and
+// the layer, the dropout's number in the layer, the token's position in the step's global batch and
 // the column of the whole row. So backward computes the same mask again, a repeated step has it,
 // too, and it is the same however tokens, columns and layers are distributed over ranks and
 // micro-batches.
 //
-// The first four make a row's key of 64 bits by splitmix64, which takes a handful of instructions a
-// row; each stretch of 4,096 columns has a key of its own, and its columns are numbered through a
-// bijection of 32 bits that the key picks (two multiplications, after which columns that differ in
-// higher bits would not be independent). Philox would do with more: ten rounds of two products of
-// 64 bits for four elements, where this takes two of 32 bits for one, which every vector unit and
-// every GPU has.
+// The first four of these inputs give each row a 64-bit key by splitmix64, which takes a handful of
+// instructions per row. Each stretch of 4,096 columns has its own key, which selects a bijection of
+// 32 bits that maps a column to its random bits. The bijection has only two multiplications; for
+// columns that differ in higher bits than a stretch has, its results would not be independent.
+// Philox would cost more: ten rounds of two 64-bit products for four elements, while this takes two
+// 32-bit products for one element, which every vector unit and every GPU has.
 
 /// DropoutKeys selects the bijection of a stretch.
 struct DropoutKeys {
@@ -47,8 +47,8 @@ FTRUN_HOST_DEVICE inline DropoutKeys dropout_keys(uint64_t row_key, int64_t colu
   return {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};
 }
 
-/// Returns the place of the n-th token of a micro-batch among the tokens that are not padding of
-/// their rows. Padding gets places of later tokens, as its results are never read.
+/// Returns the index of the n-th token of a micro-batch among the tokens that are not row padding.
+/// Padding tokens get the indices of later tokens, because their results are never read.
 FTRUN_HOST_DEVICE inline int64_t dropout_place(int64_t n, int64_t row_tokens, int64_t row_padding) {
   return n - n / row_tokens * row_padding;
 }

@@ -16,11 +16,12 @@ struct LayerGraph;
 struct Op;
 struct OptimizerConfig;
 
+/// KernelContext holds the arguments of an operation that are not values of its graph.
 struct KernelContext {
-  /// Gradients of parameters are added to the old ones. False: they overwrite them.
+  /// Gradients of parameters are added to the old ones. False: they overwrite the old ones.
   bool accumulate = false;
   const StepScalars* scalars = nullptr;
-  /// The inputs of dropout masks besides the step's key: the layer of the model, and the place of
+  /// The inputs of dropout masks besides the step's key: the layer of the model, and the index of
   /// token 0 among the tokens of the step's global batch.
   int64_t layer = 0;
   int64_t first_token = 0;
@@ -34,16 +35,16 @@ struct KernelContext {
 /// Results have the same bits for any number of threads; another library of matrix products
 /// (kernels/products_in_use.h) may round differently. In BF16 and F16 graphs arithmetic is fp32
 /// (products of bf16 without widening treat subnormals as 0) and every result is rounded once (a
-/// 16-bit gradient of the head's matrix once a chunk of tokens); gradients of parameters are F32,
-/// BF16 or F16 as their values say. Graphs with F64 activations run at reference precision, for
-/// tests; their rstd and lse are F64, too.
+/// 16-bit gradient of the head's matrix once for each chunk of tokens); gradients of parameters are
+/// F32, BF16 or F16, as their values in the graph are. Graphs with F64 activations run at reference
+/// precision, for tests; their rstd and lse are F64, too.
 void run_op(const LayerGraph& graph, const Op& op, std::span<void* const> storage,
             const KernelContext& context);
 
 // --- kernels on flat ranges ------------------------------------------------------------------
 // Ranges need the alignment of their elements only. Results have the same bits for any number of
 // threads and, except sum_of_squares(), for any division of a buffer into calls. Arithmetic is
-// fp32; results are rounded to nearest, ties to even, unless said otherwise.
+// fp32; results are rounded to nearest, ties to even, except where stochastic rounding is named.
 
 /// Sums the squares of g[0..count), F32, BF16 or F16, in double, in the order of norm_blocks.h from
 /// g's start. NaN or infinity in g give a non-finite result.
@@ -72,9 +73,9 @@ struct FlatUpdate {
   /// range to the tensor's blocks.
   std::array<float*, kMaxOptimizerStates> scales{};
   BlockMap blocks = {};
-  /// The scales after the step, of blocks of which the range has some elements: given, or measured
-  /// by measure_codes(). Null: each new scale is that of the block's elements in the range, and
-  /// replaces the old one.
+  /// The scales after the step, of the blocks of which the range has elements: the caller gives
+  /// them, or measure_codes() computes them. Null: the step computes each new scale from the
+  /// block's elements in the range, and replaces the old scale.
   std::array<float*, kMaxOptimizerStates> new_scales{};
   /// The memory for a copy of the new parameters in F32, BF16 or F16, with which the layers
   /// compute; null for none. It is not the parameters' own memory.
@@ -99,13 +100,13 @@ uint64_t dropout_key(uint64_t seed, int64_t step);
 
 /// Runs one step of an optimizer that is offered (optimizers/NAME/update.inc), with
 /// update_gradient_factor applied to the gradients, in one pass over memory. Codes are decoded
-/// before the step; those of a block are encoded after it, with the block's new scale.
+/// before the step; those of a block are encoded after it, with the block's new scale. Throws
 /// Error(kUnsupported) for other dtypes.
 void optimizer_update(const FlatUpdate& update, const OptimizerConfig& config,
                       const StepScalars& scalars);
 
-/// Runs the first half of a step with `new_scales`: raises the scales to at least what the range's
-/// elements need. It changes nothing else.
+/// Runs the first half of a step with `new_scales`: raises the new scales to at least those that
+/// the range's elements need. It changes nothing else.
 void measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
                    const StepScalars& scalars);
 
@@ -120,7 +121,7 @@ void warm_up_products(void* memory);
 inline constexpr int64_t kWarmUpSide = 512;
 inline constexpr int64_t kWarmUpBytes = 3 * kWarmUpSide * kWarmUpSide * 4;
 /// Makes kernels that the calling thread runs use no other thread. The threads of lanes other than
-/// compute need it: each would get an OpenMP team of its own.
+/// compute call it, because otherwise each would get its own OpenMP team.
 void run_kernels_on_this_thread();
 
 }  // namespace ftrun

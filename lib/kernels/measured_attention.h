@@ -18,11 +18,11 @@ struct MeasuredAttention {
   int64_t narrowest_head_of_documents;
 };
 
-/// The size for "cuDNN computes no head": no head is so wide.
+/// The size that means "cuDNN computes no head": no head is that wide.
 inline constexpr int64_t kNoHead = std::numeric_limits<int64_t>::max();
 
-/// The table for kernels.attention: auto. scripts/gpu_first_hour.sh prints the line for the GPU on
-/// which it ran at its end. Heads of 64 and 128 elements are timed; 96 is between the two.
+/// The table for kernels.attention: auto. scripts/gpu_first_hour.sh prints, at its end, the line
+/// for the GPU on which it ran. Heads of 64 and 128 elements are timed; 96 is between the two.
 inline constexpr MeasuredAttention kMeasuredAttention[] = {
     {9, 0, 0, 96},  // NVIDIA H100 80GB HBM3
 };

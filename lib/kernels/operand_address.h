@@ -10,8 +10,8 @@
 
 namespace ftrun {
 
-/// Returns the memory of an operand, which has `dtype`. Both the kernels of CPUs and those of
-/// GPUs find their operands by it.
+/// Returns the memory of an operand, which has `dtype`. CPU kernels and GPU kernels find their
+/// operands with it.
 inline void* operand_address(const LayerGraph& graph, const Op& op, std::span<void* const> storage,
                              ValueId id, DType dtype) {
   require(id >= 0 && static_cast<size_t>(id) < storage.size(), "operand has a place in storage");

@@ -11,9 +11,9 @@ struct StepScalars {
   /// fp16.
   float token_loss_factor = 1.0F;
   float learning_rate = 0.0F;
-  /// The number of this step among those that update, from 1.
+  /// The index of this step among those that update, from 1.
   int64_t update = 1;
-  /// The betas. They are doubles, because 1 - beta2 of a beta2 rounded to float would be wrong in
+  /// The betas. They are doubles, because with beta2 rounded to float, 1 - beta2 would be wrong in
   /// the fifth digit.
   double beta1 = 0.9;
   double beta2 = 0.999;

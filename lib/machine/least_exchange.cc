@@ -15,7 +15,8 @@ double least_exchange_seconds(const Machine& machine, std::string_view kind, dou
     bare.node = {0, link.bandwidth};
     return exchange_seconds(bare, kind, bytes, ranks, ranks);
   };
-  // A ring enters a node by the link of one rank, or of as many as a node has devices.
+  // A ring enters a node through the links of one rank up to those of all devices of the node. The
+  // smaller of the two times is the lower bound.
   const double across =
       std::min(over(machine.cluster), over(link_across(machine, machine.devices)));
   if (crossing == Crossing::kAlways) return across;

@@ -10,9 +10,9 @@ namespace ftrun {
 /// Crossing says whether groups of a kind span several nodes: none of them, some, or all.
 enum class Crossing : uint8_t { kNever, kSometimes, kAlways };
 
-/// Computes a lower bound of the seconds of an exchange (exchange_seconds()) in any number of
-/// pieces: its bytes at the best measured rate, or at the link's rate, without latencies. Returns 0
-/// where no rate is known.
+/// Computes a lower bound of the seconds of a collective (exchange_seconds()), even if it is
+/// divided into several: its bytes at the best measured rate, or at the link's rate, without
+/// latencies. Returns 0 where no rate is known.
 double least_exchange_seconds(const Machine& machine, std::string_view kind, double bytes,
                               int ranks, Crossing crossing);
 

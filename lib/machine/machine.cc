@@ -42,14 +42,15 @@ double slowed(const Rates& rates, const std::string& kind, double ideal) {
 
 namespace {
 
-/// Evaluates a curve of seconds by bytes, in proportion to the bytes beyond its last point.
-double along(const Curve& curve, double bytes) {
+/// Returns the seconds that a curve gives for `bytes`. Beyond the last point they grow in
+/// proportion to the bytes.
+double seconds_at(const Curve& curve, double bytes) {
   const double last = curve.points().back().first;
   return bytes <= last ? curve.at(bytes) : curve.at(last) * bytes / last;
 }
 
-/// Computes the seconds of a ring of `ranks` ranks, of whose hops `far` are from one node to the
-/// next.
+/// Computes the seconds of a collective in a ring of `ranks` ranks. `far` of its hops cross from
+/// one node to the next and have the latency of `link`; the others have `near_latency`.
 double ring_seconds(const Link& link, double near_latency, std::string_view kind, double bytes,
                     int ranks, int far) {
   if (kind == "send") return link.latency + bytes / link.bandwidth;
@@ -83,7 +84,7 @@ double exchange_seconds(const Machine& machine, std::string_view kind, double by
   }
   if (const auto found = machine.exchanges.find(cat(kind, " ", ranks));
       found != machine.exchanges.end())
-    return along(found->second, bytes);
+    return seconds_at(found->second, bytes);
   if (machine.node.bandwidth == 0)
     throw Error(ExitCode::kUsage,
                 cat("the machine ", machine.name,

@@ -34,12 +34,12 @@ class Curve {
 struct Rates {
   int ranks = 1;
   int threads = 1;
-  /// Bytes a second that a copy reads and writes together.
+  /// Bytes per second of a copy: those that it reads plus those that it writes.
   double memory = 0;
-  /// Floating-point operations a second of a large product, by the dtype of activations.
+  /// Floating-point operations per second of a large matrix product, by the dtype of activations.
   std::map<DType, double> products;
-  /// The factors by which a kind of work ("linear fp32", "update", "copy") is slower than these
-  /// rates, by the seconds that it would take at the rates.
+  /// The factor by which a kind of work ("linear fp32", "update", "copy") is slower than these
+  /// rates, as a function of the seconds that it would take at the rates.
   std::map<std::string, Curve> slowdowns;
   /// The factor of kinds without a curve.
   double slowdown = 1;
@@ -86,8 +86,8 @@ struct Machine {
   /// The CPU that was measured, and when; "" where the machine was not measured.
   std::string processor, measured;
 
-  /// Returns the rates of the least number of ranks that is at least `ranks`, or else of the most
-  /// ranks.
+  /// Returns the rates for the smallest measured number of ranks that is at least `ranks`, or for
+  /// the largest number if all are smaller.
   const Rates& rates_of(int ranks) const;
   bool operator==(const Machine&) const = default;
 };
@@ -98,16 +98,16 @@ double slowed(const Rates& rates, const std::string& kind, double ideal);
 
 /// Computes the seconds of a collective ("all_reduce", "all_gather", "reduce_scatter",
 /// "all_to_all", "send") among `ranks` ranks, `on_node` or more of them on each node that has any.
-/// `bytes` is the whole result; for a reduce-scatter the whole input; for an all-to-all what one
-/// rank has. The time is that measured on the node, else that of a ring (Thakur et al. 2005,
-/// "Optimization of Collective Communication Operations in MPICH"). A ring over several nodes
-/// enters each by the links of all its ranks there, as NCCL's do.
+/// `bytes` is the whole result; for a reduce-scatter the whole input; for an all-to-all the data of
+/// one rank. The time is the one measured on the node if there is one, else that of a ring (Thakur
+/// et al. 2005, "Optimization of Collective Communication Operations in MPICH"). A ring over
+/// several nodes enters each node through the links of all its ranks there, as NCCL's do.
 double exchange_seconds(const Machine& machine, std::string_view kind, double bytes, int ranks,
                         int on_node);
 
-/// Returns the link of each of a group's ranks, `on_node` on each of several nodes, in a ring: it
-/// has the latency of a hop between nodes, and the bandwidth of the node's link or of `on_node`
-/// links of the cluster, whichever is less.
+/// Returns the link that each rank of a ring uses if the ring has `on_node` ranks on each of
+/// several nodes. The link has the latency of a hop between nodes, and the bandwidth of the node's
+/// link or of `on_node` links of the cluster, whichever is less.
 Link link_across(const Machine& machine, int on_node);
 
 }  // namespace ftrun

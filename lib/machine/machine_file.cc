@@ -96,7 +96,7 @@ class MachineSection {
     const ConfigNode* const value = find(key);
     return value == nullptr ? otherwise : value->text;
   }
-  /// Lists the entries of a map whose keys are the file's own.
+  /// Lists the entries of a map whose keys the author of the file chooses.
   std::vector<const ConfigEntry*> entries(const std::string& key) {
     std::vector<const ConfigEntry*> found;
     const ConfigNode* const value = find(key);
@@ -255,7 +255,7 @@ SoftwareStack stack_of(const ConfigNode& root, Problems& problems) {
   return stack;
 }
 
-/// Reads a file's text by `read`. Error(kUsage) with all problems, and the remedy.
+/// Parses a file's text with `read`. Throws Error(kUsage) with all problems and the remedy.
 template <class Read>
 auto read_described(const std::string& path, const std::string& text, const Read& read,
                     const char* remedy) {
@@ -302,7 +302,8 @@ std::string link_text(const char* name, const Link& link) {
              ", bandwidth: ", quantity_text(link.bandwidth, QuantityUnit::kByteRate), "}\n");
 }
 
-/// Reads a file, or the shipped one of this name. `what` is "machine" or "stack".
+/// Returns the text of the file `name`, or of the shipped file with that name. `what` is "machine"
+/// or "stack".
 std::string read_named(const std::string& name, std::string_view what,
                        std::span<const ShippedFile> shipped) {
   std::error_code none;

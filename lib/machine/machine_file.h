@@ -9,11 +9,11 @@
 namespace ftrun {
 
 /// Reads a machine file (YAML, docs/plan.md), named `path` in messages. Throws Error(kUsage) with
-/// every problem, its line and what to do: unknown keys, numbers without a unit or with one of
-/// another kind, missing keys.
+/// every problem, its line and what to do: unknown keys, numbers without a unit or with a unit of
+/// another quantity, missing keys.
 Machine parse_machine(const std::string& path, const std::string& text);
 
-/// Reads the machine of a file, or, where there is no such file, the shipped one of this name
+/// Reads a machine file or, if there is no such file, the shipped machine of this name
 /// ("h100-80gb", machine/shipped_files.h). Throws Error(kBadInput) where there is neither.
 Machine read_machine_file(const std::string& path);
 
@@ -27,8 +27,8 @@ SoftwareStack read_stack_file(const std::string& path);
 /// XDG_CACHE_HOME, else in ~/.cache. "" if neither is known.
 std::string own_machine_path();
 
-/// Reads the machine of that file; nothing where there is no file. Throws Error(kUsage, kBadInput)
-/// for a file that cannot be read.
+/// Reads the machine file at `path`, which is own_machine_path(). Returns nothing if there is no
+/// such file. Throws Error(kUsage, kBadInput) for a file that cannot be read.
 std::optional<Machine> own_machine(const std::string& path);
 
 /// Writes the text that parse_machine() reads back as this machine, to five digits.

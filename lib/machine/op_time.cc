@@ -39,7 +39,8 @@ double list_seconds(const Machine& machine, const Rates& rates, const LayerGraph
                     std::span<const Op> list) {
   double seconds = 0;
   for (size_t i = 0; i < list.size(); ++i) {
-    // A GPU computes a pair in one pass over what both read.
+    // A GPU computes both operations of a pair in one pass over the operands that they share, so
+    // the second one costs nothing more.
     if (machine.has_gpus && i > 0 && is_gpu_pair(list, i - 1)) continue;
     const double ideal = ideal_seconds(rates, graph, list[i]);
     seconds += std::max(slowed(rates, rated_kind(graph, list[i]), ideal), machine.launch);

@@ -6,7 +6,7 @@
 
 namespace ftrun {
 
-/// A Price is what one device costs for an hour; 0: not known.
+/// A Price is the price of one device for an hour; 0: not known.
 struct Price {
   double an_hour = 0;
   /// Three letters ("USD"); "" where none was given.

@@ -45,7 +45,8 @@ std::span<const Suffix> suffixes_of(QuantityUnit unit) {
   bug("unknown quantity unit");
 }
 
-/// Returns the least and the most that a machine's quantity can be, in the unit without a prefix.
+/// Returns the smallest and the largest value that a quantity of a machine file may have, in the
+/// unit without a prefix.
 std::pair<double, double> bounds_of(QuantityUnit unit) {
   switch (unit) {
     case QuantityUnit::kSeconds:

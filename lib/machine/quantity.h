@@ -8,17 +8,18 @@
 
 namespace ftrun {
 
-/// A QuantityUnit is what a number of a machine file measures. Rates of memory and of links inside
-/// a node are bytes a second; those of a network may be written in bits, as its makers do.
+/// QuantityUnit says what a number of a machine file measures. Rates of memory and of links inside
+/// a node are bytes per second; rates of a network may also be written in bits per second, as its
+/// makers do.
 enum class QuantityUnit : uint8_t { kSeconds, kBytes, kByteRate, kNetworkRate, kFlopRate };
 
 /// Divides "3.35 TB/s" into its number and its unit, which is a part of `text` and may be empty.
-/// The number is NaN where the text begins with none that is finite.
+/// The number is NaN if the text does not begin with a finite number.
 std::pair<double, std::string_view> number_and_unit(std::string_view text);
 
-/// Reads "3.35 TB/s" in seconds, bytes, bytes a second or operations a second. KB, MB, ... are
-/// powers of 1,000, KiB, MiB, ... powers of 1,024. Returns nothing where the text is not a positive
-/// number with a unit of that kind; `why` then says so.
+/// Reads a quantity such as "3.35 TB/s". Returns seconds, bytes, bytes per second or operations per
+/// second. KB, MB, ... are powers of 1,000, KiB, MiB, ... powers of 1,024. Returns nothing where
+/// the text is not a positive number with a unit of that kind; `why` then says so.
 std::optional<double> parse_quantity(std::string_view text, QuantityUnit unit, std::string& why);
 
 /// Writes a quantity with the largest unit that leaves at least 1 before the point, in five digits.

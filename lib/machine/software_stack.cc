@@ -13,8 +13,8 @@
 namespace ftrun {
 namespace {
 
-/// Returns the share of a stack for a kind for which the machine file says how it slows down as it
-/// gets smaller; null for other kinds.
+/// Returns the member of SoftwareStack that scales a kind for which machine files say how much
+/// slower small operations are (products and attention); null for other kinds.
 double SoftwareStack::*share_of(OpKind kind) {
   switch (op_spec(kind).work_class) {
     case WorkClass::kProduct:
@@ -27,8 +27,8 @@ double SoftwareStack::*share_of(OpKind kind) {
   return nullptr;
 }
 
-/// Finds the curve that a kind's small work follows: its own in that dtype, else in bf16, else that
-/// of linear.
+/// Finds the slowdown curve for small operations of a kind: the kind's own in that dtype, else its
+/// own in bf16, else that of linear in bf16. Returns null if the machine has none of them.
 const Curve* small_work_curve(const Rates& rates, std::string_view kind, DType dtype) {
   const std::string narrow = cat(" ", precision_name(DType::kBF16));
   for (const std::string& name :

@@ -6,8 +6,8 @@
 
 namespace ftrun {
 
-/// SoftwareStack describes how near to a machine's peaks another program's kernels and collectives
-/// come, to plan a run of that program: only these numbers are fitted to it.
+/// SoftwareStack describes what share of a machine's peak rates another program's kernels and
+/// collectives reach, to plan a run of that program. Only these numbers are fitted to the program.
 struct SoftwareStack {
   std::string name;
   /// The shares of the peak that large products and attention reach.
@@ -16,8 +16,8 @@ struct SoftwareStack {
   /// The share of the memory rate that all other work reaches, counted in the passes of ftrun's own
   /// kernels: below 1 also where another program makes more passes.
   double memory = 1;
-  /// The shares of links.node and links.cluster that exchange appears to reach; above 1 where most
-  /// of it is hidden behind products of the same layer.
+  /// The shares of links.node and links.cluster that communication appears to reach; above 1 if
+  /// most of it is hidden behind products of the same layer.
   double node = 1;
   double cluster = 1;
 

@@ -36,8 +36,8 @@ std::string no_target_text(const TensorNames& family, const std::string& entry) 
              did_you_mean(nearest(entry, names)), "; there are ", join(names, ", "));
 }
 
-/// ModuleChoice collects what is wrong; it compiles each expression once. Modules have the names
-/// that they have in memory, as in PEFT.
+/// ModuleChoice decides which modules get an adapter, and collects the problems of the options. It
+/// compiles each expression once. Module names are those in memory, as in PEFT.
 class ModuleChoice {
  public:
   ModuleChoice(const LoraOptions& options, const TensorNames& family)
@@ -54,16 +54,16 @@ class ModuleChoice {
       alphas_.push_back({pattern, compile_end(pattern, "alpha_pattern"), alpha});
   }
 
-  bool wants(const std::string& module) {
+  bool is_target(const std::string& module) {
     if (target_) return matches(*target_, module);
     bool any = false;
     for (const std::string& entry : targets_)
-      if (entry == kAllLinear || ends_at_dot(module, entry)) any = note(entry);
+      if (entry == kAllLinear || ends_at_dot(module, entry)) any = mark_used(entry);
     return any;
   }
 
   bool excludes(const std::string& module) const {
-    // PEFT matches these by the end of the path, at a dot or not.
+    // PEFT matches these with the end of the path, even if the match does not begin after a dot.
     for (const std::string& saved : options_.saved_modules)
       if (module.ends_with(saved)) return true;
     if (exclude_) return matches(*exclude_, module);
@@ -71,7 +71,7 @@ class ModuleChoice {
                        [&](const std::string& entry) { return ends_at_dot(module, entry); });
   }
 
-  /// Refuses modules that the expression matches although they are not products of a block.
+  /// Refuses modules that the expression matches although they are not linear layers of a block.
   void refuse_others(const ModelConfig& config) {
     if (!target_) return;
     for (const std::string& module : modules_beside_products(config))
@@ -88,7 +88,7 @@ class ModuleChoice {
     adapter.rank = first_match(ranks_, module).value_or(options_.r);
     const double alpha = first_match(alphas_, module).value_or(options_.alpha);
     const auto rank = static_cast<double>(adapter.rank);
-    if (options_.begin == LoraInit::kOrthogonal && adapter.rank % 2 != 0 &&
+    if (options_.init == LoraInit::kOrthogonal && adapter.rank % 2 != 0 &&
         !std::exchange(told_odd_, true))
       problems.push_back(cat("init_lora_weights orthogonal: ", module, " has rank ", adapter.rank,
                              ", which is not even; make r and the ranks of rank_pattern even"));
@@ -96,8 +96,8 @@ class ModuleChoice {
     return adapter;
   }
 
-  /// Reports entries and expressions that matched nothing. Those of exclude_modules may: PEFT takes
-  /// them (model/exclusions.h).
+  /// Reports entries and expressions that matched nothing, except those of exclude_modules, which
+  /// PEFT accepts, too (model/exclusions.h).
   void report_unused() {
     for (const std::string& entry : targets_)
       if (!used_.contains(entry)) problems.push_back(no_target_text(family_, entry));
@@ -133,12 +133,12 @@ class ModuleChoice {
     }
   }
 
-  bool note(const std::string& entry) {
+  bool mark_used(const std::string& entry) {
     used_.insert(entry);
     return true;
   }
 
-  /// Compiles an expression of the end of a path.
+  /// Compiles an expression that must match the end of a path.
   Pattern compile_end(const std::string& text, std::string_view key) {
     return compile(cat("(.*\\.)?(", text, ")"), key);
   }
@@ -151,15 +151,15 @@ class ModuleChoice {
                                "\": no module with an adapter has a path that ends so"));
   }
 
-  /// Finds the number of the first pattern that matches. A pattern that matches after another is
-  /// marked as used too: without that other it would count.
+  /// Finds the number of the first pattern that matches. Later patterns that match are marked as
+  /// used, too, because they would count without the first one.
   template <class T>
   std::optional<T> first_match(const std::vector<NumberOfModules<T>>& all,
                                const std::string& module) {
     std::optional<T> found;
     for (const NumberOfModules<T>& one : all) {
       if (!one.pattern || !matches(*one.pattern, module)) continue;
-      note(one.written);
+      mark_used(one.written);
       if (!found) found = one.number;
     }
     return found;
@@ -187,7 +187,8 @@ void require_blocks(const ModelConfig& config, const LoraOptions& options,
         "layers in the expression");
 }
 
-/// Says that nothing is chosen, and what a single text in place of a list was taken for.
+/// Describes the problem that no module is chosen, and how a single text in place of a list was
+/// understood.
 std::string nothing_chosen_text(const ModelConfig& config, const std::string& pattern) {
   const std::string text = "no module of the model is chosen";
   if (pattern.empty()) return text;
@@ -208,7 +209,7 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
   require_blocks(config, options, choice.problems);
   if (options.r <= 0) choice.problems.push_back(cat("r ", options.r, ": must be above 0"));
   Adapter adapter;
-  adapter.begin = options.begin;
+  adapter.init = options.init;
   adapter.dropout = options.dropout;
   bool any = false;
   for (int64_t layer = 0; layer < config.layers; ++layer) {
@@ -217,8 +218,8 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
     const bool is_wanted = options.layers.empty() || contains(options.layers, layer);
     for (const ProductModule& of_products : product_modules(names)) {
       const std::string module = path_in_memory(config, names.in_block(layer, of_products.name));
-      // A path that is written out counts in any layer, as in PEFT.
-      if (!choice.wants(module) || choice.excludes(module) ||
+      // An entry that is a whole path counts whatever layers are wanted, as in PEFT.
+      if (!choice.is_target(module) || choice.excludes(module) ||
           !(is_wanted || contains(options.target_modules, module)))
         continue;
       const LowRank low = choice.adapter_of(module);

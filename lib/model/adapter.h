@@ -24,10 +24,12 @@ struct LowRank {
 
 /// BlockAdapter holds the adapters of a block's products.
 struct BlockAdapter {
-  /// The adapter of each product; products of one module (TensorNames::products) have the same.
+  /// The adapter of each product; products of one module (TensorNames::products) have the same
+  /// adapter.
   std::array<LowRank, kProjections> of;
   /// Magnitudes of the block's products (Liu et al. 2024, "DoRA"): row o of W + scale B A is
-  /// divided by its length and multiplied by m[o], which is trained and starts as that length.
+  /// divided by its length and multiplied by the magnitude m[o], which trains and begins as that
+  /// length.
   bool magnitudes = false;
 
   const LowRank& at(Projection projection) const { return of[static_cast<size_t>(projection)]; }
@@ -37,7 +39,7 @@ struct BlockAdapter {
 /// Adapter holds the adapters of a model's blocks; without entries the model has none.
 struct Adapter {
   std::vector<BlockAdapter> blocks;
-  LoraInit begin = LoraInit::kUniform;
+  LoraInit init = LoraInit::kUniform;
   /// The dropout in training of the elements that A multiplies.
   double dropout = 0;
 
@@ -73,7 +75,7 @@ struct LoraOptions {
   /// modules: the first match counts.
   std::vector<std::pair<std::string, int64_t>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
-  LoraInit begin = LoraInit::kUniform;
+  LoraInit init = LoraInit::kUniform;
   /// The dropout probability, from 0 to below 1.
   double dropout = 0;
   /// The adapters have magnitudes (BlockAdapter::magnitudes).

@@ -19,8 +19,9 @@ struct AdapterTensor {
   /// model's files; the bias of a module with an adapter has the name of its base layer's bias.
   std::string stored;
   Dims stored_shape;
-  /// The place in the file's tensor; without a name the tensor is the whole of it.
-  StoredPlace place;
+  /// The rows of the file's tensor that hold this one; without a name, the tensor is the whole file
+  /// tensor.
+  StoredLocation location;
 };
 
 /// Lists the tensors in PEFT's file of the model's adapter: all that train, a tied matrix under

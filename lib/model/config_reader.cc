@@ -27,8 +27,8 @@ bool fits(const nlohmann::json& value, WholeRange range) {
 }  // namespace
 
 std::string found_text(const nlohmann::json& value) {
-  // Lists and objects may be nested a million deep, and writing them recurses: only say what they
-  // are.
+  // Does not write the content of lists and objects: they may be nested a million deep, and writing
+  // them recurses.
   if (value.is_array()) return cat("a list of ", value.size());
   if (value.is_object()) return "an object";
   const std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);

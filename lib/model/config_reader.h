@@ -49,9 +49,9 @@ class ConfigReader {
   std::string text_or(const char* key, const std::string& fallback);
   std::vector<std::string> texts(const char* key);
 
-  /// Returns whether no problem was recorded yet; after one, checks between keys would only repeat
-  /// it.
-  bool clean() const { return findings_.problems.empty(); }
+  /// Returns whether no problem was recorded so far. After a problem, checks that compare keys
+  /// would only repeat it.
+  bool has_no_problems() const { return findings_.problems.empty(); }
   void problem(std::string_view key, const std::string& what);
   void unsupported(std::string_view key, const std::string& what);
 

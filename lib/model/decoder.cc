@@ -46,9 +46,11 @@
 namespace ftrun {
 namespace {
 
-/// MatrixParams are a matrix of products in a block's graph, with its adapters.
+/// MatrixParams holds the parameters of one matrix of products in a block's graph, with its
+/// adapters.
 struct MatrixParams {
-  /// LoraParams has A of all modules with an adapter, in one matrix, and each module's B.
+  /// LoraParams holds the A of all modules with an adapter, in one matrix, and the B of each
+  /// module.
   struct LoraParams {
     ValueId down = -1;
     std::vector<ValueId> up;
@@ -57,7 +59,7 @@ struct MatrixParams {
     std::vector<std::vector<Projection>> modules;
     /// The dropout of the adapter's input; probability 0: none.
     DropoutAttrs dropout;
-    /// The value of all magnitudes in one vector; -1: there are none.
+    /// The value that holds all magnitudes in one vector; -1: there are none.
     ValueId magnitudes = -1;
     DoraAttrs dora;
   };
@@ -66,8 +68,8 @@ struct MatrixParams {
   LoraParams lora;
 };
 
-/// NormParams are the parameters of a norm, -1 where the config has none. A norm without parameters
-/// still is a norm: an optional says whether there is one.
+/// NormParams holds the parameters of a norm, -1 where the config has none. A norm may have no
+/// parameters at all, so an std::optional<NormParams> says whether there is a norm.
 struct NormParams {
   ValueId weight = -1, bias = -1;
 };
@@ -102,7 +104,7 @@ ops::SumAndNorm add_sum_and_norm(GraphBuilder& g, const ModelConfig& c, ValueId 
   return ops::add_rms_norm(g, x, r, norm->weight, {c.norm_epsilon, norm_weight_offset(c)});
 }
 
-/// BlockParams are the parameters of a block's graph, -1 where the config has none.
+/// BlockParams holds the parameters of a block's graph, -1 where the config has none.
 struct BlockParams {
   std::array<MatrixParams, kProductMatrices> matrices;
   std::optional<NormParams> input_norm, attention_output_norm, post_norm, mlp_output_norm;
@@ -114,7 +116,7 @@ struct BlockParams {
   MatrixParams& at(ProductMatrix matrix) { return matrices[static_cast<size_t>(matrix)]; }
 };
 
-/// RankMatrix is what one rank computes of a matrix of products.
+/// RankMatrix describes the part of a matrix of products that one rank computes with.
 struct RankMatrix {
   ProductMatrix matrix;
   int64_t outputs = 0;
@@ -183,7 +185,8 @@ MatrixParams::LoraParams add_lora_params(GraphBuilder& g, const RankMatrix& matr
 
 /// Adds a block's parameters to its graph. `whole` is the config of the whole model. `dropout`
 /// holds the attributes that the dropouts of all adapters' operands share; each gets its own site
-/// and first column here. Modules of one matrix, whose A's are one matrix, share a mask.
+/// and first column here. Modules of one matrix share a mask, because their A's are one matrix,
+/// too.
 BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const BlockAdapter& adapter,
                              const DropoutAttrs& dropout, const TensorSplit& split) {
   const TensorNames& names = tensor_names(whole.family);
@@ -213,7 +216,7 @@ BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const Bl
   if (whole.output_norms) p.mlp_output_norm = add_norm_params(g, whole, "mlp_output_norm");
   for (const RankMatrix& matrix : matrices) {
     const bool by_outputs = matrix.products.front().by_outputs;
-    // The numbers of sites decide the masks, so a resumed run must have the same ones.
+    // The site decides the mask, so sites must stay the same for a resumed run.
     DropoutAttrs site = dropout;
     site.site = static_cast<int>(matrix.matrix);
     site.first_column = by_outputs ? 0 : split.index * matrix.inputs;
@@ -222,14 +225,14 @@ BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const Bl
   return p;
 }
 
-/// SplitProducts emits the products of a layer as one of the tensor-parallel ranks computes them,
-/// with what the ranks exchange around them.
+/// SplitProducts emits the products of a layer as one tensor-parallel rank computes them, and the
+/// exchanges between ranks around them.
 class SplitProducts {
  public:
   SplitProducts(GraphBuilder& g, const TensorSplit& split)
       : g_(g), split_(split), exchange_(g, split) {}
 
-  /// Emits y = x w^T + b, of which each rank makes some columns, for all tokens.
+  /// Emits y = x w^T + b for all tokens. Each rank computes some columns of y.
   ValueId column_parallel(ValueId all, const MatrixParams& params) {
     const auto& [weight, bias, products, lora] = params;
     const int ranks = gradient_is_term(OpKind::kLinear, 0, 'O') ? split_.degree : 1;
@@ -238,8 +241,8 @@ class SplitProducts {
     return adapted(all, ops::linear(g_, all, weight, bias, attrs), lora, attrs);
   }
 
-  /// Emits x w^T + b, where each rank has some columns of x and w, and only the first one adds b: a
-  /// term of the sum over the ranks.
+  /// Emits this rank's term of x w^T + b, which is a sum over the ranks. Each rank has some columns
+  /// of x and w, and only the first rank adds b.
   ValueId row_parallel_term(ValueId x, const MatrixParams& params) {
     const auto& [weight, bias, products, lora] = params;
     const bool adds_bias = bias < 0 || split_.index == 0;
@@ -248,7 +251,7 @@ class SplitProducts {
     return adapted(x, ops::linear(g_, x, weight, bias, attrs), lora, attrs);
   }
 
-  /// Emits the sum over the ranks of what row_parallel_term() made.
+  /// Emits the sum over the ranks of the results of row_parallel_term().
   ValueId sum_of_terms(ValueId term) { return exchange_.whole(OpKind::kLinear, 'I', term); }
 
  private:
@@ -258,10 +261,10 @@ class SplitProducts {
     const ValueId kept = lora.dropout.probability > 0 ? ops::dropout(g_, x, lora.dropout) : x;
     return ops::lora(g_, kept, y, lora.down, lora.up, lora.attrs, attrs);
   }
-  /// Emits (x' w^T + scale x' a^T b^T) m / l + (x - x') w^T + bias, where x' is x after dropout, l
-  /// the lengths of the rows of w + scale b a, and the third term is there only with dropout.
-  /// `shared_by`: the letter of w's columns where ranks have some of them each, of its rows where
-  /// they have those.
+  /// Emits (x' w^T + scale x' a^T b^T) m / l + (x - x') w^T + bias, where x' is x after dropout, m
+  /// the magnitudes, and l the lengths of the rows of w + scale b a. The second summand exists only
+  /// with dropout. `shared_by` is the letter that ranks divide: I if each has some columns of w, O
+  /// if each has some rows.
   ValueId with_magnitudes(ValueId x, ValueId weight, ValueId bias,
                           const MatrixParams::LoraParams& lora, const LinearAttrs& attrs,
                           char shared_by) {
@@ -316,7 +319,8 @@ std::string block_name(const ModelConfig& c, const BlockKind& kind) {
              kind.rotation > 0 ? cat(".rope", kind.rotation) : "", differs ? ".unrotated" : "");
 }
 
-/// Returns where the angles of a rotation are in the table of all that the model has.
+/// Returns the attributes that select the angles of a rotation in the table of all rotations of the
+/// model.
 RopeAttrs rope_attrs(const ModelConfig& c, const HeadAttrs& heads, int rotation) {
   const int64_t angles = c.rotary_size() / 2;
   if (c.rotations().size() == 1) return {.heads = heads, .pairs = c.rotates_pairs};
@@ -328,6 +332,7 @@ int64_t rope_width(const ModelConfig& c) {
   return static_cast<int64_t>(c.rotations().size()) * c.rotary_size();
 }
 
+/// BlockGraph is the graph of a block and the values of its parameters.
 struct BlockGraph {
   LayerGraph graph;
   BlockParams params;
@@ -336,7 +341,7 @@ struct BlockGraph {
 /// BlockBuilder emits the forward list of a rank's block.
 class BlockBuilder {
  public:
-  /// Begins a block; `c` is the config of what the rank has.
+  /// Begins a block; `c` is the config of the rank's part of the model.
   BlockBuilder(GraphBuilder& g, const ModelConfig& c, const BatchShape& batch,
                const BlockKind& kind, const TensorSplit& split)
       : g_(g), c_(c), kind_(kind), ranks_(split.degree), exchange_(g, split), products_(g, split) {
@@ -354,7 +359,8 @@ class BlockBuilder {
   }
 
  private:
-  /// Emits an MLP that reads what attention was added to.
+  /// Emits the MLP after attention: it reads the hidden states to which attention's output was
+  /// added.
   ValueId emit_sequential(const BlockParams& p, ValueId attention_term) {
     ValueId attention = products_.sum_of_terms(attention_term);
     attention = add_norm(g_, c_, attention, p.attention_output_norm);
@@ -365,8 +371,9 @@ class BlockBuilder {
     return ops::add(g_, middle.sum, ops::scale(g_, mlp, c_.residual_scale));
   }
 
-  /// Emits an MLP that reads the hidden states as attention does, of whose norm `norm` are all
-  /// tokens. The ranks sum what both add at once.
+  /// Emits an MLP that reads the same hidden states as attention, in parallel with it. `norm` is
+  /// the norm that attention reads, for all tokens. The ranks sum the outputs of attention and MLP
+  /// together.
   ValueId emit_parallel(const BlockParams& p, ValueId norm, ValueId attention_term) {
     require(!c_.output_norms, "attention and MLP beside each other have no norms after them");
     const ValueId read =
@@ -501,7 +508,7 @@ class DecoderBuilder {
         mode_(mode),
         dtypes_(dtypes),
         recompute_(recompute),
-        table_(out_.tensors, split, adapter.begin) {
+        table_(out_.tensors, split, adapter.init) {
     out_.family = c_.family;
     out_.multimodal = c_.multimodal;
     out_.vocab_rows = c_.vocab_rows;
@@ -553,7 +560,7 @@ class DecoderBuilder {
     const ValueId positions = positions_input(g);
     const ValueId weight = g.param("embed.weight", {local_.vocab_rows, c_.hidden});
     std::vector<GraphParam> params{{weight, {table}}};
-    // A rank has the vectors of some tokens and of some positions.
+    // Each rank has the vectors of some tokens and of some positions.
     ValueId x = ops::embed(g, tokens, weight, rows_of(c_.vocab_rows, local_.vocab_rows));
     if (position_table >= 0) {
       const int64_t rows = divide_up(position_rows(), split_.degree);
@@ -578,7 +585,8 @@ class DecoderBuilder {
 
   int64_t position_rows() const { return c_.max_positions + c_.position_offset; }
 
-  /// Returns which positions the rows of the rank are: those before position 0 are of none.
+  /// Returns the positions to which the rank's rows of the table belong. The first
+  /// `position_offset` rows belong to no position.
   RowsAttrs position_rows_of(int64_t of_rank) const {
     if (c_.position_offset == 0) return rows_of(c_.max_positions, of_rank);
     return {split_.index * of_rank - c_.position_offset, c_.max_positions};
@@ -635,7 +643,8 @@ class DecoderBuilder {
     const NormParams norm = add_norm_params(g, c_, "norm");
     const ValueId weight = g.param("lm_head.weight", {local_.vocab_rows, c_.hidden});
     const ValueId bias = bias_tensor >= 0 ? g.param("lm_head.bias", {local_.vocab_rows}) : -1;
-    // The product is linear, so its operand is scaled, because logits are never whole in memory.
+    // Scales the operand of the product instead of the logits, which is the same because the
+    // product is linear: the logits are never in memory as a whole.
     const ValueId scaled = ops::scale(g, add_norm(g, c_, x, norm), c_.logit_scale);
     TensorExchange exchange(g, split_);
     const ValueId y = exchange.all_tokens(scaled);
@@ -664,6 +673,8 @@ class DecoderBuilder {
         {"head", LayerKind::kHead, add_graph(g.finish(train())), std::move(params)});
   }
 
+  /// SharedBlock is the graph that equal blocks share, by its index in the description, and its
+  /// parameters.
   struct SharedBlock {
     int graph;
     BlockParams params;

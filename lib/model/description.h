@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/box.h"
-#include "base/stored_place.h"
+#include "base/stored_location.h"
 #include "graph/layer_graph.h"
 #include "graph/recompute.h"
 #include "model/adapter.h"
@@ -23,12 +23,12 @@ enum class InitialSource : uint8_t {
   kZero,
   kUniform,  // in [-magnitude, magnitude)
   kNormal,   // standard deviation `magnitude`
-  // A low-rank adapter's A [rank, inputs] and B [outputs, rank]: A and B are made of a random
-  // orthogonal matrix Q: Q's rows of even number, transposed, times normal numbers, and normal
-  // numbers times the rows of odd number, all times `magnitude`.
+  // A low-rank adapter's A [rank, inputs] and B [outputs, rank], made from a random orthogonal
+  // matrix Q: A is the transpose of Q's even rows times normal numbers, B is normal numbers times
+  // Q's odd rows; both are multiplied by `magnitude`.
   kOrthogonalA,
   kOrthogonalB,
-  kRowLengths,  // of W + `magnitude` B A of the module, in the numbers that layers read
+  kRowLengths,  // lengths of the rows of W + `magnitude` B A, with the values that layers read
 };
 
 /// Initial describes how the first values of a tensor are made: their source, and the magnitude of
@@ -39,8 +39,8 @@ struct Initial {
   bool operator==(const Initial&) const = default;
 };
 
-/// TensorInfo is a parameter as the model folder stores it. The master copy is F32 whatever the
-/// file's dtype.
+/// TensorInfo is a parameter as the model folder stores it. The master copy is F32, independently
+/// of the file's dtype.
 struct TensorInfo {
   TensorInfo() = default;
   /// Makes a tensor that this rank's graphs use whole.
@@ -56,8 +56,9 @@ struct TensorInfo {
   /// The box of the tensor that this rank's graphs use; the whole tensor without tensor
   /// parallelism.
   Box local;
-  /// The number of zeros after these elements, in rows that no file has: all tensor-parallel ranks
-  /// have the same number of rows of a vocabulary, even if it does not divide evenly.
+  /// The number of zeros after these elements, in padding rows that no file has: all
+  /// tensor-parallel ranks have the same number of vocabulary rows, even if the vocabulary does not
+  /// divide evenly.
   int64_t padding = 0;
   /// The number of neighbouring tensor-parallel ranks, [k, k+1) x copies, that use the same part.
   int copies = 1;
@@ -69,9 +70,9 @@ struct TensorInfo {
   /// The source of the values when training begins: the model folder's weights, or computed (a part
   /// of an adapter).
   Initial initial;
-  /// The place in the files of the model, or of its adapter; without a name they hold the tensor as
-  /// it is.
-  StoredPlace stored;
+  /// The rows of file tensors (of the model, or of its adapter) that hold this tensor; without a
+  /// name, the files hold the tensor as it is.
+  StoredLocation stored;
 
   /// Return the number of elements of the whole tensor, and of this rank's part, its padding
   /// included.
@@ -83,8 +84,9 @@ struct TensorInfo {
     const int64_t padding_rows = d == 0 ? padding * local.extent[0] / local.numel() : 0;
     return local.extent[d] + padding_rows;
   }
-  /// Return name and shape of the tensor of the files, which may hold several of the model's. A '*'
-  /// stands for the numbers of several that hold this one together (file_names() lists them).
+  /// Return the name and the shape of the file tensor, which may hold several tensors of the model.
+  /// If several file tensors hold this one together, a '*' in the name stands for their numbers
+  /// (file_names() lists them).
   const std::string& file_name() const { return stored.name.empty() ? name : stored.name; }
   std::vector<std::string> file_names() const {
     return stored.name.empty() ? std::vector{name} : stored.names();
@@ -95,7 +97,7 @@ struct TensorInfo {
 
 /// TensorSplit describes how layers are split over the tensor-parallel ranks of a group.
 struct TensorSplit {
-  /// The number of ranks of the group, and the number of this rank in it.
+  /// The number of ranks of the group, and the index of this rank in it.
   int degree = 1;
   int index = 0;
   /// Norms and residuals are split by tokens, too (sequence parallelism).
@@ -115,8 +117,8 @@ struct GraphParam {
   BlockPart part = BlockPart::kAttention;
   /// The elements are packed as ModelDtypes::packed says.
   bool packed = false;
-  /// The elements are fp32 although layers compute in 16 bits: there are few of them, and small
-  /// changes of them matter.
+  /// The elements are fp32 although layers compute in 16 bits, because small changes of them
+  /// matter; there are few of them.
   bool fp32 = false;
 };
 
@@ -137,8 +139,8 @@ struct Layer {
 /// many of them (graph/recompute.h).
 struct RecomputeOptions {
   RecomputePolicy policy;
-  /// The interval of blocks that follow `policy`: 0, every, 2 every, ...; the other blocks keep
-  /// what they need.
+  /// Blocks 0, every, 2 every, ... follow `policy`. The other blocks keep all values that backward
+  /// needs.
   int64_t every = 1;
   bool operator==(const RecomputeOptions&) const = default;
 
@@ -154,7 +156,7 @@ struct BatchShape {
   int64_t row_tokens = 1;
   int64_t row_padding = 0;
   /// The number of tokens of the longest row that any micro-batch of the run can have, on which the
-  /// choice of a rotation may depend; 0: rows are as long as these.
+  /// choice of a rotation may depend; 0: no row is longer than those of this batch.
   int64_t longest_row = 0;
 
   int64_t tokens() const { return rows * row_tokens; }
@@ -162,10 +164,11 @@ struct BatchShape {
   bool operator==(const BatchShape&) const = default;
 };
 
+/// Mode specifies what the graphs of a model compute.
 enum class Mode : uint8_t {
-  kTrain,     // loss and gradients
-  kEvaluate,  // loss
-  kLogits,    // logits [N,V] of every token, for generation
+  kTrain,     // computes loss and gradients
+  kEvaluate,  // computes the loss
+  kLogits,    // computes logits [N,V] of every token, for generation
 };
 
 /// ModelDescription is a model for one batch shape and mode: its tensors, its distinct graphs, its

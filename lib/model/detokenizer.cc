@@ -66,7 +66,7 @@ std::string from_sentencepiece(std::string_view token) {
   return out;
 }
 
-/// Returns whether the decoder, or one in its sequence, is of that type.
+/// Returns whether the tokenizer's decoder, or one of the decoders in its sequence, has that type.
 bool has_decoder(const json& root, std::string_view type) {
   const auto decoder = root.find("decoder");
   if (decoder == root.end() || !decoder->is_object()) return false;

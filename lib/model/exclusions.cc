@@ -16,7 +16,8 @@
 namespace ftrun {
 namespace {
 
-/// Returns whether a module is one that an entry, or the expression, names.
+/// Returns a function that says whether an entry, or the expression, of exclude_modules names a
+/// module.
 std::function<bool(const std::string&)> matcher(const LoraOptions& options,
                                                 const std::string& entry) {
   if (options.exclude_pattern.empty())
@@ -32,13 +33,13 @@ LoraOptions without_exclusion(LoraOptions options, const std::string& entry) {
   return options;
 }
 
-/// Finds the modules that get an adapter; none where the options are refused.
+/// Returns the adapter that the options choose; nothing if make_adapter() refuses them.
 std::optional<Adapter> find_adapter(const ModelConfig& config, LoraOptions options) {
   // Ranks and scales do not choose modules.
   options.r = 1;
   options.rank_pattern.clear();
   options.alpha_pattern.clear();
-  options.begin = LoraInit::kUniform;
+  options.init = LoraInit::kUniform;
   try {
     return make_adapter(config, options);
   } catch (const Error&) {
@@ -46,8 +47,8 @@ std::optional<Adapter> find_adapter(const ModelConfig& config, LoraOptions optio
   }
 }
 
-/// ModuleChoices holds what options choose: the decoder's adapter, nothing where they are refused,
-/// and modules of other parts, none where the folder's tensors are unknown.
+/// ModuleChoices holds the modules that options choose: the decoder's adapter (nothing if the
+/// options are refused), and modules of other parts (none if the folder's tensors are unknown).
 struct ModuleChoices {
   std::optional<Adapter> adapter;
   std::vector<OtherPartChoice> of_other_parts;
@@ -61,7 +62,7 @@ ModuleChoices choices_of(const ModelConfig& config, const LoraOptions& options,
   return choices;
 }
 
-/// Returns as many last parts of a path as the entry has.
+/// Returns the end of a path that has as many parts as the entry.
 std::string_view last_parts(std::string_view path, const std::string& entry) {
   size_t begin = path.size();
   for (auto dots = std::count(entry.begin(), entry.end(), '.'); dots >= 0; --dots) {
@@ -71,7 +72,7 @@ std::string_view last_parts(std::string_view path, const std::string& entry) {
   return path.substr(begin + 1);
 }
 
-/// Finds the name nearest to an entry among the ends of paths.
+/// Finds the end of a path that is spelled most like an entry.
 std::string nearest_end(const std::vector<std::string>& paths, const std::string& entry) {
   std::set<std::string> ends;
   for (const std::string& path : paths) ends.emplace(last_parts(path, entry));

@@ -13,7 +13,7 @@
 
 namespace ftrun {
 
-/// ConfigKeys are a family's names for the keys of config.json that all families have; null: the
+/// ConfigKeys holds a family's names for the keys of config.json that all families have; null: the
 /// family has no such key.
 struct ConfigKeys {
   const char* hidden = "hidden_size";
@@ -30,7 +30,7 @@ struct ConfigKeys {
   const char* partial_rotary = "partial_rotary_factor";
 };
 
-/// ConfigDefaults are the values that a family's config class uses if config.json gives none; 0:
+/// ConfigDefaults holds the values that a family's config class uses if config.json gives none; 0:
 /// config.json must give the value.
 struct ConfigDefaults {
   int64_t vocab_rows = 0;

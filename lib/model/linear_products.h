@@ -21,13 +21,13 @@ struct LinearProduct {
   ProductMatrix matrix;
   int64_t outputs;
   int64_t inputs;
-  /// Tensor-parallel ranks divide its outputs, of which `copies` neighbouring ranks have the same.
-  /// False: they divide its inputs.
+  /// Tensor-parallel ranks divide the product's outputs; groups of `copies` neighbouring ranks have
+  /// the same outputs. False: the ranks divide its inputs.
   bool by_outputs;
   int copies;
   bool bias;
-  /// The places of its outputs in a matrix that several products share: `run` rows are neighbours,
-  /// and the next ones are `stride` rows later; 0: all rows are neighbours.
+  /// The rows of this product in a file matrix that several products share: `run` neighbouring
+  /// rows, and again every `stride` rows. 0: all its rows are neighbours.
   int64_t run = 0;
   int64_t stride = 0;
 };

@@ -20,9 +20,11 @@ namespace {
 
 using nlohmann::json;
 
-// Most bytes of config.json's text; the file has the same limit (checkpoint/model_folder.h).
+// The largest size of config.json's text in bytes. The file has the same limit
+// (checkpoint/model_folder.h).
 constexpr size_t kMaxConfigText = size_t{4} << 20;
-// A projection's width (heads times head size); the bound of the other dimensions is WholeRange's.
+// The largest width of a projection (heads times head size). WholeRange bounds the other
+// dimensions.
 constexpr int64_t kWidest = int64_t{1} << 20;
 constexpr WholeRange kTokenIds{-1, int64_t{1} << 31};
 
@@ -73,8 +75,8 @@ const Family& require_family(const std::string& model_type, const std::string& w
   return *family;
 }
 
-/// Reads a whole number that config.json may leave to the family's config class; it must be there
-/// where `of_class` is 0.
+/// Reads a whole number that has the default `of_class` in the family's config class; 0:
+/// config.json must give it.
 int64_t whole_or_class(ConfigReader& reader, const char* key, int64_t of_class, WholeRange range) {
   return of_class == 0 ? reader.whole(key, range) : reader.whole_or(key, of_class, range);
 }
@@ -95,9 +97,10 @@ void read_heads(ConfigReader& reader, ModelConfig& config, const Family& family)
   config.head_size = absent ? defaults.head_size : reader.whole_or(keys.head_size, 0, {1, 1 << 13});
 }
 
-/// Checks the dimensions against each other, and sets the head size when nothing gives it.
+/// Checks that the dimensions fit together, and computes the head size if config.json does not give
+/// it.
 void finish_heads(ConfigReader& reader, ModelConfig& config, const Family& family) {
-  if (!reader.clean()) return;
+  if (!reader.has_no_problems()) return;
   const ConfigKeys& keys = family.keys;
   const int64_t heads = config.query_heads;
   const char* const size_key = keys.head_size ? keys.head_size : keys.hidden;
@@ -165,8 +168,8 @@ std::vector<int64_t> read_eos(ConfigReader& reader) {
   return out;
 }
 
-/// Reads the padding row as torch takes a padding_idx; transformers does not open a model whose
-/// padding_idx has no row.
+/// Returns the embedding row that torch would use for this padding_idx. (transformers does not open
+/// a model whose padding_idx is outside the table.)
 std::optional<int64_t> padding_row(ConfigReader& reader, const ModelConfig& config) {
   if (config.pad_id) return *config.pad_id < config.vocab_rows ? config.pad_id : std::nullopt;
   const json* value = reader.find("pad_token_id");
@@ -229,7 +232,7 @@ Activation read_activation(ConfigReader& reader, const Family& family) {
   return Activation::kSilu;
 }
 
-/// Refuses a model whose weights are codes of a format that is not read
+/// Refuses a model whose weights are quantized in a format that ftrun does not read
 /// (checkpoint/quantized_weights).
 void check_quantization(ConfigReader& reader) {
   const json* value = reader.find("quantization_config");
@@ -249,11 +252,11 @@ void check_quantization(ConfigReader& reader) {
   const std::string shown = known != kNames.end() ? std::string(known->second)
                             : names_one           ? found_text(*method_key)
                                                   : "an unnamed method";
-  reader.unsupported(
-      "quantization_config",
-      cat("the weights are quantized already, by ", shown,
-          ", which is not read (fp8 with scales and bitsandbytes are); give the original "
-          "model, which quantization quantizes while it is loaded"));
+  reader.unsupported("quantization_config",
+                     cat("the weights are already quantized with ", shown,
+                         ", which ftrun cannot read (it reads fp8 with scales, and bitsandbytes); "
+                         "give the original "
+                         "model, which quantization quantizes while it is loaded"));
 }
 
 void check_common(ConfigReader& reader, ModelConfig& config, const Family& family) {
@@ -282,30 +285,31 @@ void refuse(const ConfigFindings& findings, const std::string& where) {
   throw Error(bad ? ExitCode::kBadInput : ExitCode::kUnsupported, cat(where, ":", listed(all)));
 }
 
-/// Formats a number, whole ones in full: 500000 rather than 5e+05.
-std::string plain(double value) {
+/// Formats a number; whole numbers without an exponent: 500000, not 5e+05.
+std::string plain_number_text(double value) {
   const bool whole = std::abs(value) < 1e15 && std::trunc(value) == value;
   return whole ? std::to_string(static_cast<int64_t>(value)) : number_text(value);
 }
 
 std::string rope_text(const RopeConfig& rope) {
   std::string text(std::visit([](const auto& scaling) { return scaling.kName; }, rope.scaling));
-  text += " theta " + plain(rope.theta);
+  text += " theta " + plain_number_text(rope.theta);
   if (rope.partial != 1.0) text += cat(" of ", number_text(rope.partial), " of a head");
-  if (rope.is_scaled()) text += " factor " + plain(rope.factor());
+  if (rope.is_scaled()) text += " factor " + plain_number_text(rope.factor());
   if (const auto* llama3 = rope.as<Llama3Scaling>())
-    text += cat(" low ", plain(llama3->low_frequency_factor), " high ",
-                plain(llama3->high_frequency_factor));
+    text += cat(" low ", plain_number_text(llama3->low_frequency_factor), " high ",
+                plain_number_text(llama3->high_frequency_factor));
   if (const auto* yarn = rope.as<YarnScaling>())
-    text += cat(" fast ", plain(yarn->beta_fast), " slow ", plain(yarn->beta_slow),
-                yarn->truncate ? "" : " not truncated");
+    text += cat(" fast ", plain_number_text(yarn->beta_fast), " slow ",
+                plain_number_text(yarn->beta_slow), yarn->truncate ? "" : " not truncated");
   if (rope.original_positions() > 0) text += cat(" original ", rope.original_positions());
   if (rope.attention_factor() != 1.0)
     text += " attention " + fixed_text(rope.attention_factor(), 6);
   return text;
 }
 
-/// Returns "none", or the rotation that most layers have and what differs from it.
+/// Describes the rotation of most layers, and the layers that differ from it; "none" if no layer
+/// rotates.
 std::string rotation_text(const ModelConfig& config) {
   if (config.rotary_size() == 0) return "none";
   std::string text = rope_text(config.rope);
@@ -318,7 +322,8 @@ std::string rotation_text(const ModelConfig& config) {
   return text;
 }
 
-/// Formats windows: "full", "4096", or one entry a run of equal layers: "full x28, 4096 x4".
+/// Formats the windows of layers: "full", "4096", or one entry for each run of equal layers: "full
+/// x28, 4096 x4".
 std::string windows_text(const std::vector<int64_t>& windows) {
   std::vector<std::string> runs;
   for (size_t i = 0; i < windows.size();) {
@@ -403,7 +408,7 @@ std::string scales_text(const ModelConfig& config) {
   return text;
 }
 
-/// Returns "", or a line of the bounds that there are.
+/// Makes a line of the softcaps that the model has; "" if it has none.
 std::string softcaps_text(const ModelConfig& config) {
   std::string text;
   const auto add = [&](std::string_view name, double bound) {

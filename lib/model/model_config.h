@@ -12,8 +12,8 @@
 
 namespace ftrun {
 
-/// NormKind is the norm in blocks and before the head: RMS norm (Zhang and Sennrich 2019), the same
-/// with weights that are stored less 1, or layer norm (Ba et al. 2016).
+/// NormKind is the norm in blocks and before the head: RMS norm (Zhang and Sennrich 2019), RMS norm
+/// whose files store the weight minus 1, or layer norm (Ba et al. 2016).
 enum class NormKind : uint8_t { kRms, kRmsLessOne, kLayer };
 
 /// QkNorm is the norm that is applied to queries and keys before the rotation.
@@ -27,8 +27,8 @@ enum class QkNorm : uint8_t {
   kOwnWeights,
 };
 
-/// ModelConfig holds what a Hugging Face config.json says of a decoder, in one form for all
-/// families.
+/// ModelConfig holds the description of a decoder that a Hugging Face config.json gives, in one
+/// form for all families.
 struct ModelConfig {
   /// The model_type of Hugging Face: "llama", "mistral", "gpt2", ...
   std::string family;
@@ -55,7 +55,7 @@ struct ModelConfig {
   bool gated = true;
   /// Positions have vectors that are added to the tokens' vectors; heads do not rotate then.
   bool learned_positions = false;
-  /// The number of vectors of the position table before the first position's.
+  /// The number of vectors in the position table before that of the first position.
   int64_t position_offset = 0;
   /// The output matrix is the embedding matrix.
   bool tied = false;
@@ -90,10 +90,11 @@ struct ModelConfig {
   /// The keys of config.json that request dropout in training.
   std::vector<std::string> dropouts;
   RopeConfig rope;
-  /// The longest rows that are computed as in other families; longer ones are refused. 0: no limit.
+  /// The number of tokens of the longest rows that ftrun computes like other families; longer rows
+  /// are refused. 0: no limit.
   int64_t plain_positions = 0;
-  /// Neighbouring elements of a head (2i, 2i+1) rotate together. False: those at the same place of
-  /// its two halves do.
+  /// Neighbouring elements of a head (2i, 2i+1) rotate together. False: elements at the same
+  /// position of its two halves rotate together.
   bool rotates_pairs = false;
   /// Says for each layer whether its heads rotate; empty: all do.
   std::vector<bool> rotates;
@@ -115,7 +116,7 @@ struct ModelConfig {
     return learned_positions ? 0
                              : static_cast<int64_t>(static_cast<double>(head_size) * rope.partial);
   }
-  /// Says whether norms have a bias besides their weight.
+  /// Returns whether norms have a bias besides their weight.
   bool has_norm_bias() const { return norm == NormKind::kLayer && norm_weight && norm_bias; }
   bool layer_rotates(int64_t layer) const {
     return rotary_size() > 0 && (rotates.empty() || rotates[static_cast<size_t>(layer)]);

@@ -14,7 +14,8 @@
 namespace ftrun {
 namespace {
 
-/// Lists the norms of a block; those of each head ('*' in the family's name) one by one.
+/// Lists the norms of a block. Norms with one module for each head ('*' in the family's name) are
+/// listed one by one.
 std::vector<std::string> block_norms(const TensorNames& names, const ModelConfig& config) {
   std::vector<std::string> norms;
   if (config.input_norm) norms.emplace_back(input_norm_name(names, config));

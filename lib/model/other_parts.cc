@@ -15,7 +15,7 @@
 namespace ftrun {
 namespace {
 
-/// Returns whether the path has the entry's parts side by side anywhere.
+/// Returns whether the path contains the entry's parts next to each other, at any position.
 bool holds_parts(const std::string& path, const std::string& entry) {
   return cat(".", path, ".").find(cat(".", entry, ".")) != std::string::npos;
 }
@@ -42,7 +42,7 @@ bool excludes_other(const LoraOptions& options, const std::optional<std::regex>&
 }
 
 bool names_other(const LoraOptions& options, const std::string& entry, const OtherModule& module) {
-  // PEFT replaces all-linear by whole paths, which count in any layer.
+  // PEFT replaces all-linear by whole paths, to which the choice of layers does not apply.
   if (entry == kAllLinear) return module.is_linear;
   if (module.name == entry) return true;
   if (!ends_at_dot(module.name, entry)) return false;

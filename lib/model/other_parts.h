@@ -10,7 +10,7 @@
 
 namespace ftrun {
 
-/// StoredShapes are the names and shapes of a folder's tensors.
+/// StoredShapes lists the names and shapes of a folder's tensors.
 using StoredShapes = std::vector<std::pair<std::string, Dims>>;
 
 /// OtherModule is a module of a multimodal model outside its decoder.
@@ -19,7 +19,7 @@ struct OtherModule {
   std::string name;
   /// The part as its tensors name it: "vision_tower".
   std::string part;
-  /// The module is a matrix that is no embedding.
+  /// The module is a matrix, and not an embedding.
   bool is_linear = false;
 };
 
@@ -42,11 +42,11 @@ struct OtherPartChoice {
 };
 
 /// Finds the modules of other parts than the decoder that PEFT (check_target_module_exists() of
-/// PEFT 0.21.2) would give an adapter by the written target_modules. `stored` are the names and
-/// shapes of a folder's tensors; those of the decoder are passed over. "all-linear" stands for
-/// matrices that are no embedding, recognised by their names. The family's own modules,
-/// which a config without target_modules chooses, are modules of the decoder alone. The options are
-/// those that make_adapter() has accepted.
+/// PEFT 0.21.2) would give an adapter because target_modules names them. `stored` holds the names
+/// and shapes of a folder's tensors; those of the decoder are ignored. "all-linear" stands for
+/// matrices that are not embeddings, which are recognised by their names. The family's own modules,
+/// which a config without target_modules chooses, are only in the decoder. make_adapter() must have
+/// accepted the options.
 std::vector<OtherPartChoice> find_other_part_choices(const LoraOptions& options,
                                                      const StoredShapes& stored);
 

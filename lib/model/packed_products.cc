@@ -14,8 +14,8 @@ bool has_whole_rows(const TensorInfo& tensor) {
   return tensor.local.extent[1] == tensor.shape[1];
 }
 
-/// Returns whether runs of `count` elements of what the rank has are such runs of the whole tensor,
-/// counted from both first ones.
+/// Returns whether runs of `count` elements of the rank's part, counted from its first element, are
+/// also runs of the whole tensor, counted from the tensor's first element.
 bool keeps_runs(const TensorInfo& tensor, int64_t count) {
   const int64_t columns = tensor.shape[1];
   if (has_whole_rows(tensor)) return tensor.local.offset[0] * columns % count == 0;
@@ -23,7 +23,8 @@ bool keeps_runs(const TensorInfo& tensor, int64_t count) {
          tensor.local.extent[1] % count == 0;
 }
 
-std::string fault(const TensorInfo& tensor, const PackedFormat& format, bool ends_matrix) {
+std::string find_block_fault(const TensorInfo& tensor, const PackedFormat& format,
+                             bool ends_matrix) {
   const int64_t columns = tensor.local.extent[1];
   if (format.kind == PackedKind::kInt8 && columns % format.block != 0)
     return cat("rows of ", columns, " elements are not a multiple of ", format.block);
@@ -36,10 +37,10 @@ std::string fault(const TensorInfo& tensor, const PackedFormat& format, bool end
   return "";
 }
 
-/// Weight is a product's weight as a rank has it.
+/// Weight is a rank's part of the weight of a product.
 struct Weight {
   TensorInfo tensor;
-  /// The last of those that are multiplied as one matrix.
+  /// The weight is the last of those that are multiplied as one matrix.
   bool ends_matrix;
 };
 
@@ -58,12 +59,13 @@ std::vector<Weight> weights_of(const ModelConfig& config, const TensorSplit& spl
 std::vector<std::string> faults(const std::vector<Weight>& weights, const PackedFormat& format) {
   std::vector<std::string> found;
   for (const Weight& weight : weights)
-    if (const std::string text = fault(weight.tensor, format, weight.ends_matrix); !text.empty())
+    if (const std::string text = find_block_fault(weight.tensor, format, weight.ends_matrix);
+        !text.empty())
       found.push_back(cat(weight.tensor.name, ": ", text));
   return found;
 }
 
-/// Formats that would do in place of one that does not: "quantization.block: 64".
+/// Lists the formats that fit the weights, for a remedy: "nf4 with block: 64".
 std::vector<std::string> fitting_formats(const std::vector<Weight>& weights) {
   std::vector<std::string> found;
   for (const int64_t block : {64, 128, 256})

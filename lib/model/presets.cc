@@ -140,8 +140,8 @@ ModelPreset preset_of_size(int64_t parameters) {
   for (int64_t hidden = step; hidden <= 128 * step; hidden += step) {
     const int64_t layers = round_to(static_cast<double>(hidden) / 128, 4);
     const auto width = static_cast<double>(hidden), depth = static_cast<double>(layers);
-    // Two tables, a norm, and in each layer four products of attention, three of the MLP, two
-    // norms.
+    // Parameters beside the MLP: the embedding, the head and the last norm, and in each layer four
+    // matrices of attention and two norms. The MLP has three matrices.
     const double beside = 2 * kRows * width + width + depth * (4 * width * width + 2 * width);
     const double rest = (count - beside) / (3 * width * depth);
     const double off = std::abs(std::log(std::max(rest, 1e-3) / (width * 8 / 3)));

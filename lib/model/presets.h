@@ -18,7 +18,7 @@ struct ModelPreset {
   int64_t layers, hidden, query_heads, kv_heads, head_size, feed_forward, vocab, positions;
   /// The output matrix is the embedding matrix.
   bool tied;
-  /// The page where the numbers are from.
+  /// The source of the numbers.
   std::string_view source;
 };
 
@@ -37,9 +37,9 @@ int64_t parse_parameter_count(std::string_view text);
 
 /// Makes a model of the shape of Llama 2 with about this many parameters: the head has its own
 /// matrix of a vocabulary of 32,000; heads have 128 elements (64 below 1.5 billion parameters), and
-/// their number is a multiple of 8; the width is 128 times the number of layers, which is a
-/// multiple of 4. Of these widths, the one is chosen for which the MLP's width is nearest to 8/3 of
-/// it; the MLP's width, a multiple of 64, accounts for the remaining parameters.
+/// their number is a multiple of 8; the hidden size is about 128 times the number of layers, which
+/// is a multiple of 4. The MLP's width, a multiple of 64, accounts for the remaining parameters. Of
+/// the possible hidden sizes, chooses the one for which the MLP's width is nearest to 8/3 of it.
 ModelPreset preset_of_size(int64_t parameters);
 
 }  // namespace ftrun

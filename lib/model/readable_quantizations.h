@@ -5,7 +5,7 @@
 
 namespace ftrun {
 
-/// kReadableQuantizations are the values of quantization_config's quant_method whose weights are
+/// kReadableQuantizations lists the values of quantization_config's quant_method whose weights are
 /// read (checkpoint/quantized_weights.h).
 inline constexpr std::array<std::string_view, 2> kReadableQuantizations{"bitsandbytes", "fp8"};
 

@@ -38,12 +38,13 @@ struct Ramp {
   }
 };
 
-/// Returns yarn's borders: pairs before the first keep their frequencies, those after the second
-/// are stretched by the factor.
+/// Returns yarn's ramp: pairs up to `low` keep their frequencies, pairs from `high` on are
+/// stretched by the factor, and pairs between them are blended.
 Ramp yarn_ramp(const YarnScaling& yarn, double theta, int64_t rotary_size) {
-  // The pair, between two of them as well, that turns so often in the original positions.
+  // Returns the pair that makes `turns` turns within the original positions, as a fractional
+  // number.
   const auto pair_with_turns = [&](double turns) {
-    constexpr double kFar = 1e6;  // beyond all pairs; keeps what a config says finite
+    constexpr double kFar = 1e6;  // beyond all pairs; keeps the result finite for any config
     const double wavelength = static_cast<double>(yarn.original_positions) / turns;
     const double pair = static_cast<double>(rotary_size) *
                         std::log(wavelength / (2.0 * std::numbers::pi)) / (2.0 * std::log(theta));
@@ -87,7 +88,7 @@ ScaledFrequency scaled_frequency(const RopeConfig& rope, int64_t rotary_size, in
   return [](int64_t, float power) { return 1.0F / power; };
 }
 
-/// Rounds up to two decimals.
+/// Formats a factor, rounded up to two decimals.
 std::string rounded_up(double factor) {
   return number_text(std::ceil(factor * 100.0 - 1e-6) / 100.0);
 }
@@ -127,7 +128,7 @@ double longrope_attention_factor(double factor, int64_t original_positions) {
 
 int64_t reached_positions(const ModelConfig& config) {
   const auto* yarn = config.rope.as<YarnScaling>();
-  // Published configs with yarn (Qwen2.5) keep the max_position_embeddings of before.
+  // Published configs with yarn (Qwen2.5) keep the max_position_embeddings from before the scaling.
   if (yarn == nullptr || config.rotary_size() == 0) return config.max_positions;
   const double reached = yarn->factor * static_cast<double>(yarn->original_positions);
   constexpr double kMaxPositions = 0x1p40;

@@ -8,15 +8,16 @@
 
 namespace ftrun {
 
-/// Returns rotary_size/2 angles per position in radians per token. Each is an fp32 number, computed
-/// with the roundings of transformers (modeling_rope_utils), so that angles agree with it at any
-/// position. `longest_row` is the number of tokens of the longest row that the run can have.
+/// Returns the rotary_size/2 inverse frequencies: angles in radians per token. Each is an fp32
+/// number, computed with the roundings of transformers (modeling_rope_utils), so that angles agree
+/// with it at any position. `longest_row` is the number of tokens of the longest row that the run
+/// can have.
 std::vector<double> inverse_frequencies(const RopeConfig& rope, int64_t rotary_size,
                                         int64_t longest_row);
 
 /// Returns whether longrope divides by its long factors in a run whose longest row has this many
 /// tokens. transformers decides this for each batch; here it is decided once for a run, so that no
-/// step depends on which rows are in one batch.
+/// step depends on which rows share a batch.
 bool uses_long_factors(const RopeConfig& rope, int64_t longest_row);
 
 /// Computes the factor of cos and sin if yarn's settings do not give it (Peng et al. 2023, section

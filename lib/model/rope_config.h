@@ -7,7 +7,7 @@
 
 namespace ftrun {
 
-// The scalings of rotary angles, by transformers' rope_type.
+// The structs below are the scalings of rotary angles, one for each rope_type of transformers.
 
 struct NoScaling {
   static constexpr std::string_view kName = "default";

@@ -22,7 +22,8 @@ bool is_filled_object(const nlohmann::json* value) {
   return value && value->is_object() && !value->empty();
 }
 
-/// Returns the key to read: transformers 5 lets a filled rope_scaling win over rope_parameters.
+/// Returns the key to read. In transformers 5, a rope_scaling with content has precedence over
+/// rope_parameters.
 const char* rope_key(ConfigReader& reader) {
   const char* chosen = nullptr;
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
@@ -46,8 +47,8 @@ double read_partial(ConfigReader& reader, double outer, const char* key = "parti
   return share;
 }
 
-/// Returns the keys of a scaling's object that are read: `own`, which only it has, and those of
-/// all.
+/// Returns the keys that are read from a scaling's object: `own`, which only this scaling has, and
+/// the keys of all scalings.
 std::vector<std::string> with_common_keys(std::initializer_list<const char*> own) {
   std::vector<std::string> keys{"attention_factor", "factor",    kOriginal, "partial_rotary_factor",
                                 "rope_theta",       "rope_type", "type"};
@@ -120,7 +121,7 @@ class ScalingReader {
       yarn.factor = factor_or_ratio(yarn.original_positions);
     else
       settings_.problem("factor", "missing; expected a number of at least 1");
-    // A zero means the default there, as null does.
+    // For these keys, zero means the default, as null does.
     const double fast = at_least("beta_fast", 0, 0), slow = at_least("beta_slow", 0, 0);
     if (fast != 0) yarn.beta_fast = fast;
     if (slow != 0) yarn.beta_slow = slow;
@@ -188,7 +189,7 @@ class ScalingReader {
     return fallback;
   }
 
-  /// Reads a list of what each pair's frequency is divided by.
+  /// Reads a list with the number by which each pair's frequency is divided.
   std::vector<double> factors(const char* key, int64_t pairs) {
     const nlohmann::json* const list = settings_.find(key);
     std::vector<double> out;
@@ -214,7 +215,7 @@ class ScalingReader {
     return out;
   }
 
-  /// Refuses keys of the object that are not read, which could ask for anything.
+  /// Refuses keys of the object that are not read, because they could change the mathematics.
   void refuse_other_keys(std::string_view type, const std::vector<std::string>& read) {
     for (const std::string& key : settings_.keys())
       if (!std::binary_search(read.begin(), read.end(), key))

@@ -9,11 +9,11 @@ namespace ftrun {
 /// ParameterCounts counts the parameters of a model; a tied matrix counts once.
 struct ParameterCounts {
   int64_t total = 0;
-  /// The input embedding's table.
+  /// The number of parameters of the input embedding.
   int64_t embedding = 0;
   int64_t non_embedding = 0;
-  /// The number of parameters with which a token is multiplied: all except an embedding table that
-  /// is only read by row.
+  /// The number of parameters that a token is multiplied with: all except an embedding table that
+  /// is only looked up.
   int64_t multiplied = 0;
   bool operator==(const ParameterCounts&) const = default;
 };

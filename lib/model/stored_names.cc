@@ -13,9 +13,9 @@
 namespace ftrun {
 namespace {
 
-/// Modules that wrap another one and add nothing to it (scripts/import_checkpoint.py knows the
-/// same), and what PEFT calls an adapter that has no name: a part of names in memory, which
-/// its own files leave out.
+/// The names of modules that wrap another module and add nothing to it
+/// (scripts/import_checkpoint.py has the same list), and "default", PEFT's name for an adapter
+/// without a name: it is a part of names in memory, and PEFT's own files leave it out.
 constexpr std::array<std::string_view, 6> kWrappers{
     "module",          "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module",
     "_forward_module", "default"};
@@ -31,8 +31,8 @@ std::string without_wrappers(const std::string& name) {
   return join(parts, ".");
 }
 
-/// Returns stored names by what they are without wrappers. If two become one, the one that has no
-/// wrapper counts, else neither.
+/// Maps names without wrappers to the stored names. If two stored names become the same, the one
+/// without a wrapper counts; if both have one, neither does.
 std::map<std::string, std::string> unwrapped(const std::vector<std::string>& stored) {
   std::map<std::string, std::string> plain;
   std::set<std::string> twice;
@@ -48,12 +48,13 @@ std::map<std::string, std::string> unwrapped(const std::vector<std::string>& sto
   return plain;
 }
 
-/// Counts how many of `cores` follow each prefix, which is empty or ends with a dot.
+/// Counts, for each prefix of the stored names, how many of `cores` follow it. A prefix is empty or
+/// ends with a dot.
 std::map<std::string, size_t> count_prefixes(const std::map<std::string, std::string>& plain,
                                              const std::set<std::string, std::less<>>& cores) {
   std::map<std::string, size_t> counts;
   for (const auto& [name, as_stored] : plain) {
-    size_t begin = 0;  // of a part of the name
+    size_t begin = 0;  // where a part of the name begins
     do {
       if (cores.contains(std::string_view(name).substr(begin))) ++counts[name.substr(0, begin)];
       begin = name.find('.', begin) + 1;
@@ -62,7 +63,7 @@ std::map<std::string, size_t> count_prefixes(const std::map<std::string, std::st
   return counts;
 }
 
-/// Returns the prefixes that most cores follow; only `root` where any does.
+/// Returns the prefixes that the most cores follow; only `root` if any core follows it.
 std::vector<std::string> likeliest(const std::map<std::string, size_t>& counts,
                                    std::string_view root) {
   if (counts.contains(std::string(root))) return {std::string(root)};
@@ -91,9 +92,9 @@ std::optional<std::string> find_head(const std::map<std::string, std::string>& p
   return found;
 }
 
-/// Reports what the folder holds in place of the tensors that are wanted.
-void explain(const std::vector<std::string>& stored, const std::vector<std::string>& prefixes,
-             StoredNames& names) {
+/// Sets cause and remedy: what the folder holds in place of the wanted tensors.
+void explain_missing(const std::vector<std::string>& stored,
+                     const std::vector<std::string>& prefixes, StoredNames& names) {
   const auto is_adapters = [](const std::string& name) {
     return std::any_of(kAdapterParts.begin(), kAdapterParts.end(),
                        [&](std::string_view part) { return name.find(part) != std::string::npos; });
@@ -133,7 +134,8 @@ StoredNames find_stored_names(const std::vector<std::string>& wanted,
     return names.stored.contains(name) ||
            std::find(stored.begin(), stored.end(), name) != stored.end();
   };
-  if (!std::all_of(wanted.begin(), wanted.end(), is_found)) explain(stored, prefixes, names);
+  if (!std::all_of(wanted.begin(), wanted.end(), is_found))
+    explain_missing(stored, prefixes, names);
   return names;
 }
 

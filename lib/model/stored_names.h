@@ -12,7 +12,7 @@ namespace ftrun {
 /// StoredNames maps the names of tensors that a reader needs to those in a folder. Programs store
 /// one model under different names: wrappers add their own name to those of what they wrap
 /// (torch.compile `_orig_mod.`, DistributedDataParallel `module.`), names of a model inside another
-/// begin with its place there, and a model without its head has no `model.`.
+/// model begin with its path there, and a model without its head has no `model.`.
 struct StoredNames {
   /// The stored name of each tensor whose stored name differs from the name by which it is read.
   std::map<std::string, std::string> stored;

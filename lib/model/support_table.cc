@@ -87,7 +87,8 @@ Json rope_change(Json scaling) {
   return {{"rope_scaling", std::move(scaling)}};
 }
 
-/// Requests longrope, with a factor for each pair of a family's small model that rotates.
+/// Returns the change that requests longrope, with a factor for each rotating pair of the family's
+/// small model.
 Json longrope_change(const Family& family) {
   const ModelConfig config = parse_small_config(small_config(family));
   const double rotated = static_cast<double>(config.head_size) * config.rope.partial;
@@ -153,7 +154,7 @@ std::vector<Feature> run_features() {
   };
 }
 
-/// Builds what a training step needs of the model.
+/// Builds the model as a training step with the requested features needs it.
 void build(const ModelConfig& config, const RequestedFeatures& request) {
   LoraOptions lora;
   lora.target_modules = {std::string(kAllLinear)};
@@ -166,17 +167,17 @@ void build(const ModelConfig& config, const RequestedFeatures& request) {
               {.degree = request.tensor_ranks, .index = 0, .sequence = request.sequence}, adapter);
 }
 
-/// Drops the rotation of a model whose positions are learned, which has none whatever its config
-/// says.
+/// Removes the rope settings of a model with learned positions, which does not rotate whatever its
+/// config says.
 ModelConfig without_idle_rope(ModelConfig config) {
   if (config.learned_positions) config.rope = {};
   return config;
 }
 
-/// Notes numbers the limits in the order in which they occur.
+/// Notes collects the limits of features, and numbers them in the order in which they occur.
 class Notes {
  public:
-  std::string mark(const Error& limit) {
+  std::string refer_to(const Error& limit) {
     std::string text = limit.message();
     for (const std::string& before : {cat(kWhere, ":\n  "), cat(kWhere, ": ")})
       if (text.starts_with(before)) text.erase(0, before.size());
@@ -198,8 +199,8 @@ class Notes {
   std::vector<std::string> texts_;
 };
 
-/// Returns the cell of a feature: "yes", "unchanged" where it changes nothing of the model, or "no"
-/// and the number of the limit.
+/// Returns the table cell of a feature: "yes", "unchanged" if it changes nothing in the model, or
+/// "no" and the number of the limit.
 std::string feature_cell(const Family& family, const Feature& feature, Notes& notes) {
   Json json = small_config(family);
   const Json change = feature.change(family);
@@ -213,7 +214,7 @@ std::string feature_cell(const Family& family, const Feature& feature, Notes& no
     return is_run || !is_same ? "yes" : "unchanged";
   } catch (const Error& limit) {
     if (limit.code() == ExitCode::kBug) throw;
-    return notes.mark(limit);
+    return notes.refer_to(limit);
   }
 }
 

@@ -48,11 +48,13 @@ struct TensorNames {
   /// Files hold the products' matrices as [inputs, outputs].
   bool transposed = false;
   /// The rows of a matrix of q, k and v are ordered by key head: the rows of the query heads that
-  /// share it, its own, and those of its value head. False: all of q, then all of k, then all of v.
+  /// share a key head, then the rows of the key head, then those of its value head. False: all of
+  /// q, then all of k, then all of v.
   bool rows_by_key_head = false;
   /// Endings of the names of buffers that files contain and no model reads.
   std::array<std::string_view, 3> ignored{"rotary_emb.inv_freq", ".masked_bias", {}};
-  /// The modules that have an adapter if a config names none; PEFT's where it has a rule.
+  /// The modules that get an adapter if a config names none: those that PEFT chooses, if it has a
+  /// rule for the family.
   std::array<std::string_view, 4> adapted{"q_proj", "v_proj"};
 
   std::string_view product(Projection projection) const {

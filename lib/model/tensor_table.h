@@ -24,8 +24,8 @@ namespace ftrun {
 /// bias.
 class TensorTable {
  public:
-  TensorTable(std::vector<TensorInfo>& tensors, const TensorSplit& split, LoraInit begin)
-      : tensors_(tensors), split_(split), begin_(begin) {}
+  TensorTable(std::vector<TensorInfo>& tensors, const TensorSplit& split, LoraInit init)
+      : tensors_(tensors), split_(split), init_(init) {}
 
   TensorId add(TensorInfo tensor) {
     tensors_.push_back(std::move(tensor));
@@ -34,15 +34,15 @@ class TensorTable {
   TensorId rows(std::string name, Dims shape, int copies = 1) {
     return add(split_rows(std::move(name), std::move(shape), split_, copies));
   }
-  /// Lora has A [rank, inputs] and B [outputs, rank] of a product's adapter. Products of one module
-  /// share A.
+  /// Lora holds the ids of A [rank, inputs] and B [outputs, rank] of a product's adapter. Products
+  /// of one module share A.
   struct Lora {
     TensorId a = -1, b = -1;
     /// The tensor of magnitudes; -1: it has none.
     TensorId magnitudes = -1;
   };
-  /// LoraModule is a module of the files with an adapter. Rows of B of its products lie under each
-  /// other in files.
+  /// LoraModule is a module of the files with an adapter. In files, B has the rows of all its
+  /// products, one product after the other.
   struct LoraModule {
     std::string path;
     LowRank low;
@@ -55,34 +55,36 @@ class TensorTable {
     TensorId weight = -1;
     TensorId bias = -1;
   };
-  /// Adds the weight and bias that a norm has, whose tokens sequence parallelism divides.
+  /// Adds the weight and the bias that a norm has. Sequence parallelism divides the tokens of such
+  /// a norm over ranks.
   Norm norm(const std::string& module, const ModelConfig& c);
   /// Adds the weights of one norm that all heads share.
   TensorId shared_head_norm(std::string name, int64_t size);
 
-  /// Adds the weights of `heads` norms, a head each, which files hold in one tensor [heads, size],
-  /// or in a tensor for each head where the module's name has a '*'.
+  /// Adds the weights of `heads` norms, one for each head. Files hold them in one tensor [heads,
+  /// size] or, if the module's name has a '*', in one tensor for each head.
   TensorId own_head_norms(const std::string& module, int64_t heads, int64_t size, int copies);
 
   struct Linear {
     TensorId weight = -1;
     TensorId bias = -1;
   };
-  /// Adds the weights and biases of the products of a module of the files. Of products that are
-  /// divided by outputs, a rank computes some of the results; of the others, a term of every
-  /// result, from some of the inputs.
+  /// Adds the weights and biases of the products of a module of the files. If a product is divided
+  /// by outputs, a rank computes some of the results. Otherwise it computes a term of every result,
+  /// from some of the inputs.
   std::vector<Linear> linear(const std::string& module, const std::vector<LinearProduct>& products,
                              bool transposed);
 
  private:
-  /// ModulePart is a product as a part of a module of the files. A module that is one product,
-  /// whose matrix files hold as it is computed with, is not in parts.
+  /// ModulePart describes a product as a part of a module of the files. If the module is a single
+  /// product whose matrix files hold as kernels use it, the part is the whole module.
   struct ModulePart {
     std::string module;
     LinearProduct product;
     bool is_whole;
     bool transposed;
-    /// Outputs of the module's products together, and the row of this one's first in its matrix.
+    /// The number of outputs of all products of the module, and the row of the module's matrix
+    /// where this product begins.
     int64_t module_outputs;
     int64_t first;
 
@@ -109,27 +111,27 @@ class TensorTable {
                                           const std::vector<LinearProduct>& products,
                                           bool transposed = false);
 
-  /// Describes a tensor whose rows, or elements, are the product's outputs. `term`: where each rank
-  /// has all of it, its gradient is a term of a sum.
+  /// Describes a tensor whose rows, or elements, are the product's outputs. `term`: if each rank
+  /// has the whole tensor, a rank's gradient is a term of a sum over ranks.
   TensorInfo by_outputs(const ModulePart& part, std::string_view end, Dims shape, bool term);
 
   TensorId add_a(TensorInfo tensor);
   TensorId add_b(TensorInfo tensor);
   TensorId add_magnitudes(TensorInfo tensor, const LowRank& low);
-  /// The size of PEFT's orthogonal initialisation.
+  /// The scale of PEFT's orthogonal initialisation.
   static constexpr double kOrthogonalSize = 0.1;
-  /// Returns how torch.nn.Linear's weight begins: Kaiming uniform with a = sqrt(5), which is 1 /
-  /// sqrt(inputs).
+  /// Returns the initial values of a torch.nn.Linear weight: Kaiming uniform with a = sqrt(5),
+  /// whose bound is 1 / sqrt(inputs).
   static Initial as_linear(const TensorInfo& tensor) {
     return {InitialSource::kUniform, 1.0 / std::sqrt(static_cast<double>(tensor.shape[1]))};
   }
 
   std::vector<TensorInfo>& tensors_;
   TensorSplit split_;
-  LoraInit begin_;
+  LoraInit init_;
 };
 
-/// BlockTensors holds the ids of a block's tensors; -1 where it has none.
+/// BlockTensors holds the ids of a block's tensors; -1 for tensors that it does not have.
 struct BlockTensors {
   std::array<TensorTable::Linear, kProjections> products;
   std::array<TensorTable::Lora, kProjections> lora;
@@ -144,7 +146,7 @@ struct BlockTensors {
   }
 };
 
-/// Returns the products of `all` that one module of the files has.
+/// Returns those products of `all` that belong to one module of the files.
 std::vector<LinearProduct> products_of(const ProductModule& module,
                                        const std::vector<LinearProduct>& all);
 

@@ -26,7 +26,7 @@ std::unordered_map<std::string, const Dims*> by_name(
   return out;
 }
 
-/// Returns a problem's text with a star for the number of its layer, which is a part of a name.
+/// Returns a problem's text with a star in place of the layer number in the tensor's name.
 std::string without_layer(const std::string& problem) {
   for (size_t at = problem.find('.'); at != std::string::npos; at = problem.find('.', at + 1)) {
     const size_t end = problem.find_first_not_of("0123456789", at + 1);
@@ -36,8 +36,8 @@ std::string without_layer(const std::string& problem) {
   return problem;
 }
 
-/// Joins problems that differ only by the number of a layer: the first of them stays, with how many
-/// more layers have it.
+/// Joins problems that differ only in the layer number: keeps the first one, and adds how many more
+/// layers have it.
 std::vector<std::string> joined_by_layer(const std::vector<std::string>& problems) {
   std::unordered_map<std::string, size_t> counts;
   for (const std::string& problem : problems) ++counts[without_layer(problem)];

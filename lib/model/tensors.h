@@ -20,7 +20,7 @@ std::vector<std::string> check_tensors(const ModelDescription& model,
 void add_shape_problem(const std::string& name, const Dims* found, const Dims& expected,
                        std::vector<std::string>& problems);
 
-/// The most problems that a message lists if it has nothing else that explains them.
+/// The largest number of problems that a message lists if it gives no cause for them.
 inline constexpr size_t kMaxTensorProblems = 20;
 
 /// Formats the problems as lines for a message. If there are more than `most`, problems that layers

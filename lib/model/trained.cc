@@ -19,7 +19,8 @@ std::string module_of(const std::string& tensor) {
   return tensor.substr(0, tensor.rfind('.'));
 }
 
-/// Patterns holds expressions of parts of names, and which of them have chosen something.
+/// Patterns holds regular expressions that match a part of a name, and records which of them
+/// matched something.
 class Patterns {
  public:
   Patterns(std::string key, const std::vector<std::string>& texts,
@@ -63,7 +64,7 @@ class Patterns {
   std::vector<bool> used_;
 };
 
-/// Modules of the model with an adapter.
+/// Lists the modules of the model that have an adapter.
 std::set<std::string> adapted_modules(const ModelDescription& model) {
   std::set<std::string> modules;
   for (const TensorInfo& tensor : model.tensors)
@@ -71,7 +72,8 @@ std::set<std::string> adapted_modules(const ModelDescription& model) {
   return modules;
 }
 
-/// Returns the tensors of whole modules. A tied output matrix is the embedding's.
+/// Returns the tensors of the modules that train whole. A tied output matrix counts as the
+/// embedding.
 std::set<std::string> saved_tensors(const ModelDescription& model,
                                     const std::vector<std::string>& modules,
                                     std::vector<std::string>& problems) {
@@ -85,7 +87,7 @@ std::set<std::string> saved_tensors(const ModelDescription& model,
       const std::string module = module_of(tensor.file_name());
       if (is_lora_name(tensor.name) || tensor.stored.pieces > 0) continue;
       known.insert(module.substr(module.rfind('.') + 1));
-      if (!module.ends_with(entry)) continue;  // as PEFT matches them, at a dot or not
+      if (!module.ends_with(entry)) continue;  // as in PEFT, not only after a dot
       tensors.insert(tensor.name);
       found = true;
     }
@@ -96,8 +98,8 @@ std::set<std::string> saved_tensors(const ModelDescription& model,
   return tensors;
 }
 
-/// Refuses a choice of a part of one matrix (q, k and v; gate and up): its parts get their
-/// gradients together.
+/// Refuses to train only a part of one matrix of the graph (q, k and v; gate and up), because its
+/// gradient is computed as a whole.
 void require_whole_matrices(const ModelDescription& model, const std::set<std::string>& trained,
                             std::vector<std::string>& problems) {
   std::set<std::string> reported;
@@ -122,7 +124,8 @@ void require_whole_matrices(const ModelDescription& model, const std::set<std::s
   if (reported.size() > 1) problems.push_back(cat("so it is in ", reported.size() - 1, " more"));
 }
 
-/// Refuses to train packed matrices: a code of four or eight bits cannot take small steps.
+/// Refuses to train packed matrices: small updates would not change their codes of four or eight
+/// bits.
 void require_unpacked(const ModelDescription& model, const std::set<std::string>& trained,
                       std::vector<std::string>& problems) {
   constexpr size_t kMaxShown = 3;
@@ -133,10 +136,10 @@ void require_unpacked(const ModelDescription& model, const std::set<std::string>
         if (param.packed && trained.contains(model.tensor(id).name))
           names.push_back(model.tensor(id).name);
   if (names.empty()) return;
-  const size_t more = names.size() - std::min(names.size(), kMaxShown);
+  const size_t unshown = names.size() - std::min(names.size(), kMaxShown);
   names.resize(std::min(names.size(), kMaxShown));
   problems.push_back(cat("quantized weights cannot train: ", join(names, ", "),
-                         more > 0 ? cat(" and ", more, " more") : ""));
+                         unshown > 0 ? cat(" and ", unshown, " more") : ""));
 }
 
 }  // namespace
@@ -201,7 +204,8 @@ ModelDescription choose_trained(ModelDescription model, const TrainedOptions& op
 
 ModelDescription without_row_gradient(ModelDescription model, int64_t token) {
   for (LayerGraph& graph : model.graphs) {
-    // Vectors of positions are looked up as those of tokens are.
+    // The same kind of operation also looks up position vectors; only those that read tokens
+    // change.
     const auto reads_tokens = [&](const Op& op) {
       return !op.in.empty() && graph.at(op.in[0]).port == Port::kTokens;
     };

@@ -34,8 +34,8 @@ FTRUN_BLOCK_FUNCTION int64_t tensor_element(const BlockMap& map, int64_t i) {
   return map.first + own / map.width * map.row + own % map.width;
 }
 
-/// Returns the index in a range of `count` elements of the tensor's element `element`, or of the
-/// first later one; `count` where the range has none.
+/// Returns the index in the range of the tensor's element `element`, or of the first later element
+/// that the range has; `count`, the number of elements of the range, if it has neither.
 FTRUN_BLOCK_FUNCTION int64_t range_element(const BlockMap& map, int64_t element, int64_t count) {
   const int64_t behind = element > map.first ? element - map.first : 0;
   const int64_t column = behind % map.row;

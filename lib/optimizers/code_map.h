@@ -5,7 +5,7 @@
 namespace ftrun {
 
 // This header is included by sources compiled for different instruction sets and for GPUs, so it
-// has only constants and functions that run in the compiler.
+// has only constants and functions that run at compile time.
 
 /// Number of neighbouring elements of a tensor whose codes share a scale, which is the largest of
 /// their absolute values.
@@ -25,11 +25,13 @@ struct CodeMap {
   float least[kCodes] = {};
 };
 
-/// CodeGuesses sorts shares into cells by their sign and their first 15 bits after it, from 2^-23
-/// on, and holds the code of the least share of each cell. A cell has shares of at most two codes.
+/// CodeGuesses is a lookup table that gives a first guess of the code of a share. It sorts shares
+/// into cells by their sign and the 15 bits after it, from 2^-23 on, and holds the code of the
+/// least share of each cell. The shares of a cell have at most two different codes.
 struct CodeGuesses {
   static constexpr uint32_t kFirst = 104U << 7, kCells = 23 * 128 + 1;
-  /// Cells of positive shares, then of negative ones. Read in words.
+  /// Cells of positive shares, then of negative ones. Kernels read a 4-byte word at a cell, so
+  /// three bytes follow the last cell.
   uint8_t codes[2 * kCells + 3] = {};
 };
 
@@ -45,7 +47,7 @@ consteval float number_after(float x) {
   return float_of(x > 0 ? bits + 1 : bits - 1);
 }
 
-/// Returns torch.linspace(0.1, 1, bins + 1)[i] in fp32, as fused multiplications make it.
+/// Returns torch.linspace(0.1, 1, bins + 1)[i] in fp32, rounded as fused multiply-adds round it.
 consteval float border(int bins, int i) {
   const float step = (1.0F - 0.1F) / static_cast<float>(bins);
   const double from_below = static_cast<double>(0.1F) + static_cast<double>(step) * i;

@@ -4,7 +4,7 @@
 
 namespace ftrun::optimizers {
 
-// The entries of list.inc, by its enumerators.
+// Declares the entry of each line of list.inc: k##enumerator.
 #define FTRUN_OPTIMIZER(enumerator, name, rule) extern const Optimizer k##enumerator;
 #define FTRUN_REFUSED_OPTIMIZER(enumerator, name) extern const Optimizer k##enumerator;
 #include "optimizers/list.inc"

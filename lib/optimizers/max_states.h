@@ -4,8 +4,9 @@
 
 namespace ftrun {
 
-/// The most states of an element that an optimizer updates. The kernels and the rounding noise name
-/// each of them: to raise it, change what the static_asserts point at.
+/// The largest number of states that an optimizer keeps for each element. The kernels and the
+/// rounding noise have code for each state separately: to raise the number, change the places whose
+/// static_asserts then fail.
 inline constexpr size_t kMaxOptimizerStates = 2;
 
 }  // namespace ftrun

@@ -18,7 +18,8 @@ enum class OptimizerType {
 #undef FTRUN_REFUSED_OPTIMIZER
 };
 
-/// Number of optimizers that are offered, and of all that have a name.
+/// The number of optimizers that are offered, and the number of all that have a name (offered and
+/// refused).
 inline constexpr size_t kOfferedOptimizers = 0
 #define FTRUN_OPTIMIZER(enumerator, name, rule) +1
 #include "optimizers/list.inc"

@@ -16,7 +16,7 @@ constexpr std::array<const Optimizer*, kNamedOptimizers> kEntries{
 #undef FTRUN_REFUSED_OPTIMIZER
 };
 
-/// Lists an optimizer type and then its variants, the order in which messages show them.
+/// Lists an optimizer type and then its variants, in the order in which messages show them.
 std::vector<OptimizerType> with_variants(size_t first) {
   std::vector<OptimizerType> types{static_cast<OptimizerType>(first)};
   for (size_t i = 0; i < kEntries.size(); ++i)

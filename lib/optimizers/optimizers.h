@@ -61,7 +61,8 @@ struct OptimizerFault {
   std::string remedy;
 };
 
-/// Optimizer holds all that planning knows of an optimizer. Its arithmetic is NAME/update.inc.
+/// Optimizer holds everything that planning knows about an optimizer. Its arithmetic is
+/// NAME/update.inc.
 struct Optimizer {
   /// Other names of the optimizer in configs (torch's, Hugging Face's, bitsandbytes'), in small
   /// letters.
@@ -79,8 +80,8 @@ struct Optimizer {
   /// States of tensors of at least OptimizerConfig::min_8bit_size elements are 8-bit codes
   /// (code_map.h) with a scale for each block; states of smaller tensors are fp32.
   bool coded = false;
-  /// A parameter (true or false) that is true where a config has one of the aliases for the type;
-  /// null: none.
+  /// The name of a boolean parameter that becomes true if a config names the type by one of its
+  /// aliases; null: there is none.
   const char* alias_sets = nullptr;
   /// The optimizer of which this refused one is a variant: messages list the variant after it.
   const Optimizer* variant_of = nullptr;
@@ -92,7 +93,7 @@ struct Optimizer {
 /// Returns the entry of a type.
 const Optimizer& optimizer_of(OptimizerType type);
 
-/// Returns the states that a run of the optimizer, which is offered, keeps of each element.
+/// Returns the states that a run keeps for each element. The optimizer must be an offered one.
 std::span<const OptimizerState> optimizer_states(const OptimizerConfig& config);
 
 /// Lists every parameter that some optimizer has, once, in the order of the entries.
@@ -102,8 +103,8 @@ const std::vector<OptimizerParameter>& all_optimizer_parameters();
 /// OneBitAdam).
 std::vector<std::string> types_with(std::string_view parameter);
 
-/// Lists the classes of torch.optim besides those that are types, for the message to a config that
-/// names one.
+/// Lists the classes of torch.optim that are not optimizer types here. A config that names one of
+/// them gets a message that says so.
 std::span<const std::string_view> torch_optimizer_classes();
 
 /// OptimizerAlias is an alias and the name of its type.

@@ -32,7 +32,8 @@ constinit const Optimizer kZeroOneAdam{.parameters = kAdamLikeParameters, .varia
 constinit const Optimizer kMuAdam{.parameters = kAdamLikeParameters, .variant_of = &kAdam};
 constinit const Optimizer kMuAdamW{.parameters = kAdamLikeParameters, .variant_of = &kAdam};
 constinit const Optimizer kMuSgd{.parameters = kSgdLikeParameters, .variant_of = &kSgd};
-// A class of torch.optim that is not built here, whose parameters are PyTorch's.
+// kTorch stands for every class of torch.optim that is not built here. Their parameters are
+// PyTorch's, so none is listed.
 constinit const Optimizer kTorch{};
 
 }  // namespace ftrun::optimizers

@@ -9,9 +9,10 @@
 
 namespace ftrun {
 
-/// FlatOrder is the order of units in a flat buffer: parameters lie as forward reads them,
-/// gradients as backward finishes them (a unit that two layers read is finished by the first of
-/// them).
+/// FlatOrder is the order of units in a flat buffer. Parameters lie in the order in which the
+/// forward pass reads them, gradients in the order in which the backward pass completes them. (The
+/// backward pass completes the gradient of a unit that two layers read at the first of these
+/// layers, which it reaches last.)
 enum class FlatOrder : uint8_t { kForward, kBackward };
 
 /// FlatLayout places all units of a partition in one flat buffer.
@@ -30,7 +31,7 @@ FlatLayout flat_layout(const Partition& partition, FlatOrder order);
 /// Lays out units of `elements[unit]` elements instead of their padded size.
 FlatLayout flat_layout(std::span<const int64_t> elements, FlatOrder order);
 
-/// UnitRange is elements [begin, end) of a unit's flat range.
+/// UnitRange is a range of elements [begin, end) of a unit.
 struct UnitRange {
   int64_t begin = 0;
   int64_t end = 0;
@@ -38,24 +39,25 @@ struct UnitRange {
   bool operator==(const UnitRange&) const = default;
 };
 
-/// Returns the elements of each of `count` equal shards of a unit: a multiple of kUnitBlock, so
-/// that count * shard_stride(...) >= unit.padded. A collective over equal parts moves this many
-/// elements a rank; the last shards may reach past the unit.
+/// Returns the number of elements of each of `count` equal shards of a unit: a multiple of
+/// kUnitBlock, such that count * shard_stride(...) >= unit.padded. A collective over equal shards
+/// moves this many elements for each rank; the last shards may reach past the unit.
 int64_t shard_stride(const Unit& unit, int count);
 
 /// Returns the part of the unit that shard `index` of `count` holds: [index, index+1) strides, cut
 /// at the unit's end (so late shards of a small unit are empty).
 UnitRange shard_range(const Unit& unit, int index, int count);
 
-/// Returns the slices of tensors in elements [begin, end) of a unit, by position; padding has none.
+/// Returns the slices of tensors in elements [begin, end) of a unit, cut to this range and ordered
+/// by position. Padding belongs to no slice.
 std::vector<Slice> slices_in(const Unit& unit, int64_t begin, int64_t end);
 
-/// Returns whether some block of a tensor, counted over the whole tensor, is not a block of the
-/// unit: tensor-parallel ranks each have a part of it, or the slice begins within it.
+/// Returns whether some block of the whole tensor is not a block of the unit, because each
+/// tensor-parallel rank has only a part of the block, or because the slice begins within it.
 bool straddles_blocks(const TensorInfo& tensor, const Slice& slice);
 
 /// UpdateKind describes how an update treats a tensor: with or without weight decay, and whether
-/// its states are codes or numbers.
+/// its optimizer states are 8-bit codes or plain numbers.
 struct UpdateKind {
   bool decay = false;
   bool coded = false;
@@ -65,7 +67,8 @@ struct UpdateKind {
   bool operator==(const UpdateKind&) const = default;
 };
 
-/// UpdatePart is elements [begin, end) of a unit whose tensors are all updated alike.
+/// UpdatePart is a range of elements [begin, end) of a unit. All its tensors have the same update
+/// kind.
 struct UpdatePart {
   int64_t begin = 0;
   int64_t end = 0;
@@ -73,9 +76,9 @@ struct UpdatePart {
   bool operator==(const UpdatePart&) const = default;
 };
 
-/// Cuts [begin, end) of a unit into the fewest parts that each have one update kind. Together they
-/// cover it; padding belongs to the part before it, except around a tensor that straddles blocks.
-/// `kind_of` is called once a tensor.
+/// Cuts [begin, end) of a unit into the fewest parts that each have one update kind. Together the
+/// parts cover the range, except padding beside a tensor that straddles blocks; other padding
+/// belongs to a neighbouring part. Calls `kind_of` once for each slice in the range.
 std::vector<UpdatePart> update_parts(const Unit& unit,
                                      const std::function<UpdateKind(const Slice&)>& kind_of,
                                      int64_t begin, int64_t end);

@@ -9,8 +9,9 @@
 
 namespace ftrun {
 
-/// ShardPlace is a rank's place among the ranks that share one copy of a state.
-struct ShardPlace {
+/// MemberIndex is a rank's index among the ranks that share one copy of a state, and the number of
+/// these ranks.
+struct MemberIndex {
   int count = 1;
   int index = 0;
 };
@@ -20,14 +21,15 @@ struct ShardPlace {
 /// end. Every rank holds the whole of a unit that is not cut.
 class Sharding {
  public:
-  /// Cuts each unit over the ranks that share it; `place_of` returns this rank's place among them.
-  /// A unit of one rank is not cut. Small units are cut only with `cut_small`, and only if every
-  /// rank gets at least one block: cut finer, a unit would be mostly padding (16 MB for a norm at
-  /// 1,024 ranks); whole, it costs a few kilobytes a rank.
-  Sharding(const Partition& partition, const std::function<ShardPlace(const Unit&)>& place_of,
+  /// Cuts each unit over the ranks that share it; `place_of` returns their number and this rank's
+  /// index among them. A unit that a single rank holds is not cut. Small units are cut only with
+  /// `cut_small`, and only if every rank gets at least one block: cut finer, a unit would be mostly
+  /// padding (16 MB for a norm at 1,024 ranks), while a whole copy costs only a few kilobytes on
+  /// each rank.
+  Sharding(const Partition& partition, const std::function<MemberIndex(const Unit&)>& place_of,
            bool cut_small);
   /// Cuts all units over the same ranks.
-  Sharding(const Partition& partition, ShardPlace place, bool cut_small);
+  Sharding(const Partition& partition, MemberIndex place, bool cut_small);
   /// Cuts nothing.
   explicit Sharding(const Partition& partition);
 

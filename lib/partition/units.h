@@ -14,13 +14,14 @@ namespace ftrun {
 /// UnitId is an index in Partition::units.
 using UnitId = int32_t;
 
-/// Number of elements of a block of a unit. Units, shards and the interval that an update processes
-/// at a time begin and end at multiples of it: whole sectors of a disk, whatever the dtype.
+/// Number of elements of a block of a unit. Units, shards and the intervals that an update
+/// processes begin and end at multiples of it, so that they consist of whole disk sectors whatever
+/// the dtype.
 inline constexpr int64_t kUnitBlock = 4096;
 /// Number of elements of a tensor block. Blocks are counted from the first element of the rank's
 /// part of a tensor, row by row, and are never cut: the gradient norm sums each block separately,
 /// and a state may be stored in blocks that share a scale. Each parameter of a graph begins on a
-/// block of its unit, and so do its tensors, except a tensor that follows one which ends within a
+/// tensor block of its unit. So does each of its tensors, unless the tensor before it ends within a
 /// block. A parameter with such tensors does not cross a multiple of kUnitBlock, where shards
 /// begin, if it has at most kUnitBlock elements. In a larger one, which no usual model has, blocks
 /// are counted from the parameter's beginning.
@@ -59,25 +60,27 @@ struct Unit {
   bool packed = false;
   /// The unit holds tensors that are fp32 where layers compute in 16 bits. Such a unit is small.
   bool fp32 = false;
-  /// Some of the unit's tensors have optimizer states that are codes; the second flag says that
-  /// some have states that are numbers. Both are true where one matrix of a graph has tensors of
-  /// both kinds.
-  bool coded = false;
-  bool uncoded = true;
+  /// `has_coded_states`: some of the unit's tensors have optimizer states that are 8-bit codes.
+  /// `has_plain_states`: some have states that are plain numbers. Both are true where one matrix of
+  /// a graph has tensors of both kinds.
+  bool has_coded_states = false;
+  bool has_plain_states = true;
 };
 
-/// ParamPlace is the place where a parameter of a layer's graph starts.
-struct ParamPlace {
+/// ParamLocation is the unit of a parameter of a layer's graph, and the element of the unit where
+/// it starts.
+struct ParamLocation {
   UnitId unit = -1;
   int64_t position = 0;
-  bool operator==(const ParamPlace&) const = default;
+  bool operator==(const ParamLocation&) const = default;
 };
 
+/// Partition holds the units of a model and the location of each parameter in them.
 struct Partition {
   /// The units in forward order of first use.
   std::vector<Unit> units;
-  /// places[layer][i] is the place of model.layers[layer].params[i].
-  std::vector<std::vector<ParamPlace>> places;
+  /// param_locations[layer][i] is the location of model.layers[layer].params[i].
+  std::vector<std::vector<ParamLocation>> param_locations;
 
   const Unit& unit(UnitId id) const { return units[static_cast<size_t>(id)]; }
   /// Returns the number of elements of all parameters, without padding.
@@ -104,8 +107,8 @@ Partition build_units(const ModelDescription& model,
                       SmallTensors small = {},
                       const std::function<bool(const TensorInfo&)>& coded = {});
 
-/// Formats a partition, one line a unit: "unit 1 layers.0: 3540672 elements (3540096 in 9 tensors),
-/// layers 1".
+/// Formats a partition, one line per unit: "unit 1 layers.0: 3540672 elements (3540096 in 9
+/// tensors), layers 1".
 std::string partition_text(const Partition& partition);
 
 }  // namespace ftrun

@@ -7,7 +7,8 @@
 namespace ftrun {
 namespace {
 
-/// Counts the elements of a collective: those written by a gather, those read by a reduction.
+/// Counts the elements of a collective on the side where they are whole: an all-gather and an
+/// all-reduce write the whole, a reduce-scatter reads it.
 int64_t elements_of(const Program& program, const Instr& instr) {
   const auto& ranges = instr.kind == InstrKind::kReduceScatter ? instr.reads : instr.writes;
   int64_t count = 0;
@@ -20,8 +21,9 @@ bool may_join(const Instr& bucket, const Instr& next) {
          bucket.exchange().dtype == next.exchange().dtype && bucket.if_finite == next.if_finite;
 }
 
-/// Adds `next` to the ranges. A range that begins where the last one ends is merged with it, if
-/// each collective has the same result over both as over one.
+/// Adds the ranges of `next` to a bucket. A range of an all-reduce that begins where the bucket's
+/// last range ends extends that range: one call over both gives the same result as two calls. Other
+/// kinds of collectives keep separate ranges, because they divide each range among the ranks.
 void join_ranges(Instr& bucket, const Instr& next) {
   const auto continues = [](const Range& a, const Range& b) {
     return a.buffer == b.buffer && a.offset + a.bytes == b.offset;

@@ -11,13 +11,14 @@
 namespace ftrun {
 namespace {
 
-/// GatherSpan reaches from the gather of a unit's parameters to their last reader.
+/// GatherSpan is the time during which a unit's gathered parameters are in memory: from the gather
+/// to their last reader.
 struct GatherSpan {
   ParameterUse use;
-  /// Number of the use, and elements of a whole copy.
+  /// The position of the use in the list of uses, and the number of elements of the whole unit.
   size_t number = 0;
   int64_t elements = 0;
-  /// Plain instructions that touch them.
+  /// The first and the last plain instruction that touches the parameters.
   size_t first = 0;
   size_t last = 0;
 };
@@ -32,7 +33,8 @@ std::vector<GatherSpan> gather_spans_of(const Program& program,
     const int64_t elements = element_count(program, program.whole(use.buffer));
     spans.push_back({use, spans.size(), elements, of_buffer.first, of_buffer.last});
   }
-  // A list that collectives cut may read its units in another order than it requested them.
+  // An operation list that is cut at collectives may read its units in another order than the one
+  // in which it requested them.
   std::stable_sort(spans.begin(), spans.end(),
                    [](const GatherSpan& a, const GatherSpan& b) { return a.first < b.first; });
   return spans;
@@ -46,7 +48,8 @@ std::vector<int64_t> live_elements(const Program& program, const std::vector<Gat
   return live;
 }
 
-/// Reuse joins spans of one unit where the gathers between them leave room.
+/// Reuse joins two spans of one unit, which saves the second gather, if few enough elements are
+/// gathered between the two spans (reuse_distance) and the live elements stay below their limit.
 class Reuse {
  public:
   Reuse(Program& program, const GatherLimits& limits, const std::vector<GatherSpan>& spans)
@@ -87,14 +90,15 @@ class Reuse {
   const std::vector<GatherSpan>& all_;
   std::vector<int64_t> live_;
   std::vector<GatherSpan> joined_;
-  /// Index of each unit's last span among them.
+  /// The index in `joined_` of each unit's latest span.
   std::map<UnitId, size_t> latest_;
 };
 
-/// Places the secondary shards of the units that are gathered over the shards more than once.
+/// Reserves storage for the secondary shards of all units that would otherwise be gathered more
+/// than once in a step over all shards.
 std::map<UnitId, Range> place_secondary(Program& program, const UnitPlacement& placement,
                                         const std::vector<GatherSpan>& spans) {
-  const ShardPlace secondary = program.place_in(placement.groups().secondary);
+  const MemberIndex secondary = program.place_in(placement.groups().secondary);
   std::map<UnitId, int> times;
   for (const GatherSpan& span : spans)
     if (placement.spec(span.use.unit).cuts.parameters) ++times[span.use.unit];
@@ -168,9 +172,10 @@ class GatherBuilder {
     return chain;
   }
 
-  /// Copies the part on the lane of the gather, so that compute does not wait for it.
+  /// Copies this rank's secondary shard out of the gathered unit. The copy runs on the lane of the
+  /// gather, so that compute does not wait for it.
   Instr keep_part(const Instr& gather, const Range& part) const {
-    const ShardPlace secondary = program_.place_in(placement_.groups().secondary);
+    const MemberIndex secondary = program_.place_in(placement_.groups().secondary);
     Instr copy = gather;
     copy.kind = InstrKind::kCopy;
     copy.detail = {};
@@ -205,7 +210,7 @@ class Prefetch {
   std::vector<size_t> run() {
     for (size_t i = 0; i < program_.instrs.size(); ++i) {
       for (; read_ < spans_.size() && spans_[read_].first == i; ++read_) {
-        // The gather must be placed here at the latest.
+        // The span's first reader is instruction i, so its gather can be placed no later than here.
         if (places_.size() == read_) place(i);
         ahead_ -= spans_[read_].elements;
       }
@@ -236,12 +241,13 @@ class Prefetch {
   const Program& program_;
   const GatherLimits& limits_;
   const std::vector<GatherSpan>& spans_;
-  /// Elements whose last reader an instruction is.
+  /// The number of gathered elements whose last reader is instruction i, for each i.
   std::vector<int64_t> ends_;
   std::vector<size_t> places_;
-  /// The number of spans whose first reader was reached.
+  /// The number of spans whose first reader the walk has reached.
   size_t read_ = 0;
-  /// The numbers of elements placed whose first reader, or whose last reader, was not reached yet.
+  /// Elements of placed gathers whose first reader the walk has not reached yet (`ahead_`), and of
+  /// those whose last reader it has not reached yet (`live_`).
   int64_t ahead_ = 0;
   int64_t live_ = 0;
 };

@@ -10,8 +10,8 @@ namespace ftrun {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
-/// CUDA's context (some 500 MiB on data centre GPUs) and the machine code that ftrun and
-/// cuBLAS load of their kernels.
+/// CUDA's context (about 500 MiB on data centre GPUs), and the machine code of the kernels that
+/// ftrun and cuBLAS load.
 constexpr int64_t kContext = 768 * kMiB;
 /// The workspace of cuBLAS on Hopper, as kernels/cuda/matmul.cc allocates it; older GPUs take 4
 /// MiB.
@@ -19,11 +19,11 @@ constexpr int64_t kBlasWorkspace = 32 * kMiB;
 /// The buffers of one communicator: up to 32 channels of 4 MiB and their smaller protocols, for
 /// rings, trees and messages.
 constexpr int64_t kNcclBuffers = 512 * kMiB;
-/// The buffers of ordered sums, as comm/device_communicator.h allocates them.
+/// The buffers for sums in a fixed order of ranks, as comm/device_communicator.h allocates them.
 constexpr int64_t kOrderedSums = 32 * kMiB;
 
-/// Returns the bytes that libraries keep besides the plan's scratch, for the operation that needs
-/// most.
+/// Returns the bytes that libraries allocate outside the plan's scratch buffers, for the operation
+/// that needs most.
 int64_t library_workspace(const StepPlan& plan) {
   int64_t most = 0;
   for (const LayerGraph& graph : plan.train.model.graphs)

@@ -28,7 +28,8 @@ std::vector<Instr> sum_shares(const StateSpec& state, const GradientUse& use) {
   return sums;
 }
 
-/// Returns the gradient in the dtype in which it is sent.
+/// Returns the range that holds the gradient in the dtype in which it is sent: the gradient itself,
+/// or a temporary buffer to which `reduction.before` converts it.
 Range to_wire(Program& program, const StateSpec& state, const GradientUse& use,
               Reduction& reduction) {
   if (state.formats.communication == state.formats.gradient) return use.whole;
@@ -39,9 +40,9 @@ Range to_wire(Program& program, const StateSpec& state, const GradientUse& use,
   return wire;
 }
 
-/// Reduces the range in place over each of the groups in turn. Callers list the shard group before
-/// the replica group, the order in which units that are cut are reduced, so that sums have the same
-/// bits at every ZeRO stage.
+/// Sums the range in place over each group in turn. Callers list the shard group before the replica
+/// group. Sharded units are reduced in the same order, so sums have the same bits at every ZeRO
+/// stage.
 void reduce_over(const std::vector<GroupId>& groups, DType dtype, const Range& range, UnitId id,
                  Reduction& reduction) {
   for (const GroupId group : groups) {
@@ -54,9 +55,9 @@ void reduce_over(const std::vector<GroupId>& groups, DType dtype, const Range& r
   }
 }
 
-/// Copies the first reduced part to the gradient that the update reads, and adds later ones. If the
-/// compute lane would do this and other ranks compute terms of the gradient, the lane of the
-/// reduction does it instead, so that computation does not wait.
+/// Copies a reduced gradient to the gradient that the update reads if it is the first of the step,
+/// and adds it otherwise. If other ranks compute terms of the gradient, this runs on the lane of
+/// the reduction instead of the compute lane, so that computation does not wait.
 void add_to_gradient(const Program& program, const StateSpec& state, const Range& part,
                      const Range& to, UnitId id, bool first, std::vector<Instr>& into) {
   if (part == to) return;
@@ -78,7 +79,7 @@ int32_t GradientReduction::chunk_of(UnitId id) const {
   bug("a gradient is made by a layer of the stage");
 }
 
-Range GradientReduction::gradient_range(const ParamPlace& place, int64_t bytes,
+Range GradientReduction::gradient_range(const ParamLocation& place, int64_t bytes,
                                         int32_t micro_batch) {
   const UnitId id = place.unit;
   const StateSpec& state = placement_.spec(id);
@@ -108,8 +109,9 @@ bool GradientReduction::begins_as_zero(UnitId id, TensorId tensor) const {
       return std::find(param.tensors.begin(), param.tensors.end(), wanted) != param.tensors.end();
     });
   };
-  // The tied matrix may be in another unit: what counts is that a list of the first layer finds a
-  // gradient that the last layer's has begun.
+  // The tied matrix may be in another unit. In any case the first layer's backward list adds to all
+  // its gradients, because the last layer's list has written the gradient of the tied matrix
+  // before.
   const std::vector<GraphParam>& params = model_.layers[static_cast<size_t>(first)].params;
   const bool is_tied = std::any_of(params.begin(), params.end(), [&](const GraphParam& param) {
     return std::any_of(param.tensors.begin(), param.tensors.end(), [&](TensorId shared) {
@@ -119,8 +121,8 @@ bool GradientReduction::begins_as_zero(UnitId id, TensorId tensor) const {
   return is_tied && reads(first, tensor) && !reads(last, tensor);
 }
 
-/// Clears padding, because elements between tensors are reduced, summed and updated like them, and
-/// tensors that begin as zero.
+/// Clears the padding between tensors, because padding is reduced, summed and updated like the
+/// tensors, and clears the tensors whose gradient must begin as zero.
 std::vector<Instr> GradientReduction::clear_unwritten(const GradientUse& use) const {
   const StorageFormat& format = placement_.spec(use.unit).formats.gradient;
   Instr clear;

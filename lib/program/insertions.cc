@@ -14,7 +14,8 @@ size_t position(const Insertion& insertion) {
 /// InstrMerger collects instructions in their final order.
 class InstrMerger {
  public:
-  /// Adds an instruction of the plain program, whose waits are for others of it.
+  /// Adds an instruction of the plain program. Its waits name other instructions of the plain
+  /// program, and are renumbered here.
   void add_plain(Instr&& instr) {
     for (InstrId& wait : instr.waits) wait = plain_[static_cast<size_t>(wait)];
     plain_.push_back(static_cast<InstrId>(result_.size()));
@@ -22,7 +23,7 @@ class InstrMerger {
   }
 
   /// Adds the instructions of an insertion. If the insertion is held, only its first instruction
-  /// gets the wait: the others depend on it through their reads.
+  /// waits for the compute instruction: the others wait for the first one through their reads.
   void add(Insertion&& insertion) {
     if (insertion.held && computed_ >= 0) insertion.instrs.front().waits = {computed_};
     for (Instr& instr : insertion.instrs) add(std::move(instr));
@@ -37,7 +38,7 @@ class InstrMerger {
   }
 
   std::vector<Instr> result_;
-  /// The place of each plain instruction in the merged program.
+  /// The number of each plain instruction in the merged program.
   std::vector<InstrId> plain_;
   InstrId computed_ = -1;
 };

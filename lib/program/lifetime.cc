@@ -34,12 +34,14 @@ LaneClocks known_done(const Program& program) {
 
 namespace {
 
-/// Computes the position of the first compute instruction that knows each instruction to be done;
-/// the end of the program when none does.
+/// Computes for each instruction the position of the first compute instruction that starts only
+/// after it is done. The position is the end of the program if there is no such compute
+/// instruction.
 std::vector<int64_t> completion_times(const Program& program, const LaneClocks& known) {
   const auto count = static_cast<int64_t>(program.instrs.size());
   std::vector<int64_t> done(program.instrs.size(), count);
-  // Progress of a lane only grows, so one walk per lane is enough.
+  // Known progress of a lane never decreases, so one pass over the instructions of each lane is
+  // enough.
   std::vector<std::vector<size_t>> pending(known.lanes());
   std::vector<size_t> next(known.lanes(), 0);
   for (size_t i = 0; i < program.instrs.size(); ++i) {
@@ -58,9 +60,9 @@ std::vector<int64_t> completion_times(const Program& program, const LaneClocks& 
   return done;
 }
 
-/// Computes the position from which each instruction may run: its own on the compute lane; on
-/// another lane, which may be ahead of compute, the one after the last compute instruction that it
-/// knows to be done.
+/// Computes the earliest position at which each instruction may run. An instruction on the compute
+/// lane runs at its own position. An instruction on another lane may run ahead of compute: from the
+/// position after the last compute instruction that must be done before it.
 std::vector<int64_t> start_times(const Program& program, const LaneClocks& known) {
   std::vector<int64_t> start(program.instrs.size());
   for (size_t i = 0; i < program.instrs.size(); ++i)
@@ -72,16 +74,20 @@ std::vector<int64_t> start_times(const Program& program, const LaneClocks& known
 }  // namespace
 
 std::vector<StorageRequest> buffer_lifetimes(const Program& program) {
+  return buffer_lifetimes(program, known_done(program));
+}
+
+std::vector<StorageRequest> buffer_lifetimes(const Program& program, const LaneClocks& known) {
   std::vector<StorageRequest> lifetimes(program.buffers.size());
-  const LaneClocks known = known_done(program);
   const std::vector<int64_t> start = start_times(program, known);
   const std::vector<int64_t> done = completion_times(program, known);
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const auto touch = [&](const Range& range) {
       StorageRequest& life = lifetimes[static_cast<size_t>(range.buffer)];
-      life.bytes = program.at(range.buffer).bytes;
+      const Buffer& buffer = program.at(range.buffer);
+      life.bytes = buffer.bytes;
       life.first = std::min(life.first, start[i]);
-      const bool is_result = program.at(range.buffer).is_result;
+      const bool is_result = buffer.is_result;
       life.last =
           std::max(life.last, is_result ? static_cast<int64_t>(program.instrs.size()) : done[i]);
     };

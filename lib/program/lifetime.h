@@ -14,7 +14,7 @@ inline constexpr auto kComputeLane = static_cast<size_t>(Lane::kCompute);
 /// Makes a clock on which no instruction of the program is done.
 LaneClock nothing_done(const Program& program);
 
-/// LaneClocks holds a clock for each instruction of a program, in one piece of memory.
+/// LaneClocks holds a clock for each instruction of a program, in one contiguous block of memory.
 class LaneClocks {
  public:
   explicit LaneClocks(const Program& program);
@@ -34,10 +34,12 @@ class LaneClocks {
 /// its lane and its waits (a vector clock, Mattern 1989). Ignores waits for later instructions.
 LaneClocks known_done(const Program& program);
 
-/// Computes when each buffer is in use, in positions of the instruction list. An instruction of
-/// another lane than compute may run at any time between the end of its waits and the point where
-/// compute knows that it is done, so its buffers are in use for all that time. A result is in use
-/// to the end.
+/// Computes when each buffer is in use, as positions in the instruction list. An instruction that
+/// is not on the compute lane may run at any time between the end of its waits and the first
+/// compute instruction that waits for it, directly or indirectly, so its buffers are in use for all
+/// that time. A result buffer is in use until the end of the program.
 std::vector<StorageRequest> buffer_lifetimes(const Program& program);
+/// Does the same where known_done() of the program is at hand.
+std::vector<StorageRequest> buffer_lifetimes(const Program& program, const LaneClocks& known);
 
 }  // namespace ftrun

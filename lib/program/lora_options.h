@@ -5,7 +5,7 @@
 
 namespace ftrun {
 
-/// Converts the section adapter to the terms of make_adapter().
+/// Converts the config section `adapter` to the options of make_adapter().
 LoraOptions lora_options(const AdapterConfig& config);
 
 }  // namespace ftrun

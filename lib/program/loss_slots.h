@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "base/enum_names.h"
+
 namespace ftrun {
 
 /// LossNumber lists the numbers that a step sums, in the order in which operations write them. A
@@ -13,7 +15,7 @@ enum class LossNumber : uint8_t {
   /// A training step's counted tokens; an evaluation's tokens whose label is the likeliest.
   kTokens,
 };
-inline constexpr int64_t kLossNumbers = static_cast<int64_t>(LossNumber::kTokens) + 1;
+inline constexpr int64_t kLossNumbers = enumerator_count<LossNumber>();
 
 /// Vote is a kind of message that ranks exchange with a step's loss. Every kind has its own count
 /// of the ranks that vote for it, so that none can hide another.
@@ -29,7 +31,7 @@ enum class Vote : uint8_t {
   kSaveDue,
   kEvaluationDue,
 };
-inline constexpr int64_t kVotes = static_cast<int64_t>(Vote::kEvaluationDue) + 1;
+inline constexpr int64_t kVotes = enumerator_count<Vote>();
 
 /// The slots of the loss buffer: an F64 for each number and each vote, all summed over all ranks.
 inline constexpr int64_t kLossSlots = kLossNumbers + kVotes;

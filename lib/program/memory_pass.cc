@@ -8,10 +8,10 @@
 namespace ftrun {
 namespace {
 
-/// O_DIRECT's alignment of memory; disks are read into the host arena.
+/// The memory alignment that O_DIRECT requires: reads from disk go directly into the host arena.
 constexpr int64_t kDiskAlignment = 4096;
 
-/// Lists the lifetimes of the buffers of one arena; those of all other buffers have no bytes.
+/// Lists the lifetimes of all buffers, with 0 bytes for buffers outside the arena.
 std::vector<StorageRequest> requests_of(const Program& program,
                                         const std::vector<StorageRequest>& lives, Arena arena) {
   std::vector<StorageRequest> requests(lives.size());
@@ -21,7 +21,7 @@ std::vector<StorageRequest> requests_of(const Program& program,
   return requests;
 }
 
-/// Assigns the buffers of one arena their places.
+/// Assigns an offset to each buffer of one arena.
 StorageLayout pack_arena(Program& program, const std::vector<StorageRequest>& lives, Arena arena) {
   const std::vector<StorageRequest> requests = requests_of(program, lives, arena);
   const StorageLayout layout =
@@ -33,8 +33,8 @@ StorageLayout pack_arena(Program& program, const std::vector<StorageRequest>& li
 }
 
 /// Puts the largest private buffers of the device into gaps of the arena that peers read. Peers
-/// read gradients and buckets, and what tensor-parallel ranks exchange: there is little of it when
-/// there are most activations.
+/// read gradients, gradient buckets and the values that tensor-parallel ranks exchange. At the time
+/// when activations are largest this data is small, so the arena has room.
 void use_gaps_of_shared_arena(Program& program, const std::vector<StorageRequest>& lives,
                               const StorageLayout& shared, const ArenaBytes& existing) {
   int64_t& bytes = program.arena_bytes[static_cast<size_t>(Arena::kShared)];

@@ -25,7 +25,8 @@ void add_persistent(const Program& program, MemoryPlan& plan,
   }
 }
 
-/// Names the compute instruction that runs at a position: other lanes may be ahead or behind.
+/// Names the compute instruction that runs at a position. Instructions on other lanes may run
+/// earlier or later than their position.
 std::string label_at(const Program& program, size_t at) {
   const auto& instrs = program.instrs;
   while (at + 1 < instrs.size() && instrs[at].lane != Lane::kCompute) ++at;
@@ -33,8 +34,9 @@ std::string label_at(const Program& program, size_t at) {
 }
 
 /// Keeps what a program's arenas of a tier hold at moments that are fuller than `plan` knows.
-void note_arenas(const Program& program, Tier tier, TierPlan& plan) {
-  const std::vector<CategoryBytes> history = arena_history(program, tier);
+void note_arenas(const Program& program, const std::vector<StorageRequest>& lives, Tier tier,
+                 TierPlan& plan) {
+  const std::vector<CategoryBytes> history = arena_history(program, lives, tier);
   for (size_t at = 0; at < history.size(); ++at) {
     for (size_t c = 0; c < kCategoryCount; ++c)
       plan.arena_peak[c] = std::max(plan.arena_peak[c], history[at][c]);
@@ -49,8 +51,9 @@ void add_arenas(const std::vector<const Program*>& programs, MemoryPlan& plan) {
   for (const Program* program : programs) {
     for (size_t a = 0; a < kArenaCount; ++a)
       largest[a] = std::max(largest[a], program->arena_bytes[a]);
+    const std::vector<StorageRequest> lives = buffer_lifetimes(*program);
     for (const Tier tier : {Tier::kDevice, Tier::kHost})
-      note_arenas(*program, tier, plan.tiers[static_cast<size_t>(tier)]);
+      note_arenas(*program, lives, tier, plan.tiers[static_cast<size_t>(tier)]);
   }
   const auto bytes = [&](Arena arena) { return largest[static_cast<size_t>(arena)]; };
   plan.tiers[static_cast<size_t>(Tier::kDevice)].arenas =
@@ -91,8 +94,8 @@ double StateFormula::bytes(int stage, int ranks) const {
 
 namespace {
 
-/// Returns the bytes of optimizer state of an element that trains: the mean if some tensors' states
-/// are codes, to four decimals, as they are shown.
+/// Returns the bytes of optimizer state for each trained element. If only some tensors keep their
+/// states as codes, this is the mean, rounded to the four decimals that are shown.
 double moment_bytes(const StepPlan& plan) {
   const StateOptions& state = plan.options.state;
   double elements = 0, bytes = 0;
@@ -140,7 +143,7 @@ int64_t model_state_bytes(const MemoryPlan& plan) {
 
 namespace {
 
-/// MappedBytes bounds the bytes that a rank maps of its peers.
+/// MappedBytes computes an upper bound of the bytes of peers' memory that a rank has mapped.
 class MappedBytes {
  public:
   explicit MappedBytes(const Program& program) : program_(program) {
@@ -151,8 +154,9 @@ class MappedBytes {
     }
   }
 
-  /// Bounds the bytes that call i of a collective maps at a time: the peers' parts of a gather, the
-  /// message of a receive, else this rank's part of each.
+  /// Returns an upper bound of the bytes that call i of a collective has mapped at one time: each
+  /// peer's part for an all-gather, the message for a receive, a block of one peer for shifts and
+  /// all-to-alls, and this rank's part of each peer's buffer for reductions.
   int64_t of_call(const Instr& instr, size_t i, int ranks) const {
     const Range& in = offered(instr, i);
     if (instr.kind == InstrKind::kReceive) return of_part(in.bytes);
@@ -160,7 +164,8 @@ class MappedBytes {
     const bool shifts = instr.kind == InstrKind::kShift,
                counted = instr.kind == InstrKind::kCountedAllToAll;
     if (shifts || counted || instr.kind == InstrKind::kAllToAll) {
-      // A block of one peer after another is mapped, which may be all that it gives.
+      // One peer's block is mapped at a time. In a shift or a counted all-to-all the block may be
+      // the peer's whole buffer.
       if (in.bytes <= kShmStagedBytes) return 0;
       return of_part(shifts || counted ? in.bytes : in.bytes / ranks);
     }
@@ -169,15 +174,15 @@ class MappedBytes {
   }
 
  private:
-  /// Returns what each peer offers to the others.
+  /// Returns the range of a peer's memory that the other ranks read.
   static const Range& offered(const Instr& instr, size_t i) {
     const bool in_place = instr.kind == InstrKind::kAllReduce || instr.kind == InstrKind::kReceive;
     return in_place ? instr.writes[i] : instr.reads[i];
   }
 
-  /// Bounds the bytes that a part of a peer's memory maps: at most a window, and all of each huge
-  /// page that the part may touch. Collectives share their memory, so a part lies in such a page
-  /// where another collective has requested it.
+  /// Returns an upper bound of the bytes that are mapped to read `part` bytes of a peer's memory:
+  /// at most kShmMappedBytes, and whole huge pages. All collectives read the same shared memory, so
+  /// a small part may lie in a huge page that a larger collective has requested.
   int64_t of_part(int64_t part) const {
     const int64_t touched = in_huge_pages_ ? round_up(part, kShmHugePage) + kShmHugePage : part;
     return std::min(touched, kShmMappedBytes);
@@ -187,8 +192,8 @@ class MappedBytes {
   bool in_huge_pages_ = false;
 };
 
-/// Counts the bytes of peers' memory that each instruction has mapped while it runs: one of its
-/// calls at a time.
+/// Returns the bytes of peers' memory that each instruction has mapped while it runs. Its calls run
+/// one after another, so the largest call counts.
 std::vector<int64_t> mapped_by_instr(
     const Program& program, const std::function<bool(const ProgramGroup&)>& over_shared_memory) {
   std::vector<int64_t> mapped(program.instrs.size(), 0);
@@ -203,7 +208,7 @@ std::vector<int64_t> mapped_by_instr(
   return mapped;
 }
 
-/// Lists communication by the lane of its group, in the order in which it runs.
+/// Lists the communication instructions of each lane, in the order in which they run.
 std::vector<std::vector<size_t>> collectives_by_lane(const Program& program) {
   std::vector<std::vector<size_t>> lanes(static_cast<size_t>(lane_count(program)));
   for (size_t at = 0; at < program.instrs.size(); ++at)
@@ -212,8 +217,9 @@ std::vector<std::vector<size_t>> collectives_by_lane(const Program& program) {
   return lanes;
 }
 
-/// Returns the most bytes that one of `others`, all on one other lane, has mapped, of those that
-/// may run at the same time as collective `at`: neither knows the other to be done.
+/// Returns the most bytes that an instruction in `others` (all on one other lane) has mapped while
+/// collective `at` may run. Two instructions may run at the same time if neither has to wait for
+/// the other.
 int64_t most_beside(const Program& program, size_t at, const std::vector<size_t>& others,
                     const LaneClocks& known, const std::vector<int64_t>& mapped) {
   if (others.empty()) return 0;
@@ -224,14 +230,14 @@ int64_t most_beside(const Program& program, size_t at, const std::vector<size_t>
       std::upper_bound(others.begin(), others.end(), done,
                        [](InstrId id, size_t other) { return id < static_cast<InstrId>(other); });
   for (auto other = first; other != others.end(); ++other) {
-    if (known[*other][lane] >= static_cast<InstrId>(at)) break;  // and so do those after it
+    if (known[*other][lane] >= static_cast<InstrId>(at)) break;  // later ones wait for `at` too
     most = std::max(most, mapped[*other]);
   }
   return most;
 }
 
-/// Returns the most bytes that the instructions have mapped at one time; `mapped` has those of
-/// each.
+/// Returns the most bytes that all instructions together have mapped at one time. `mapped` holds
+/// the bytes of each instruction.
 int64_t most_together(const Program& program, const std::vector<int64_t>& mapped) {
   const LaneClocks known = known_done(program);
   const std::vector<std::vector<size_t>> lanes = collectives_by_lane(program);

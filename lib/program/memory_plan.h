@@ -50,10 +50,10 @@ MemoryPlan memory_plan(const std::vector<const Program*>& programs);
 /// Plans the memory of all of a rank's programs.
 MemoryPlan memory_plan(const StepPlan& plan);
 
-/// StateFormula holds the memory of the model's states by the formulas for ZeRO (Rajbhandari et al.
-/// 2020, section 3), in bytes for each parameter without sharding: weights that layers read,
-/// gradients, and optimizer state (moments, and a master copy where the optimizer does not update
-/// the weights that layers read).
+/// StateFormula holds the memory of the model's states according to the formulas for ZeRO
+/// (Rajbhandari et al. 2020, section 3), in bytes for each parameter without sharding: weights that
+/// layers read, gradients, and optimizer state (moments, and a master copy where the optimizer does
+/// not update the weights that layers read).
 struct StateFormula {
   double weights = 0;
   double gradients = 0;
@@ -63,7 +63,8 @@ struct StateFormula {
   int secondary_shards = 1;
 
   double bytes() const { return weights + gradients + moments + master; }
-  /// Returns the bytes for each parameter on each of `ranks` ranks that share one copy.
+  /// Returns the bytes for each parameter on each rank if `ranks` ranks share one copy of the
+  /// state.
   double bytes(int stage, int ranks) const;
 };
 StateFormula state_formula(const StepPlan& plan);

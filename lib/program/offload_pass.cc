@@ -12,12 +12,14 @@
 namespace ftrun {
 namespace {
 
-/// Outputs that leave for the host take turns in so many buffers: a layer writes one while the next
-/// to last is still on its way. With a buffer each, all would stay until backward.
+/// Number of device buffers that the offloaded outputs of layers use in turn. While a layer writes
+/// its output to one buffer, the two outputs before it may still be on their way to the host. If
+/// each output had its own buffer, all buffers would stay allocated until backward.
 constexpr size_t kSlots = 3;
 
-/// OutputUses holds the plain instructions that touch the outputs, by buffer, and where backward of
-/// each micro-batch begins; all are found in one walk, because there may be thousands of outputs.
+/// OutputUses holds the plain instructions that touch each output, by buffer, and the first
+/// backward instruction of each micro-batch. One pass over the program finds them all, because
+/// there may be thousands of outputs.
 struct OutputUses {
   std::map<BufferId, std::vector<size_t>> users;
   std::map<int32_t, size_t> begin_of_backward;
@@ -39,8 +41,8 @@ OutputUses find_uses(const Program& program, const std::vector<std::vector<Buffe
   return uses;
 }
 
-/// Selects the outputs of one micro-batch that backward reads: below the first layer that trains
-/// there are none.
+/// Selects the outputs of one micro-batch that backward reads. Outputs below the first trained
+/// layer are not read.
 std::vector<BufferId> read_in_backward(const std::vector<BufferId>& outputs, const OutputUses& uses,
                                        const Program& program) {
   std::vector<BufferId> read;
@@ -52,7 +54,7 @@ std::vector<BufferId> read_in_backward(const std::vector<BufferId>& outputs, con
   return read;
 }
 
-/// OutputOffload moves the outputs of one micro-batch out and back.
+/// OutputOffload moves the outputs of one micro-batch to the host and back.
 class OutputOffload {
  public:
   OutputOffload(Program& program, const std::vector<BufferId>& outputs, const OutputUses& uses,
@@ -91,7 +93,8 @@ class OutputOffload {
     if (stays) return;
     const BufferId host = like(own, "hidden_on_host", Tier::kHost);
     insertions_.push_back({.at = forward_end, .after = true, .instrs = {copy(slot, host)}});
-    // The copy back overlaps the work of the layer before its reader.
+    // The copy back to the device overlaps the backward pass of the layer that runs just before the
+    // reader.
     insertions_.push_back(
         {.at = begin_of_run_before(backward_begin), .held = true, .instrs = {copy(host, again)}});
   }
@@ -117,13 +120,14 @@ class OutputOffload {
     return make_copy(program_, program_.whole(from), program_.whole(to));
   }
 
-  /// Finds the first instruction of the run of one layer that instruction `i` belongs to.
+  /// Finds the first of the consecutive instructions that belong to the same layer as instruction
+  /// `i`.
   size_t begin_of_run(size_t i) const {
     const int32_t layer = program_.instrs[i].layer;
     while (i > backward_ && program_.instrs[i - 1].layer == layer) --i;
     return i;
   }
-  /// Finds the first instruction of the layer before the one that instruction `i` belongs to.
+  /// Finds the first instruction of the layer that runs just before the layer of instruction `i`.
   size_t begin_of_run_before(size_t i) const {
     const size_t begin = begin_of_run(i);
     return begin == backward_ ? begin : begin_of_run(begin - 1);

@@ -11,26 +11,29 @@ namespace {
 /// AccessLog records which instructions touched which bytes of each buffer so far, by lane.
 class AccessLog {
  public:
-  explicit AccessLog(const Program& program)
-      : buffers_(program.buffers.size(),
-                 std::vector<Log>(static_cast<size_t>(lane_count(program)))) {}
+  explicit AccessLog(const Program& program) : buffers_(program.buffers.size()) {}
 
   void add(InstrId id, const Instr& instr) {
     for (const Range& range : instr.reads) note(id, range, log_of(range, instr.lane).reads);
     for (const Range& range : instr.writes) note(id, range, log_of(range, instr.lane).writes);
   }
 
-  /// Finds the last instruction of `lane` that wrote what `instr` touches or read what it writes,
-  /// or -1. Instructions before it on that lane are done when it is.
-  InstrId last_conflict(const Instr& instr, Lane lane) {
-    InstrId last = -1;
-    for (const Range& range : instr.reads)
-      last = std::max(last, last_meeting(range, log_of(range, lane).writes));
-    for (const Range& range : instr.writes) {
-      last = std::max(last, last_meeting(range, log_of(range, lane).writes));
-      last = std::max(last, last_meeting(range, log_of(range, lane).reads));
-    }
-    return last;
+  /// Raises `last` to the last instruction of each lane that wrote what `instr` touches or read
+  /// what it writes; instructions before it on that lane are done when it is. Does not look for
+  /// instructions of a lane up to those of `known`, which are done in any case.
+  void find_conflicts(const Instr& instr, std::span<const InstrId> known, LaneClock& last) const {
+    const auto search = [&](const Range& range, bool reads_too) {
+      for (const LaneLog& log : buffers_[static_cast<size_t>(range.buffer)]) {
+        if (log.lane == instr.lane) continue;
+        const auto lane = static_cast<size_t>(log.lane);
+        InstrId& latest = last[lane];
+        latest = last_meeting(range, log.writes, std::max(latest, known[lane]), latest);
+        if (reads_too)
+          latest = last_meeting(range, log.reads, std::max(latest, known[lane]), latest);
+      }
+    };
+    for (const Range& range : instr.reads) search(range, false);
+    for (const Range& range : instr.writes) search(range, true);
   }
 
  private:
@@ -39,17 +42,23 @@ class AccessLog {
     int64_t begin;
     int64_t end;
   };
-  struct Log {
+  /// LaneLog holds the accesses of one lane, the latest last.
+  struct LaneLog {
+    Lane lane;
     std::vector<Access> reads;
     std::vector<Access> writes;
   };
 
-  Log& log_of(const Range& range, Lane lane) {
-    return buffers_[static_cast<size_t>(range.buffer)][static_cast<size_t>(lane)];
+  LaneLog& log_of(const Range& range, Lane lane) {
+    std::vector<LaneLog>& logs = buffers_[static_cast<size_t>(range.buffer)];
+    for (LaneLog& log : logs)
+      if (log.lane == lane) return log;
+    return logs.emplace_back(LaneLog{lane, {}, {}});
   }
 
   static void note(InstrId id, const Range& range, std::vector<Access>& log) {
-    // Parameters are read in the same places all over the step: only the last time counts.
+    // The same ranges of parameters are read many times in a step. Only the last access to a range
+    // counts, so it replaces earlier ones and the log stays short.
     const int64_t end = range.offset + range.bytes;
     const auto known = std::find_if(log.begin(), log.end(), [&](const Access& access) {
       return access.begin == range.offset && access.end == end;
@@ -58,20 +67,22 @@ class AccessLog {
     log.push_back({id, range.offset, end});
   }
 
-  static InstrId last_meeting(const Range& range, const std::vector<Access>& log) {
-    for (auto it = log.rbegin(); it != log.rend(); ++it)
+  /// Finds the last access after `known` that meets the range; `otherwise` where there is none.
+  static InstrId last_meeting(const Range& range, const std::vector<Access>& log, InstrId known,
+                              InstrId otherwise) {
+    for (auto it = log.rbegin(); it != log.rend() && it->id > known; ++it)
       if (it->begin < range.offset + range.bytes && range.offset < it->end) return it->id;
-    return -1;
+    return otherwise;
   }
 
-  /// Touches by buffer and lane.
-  std::vector<std::vector<Log>> buffers_;
+  /// The logs of each buffer, of those lanes that have touched it.
+  std::vector<std::vector<LaneLog>> buffers_;
 };
 
 /// BucketsInFlight limits how far compute may run ahead of the lanes that reduce gradients. Compute
 /// fills buffers (whole gradients, copies in the dtype in which they are sent) that live until
 /// another lane has emptied them; if it never waited, all of them would live to the end of the
-/// step. So one bucket may be under way while the next one fills.
+/// step. So while one bucket is being reduced, compute may fill only the next one.
 class BucketsInFlight {
  public:
   explicit BucketsInFlight(const Program& program)
@@ -93,7 +104,7 @@ class BucketsInFlight {
     return starts ? &older_ : nullptr;
   }
 
-  /// Records an instruction of another lane that empties such a buffer.
+  /// Records an instruction of another lane that empties a bucket.
   void note(InstrId id, const Instr& instr) {
     if (instr.lane == Lane::kCompute || !empties(instr)) return;
     if (std::exchange(filling_, false)) older_ = newest_;
@@ -105,8 +116,8 @@ class BucketsInFlight {
     const Buffer& buffer = program_.at(range.buffer);
     return !buffer.persistent && buffer.category == Category::kBuckets;
   }
-  /// Returns whether the instruction takes gradients out of the bucket; a sum of tensor-parallel
-  /// ranks leaves them there.
+  /// Returns whether the instruction takes gradients out of a bucket. A sum over tensor-parallel
+  /// ranks leaves them in the bucket.
   bool empties(const Instr& instr) const {
     if (instr.group() != kNoGroup && program_.group(instr.group()).ranks.runs_within(kLayerAxes))
       return false;
@@ -119,7 +130,7 @@ class BucketsInFlight {
   std::vector<char> filled_;
   bool filling_ = false;
   LaneClock newest_;
-  /// The clock of all buckets except the newest.
+  /// The clock of the instructions that empty all buckets except the newest.
   LaneClock older_;
 };
 
@@ -137,8 +148,8 @@ class SendsInFlight {
         lane_of_[static_cast<size_t>(instr.reads[0].buffer)] = static_cast<size_t>(instr.lane);
   }
 
-  /// Returns the earlier send on the same link that must be done before `instr`, if that is the
-  /// first to write a buffer that is sent; -1 for none.
+  /// Returns the send that must be done before `instr` runs if `instr` is the first to write a
+  /// buffer that will be sent: the last but one send on the same link. Returns -1 if there is none.
   InstrId before(const Instr& instr) {
     InstrId needed = -1;
     for (const Range& range : instr.writes) {
@@ -156,13 +167,14 @@ class SendsInFlight {
 
  private:
   static constexpr size_t kNotSent = SIZE_MAX;
-  /// Lanes by buffer: the one that it is sent on, once somebody writes it.
+  /// The lane on which each buffer is sent; kNotSent for buffers that are not sent, and once an
+  /// instruction has written the buffer.
   std::vector<size_t> lane_of_;
   LaneClock newest_;
   LaneClock older_;
 };
 
-/// Orderer writes waits in the order of the list.
+/// Orderer adds the waits to the instructions of a program, one after another in program order.
 class Orderer {
  public:
   Orderer(Program& program, bool overlap)
@@ -172,7 +184,8 @@ class Orderer {
         log_(program),
         buckets_(program),
         sends_(program),
-        latest_(nothing_done(program)) {}
+        latest_(nothing_done(program)),
+        needed_(latest_) {}
 
   void add(InstrId id) {
     Instr& instr = program_.instrs[static_cast<size_t>(id)];
@@ -180,10 +193,10 @@ class Orderer {
     const std::span<InstrId> now = known_[static_cast<size_t>(id)];
     if (latest_[own] >= 0)
       std::ranges::copy(known_[static_cast<size_t>(latest_[own])], now.begin());
-    const LaneClock needed = needed_before(instr);
+    find_needed(instr, now);
     instr.waits.clear();
     for (size_t lane = 0; lane < known_.lanes(); ++lane)
-      if (lane != own && needed[lane] > now[lane]) wait_for(instr, needed[lane], now);
+      if (lane != own && needed_[lane] > now[lane]) wait_for(instr, needed_[lane], now);
     drop_implied(instr.waits);
     now[own] = id;
     log_.add(id, instr);
@@ -194,30 +207,28 @@ class Orderer {
   }
 
  private:
-  LaneClock needed_before(const Instr& instr) {
-    LaneClock needed = nothing_done(program_);
-    for (size_t lane = 0; lane < known_.lanes(); ++lane) {
-      const bool all = !overlap_ && alternates(instr, lane);
-      needed[lane] = all ? latest_[lane] : log_.last_conflict(instr, static_cast<Lane>(lane));
-    }
-    for (const InstrId wait : instr.waits) {
-      InstrId& latest = needed[static_cast<size_t>(program_.instr(wait).lane)];
-      latest = std::max(latest, wait);
-    }
-    if (instr.if_finite) needed[kComputeLane] = std::max(needed[kComputeLane], decision_);
-    if (const InstrId sent = sends_.before(instr); sent >= 0) {
-      InstrId& latest = needed[static_cast<size_t>(program_.instr(sent).lane)];
-      latest = std::max(latest, sent);
-    }
-    if (const LaneClock* older = buckets_.before(instr))
+  /// Finds the instructions that must be done before `instr`, in needed_; it leaves out some that
+  /// `now` contains.
+  void find_needed(const Instr& instr, std::span<const InstrId> now) {
+    std::fill(needed_.begin(), needed_.end(), -1);
+    log_.find_conflicts(instr, now, needed_);
+    const auto need = [&](size_t lane, InstrId id) { needed_[lane] = std::max(needed_[lane], id); };
+    if (!overlap_)
       for (size_t lane = 0; lane < known_.lanes(); ++lane)
-        needed[lane] = std::max(needed[lane], (*older)[lane]);
-    return needed;
+        if (alternates(instr, lane)) need(lane, latest_[lane]);
+    for (const InstrId wait : instr.waits)
+      need(static_cast<size_t>(program_.instr(wait).lane), wait);
+    if (instr.if_finite) need(kComputeLane, decision_);
+    if (const InstrId sent = sends_.before(instr); sent >= 0)
+      need(static_cast<size_t>(program_.instr(sent).lane), sent);
+    if (const LaneClock* older = buckets_.before(instr))
+      for (size_t lane = 0; lane < known_.lanes(); ++lane) need(lane, (*older)[lane]);
   }
 
-  /// Returns whether `instr` takes turns with a lane: computation with communication. Communication
-  /// between stages, including the sum of the loss, overlaps both: a stage that waited for it would
-  /// delay the others.
+  /// Returns whether `instr` must alternate with the instructions of a lane when overlap is off:
+  /// computation alternates with communication. Communication between pipeline stages, including
+  /// the sum of the loss, always overlaps both: a stage that waited for it would delay the other
+  /// stages.
   bool alternates(const Instr& instr, size_t lane) const {
     if (is_between_stages(program_, instr.lane) ||
         is_between_stages(program_, static_cast<Lane>(lane)))
@@ -226,8 +237,8 @@ class Orderer {
            (is_communication(instr.lane) && lane == kComputeLane);
   }
 
-  /// Adds a wait and all that it implies to what is known done, so that no later wait is written
-  /// for these, not even through a third lane.
+  /// Adds a wait, and adds the progress that the wait implies to `now`, the progress known to be
+  /// done. So no redundant wait is added later, not even through a third lane.
   void wait_for(Instr& instr, InstrId wait, std::span<InstrId> now) {
     instr.waits.push_back(wait);
     const auto own = static_cast<size_t>(instr.lane);
@@ -236,8 +247,9 @@ class Orderer {
       if (lane != own) now[lane] = std::max(now[lane], then[lane]);
   }
 
-  /// Drops those waits of one instruction that its other waits imply.
+  /// Drops the waits of an instruction that its other waits imply.
   void drop_implied(std::vector<InstrId>& waits) const {
+    if (waits.size() < 2) return;
     const std::vector<InstrId> all = waits;
     std::erase_if(waits, [&](InstrId wait) {
       const auto lane = static_cast<size_t>(program_.instr(wait).lane);
@@ -249,12 +261,13 @@ class Orderer {
 
   Program& program_;
   bool overlap_;
-  /// Progress that each instruction knows to be done when it is done itself.
+  /// The progress of all lanes that is certain once an instruction is done, for each instruction.
   LaneClocks known_;
   AccessLog log_;
   BucketsInFlight buckets_;
   SendsInFlight sends_;
   LaneClock latest_;
+  LaneClock needed_;
   InstrId decision_ = -1;
 };
 

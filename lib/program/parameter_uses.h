@@ -12,23 +12,23 @@
 
 namespace ftrun {
 
-/// ParameterUse is one use of a unit's parameters, which are gathered for the lists that read them.
-/// Consecutive lists share one use.
+/// ParameterUse is one use of a unit's parameters: they are gathered for the operation lists that
+/// read them. Consecutive operation lists share one use.
 struct ParameterUse {
   UnitId unit = -1;
   int32_t micro_batch = -1;
   BufferId buffer = -1;
 };
 
-/// ParameterUses assigns the ranges from which lists read parameters, and records the uses that
-/// need a gather.
+/// ParameterUses assigns the ranges from which operation lists read parameters, and records the
+/// uses that need a gather.
 class ParameterUses {
  public:
   ParameterUses(Program& program, const UnitPlacement& placement)
       : program_(program), placement_(placement) {}
 
   /// Returns bytes [position, +bytes) of the unit's parameters, readable until release().
-  Range place(const ParamPlace& place, int64_t bytes, int32_t micro_batch) {
+  Range place(const ParamLocation& place, int64_t bytes, int32_t micro_batch) {
     const StateSpec& state = placement_.spec(place.unit);
     if (!state.gathered) {
       const Range at = placement_.parameters(place.unit, {place.position, place.position});
@@ -44,19 +44,19 @@ class ParameterUses {
     return {list_[open->second].buffer, state.formats.compute.bytes(place.position), bytes};
   }
 
-  /// Ends the uses of all units except `kept`, which the next list reads too.
+  /// Ends the uses of all units except `kept`, the units that the next operation list reads too.
   void release(const std::set<UnitId>& kept) {
     std::erase_if(open_, [&](const auto& open) { return !kept.contains(open.first); });
   }
 
-  /// Returns the uses, in the order in which lists requested them.
+  /// Returns the uses, in the order in which operation lists requested them.
   const std::vector<ParameterUse>& list() const { return list_; }
 
  private:
   Program& program_;
   const UnitPlacement& placement_;
   std::vector<ParameterUse> list_;
-  /// Indices of the uses that lists may still join.
+  /// The uses that further operation lists may still join, as indices in `list_`, by unit.
   std::map<UnitId, size_t> open_;
 };
 

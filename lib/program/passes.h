@@ -36,13 +36,13 @@ struct GatherLimits {
   bool secondary_shards = false;
 };
 
-/// Gathers parameters before their first reader in a use (Rajbhandari et al. 2020, section 5).
+/// Gathers parameters before the first reader of each use (Rajbhandari et al. 2020, section 5).
 std::vector<Insertion> gather_parameters(Program& program, const UnitPlacement& placement,
                                          const std::vector<ParameterUse>& uses,
                                          const GatherLimits& limits);
 
-/// Reduces each unit's gradient after the last list that writes it, and for each micro-batch
-/// separately where each has its own gradient. Reductions are joined in buckets of
+/// Reduces each unit's gradient after the last operation list that writes it; separately for each
+/// micro-batch if each micro-batch has its own gradient. Reductions are joined in buckets of
 /// `bucket_elements` elements (DeepSpeed's reduce_bucket_size).
 std::vector<Insertion> reduce_gradients(const Program& program, GradientReduction& gradients,
                                         int64_t bucket_elements);
@@ -55,16 +55,17 @@ std::vector<Insertion> offload_outputs(Program& program,
                                        bool last_stays);
 
 /// Adds waits to every instruction: for the instructions on which its reads and writes depend, for
-/// the decision if it runs only in finite steps, and for the reductions that compute may lead by at
-/// most one bucket. With `overlap` it adds no others; without it, computation and communication
-/// also alternate in the order of the list (DeepSpeed's overlap_comm), except communication between
-/// stages of a pipeline. Copies between tiers overlap both. Removes waits that others imply.
+/// the decision (kDecide) if it runs only in finite steps, and for reductions, so that compute runs
+/// at most one bucket ahead of them. With `overlap` it adds no other waits; without it, computation
+/// and communication also alternate in the order of the list (DeepSpeed's overlap_comm), except
+/// communication between stages of a pipeline. Copies between tiers overlap both. Removes waits
+/// that others imply.
 Program order_communication(Program program, bool overlap);
 
-/// Places every buffer that is not persistent in its arena, by lifetimes; private buffers of the
-/// device are placed in gaps of the shared arena if that makes the arenas smaller. `existing` holds
-/// the sizes of the arenas that the rank already has for another program: an arena does not grow as
-/// long as the other one has room.
+/// Gives every buffer that is not persistent an offset in its arena, so that buffers with separate
+/// lifetimes share memory. Private buffers of the device go into gaps of the shared arena if that
+/// makes the arenas smaller. `existing` holds the sizes of the arenas that the rank already has for
+/// another program: an arena does not grow as long as the other one has room.
 Program plan_memory(Program program, const ArenaBytes& existing = {});
 
 /// Marks each disk request that may start while the previous request of the lane still runs

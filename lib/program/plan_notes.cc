@@ -6,7 +6,7 @@
 namespace ftrun {
 namespace {
 
-/// The share of all elements from which on parameters that stay whole are worth a note.
+/// A note is written if parameters that stay whole are at least this share of all elements.
 constexpr double kMuchWhole = 0.05;
 
 std::string clamped(const char* key, int64_t asked, int64_t used, const char* to) {

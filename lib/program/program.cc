@@ -140,7 +140,7 @@ int64_t element_count(const Program& program, const Range& range) {
 }
 
 std::string instr_label(const Instr& instr) {
-  // append() instead of cat(), which takes several times as long: there are millions of these.
+  // append() is several times faster than cat(), and millions of labels are made.
   std::string text(instr_name(instr.kind));
   const auto add = [&](const char* what, int64_t number) {
     if (number >= 0) text.append(what).append(std::to_string(number));
@@ -159,7 +159,7 @@ std::string range_text(const Program& program, const Range& range) {
   return cat(buffer.name, "[", range.offset, "+", range.bytes, "]");
 }
 
-/// Returns the mark of a lane other than compute.
+/// Returns the symbol that marks a lane in the program text; "" for the compute lane.
 std::string_view lane_mark(Lane lane) {
   static constexpr std::array<std::string_view, 5> kMarks{"", "> ", "< ", "= ", "| "};
   return kMarks[static_cast<size_t>(std::min(lane, Lane::kFirstGroup))];

@@ -25,20 +25,20 @@ using InstrId = int32_t;
 /// of main memory.
 enum class Tier : uint8_t { kDevice, kHost, kNvme };
 
-/// Category is the kind of content of a buffer, for the memory table.
+/// Category is the kind of data that a buffer holds, for the memory table.
 enum class Category : uint8_t {
   kParameters,   // what forward and backward read
   kGradients,    // what the update reads
   kOptimizer,    // master weights and moments
   kActivations,  // batch, values of the layers, scratch
-  kBuckets,      // gathered parameters, gradients on their way into shards
-  kStaging,      // copies of what lives in another tier
+  kBuckets,      // gathered parameters, gradients that are being reduced
+  kStaging,      // copies of data that is stored in another tier
   kBuffers,      // loss, norm
-  kSnapshot,     // the state as it was, from which a checkpoint is written while training goes on
+  kSnapshot,     // copy of the state from which a checkpoint is written while training continues
 };
 inline constexpr size_t kCategoryCount = 8;
 
-/// The most states of an optimizer that have a kind of buffer.
+/// The most states of an optimizer that can have their own persistent buffer.
 inline constexpr int32_t kMaxStateBuffers = 16;
 
 /// Persistent is the kind of a buffer that lives from one step to the next. The programs of a rank
@@ -64,8 +64,8 @@ struct Buffer {
   Tier tier = Tier::kDevice;
   Category category = Category::kActivations;
   int64_t bytes = 0;
-  /// The kind of persistent state. Without a value the buffer lives within a step, and shares an
-  /// arena with buffers whose lifetimes do not overlap with its own.
+  /// The kind of persistent state. A buffer without a value lives only within a step, and shares
+  /// memory of an arena with buffers whose lifetimes do not overlap with its own.
   std::optional<Persistent> persistent;
   /// The buffer holds the result of a step: it is read when the program has ended, so its memory is
   /// not reused before.
@@ -77,20 +77,20 @@ struct Buffer {
   bool in_gap = false;
   /// Byte offset in its arena, set by plan_memory; -1 for persistent buffers.
   int64_t arena_offset = -1;
-  /// The format of its elements; U8 where values of several dtypes lie in it.
+  /// The format of the buffer's elements; U8 if it holds values of several dtypes.
   StorageFormat format{.dtype = DType::kU8};
-  /// Byte offset of a second copy of saved state in the disk's snapshot buffer; -1: none. While a
-  /// checkpoint is written from one of the copies, updates write the other.
+  /// Byte offset of the second copy of saved state, in the disk's snapshot buffer; -1: none. While
+  /// a checkpoint is written from one copy, updates write the other.
   int64_t shadow_offset = -1;
 };
 
-/// Arena names the memory of buffers that are not persistent: private memory of the device, memory
-/// of the device that peers can read, or memory of the host.
+/// Arena names a memory block that buffers share if they are not persistent: private memory of the
+/// device, memory of the device that peers can read, or memory of the host.
 enum class Arena : uint8_t { kDevice, kShared, kHost };
 inline constexpr size_t kArenaCount = 3;
 using ArenaBytes = std::array<int64_t, kArenaCount>;
 Arena arena_of(const Buffer& buffer);
-/// Returns whether peers can read the buffer in place, persistent or not.
+/// Returns whether peers can read the buffer in place. It may be persistent or not.
 inline bool in_shared_memory(const Buffer& buffer) {
   return buffer.peer_visible || buffer.in_gap;
 }
@@ -104,16 +104,17 @@ struct Range {
 };
 
 bool overlaps(const Range& a, const Range& b);
-/// Adds a range to others; extends the one that ends where the range begins, if any.
+/// Adds a range to a list; if a listed range ends where the new one begins, extends the listed
+/// range instead.
 void add_range(std::vector<Range>& ranges, const Range& range);
 
 /// GroupId is an index in Program::groups.
 using GroupId = int32_t;
 inline constexpr GroupId kNoGroup = -1;
 
-/// Lane is a sequence of instructions that runs in order; lanes run concurrently. On a CPU a lane
-/// is a thread (compute: the calling thread), on CUDA a stream. Each group of ranks has its own
-/// lane, from kFirstGroup on.
+/// Lane is a sequence of instructions that run in order. Different lanes run concurrently. On a CPU
+/// a lane is a thread (compute: the calling thread), on CUDA a stream. Each group of ranks has its
+/// own lane, from kFirstGroup on.
 enum class Lane : int32_t { kCompute, kToDevice, kToHost, kDisk, kFirstGroup };
 
 constexpr Lane lane_of(GroupId group) {
@@ -124,27 +125,27 @@ constexpr bool is_communication(Lane lane) {
 }
 
 enum class InstrKind : uint8_t {
-  kLoadBatch,      // the loader's micro-batch into its buffers
+  kLoadBatch,      // copies the loader's micro-batch into its buffers
   kClear,          // zeroes its writes: padding that no list writes
   kBegin,          // zeroes its writes; the votes in writes[0], the loss buffer, are the caller's
   kForward,        // operations of a layer's forward list
   kBackward,       // operations of a layer's backward list (input and weight gradients)
   kInputGrad,      // only the operations of its input gradients
   kWeightGrad,     // only the operations of its weight gradients
-  kAllReduce,      // sums writes[*] over the ranks of `group`, in place, or finds the largest
-  kReduceScatter,  // sums reads[i], one block a rank of `group`, and keeps this rank's in writes[i]
+  kAllReduce,      // sums (or takes the maximum of) writes[*] over the ranks of `group`, in place
+  kReduceScatter,  // sums reads[i], one block per rank of `group`; writes[i] gets this rank's block
   kAllGather,      // writes[i] gets reads[i] of every rank of `group`
   kAllToAll,       // writes[i] gets this rank's block of reads[i] of every rank of `group`
   kCountedAllToAll,  // like kAllToAll, for blocks of any number of rows, counted by their sender
-  kShift,         // writes[i] gets reads[i] of the rank that is Exchange::by places before this one
-  kSend,          // reads[0] to the other rank of `group`, a link, which has a kReceive for it
-  kReceive,       // writes[0] from the other rank of `group`
-  kCopy,          // reads[0] into writes[0], converted where dtypes differ, or to another tier
-  kAccumulate,    // reads[0] added to writes[0]
-  kGradientNorm,  // sum of squares of reads[i] into writes[i] (one F64 each)
+  kShift,         // writes[i] gets reads[i] of the rank Exchange::by places before this one
+  kSend,          // sends reads[0] to the other rank of `group` (a link), which has the kReceive
+  kReceive,       // receives writes[0] from the other rank of `group`
+  kCopy,          // copies reads[0] to writes[0]; converts the dtype, or copies to another tier
+  kAccumulate,    // adds reads[0] to writes[0]
+  kGradientNorm,  // writes the sum of squares of reads[i] to writes[i] (one F64 each)
   kDecide,        // asks the caller whether and how to update, by norm (reads[0]), loss (reads[1])
   kMeasure,       // computes the new scales of 8-bit states of a tensor that straddles blocks
-  kUpdate,        // optimizer over one range of parameters
+  kUpdate,        // runs the optimizer over one range of parameters
 };
 inline constexpr size_t kInstrKinds = static_cast<size_t>(InstrKind::kUpdate) + 1;
 
@@ -152,7 +153,7 @@ inline constexpr size_t kInstrKinds = static_cast<size_t>(InstrKind::kUpdate) + 
 /// them.
 struct ProgramGroup {
   RankGroup ranks;
-  ShardPlace place;
+  MemberIndex place;
 };
 
 /// Binding is the storage of one value of a layer's graph.
@@ -161,25 +162,27 @@ struct Binding {
   Range range;
 };
 
-// The structs below are details of instructions; each belongs to some kinds only.
+// The structs below are the possible types of Instr::detail; each is used by some kinds of
+// instructions only.
 
-/// LayerOps is the detail of an instruction that runs a layer's list: the graph in the model, the
-/// operations [first_op, first_op + op_count) of the list, without collectives, and the storage of
-/// their values.
+/// LayerOps is the detail of an instruction that runs operations of a layer: the number of the
+/// graph in the model, the operations [first_op, first_op + op_count) of one of its operation
+/// lists, none of them a collective, and the storage of their values.
 struct LayerOps {
   int32_t graph = -1;
   int32_t first_op = 0;
   int32_t op_count = 0;
   std::vector<Binding> bindings;
-  /// The list adds to the gradients of parameters. False: the list is the first to write them.
+  /// The operations add to the gradients of parameters. False: they are the first to write these
+  /// gradients and overwrite them.
   bool accumulate = false;
 };
 
-/// Exchange is the detail of collectives and transfers. An instruction has these members of Instr,
-/// by what is exchanged:
-/// * in a layer's list: `layer` and `micro_batch`
+/// Exchange is the detail of collectives and transfers. The kind of data decides which members of
+/// Instr are set:
+/// * a collective within a layer's operation list: `layer` and `micro_batch`
 /// * gradients or parameters: `unit`
-/// * between stages of a pipeline: `micro_batch`
+/// * transfers between stages of a pipeline: `micro_batch`
 struct Exchange {
   GroupId group = kNoGroup;
   DType dtype = DType::kF32;
@@ -188,36 +191,36 @@ struct Exchange {
   /// The number of places in its group by which a kShift moves data; the first place follows the
   /// last.
   int32_t by = 0;
-  /// The number of elements of a row of a kCountedAllToAll. Such an exchange reads the rows to send
+  /// The number of elements in a row of a kCountedAllToAll. Such an exchange reads the rows to send
   /// and writes the received rows, both ordered by rank, each with an I32 count for each rank:
   /// reads = {rows, counts}, writes = {rows, counts}. It writes zeros after the received rows. A
   /// step in which the received rows do not fit fails.
   int64_t row = 1;
 };
 
-/// UpdateRange is the detail of kUpdate and kMeasure; UpdateOperands (program/update_operands.h)
-/// names what they read and write.
+/// UpdateRange is the detail of kUpdate and kMeasure. UpdateOperands (program/update_operands.h)
+/// names the ranges that they read and write.
 struct UpdateRange {
   bool decay = false;
   bool writes_copy = false;
-  /// Place of the first element among all parameters that a tensor-parallel rank uses, equal in
-  /// every layout of the data-parallel ranks. Copies of a tensor have the same place on all tensor
-  /// ranks, so that they are rounded alike.
+  /// Index of the first element among all parameters that a tensor-parallel rank uses. It is the
+  /// same for every number of data-parallel ranks. Copies of a tensor have the same index on all
+  /// tensor-parallel ranks, so stochastic rounding gives them equal values.
   int64_t first_element = 0;
-  /// The blocks of a tensor that straddles some; nothing for others.
+  /// The blocks of a tensor that straddles blocks; no value for other tensors.
   std::optional<BlockMap> blocks = {};
 };
 
 /// NormSlots is the detail of kGradientNorm: the number of ranks that have their own slots in the
-/// norm buffer, and this rank's place: its slots are those with slot % ranks == place. Sums are
-/// added in the order of slots. With 1, ranks share slots.
+/// norm buffer, and this rank's index among them. The rank's slots are those with slot % ranks ==
+/// place. The sums are added in the order of slots. If `ranks` is 1, all ranks share the slots.
 struct NormSlots {
   int32_t ranks = 1;
   int32_t place = 0;
 };
 
-/// DiskRequest is the detail of copies on the disk lane. It says whether the copy, once its waits
-/// are done, may start while the previous request of the lane still runs.
+/// DiskRequest is the detail of copies on the disk lane. `starts_early` means that the copy, once
+/// its waits are done, may start while the previous request of the lane still runs.
 struct DiskRequest {
   bool starts_early = false;
 };
@@ -237,14 +240,14 @@ struct Instr {
   int32_t micro_batch = -1;
   /// The unit whose parameters or gradients the instruction moves; else -1.
   int32_t unit = -1;
-  /// Detail of the kind; nothing for kinds that need no more.
+  /// Data that only this kind of instruction has; std::monostate for kinds without any.
   std::variant<std::monostate, LayerOps, Exchange, NormSlots, UpdateRange, DiskRequest> detail;
 
   bool runs_list() const { return std::holds_alternative<LayerOps>(detail); }
   const LayerOps& ops() const { return std::get<LayerOps>(detail); }
   LayerOps& ops() { return std::get<LayerOps>(detail); }
   /// Returns whether the instruction runs together with other ranks: a collective, or a transfer
-  /// between two.
+  /// between two ranks.
   bool communicates() const { return std::holds_alternative<Exchange>(detail); }
   bool is_collective() const { return communicates() && !is_transfer(); }
   bool is_transfer() const { return kind == InstrKind::kSend || kind == InstrKind::kReceive; }
@@ -261,20 +264,20 @@ struct Instr {
   }
 };
 
-/// Program is the step of one rank. The programs of ranks differ in where a rank's part lies in a
-/// whole buffer.
+/// Program is the instruction list of one step of one rank, with its buffers. Programs of different
+/// ranks differ in the offset of the rank's shard within whole buffers.
 struct Program {
   std::string name;
   std::vector<Buffer> buffers;
   std::vector<Instr> instrs;
   /// Ranges of persistent buffers that hold data when the step begins: parameters and optimizer
-  /// state. All other memory is written before it is read.
+  /// state. A step writes all other memory before it reads it.
   std::vector<Range> given;
-  /// The groups of its collectives, in the order in which communicators are opened. All programs of
-  /// a rank have the same list.
+  /// The groups of the program's collectives, in the order in which communicators are opened. All
+  /// programs of a rank have the same list.
   std::vector<ProgramGroup> groups;
   /// The rank's place among the stages of the pipeline.
-  ShardPlace stage;
+  MemberIndex stage;
   /// Bytes of each arena; set by plan_memory.
   ArenaBytes arena_bytes{};
 
@@ -287,8 +290,10 @@ struct Program {
   const Instr& instr(InstrId id) const { return instrs[static_cast<size_t>(id)]; }
   int64_t arena(Arena which) const { return arena_bytes[static_cast<size_t>(which)]; }
   const ProgramGroup& group(GroupId id) const { return groups[static_cast<size_t>(id)]; }
-  /// Returns this rank's place in a group; for kNoGroup the place of a single rank.
-  ShardPlace place_in(GroupId id) const { return id == kNoGroup ? ShardPlace{} : group(id).place; }
+  /// Returns this rank's place in a group; for kNoGroup, place 0 of 1.
+  MemberIndex place_in(GroupId id) const {
+    return id == kNoGroup ? MemberIndex{} : group(id).place;
+  }
 };
 
 /// Finds a persistent buffer; -1 where the program has none.
@@ -302,17 +307,17 @@ bool share_bytes(const Program& program, const Range& a, const Range& b);
 /// Returns whether one of two instructions writes bytes that the other reads or writes.
 bool share_written_bytes(const Program& program, const Instr& a, const Instr& b);
 
-/// Returns the number of lanes of a program: the lanes of its groups and the four before them.
+/// Returns the number of lanes of a program: one lane per group, and the four other lanes.
 int lane_count(const Program& program);
 /// Returns the group that a lane belongs to; null for the other lanes.
 const ProgramGroup* group_on(const Program& program, Lane lane);
-/// Returns whether a lane belongs to a link, or to any group of several stages: links, the ends of
-/// a pipeline, and all its ranks.
+/// Return whether a lane belongs to a link, and whether it belongs to any group that spans pipeline
+/// stages: a link, the group of the first and the last stage, or the group of all ranks.
 bool is_link(const Program& program, Lane lane);
 bool is_between_stages(const Program& program, Lane lane);
 
-/// Makes a collective on its group's lane, or a copy on the lane of the link that it uses. `unit`
-/// is Instr::unit.
+/// Make a collective, on its group's lane, and a copy, on the compute lane within one tier, else on
+/// the lane between the two tiers (to device, to host, disk). `unit` is Instr::unit.
 Instr make_collective(InstrKind kind, const Exchange& exchange, const Range& in, const Range& out,
                       int32_t unit = -1);
 Instr make_copy(const Program& program, const Range& from, const Range& to, int32_t unit = -1);
@@ -329,12 +334,12 @@ std::string_view category_name(Category category);
 /// Names an instruction in messages and traces: "backward layer 3 mb 0".
 std::string instr_label(const Instr& instr);
 
-/// Writes the whole program, a line for each instruction, with buffers and memory, as `ftrun plan
-/// --program` prints it.
+/// Writes the whole program as `ftrun plan --program` prints it: a line for each instruction, the
+/// buffers, and the memory.
 std::string program_text(const Program& program);
 
-/// Hashes everything that must be equal on all ranks: the layers that they run, and the collectives
-/// with their data. Ranks compare the hash before the first step.
+/// Hashes everything that must be equal on all ranks: the layers that the ranks run, and the
+/// collectives with their ranges and dtypes. Ranks compare the hash before the first step.
 uint64_t program_hash(const Program& program);
 
 }  // namespace ftrun

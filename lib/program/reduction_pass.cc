@@ -13,14 +13,14 @@
 namespace ftrun {
 namespace {
 
-/// WrittenGradient is a gradient and the lists that write it.
+/// WrittenGradient is a gradient with the first and the last operation list that writes it.
 struct WrittenGradient {
   GradientUse use;
   Touches by;
 };
 
-/// Finds the lists by the bytes that they write: one range may be of several gradients
-/// that lie next to each other.
+/// Finds the operation lists that write each gradient by the bytes that they write. One written
+/// range may cover several gradients that lie next to each other.
 std::vector<WrittenGradient> find_written_gradients(const Program& program,
                                                     const std::vector<GradientUse>& uses) {
   std::vector<WrittenGradient> gradients;
@@ -53,8 +53,9 @@ size_t last_list(const Program& program) {
   return last;
 }
 
-/// Sorts by micro-batch and chunk, and within one as gradients lie in their buffer, so that buckets
-/// are one range: the last unit first, as backward makes them.
+/// Sorts gradients by micro-batch, by chunk, and then by their position in the buffer, so that a
+/// bucket is one contiguous range. The last unit comes first in the buffer, because backward
+/// computes it first.
 void sort_by_position(std::vector<WrittenGradient>& gradients) {
   std::sort(gradients.begin(), gradients.end(),
             [](const WrittenGradient& a, const WrittenGradient& b) {
@@ -98,9 +99,9 @@ class Reductions {
   }
 
  private:
-  /// Begins the backward pass of a micro-batch and chunk. Its gradients do not wait for those of
-  /// the next micro-batch, and gradients of one chunk of a stage do not wait for another's: the
-  /// first chunk's gradients of the next micro-batch may be computed in between.
+  /// Begins the backward pass of a micro-batch and chunk: open buckets are closed, so gradients of
+  /// one micro-batch or chunk never wait for another one. Otherwise a bucket could stay open while
+  /// the first chunk of the next micro-batch is computed.
   void begin_backward(std::pair<int32_t, int32_t> backward) {
     backward_ = backward;
     at_ = 0;
@@ -109,7 +110,7 @@ class Reductions {
 
   GradientReduction& gradients_;
   BucketFiller filler_;
-  /// Micro-batch and chunk.
+  /// The micro-batch and the chunk of the current backward pass.
   std::pair<int32_t, int32_t> backward_{-1, -1};
   size_t at_ = 0;
   std::set<UnitId> reduced_;
@@ -123,8 +124,9 @@ class Reductions {
 std::vector<Insertion> reduce_gradients(const Program& program, GradientReduction& gradients,
                                         int64_t bucket_elements) {
   std::vector<WrittenGradient> written = find_written_gradients(program, gradients.uses());
-  // Reducing copied units at the end avoids a hang: a stage would wait for another's share while
-  // that waits for work of this one.
+  // Units that two stages hold are reduced at the end. Reducing them earlier would be a deadlock:
+  // this stage would wait for the other stage's term of the gradient while the other stage waits
+  // for this one.
   const size_t end = last_list(program);
   for (WrittenGradient& gradient : written)
     if (gradients.is_shared_by_stages(gradient.use.unit)) gradient.by.last = end;

@@ -32,7 +32,7 @@ class SettingChanges {
   std::vector<SettingChange> release() { return std::move(all_); }
 
  private:
-  /// Adds a change; `text` begins with the key that is written.
+  /// Adds a changed config; `text` begins with the key that the change sets.
   template <typename Change>
   void add(std::string text, Change change) {
     all_.push_back({std::move(text), config_});
@@ -46,8 +46,8 @@ class SettingChanges {
     config.origins.keys[key].is_auto = false;
   }
 
-  /// Sets the folder of offloads to disk where there is none yet: planning works with any, and
-  /// state on disk already names one.
+  /// Sets nvme_path where the config has none, because a plan with offload to disk needs some
+  /// folder; any name will do.
   static void name_folders(ZeroConfig& zero) {
     std::string& optimizer = zero.offload_optimizer.nvme_path;
     std::string& parameters = zero.offload_param.nvme_path;
@@ -91,7 +91,7 @@ class SettingChanges {
 
   void offload() {
     const ZeroConfig& zero = config_.zero;
-    // Places nearer to the device help where disks are too small.
+    // Targets nearer to the device are tried too: they help if the disk is too small.
     for (const OffloadDevice device :
          {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
       const char* needs = device == OffloadDevice::kNvme ? " (with nvme_path)" : "";
@@ -153,15 +153,14 @@ class SettingChanges {
   std::vector<SettingChange> all_;
 };
 
-/// Returns whether a change brings new objections: advice that `ftrun check` would refuse is left
-/// out.
+/// Returns whether a change causes new objections. Such a change is not advised, because `ftrun
+/// check` would refuse it.
 bool brings_objections(const Config& changed, const std::set<std::string>& before) {
-  const std::set<std::string> now = objections(changed);
+  const std::set<std::string> now = list_objections(changed);
   return !std::includes(before.begin(), before.end(), now.begin(), now.end());
 }
 
-/// Chooses of several values of one key the one that saves most; of equals the one that was asked
-/// first.
+/// Keeps the change with the largest saving for each key; among equals, the first in `sorted`.
 std::vector<Saving> best_of_each_key(const std::vector<Saving>& sorted) {
   std::set<std::string> seen;
   std::vector<Saving> best;
@@ -183,7 +182,7 @@ std::vector<Saving> memory_savings(const Config& config, const ModelConfig& mode
                                    const MemoryMeasure& measure) {
   const int64_t now = measure(memory_plan(plan_steps(config, model, rank)));
   std::vector<Saving> savings;
-  const std::set<std::string> before = objections(config);
+  const std::set<std::string> before = list_objections(config);
   for (const SettingChange& other : SettingChanges(config).release()) {
     if (brings_objections(other.config, before)) continue;
     try {

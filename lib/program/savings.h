@@ -11,24 +11,24 @@
 
 namespace ftrun {
 
-/// Saving is a change of the config by which a rank needs less memory.
+/// Saving is a change of the config that reduces the memory a rank needs.
 struct Saving {
-  /// The change as it would be written in a config, "zero_optimization.stage: 3"; further changes
-  /// that it requires in brackets.
+  /// The change as written in a config, "zero_optimization.stage: 3", followed in parentheses by
+  /// further changes that it requires.
   std::string change;
-  /// The number of bytes saved, in the measure that the caller gave.
+  /// The number of bytes saved, by the caller's MemoryMeasure.
   int64_t bytes = 0;
 };
 
-/// A MemoryMeasure is the figure of a plan that a saving reduces.
+/// A MemoryMeasure computes the number of bytes of a plan that a saving should reduce.
 using MemoryMeasure = std::function<int64_t(const MemoryPlan&)>;
 
 /// Returns the memory measure that limits a run: main memory where CPUs compute, because
 /// their device and host tiers are the same memory; device memory where GPUs compute.
 MemoryMeasure limiting_memory(const Config& config);
 
-/// Lists changes that save memory, the largest saving first, one for each key. Each is measured
-/// alone: the steps of `rank` are planned again with it. Changes that this build would refuse
+/// Lists changes that save memory, the largest saving first, one for each key. Each change is
+/// measured alone, by planning the steps of `rank` again. Changes that this build would refuse
 /// (config/resolve's objections) are left out. `config` is resolved.
 std::vector<Saving> memory_savings(const Config& config, const ModelConfig& model, int rank,
                                    const MemoryMeasure& measure);

@@ -12,8 +12,9 @@ namespace ftrun {
 
 namespace {
 
-/// Lists the groupings in an order that all ranks share: no rank waits for one that waits for it
-/// when they are opened one by one. `mesh` and `state` are borrowed.
+/// Lists the groupings in an order that is the same on all ranks. Ranks open the communicators in
+/// this order, so no two ranks wait for each other. The result refers to `mesh` and `state`, which
+/// must outlive it.
 std::vector<Grouping> groupings(const RankMesh& mesh, const StateOptions& state) {
   const auto is = [](GroupId StateGroups::*member) {
     return [member](StateGroups& groups) -> GroupId& { return groups.*member; };
@@ -38,8 +39,8 @@ std::vector<Grouping> groupings(const RankMesh& mesh, const StateOptions& state)
   return all;
 }
 
-/// KnownGroupings says whether a grouping's groups are those of an earlier one, seen from rank 0,
-/// which is in all that may be equal.
+/// KnownGroupings finds out whether a grouping has the same groups as an earlier one. It compares
+/// the groups of rank 0 only, because rank 0 is a member in every grouping that can equal another.
 class KnownGroupings {
  public:
   bool is_new(const Grouping& grouping) {
@@ -51,7 +52,7 @@ class KnownGroupings {
   std::set<std::vector<int>> seen_;
 };
 
-/// Adds the groups of one grouping, which holds a rank at most once.
+/// Adds the groups of one grouping. A rank is in at most one group of a grouping.
 void add_groups(const RankMesh& mesh, const Grouping& grouping, std::vector<RankGroup>& all) {
   std::vector<char> seen(static_cast<size_t>(mesh.world()), 0);
   for (int rank = 0; rank < mesh.world(); ++rank) {
@@ -79,7 +80,7 @@ StateGroups state_groups(const StateOptions& state) {
                              });
     grouping.group_id(groups) = static_cast<GroupId>(std::distance(list.begin(), known));
     if (known != list.end()) continue;
-    const ShardPlace place{group.size(), group.index_of(rank)};
+    const MemberIndex place{group.size(), group.index_of(rank)};
     list.push_back({std::move(group), place});
   }
   return groups;

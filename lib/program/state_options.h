@@ -15,33 +15,33 @@
 namespace ftrun {
 
 /// KeptState is a state that the optimizer keeps for each element: its storage, and its initial
-/// number.
+/// value.
 struct KeptState {
   DType dtype = DType::kF32;
   double first = 0.0;
   /// The state belongs to tensors whose states are codes (StateOptions::coded). False: to the other
   /// tensors.
   bool coded = false;
-  /// The number of neighbouring elements that share a number: for scales of codes, the size of a
-  /// block.
+  /// The number of neighbouring elements that share one value: the block size for the scales of
+  /// codes, else 1.
   int64_t block = 1;
 };
 
-/// StateOptions describe how model states are kept and moved. ZeRO stages, precisions and offload
+/// StateOptions describes how model states are kept and moved. ZeRO stages, precisions and offload
 /// targets differ only in these options.
 struct StateOptions {
   /// ZeRO stage: 0 nothing is sharded, 1 optimizer state, 2 and gradients, 3 and parameters.
   int stage = 0;
-  /// This rank's place along dp_shard, whose ranks read different samples and share one copy of the
-  /// state. sample_place() and state_place() return the place among all ranks that divide the
-  /// samples, or the state.
-  ShardPlace dp_shard;
+  /// This rank's place along the axis dp_shard. The ranks along this axis read different samples
+  /// and share one copy of the state. sample_place() and state_place() return the place among all
+  /// ranks that divide the samples, or the state.
+  MemberIndex dp_shard;
   /// The number of copies of the state (hybrid sharding), and the copy that this rank belongs to.
   int replicas = 1;
   int replica = 0;
   /// This rank's place among the ranks that share each row of tokens (context parallelism). They
   /// read the same samples, and share one copy of the state with all ranks along dp_shard.
-  ShardPlace context;
+  MemberIndex context;
   /// The number of neighbouring state ranks that together keep a second copy of the gathered
   /// parameters of stage 3, the secondary shards (ZeRO++ hpZ): shards [k, k+1) x secondary_shards.
   /// It divides the number of state ranks; 1 = none.
@@ -49,46 +49,46 @@ struct StateOptions {
   /// This rank's place among the ranks that share each layer (tensor parallelism), and the number
   /// of neighbours among them that use the same part of a tensor with fewer parts than ranks
   /// (key/value heads); 1 = none.
-  ShardPlace tensor;
+  MemberIndex tensor;
   int tensor_copies = 1;
   /// The layers of each stage of the pipeline, and the number of this stage. With `ties_ends` the
-  /// first and the last stage have a copy each of one matrix (tied embeddings).
+  /// first and the last stage each have a copy of the same matrix (tied embeddings).
   PipelineLayout pipeline;
   int pipeline_stage = 0;
   bool ties_ends = false;
   /// Gradients are reduced to shards. False: stage 1 sums whole gradients on every
   /// rank (DeepSpeed's reduce_scatter).
   bool reduce_scatter = true;
-  /// The dtype in which gradients are sent: their own, or another to which they are converted and
-  /// from which they are converted back.
+  /// The dtype in which gradients are sent. If it is not the dtype of the gradients, they are
+  /// converted before and after the collective.
   DType communication = DType::kF32;
   /// The dtype of the weights that the optimizer updates.
   DType master = DType::kF32;
-  /// The tiers of parameters (stage 3) and optimizer state (stages 1 to 3) between uses. Small
-  /// units stay on the device.
+  /// The tiers in which parameters (stage 3) and optimizer state (stages 1 to 3) are stored between
+  /// uses. Small units stay on the device.
   Tier parameter_tier = Tier::kDevice;
   Tier optimizer_tier = Tier::kDevice;
   /// The share of the optimizer state that is kept in optimizer_tier (DeepSpeed's
   /// offload_optimizer.ratio).
   double optimizer_ratio = 1.0;
-  /// The states that an update reads and writes beside the weights.
+  /// The states that an update reads and writes, in addition to the weights.
   std::vector<KeptState> optimizer_states{{}, {}};
   /// The number of elements that one update processes at a time if the state is in another tier.
   int64_t update_elements = int64_t{2} << 20;
-  /// The size in bytes from which a gradient buffer is full: consecutive units of backward share a
-  /// gradient buffer until then. A buffer occupies memory from the first of its gradients to their
-  /// update; other buffers of the step can use that memory before.
+  /// The size in bytes from which a gradient buffer is full. Units that follow each other in
+  /// backward share a gradient buffer until it is full. A buffer occupies memory from the first of
+  /// its gradients to their update; other buffers of the step can use that memory before.
   int64_t gradient_buffer_bytes = int64_t{1} << 16;
-  /// The most numbers that ranks exchange for the gradient norm, unless there are more units: 1
-  /// MiB.
+  /// The most numbers that ranks exchange for the gradient norm (1 MiB of F64), unless there are
+  /// more units than that.
   int64_t most_norm_slots = int64_t{1} << 17;
-  /// Saved state gets a place for a copy, from which a checkpoint is written while training
-  /// continues.
+  /// Memory is reserved for a copy of all saved state, from which a checkpoint is written while
+  /// training continues.
   bool snapshots = false;
   /// Selects the tensors that weight decay applies to; all when empty.
   std::function<bool(const TensorInfo&)> decays;
-  /// Selects the tensors whose states are codes; none when empty. The partition was made with the
-  /// same function.
+  /// Selects the tensors whose states are codes; none when empty. The partition must have been made
+  /// with the same function.
   std::function<bool(const TensorInfo&)> coded;
 
   /// Returns whether a tensor has `state`, one of `optimizer_states`.
@@ -99,29 +99,29 @@ struct StateOptions {
 
 /// Returns this rank's place among the sample ranks (dp_replicate x dp_shard), which read different
 /// samples: batches, the loader and evaluations are divided among them.
-inline ShardPlace sample_place(const StateOptions& state) {
+inline MemberIndex sample_place(const StateOptions& state) {
   return {state.replicas * state.dp_shard.count,
           state.replica * state.dp_shard.count + state.dp_shard.index};
 }
 
-/// Returns this rank's place among the state ranks (dp_shard x cp, the line along kStateAxes),
-/// which share one copy of what a tensor-parallel rank of a stage has of the state.
-inline ShardPlace state_place(const StateOptions& state) {
+/// Returns this rank's place among the state ranks: the ranks along kStateAxes (dp_shard x cp).
+/// They share one copy of the state that belongs to one tensor-parallel rank of one pipeline stage.
+inline MemberIndex state_place(const StateOptions& state) {
   return {state.dp_shard.count * state.context.count,
           state.dp_shard.index * state.context.count + state.context.index};
 }
 
-/// Returns this rank's place among the ranks that a unit is cut over. For every unit these are the
-/// state ranks. Units that differ between state ranks, such as experts, would have another place
-/// here and another group in their StateSpec.
-inline ShardPlace unit_place(const StateOptions& state, const Unit& /*unit*/) {
+/// Returns this rank's place among the ranks that a unit is sharded over. At present these are the
+/// state ranks for every unit. Units that differ between state ranks, such as experts, would have
+/// another place here and another group in their StateSpec.
+inline MemberIndex unit_place(const StateOptions& state, const Unit& /*unit*/) {
   return state_place(state);
 }
 
-/// UnitHolders specifies which ranks of StateGroups::model hold the weights of a unit that the
-/// optimizer updates. `split` neighbouring ranks divide the unit's tensors among themselves:
-/// tensor-parallel ranks, and for experts also the ranks with other experts. Each neighbour's part
-/// of the unit is cut into `parts`.
+/// UnitHolders specifies which ranks of StateGroups::model hold a unit's weights that the optimizer
+/// updates. `split` neighbouring ranks divide the unit's tensors among themselves: tensor-parallel
+/// ranks, and for experts also the ranks with other experts. Each neighbour's part of the unit is
+/// cut into `parts`.
 struct UnitHolders {
   int first = 0;
   int split = 1;
@@ -131,14 +131,14 @@ struct UnitHolders {
   bool operator==(const UnitHolders&) const = default;
 };
 
-/// Returns the holders of a unit whose first stage is `stage`. `cut`: each state rank holds a part
-/// of it; otherwise the unit is held whole.
+/// Returns the holders of a unit whose first pipeline stage is `stage`. With `cut` each state rank
+/// holds a part of the unit; otherwise the unit is held whole.
 inline UnitHolders unit_holders(const StateOptions& state, const Unit& unit, int stage, bool cut) {
   const int parts = cut ? unit_place(state, unit).count : 1;
   return {stage * state_place(state).count * state.tensor.count, state.tensor.count, parts};
 }
 
-/// Returns the number of ranks that each compute a term of a gradient: the state ranks of all
+/// Returns the number of ranks whose terms are summed to a gradient: the state ranks of all
 /// replicas.
 inline int gradient_ranks(const StateOptions& state) {
   return state_place(state).count * state.replicas;
@@ -149,8 +149,8 @@ inline bool is_first_of_stage(const StateOptions& state) {
   return state.replica == 0 && state_place(state).index == 0 && state.tensor.index == 0;
 }
 
-/// StateGroups holds the groups of a rank's programs by purpose; kNoGroup where a group would have
-/// one rank.
+/// StateGroups holds the groups of a rank's programs by purpose. A group that would have only one
+/// rank is kNoGroup.
 struct StateGroups {
   /// The groups of the program (Program::groups): each set of ranks once.
   std::vector<ProgramGroup> list;
@@ -184,7 +184,7 @@ struct StateGroups {
 };
 StateGroups state_groups(const StateOptions& state);
 
-/// Returns the group of the ranks that a unit is cut over (unit_place()).
+/// Returns the group of the ranks that a unit is sharded over (unit_place()).
 inline GroupId unit_group(const StateGroups& groups, const Unit& /*unit*/) {
   return groups.shard;
 }
@@ -193,16 +193,19 @@ inline GroupId unit_group(const StateGroups& groups, const Unit& /*unit*/) {
 /// rank's GroupIds count only the groups that it is a member of.
 std::vector<RankGroup> state_groups_of_all(const StateOptions& state);
 
-/// Computes how units are cut over ranks: none at stage 0, and small ones only below stage 3.
+/// Computes which units are sharded over ranks: none at stage 0, all at stages 1 and 2, and all
+/// except small units at stage 3.
 inline Sharding cut_states(const Partition& partition, const StateOptions& state) {
   if (state.stage == 0) return Sharding(partition);
   return {partition, [&](const Unit& unit) { return unit_place(state, unit); }, state.stage < 3};
 }
 
-/// StatePiece is a range of memory that holds elements [begin, end) of a unit's state of one kind.
+/// StatePiece is a range of a buffer that holds elements [begin, end) of one kind of state of a
+/// unit.
 struct StatePiece {
-  /// The tensor that straddles blocks, if the piece is all scales of such a tensor instead of a
-  /// part of the unit: elements [begin, end) are then elements of the whole tensor. -1: none.
+  /// The tensor whose scales the piece holds, if the tensor straddles blocks; else -1. Such a piece
+  /// holds all scales of the tensor, and [begin, end) counts the elements of the whole tensor
+  /// instead of the unit.
   TensorId straddling = -1;
   /// The state that the piece holds: kParam (the weights that the optimizer updates), the index of
   /// an optimizer state, or kWorking: a copy of the parameters in the dtype that layers compute
@@ -214,10 +217,10 @@ struct StatePiece {
   /// The part of the piece that this rank writes into checkpoints.
   UnitRange saved;
   Range range;
-  /// The number of elements that one number of the state stands for.
+  /// The number of elements that share one value of the state.
   int64_t block = 1;
-  /// The copy of the saved part, for a checkpoint that is written while training continues. It has
-  /// no bytes where no copy is wanted, or where `range` lies on disk, whose copies are at
+  /// The copy of the saved part, for a checkpoint that is written while training continues. It is
+  /// empty if no copy is wanted, or if `range` lies on disk: copies of state on disk are at
   /// Buffer::shadow_offset.
   Range snapshot;
 

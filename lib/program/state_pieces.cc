@@ -19,7 +19,7 @@ UnitRange split(const UnitRange& range, int index, int count) {
           std::min(range.begin + (index + 1) * stride, range.end)};
 }
 
-/// StatePieces lists pieces, and places their snapshots.
+/// StatePieces lists the pieces of state and assigns memory to their snapshots.
 class StatePieces {
  public:
   StatePieces(const StateOptions& options, const UnitPlacement& placement)
@@ -50,8 +50,8 @@ class StatePieces {
             state.formats.states[s]->block);
   }
 
-  /// Adds the pieces of scales of straddling tensors: all ranks have all of them, one rank saves
-  /// them.
+  /// Adds the scales of tensors that straddle blocks. Every rank has all of these scales; the
+  /// lowest rank of the stage saves them.
   void add_straddling(const ModelDescription& model) {
     const bool saves = is_first_of_stage(options_);
     const StraddlingScales& scales = placement_.straddling();
@@ -71,8 +71,8 @@ class StatePieces {
       }
   }
 
-  /// Places snapshots: saved state in memory gets a place in a buffer of the host, saved state on
-  /// disk a second place on disk.
+  /// Assigns memory to snapshots: a range of a host buffer for saved state in memory, a second
+  /// place on disk for saved state on disk.
   void place_snapshots(Program& program) {
     std::set<BufferId> on_disk;
     int64_t in_memory = 0;
@@ -113,22 +113,24 @@ class StatePieces {
   std::vector<StatePiece> release() { return std::move(pieces_); }
 
  private:
-  /// Returns whether checkpoints hold the unit; frozen ones are in the model folder.
+  /// Returns whether this rank's stage saves the unit in checkpoints. Frozen units are not saved,
+  /// because the model folder has them.
   bool is_saved(UnitId id) const {
     return placement_.spec(id).counted && placement_.spec(id).trainable;
   }
 
   UnitRange saved_part(UnitId id) const {
     if (!is_saved(id)) return {};
-    const ShardPlace place = placement_.spec(id).place;
+    const MemberIndex place = placement_.spec(id).place;
     const Sharding& cut = placement_.sharding();
     const UnitRange part =
         cut.cut(id) ? cut.own(id) : shard_range(placement_.unit(id), place.index, place.count);
     return split(part, options_.replica, options_.replicas);
   }
 
-  /// Returns the most elements that one of the ranks that save a unit between them saves. Their
-  /// snapshots are equally long, else ranks of one class would have different programs.
+  /// Returns the most elements of a unit that any one of its saving ranks saves. All these ranks
+  /// reserve a snapshot of this size; with different sizes, ranks of one class (sim/rank_classes.h)
+  /// would have different programs.
   int64_t most_saved(UnitId id) const {
     if (!is_saved(id)) return 0;
     const UnitRange first = shard_range(placement_.unit(id), 0, placement_.spec(id).place.count);

@@ -9,13 +9,13 @@
 
 namespace ftrun {
 
-/// Lists the pieces of state with their places, for loading, saving and export. In a training step
+/// Lists the pieces of state with their ranges, for loading, saving and export. In a training step
 /// that takes snapshots, adds the snapshots' buffers to the program.
 std::vector<StatePiece> place_state_pieces(Program& program, const ModelDescription& model,
                                            const StateOptions& options,
                                            const UnitPlacement& placement);
 
-/// Returns the holders of each unit, by its id.
+/// Returns the holders of each unit, indexed by unit id.
 std::vector<UnitHolders> holders_of_units(const StateOptions& options,
                                           const UnitPlacement& placement);
 

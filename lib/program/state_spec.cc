@@ -11,17 +11,19 @@
 namespace ftrun {
 namespace {
 
-/// Returns whether each micro-batch's gradients have their own buffer and are then added to the
-/// sum, whichever tier holds it: the tier of the optimizer must not change how they are added. With
-/// one micro-batch there is no sum, and a single rank may keep them where they are computed.
-bool reduces_micro_batches(const StateOptions& options, ShardPlace place, int32_t micro_batches) {
+/// Returns whether the gradients of each micro-batch have their own buffer and are reduced, and
+/// then added to the sum. With several micro-batches this holds for every tier of the optimizer,
+/// because the tier must not change the order of additions. With one micro-batch there is nothing
+/// to add, so a single rank keeps the gradients where they are computed, unless the optimizer is in
+/// another tier.
+bool reduces_micro_batches(const StateOptions& options, MemberIndex place, int32_t micro_batches) {
   return options.stage >= 2 &&
          (place.count > 1 || micro_batches > 1 || options.optimizer_tier != Tier::kDevice);
 }
 
-/// Chooses the optimizer's tier of each unit: the first units of each stage, up to the offloaded
-/// share of its optimizer state, go to another tier. All ranks get equal results for every unit, of
-/// whichever stage.
+/// Chooses the tier of each unit's optimizer state: in each pipeline stage the first units move to
+/// the offload tier, until the offloaded share of the stage's state is reached. All ranks compute
+/// the same result for the units of all stages.
 std::vector<Tier> optimizer_tiers(const Partition& partition, const StateOptions& options) {
   const auto may_move = [](const Unit& unit) { return unit.trainable && !unit.small; };
   const auto stage_of = [&](const Unit& unit) {
@@ -43,8 +45,8 @@ std::vector<Tier> optimizer_tiers(const Partition& partition, const StateOptions
   return tiers;
 }
 
-/// Lists the gradient shares of a unit: those of tensor-parallel ranks, and of two stages that hold
-/// copies of one matrix.
+/// Lists the gradient shares of a unit: parts that tensor-parallel ranks sum, and, if two stages
+/// hold copies of the unit's matrix, the parts that these stages sum.
 std::vector<GradientShares> shares_of(const Unit& unit, const ModelDescription& model,
                                       const StateOptions& options, const StateGroups& groups) {
   auto parts = tensor_shares(unit, model, options, groups);
@@ -65,7 +67,7 @@ DType master_dtype(const Unit& unit, const StateOptions& options) {
 std::vector<UnitRange> update_intervals(const UnitRange& own, Tier optimizer,
                                         int64_t update_elements) {
   const bool on_device = optimizer == Tier::kDevice;
-  // Disks ask for whole blocks.
+  // Disk transfers are made of whole blocks.
   require(on_device || update_elements % kUnitBlock == 0, "updates begin on blocks");
   const int64_t most = on_device ? own.size() : update_elements;
   std::vector<UnitRange> intervals;
@@ -99,7 +101,7 @@ std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model,
   std::map<Tier, int64_t> blocks;
   for (const Unit& unit : partition.units) {
     const StateSpec& spec = specs[static_cast<size_t>(unit.id)];
-    if (!spec.held || !spec.trainable || !unit.coded) continue;
+    if (!spec.held || !spec.trainable || !unit.has_coded_states) continue;
     const Tier tier = spec.tiers.optimizer == Tier::kDevice ? Tier::kDevice : Tier::kHost;
     for (const Slice& slice : unit.slices) {
       if (update_kind(model, options, slice).straddling < 0) continue;
@@ -171,14 +173,15 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     spec.formats.communication = {options.communication};
     spec.formats.master = {master_dtype(unit, options)};
     for (const KeptState& state : options.optimizer_states) {
-      const bool kept = state.coded ? unit.coded : unit.uncoded;
+      const bool kept = state.coded ? unit.has_coded_states : unit.has_plain_states;
       spec.formats.states.push_back(
           kept ? std::optional<StorageFormat>({.dtype = state.dtype, .block = state.block})
                : std::nullopt);
     }
     spec.trainable = unit.trainable;
     if (spec.trainable) {
-      // The last stage would wait in each micro-batch for the first one's share.
+      // A unit that two stages share is reduced once at the end of the step. Otherwise the last
+      // stage would wait for the first stage's term of the gradient in every micro-batch.
       spec.reduces_micro_batches =
           !spec.shared_by_stages && reduces_micro_batches(options, spec.place, micro_batches);
       spec.cuts.optimizer = cut.cut(unit.id);

@@ -17,22 +17,22 @@
 
 namespace ftrun {
 
-/// GradientShares are the parts of a unit's gradient of which each rank of a group has computed a
-/// term. The ranks sum these parts before any other use.
+/// GradientShares lists the parts of a unit's gradient that are sums of terms from all ranks of a
+/// group. The ranks sum these parts before any other use.
 struct GradientShares {
   GroupId group = kNoGroup;
   std::vector<UnitRange> parts;
 };
 
-/// StateCuts says which states of a unit are cut over StateSpec::shard; each rank holds the others
-/// whole.
+/// StateCuts says which states of a unit are sharded over StateSpec::shard. Each rank holds the
+/// other states whole.
 struct StateCuts {
   bool parameters = false;
   bool gradients = false;
   bool optimizer = false;
 };
 
-/// StateTiers holds the tier of each state of a unit between uses.
+/// StateTiers holds the tier in which each state of a unit is stored between uses.
 struct StateTiers {
   Tier parameters = Tier::kDevice;
   Tier gradients = Tier::kDevice;
@@ -48,7 +48,7 @@ struct StateFormats {
   StorageFormat communication;
   /// Weights that the optimizer updates.
   StorageFormat master;
-  /// The optimizer states; nothing for a state that none of the unit's tensors has.
+  /// The optimizer states, by number; no value for a state that none of the unit's tensors has.
   std::vector<std::optional<StorageFormat>> states;
 };
 
@@ -56,31 +56,32 @@ struct StateFormats {
 /// which ZeRO stages, hybrid sharding, tensor parallelism, precision and offload differ, so the
 /// placement, the passes and the update need to know none of these.
 struct StateSpec {
-  /// Layers of this stage of the pipeline read the unit. False: the rank holds nothing of it.
+  /// Layers of this pipeline stage read the unit. False: the rank holds no part of the unit.
   bool held = true;
-  /// The first stage that holds the unit, and whether it is this rank's stage. That stage adds the
-  /// unit to the gradient norm, and saves it.
+  /// The first pipeline stage that holds the unit, and whether it is this rank's stage (`counted`).
+  /// The first stage adds the unit to the gradient norm, and saves it.
   int first_stage = 0;
   bool counted = true;
   /// Another stage holds a copy of the unit and computes a term of its gradient.
   bool shared_by_stages = false;
-  /// The unit trains. A frozen one has no gradient and no optimizer state and is never
-  /// updated; its parameters are held and gathered like those of others.
+  /// The unit trains. A frozen unit has no gradient and no optimizer state, and is never updated;
+  /// its parameters are held and gathered like those of other units.
   bool trainable = true;
-  /// The group of ranks that each hold a part of a unit that is cut, and the group of ranks that
-  /// hold the same part as this rank.
+  /// The group of ranks that the unit is sharded over, and the group of ranks that hold the same
+  /// shard as this rank.
   GroupId shard = kNoGroup;
   GroupId replica = kNoGroup;
-  /// This rank's place in `shard`; the place of a single rank where there is no such group.
-  ShardPlace place;
+  /// This rank's place in `shard`; place 0 of 1 if there is no such group.
+  MemberIndex place;
   StateCuts cuts;
   /// Parameters are gathered before layers read them and freed afterwards.
   bool gathered = false;
   /// The gradient of each micro-batch has its own buffer, is reduced when it is complete, and is
-  /// then added to the sum. False: lists add to one gradient, whose sum is reduced.
+  /// then added to the sum. False: the operation lists of all micro-batches add to one gradient,
+  /// which is reduced at the end.
   bool reduces_micro_batches = false;
-  /// A reduction of a cut gradient leaves each rank its part. False: it leaves the whole sum on
-  /// each rank.
+  /// The reduction of a sharded gradient gives each rank only its shard. False: it gives each rank
+  /// the whole sum.
   bool reduce_scatter = true;
   std::vector<GradientShares> shares;
   std::vector<NormRange> norm_ranges;
@@ -91,8 +92,8 @@ struct StateSpec {
   bool has_master = false;
 };
 
-/// Cuts a rank's part into the intervals that one update processes at a time: one interval where it
-/// is updated on the device, else intervals of at most `update_elements`.
+/// Cuts a rank's shard into the intervals that one update processes at a time: one interval if the
+/// shard is updated on the device, else intervals of at most `update_elements` elements.
 std::vector<UnitRange> update_intervals(const UnitRange& own, Tier optimizer,
                                         int64_t update_elements);
 
@@ -100,15 +101,16 @@ std::vector<UnitRange> update_intervals(const UnitRange& own, Tier optimizer,
 UpdateKind update_kind(const ModelDescription& model, const StateOptions& options,
                        const Slice& slice);
 
-/// StraddlingTensor is the place of the scales of one tensor that straddles blocks, among the
-/// scales of all such tensors of a stage. Each rank holds all these scales, whichever elements of
-/// the tensors it has. Scales of tensors that are updated on the device lie in one buffer, scales
-/// of other tensors in another.
+/// StraddlingTensor says where the scales of one tensor that straddles blocks lie among the scales
+/// of all such tensors of a pipeline stage. Each rank holds all these scales, even of elements that
+/// it does not have. Scales of tensors that are updated on the device lie in one buffer, scales of
+/// other tensors in a second buffer.
 struct StraddlingTensor {
   TensorId tensor = -1;
   UnitId unit = -1;
   Tier tier = Tier::kDevice;
-  /// The number of blocks of the tensors before this one in the buffer, and of the tensor itself.
+  /// The number of blocks of all tensors before this one in the buffer (`first`), and of this
+  /// tensor (`blocks`).
   int64_t first = 0;
   int64_t blocks = 0;
 };
@@ -118,12 +120,12 @@ std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model,
                                                  const std::vector<StateSpec>& specs);
 
 /// Returns a function that selects the tensors whose states the optimizer keeps as codes; an empty
-/// function where there are none.
+/// function if there are no such tensors.
 std::function<bool(const TensorInfo&)> coded_tensors(const ModelDescription& model,
                                                      const OptimizerConfig& optimizer);
 
-/// StoredState is a state of a tensor that trains, as checkpoints hold it. `state` is that of
-/// StatePiece.
+/// StoredState is a state of a trained tensor, as checkpoints store it. `state` has the same
+/// meaning as in StatePiece.
 struct StoredState {
   TensorId tensor = -1;
   int32_t state = 0;
@@ -132,12 +134,13 @@ struct StoredState {
   int64_t block = 1;
 };
 
-/// Returns the shape of a state that has one number for each block of a tensor of this shape: rows
-/// of blocks where each row of the tensor is whole blocks, else a list.
+/// Returns the shape of a state that has one value for each block of a tensor with shape `shape`.
+/// If each row of the tensor is a whole number of blocks, the result has rows of blocks; otherwise
+/// it has one dimension.
 Dims blocked_shape(const Dims& shape, int64_t block);
 
-/// Lists the stored states of the whole model, whichever stage of a pipeline holds them; a stage
-/// may hold none.
+/// Lists the stored states of the whole model, over all stages of the pipeline. A stage may hold
+/// none.
 std::vector<StoredState> stored_states(const ModelDescription& model, const Partition& partition,
                                        const StateOptions& options);
 

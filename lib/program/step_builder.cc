@@ -4,6 +4,7 @@
 #include <iterator>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -43,54 +44,132 @@ InstrKind instr_kind(OpCollective collective) {
   bug("a kernel runs the operation");
 }
 
-/// Places the inputs of all-reduces where the sums go, because these work in place; in the list's
-/// scratch its plan has done so.
+/// Gives the input of each all-reduce the storage of its output, because an all-reduce works in
+/// place. For values in the operation list's scratch buffer the scratch plan has done this already.
 void sum_in_place(const LayerGraph& graph, const std::vector<Op>& list, ValuePlaces& places) {
   for (const Op& op : list) {
     if (op_spec(op.kind).collective != OpCollective::kAllReduce) continue;
-    const Range& out = places.at(op.out[0]);
+    const Range out = places.at(op.out[0]);
     const bool moves =
         graph.at(op.in[0]).role == ValueRole::kTemp && places.at(op.in[0]).buffer != out.buffer;
-    if (moves) places[op.in[0]] = out;
+    if (moves) places.set(op.in[0], out);
   }
 }
+
+/// ListPart is a part of a list that one instruction runs: one collective, or the operations
+/// between two cuts. The list is cut at each collective, which runs on its group's lane, and before
+/// the first operation that reads the collective's result: the operations between the two run
+/// beside it.
+struct ListPart {
+  size_t first = 0;
+  size_t end = 0;
+  bool is_collective = false;
+  /// The values that the operations touch; empty for a collective.
+  TouchedValues touched = {};
+};
+
+std::vector<ListPart> cut_list(const std::vector<Op>& list) {
+  std::vector<ListPart> parts;
+  size_t first = 0;
+  const auto add_ops = [&](size_t end) {
+    if (first < end)
+      parts.push_back(
+          {first, end, false, touched_values(std::span(list).subspan(first, end - first))});
+    first = end;
+  };
+  std::set<ValueId> on_the_way;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const Op& op = list[i];
+    if (is_collective(op.kind)) {
+      add_ops(i);
+      parts.push_back({i, i + 1, true});
+      on_the_way.insert(op.out[0]);
+      first = i + 1;
+      continue;
+    }
+    size_t arrived = 0;
+    for (const ValueId id : op.in) arrived += on_the_way.erase(id);
+    if (arrived > 0) add_ops(i);
+  }
+  add_ops(list.size());
+  return parts;
+}
+
+/// BufferPlan is a buffer of a layer and the values that lie in it.
+struct BufferPlan {
+  BufferPlan(const LayerGraph& graph, const ScratchPlan& plan) : bytes(plan.bytes) {
+    for (size_t v = 0; v < plan.offset.size(); ++v)
+      if (plan.offset[v] >= 0)
+        values.emplace_back(static_cast<ValueId>(v),
+                            Range{-1, plan.offset[v], graph.values[v].bytes()});
+  }
+
+  int64_t bytes;
+  /// The ranges have no buffer yet.
+  std::vector<std::pair<ValueId, Range>> values;
+};
+
+/// ListFacts holds what all instructions of one list have in common, whatever their layer and
+/// micro-batch.
+struct ListFacts {
+  ListFacts(const LayerGraph& graph, const std::vector<Op>& of_graph)
+      : list(of_graph),
+        reads(values_read(graph, list)),
+        writes(values_written(graph, list)),
+        parts(cut_list(list)),
+        scratch(graph, plan_scratch(graph, list)) {}
+
+  const std::vector<Op>& list;
+  /// Whether the list reads or writes a value, by value.
+  std::vector<char> reads;
+  std::vector<char> writes;
+  std::vector<ListPart> parts;
+  BufferPlan scratch;
+};
 
 /// GraphStorage is the storage of a graph's values, made once for all layers that share the graph.
 class GraphStorage {
  public:
   GraphStorage(const LayerGraph& graph, bool weight_grads_apart)
-      : saved(plan_saved(graph, weight_grads_apart ? SavedFor::kWeightGrad : SavedFor::kBackward)),
-        deferred(plan_deferred(graph)),
-        graph_(&graph) {
-    if (weight_grads_apart) saved_for_input_grad = plan_saved(graph, SavedFor::kInputGrad);
-  }
+      : saved(graph,
+              plan_saved(graph, weight_grads_apart ? SavedFor::kWeightGrad : SavedFor::kBackward)),
+        saved_for_input_grad(
+            graph, weight_grads_apart ? plan_saved(graph, SavedFor::kInputGrad) : ScratchPlan()),
+        deferred(graph, plan_deferred(graph)),
+        graph_(&graph) {}
 
-  /// Returns the scratch of the list that instructions of a kind run, planned when it is first
-  /// asked for.
-  const ScratchPlan& scratch(InstrKind kind) {
-    const auto known = scratch_.find(kind);
-    if (known != scratch_.end()) return known->second;
-    return scratch_.emplace(kind, plan_scratch(*graph_, list_of(*graph_, kind))).first->second;
+  /// Returns the facts of the list that instructions of a kind run, found when first asked for.
+  const ListFacts& facts(InstrKind kind) {
+    const auto known = facts_.find(kind);
+    if (known != facts_.end()) return known->second;
+    return facts_.try_emplace(kind, *graph_, list_of(*graph_, kind)).first->second;
   }
 
   /// The places of values that forward leaves for backward, and input gradients for weight
   /// gradients. If the two lists run separately, values of forward that weight gradients do not
   /// read have their own buffer, which ends with the input gradients.
-  ScratchPlan saved;
-  ScratchPlan saved_for_input_grad;
-  ScratchPlan deferred;
+  BufferPlan saved;
+  BufferPlan saved_for_input_grad;
+  BufferPlan deferred;
 
  private:
   const LayerGraph* graph_;
-  std::map<InstrKind, ScratchPlan> scratch_;
+  std::map<InstrKind, ListFacts> facts_;
 };
 
-/// Returns 'f', 'b', 'i' or 'w', for names of buffers.
-char letter(InstrKind kind) {
-  return kind == InstrKind::kForward      ? 'f'
-         : kind == InstrKind::kInputGrad  ? 'i'
-         : kind == InstrKind::kWeightGrad ? 'w'
-                                          : 'b';
+/// Returns the beginning of the names of a list's scratch buffers.
+const char* scratch_name(InstrKind kind) {
+  return kind == InstrKind::kForward      ? "scratch.f"
+         : kind == InstrKind::kInputGrad  ? "scratch.i"
+         : kind == InstrKind::kWeightGrad ? "scratch.w"
+                                          : "scratch.b";
+}
+
+/// Names a buffer of a layer in a micro-batch. It appends instead of calling cat(), which takes
+/// several times as long: there are millions of these names.
+std::string numbered_name(std::string name, size_t layer, int32_t micro_batch) {
+  name.append(std::to_string(layer)).append(".").append(std::to_string(micro_batch));
+  return name;
 }
 
 /// Lists the actions of a step that does not train. A chunk runs as many micro-batches as there are
@@ -114,7 +193,7 @@ bool has_input_grads(const StageActions& actions) {
   });
 }
 
-/// Returns whether the layers' lists have collectives.
+/// Returns whether the operation lists of the layers contain collectives.
 bool has_collectives(const ModelDescription& model) {
   return std::any_of(model.graphs.begin(), model.graphs.end(), [](const LayerGraph& graph) {
     return std::any_of(graph.forward.begin(), graph.forward.end(),
@@ -122,7 +201,7 @@ bool has_collectives(const ModelDescription& model) {
   });
 }
 
-/// StepBuilder emits the plain program of a step: what is computed, and the collectives within
+/// StepBuilder emits the plain program of a step: the computation, and the collectives within
 /// layers.
 class StepBuilder {
  public:
@@ -143,13 +222,13 @@ class StepBuilder {
     for (const LayerGraph& graph : model.graphs) storage_.emplace_back(graph, weight_grads_apart);
   }
 
-  /// Flow holds the places of the values of one micro-batch that go from layer to layer and from
-  /// pass to pass.
+  /// Flow holds the buffers of one micro-batch whose values go from layer to layer or from pass to
+  /// pass.
   struct Flow {
     int32_t micro_batch = 0;
     std::map<Port, BufferId> ports;  // batch inputs and the rope table
     std::vector<BufferId> hidden;    // output of each layer
-    std::vector<BufferId> d_hidden;  // gradient by its input
+    std::vector<BufferId> d_hidden;  // gradient with respect to the input of each layer
     std::vector<BufferId> saved;     // of each layer, for backward
     std::vector<BufferId> saved_for_input_grad;
     std::vector<BufferId> deferred;  // for its weight gradients
@@ -171,8 +250,8 @@ class StepBuilder {
   }
 
   void begin(std::vector<BufferId> cleared);
-  /// Adds the actions of this stage. The model's output is written to `result`; with `sums_loss` it
-  /// is the loss, which is summed over all ranks after the last forward pass.
+  /// Adds the actions of this stage. The model's output is written to `result`. With `sums_loss`
+  /// the output is the loss, which is summed over all ranks after the last forward pass.
   void run_actions(BufferId result, bool sums_loss);
   void decide(BufferId norm, BufferId loss);
 
@@ -187,7 +266,7 @@ class StepBuilder {
   BufferId temporary(std::string name, int64_t bytes, Tier tier = Tier::kDevice) {
     return program_.add({.name = std::move(name), .tier = tier, .bytes = bytes});
   }
-  /// Adds a buffer for values that collectives of a list may touch.
+  /// Adds a buffer for values that the collectives within layers may read or write.
   BufferId exchanged(std::string name, int64_t bytes) {
     return program_.add({.name = std::move(name), .bytes = bytes, .peer_visible = exchanges_});
   }
@@ -216,16 +295,17 @@ class StepBuilder {
   void place_inputs(size_t layer, const Flow& flow, ValuePlaces& places) const;
   void place_outputs(size_t layer, Flow& flow, BufferId result, ValuePlaces& places);
   void place_hidden_gradients(size_t layer, Flow& flow, ValuePlaces& places);
-  void place_parameters(size_t layer, int32_t micro_batch, const std::vector<Op>& list,
+  void place_parameters(size_t layer, int32_t micro_batch, const ListFacts& facts,
                         ValuePlaces& places);
-  void place_gradients(size_t layer, int32_t micro_batch, const std::set<ValueId>& made,
+  void place_gradients(size_t layer, int32_t micro_batch, const ListFacts& facts,
                        ValuePlaces& places);
-  void place_in(BufferId& buffer, const std::string& name, size_t layer, const ScratchPlan& plan,
+  void place_in(BufferId& buffer, const char* name, size_t layer, const BufferPlan& plan,
                 int32_t micro_batch, ValuePlaces& places);
-  void run_list(Instr like, const std::vector<Op>& list, ValuePlaces& places);
-  void run_ops(const Instr& like, size_t first, size_t end, const ValuePlaces& places);
+  void run_list(const Instr& like, const ListFacts& facts, ValuePlaces& places);
+  void run_ops(const Instr& like, const ListPart& part, const ValuePlaces& places);
   void run_collective(const Instr& like, const Op& op, const ValuePlaces& places);
-  bool accumulates(size_t layer, int32_t micro_batch, const std::set<ValueId>& made);
+  bool accumulates(size_t layer, int32_t micro_batch, const ListFacts& facts);
+  const std::set<UnitId>& units_read_by(size_t layer, InstrKind kind);
   std::vector<std::vector<BufferId>> leaving_outputs() const;
   GatherLimits gather_limits() const;
 
@@ -241,12 +321,14 @@ class StepBuilder {
   GradientReduction gradients_;
   std::vector<StatePiece> pieces_;
   std::vector<GraphStorage> storage_;
+  /// The units that each layer's lists read, found when first asked for.
+  std::map<std::pair<size_t, InstrKind>, std::set<UnitId>> units_read_;
   std::map<int32_t, Flow> flows_;
-  /// The tensors whose gradients lists have written, by micro-batch if gradients of micro-batches
-  /// are separate.
+  /// The tensors whose gradients an operation list has written already, by micro-batch; -1 for
+  /// gradients that all micro-batches share.
   std::map<int32_t, std::set<TensorId>> written_;
-  /// The instruction with which each action begins, and what actions get from and give to other
-  /// stages.
+  /// The first instruction of each action, and the values that actions receive from or send to
+  /// other stages.
   std::vector<size_t> begins_;
   std::vector<PlacedTransfer> transfers_;
 };
@@ -290,25 +372,25 @@ void StepBuilder::load_batch(Flow& flow) {
   program_.instrs.push_back(std::move(instr));
 }
 
-/// Makes the rope table of a stage without the embedding, whose list makes it elsewhere. Does
-/// nothing if the model has no rotations.
+/// Computes the rope table on a stage that does not have the embedding layer; on the first stage
+/// the embedding's operation list computes it. Does nothing if the model has no rotary embedding.
 void StepBuilder::make_rope_table(Flow& flow) {
   if (model_.rope_graph < 0) return;
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(model_.rope_graph)];
-  ValuePlaces places;
+  ValuePlaces places(graph);
   for (const ValueId id : graph.with_role(ValueRole::kInput))
-    places[id] = whole(flow.ports.at(graph.at(id).port));
+    places.set(id, whole(flow.ports.at(graph.at(id).port)));
   for (const ValueId id : graph.with_role(ValueRole::kOutput)) {
     flow.ports[graph.at(id).port] =
         temporary(cat(port_name(graph.at(id).port), ".", flow.micro_batch), graph.at(id).bytes());
-    places[id] = whole(flow.ports.at(graph.at(id).port));
+    places.set(id, whole(flow.ports.at(graph.at(id).port)));
   }
   Instr instr;
   instr.kind = InstrKind::kForward;
   instr.micro_batch = flow.micro_batch;
   instr.detail =
       LayerOps{.graph = model_.rope_graph, .op_count = static_cast<int32_t>(graph.forward.size())};
-  bind_ops(instr, graph, places);
+  bind_ops(instr, graph, touched_values(graph.forward), places);
   program_.instrs.push_back(std::move(instr));
 }
 
@@ -316,7 +398,7 @@ void StepBuilder::place_inputs(size_t layer, const Flow& flow, ValuePlaces& plac
   const LayerGraph& graph = graph_of(layer);
   for (const ValueId id : graph.with_role(ValueRole::kInput)) {
     const Port port = graph.at(id).port;
-    places[id] = whole(port == Port::kHidden ? flow.hidden[layer - 1] : flow.ports.at(port));
+    places.set(id, whole(port == Port::kHidden ? flow.hidden[layer - 1] : flow.ports.at(port)));
   }
 }
 
@@ -324,94 +406,77 @@ void StepBuilder::place_outputs(size_t layer, Flow& flow, BufferId result, Value
   const LayerGraph& graph = graph_of(layer);
   for (const ValueId id : graph.with_role(ValueRole::kOutput)) {
     const Value& value = graph.at(id);
-    const std::string name = cat(port_name(value.port), ".", layer, ".", flow.micro_batch);
+    std::string name = numbered_name(cat(port_name(value.port), "."), layer, flow.micro_batch);
     BufferId to = result;
     if (value.port == Port::kHidden)
-      to = flow.hidden[layer] = exchanged(name, value.bytes());
+      to = flow.hidden[layer] = exchanged(std::move(name), value.bytes());
     else if (value.port == Port::kRope)
-      to = flow.ports[Port::kRope] = temporary(name, value.bytes());
-    places[id] = {to, 0, value.bytes()};
+      to = flow.ports[Port::kRope] = temporary(std::move(name), value.bytes());
+    places.set(id, {to, 0, value.bytes()});
   }
 }
 
-/// Places the gradients by the layer's output, made by the layer after it, and by its input.
+/// Assigns buffers to the gradient with respect to the layer's output, which the next layer has
+/// computed, and to the gradient with respect to its input.
 void StepBuilder::place_hidden_gradients(size_t layer, Flow& flow, ValuePlaces& places) {
   const LayerGraph& graph = graph_of(layer);
   if (const ValueId id = graph.find(ValueRole::kOutputGrad, Port::kHidden); id >= 0)
-    places[id] = whole(flow.d_hidden[layer + 1]);
+    places.set(id, whole(flow.d_hidden[layer + 1]));
   const ValueId id = graph.find(ValueRole::kInputGrad, Port::kHidden);
   if (id < 0) return;
   BufferId& buffer = flow.d_hidden[layer];
   if (buffer < 0)
-    buffer = exchanged(cat("d_hidden.", layer, ".", flow.micro_batch), graph.at(id).bytes());
-  places[id] = whole(buffer);
+    buffer = exchanged(numbered_name("d_hidden.", layer, flow.micro_batch), graph.at(id).bytes());
+  places.set(id, whole(buffer));
 }
 
-void StepBuilder::place_parameters(size_t l, int32_t micro_batch, const std::vector<Op>& list,
+void StepBuilder::place_parameters(size_t l, int32_t micro_batch, const ListFacts& facts,
                                    ValuePlaces& places) {
-  const std::set<ValueId> read = values_read(list);
   const Layer& layer = model_.layers[l];
   for (size_t i = 0; i < layer.params.size(); ++i) {
     const ValueId id = layer.params[i].value;
-    if (!read.contains(id)) continue;
-    places[id] =
-        parameters_.place(partition_.places[l][i], graph_of(l).at(id).bytes(), micro_batch);
+    if (facts.reads[static_cast<size_t>(id)] == 0) continue;
+    places.set(id,
+               parameters_.place(partition_.places[l][i], graph_of(l).at(id).bytes(), micro_batch));
   }
 }
 
-/// Places those of the gradients among the values that a list has made.
-void StepBuilder::place_gradients(size_t l, int32_t micro_batch, const std::set<ValueId>& made,
+/// Places those of the gradients that a list makes.
+void StepBuilder::place_gradients(size_t l, int32_t micro_batch, const ListFacts& facts,
                                   ValuePlaces& places) {
   const Layer& layer = model_.layers[l];
   const LayerGraph& graph = graph_of(l);
   for (size_t i = 0; i < layer.params.size(); ++i) {
     const ValueId id = graph.at(layer.params[i].value).grad;
-    if (id < 0 || !made.contains(id)) continue;
-    places[id] =
-        gradients_.gradient_range(partition_.places[l][i], graph.at(id).bytes(), micro_batch);
+    if (id < 0 || facts.writes[static_cast<size_t>(id)] == 0) continue;
+    places.set(
+        id, gradients_.gradient_range(partition_.places[l][i], graph.at(id).bytes(), micro_batch));
   }
 }
 
 /// Places the values of a storage plan in a buffer that is made when it is first needed.
-void StepBuilder::place_in(BufferId& buffer, const std::string& name, size_t layer,
-                           const ScratchPlan& plan, int32_t micro_batch, ValuePlaces& places) {
+void StepBuilder::place_in(BufferId& buffer, const char* name, size_t layer, const BufferPlan& plan,
+                           int32_t micro_batch, ValuePlaces& places) {
   if (plan.bytes == 0) return;
-  if (buffer < 0) buffer = exchanged(cat(name, layer, ".", micro_batch), plan.bytes);
-  place_planned(graph_of(layer), plan, buffer, places);
+  if (buffer < 0) buffer = exchanged(numbered_name(name, layer, micro_batch), plan.bytes);
+  for (const auto& [id, range] : plan.values) places.set(id, {buffer, range.offset, range.bytes});
 }
 
-/// Adds the instructions of a list. The list is cut at each collective, which runs on its group's
-/// lane, and before the first operation that reads the collective's result: the operations between
-/// the two run beside it.
-void StepBuilder::run_list(Instr like, const std::vector<Op>& list, ValuePlaces& places) {
-  sum_in_place(graph_of(static_cast<size_t>(like.layer)), list, places);
-  size_t first = 0;
-  std::set<ValueId> on_the_way;
-  for (size_t i = 0; i < list.size(); ++i) {
-    const Op& op = list[i];
-    if (is_collective(op.kind)) {
-      run_ops(like, first, i, places);
-      run_collective(like, op, places);
-      on_the_way.insert(op.out[0]);
-      first = i + 1;
-      continue;
-    }
-    size_t arrived = 0;
-    for (const ValueId id : op.in) arrived += on_the_way.erase(id);
-    if (arrived == 0) continue;
-    run_ops(like, first, i, places);
-    first = i;
+void StepBuilder::run_list(const Instr& like, const ListFacts& facts, ValuePlaces& places) {
+  sum_in_place(graph_of(static_cast<size_t>(like.layer)), facts.list, places);
+  for (const ListPart& part : facts.parts) {
+    if (part.is_collective)
+      run_collective(like, facts.list[part.first], places);
+    else
+      run_ops(like, part, places);
   }
-  run_ops(like, first, list.size(), places);
 }
 
-void StepBuilder::run_ops(const Instr& like, size_t first, size_t end, const ValuePlaces& places) {
-  if (first == end) return;
-  Instr instr = like;
-  instr.ops().first_op = static_cast<int32_t>(first);
-  instr.ops().op_count = static_cast<int32_t>(end - first);
-  bind_ops(instr, model_.graphs[static_cast<size_t>(instr.ops().graph)], places);
-  program_.instrs.push_back(std::move(instr));
+void StepBuilder::run_ops(const Instr& like, const ListPart& part, const ValuePlaces& places) {
+  Instr& instr = program_.instrs.emplace_back(like);
+  instr.ops().first_op = static_cast<int32_t>(part.first);
+  instr.ops().op_count = static_cast<int32_t>(part.end - part.first);
+  bind_ops(instr, model_.graphs[static_cast<size_t>(instr.ops().graph)], part.touched, places);
 }
 
 void StepBuilder::run_collective(const Instr& like, const Op& op, const ValuePlaces& places) {
@@ -437,13 +502,14 @@ void StepBuilder::run_collective(const Instr& like, const Op& op, const ValuePla
 /// Returns whether a list adds to gradients: the first list that writes a parameter's gradient
 /// overwrites, later ones add, within a step where one buffer holds it all the time, else within a
 /// micro-batch.
-bool StepBuilder::accumulates(size_t l, int32_t micro_batch, const std::set<ValueId>& made) {
+bool StepBuilder::accumulates(size_t l, int32_t micro_batch, const ListFacts& facts) {
   bool seen = false;
   bool fresh = false;
   const Layer& layer = model_.layers[l];
   for (size_t i = 0; i < layer.params.size(); ++i) {
     const GraphParam& param = layer.params[i];
-    if (!made.contains(graph_of(l).at(param.value).grad)) continue;
+    const ValueId grad = graph_of(l).at(param.value).grad;
+    if (grad < 0 || facts.writes[static_cast<size_t>(grad)] == 0) continue;
     const UnitId unit = partition_.places[l][i].unit;
     const bool apart = placement_.spec(unit).reduces_micro_batches;
     for (const TensorId tensor : param.tensors) {
@@ -461,36 +527,41 @@ void StepBuilder::run_layer(InstrKind kind, size_t l, Flow& flow, BufferId resul
   like.layer = static_cast<int32_t>(l);
   like.micro_batch = flow.micro_batch;
   like.detail = LayerOps{.graph = model_.layers[l].graph};
-  const std::vector<Op>& list = list_of(graph_of(l), kind);
-  if (list.empty()) return;
+  if (list_of(graph_of(l), kind).empty()) return;
   GraphStorage& storage = storage_[static_cast<size_t>(like.ops().graph)];
+  const ListFacts& facts = storage.facts(kind);
   const bool forward = kind == InstrKind::kForward;
-  ValuePlaces places;
-  place_parameters(l, flow.micro_batch, list, places);
+  ValuePlaces places(graph_of(l));
+  place_parameters(l, flow.micro_batch, facts, places);
   place_inputs(l, flow, places);
   if (forward)
     place_outputs(l, flow, result, places);
   else
     place_hidden_gradients(l, flow, places);
   if (trains_) {
-    const std::set<ValueId> made = values_written(list);
-    place_gradients(l, flow.micro_batch, made, places);
-    like.ops().accumulate = accumulates(l, flow.micro_batch, made);
+    place_gradients(l, flow.micro_batch, facts, places);
+    like.ops().accumulate = accumulates(l, flow.micro_batch, facts);
   }
   BufferId scratch = -1;
-  place_in(scratch, cat("scratch.", letter(kind)), l, storage.scratch(kind), flow.micro_batch,
-           places);
+  place_in(scratch, scratch_name(kind), l, facts.scratch, flow.micro_batch, places);
   if (trains_) place_in(flow.saved[l], "saved.", l, storage.saved, flow.micro_batch, places);
   if (trains_ && kind != InstrKind::kWeightGrad)
     place_in(flow.saved_for_input_grad[l], "saved_for_input_grad.", l, storage.saved_for_input_grad,
              flow.micro_batch, places);
   if (kind == InstrKind::kInputGrad || kind == InstrKind::kWeightGrad)
     place_in(flow.deferred[l], "deferred.", l, storage.deferred, flow.micro_batch, places);
-  run_list(std::move(like), list, places);
+  run_list(like, facts, places);
 }
 
-/// Receives the input that an action needs from another stage: the output of the layer before its
-/// first one, or the gradient with respect to the output of its last one.
+const std::set<UnitId>& StepBuilder::units_read_by(size_t layer, InstrKind kind) {
+  const auto [known, is_new] = units_read_.try_emplace({layer, kind});
+  if (is_new) known->second = units_read(model_, partition_, layer, list_of(graph_of(layer), kind));
+  return known->second;
+}
+
+/// Adds the buffer for the value that an action receives from another stage: the output of the
+/// layer before the action's first layer, or the gradient with respect to the output of its last
+/// layer.
 void StepBuilder::receive(const Transfer& transfer, size_t action, Flow& flow) {
   if (transfer.from < 0) return;
   const auto next = static_cast<size_t>(transfer.layer) + 1;
@@ -498,8 +569,8 @@ void StepBuilder::receive(const Transfer& transfer, size_t action, Flow& flow) {
   const ValueId id =
       graph.find(transfer.gradient ? ValueRole::kOutputGrad : ValueRole::kInput, Port::kHidden);
   BufferId& buffer = transfer.gradient ? flow.d_hidden[next] : flow.hidden[next - 1];
-  buffer = temporary(cat(transfer.gradient ? "d_hidden." : "hidden.",
-                         transfer.gradient ? next : next - 1, ".", flow.micro_batch),
+  buffer = temporary(numbered_name(transfer.gradient ? "d_hidden." : "hidden.",
+                                   transfer.gradient ? next : next - 1, flow.micro_batch),
                      graph.at(id).bytes());
   transfers_.push_back({transfer, buffer, action});
 }
@@ -508,7 +579,7 @@ void StepBuilder::send(const Transfer& transfer, size_t action, const Flow& flow
   if (transfer.from < 0) return;
   const auto layer = static_cast<size_t>(transfer.layer);
   const BufferId buffer = transfer.gradient ? flow.d_hidden[layer + 1] : flow.hidden[layer];
-  // Ranks of the same machine read it where it lies.
+  // A receiver on the same machine reads the buffer in place.
   program_.buffers[static_cast<size_t>(buffer)].peer_visible = true;
   transfers_.push_back({transfer, buffer, action});
 }
@@ -530,9 +601,7 @@ void StepBuilder::run(const ScheduleAction& action, BufferId result) {
     const size_t l = static_cast<size_t>(chunk.first) + (forward ? k : layers - 1 - k);
     run_layer(kind, l, flow, result);
     const size_t next = forward ? l + 1 : l - 1;
-    parameters_.release(k + 1 < layers
-                            ? units_read(model_, partition_, next, list_of(graph_of(next), kind))
-                            : std::set<UnitId>());
+    parameters_.release(k + 1 < layers ? units_read_by(next, kind) : std::set<UnitId>());
   }
   send(moved.sent, number, flow);
 }
@@ -555,7 +624,7 @@ void StepBuilder::decide(BufferId norm, BufferId loss) {
   instr.reads = {whole(norm), whole(loss)};
 }
 
-/// Lists the outputs that blocks and the head read, by micro-batch.
+/// Lists the layer outputs that are inputs of blocks or of the head, by micro-batch.
 std::vector<std::vector<BufferId>> StepBuilder::leaving_outputs() const {
   std::vector<std::vector<BufferId>> outputs;
   for (const auto& [micro_batch, flow] : flows_) {
@@ -570,13 +639,13 @@ GatherLimits StepBuilder::gather_limits() const {
   return {.reuse_distance = options_.reuse_distance,
           .prefetch_elements = options_.overlap ? options_.prefetch_elements : 0,
           .max_live_elements = options_.max_live_elements,
-          // The parts that a step has written may be older than the parameters when another program
-          // runs.
+          // Only the training step keeps secondary shards: when another program runs, the shards
+          // that the last step wrote may be older than the parameters.
           .secondary_shards = trains_ && placement_.groups().secondary != kNoGroup};
 }
 
 /// Runs the passes. Transfers are added first, so that the other passes treat a received value like
-/// one that this stage computes.
+/// a value that this stage computes.
 StepProgram StepBuilder::finish() {
   if (!transfers_.empty())
     program_ = add_transfers(std::move(program_), transfers_, begins_, actions_, options_.state,

@@ -13,7 +13,7 @@
 
 namespace ftrun {
 
-/// StepOptions specify what a step does besides the model's own lists.
+/// StepOptions specifies what a step does in addition to the operation lists of the model.
 struct StepOptions {
   /// The number of micro-batches of a step on each rank (gradient accumulation), and the order of
   /// their passes.
@@ -37,7 +37,7 @@ struct StepOptions {
   ArenaBytes arenas{};
 };
 
-/// StepProgram holds a program, and where the model's state lies in its persistent buffers.
+/// StepProgram holds a program, and the pieces of the model's state in its persistent buffers.
 struct StepProgram {
   Program program;
   std::vector<StatePiece> pieces;

@@ -35,7 +35,8 @@ std::function<bool(const TensorInfo&)> decay_rule(const TrainConfig& train) {
 
 bool saves_in_background(const Config& config) {
   const CheckpointConfig& checkpoint = config.checkpoint;
-  // The last one, for which nothing has to wait any more, needs no copy.
+  // A background save needs memory for a copy only if training continues after some checkpoint.
+  // After the last checkpoint nothing waits, so that one needs no copy.
   const bool before_the_end =
       checkpoint.every > 0 && (config.train.steps == 0 || checkpoint.every < config.train.steps);
   return checkpoint.background && (before_the_end || checkpoint.every_minutes > 0);
@@ -43,15 +44,16 @@ bool saves_in_background(const Config& config) {
 
 namespace {
 
-/// Longest row that a sample of generated text is computed with.
+/// The most tokens in the row with which a sample of generated text is computed.
 constexpr int64_t kTextTokens = 128;
 
-/// Counts the tokens of the row in which texts are computed: no more than the longest text has, as
-/// each of its tokens costs a pass over the whole row.
+/// Returns the number of tokens of the row in which texts are computed. It is no more than the
+/// longest text has, because each generated token costs a pass over the whole row.
 int64_t text_tokens(const GenerateConfig& wanted, const ModelDescription& trained) {
   const int64_t most = std::min(kTextTokens, trained.batch.row_tokens - trained.batch.row_padding);
   const int64_t longest = std::min(wanted.prompt_tokens, most) + std::min(wanted.tokens, most);
-  // The length is whole shares of the tensor-parallel ranks, which split the row as in training.
+  // The length is a multiple of the number of tensor-parallel ranks, which split the row as in
+  // training.
   return std::min(round_up(longest, trained.split.degree), most);
 }
 
@@ -86,15 +88,16 @@ int64_t padded_elements(const Partition& partition, const StateOptions& state) {
   return elements;
 }
 
-/// Computes the bucket's elements, at most a quarter of the gradients that a rank keeps:
-/// DeepSpeed's defaults (5e8 elements a bucket) would reduce a small model in one piece, after
-/// backward instead of during it.
+/// Returns the size of a bucket in elements: at most a quarter of the gradients that a rank keeps.
+/// DeepSpeed's default (5e8 elements) would reduce a small model in one bucket, after backward
+/// instead of during it.
 int64_t bucket_of(int64_t wanted, const StateOptions& state, int64_t elements) {
   if (state.stage >= 2) elements /= state_place(state).count;
   return std::max<int64_t>(1, std::min(wanted, elements / 4));
 }
 
-/// Counts the elements of whole parameters whose own parts a rank's buffers for the disk hold.
+/// Returns how many elements of whole parameters may be gathered ahead if the rank's shards of them
+/// must fit in its buffers for the disk.
 int64_t disk_buffers(const Config& config) {
   const OffloadParamConfig& parameters = config.zero.offload_param;
   if (parameters.device != OffloadDevice::kNvme) return INT64_MAX;
@@ -115,8 +118,8 @@ StepOptions step_options(const Config& config, const ModelDescription& model,
   options.bucket_elements = bucket_of(config.zero.reduce_bucket_size, options.state, elements);
   options.gather_bucket_elements =
       bucket_of(config.zero.allgather_bucket_size, options.state, elements);
-  // The prefetch is a part of all that a tensor-parallel rank has, whatever the number of shards:
-  // DeepSpeed's default (5e7) would hold most of a small model gathered.
+  // At most an eighth of the elements is prefetched, whatever the number of shards: DeepSpeed's
+  // default (5e7 elements) would keep most of a small model gathered.
   options.prefetch_elements =
       std::min({config.zero.prefetch_bucket_size, disk_buffers(config), elements / 8});
   options.max_live_elements = config.zero.max_live_parameters;
@@ -130,8 +133,9 @@ StepOptions step_options(const Config& config, const ModelDescription& model,
 /// The most micro-batches for each stage: more would hardly fill a pipeline better.
 constexpr int64_t kMaxPerStage = 8;
 
-/// Chooses the micro-batches of one evaluation run: as many as a step of training has at most, in
-/// equal parts of what a validation reads.
+/// Chooses the number of micro-batches of one run of the evaluation program: at most as many as a
+/// training step has, and at most kMaxPerStage for each stage. The number is chosen so that a
+/// validation needs as few runs as possible, all of about the same size.
 int32_t evaluation_micro_batches(const Config& config, const StateOptions& state) {
   const int64_t stages = state.pipeline.stages();
   if (stages == 1) return 1;

@@ -25,8 +25,8 @@ struct ProgramPlan {
   std::vector<UnitHolders> holders;
 };
 
-/// StepPlan is the plan of what a rank will do. It is made from configs alone, without tensors or
-/// other ranks.
+/// StepPlan holds all programs that a rank will run. It is made from configs alone, without tensors
+/// or other ranks.
 struct StepPlan {
   Partition partition;
   StepOptions options;
@@ -52,13 +52,13 @@ std::vector<std::string> optimizer_state_kinds(const OptimizerConfig& optimizer)
 /// except norms and biases.
 std::function<bool(const TensorInfo&)> decay_rule(const TrainConfig& train);
 
-/// Returns whether some checkpoints of a resolved config's run are written while it trains on.
+/// Returns whether a run of a resolved config writes any checkpoint while training continues.
 bool saves_in_background(const Config& config);
 
 /// Plans the steps of rank `rank` of a resolved config. Throws the errors of training_model().
 StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank);
 
-/// Returns the bytes of a checkpoint's tensors, of all ranks together, without frozen ones.
+/// Returns the bytes of all tensors in a checkpoint, over all ranks. Frozen tensors are not saved.
 int64_t checkpoint_bytes(const StepPlan& plan);
 
 /// Plans the program that scores each next token of a text, in rows of at most `tokens` tokens.

@@ -8,17 +8,17 @@
 
 namespace ftrun {
 
-/// StorageFormat says how elements of a state are stored. Code that needs their size in bytes uses
-/// this, not the dtype.
+/// StorageFormat says how elements of a state are stored. Code that needs a size in bytes calls
+/// bytes(); the dtype alone does not determine it.
 struct StorageFormat {
   DType dtype = DType::kF32;
   /// The packed format, if the state is stored as records of bytes (U8) instead of elements.
   PackedFormat packed = {};
-  /// The number of neighbouring elements of the state that share one stored element: an element
-  /// that is a scale stands for the block that shares it.
+  /// The number of neighbouring elements that share one stored element: the block size if the
+  /// stored elements are scales, else 1.
   int64_t block = 1;
 
-  /// Returns the bytes of `elements` contiguous elements from the beginning of a block
+  /// Returns the bytes of `elements` contiguous elements that begin at the start of a block
   /// (kTensorBlock).
   int64_t bytes(int64_t elements) const {
     return stored_bytes(dtype, packed, divide_up(elements, block));

@@ -15,17 +15,18 @@
 namespace ftrun {
 namespace {
 
-/// Returns whether an instruction sends; a receive is counted by its sender.
+/// Returns whether an instruction's traffic is counted as sent. A kReceive is not, because the
+/// sending rank counts the transfer.
 bool sends(const Instr& instr) {
   return instr.communicates() && instr.kind != InstrKind::kReceive;
 }
 
-/// Counts one call a range.
+/// Returns the number of communicator calls of an instruction: one for each range.
 size_t calls_of(const Instr& instr) {
   return std::max(instr.reads.size(), instr.writes.size());
 }
 
-/// Counts the bytes that one call sends (see Communicator's account).
+/// Returns the bytes that one call sends, counted as in Communicator.
 int64_t sent(const Instr& instr, size_t range, int64_t ranks) {
   switch (instr.kind) {
     case InstrKind::kAllReduce:
@@ -35,7 +36,8 @@ int64_t sent(const Instr& instr, size_t range, int64_t ranks) {
     case InstrKind::kAllGather:
       return instr.reads[range].bytes * (ranks - 1);
     case InstrKind::kAllToAll:
-    // Rows count as if each rank got the same number; of the counts those go that are for others.
+    // The real numbers of rows are not known here, so rows are counted as if each rank got the same
+    // number. Of the counts, each rank sends those for the other ranks.
     case InstrKind::kCountedAllToAll:
       return instr.reads[range].bytes * (ranks - 1) / ranks;
     case InstrKind::kShift:
@@ -91,7 +93,8 @@ bool gathers_parameters(const Program& program, const Instr& instr) {
 
 namespace {
 
-/// TrafficTerms lists what a sum takes into account; theory is the sum with nothing.
+/// TrafficTerms lists the effects that Formula::sum() takes into account. With none of them, the
+/// sum is the textbook theory.
 struct TrafficTerms {
   bool padding = false;
   bool small_units = false;
@@ -109,7 +112,8 @@ struct TrafficTerms {
   bool packed = false;
 };
 
-/// Formula sums what a training step sends by formulas, from less or more knowledge of it.
+/// Formula computes the bytes that a training step sends, taking into account only the effects in
+/// TrafficTerms.
 class Formula {
  public:
   Formula(const Program& program, const ModelDescription& model, const Partition& partition,
@@ -134,8 +138,8 @@ class Formula {
 
   int64_t sum(const TrafficTerms& known) const {
     int64_t bytes = 0;
-    int64_t over_shards = 0;     // times the shards
-    int64_t over_secondary = 0;  // times the ranks with secondary shards
+    int64_t over_shards = 0;     // bytes, multiplied by the number of shards
+    int64_t over_secondary = 0;  // multiplied by the number of secondary shards
     for (const Unit& unit : partition_.units) {
       if (!spec(unit.id).held) continue;
       const bool whole = stays_whole(unit.id, known);
@@ -176,7 +180,7 @@ class Formula {
 
   int64_t actual() const { return traffic_.bytes; }
 
-  /// Counts the elements of this stage.
+  /// Counts the parameters of this pipeline stage.
   int64_t parameters() const {
     int64_t elements = 0;
     for (const Unit& unit : partition_.units) elements += spec(unit.id).held ? unit.numel : 0;
@@ -192,8 +196,8 @@ class Formula {
 
   int64_t shards() const { return state_place(state_).count; }
 
-  /// Counts how often each unit's parameters are needed in a micro-batch: by lists of one direction
-  /// that follow each other once.
+  /// Counts how often each unit's parameters are needed in a micro-batch. Consecutive layers of one
+  /// pass (forward or backward) that read the same unit count once.
   void count_readers(const ModelDescription& model) {
     const size_t layers = model.layers.size();
     std::set<UnitId> before;
@@ -215,7 +219,7 @@ class Formula {
 
   bool stays_whole(UnitId unit, const TrafficTerms& known) const {
     if (state_.stage == 0) return true;
-    // Copies among which nothing is sharded exchange whole gradients.
+    // With one shard, each replica holds the whole state, so replicas all-reduce whole gradients.
     if (shards() == 1) return known.replicas;
     return !cut_.cut(unit) && known.small_units;
   }
@@ -252,14 +256,15 @@ class Formula {
     return {first, all - first};
   }
 
-  /// Returns the bytes of an all-reduce over the shards, then over the replicas, which have a
-  /// separate row; if there are only shards or only replicas, over all ranks.
+  /// Returns the bytes of an all-reduce over the shards, or over the replicas if there is one
+  /// shard. If there are both, the all-reduce over the replicas is counted separately
+  /// (TrafficTerms::replicas).
   int64_t all_reduce(int64_t bytes) const {
     const int64_t ranks = shards() == 1 ? state_.replicas : shards();
     return 2 * bytes * (ranks - 1) / ranks;
   }
 
-  /// Counts the bytes of the collectives that `counts` chooses.
+  /// Returns the bytes that the instructions selected by `counts` send.
   template <typename Counts>
   int64_t sent_by(const Counts& counts) const {
     int64_t bytes = 0;
@@ -271,7 +276,7 @@ class Formula {
     return bytes;
   }
 
-  /// Counts the bytes of the sums of loss and norm.
+  /// Returns the bytes of the all-reduces of loss and gradient norm.
   int64_t numbers() const {
     return sent_by([&](const Instr& instr) {
       return instr.is_collective() &&

@@ -11,7 +11,7 @@
 
 namespace ftrun {
 
-/// TrafficRow holds what one kind of collective sends over one group.
+/// TrafficRow holds the calls and bytes of one kind of collective over one group.
 struct TrafficRow {
   InstrKind kind = InstrKind::kAllReduce;
   GroupId group = kNoGroup;
@@ -52,11 +52,11 @@ struct TrafficDeviation {
   int64_t bytes = 0;
 };
 
-/// TrafficTheory holds what a training step sends by the theory of its ZeRO stage (Rajbhandari et
-/// al. 2020, "ZeRO", section 7): 2 Psi (N-1)/N elements a rank at stages 0 to 2, 3 Psi (N-1)/N at
-/// stage 3, with Psi parameters and N ranks that share one copy of the state. With secondary shards
-/// among h ranks 2 Psi (N-1)/N + Psi (h-1)/h (hierarchical partitioning of Wang et al. 2023,
-/// "ZeRO++").
+/// TrafficTheory holds the bytes that a training step sends according to the theory of its ZeRO
+/// stage (Rajbhandari et al. 2020, "ZeRO", section 7): 2 Psi (N-1)/N elements a rank at stages 0 to
+/// 2, 3 Psi (N-1)/N at stage 3, with Psi parameters and N ranks that share one copy of the state.
+/// With secondary shards among h ranks 2 Psi (N-1)/N + Psi (h-1)/h (hierarchical partitioning of
+/// Wang et al. 2023, "ZeRO++").
 struct TrafficTheory {
   int stage = 0;
   int ranks = 1;
@@ -74,8 +74,8 @@ struct TrafficTheory {
 TrafficTheory explain_traffic(const Program& program, const ModelDescription& model,
                               const Partition& partition, const StepOptions& options);
 
-/// Writes a table of the collectives, and below it theory and deviations, which add up to the same
-/// sum.
+/// Writes a table of the collectives, and below it the theory and the deviations, which add up to
+/// the total of the table.
 std::string traffic_text(const Traffic& traffic, const TrafficTheory& theory);
 /// Writes only the table, for programs that do not train.
 std::string traffic_text(const Traffic& traffic);

@@ -12,7 +12,8 @@ DType dtype_of(ConfigDtype dtype);
 ModelDtypes model_dtypes(const Config& config);
 /// Returns the format in which frozen weight matrices are packed.
 PackedFormat packed_format(const QuantizationConfig& quantization);
-/// Makes the adapter that a resolved config requests, if any. Throws the errors of make_adapter().
+/// Makes the adapter that a resolved config requests; an empty Adapter if it requests none. Throws
+/// the errors of make_adapter().
 Adapter adapter_of(const Config& config, const ModelConfig& model);
 
 /// Builds the model that a rank trains: its graphs for one micro-batch, with adapters and frozen

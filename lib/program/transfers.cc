@@ -23,14 +23,14 @@ ActionTransfers transfers_of(const PipelineLayout& pipeline, int stage,
                     pipeline.stage_of(to)};
   };
   const int part = pipeline.part_of(stage, action.chunk);
-  // Gradients go the other way.
+  // Outputs go to the next part, gradients to the previous part.
   const int ahead = gradient ? -1 : 1;
   return {.received = between(part - ahead, part), .sent = between(part, part + ahead)};
 }
 
 namespace {
 
-/// TransferPass places sends and receives of one rank.
+/// TransferPass decides where the sends and receives of one rank are inserted.
 class TransferPass {
  public:
   TransferPass(const Program& program, const StateGroups& groups, DType dtype)

@@ -13,7 +13,7 @@ namespace ftrun {
 /// Transfer sends one value from a stage of a pipeline to another in a micro-batch: the output of a
 /// part's last layer to the next part, or the gradient with respect to it back.
 struct Transfer {
-  /// The layer whose output is sent, or its gradient.
+  /// The layer whose output, or the gradient of whose output, is sent.
   int32_t layer = -1;
   int32_t micro_batch = -1;
   bool gradient = false;
@@ -31,8 +31,8 @@ struct LayersOfModel {
 };
 
 /// ActionTransfers holds the transfer that an action needs from another stage, and the transfer
-/// that it makes for another stage; `from` is -1 where there is none. Weight gradients stay in
-/// their stage, and no gradient is sent to a layer that has no backward lists.
+/// that it makes to another stage; a transfer whose `from` is -1 does not exist. Weight gradients
+/// stay in their stage, and no gradient is sent to a layer that has no backward lists.
 struct ActionTransfers {
   Transfer received;
   Transfer sent;

@@ -17,8 +17,9 @@ constexpr std::array<std::pair<Persistent, const char*>, 3> kParameterBuffers{{
     {Persistent::kFp32Parameters, buffer_names::kFp32Parameters},
 }};
 
-/// Returns the buffer that holds parameters stored in `format` while layers compute in `compute`:
-/// packed ones, those of the dtype that is computed in, or fp32 ones.
+/// Returns the persistent buffer for parameters stored in `format` if layers compute in dtype
+/// `compute`: one buffer for packed parameters, one for parameters in the compute dtype, and one
+/// for other (fp32) parameters.
 Persistent parameter_buffer(const StorageFormat& format, DType compute) {
   if (format.packed) return Persistent::kPackedParameters;
   return format.dtype == compute ? Persistent::kParameters : Persistent::kFp32Parameters;
@@ -53,7 +54,7 @@ UnitPlacement::UnitPlacement(Program& program, const ModelDescription& model,
   place_straddling(program, model);
 }
 
-/// Adds a buffer; one that is not persistent has the number of its first unit in its name.
+/// Adds a buffer. The name of a buffer that is not persistent ends in the number of its first unit.
 BufferId UnitPlacement::add_buffer(Program& program, const UnitBufferOptions& options, Tier tier,
                                    int64_t elements, UnitId first) {
   std::string name = options.name;
@@ -68,15 +69,15 @@ BufferId UnitPlacement::add_buffer(Program& program, const UnitBufferOptions& op
 }
 
 /// Groups consecutive units of the layout by the buffer that holds them. Persistent state has one
-/// buffer. Gradients have several, as a buffer is full at StateOptions::gradient_buffer_bytes and
-/// takes memory only while one of its gradients is in use.
+/// buffer. Gradients have several buffers: a buffer is full at StateOptions::gradient_buffer_bytes,
+/// and occupies memory only while one of its gradients is in use.
 std::vector<std::vector<UnitId>> UnitPlacement::by_buffer(
     const UnitBufferOptions& options, const FlatLayout& layout,
     const std::vector<int64_t>& elements) const {
   const int64_t enough =
       options.which ? std::numeric_limits<int64_t>::max() : options_.gradient_buffer_bytes;
   std::vector<std::vector<UnitId>> buffers;
-  int64_t wanted = 0;  // bytes that the last buffer still lacks
+  int64_t wanted = 0;  // bytes until the last buffer is full
   for (const UnitId id : layout.order) {
     const int64_t own = elements[static_cast<size_t>(id)];
     if (own == 0) continue;
@@ -168,7 +169,7 @@ void UnitPlacement::place_optimizer(Program& program) {
                   .category = Category::kOptimizer,
                   .format = format},
                  [&](const StateSpec& spec) {
-                   // Scales are few, and do not fill whole sectors of a disk.
+                   // Scales are small and do not fill whole disk sectors, so they stay on the host.
                    const bool few = format.block > 1 && spec.tiers.optimizer == Tier::kNvme;
                    return TierPart{.tier = few ? Tier::kHost : spec.tiers.optimizer,
                                    .wanted = spec.trainable && has_state(spec),

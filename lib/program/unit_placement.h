@@ -18,9 +18,9 @@
 
 namespace ftrun {
 
-/// StraddlingScales places the scales of tensors that straddle blocks. Each tier has one buffer,
-/// which holds the scales of all tensors for the first quantized state, then for the next one, and
-/// so on.
+/// StraddlingScales says where the scales of tensors that straddle blocks are stored. Each tier has
+/// one buffer, which holds the scales of all tensors for the first quantized state, then those for
+/// the second, and so on.
 struct StraddlingScales {
   std::vector<StraddlingTensor> tensors;
   /// The number of states that are codes.
@@ -46,8 +46,8 @@ Range add_temporary(Program& program, std::string name, Tier tier, Category cate
 class UnitPlacement {
  public:
   /// Adds the buffers of the parameters to the program and, if the step trains, the buffers of
-  /// gradients and optimizer state. `micro_batches` is 0 for steps that do not train. Borrows
-  /// `partition` and `options`.
+  /// gradients and optimizer state. `micro_batches` is 0 for steps that do not train. `partition`
+  /// and `options` must outlive the placement.
   UnitPlacement(Program& program, const ModelDescription& model, const Partition& partition,
                 const StateOptions& options, int32_t micro_batches);
 
@@ -57,14 +57,14 @@ class UnitPlacement {
   const Partition& partition() const { return partition_; }
   const Unit& unit(UnitId id) const { return partition_.unit(id); }
   const StateSpec& spec(UnitId id) const { return specs_[static_cast<size_t>(id)]; }
-  /// Returns how each unit is cut over ranks.
+  /// Returns how each unit is sharded over ranks.
   const Sharding& sharding() const { return cut_; }
-  /// Returns the elements of this rank's shard of the unit (of the whole unit where it is not cut),
-  /// including padding past the unit's end.
+  /// Returns the elements of this rank's shard of the unit, or of the whole unit if it is not
+  /// sharded, including padding past the unit's end.
   UnitRange part(UnitId id) const { return {cut_.begin(id), cut_.begin(id) + cut_.held(id)}; }
 
-  // The functions below return where elements of a unit lie. Even if a unit is cut, a buffer may
-  // hold all of it.
+  // The functions below return the range that holds the given elements of a unit. Even if a unit is
+  // sharded, a buffer may hold the whole unit.
 
   /// Returns the range of parameters as layers read them.
   Range parameters(UnitId id, const UnitRange& elements) const {
@@ -74,7 +74,7 @@ class UnitPlacement {
   Range gradient(UnitId id, const UnitRange& elements) const {
     return range(gradients_, id, elements);
   }
-  /// Returns the range of the master copy, or of the parameters where there is none.
+  /// Returns the range of the master copy, or of the parameters if there is no master copy.
   Range weights(UnitId id, const UnitRange& elements) const {
     return range(spec(id).has_master ? masters_ : parameters_, id, elements);
   }
@@ -88,7 +88,7 @@ class UnitPlacement {
   /// UnitBuffer specifies where this rank keeps a unit's state of one kind.
   struct UnitBuffer {
     BufferId buffer = -1;
-    /// The element of the buffer that holds element `first` of the unit.
+    /// The index in the buffer of the element that holds element `first` of the unit.
     int64_t offset = 0;
     int64_t first = 0;
     StorageFormat format;
@@ -106,7 +106,7 @@ class UnitPlacement {
   struct TierPart {
     Tier tier = Tier::kDevice;
     bool wanted = true;
-    /// The rank holds its part, not a whole copy.
+    /// The rank holds only its shard, not a whole copy.
     bool cut = false;
   };
   static Range range(const std::vector<UnitBuffer>& homes, UnitId id, const UnitRange& elements);

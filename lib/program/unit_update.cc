@@ -26,8 +26,8 @@ int64_t norm_range_count(const UnitPlacement& placement) {
   return ranges;
 }
 
-/// Counts the ranks that each have a slot of every norm range: one where those of all would be too
-/// many.
+/// Returns the number of ranks that have their own slot for every norm range; 1 (all ranks share
+/// slots) if that would be more slots than StateOptions::most_norm_slots.
 int64_t ranks_with_slots(const StateOptions& options, const UnitPlacement& placement) {
   const int64_t ranks = int64_t{state_place(options).count} * options.tensor.count;
   return norm_range_count(placement) * ranks <= options.most_norm_slots ? ranks : 1;
@@ -37,14 +37,16 @@ int64_t ranks_with_slots(const StateOptions& options, const UnitPlacement& place
 /// need.
 struct UnitUpdate {
   UnitId unit = -1;
-  /// The staging buffer, of the two of a name, that the update uses: neighbours use different ones.
+  /// The number, 0 or 1, of the staging buffers that the update uses. Consecutive updates use
+  /// different staging buffers.
   int staging_slot = 0;
   std::vector<Instr> before;
   std::vector<Instr> updates;
   std::vector<Instr> after;
 };
 
-/// UpdateQueue holds updates in order, and gathers of what the first `behind` of them have changed.
+/// UpdateQueue holds updates in order, and the gathers of updated parameters. A gather runs after
+/// the first `behind` updates of the queue.
 struct UpdateQueue {
   struct Gather {
     size_t behind = 0;
@@ -55,7 +57,7 @@ struct UpdateQueue {
   size_t emitted = 0;
 };
 
-/// Joins gathers into buckets; a bucket is at the place of its last gather.
+/// Joins gathers into buckets; a bucket takes the position of its last gather.
 void join_gathers(const Program& program, std::initializer_list<UpdateQueue*> all,
                   int64_t bucket_elements) {
   BucketFiller filler(program, bucket_elements);
@@ -105,21 +107,23 @@ void emit_updates(UpdateQueue& in_place, UpdateQueue& staged, Program& program) 
   emit_gathers(staged, staged.list.size(), program);
 }
 
-/// StagedOperands holds what the updates of an interval work on, on the tier where they run;
-/// `states` has nothing for states that the unit does not have.
+/// StagedOperands holds the operands of the updates of an interval, on the tier where the updates
+/// run. `states` has no value for states that the unit does not have.
 struct StagedOperands {
   Range gradient;
   Range weights;
   std::vector<std::optional<Range>> states;
 };
 
-/// UpdateStaging brings the operands of updates to the tier where they run, and results back.
+/// UpdateStaging copies the operands of updates to the tier where the updates run, and copies the
+/// results back.
 class UpdateStaging {
  public:
   UpdateStaging(Program& program, const UnitPlacement& placement)
       : program_(program), placement_(placement) {}
 
-  /// Returns whether an update takes copies of what lies in another tier than where it runs.
+  /// Returns whether an update needs copies because some of its operands are stored in another tier
+  /// than the one in which it runs.
   bool is_staged(UnitId id) const {
     return placement_.spec(id).tiers.optimizer != Tier::kDevice ||
            tier_of(placement_.parameters(id, placement_.part(id))) != Tier::kDevice;
@@ -141,9 +145,10 @@ class UpdateStaging {
     return operands;
   }
 
-  /// Writes updated weights to the parameters that layers read. On the same tier, or in another
-  /// dtype, the update writes them itself: their range is appended to `written`, and the result is
-  /// true. Parameters in another tier are copied there afterwards, by instructions of `plan`.
+  /// Plans how updated weights reach the parameters that layers read. If the parameters are on the
+  /// same tier, or have another dtype, the update itself writes them: their range is appended to
+  /// `written`, and the result is true. If they are in another tier, instructions of `plan` copy
+  /// them there afterwards.
   bool write_parameters(std::vector<Range>& written, const Range& parameters, UnitUpdate& plan) {
     const StateSpec& state = placement_.spec(plan.unit);
     const Tier here = tier_of(written[0]);
@@ -160,7 +165,7 @@ class UpdateStaging {
       plan.after.push_back(make_copy(program_, from, to, plan.unit));
       from = to;
     };
-    // Data between the device and the disk moves through the host, as no link joins the two.
+    // The device and the disk have no direct link, so data between them moves through the host.
     if (here == Tier::kDevice && there == Tier::kNvme) move(stage(Tier::kHost));
     move(parameters);
     return makes_copy;
@@ -169,8 +174,9 @@ class UpdateStaging {
  private:
   Tier tier_of(const Range& range) const { return program_.at(range.buffer).tier; }
 
-  /// Returns a staging buffer: two buffers of a name take turns, so that one update's copies
-  /// overlap the next one's work, and no more is staged than that.
+  /// Returns a staging buffer. Each name has two buffers that updates use alternately, so the
+  /// copies of one update overlap the work of the next one, and no more memory is used than for two
+  /// updates.
   Range staged(const std::string& name, Tier tier, const StorageFormat& format, int64_t elements,
                const UnitUpdate& plan) {
     const std::string full = cat(name, ".", tier_name(tier), ".", plan.staging_slot);
@@ -185,8 +191,8 @@ class UpdateStaging {
     return {found->second, 0, bytes};
   }
 
-  /// Returns an interval of a unit's state itself, or a copy of it on the tier where the unit is
-  /// updated.
+  /// Returns the range `at` itself if it lies on the tier where the unit is updated, otherwise a
+  /// copy of it on that tier.
   Range at_update_tier(const Range& at, const std::string& name, bool written,
                        const UnitRange& interval, UnitUpdate& plan) {
     const bool on_device = placement_.spec(plan.unit).tiers.optimizer == Tier::kDevice;
@@ -246,13 +252,14 @@ class UpdateBuilder {
                             options_.update_elements);
   }
 
-  /// Returns the parts of an interval of a unit that each have one update kind.
+  /// Splits an interval of a unit into parts that each have a single update kind.
   std::vector<UpdatePart> parts_of(const Unit& unit, const UnitRange& interval) const {
     const auto kind_of = [&](const Slice& slice) { return update_kind(model_, options_, slice); };
     return update_parts(unit, kind_of, interval.begin, interval.end);
   }
 
-  /// Returns the part of a range that holds a state of `whole`, for elements `part` of the unit.
+  /// Returns the sub-range that holds elements `part` of the unit. `interval` is the range that
+  /// holds elements `whole`.
   Range part_of(const Range& interval, const UnitRange& part, const UnitRange& whole) const {
     const Buffer& buffer = program_.at(interval.buffer);
     return {interval.buffer, interval.offset + buffer.format.bytes(part.begin - whole.begin),
@@ -284,7 +291,8 @@ class UpdateBuilder {
         placement_.spec(unit.id).has_master && staging_.write_parameters(weights, parameters, plan);
     for (Instr& instr : plan.after) instr.if_finite = true;
 
-    // Padding around a tensor that straddles blocks stays as it is, in the copy too.
+    // The update does not change the padding around a tensor that straddles blocks, so the padding
+    // is copied.
     int64_t done = interval.begin;
     const auto pass_padding = [&](int64_t until) {
       const UnitRange padding{done, until};
@@ -323,14 +331,15 @@ class UpdateBuilder {
       require(operands.states[s].has_value(), "the partition was made for an optimizer's states");
       update.writes.push_back(part_of(*operands.states[s], elements, interval));
     }
-    // Weights and states are read and written: the passes must see both.
+    // Weights and states are read and written, so both lists contain them.
     update.reads.insert(update.reads.end(), update.writes.begin(), update.writes.end());
     add_scales(part, update);
     return update;
   }
 
-  // Scales of tensors that straddle blocks. Each rank finds how large its elements of a block
-  // become, then ranks find the largest of all, and encode with that.
+  // The functions below handle the scales of tensors that straddle blocks. Each rank finds the
+  // largest new value among its elements of a block. The ranks then take the maximum over all ranks
+  // and encode their elements with it.
 
   /// Adds the scales that a part reads, if its tensor straddles blocks.
   void add_scales(const UpdatePart& part, Instr& instr) const {
@@ -405,8 +414,9 @@ class UpdateBuilder {
     return measure;
   }
 
-  /// Leaves the largest of the scales of tensor ranks, and of the ranks of `cut_over`, in a buffer.
-  /// Scales on the host go through the device, where ranks communicate.
+  /// Replaces each scale by its maximum over the tensor-parallel ranks and over the groups in
+  /// `cut_over`. Scales on the host are copied to the device and back, because ranks communicate
+  /// there.
   void exchange_scales(const Range& scales, const std::set<GroupId>& cut_over) {
     std::vector<GroupId> groups(cut_over.begin(), cut_over.end());
     const GroupId tensor = placement_.groups().tensor;
@@ -444,8 +454,8 @@ class UpdateBuilder {
   /// The buffers of the scales as they are after the step, by tier.
   std::map<Tier, BufferId> new_scales_;
   UpdateStaging staging_;
-  /// The place of each unit among all parameters that this tensor-parallel rank uses
-  /// (UpdateRange::first_element).
+  /// The index of each unit's first element among all parameters that this tensor-parallel rank
+  /// uses (UpdateRange::first_element).
   const FlatLayout index_;
 };
 
@@ -459,7 +469,7 @@ void add_norm(Program& program, const StateOptions& options, const UnitPlacement
               BufferId norm) {
   Instr sum;
   sum.kind = InstrKind::kGradientNorm;
-  const ShardPlace tensor = options.tensor;
+  const MemberIndex tensor = options.tensor;
   const auto ranks = static_cast<int32_t>(ranks_with_slots(options, placement));
   const NormSlots slots{ranks,
                         ranks == 1 ? 0 : state_place(options).index * tensor.count + tensor.index};

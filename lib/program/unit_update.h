@@ -10,9 +10,9 @@
 namespace ftrun {
 
 /// Returns the number of slots of the norm buffer (F64): one for each norm range (NormRange) and
-/// rank that may hold a part of it, added in this order. Where these would exceed
-/// StateOptions::most_norm_slots, there is one slot for each range, in which the exchange sums all
-/// ranks' parts.
+/// each rank that may hold a part of it; the sums are added in this order. If that would be more
+/// than StateOptions::most_norm_slots, there is one slot for each range, in which the exchange sums
+/// the parts of all ranks.
 int64_t norm_slots(const StateOptions& options, const UnitPlacement& placement);
 
 /// Adds instructions to the program that sum the squares of this rank's part of the gradients and

@@ -7,16 +7,17 @@
 
 namespace ftrun {
 
-/// UpdateOperands names the ranges of a kUpdate or kMeasure, and borrows the instruction. Both read
-/// {gradient, weights, states..., scales..., new scales...}: states that are codes have scales, and
-/// only those of a tensor that straddles blocks (UpdateRange::blocks) have new ones. A kUpdate
-/// writes `updated`, then the copy of the weights; a kMeasure writes the new scales.
+/// UpdateOperands names the ranges of a kUpdate or kMeasure. It points into the instruction, which
+/// must outlive it. Both kinds read {gradient, weights, states..., scales..., new scales...}:
+/// states that are codes have scales, and only those of a tensor that straddles blocks
+/// (UpdateRange::blocks) have new ones. A kUpdate writes `updated`, then the copy of the weights; a
+/// kMeasure writes the new scales.
 struct UpdateOperands {
   Range gradient;
   Range weights;
   std::span<const Range> states;
-  /// A range for each state that is codes; its first scale is that of the block with which the
-  /// update begins. For a tensor that straddles blocks it holds all scales of the tensor.
+  /// A range of scales for each state that is codes. Its first scale belongs to the first block of
+  /// the update. For a tensor that straddles blocks the range holds all scales of the tensor.
   std::span<const Range> scales;
   std::span<const Range> new_scales;
   /// The ranges that a kUpdate reads and writes: weights, states, and scales without new ones.
@@ -25,7 +26,7 @@ struct UpdateOperands {
   std::optional<Range> copy;
 };
 
-/// Decodes the operands of a kUpdate or kMeasure; nothing where the number of its ranges is wrong.
+/// Decodes the operands of a kUpdate or kMeasure; returns nothing if the number of ranges is wrong.
 std::optional<UpdateOperands> update_operands(const Program& program, const Instr& instr);
 
 }  // namespace ftrun

@@ -24,9 +24,9 @@ std::string file_stem(std::string_view name) {
   return stem;
 }
 
-/// Returns the header and the rows of the first `samples` samples; of rows of one step the last
-/// one, which a later start of the run wrote. Leaves out a row that a kill tore, and headers
-/// between rows.
+/// Returns the header, and the rows up to the count `samples`. If several rows have the same step,
+/// keeps the last one, which a later start of the run wrote. Removes an incomplete row, which a
+/// killed run leaves, and headers between rows.
 std::string rows_to_keep(std::string_view text, const std::string& header, int64_t samples) {
   std::vector<std::pair<int64_t, std::string_view>> rows;
   for (size_t end = text.find('\n'); end != text.npos; end = text.find('\n')) {
@@ -51,7 +51,7 @@ std::string last_part(std::string_view name) {
 
 std::string python_float_text(double value) {
   if (!std::isfinite(value)) return number_text(value);
-  // Shortest digits first; Python uses an exponent below 1e-4 and from 1e16 on.
+  // The number gets its shortest digits. Python writes an exponent below 1e-4 and from 1e16 on.
   std::array<char, 400> buffer{};
   char* const end = buffer.data() + buffer.size();
   const double size = std::abs(value);

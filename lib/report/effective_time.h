@@ -9,10 +9,10 @@
 
 namespace ftrun {
 
-/// EffectiveTime describes how much of a run's time was spent on steps that count: those that
-/// metrics.jsonl still holds, because a restart removes the steps that are trained again. The rest
-/// is start-up, saving, validation, lost steps and the time until a restart. The manifest's
-/// counters keep it over restarts and resumes.
+/// EffectiveTime describes how much of a run's time was spent on steps that count. A step counts if
+/// metrics.jsonl still holds it: a restart removes the steps that are trained again. The rest of
+/// the time is start-up, saving, validation, lost steps and the time until a restart. The counters
+/// in the manifest keep the values over restarts and resumes.
 struct EffectiveTime {
   double steps_seconds = 0;
   /// Seconds from the first start of the run.
@@ -20,10 +20,10 @@ struct EffectiveTime {
   double ratio() const { return all_seconds > 0 ? steps_seconds / all_seconds : 0; }
 };
 
-/// Records the first start of a run that has none yet, at `unix_seconds`.
+/// Records `unix_seconds` as the first start of the run, unless a first start is recorded already.
 void record_first_start(RunManifest& manifest, double unix_seconds);
 
-/// Writes the current figures to the manifest, and returns them.
+/// Computes the effective time until `unix_seconds`, writes it to the manifest, and returns it.
 EffectiveTime record_effective_time(RunManifest& manifest, const std::vector<StepMetrics>& metrics,
                                     double unix_seconds);
 

@@ -11,8 +11,8 @@ namespace ftrun {
 /// ...). A name that sounds like a secret (is_secret_name) is never among them.
 bool is_recorded_variable(std::string_view name);
 
-/// Returns the recorded variables among `environment`, an array of "NAME=value" that ends in a null
-/// pointer; without one, among this process's own.
+/// Returns the recorded variables in `environment`, an array of "NAME=value" strings that ends in a
+/// null pointer. With a null `environment`, reads the environment of this process.
 std::map<std::string, std::string> recorded_environment(char** environment = nullptr);
 
 /// Returns `text` with the values of secret keys replaced by "(hidden)". A JSON object is searched

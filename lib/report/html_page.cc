@@ -12,7 +12,8 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-/// Writes JSON for a <script>: no text can end it, or begin another.
+/// Writes JSON to be embedded in a <script> element. Characters are escaped so that no text in the
+/// JSON can end the element or begin another.
 std::string embedded(const nlohmann::ordered_json& json) {
   std::string out;
   for (const char c : json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace))

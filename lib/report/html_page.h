@@ -5,7 +5,7 @@
 
 namespace ftrun {
 
-/// PageParts holds the texts of which one of ftrun's pages is made (lib/report/page).
+/// PageParts holds the texts that make up one of ftrun's HTML pages (lib/report/page).
 struct PageParts {
   /// The page with placeholders for the other parts: @CSS@, @JS@, @DATA@. It begins with a comment
   /// that identifies pages of this kind.
@@ -16,12 +16,13 @@ struct PageParts {
 };
 
 /// Makes a page that needs no other file and no network. Its script reads `data` from the element
-/// of that name; no text in the data can end the element or begin another. Bytes that are not UTF-8
-/// are replaced.
+/// with the id "data"; no text in the data can end the element or begin another. Bytes that are not
+/// UTF-8 are replaced.
 std::string filled_page(const PageParts& parts, const nlohmann::ordered_json& data);
 
-/// Throws Error(kUsage) for an existing `path` that is not a page of these parts: "FILE: is not
-/// `what`, and is not overwritten". `option` is the option that gives another name.
+/// Throws Error(kUsage) if the file `path` exists and was not made from these parts: "FILE: is not
+/// `what`, and is not overwritten". `option` is the command-line option with which the user chooses
+/// another file.
 void refuse_foreign_page(const std::string& path, const PageParts& parts, const char* what,
                          const char* option);
 

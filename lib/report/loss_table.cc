@@ -11,7 +11,7 @@
 namespace ftrun {
 namespace {
 
-/// Chooses `count` of the entries of `from`, evenly spread, the first and the last among them.
+/// Chooses `count` entries of `from`, evenly spread, including the first and the last.
 std::set<size_t> spread(const std::vector<size_t>& from, size_t count) {
   std::set<size_t> chosen;
   if (from.size() <= count) return {from.begin(), from.end()};
@@ -30,11 +30,12 @@ std::set<size_t> chosen_rows(const std::vector<StepMetrics>& metrics, size_t cou
   const bool by_validation = std::any_of(metrics.begin(), metrics.end(), [](const StepMetrics& m) {
     return m.trained && !m.evaluations.empty();
   });
-  // Two validations, before the first step and after the last one, are too few to choose the rows.
+  // The two validations before the first step and after the last one alone are too few to choose
+  // the rows by.
   return spread(by_validation && validated.size() > 3 ? validated : all, count);
 }
 
-/// IntervalSums holds sums over the steps since the last row.
+/// IntervalSums holds sums over the steps since the previous row.
 struct IntervalSums {
   double loss = 0;
   int64_t losses = 0;

@@ -22,7 +22,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
 }
 
-/// Returns the value of the first line "key<space>: value"; "" when there is none.
+/// Returns the value of the first line "key : value" with this key; "" if there is no such line.
 std::string_view value_of(std::string_view text, std::string_view key) {
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
@@ -47,7 +47,7 @@ int64_t kib_of(std::string_view text, std::string_view key) {
 }  // namespace
 
 std::string parse_cpu_model(std::string_view cpuinfo) {
-  // x86 says "model name"; ARM and POWER have other names for it.
+  // x86 names the field "model name"; ARM and POWER use other names.
   for (const std::string_view key : {"model name", "cpu model", "Model", "cpu", "CPU part"}) {
     const std::string_view value = value_of(cpuinfo, key);
     if (!value.empty()) return std::string(value);
@@ -102,8 +102,8 @@ ProcessMemory read_process_memory() {
 }
 
 MachineTimes parse_machine_stat(std::string_view stat, int64_t ticks_per_second) {
-  // "cpu user nice system idle iowait irq softirq steal ...", sums over all cores; what guests
-  // took is in user and nice.
+  // The first line is "cpu user nice system idle iowait irq softirq steal ...", with sums over all
+  // cores. The time of virtual machines (guests) is part of user and nice.
   std::istringstream line{std::string(stat.substr(0, stat.find('\n')))};
   std::string name;
   std::array<double, 8> ticks{};

@@ -13,11 +13,11 @@ struct MachineInfo {
   /// The kernel's name and release: "Linux 6.1.0".
   std::string kernel;
   std::string cpu_model;
-  /// The number of cores that this process may use, by its affinity and the quota of its
-  /// control groups.
+  /// The number of cores that this process may use according to its CPU affinity and the quotas of
+  /// its control groups.
   int cores = 0;
   int64_t memory_bytes = 0;
-  /// The bytes that the kernel can provide without swapping, by its own estimate.
+  /// The bytes that the kernel estimates it can provide without swapping.
   int64_t memory_available_bytes = 0;
 };
 
@@ -30,7 +30,7 @@ struct ProcessMemory {
   int64_t shared_memory = 0;  // RssShmem
   int64_t file_backed = 0;    // RssFile
 
-  /// Returns the bytes that the process alone keeps from being free.
+  /// Returns the bytes that become free only when the process releases them or ends.
   int64_t held() const { return anonymous + shared_memory; }
 };
 
@@ -40,15 +40,16 @@ struct ProcessTimes {
   double system_seconds = 0;
   /// Seconds from the start of the machine to the start of the process (resolution 0.01 s).
   double started_seconds = 0;
-  /// Seconds from the start of the process (its exec or, of a rank, its fork; not its main) to now.
+  /// Seconds since the process was made: by exec, or by fork for a rank (not since its main()
+  /// began).
   double age_seconds = 0;
 };
 
-/// MachineTimes holds the work of all cores of a machine since it started, in seconds of one
-/// processor.
+/// MachineTimes holds the time that all cores of a machine have worked since it started, in seconds
+/// summed over cores.
 struct MachineTimes {
   double busy_seconds = 0;
-  /// Seconds that a hypervisor gave to other machines although this one had work.
+  /// Seconds that a hypervisor gave to other virtual machines although this one had work.
   double stolen_seconds = 0;
   double all_seconds = 0;
 };
@@ -59,8 +60,8 @@ ProcessMemory read_process_memory();
 MachineTimes read_machine_times();
 ProcessTimes read_process_times();
 
-/// Parses the text of /proc/cpuinfo; the functions below parse those of /proc/meminfo,
-/// /proc/self/status, /proc/self/stat and /proc/stat. Absent fields keep their defaults.
+/// Parses the text of /proc/cpuinfo. The functions below parse /proc/meminfo, /proc/self/status,
+/// /proc/self/stat and /proc/stat. Absent fields keep their defaults.
 std::string parse_cpu_model(std::string_view cpuinfo);
 void parse_meminfo(std::string_view meminfo, MachineInfo& machine);
 ProcessMemory parse_process_status(std::string_view status);

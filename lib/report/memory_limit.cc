@@ -45,8 +45,8 @@ void tighten(MemoryLimit& limit, int64_t total, int64_t available, const std::st
   limit.available = std::min(limit.available, std::max<int64_t>(0, available));
 }
 
-/// Tightens the limit by a group's. Version 2 slows down a group that holds more than memory.high,
-/// so only memory up to that counts as free.
+/// Tightens the limit by that of a control group. Version 2 slows down a group that uses more than
+/// memory.high, so only memory below memory.high counts as available.
 void tighten_by_group(MemoryLimit& limit, const ControlGroup& group) {
   const GroupFiles& files = group.version == 1 ? kVersion1 : kVersion2;
   const auto number = [&](const char* file, int64_t otherwise) {
@@ -54,7 +54,7 @@ void tighten_by_group(MemoryLimit& limit, const ControlGroup& group) {
   };
   const int64_t held =
       number(files.used, 0) - statistic(group.folder + "/memory.stat", files.cache);
-  // Version 1 writes a huge number for no limit.
+  // Version 1 shows a huge number if there is no limit.
   constexpr int64_t kHuge = int64_t{1} << 60;
   const int64_t total = number(files.limit, kNoLimit);
   if (total < kHuge)

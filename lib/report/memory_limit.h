@@ -10,8 +10,8 @@ namespace ftrun {
 /// AddressSpace holds how many bytes one process may still map.
 struct AddressSpace {
   int64_t left = std::numeric_limits<int64_t>::max();
-  /// The limited memory, and the limit: "its address space (ulimit -v)", "its private memory
-  /// (ulimit -d)"; "" for nothing.
+  /// The kind of memory that is limited, with the limit's name: "its address space (ulimit -v)",
+  /// "its private memory (ulimit -d)"; "" if nothing is limited.
   std::string of;
   /// The limit also counts memory that ranks share.
   bool bounds_shared = false;
@@ -19,7 +19,8 @@ struct AddressSpace {
 
 /// MemoryLimit holds how much main memory the processes of this job may use, in bytes.
 struct MemoryLimit {
-  /// The most bytes that there can ever be, and the bytes that are free now (without swapping).
+  /// The most bytes that the job can ever use, and the bytes that are available now without
+  /// swapping.
   int64_t total = 0;
   int64_t available = 0;
   /// The source of the limit `total`: "this machine", "the control group /kubepods/pod1".
@@ -29,12 +30,12 @@ struct MemoryLimit {
   AddressSpace process;
 };
 
-/// Returns the tightest of the machine's memory and the limits of this process's control groups (v1
-/// and v2; their page cache counts as free). `root` is the folder that holds proc and sys: ""
-/// outside of tests. A file that cannot be read sets no limit; total is 0 when no file can be read.
+/// Returns the tightest limit among the machine's memory and this process's control groups (v1 and
+/// v2). Page cache counts as available. `root` is the folder that holds proc and sys: "" outside of
+/// tests. A file that cannot be read sets no limit; total is 0 when no file can be read.
 MemoryLimit read_memory_limit(const std::string& root = "");
 
-/// Returns how many bytes this process may still map, by its limits.
+/// Returns how many bytes this process may still map under its resource limits (ulimit).
 AddressSpace address_space_left();
 
 }  // namespace ftrun

@@ -14,7 +14,7 @@ bool is_kept(std::string_view line, int64_t first_step) {
   return metrics && metrics->step < first_step;
 }
 
-/// Copies the lines to keep from `text` to `out`; returns how many were left out.
+/// Copies the lines to keep from `text` to `out`; returns the number of removed lines.
 int64_t keep_lines(std::string_view text, int64_t first_step, std::string& out) {
   int64_t removed = 0;
   while (!text.empty()) {
@@ -34,7 +34,7 @@ int64_t cut_metrics(const std::string& path, int64_t first_step, FileSystem& fil
   std::string after;
   after.reserve(before.size());
   const int64_t removed = keep_lines(before, first_step, after);
-  // Equal but for a last line whose end was lost: that end is put back too.
+  // The texts also differ if the last line lacks its line end; writing `after` adds it.
   if (after != before) write_file_atomic(files, path, after);
   return removed;
 }

@@ -10,18 +10,19 @@ namespace {
 
 bool is_of(const RunManifest& manifest, const LaunchId& launch) {
   const auto supervisor = manifest.environment.find(launch_variables::kSupervisor);
-  // Times as utc_text writes them sort as text.
+  // Texts of utc_text() sort in the order of their times.
   return supervisor != manifest.environment.end() &&
          supervisor->second == std::to_string(launch.supervisor) &&
          manifest.started >= utc_text(launch.started);
 }
 
-/// Removes the remedy: a manifest says what happened, and the screen has shown what to do about it.
+/// Removes the remedy from a message. A manifest records only what happened; the terminal has shown
+/// the remedy.
 std::string without_remedy(const std::string& message) {
   return message.substr(0, message.find("\n  remedy: "));
 }
 
-/// Records a restart whose ranks failed before they trained one step.
+/// Records a restart whose ranks failed before they trained a step.
 void record_failed_start(RunManifest& manifest, const LaunchId& launch) {
   const int64_t step = manifest.restarts.empty() ? 0 : manifest.restarts.back().to_step;
   manifest.restarts.push_back({utc_text(launch.attempt), manifest.exit_reason, manifest.exit_rank,

@@ -17,13 +17,13 @@ struct FailedRun {
   std::string reason;
 };
 
-/// LaunchId identifies a launch: only the run.json of that launch may be written to.
+/// LaunchId identifies a launch. The supervisor may change only a run.json that this launch wrote.
 struct LaunchId {
-  /// The value of FTRUN_SUPERVISOR of its ranks: the id of the process that started them.
+  /// The value of FTRUN_SUPERVISOR in the launch's ranks: the id of the process that started them.
   int64_t supervisor = 0;
   /// The time when the ranks were first started, in seconds since 1970.
   int64_t started = 0;
-  /// The time when they were last started, and the ranks of that start.
+  /// The time of the latest start of the ranks, and the ranks of that start.
   int64_t attempt = 0;
   RanksOfStart ranks = {};
 };
@@ -34,20 +34,19 @@ bool wrote_manifest(const std::string& path, const LaunchId& launch);
 /// Returns whether the torchrun launch `agent` wrote the run.json at `path`.
 bool agent_wrote_manifest(const std::string& path, const std::string& agent);
 
-/// Writes the failure to the run.json at `path` if `launch` wrote the file, and returns true. If
-/// the last start of the ranks failed before it wrote the file, the previous failure is recorded as
-/// a separate restart. Does not change the file of an earlier run, or of another run that holds the
-/// folder: ranks that were refused before training wrote no file. Error when the file cannot be
-/// read or written.
+/// Writes the failure to the run.json at `path` and returns true, if `launch` wrote that file. If
+/// the latest start of the ranks failed before it wrote the file, the previous failure is kept as a
+/// separate restart. Does not change a file of an earlier run, or of another run that holds the
+/// folder: ranks that were refused before training have written no file of their own. Throws an
+/// Error if the file cannot be read or written.
 bool record_failure(const std::string& path, const LaunchId& launch, const FailedRun& failure,
                     FileSystem& files = posix_files());
 
-/// LaunchRecord holds what the supervisor of a launch knows of its run.json, and writes to that
-/// file.
+/// LaunchRecord records the failures of a launch in its run.json, on behalf of the supervisor.
 class LaunchRecord {
  public:
-  /// RunFile says whose run.json was there at the last failure: none, this launch's, or one that
-  /// could not be read.
+  /// RunFile says which run.json was found at the latest failure: none of this launch, the one of
+  /// this launch, or one that could not be read.
   enum class RunFile { kNone, kOurs, kUnreadable };
 
   /// Begins the record of a launch that has not started any rank. `files` writes run.json.
@@ -55,10 +54,10 @@ class LaunchRecord {
 
   /// Records that the ranks are restarted, at the time `attempt` (seconds since 1970).
   void record_start(int64_t attempt, const RanksOfStart& ranks);
-  /// Writes the failure to run.json if the launch has written that file. An error of the disk is
-  /// only logged: it may be the failure itself.
+  /// Writes the failure to run.json if the launch has written that file. A disk error is only
+  /// logged, because the disk may be what made the run fail.
   void record_failure(const FailedRun& failure);
-  /// Returns whose run.json was there at the last failure; kOurs never changes again.
+  /// Returns which run.json was found at the latest failure. Once it is kOurs, it does not change.
   RunFile run_file() const { return run_file_; }
 
  private:

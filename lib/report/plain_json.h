@@ -7,15 +7,15 @@
 
 namespace ftrun {
 
-/// Makes JSON of a number; values that are not finite, which JSON cannot express, become words.
+/// Converts a number to JSON. JSON has no NaN and no infinity, so these become strings.
 inline nlohmann::ordered_json json_of_number(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
   return value;
 }
 
-/// Calls leaf(dotted name, text) for every leaf of `json`, whose name is `name`. Lists are leaves,
-/// so that one more entry shifts no names.
+/// Calls leaf(dotted name, text) for every leaf of `json`; the names begin with `name`. A list is
+/// one leaf, so that inserting an entry does not rename the entries after it.
 inline void flatten(const nlohmann::ordered_json& json, const std::string& name,
                     const std::function<void(const std::string&, const std::string&)>& leaf) {
   using Json = nlohmann::ordered_json;

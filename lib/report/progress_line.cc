@@ -29,8 +29,8 @@ constexpr std::string_view kPlain = "\x1b[0m";
 /// Carriage return, then erase to the end of the line.
 constexpr std::string_view kClear = "\r\x1b[K";
 
-/// LinePart is a piece of the live line. The part with the lowest `drop_order` is the first to go
-/// where the line is too long.
+/// LinePart is a part of the live line. If the line is too long, the part with the lowest
+/// `drop_order` is dropped first.
 struct LinePart {
   std::string text;
   int drop_order = 0;
@@ -52,7 +52,7 @@ std::string evaluation_text(const EvaluationResult& evaluation) {
 }
 
 std::string rate_text(double tokens_per_second) {
-  // The cast of a number beyond int64_t would be undefined.
+  // Casting a number that does not fit in int64_t would be undefined behaviour.
   if (!(std::abs(tokens_per_second) < 1e18)) return format_number("%g tokens/s", tokens_per_second);
   return human_count(std::llround(tokens_per_second)) + " tokens/s";
 }
@@ -95,7 +95,7 @@ void drop_until_it_fits(std::vector<LinePart>& parts, size_t limit) {
   };
   while (parts.size() > 1 && columns(parts) > limit)
     parts.erase(std::min_element(parts.begin(), parts.end(), goes_first));
-  // The text is ASCII, so bytes are columns.
+  // The text is ASCII, so each byte is one column.
   if (columns(parts) > limit) parts.front().text.resize(limit);
 }
 
@@ -115,7 +115,8 @@ std::string bar_text(double done, int cells, const ProgressStyle& style) {
 }
 
 bool locale_is_utf8() {
-  // The C library answers for "C" without setlocale(), so the variables are read as it would.
+  // Without setlocale() the C library uses the locale "C". So the variables are read here, in the
+  // order in which setlocale() would read them.
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const char* value = std::getenv(name);
     if (value == nullptr || *value == '\0') continue;
@@ -138,12 +139,13 @@ double steady_seconds() {
 }  // namespace
 
 std::string live_progress_text(const ProgressState& state, const ProgressStyle& style) {
-  // The last column stays free: a line that fills it wraps on some terminals.
+  // The last column stays free, because on some terminals a line that fills it wraps.
   const auto limit = static_cast<size_t>(std::max(style.width - 1, 1));
   std::vector<LinePart> parts = live_parts(state);
   const size_t wanted = parts.size();
   drop_until_it_fits(parts, limit);
-  // Brackets and a space take three columns; where a part had to go there is no bar either.
+  // The bar's brackets and a space take three columns. If a part was dropped, there is no bar
+  // either.
   const int spare = parts.size() < wanted ? 0 : static_cast<int>(limit - columns(parts)) - 3;
   std::string line;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -197,7 +199,8 @@ ProgressLine::ProgressLine(std::ostream& out, ProgressOptions options, int64_t t
 }
 
 void ProgressLine::record_duration(const StepMetrics& metrics) {
-  // The first step pays for warming up; it counts only while nothing better is known.
+  // The first step is slower because of warm-up. Its duration is used only until there is another
+  // one.
   if (std::exchange(only_warm_up_, false)) durations_.clear();
   only_warm_up_ = steps_timed_++ == 0;
   durations_.push_back(metrics.step_seconds);
@@ -225,7 +228,7 @@ void ProgressLine::show(const StepMetrics& metrics) {
 }
 
 void ProgressLine::show_live(const ProgressState& state, bool important) {
-  // A line that must be found again later stays.
+  // Evaluations and skipped steps also get a permanent line above the live one.
   if (!state.metrics.evaluations.empty() || state.metrics.skipped)
     print(plain_progress_text(state));
   const double now = options_.clock();

@@ -25,7 +25,7 @@ struct ProgressStyle {
   /// The number of columns of the terminal; the line stays shorter, so that it never wraps.
   int width = 80;
   bool colour = false;
-  /// The bar is of block characters (UTF-8) in place of '#'.
+  /// The bar consists of block characters (UTF-8) instead of '#'.
   bool unicode = false;
 };
 
@@ -47,17 +47,17 @@ struct ProgressOptions {
   /// The number of steps between two lines without `live`; the first and the last step,
   /// validations, skipped steps and losses that are not finite always have a line.
   int64_t every = 10;
-  /// The least seconds between two drawings with `live`.
+  /// The minimum seconds between two redraws of the live line.
   double seconds_between = 0.1;
-  /// Returns the present number of columns of the terminal, which may be resized.
+  /// Returns the current width of the terminal in columns, which changes when it is resized.
   std::function<int()> width = [] { return 80; };
   /// Returns the time in seconds; tests replace it.
   std::function<double()> clock;
 };
 
-/// Chooses the options for a file descriptor: live on a terminal (except with TERM=dumb), coloured
-/// there unless NO_COLOR is set and not empty, and with block characters when the locale's encoding
-/// is UTF-8.
+/// Chooses the options for a file descriptor. A terminal gets a live line (except with TERM=dumb),
+/// in colour unless NO_COLOR is set and not empty. Block characters are used if the locale's
+/// encoding is UTF-8.
 ProgressOptions progress_options_for(int fd, int64_t every);
 
 /// ProgressLine shows a run's progress on a stream. Only one thread at a time may use it.
@@ -70,7 +70,7 @@ class ProgressLine {
   ProgressLine& operator=(const ProgressLine&) = delete;
 
   void show(const StepMetrics& metrics);
-  /// Prints a separate line above a live one.
+  /// Prints a separate line, above the live line if there is one.
   void print(std::string_view line);
   /// Ends a live line, so that the next output starts on a new line. May be called again.
   void finish();

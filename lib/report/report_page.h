@@ -2,7 +2,7 @@
 
 namespace ftrun {
 
-// lib/report/page/, as it is compiled in (lib/CMakeLists.txt).
+// The files of lib/report/page/, which lib/CMakeLists.txt compiles into the program.
 
 /// The style and script that all pages share.
 extern const char* const kPageStyle;

@@ -47,7 +47,8 @@ void add_config_differences(const Json& before, const Json& now,
                    "text with xxh3 " + now.at("config_xxh3").get<std::string>()});
 }
 
-/// Flattens what identifies an input when it is compared with `other`.
+/// Lists the fields that identify an input when it is compared with `other`: its details, and its
+/// fingerprint if both have one, else path and size.
 Flat identity(const std::string& name, const InputRecord& input, const InputRecord& other) {
   Flat flat;
   for (const auto& [key, value] : input.details) flat[name + "." + key] = value;
@@ -81,7 +82,7 @@ void add_data_differences(const RunManifest& before, const RunManifest& now,
   }
 }
 
-/// Adds the differences of machines, which a resume on another node may well have.
+/// Adds the differences between machines. They do not matter: a run may resume on another node.
 void add_machine_differences(const RunManifest& before, const RunManifest& now,
                              std::vector<ManifestDifference>& out) {
   const auto flat = [](const RunManifest& m) {
@@ -102,8 +103,8 @@ bool is_allowed(const std::string& field, const std::vector<std::string>& allowe
 
 std::vector<ManifestDifference> compare_manifests(const RunManifest& before,
                                                   const RunManifest& now) {
-  // The manifests are compared in their written form, so that a hidden secret equals itself, and a
-  // number its text.
+  // The manifests are compared as the texts that are written to disk, so that hidden secrets are
+  // equal, and numbers are equal if their texts are.
   const Json a = Json::parse(manifest_text(before));
   const Json b = Json::parse(manifest_text(now));
   std::vector<ManifestDifference> out;
@@ -113,7 +114,7 @@ std::vector<ManifestDifference> compare_manifests(const RunManifest& before,
   if (before.seed != now.seed)
     out.push_back({"seed", std::to_string(before.seed), std::to_string(now.seed)});
   add_flat_differences(flat_section(a, "topology"), flat_section(b, "topology"), true, out);
-  // Absent in runs of older versions and on GPUs.
+  // The products are empty in runs of older versions and on GPUs, and are then not compared.
   if (!before.products.empty() && !now.products.empty())
     add_flat_differences(flat_section(a, "products"), flat_section(b, "products"), true, out);
   if (!before.sums.empty() && !now.sums.empty() && before.sums != now.sums)

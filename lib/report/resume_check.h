@@ -19,13 +19,13 @@ struct ManifestDifference {
   std::string before;
   std::string now;
   /// The field affects the mathematics of the run (config, model, data, seed, topology). False: it
-  /// affects only rounding or place (build, machine).
+  /// affects only rounding, or where the run takes place (build, machine).
   bool matters = true;
 };
 
-/// Lists the fields in which the run that wrote `before` and the one about to start differ. Model
-/// and data are compared by fingerprint (a moved file is the same file), or by path and size while
-/// one of the fingerprints is not known.
+/// Lists the fields in which the run that wrote `before` and the run about to start differ. Model
+/// and data are compared by fingerprint, so a moved file is the same file; if a fingerprint is not
+/// known, they are compared by path and size.
 std::vector<ManifestDifference> compare_manifests(const RunManifest& before,
                                                   const RunManifest& now);
 

@@ -35,7 +35,8 @@ constexpr std::string_view kElsewhere = "choose another output_dir";
               "check that this user may write to output_dir and that its disk is not full");
 }
 
-/// Returns the value after "key " at the start of a line of .lock, "" when there is none.
+/// Returns the value of the first line "key value" of the text of .lock; "" if there is no such
+/// line.
 std::string lock_field(const std::string& text, std::string_view key) {
   for (const std::string& line : split(text, '\n'))
     if (line.starts_with(key) && line.size() > key.size() && line[key.size()] == ' ')
@@ -49,8 +50,7 @@ std::string read_lock_text(int fd) {
   return {buffer.data(), size > 0 ? static_cast<size_t>(size) : 0};
 }
 
-/// Writes " (kill 4242)", with the host if it is another machine, where the number means another
-/// process.
+/// Writes " (kill 4242)", or " (kill 4242 on HOST)" if the process runs on another machine.
 std::string how_to_stop(const std::string& pid, const std::string& host) {
   if (pid.empty()) return "";
   return cat(" (kill ", pid, host == read_machine().hostname ? "" : cat(" on ", host), ")");
@@ -67,9 +67,9 @@ std::string how_to_stop(const std::string& pid, const std::string& host) {
               cat("wait for that run or stop it", how_to_stop(pid, host), ", or ", kElsewhere));
 }
 
-/// Takes the kernel's lock or throws. A process that only checks whether a run is in progress
-/// (scripts/follow_run.py) holds it for a moment, so this function waits that long. File systems
-/// without locks are used unlocked, with a warning.
+/// Locks the folder's lock file, or throws. A process that only checks whether a run is in progress
+/// (scripts/follow_run.py) holds the lock for a moment, so this function retries for that long. If
+/// the file system has no locks, the folder is used unlocked, with a warning.
 void lock_folder(int fd, const std::string& root) {
   constexpr auto kMoment = std::chrono::milliseconds(500);
   const auto end = std::chrono::steady_clock::now() + kMoment;
@@ -103,7 +103,7 @@ bool holds_files(const fs::path& path) {
   return static_cast<bool>(error);
 }
 
-/// Lists the names in the folder other than the lock and folders without a file.
+/// Lists the names in the folder, except for the lock file and folders without files.
 std::vector<std::string> content_of(const std::string& root) {
   std::vector<std::string> names;
   for (const std::string& name : posix_files().list(root))
@@ -139,7 +139,8 @@ std::optional<Error> content_problem(const RunPaths& paths, RunStart start, bool
   if (content.empty()) return std::nullopt;
   const std::string found = cat("output_dir ", paths.root(), ": the folder is not empty (it holds ",
                                 short_list(content), ")");
-  // Checkpoints beside a lock of ours show that there was a run. Without a lock they are not ours.
+  // Checkpoints next to our lock file show that there was a run. Without the lock file, the
+  // checkpoints are not ours.
   const bool has_checkpoints = had_lock && holds_files(paths.checkpoints());
   const bool has_run = has_checkpoints || posix_files().exists(paths.manifest());
   if (start == RunStart::kFresh)
@@ -152,7 +153,7 @@ std::optional<Error> content_problem(const RunPaths& paths, RunStart start, bool
   return std::nullopt;
 }
 
-/// Returns the problem of a missing run, where a checkpoint was requested by its number.
+/// Returns the error for a folder without a run if a resume from a given step was requested.
 std::optional<Error> absence_problem(const RunPaths& paths) {
   std::error_code unseen;
   if (fs::is_directory(paths.root(), unseen) && !content_of(paths.root()).empty())
@@ -171,9 +172,9 @@ void make_root(const std::string& root) {
   std::error_code error;
   if (fs::is_directory(root, error)) return;
   const std::string parent = fs::path(root).parent_path().string();
-  // The parent folder may be for others too.
+  // Other users may use the parent folder too, so its mode follows the umask.
   if (!parent.empty()) make_lasting_folder(umask_files(), parent);
-  // Another run may have made it meanwhile; the lock decides between the two.
+  // Another run may make the folder at the same time. The lock then decides which run gets it.
   make_lasting_folder(posix_files(), root);
 }
 
@@ -211,7 +212,7 @@ RunFolder::RunFolder(const std::string& output_dir, RunStart start)
   make_root(paths_.root());
   const std::string lock = paths_.lock();
   const bool had_lock = posix_files().exists(lock);
-  // A folder that is not ours is refused before a lock file is left in it.
+  // A folder with foreign files is refused before a lock file is made in it.
   if (!had_lock) refuse_foreign_content(paths_, start, had_lock);
   lock_fd_ = open_to_write(lock, O_RDWR | O_CREAT, 0600).release();
   if (lock_fd_ < 0) environment_error(lock, "open", errno);

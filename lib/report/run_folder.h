@@ -9,8 +9,7 @@
 
 namespace ftrun {
 
-/// RunPaths holds the paths of a run's files. It is a value: every rank makes its own from
-/// output_dir.
+/// RunPaths holds the paths of a run's files. Every rank makes its own copy from output_dir.
 class RunPaths {
  public:
   explicit RunPaths(std::string output_dir) : root_(std::move(output_dir)) {}
@@ -29,7 +28,7 @@ class RunPaths {
   std::string log(int rank) const { return logs() + "/rank-" + std::to_string(rank) + ".log"; }
   std::string checkpoints() const { return root_ + "/checkpoints"; }
   std::string exported() const { return root_ + "/export"; }
-  /// Returns the path of a data set's cached fingerprint, by role.
+  /// Returns the path of the file that caches the fingerprint of the data set with this role.
   std::string fingerprint(const std::string& role) const {
     return root_ + "/" + (role == "train" ? "data" : role) + "-fingerprint.json";
   }
@@ -80,10 +79,10 @@ class RunFolder {
   bool has_earlier_run() const { return has_earlier_run_; }
   /// Finds a folder beside this one that holds a run and has a similar name; "" for none.
   std::string run_nearby() const;
-  /// Returns whether the folder was removed while this run used it, and another run made it again:
-  /// `.lock` is another file then.
+  /// Returns whether the folder was removed while this run used it, and was made again by another
+  /// run: `.lock` is then another file.
   bool is_another_runs() const;
-  /// Throws Error(kEnvironment) where is_another_runs().
+  /// Throws Error(kEnvironment) if is_another_runs().
   void require_own() const;
 
  private:

@@ -34,20 +34,22 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char* kClient = "wandb";
 constexpr const char* kScript = "scripts/follow_run.py";
-/// Seconds: how long the script waits for a run that failed and may be started again, and how long
-/// after the run's end it is ended whatever its client does.
+/// kPatience: seconds that the script waits for a failed run to be started again. kSecondsAfterRun:
+/// seconds after the end of the run at which the script ends, even if its client has not finished.
 constexpr const char* kPatience = "10";
 constexpr const char* kSecondsAfterRun = "300";
-/// Milliseconds that a start and an end wait for a Python that has the client: steps wait for none.
+/// Milliseconds that the start and the end of a run wait until a Python with the client is found.
+/// Training steps do not wait.
 constexpr int kMomentAtStart = 300, kMomentAtEnd = 2000;
 
-/// The code that checks whether this Python has the client: in any of its folders but the working
-/// one, where the client itself makes a folder of its name.
+/// Python code that checks whether this Python has the client. It ignores the working folder,
+/// because the client itself makes a folder named "wandb" there.
 constexpr const char* kQuestion =
     "import importlib.util, sys; sys.path[:] = [p for p in sys.path if p]; s = "
     "importlib.util.find_spec('wandb'); sys.exit(s is None or s.origin is None)";
-/// $1: the question; $2: how many Pythons follow; then the script and its arguments. Becomes the
-/// first Python that answers yes; writes n to descriptor 3 where none does.
+/// A shell script. Its arguments are the code kQuestion, the number of Pythons, the Pythons, and
+/// then the script and its arguments. It is replaced (exec) by the first Python that has the
+/// client; if none has it, it writes "n" to descriptor 3.
 constexpr const char* kFirstPython = R"(question=$1 count=$2; shift 2
 while [ "$count" -gt 0 ]; do
   python=$1; shift; count=$((count - 1))
@@ -55,7 +57,7 @@ while [ "$count" -gt 0 ]; do
 done
 printf n >&3)";
 
-/// Finds the checkout or folder that holds this program and scripts/; "" for none.
+/// Finds the nearest parent folder of this program that contains scripts/; "" if there is none.
 std::string root_folder() {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
@@ -78,8 +80,8 @@ std::vector<std::string> pythons(const std::string& root) {
   return found;
 }
 
-/// Lists the environment without the FTRUN_ variables, which only the ranks of a job share, such as
-/// its token.
+/// Lists the environment without the FTRUN_ variables, because these (for example the job's token)
+/// are only for the ranks of the job.
 std::vector<char*> passed_environment() {
   std::vector<char*> passed;
   for (char** entry = environ; *entry != nullptr; ++entry)
@@ -141,7 +143,8 @@ std::string RunFollower::start() noexcept {
   return cat("wandb.enabled: the run is not sent: ", why_not_);
 }
 
-/// Checks whether the process has found its Python, and whether it has ended since.
+/// Checks whether the process has found a Python with the client, and whether it has ended since
+/// then.
 void RunFollower::check_process(int milliseconds) {
   if (process_ <= 0 || !why_not_.empty()) return;
   if (answer_) {
@@ -151,7 +154,7 @@ void RunFollower::check_process(int milliseconds) {
     const bool none = ::read(answer_.get(), &word, 1) == 1;
     answer_.reset();
     if (none) {
-      ::waitpid(process_, nullptr, 0);  // it has nothing left to do
+      ::waitpid(process_, nullptr, 0);  // the shell is about to exit
       why_not_ = cat("no Python here has the client ", kClient, "; install it (pip install ",
                      kClient, ") and send the run afterwards: ", by_hand());
       return;
@@ -174,7 +177,7 @@ std::vector<std::string> RunFollower::arguments() const {
   return words;
 }
 
-/// Writes the command for a user who sends the run by hand.
+/// Writes the command with which a user can send the run by hand.
 std::string RunFollower::by_hand() const {
   return cat(kScript, " ", join(arguments(), " "));
 }

@@ -10,7 +10,8 @@
 
 namespace ftrun {
 
-/// RunFollowerOptions hold DeepSpeed's section `wandb`, and the run.
+/// RunFollowerOptions holds the values of DeepSpeed's config section `wandb`, and the folder of the
+/// run.
 struct RunFollowerOptions {
   std::string run;
   /// The project's name; "" leaves it to the script or the client.
@@ -19,21 +20,22 @@ struct RunFollowerOptions {
   std::string team;
 };
 
-/// RunFollower is the process that sends a run to Weights & Biases while it trains:
-/// scripts/follow_run.py, run by a Python that has the client. It reads the run's files, and its
-/// failure does not affect the run: it has its own session, a lower priority, and none of the run's
-/// descriptors. It writes to follow_run.log in the run folder, and holds a lock on that file as
-/// long as it lives. It ends by itself after the run has ended.
+/// RunFollower is a process that sends a run to Weights & Biases while it trains:
+/// scripts/follow_run.py, run by a Python that has the client. The process reads the run's files.
+/// Its failure does not affect the run: it has its own session, a lower priority, and none of the
+/// run's descriptors. It writes to follow_run.log in the run folder and keeps that file locked as
+/// long as it runs. It ends by itself after the run has ended.
 class RunFollower {
  public:
   explicit RunFollower(RunFollowerOptions options) : options_(std::move(options)) {}
 
-  /// Starts the process, which takes a moment at most; later calls check its state without waiting.
-  /// If the follower of an earlier start of the run still lives, it continues with this start, and
-  /// the next call tries again. Returns the reason why the run is not sent, once; else "".
+  /// Starts the process and waits for a moment at most; later calls check its state without
+  /// waiting. If the follower of an earlier start of the run still runs, it continues with this
+  /// start, and the next call of this function tries again. If the run is not sent, returns the
+  /// reason, once; else "".
   std::string start() noexcept;
-  /// Returns, when the run ends, the reason why it was not sent, or not completely; "" if no
-  /// problem is known.
+  /// Returns the reason why the run was not sent, or not completely; "" if no problem is known.
+  /// Called when the run ends.
   std::string problem() noexcept;
 
  private:

@@ -20,7 +20,8 @@ constexpr const char* kDamaged =
     "this file is written by ftrun: restore it from a copy, or move it away; a resume then "
     "compares the run with what its checkpoint records";
 
-/// Returns `config` as the file holds it: an object where it is one, else a string; secrets hidden.
+/// Returns `config` as run.json stores it: a JSON object if it is one, else a string. Secrets are
+/// hidden.
 Json redacted_config(const std::string& config) {
   const std::string redacted = without_secrets(config);
   Json json = Json::parse(redacted, nullptr, /*allow_exceptions=*/false);
@@ -71,7 +72,7 @@ Json restarts_json(const std::vector<RestartRecord>& restarts) {
   return list;
 }
 
-/// Makes JSON of the evaluations; a number that is not finite becomes null.
+/// Converts the evaluations to JSON; a number that is not finite becomes null.
 Json evaluations_json(const std::map<std::string, std::map<std::string, double>>& evaluations) {
   Json json = Json::object();
   for (const auto& [set, figures] : evaluations)
@@ -118,7 +119,7 @@ Json manifest_json(const RunManifest& manifest) {
   return json;
 }
 
-/// Fields is an object of a file, with its place in that file for messages.
+/// Fields is a JSON object in a file, with the dotted name of the object for error messages.
 class Fields {
  public:
   Fields(const Json& json, std::string path, std::string place)
@@ -162,7 +163,7 @@ class Fields {
       out.push_back(item.get<int64_t>());
     }
   }
-  /// Calls `use` with the fields of the object at `key`, when there is one.
+  /// Calls `use` with the fields of the object at `key`, if there is one.
   template <typename Use>
   void object(const char* key, Use use) const {
     if (const Json* value = find(key)) use(Fields(*value, path_, name(key)));
@@ -180,7 +181,7 @@ class Fields {
     for (const auto& item : json_.items()) all.push_back(item.key());
     return all;
   }
-  /// Returns the value at `key`; null when it is absent or null.
+  /// Returns the value at `key`; nullptr if it is absent or null.
   const Json* find(const std::string& key) const {
     const auto found = json_.find(key);
     return found == json_.end() || found->is_null() ? nullptr : &*found;

@@ -25,7 +25,7 @@ struct BuildInfo {
 };
 
 /// InputRecord describes a model folder or data set. `fingerprint` is "" until it is known:
-/// computing it may take longer than the first step, and it is then added by an update.
+/// computing it may take longer than the first step, so an update adds it later.
 struct InputRecord {
   std::string path;
   int64_t bytes = 0;
@@ -36,7 +36,7 @@ struct InputRecord {
   std::string commit = {};
 };
 
-/// RanksOfStart describes the ranks of a start, after some that kept failing were dropped
+/// RanksOfStart describes the ranks of a start. Ranks that kept failing may have been dropped
 /// (elastic.min_ranks).
 struct RanksOfStart {
   /// The number of ranks; 0: not known.
@@ -52,16 +52,16 @@ struct RestartRecord {
   /// The time in UTC, as utc_now() writes it.
   std::string time;
   std::string reason;
-  /// The rank that caused the failure; -1 for none.
+  /// The rank that caused the failure; -1 if no rank did.
   int64_t rank = -1;
-  /// The last step that was reached, and the step from which training continued.
+  /// The last step before the failure, and the step from which training continued.
   int64_t from_step = 0;
   int64_t to_step = 0;
   RanksOfStart ranks = {};
 };
 
-/// RunManifest is the content of run.json: the facts that distinguish two runs and that are needed
-/// to repeat this one.
+/// RunManifest is the content of run.json: the facts by which runs differ and that are needed to
+/// repeat this run.
 struct RunManifest {
   BuildInfo build;
   MachineInfo machine;
@@ -71,15 +71,15 @@ struct RunManifest {
   std::string gpu_driver;
   /// The library that multiplies matrices, by dtype: {"fp32", "openblas 0.3.34"}. Empty on GPUs.
   std::map<std::string, std::string> products;
-  /// The way in which sums over ranks are added: "rank order, fp32" or "nccl". "" in runs of older
-  /// versions.
+  /// The way in which values of different ranks are summed: "rank order, fp32" or "nccl". "" in
+  /// runs of older versions.
   std::string sums;
-  /// The code that computes attention on GPUs, "own" or "cudnn 9.19.0", and how it multiplies bf16
-  /// on CPUs, "bf16 by vdpbf16ps". "" in runs of older versions.
+  /// The implementation of attention: on GPUs "own" or "cudnn 9.19.0", on CPUs the way in which
+  /// bf16 is multiplied, "bf16 by vdpbf16ps". "" in runs of older versions.
   std::string attention;
   uint64_t seed = 0;
   /// The degree of each axis by its name in the config: {"data", 2}, {"tensor", 1}, and "pipeline"
-  /// where it is more than 1 (topology_of() in config/topology.h).
+  /// if it is more than 1 (topology_of() in config/topology.h).
   std::vector<std::pair<std::string, int64_t>> topology;
   /// The effective config: a JSON object as text (differences are then reported key by key) or
   /// other text. Secrets are hidden before it is written.
@@ -96,7 +96,7 @@ struct RunManifest {
   /// The exit code; absent while the run continues.
   std::optional<int64_t> exit_code;
   std::string exit_reason;
-  /// The rank that caused a failure; -1 for none, or when it is not known.
+  /// The rank that caused a failure; -1 if there was no failure, or the rank is not known.
   int64_t exit_rank = -1;
   std::vector<RestartRecord> restarts;
   /// The last evaluation of each set: "step", "loss", "perplexity", "accuracy", "tokens".
@@ -113,23 +113,24 @@ struct RunManifest {
   /// category, "process". With a pipeline also "stage 0", "stage 1", ...: the memory of the first
   /// rank of each stage.
   std::map<std::string, std::map<std::string, int64_t>> memory;
-  /// Bytes that the training steps of all ranks moved, by their kind of transport: according to the
-  /// program ("program") and as observed.
+  /// Bytes that the training steps of all ranks moved, by kind of transport: as the program
+  /// predicts ("program") and as observed.
   std::map<std::string, std::map<std::string, int64_t>> traffic;
   /// Waits of each pipeline stage ("stage 0"): the share of its steps in which it waited
   /// ("idle_per_million"), and the share that follows from the schedule alone
   /// ("schedule_idle_per_million").
   std::map<std::string, std::map<std::string, int64_t>> pipeline;
-  /// Microseconds of a training step of rank 0, "predicted" and "measured" (the median): "step",
-  /// "exposed_communication".
+  /// Microseconds of a training step of rank 0: "step" and "exposed_communication", each
+  /// "predicted" and "measured" (the median).
   std::map<std::string, std::map<std::string, int64_t>> time;
 };
 
-/// Writes the text of run.json: an object of "format": 1 and the fields above, secrets hidden.
+/// Writes the text of run.json: an object with "format": 1 and the fields above. Secrets are
+/// hidden.
 std::string manifest_text(const RunManifest& manifest);
 
-/// Reads a text of manifest_text(); absent fields keep their defaults, unknown ones are ignored.
-/// Throws Error(kBadInput) naming the file and the invalid field.
+/// Reads a file that manifest_text() wrote. Absent fields keep their defaults, unknown fields are
+/// ignored. Throws Error(kBadInput) that names the file and the invalid field.
 RunManifest read_manifest(const std::string& path);
 
 /// Computes the XXH3 of the effective config as the manifest shows it (16 hexadecimal digits).

@@ -32,15 +32,17 @@ namespace fs = std::filesystem;
 
 using Json = nlohmann::ordered_json;
 
-/// The most points of a chart; more points are averaged, because no chart has more pixels.
+/// The most points of a chart. Charts have no more pixels than that, so if there are more points,
+/// neighbours are averaged.
 constexpr size_t kMaxPoints = 4000;
-/// Most texts, warnings and bytes of a config that a page shows of a run.
+/// The most text samples, warnings, and bytes of the config that a page shows for a run.
 constexpr size_t kMaxTexts = 2000, kMaxWarnings = 200, kMaxConfigBytes = 256 << 10;
 
-/// A figure of each step; absent where the step has none.
+/// A value for each step; absent for steps without the value.
 using Figures = std::vector<std::optional<double>>;
 
-/// Averages each group of neighbours; a value that is not finite makes its mean so.
+/// Replaces each group of `group` neighbours by its mean. If a value is not finite, neither is the
+/// mean of its group.
 Json downsample(const Figures& column, size_t group) {
   Json out = Json::array();
   for (size_t begin = 0; begin < column.size(); begin += group) {
@@ -74,7 +76,7 @@ constexpr std::array<FigureColumn, 8> kFigures{{
     {"loss_scale", [](const StepMetrics& m) { return m.loss_scale; }},
 }};
 
-/// Steps describe how far a run is after each of its steps.
+/// Steps lists the trained steps of a run, with the number of tokens trained after each step.
 struct Steps {
   std::vector<const StepMetrics*> trained;
   std::map<int64_t, double> tokens_after{{0, 0}};
@@ -151,7 +153,8 @@ Json evaluations_of(const std::vector<StepMetrics>& metrics, const Steps& steps)
   return sets;
 }
 
-/// Reads run.json; returns an empty object where a kill or an edit left none that can be read.
+/// Reads run.json. Returns an empty object if the file is missing or unreadable (the run was
+/// killed, or the file was edited).
 Json read_loose_json(const std::string& path) {
   if (!posix_files().exists(path)) return Json::object();
   const std::string text = read_file(path, int64_t{16} << 20);
@@ -164,7 +167,7 @@ std::string text_at(const Json& json, const char* key) {
   return json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : "";
 }
 
-/// Returns the config's leaves by dotted name.
+/// Returns the settings of the config by dotted name.
 Json config_of(const Json& manifest) {
   Json flat = Json::object();
   if (manifest.contains("config") && manifest["config"].is_object() && !manifest["config"].empty())
@@ -173,8 +176,8 @@ Json config_of(const Json& manifest) {
   return flat;
 }
 
-/// Describes the best evaluation in run.json, "" if it names none. Older versions took an
-/// evaluation of a destroyed model as the best by accuracy.
+/// Describes the best evaluation that run.json names; "" if it names none. Older versions could
+/// name an evaluation whose loss is not finite, because they compared the accuracy alone.
 std::string best_text(const Json& best, const std::vector<StepMetrics>& metrics) {
   if (!best.contains("step") || !best["step"].is_number() || !best.contains("value") ||
       !best["value"].is_number())
@@ -186,7 +189,7 @@ std::string best_text(const Json& best, const std::vector<StepMetrics>& metrics)
              best["step"].dump());
 }
 
-/// Lists facts about a run and how it ended, a line each.
+/// Lists facts about a run, and how it ended, one line each.
 Json facts_of(const Json& manifest, const std::vector<StepMetrics>& metrics,
               const RunPaths& paths) {
   Json facts = Json::array();
@@ -216,8 +219,8 @@ Json facts_of(const Json& manifest, const std::vector<StepMetrics>& metrics,
   return facts;
 }
 
-/// Lists what a step was predicted to take and took, by part, in seconds: run.json's "time". Empty
-/// where it was not predicted or not measured.
+/// Lists the predicted and the measured seconds of each part of a step, from "time" in run.json.
+/// Empty if the time was not predicted or not measured.
 Json times_of(const Json& manifest) {
   Json parts = Json::array();
   if (!manifest.contains("time") || !manifest["time"].is_object()) return parts;
@@ -240,7 +243,8 @@ Json times_of(const Json& manifest) {
   return parts;
 }
 
-/// Returns the shares of other load on the machine, as whole percents; absent where not known.
+/// Returns the shares of the machine's time that other load took, in whole percent; absent if not
+/// known.
 Json load_of(const Json& manifest) {
   Json load = Json::object();
   if (!manifest.contains("time") || !manifest["time"].is_object()) return load;
@@ -253,7 +257,7 @@ Json load_of(const Json& manifest) {
   return load;
 }
 
-/// Reads rank 0's log at the levels of warning and above: "2026-11-23T01:02:03.456 W text".
+/// Reads the warnings and errors in rank 0's log: "2026-11-23T01:02:03.456 W text".
 Json warnings_of(const std::string& log, size_t& left_out) {
   Json warnings = Json::array();
   std::ifstream lines(log);

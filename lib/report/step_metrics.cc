@@ -57,8 +57,8 @@ bool read(const Json& json, std::vector<NamedBytes>& list) {
   return true;
 }
 
-/// Reads a field and returns false if it is wrong. An absent field is right: older and newer lines
-/// have other fields.
+/// Reads a field; returns false if its type is wrong. A field may be absent, because lines of other
+/// versions have other fields.
 template <typename T>
 bool read_field(const Json& object, const char* key, T& value) {
   const auto found = object.find(key);
@@ -80,7 +80,7 @@ void add_trained(Json& line, const StepMetrics& m) {
   if (m.skipped) line["skipped"] = true;
 }
 
-/// Reads the validation loss that runs of older versions had in the step's line.
+/// Reads the validation loss from the step's line, where older versions wrote it.
 bool read_old_validation(const Json& line, StepMetrics& m) {
   if (!line.contains("validation_loss")) return true;
   EvaluationResult& evaluation = m.evaluations.emplace_back();
@@ -101,7 +101,8 @@ bool read_evaluation(const Json& line, StepMetrics& m) {
 }
 
 std::string text_of(const Json& line) {
-  // Names are from code and from data sets: bytes that are not UTF-8 must not end the run.
+  // Names of data sets may contain bytes that are not UTF-8. They are replaced, because they must
+  // not make the run fail.
   return line.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -124,7 +125,8 @@ double EvaluationResult::perplexity() const {
   return std::exp(loss);
 }
 
-/// Returns whether there is a value. Lines of older versions have no count of tokens.
+/// Returns whether tokens count or the loss is finite: lines of older versions have no count of
+/// tokens.
 bool EvaluationResult::has_value() const {
   return tokens > 0 || std::isfinite(loss);
 }

@@ -22,35 +22,35 @@ struct NamedBytes {
 /// metrics.jsonl.
 struct EvaluationResult {
   std::string set;
-  /// The mean over the set's counted tokens; NaN where none counts.
+  /// The mean over the set's counted tokens; NaN if no token counts.
   double loss = 0;
-  /// The share of the counted tokens that are the model's likeliest token; absent where none
-  /// counts, and in runs of older versions.
+  /// The share of the counted tokens to which the model gives the highest probability; absent if no
+  /// token counts, and in runs of older versions.
   std::optional<double> accuracy;
   int64_t tokens = 0;
   double seconds = 0;
   double perplexity() const;
   /// Returns whether any token counts; otherwise the result has no value to compare.
   bool has_value() const;
-  /// Returns whether tokens count and their loss is NaN or infinity: no figure of this model can be
-  /// trusted then, including its accuracy.
+  /// Returns whether tokens count and their loss is NaN or infinity. The model is then broken, and
+  /// its accuracy means nothing either.
   bool is_nonfinite() const;
 };
 
 /// Returns whether the loss of any set is NaN or infinity.
 bool is_nonfinite(const std::vector<EvaluationResult>& results);
 
-/// StepMetrics holds the figures of one optimizer step: one line of metrics.jsonl, and one for each
-/// evaluation after it. Times are seconds of rank 0.
+/// StepMetrics holds the measurements of one optimizer step: one line of metrics.jsonl, followed by
+/// one line for each evaluation after the step. Times are in seconds, measured on rank 0.
 struct StepMetrics {
   /// The number of the step, from 1; 0 is the state before training.
   int64_t step = 0;
-  /// The step was trained. False: it is only an evaluation (before the first step), and of the
-  /// other fields only `step` is written.
+  /// The step was trained. False: this is only an evaluation before the first step, and only `step`
+  /// and the evaluations are written.
   bool trained = true;
   /// The number of samples read by all ranks since training began, this step included.
   int64_t samples = 0;
-  /// The mean over the counted tokens of the global batch; NaN where it has none.
+  /// The mean over the counted tokens of the global batch; NaN if no token counts.
   double loss = 0;
   /// The gradient norm before clipping.
   double grad_norm = 0;
@@ -66,7 +66,7 @@ struct StepMetrics {
   std::optional<double> exposed_communication_seconds;
   /// The loss scale, with dynamic or static loss scaling.
   std::optional<double> loss_scale;
-  /// The update was left out because the loss or a gradient was not finite.
+  /// The update was skipped because the loss or a gradient was not finite.
   bool skipped = false;
   /// The evaluations after this step, in the order of the config.
   std::vector<EvaluationResult> evaluations;
@@ -76,18 +76,18 @@ struct StepMetrics {
   std::vector<NamedBytes> memory;
 };
 
-/// Writes the step without its evaluations: one JSON object without a line end. Numbers have enough
-/// digits to read back as the same double; values that are not finite are the strings "NaN",
-/// "Infinity" and "-Infinity".
+/// Writes the step without its evaluations, as one JSON object without a line end. Numbers have
+/// enough digits to be read back as the same double; values that are not finite are written as the
+/// strings "NaN", "Infinity" and "-Infinity".
 std::string metrics_line(const StepMetrics& metrics);
 /// Writes {"step": 20, "evaluation": "validation", "loss": ...}, with numbers as in metrics_line().
 std::string evaluation_line(int64_t step, const EvaluationResult& evaluation);
 /// Writes all lines of a step, each with its line end.
 std::string metrics_lines(const StepMetrics& metrics);
 
-/// Parses a line of metrics_lines(); an evaluation's line gives a step that has only that
-/// evaluation. Returns nothing when the text is not one JSON object with an integer "step", or when
-/// a known field has a wrong type. Unknown fields are ignored.
+/// Parses one line of metrics_lines(). The line of an evaluation gives a step that has only that
+/// evaluation. Returns nothing if the text is not a JSON object with an integer "step", or if a
+/// known field has a wrong type. Unknown fields are ignored.
 std::optional<StepMetrics> parse_metrics_line(std::string_view line);
 
 /// Reads every step of a metrics.jsonl with its evaluations. Throws Error(kBadInput) when the file

@@ -53,7 +53,7 @@ void add_line(std::string& out, const std::vector<std::string>& cells,
 }  // namespace
 
 size_t text_columns(std::string_view text) {
-  // Every byte of UTF-8 but a continuation byte (10xxxxxx) starts a code point.
+  // In UTF-8, every byte that is not a continuation byte (10xxxxxx) starts a code point.
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
   }));

@@ -121,8 +121,8 @@ std::string file_name(const TensorBoardOptions& options, int64_t begun) {
   return cat(kNameStart, seconds.data(), ".", options.hostname, ".", options.pid, ".0");
 }
 
-/// Bytes reads the bytes of a file or message from its front; once there are too few it has failed
-/// for good.
+/// Bytes reads the bytes of a file or message from the front. After a read beyond the end, all
+/// further reads fail.
 class Bytes {
  public:
   explicit Bytes(std::string_view rest) : rest_(rest) {}
@@ -162,8 +162,8 @@ class Bytes {
   bool failed_ = false;
 };
 
-/// Returns the step of an event that holds scalars, -1 for one that holds none; nothing for an
-/// event that ftrun does not write.
+/// Returns the step of an event that holds scalars; -1 for an event without scalars; nothing for an
+/// event that ftrun would not write.
 std::optional<int64_t> step_of_scalars(std::string_view event) {
   Bytes bytes(event);
   int64_t step = 0;
@@ -186,8 +186,9 @@ std::optional<int64_t> step_of_scalars(std::string_view event) {
   return has_scalars ? step : -1;
 }
 
-/// Returns an event file without the scalars of `first_step` and later, and without a record that a
-/// kill tore; nothing for a file that ftrun did not write, or that is damaged.
+/// Returns the event file without the scalars of `first_step` and later steps, and without an
+/// incomplete last record, which a killed run leaves. Returns nothing if ftrun did not write the
+/// file, or it is damaged.
 std::optional<std::string> without_later_steps(std::string_view file, int64_t first_step) {
   std::string kept;
   bool has_record = false;
@@ -222,8 +223,8 @@ void cut_earlier_files(const std::string& folder, int64_t first_step) {
   }
 }
 
-/// Returns the seconds for the name of a new file: readers take files in the order of their names,
-/// and a clock may have been set back.
+/// Returns the time for the name of a new file, later than in all existing names. Readers read the
+/// files in the order of their names, and the clock may have been set back.
 int64_t seconds_after_all(const std::string& folder, double wall_seconds) {
   auto seconds = static_cast<int64_t>(wall_seconds);
   for (const std::string& name : posix_files().list(folder)) {
@@ -235,7 +236,7 @@ int64_t seconds_after_all(const std::string& folder, double wall_seconds) {
   return seconds;
 }
 
-/// Returns the path of a new writer's file, after earlier files are cut for it.
+/// Removes later steps from earlier files, and returns the path for a new writer's file.
 std::string place_of_file(const std::string& folder, const TensorBoardOptions& options) {
   if (options.first_step) cut_earlier_files(folder, *options.first_step);
   return cat(folder, "/", file_name(options, seconds_after_all(folder, options.wall_seconds)));

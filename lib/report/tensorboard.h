@@ -10,12 +10,12 @@
 
 namespace ftrun {
 
-/// TensorBoardOptions determine the name of an event file; the defaults are this host, process and
+/// TensorBoardOptions determines the name of an event file; the defaults are this host, process and
 /// time.
 struct TensorBoardOptions {
   std::string hostname;
   int64_t pid = 0;
-  /// The time in seconds since 1970; 0 means the clock's time.
+  /// The time in seconds since 1970; 0 means the current time.
   double wall_seconds = 0;
   /// The first step of a resumed run: this step and later ones are removed from the files of
   /// earlier starts, and TensorBoard is told to forget those that it has already read.
@@ -34,9 +34,9 @@ class TensorBoardWriter {
   /// Makes a new file in `folder`, which must exist. Throws Error(kEnvironment).
   explicit TensorBoardWriter(const std::string& folder, TensorBoardOptions options = {});
 
-  /// Writes one event of all `scalars` at `step`, stamped with the clock's time.
+  /// Writes one event with all `scalars` at `step`, with the current time.
   void write(int64_t step, const std::vector<Scalar>& scalars);
-  /// Writes scalars stamped with `wall_seconds` since 1970.
+  /// Writes the event with the time `wall_seconds` (since 1970).
   void write(int64_t step, const std::vector<Scalar>& scalars, double wall_seconds);
 
   const std::string& path() const { return file_.path(); }

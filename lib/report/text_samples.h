@@ -7,15 +7,15 @@
 
 namespace ftrun {
 
-/// TextSample is a text that a model wrote after the beginning of a document.
+/// TextSample is a text that a model generated as the continuation of the beginning of a document.
 struct TextSample {
   int64_t prompt_tokens = 0;
   std::string prompt;
   std::string answer;
 };
 
-/// Writes a line of samples.jsonl: {"step": 20, "prompt": "...", "answer": "..."}, without its line
-/// end. Bytes that are not UTF-8 are replaced.
+/// Writes one line of samples.jsonl, without a line end: {"step": 20, "prompt": "...", "answer":
+/// "..."}. Bytes that are not UTF-8 are replaced.
 std::string sample_line(int64_t step, const TextSample& sample);
 
 struct StepSample {

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Reads the events of a trace of ours.
+/// Reads the events of a trace file that ftrun wrote.
 Json events_in(const std::string& path) {
   const std::string text = read_file(path);
   Json trace;
@@ -26,7 +26,7 @@ Json events_in(const std::string& path) {
   return trace["traceEvents"];
 }
 
-/// Returns the step that an event was measured in; 0 for a predicted one.
+/// Returns the step in which an event was measured; 0 for a predicted event.
 int64_t step_of(const Json& event) {
   if (!event.is_object() || !event.contains("args") || !event["args"].is_object()) return 0;
   const Json& args = event["args"];
@@ -34,7 +34,8 @@ int64_t step_of(const Json& event) {
                                                                    : 0;
 }
 
-/// Writes the events that were measured before a step, as separate processes.
+/// Writes the events that were measured before `first_step`; each step is shown as a separate
+/// process.
 std::string kept_events(const Json& events, int64_t first_step) {
   std::map<std::string, int64_t> processes;
   std::string kept;

@@ -6,13 +6,14 @@
 
 namespace ftrun {
 
-/// TracedStep is a measured step and the predicted one, as texts of events (base/trace_events.h).
+/// TracedStep holds a measured step and the predicted step, both as texts of trace events
+/// (base/trace_events.h).
 struct TracedStep {
   int64_t step = 0;
   /// Events that are marked with their step.
   std::string measured;
   std::string predicted;
-  /// Notes for the trace's reader, by topic.
+  /// Notes for a person who reads the trace, by topic.
   std::map<std::string, std::string> notes;
 };
 
@@ -20,8 +21,9 @@ struct TracedStep {
 /// step and all measured ones, each from time 0.
 class TraceFile {
  public:
-  /// Keeps the events of earlier starts of the run for steps before `first_step`; later steps are
-  /// run again. Throws Error(kUsage) for a file that is not such a trace, and leaves it unchanged.
+  /// Keeps the events of steps before `first_step` from earlier starts of the run. Later steps will
+  /// run again, so their events are dropped. Throws Error(kUsage) for a file that is not such a
+  /// trace, and leaves it unchanged.
   TraceFile(std::string path, int64_t first_step);
 
   /// Adds a step. The file is replaced as a whole, so that it holds all steps that were added

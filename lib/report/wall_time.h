@@ -9,7 +9,7 @@ namespace ftrun {
 std::string utc_text(int64_t seconds);
 /// Returns the current time, as utc_text() writes it.
 std::string utc_now();
-/// Returns the seconds since 1970, with their fraction.
+/// Returns the current time in seconds since 1970, including fractions.
 double wall_seconds();
 
 }  // namespace ftrun

@@ -11,7 +11,7 @@
 #include "axes/pipeline/schedule.h"
 #include "base/dtype.h"
 #include "base/error.h"
-#include "base/side_by_side.h"
+#include "base/run_in_parallel.h"
 #include "graph/collective_attrs.h"
 #include "graph/op_spec.h"
 #include "graph/scratch.h"
@@ -23,11 +23,11 @@
 namespace ftrun {
 namespace {
 
-/// The most seconds by which rounding changes the time of an instruction, which is a whole number
-/// of picoseconds; each operation may be an instruction.
+/// The time of an instruction is rounded to whole picoseconds, which changes it by at most this
+/// many seconds. Each operation may be a separate instruction.
 constexpr double kRounding = 1e-12;
 
-/// The share of a bound that sums of floating-point numbers may be off by.
+/// The relative rounding error of floating-point sums; bounds are lowered by it.
 constexpr double kSlack = 1e-9;
 
 const Rates& rates_for(const SearchTask& task, const Layout& layout) {
@@ -35,8 +35,8 @@ const Rates& rates_for(const SearchTask& task, const Layout& layout) {
       task.machine.has_gpus ? 1 : static_cast<int>(ranks_of_node(layout, task.nodes)));
 }
 
-/// Sums the seconds of a list's operations that kernels run. Exchange in between keeps a GPU from
-/// computing two of them in one pass.
+/// Sums the seconds of the operations in a list that kernels compute. The list is cut at each
+/// collective, because a GPU cannot fuse operations before and after it.
 double kernel_seconds(const SearchTask& task, const Rates& rates, const LayerGraph& graph,
                       const std::vector<Op>& list) {
   double seconds = 0;
@@ -51,7 +51,7 @@ double kernel_seconds(const SearchTask& task, const Rates& rates, const LayerGra
   return seconds;
 }
 
-/// Sums the seconds that tensor ranks exchange for a list.
+/// Sums the seconds of the collectives of tensor-parallel ranks in an operation list.
 double list_exchange(const SearchTask& task, const LayerGraph& graph, const std::vector<Op>& list,
                      Crossing crossing) {
   double seconds = 0;
@@ -59,7 +59,8 @@ double list_exchange(const SearchTask& task, const LayerGraph& graph, const std:
     if (!is_collective(op.kind)) continue;
     const OpSpec& spec = op_spec(op.kind);
     const OpCollective collective = spec.collective;
-    // An operation has the name of its exchange; in a shift each rank sends once.
+    // The operation's name is also the name of the exchange in the machine file. A shift is one
+    // send by each rank.
     const std::string_view name = collective == OpCollective::kShift ? "send" : spec.name;
     const ValueId whole = collective == OpCollective::kReduceScatter ? op.in[0] : op.out[0];
     const auto ranks = static_cast<int>(op.attrs.get<CollectiveAttrs>().ranks);
@@ -77,7 +78,7 @@ double least_slowdown(const Rates& rates, const std::string& kind) {
   return least;
 }
 
-/// Calls `each` with the layers of a stage.
+/// Calls `each` with the number of each layer of a pipeline stage.
 template <class Each>
 void for_layers(const PipelineLayout& cut, int stage, int32_t layers, const Each& each) {
   for (int chunk = 0; chunk < cut.chunks(); ++chunk) {
@@ -86,14 +87,14 @@ void for_layers(const PipelineLayout& cut, int stage, int32_t layers, const Each
   }
 }
 
-/// Returns whether weight gradients have separate lists.
+/// Returns whether weight gradients are computed by separate operation lists.
 bool runs_apart(const Layout& layout) {
   return layout.pipeline > 1 && traits_of(layout.schedule).splits_backward;
 }
 
-/// Returns a number of micro-batches with which a stage has as many in flight as with all of the
-/// step's. Few are enough, unless the stage keeps all of them, or the size of rounds depends on
-/// their number.
+/// Returns a number of micro-batches that is enough to find the most that a stage has in flight
+/// during a step. A few are enough, unless the schedule keeps all micro-batches in flight, or runs
+/// in rounds whose size depends on their number.
 int64_t sampled_micro_batches(const Layout& layout) {
   constexpr int64_t kRounds = 4;
   const ScheduleTraits& traits = traits_of(layout.schedule);
@@ -183,7 +184,7 @@ void Bounds::add_missing(const Layout& layout, Models& models) const {
 void Bounds::prepare(const Models& models) {
   const std::vector<std::pair<ModelCostsKey, Layout>> wanted(models.begin(), models.end());
   std::vector<ModelCosts> made(wanted.size());
-  side_by_side(wanted.size(), [&](size_t i) { made[i] = make_model_costs(wanted[i].second); });
+  run_in_parallel(wanted.size(), [&](size_t i) { made[i] = make_model_costs(wanted[i].second); });
   for (size_t i = 0; i < wanted.size(); ++i)
     model_costs_.emplace(wanted[i].first, std::move(made[i]));
 }
@@ -198,7 +199,7 @@ const Bounds::ModelCosts& Bounds::model_costs_of(const Layout& layout) {
   return costs;
 }
 
-/// Cuts the model as pipeline_layout() does.
+/// Cuts the model into pipeline stages in the same way as pipeline_layout().
 Bounds::PipelineCut& Bounds::cut_of(const ModelCosts& costs, const Layout& layout) {
   const auto stages = static_cast<int>(layout.pipeline), chunks = static_cast<int>(layout.chunks);
   const ChunkPlacement placement =
@@ -215,9 +216,10 @@ Bounds::PipelineCut& Bounds::cut_of(const ModelCosts& costs, const Layout& layou
   return cut;
 }
 
-/// Computes the seconds of the busiest stage: it begins when a micro-batch has passed the layers
-/// before its first one, computes all its actions one after another, and, where its last one is a
-/// gradient with respect to its input, others go on from there.
+/// Computes the seconds of the busiest stage. A stage begins when the first micro-batch has passed
+/// all layers before the stage's first layer, and computes all its actions one after another. If
+/// backward is one list, the earlier layers still have to compute the backward pass of the last
+/// micro-batch after it.
 double Bounds::compute_seconds(const ModelCosts& costs, const PipelineLayout& cut,
                                const Layout& layout) const {
   const auto layers = static_cast<int32_t>(costs.model.layers.size());
@@ -287,7 +289,8 @@ double Bounds::update_seconds(double bytes, const Layout& layout) const {
   return bytes / std::max(here, task_.machine.has_gpus ? task_.machine.host_memory_bandwidth : 0);
 }
 
-/// Returns the least seconds of a byte: exchange takes time at least in proportion to its bytes.
+/// Returns the least seconds for each byte of an exchange; the time is at least proportional to the
+/// bytes.
 double Bounds::seconds_of_byte(std::string_view kind, int64_t ranks, Crossing crossing) {
   const auto [known, added] = seconds_of_byte_.try_emplace({kind, ranks, crossing}, 0);
   if (added)
@@ -310,7 +313,8 @@ double Bounds::exchange_seconds_of(const std::vector<StageWeights>& stages, cons
     const double whole = all_reduce * gradients;
     const double cut_up = std::min(reduce_scatter * gradients, whole);
     double seconds = whole;
-    // Small units are not cut below stage 3.
+    // At stages 1 and 2 the bound is the faster of an all-reduce of whole gradients, and a
+    // reduce-scatter with an all-gather of the updated weights.
     if (layout.zero == 1 || layout.zero == 2)
       seconds = std::min(whole, cut_up + all_gather * weights.trained_bytes);
     if (layout.zero == 3)
@@ -320,9 +324,9 @@ double Bounds::exchange_seconds_of(const std::vector<StageWeights>& stages, cons
   return most;
 }
 
-/// Computes the bytes that a stage has saved at once for all micro-batches in flight: for each of
-/// its chunks, until the backward pass, or else until the gradients with respect to inputs and
-/// weights are computed.
+/// Computes the most bytes that a stage has saved at one time, over all micro-batches in flight and
+/// all its chunks. The values of a forward pass are saved until the backward pass; if backward is
+/// split, until the input gradients and the weight gradients that read them are computed.
 int64_t Bounds::saved_of(const ModelCosts& costs, const PipelineLayout& cut, int stage,
                          const Layout& layout) const {
   std::vector<GraphCost> chunks;
@@ -355,7 +359,8 @@ MemoryNeed Bounds::memory_of(const StageWeights& weights, int64_t saved, const L
   const auto shards = static_cast<double>(layout.shards());
   const bool keeps_optimizer = layout.optimizer == OffloadDevice::kNone;
   const bool shards_parameters = layout.zero == 3;
-  // Small units stay on a GPU wherever the others lie; CPUs have one memory for both places.
+  // Returns whether state with this offload target counts as device memory. On CPUs, main memory is
+  // the device memory.
   const auto counts = [&](OffloadDevice place) {
     return place == OffloadDevice::kNone ||
            (!task_.machine.has_gpus && place == OffloadDevice::kCpu);
@@ -365,7 +370,8 @@ MemoryNeed Bounds::memory_of(const StageWeights& weights, int64_t saved, const L
   if (counts(layout.parameters)) device += parameters;
   const double moments = weights.trained * facts.state_bytes / shards;
   if (keeps_optimizer) device += moments + weights.master_bytes / shards;
-  // The master copy is left out, because it exists only for some places of the weights.
+  // The master copy is left out of the bound, because it exists only for some targets of offloaded
+  // weights.
   if (!keeps_optimizer && counts(layout.optimizer)) device += moments;
   if (task_.machine.has_gpus && layout.optimizer == OffloadDevice::kCpu)
     host += facts.offloaded_share * weights.movable * facts.state_bytes / shards;

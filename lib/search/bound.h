@@ -19,35 +19,35 @@
 
 namespace ftrun {
 
-/// Bound is a lower bound of the time of a step of a layout and of its memory. It is computed by
+/// Bound holds lower bounds of the step time and of the memory of a layout. They are computed by
 /// arithmetic only: no program is built.
 struct Bound {
   double seconds = 0;
-  /// The seconds if nothing overlapped. It is not a bound, but an estimate that shows which layouts
-  /// are worth planning.
+  /// The seconds if computation and communication did not overlap. This is not a bound, but an
+  /// estimate that shows which layouts are worth planning.
   double seconds_without_overlap = 0;
   MemoryNeed memory;
 };
 
-/// Bounds computes the bounds of layouts. The time is the computation of the busiest stage, with
-/// the filling and draining of the pipeline and the update, or the communication, if that takes
-/// longer. The memory is the state of one rank, and either all its gradients or the most
-/// activations that its layers save at one time. The exact plan includes all terms of both sums, so
-/// neither bound exceeds it (tests/search). Costs that several layouts share (of layers, the cut of
-/// the model, the activations saved in a schedule) are computed once.
+/// Bounds computes the bounds of layouts. The bound of the time is the larger of two terms: the
+/// computation of the busiest stage, including the filling and draining of the pipeline and the
+/// update; and the communication. The bound of the memory is the state of one rank, plus the larger
+/// of its gradients and the most activations that its layers save at one time. The exact plan
+/// includes all these terms, so neither bound exceeds it (tests/search). Costs that several layouts
+/// share (of layers, the cut of the model, the activations saved in a schedule) are computed once.
 class Bounds {
  public:
-  /// Borrows `task`.
+  /// Makes an object without costs. `task` must outlive it.
   explicit Bounds(const SearchTask& task) : task_(task) {}
 
   using ModelCostsKey = std::tuple<int64_t, int64_t, RecomputeLevel, int64_t>;
-  /// Models are those whose costs are missing, each with a layout that needs it.
+  /// Models lists the models whose costs are missing, each with a layout that needs it.
   using Models = std::map<ModelCostsKey, Layout>;
 
-  /// Adds the model of a layout, unless its costs are there.
+  /// Adds the model of a layout to `models`, unless its costs are known already.
   void add_missing(const Layout& layout, Models& models) const;
 
-  /// Computes the costs of models, which layouts share, on all processors.
+  /// Computes the costs of the models, using all processors. Layouts share these costs.
   void prepare(const Models& models);
 
   /// Computes the bound of a layout. `facts` are the state facts of the task's config with the
@@ -58,15 +58,15 @@ class Bounds {
   /// GraphCost is the time and memory of a graph for one micro-batch.
   struct GraphCost {
     double forward = 0;
-    /// Seconds of backward if it is one list.
+    /// Seconds of backward if it is one operation list.
     double backward = 0;
-    /// Seconds of backward if it is two lists: input gradients, and weight gradients.
+    /// Seconds of backward if it is two operation lists: input gradients and weight gradients.
     double backward_split = 0;
     /// Seconds of communication between tensor ranks.
     double exchange = 0;
-    /// Bytes that forward saves for backward. If gradients are two lists: bytes saved for the
-    /// weight gradients, for the input gradients only, and by the input gradients for the weight
-    /// gradients.
+    /// Bytes that forward saves for backward (`saved`). If backward is two operation lists: bytes
+    /// that forward saves for the weight gradients, bytes that it saves for the input gradients
+    /// only, and bytes that the input-gradient list saves for the weight gradients (`deferred`).
     int64_t saved = 0;
     int64_t saved_for_weights = 0;
     int64_t saved_for_inputs = 0;
@@ -75,13 +75,13 @@ class Bounds {
     GraphCost& operator+=(const GraphCost& other);
     GraphCost operator-(const GraphCost& other) const;
   };
-  /// Weights holds the weight of each layer, by which a pipeline is cut.
+  /// Weights holds the weight of each layer; a pipeline is cut into stages of similar weight.
   using Weights = std::vector<int64_t>;
   /// ModelCosts holds the model for one tensor degree, micro-batch and recompute level, with the
   /// costs of its layers.
   struct ModelCosts {
     ModelDescription model;
-    /// The costs of the first k layers.
+    /// Element k is the cost of the first k layers.
     std::vector<GraphCost> prefix_costs;
     std::vector<double> weights;
     Weights whole_weights;
@@ -94,7 +94,7 @@ class Bounds {
              prefix_costs[static_cast<size_t>(range.first)];
     }
   };
-  /// StageWeights counts the weights of a stage, by bytes and by elements that train.
+  /// StageWeights counts the parameters of a pipeline stage, in bytes and in trained elements.
   struct StageWeights {
     double bytes = 0;
     double trained = 0;
@@ -105,12 +105,14 @@ class Bounds {
     double sharded_bytes = 0;
     double master_bytes = 0;
   };
-  /// PipelineCut is the cut of a pipeline, with the weights of its stages by what is sharded.
+  /// PipelineCut is the cut of a model into pipeline stages, with the StageWeights for each
+  /// persistence threshold, with and without a master copy.
   struct PipelineCut {
     PipelineLayout layout;
     std::map<std::pair<int64_t, bool>, std::vector<StageWeights>> weights;
   };
-  /// SharedCosts holds the costs that layouts share which differ only in their state.
+  /// SharedCosts holds the costs that are equal for layouts that differ only in how they keep their
+  /// state.
   struct SharedCosts {
     const ModelCosts* costs = nullptr;
     PipelineCut* cut = nullptr;
@@ -140,13 +142,13 @@ class Bounds {
 
   const SearchTask& task_;
   std::map<ModelCostsKey, ModelCosts> model_costs_;
-  /// Numbers of blocks by the weights of layers and the number of parts.
+  /// The number of blocks in each part of the model, by the weights of layers and the number of
+  /// parts.
   std::map<std::pair<Weights, int64_t>, std::vector<int64_t>> blocks_;
-  /// Cuts by tensor ranks, stages, chunks, their placement, and numbers of blocks.
+  /// Cuts by tensor-parallel degree, stages, chunks, placement of chunks, and numbers of blocks.
   std::map<std::tuple<int64_t, int64_t, int64_t, ChunkPlacement, std::vector<int64_t>>, PipelineCut>
       cuts_;
-  /// Shared costs by ranks, tensor ranks, stages, chunks, schedule, micro-batch and their number,
-  /// and recompute.
+  /// Shared costs by layout. The fields of the layout that concern state have their defaults.
   std::map<Layout, SharedCosts> shared_costs_;
   std::map<std::tuple<std::string_view, int64_t, Crossing>, double> seconds_of_byte_;
 };

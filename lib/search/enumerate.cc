@@ -21,8 +21,8 @@ std::vector<int64_t> divisors(int64_t number) {
   return found;
 }
 
-/// Lists the numbers of ranks: all GPUs, or as many ranks on CPUs as the machine was measured
-/// with.
+/// Lists the numbers of ranks to try: all GPUs of the nodes, or, on CPUs, each number of ranks with
+/// which the machine was measured.
 std::vector<int64_t> rank_counts(const SearchTask& task) {
   if (task.machine.has_gpus) return {task.machine.devices * task.nodes};
   std::set<int64_t> counts;
@@ -36,7 +36,7 @@ struct StateOffload {
   OffloadDevice parameters = OffloadDevice::kNone;
 };
 
-/// Lists the places of state at a stage of ZeRO.
+/// Lists the offload targets of optimizer state and parameters that are possible at a ZeRO stage.
 std::vector<StateOffload> state_offloads(const SearchTask& task, int64_t stage) {
   constexpr OffloadDevice kNone = OffloadDevice::kNone, kCpu = OffloadDevice::kCpu,
                           kNvme = OffloadDevice::kNvme;
@@ -62,8 +62,8 @@ struct Pipeline {
   int64_t chunks = 1;
 };
 
-/// Lists what a search tries on so many stages; of layouts that are equally good and equally simple
-/// the search keeps the first.
+/// Lists the schedules and chunk counts that a search tries for a number of stages, the preferred
+/// ones first: among equally fast and equally simple layouts the search keeps the first.
 std::vector<Pipeline> pipelines(int64_t stages) {
   if (stages == 1) return {{}};
   std::vector<Pipeline> all;
@@ -77,7 +77,7 @@ std::vector<Pipeline> pipelines(int64_t stages) {
   return all;
 }
 
-/// ByComplexity holds layouts by complexity(), in the order in which they were added.
+/// ByComplexity groups layouts by complexity(), keeping the order in which they were added.
 class ByComplexity {
  public:
   void add(const Layout& layout) {
@@ -87,7 +87,8 @@ class ByComplexity {
     ++count_;
   }
 
-  /// Lists all layouts, the simplest first. There may be a million, of which a sort takes seconds.
+  /// Lists all layouts, the simplest first. There may be a million layouts, and sorting them would
+  /// take seconds.
   std::vector<Layout> in_order() && {
     std::vector<Layout> all;
     all.reserve(count_);
@@ -103,7 +104,7 @@ class ByComplexity {
   size_t count_ = 0;
 };
 
-/// Mesh adds the layouts of one mesh.
+/// Mesh adds all layouts of one mesh (data, tensor and pipeline degree) to `all`.
 class Mesh {
  public:
   Mesh(const SearchTask& task, const Layout& mesh, ByComplexity& all)
@@ -127,7 +128,8 @@ class Mesh {
 
   void add_state(Layout layout) {
     for (const int64_t replicas : divisors(layout.data)) {
-      // Stage 0 covers a copy of the state on each rank.
+      // At stage 0 each rank has a copy of the state anyway. At other stages, as many replicas as
+      // ranks would be the same as stage 0.
       if (layout.zero == 0 ? replicas > 1 : replicas > 1 && replicas == layout.data) continue;
       layout.replicas = replicas;
       for (const StateOffload& offload : state_offloads(task_, layout.zero)) {

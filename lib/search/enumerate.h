@@ -14,13 +14,13 @@
 namespace ftrun {
 
 /// Lists all layouts of a task whose numbers are consistent: degrees whose product is a number of
-/// ranks that the machine has, micro-batches that make the task's batch, every ZeRO stage with
-/// every tier for state, every schedule and level of recompute. The simplest are first. The disk is
-/// one of the tiers if the config names a folder for it.
+/// ranks that the machine offers, micro-batches that make up the task's batch, every ZeRO stage
+/// with every offload target, every schedule and recompute level. The simplest layouts come first.
+/// The disk is an offload target only if the config names a folder for it.
 std::vector<Layout> all_layouts(const SearchTask& task);
 
 /// Resolves the task's config with a layout, as `ftrun plan` does. Returns the config, or the
-/// reason why the checks of config/resolve or of the model refuse it.
+/// reason why the checks in config/resolve or of the model refuse it.
 std::variant<Config, std::string> try_layout(const SearchTask& task, const Layout& layout);
 
 }  // namespace ftrun

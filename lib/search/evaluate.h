@@ -9,8 +9,8 @@
 
 namespace ftrun {
 
-/// Evaluation holds the memory and the time of a layout's programs on all ranks, as `ftrun plan
-/// --machine` prints them.
+/// Evaluation holds the memory and the step time of a layout as `ftrun plan --machine` prints them,
+/// from the programs of all ranks.
 struct Evaluation {
   Layout layout;
   /// The memory of the rank that needs most, for each kind of memory.

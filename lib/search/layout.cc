@@ -9,7 +9,7 @@ namespace {
 /// Keys that concern only pipelines.
 constexpr const char* kPipelineKeys[] = {"parallel.schedule", "parallel.virtual_stages"};
 
-/// Returns whether a key is left out of configs that have its default.
+/// Returns whether a key is left out of a config if it has its default.
 bool is_silent(const std::string& path) {
   return path == "parallel.data_replicate" || path == "recompute.policy" ||
          path == "recompute.every" || path.find(".offload_") != std::string::npos;
@@ -57,7 +57,7 @@ std::vector<std::pair<std::string, FieldValue>> layout_keys(const Layout& layout
 }
 
 void write_layout(const Layout& layout, WrittenConfig& config) {
-  // A layout does not say where a pipeline is cut.
+  // A layout does not specify where a pipeline is cut.
   config.erase("parallel.pipeline_layers");
   for (const char* key : kPipelineKeys) config.erase(key);
   for (auto& [path, value] : layout_keys(layout)) {

@@ -10,11 +10,12 @@
 
 namespace ftrun {
 
-/// Layout describes how a run is distributed over its ranks: all settings of a config that may
-/// change without changing what is trained (the batch of a step, the precision, the optimizer).
+/// Layout describes how a run is distributed over its ranks. It holds the settings of a config that
+/// do not change what is trained: the batch of a step, the precision and the optimizer are not
+/// among them.
 struct Layout {
-  /// The number of ranks that hold different samples: `replicas` copies of the state, each shared
-  /// by data / replicas ranks.
+  /// The number of ranks that read different samples, and the number of copies of the state. data /
+  /// replicas ranks share each copy.
   int64_t data = 1;
   int64_t replicas = 1;
   int64_t tensor = 1;
@@ -26,7 +27,7 @@ struct Layout {
   int64_t zero = 0;
   OffloadDevice optimizer = OffloadDevice::kNone;
   OffloadDevice parameters = OffloadDevice::kNone;
-  /// The number of sequences that a rank computes at once, and of such micro-batches in a step.
+  /// The number of sequences in a micro-batch of a rank, and the number of micro-batches in a step.
   int64_t micro_batch = 1;
   int64_t accumulation = 1;
   RecomputeLevel recompute = RecomputeLevel::kNone;
@@ -48,8 +49,8 @@ std::vector<std::pair<std::string, FieldValue>> layout_keys(const Layout& layout
 /// Writes a layout's keys into a config, replacing the config's own.
 void write_layout(const Layout& layout, WrittenConfig& config);
 
-/// Lists the overrides that make a config ready for write_layout(): every key of a layout is given
-/// once, and other names of the same settings are removed.
+/// Lists the overrides that prepare a config for write_layout(): they set every key of a layout
+/// once, and remove other names of the same settings.
 std::vector<std::string> layout_overrides(int64_t batch);
 
 /// Describes a layout: "data 4 × tensor 2, ZeRO 1, micro-batch 2 × 4, recompute full, optimizer

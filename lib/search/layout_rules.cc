@@ -9,9 +9,9 @@ namespace {
 
 constexpr const char* kNodeShards = "zero_optimization.zero_hpz_partition_size";
 
-/// Returns the layout with the least number of replicas above 1, if it has several: the number does
-/// not matter for what a config may say, except with secondary shards, which must divide the
-/// shards.
+/// Replaces the number of replicas, if it is above 1, by the least legal number above 1. Whether a
+/// config is legal does not depend on the exact number, except with secondary shards, which must
+/// divide the number of shards; then the layout is returned unchanged.
 Layout with_few_replicas(const SearchTask& task, Layout layout) {
   if (layout.replicas == 1 || task.written.get<int64_t>(kNodeShards) > 1) return layout;
   int64_t least = 2;
@@ -47,8 +47,8 @@ const LayoutRules::TryResult& LayoutRules::result_of(const Layout& layout) {
   return known->second;
 }
 
-/// Searches for a legal layout on the mesh among those with plain state: each ZeRO stage, with the
-/// smallest and the largest micro-batch.
+/// Searches for a legal layout on the mesh of `layout`. It tries each ZeRO stage without offload,
+/// with the smallest and the largest micro-batch.
 const LayoutRules::LegalStart& LayoutRules::legal_start_of(const Layout& layout) {
   const auto [known, added] = bases_.try_emplace({layout.data, layout.tensor, layout.pipeline});
   LegalStart& base = known->second;
@@ -71,7 +71,8 @@ const LayoutRules::LegalStart& LayoutRules::legal_start_of(const Layout& layout)
   return base;
 }
 
-/// Judges a kind of layouts by the first one of it whose aspects are each legal.
+/// Judges all layouts of a kind by the first one that is asked for; its aspects are legal one by
+/// one.
 const LayoutRules::TryResult& LayoutRules::of_kind(const Layout& layout) {
   const auto several = [](int64_t number) { return static_cast<int64_t>(number > 1); };
   Layout kind = layout;

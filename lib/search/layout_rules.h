@@ -12,23 +12,23 @@
 
 namespace ftrun {
 
-/// LayoutRules specifies which layouts of a task are legal. Instead of calling try_layout() for
-/// every layout, it calls it for single aspects: the schedule and the micro-batches on each mesh,
-/// the tiers of the state on each mesh, recompute on each mesh, and all of these together once for
-/// each combination of kinds (tests/search compares it with try_layout()).
+/// LayoutRules decides which layouts of a task are legal. It does not call try_layout() for every
+/// layout, but for single aspects on each mesh: the schedule with the micro-batches, the offload of
+/// the state, and recompute. In addition it calls try_layout() once for each kind of complete
+/// layout (KindKey). tests/search compares the results with those of try_layout().
 class LayoutRules {
  public:
-  /// Borrows `task`.
+  /// Makes an object without results. `task` must outlive it.
   explicit LayoutRules(const SearchTask& task) : task_(task) {}
 
   /// Verdict is the judgement of a layout. Its pointers are valid as long as the rules exist.
   struct Verdict {
-    /// The reason for the refusal; null where the layout is legal.
+    /// The reason for the refusal; null if the layout is legal.
     const std::string* refusal = nullptr;
-    /// The facts that the bounds of a legal layout need; null where it is refused.
+    /// The facts that the bounds of a legal layout need; null if the layout is refused.
     const StateFacts* facts = nullptr;
   };
-  /// Judges a layout of the task by results of try_layout(), which it calls for those that are not
+  /// Judges a layout of the task by results of try_layout(); calls it for results that are not
   /// known yet.
   Verdict of(const Layout& layout);
 
@@ -43,13 +43,13 @@ class LayoutRules {
 
     bool is_legal() const { return refusal.empty(); }
   };
-  /// KindKey has the ranks of a layout, and the layout with its numbers as 0 (for 1) or 1 (for
-  /// more).
+  /// KindKey is the number of ranks of a layout, and the layout with each of its numbers replaced
+  /// by 0 (if it is 1) or 1 (if it is more).
   using KindKey = std::pair<int64_t, Layout>;
-  /// MeshKey has the data, tensor and pipeline ranks of a mesh.
+  /// MeshKey is the data, tensor and pipeline degree of a mesh.
   using MeshKey = std::array<int64_t, 3>;
-  /// LegalStart holds a legal layout on a mesh, where one was found; else the refusal of the
-  /// plainest.
+  /// LegalStart holds a legal layout on a mesh, if one was found, and the result for the first
+  /// layout that was tried, which explains a refusal.
   struct LegalStart {
     std::optional<Layout> layout;
     const TryResult* first = nullptr;

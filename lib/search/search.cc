@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/processors.h"
-#include "base/side_by_side.h"
+#include "base/run_in_parallel.h"
 #include "search/enumerate.h"
 #include "search/layout_rules.h"
 #include "search/rank_place.h"
@@ -21,25 +21,27 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// The share of the time that bounds may take, and exact plans after them; the rest is for the
-/// comparison with other choices.
+/// The share of the search time after which no more bounds are computed, and the share after which
+/// no more exact plans of the best layouts are made. The rest is for the comparison with plain
+/// choices.
 constexpr double kBoundsShare = 0.5;
 constexpr double kExactShare = 0.85;
-/// The share of the time for each number of nodes that is tried when nothing fits.
+/// The share of the search time for each larger number of nodes that is tried if nothing fits.
 constexpr double kNodesShare = 0.2;
-/// The time of a step whose time is unknown.
+/// The step time if it is unknown.
 constexpr double kNever = std::numeric_limits<double>::infinity();
-/// The search stops if this many plans have no time, because the machine file lacks a rate.
+/// The search stops after this many plans without a time, because the machine file lacks a rate.
 constexpr size_t kUntimed = 16;
-/// The number of layouts that are judged and bounded between two reads of the clock, at most. Fewer
-/// are if they need the costs of several models, one for each processor.
+/// The most layouts that are judged and bounded between two reads of the clock. There are fewer if
+/// they need the costs of more models than there are processors.
 constexpr size_t kTriedTogether = 256;
 /// The number of exact plans that are computed concurrently, each on one processor.
 constexpr size_t kPlannedTogether = 2;
-/// Exact plans of a plain choice until one of them fits, and of the nearest layouts.
+/// The number of exact plans of a plain choice that are tried in order of their bounds, and the
+/// number of layouts with the least memory that are planned if nothing fits.
 constexpr int kTriesOfChoice = 2;
 constexpr size_t kNearest = 4;
-/// The number of nodes up to which one is looked for that would do.
+/// The largest number of nodes that is tried if nothing fits.
 constexpr int64_t kMaxNodes = 4096;
 
 struct Candidate {
@@ -48,7 +50,8 @@ struct Candidate {
   bool fits = false;
 };
 
-/// PlainChoice is a plain choice of a user, in the order in which guides name them.
+/// PlainChoice is a simple setting that a user might choose ("ZeRO 1", "tensor 2"), and a test
+/// whether a layout has it. Choices are in the order in which guides name them.
 struct PlainChoice {
   std::string name;
   std::function<bool(const Layout&)> has;
@@ -99,7 +102,7 @@ std::vector<PlainChoice> plain_choices(const std::vector<Layout>& layouts) {
   return choices;
 }
 
-/// Search runs one search, from bounds to exact plans.
+/// Search runs one search: it computes bounds, then exact plans.
 class Search {
  public:
   Search(const SearchTask& task, const SearchLimits& limits)
@@ -116,7 +119,7 @@ class Search {
   SearchResult run() {
     find_bounds();
     plan_best();
-    // The time may be over before the layouts that need least memory were reached.
+    // The time may have ended before the layouts that need least memory were planned.
     if (best_ == kNever && !result_.proved) plan_in_time(least_memory_numbers(), true);
     if (best_ == kNever && result_.problem.empty() && result_.counts.legal > 0) {
       find_nearest();
@@ -135,7 +138,8 @@ class Search {
 
   bool over(double share) const { return passed() > share * limits_.seconds; }
 
-  /// Returns whether an exact plan that takes as long as the longest so far would end too late.
+  /// Returns whether another exact plan would end after this share of the search time, if it takes
+  /// as long as the longest one so far.
   bool is_late_for_plan(double share) const {
     return passed() + longest_ > share * limits_.seconds;
   }
@@ -147,7 +151,7 @@ class Search {
       if (refusals_[c].empty() && choices_[c].has(layout)) refusals_[c] = why;
   }
 
-  /// Finds the bounds of all layouts that the program would accept, until its time is over.
+  /// Computes the bounds of all legal layouts, until the time for bounds is over.
   void find_bounds() {
     LayoutRules rules(task_);
     Bounds bounds(task_);
@@ -193,7 +197,8 @@ class Search {
     candidates_.push_back(std::move(candidate));
   }
 
-  /// Evaluates a layout exactly. One that cannot be planned counts as one that does not fit.
+  /// Evaluates a layout exactly. A layout that cannot be planned counts as a layout that does not
+  /// fit.
   Evaluation planned(const Layout& layout, bool timed) const {
     try {
       return evaluate(task_, layout, timed);
@@ -203,8 +208,8 @@ class Search {
     }
   }
 
-  /// Plans candidates exactly, each once, as many at a time as go on concurrently, while there is
-  /// time; the first of them however late it is, if nothing is planned yet and plans_late_.
+  /// Plans candidates exactly, kPlannedTogether at a time, while there is time. If nothing has been
+  /// planned yet and plans_late_ is set, the first candidates are planned even if the time is over.
   void plan_in_time(const std::vector<size_t>& numbers, bool timed) {
     for (size_t first = 0; first < numbers.size(); first += kPlannedTogether) {
       if ((!exact_.empty() || !plans_late_) && is_late_for_plan(1)) return;
@@ -214,11 +219,11 @@ class Search {
     }
   }
 
-  /// Plans candidates exactly, each once, concurrently.
+  /// Plans candidates exactly and concurrently. None of them may have been planned before.
   void plan(const std::vector<size_t>& numbers, bool timed = true) {
     const double before = passed();
     std::vector<Evaluation> found(numbers.size());
-    side_by_side(
+    run_in_parallel(
         numbers.size(),
         [&](size_t i) { found[i] = planned(candidates_[numbers[i]].layout, timed); },
         kPlannedTogether);
@@ -235,9 +240,9 @@ class Search {
     }
   }
 
-  /// Plans layouts exactly until no other can be faster: the one with the lowest bound and,
-  /// together with it, the one with the lowest estimate. Layouts that are probably too large are
-  /// planned last.
+  /// Plans layouts exactly until no other layout can be faster. Each round plans the layout with
+  /// the lowest bound and the layout with the lowest estimate. Layouts that are probably too large
+  /// are planned last.
   void plan_best() {
     std::vector<size_t> by_bound(candidates_.size());
     std::iota(by_bound.begin(), by_bound.end(), size_t{0});
@@ -264,7 +269,7 @@ class Search {
       return numbers;
     };
     while (exact_.empty() || (!over(kExactShare) && !is_late_for_plan(1))) {
-      // The machine lacks a rate that all layouts need.
+      // The machine probably lacks a rate that all layouts need.
       if (!result_.problem.empty() && exact_.size() >= kUntimed && best_ == kNever) break;
       std::vector<size_t> numbers = first_ones(false);
       if (numbers.empty()) numbers = first_ones(true);
@@ -279,8 +284,9 @@ class Search {
       if (candidates_[i].fits && !exact_.contains(i) && !may_win(i)) ++result_.counts.pruned;
   }
 
-  /// Returns whether a layout that was too large differs in nothing but what takes more memory
-  /// here: larger micro-batches, less recompute, a lower stage, fewer shards.
+  /// Returns whether the layout probably needs too much memory, because it equals a layout that was
+  /// too large except for settings that need more memory: larger micro-batches, less recompute, a
+  /// lower ZeRO stage, fewer shards.
   bool is_likely_large(const Layout& layout) const {
     return std::any_of(too_large_.begin(), too_large_.end(), [&](const Layout& other) {
       return layout.ranks() == other.ranks() && layout.tensor == other.tensor &&
@@ -292,7 +298,7 @@ class Search {
     });
   }
 
-  /// Orders what was planned: by time, then the simpler first.
+  /// Sorts the planned layouts that fit by time, and equally fast ones by complexity.
   void order_choices() {
     for (const auto& [number, found] : exact_)
       if (found.is_choice()) result_.choices.push_back(found);
@@ -310,8 +316,8 @@ class Search {
     return numbers;
   }
 
-  /// Plans layouts of each plain choice until one is known that fits. Where the time was over, one
-  /// of them may be faster than all before.
+  /// Plans layouts of each plain choice until one fits. If the search time ended early, one of
+  /// these layouts may be faster than all layouts planned before.
   void plan_choices() {
     for (const PlainChoice& choice : choices_) plan_some(candidates_of(choice));
   }
@@ -322,7 +328,7 @@ class Search {
       const std::vector<size_t> legal = candidates_of(choices_[c]);
       if (legal.empty()) {
         why.refusal = refusals_[c];
-        if (why.refusal.empty()) continue;  // the machine has no such layout
+        if (why.refusal.empty()) continue;  // no layout of this machine has the choice
       } else {
         why.chosen = !result_.choices.empty() && choices_[c].has(result_.choices.front().layout);
         set_bound(legal, why);
@@ -333,7 +339,7 @@ class Search {
   }
 
   void set_bound(const std::vector<size_t>& numbers, PlainChoiceComparison& why) const {
-    // The first has the least time.
+    // Candidates are sorted by the bound of time, so the first one has the least.
     Bound least = candidates_[numbers.front()].bound;
     why.ranks = ranks_of_node(candidates_[numbers.front()].layout, task_.nodes);
     for (const size_t i : numbers) {
@@ -348,7 +354,8 @@ class Search {
     why.bound = least;
   }
 
-  /// Plans those of the lowest bounds of time, then the one that needs least by its bound.
+  /// Plans the candidates with the lowest bounds of time, and then the one with the lowest bound of
+  /// memory, until one fits.
   void plan_some(const std::vector<size_t>& numbers) {
     int tries = 0;
     std::optional<size_t> least;
@@ -365,8 +372,8 @@ class Search {
     if (least && known_best(numbers, true) == nullptr && !is_late_for_plan(1)) plan({*least});
   }
 
-  /// Returns the fastest of these candidates that fits, by exact plans; else the one that needs
-  /// least.
+  /// Returns the fastest candidate that fits according to exact plans or, if none fits, the one
+  /// that needs least memory.
   std::optional<Evaluation> best_of(const std::vector<size_t>& numbers) const {
     for (const bool fitting : {true, false})
       if (const Evaluation* best = known_best(numbers, fitting)) return *best;
@@ -393,7 +400,8 @@ class Search {
     if (result_.nearest && limits_.more_nodes) find_nodes();
   }
 
-  /// Returns the bytes that a layout lacks, then those that it needs of a device.
+  /// Returns a sort key: the bytes of memory that a layout lacks, then the bytes of device memory
+  /// that it needs.
   std::pair<int64_t, int64_t> needs(const Layout& layout, const MemoryNeed& memory) const {
     return {lacking(task_, memory, ranks_of_node(layout, task_.nodes)), memory.device};
   }
@@ -404,7 +412,8 @@ class Search {
     return needs(one.layout, one.memory);
   }
 
-  /// Lists the candidates that need least by their bounds, of those that are not planned yet.
+  /// Lists the candidates that need least memory according to their bounds, except those that are
+  /// already planned.
   std::vector<size_t> least_memory_numbers() const {
     std::vector<size_t> order(candidates_.size());
     std::iota(order.begin(), order.end(), size_t{0});
@@ -422,12 +431,12 @@ class Search {
     plan_in_time(least_memory_numbers(), false);
     std::optional<Evaluation> nearest;
     for (const auto& [number, found] : exact_)
-      // A layout whose plan failed has no known need.
+      // If planning a layout failed, its memory is not known.
       if (found.problem.empty() && (!nearest || needs(found) < needs(*nearest))) nearest = found;
     return nearest;
   }
 
-  /// Doubles the nodes until a layout fits, or the time is over.
+  /// Doubles the number of nodes until a layout fits or the time is over.
   void find_nodes() {
     SearchTask larger = task_;
     for (larger.nodes *= 2; larger.nodes <= kMaxNodes; larger.nodes *= 2) {
@@ -441,7 +450,7 @@ class Search {
       search.longest_ = longest_;
       search.plans_late_ = false;
       search.find_bounds();
-      // A layout that is too large by its bound is too large.
+      // If even the bounds of all legal layouts are too large, no layout fits.
       if (search.result_.counts.legal == search.result_.counts.too_large) continue;
       const std::optional<Evaluation> found = search.least_memory();
       longest_ = search.longest_;
@@ -461,20 +470,20 @@ class Search {
   const Clock::time_point begin_;
   const std::vector<Layout> layouts_;
   const std::vector<PlainChoice> choices_;
-  /// The first refusal of each plain choice.
+  /// The first reason for which a layout of each plain choice was refused.
   std::vector<std::string> refusals_;
-  /// Legal layouts, the least bound of time first.
+  /// Legal layouts, sorted by the bound of time.
   std::vector<Candidate> candidates_;
-  /// Exact figures by number of the candidate.
+  /// Results of exact plans, by index in `candidates_`.
   std::map<size_t, Evaluation> exact_;
-  /// Planned layouts that need more memory than there is.
+  /// Layouts whose exact plan needs more memory than there is.
   std::vector<Layout> too_large_;
   double best_ = kNever;
   /// The seconds of the longest exact plan so far.
   double longest_ = 0;
   /// The seconds after which no more bounds are computed.
   double bounds_seconds_;
-  /// The first exact plan is made even if the time is over.
+  /// The first exact plan is made even if the search time is over.
   bool plans_late_ = true;
   SearchResult result_;
 };

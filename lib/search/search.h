@@ -13,23 +13,26 @@
 
 namespace ftrun {
 
-/// SearchLimits end a search before it has proved its result.
+/// SearchLimits can end a search before it has proved its result.
 struct SearchLimits {
-  /// The seconds after which no new work is begun. At least some layouts are bounded and two
-  /// planned exactly. Another exact plan is begun only if the longest one so far would end in time.
+  /// The seconds after which no new work is begun. Even after that, some layouts are bounded and up
+  /// to two are planned exactly. Another exact plan is begun only if it would end in time, assuming
+  /// that it takes as long as the longest one so far.
   double seconds = 10;
   /// The search looks for a sufficient number of nodes if nothing fits.
   bool more_nodes = true;
 };
 
-/// PlainChoiceComparison compares a plain choice with the layout that was found.
+/// PlainChoiceComparison compares a simple setting that a user might choose with the best layout
+/// that the search found.
 struct PlainChoiceComparison {
   /// The choice: "ZeRO 1", "tensor 2", "recompute full".
   std::string choice;
-  /// The layout that was found has this choice.
+  /// The best layout has this choice.
   bool chosen = false;
   /// The fastest planned layout with the choice or, if none fits, one that needs least memory.
-  /// Absent if none is legal, or if all need too much according to their bounds.
+  /// Absent if no layout with the choice is legal, or if all of them need too much memory according
+  /// to their bounds.
   std::optional<Evaluation> best;
   /// The least memory and time of the choice's legal layouts, by their bounds.
   std::optional<Bound> bound;
@@ -37,27 +40,29 @@ struct PlainChoiceComparison {
   bool may_fit = false;
   /// The number of ranks on a node in the legal layout whose bound of device memory is lowest.
   int64_t ranks = 1;
-  /// The first refusal, if no layout is legal.
+  /// The first reason for a refusal, if no layout with the choice is legal.
   std::string refusal;
 };
 
 /// SearchCounts counts the layouts of a search by their outcome.
 struct SearchCounts {
-  /// The number of layouts whose numbers are consistent, of those that were tried before the time
-  /// was over, of those that `ftrun plan` would refuse, and of legal ones.
+  /// all: layouts whose numbers are consistent. tried: layouts that were judged before the time was
+  /// over. refused: layouts that `ftrun plan` would refuse. legal: all other tried layouts.
   int64_t all = 0;
   int64_t tried = 0;
   int64_t refused = 0;
   int64_t legal = 0;
-  /// The number of calls of the checks, including those for made-up layouts; their results judge
-  /// all layouts (LayoutRules).
+  /// The number of calls of try_layout(), including calls for layouts that only test one aspect.
+  /// Their results judge all layouts (LayoutRules).
   int64_t asked = 0;
-  /// The number of legal layouts that need too much memory according to their bounds, of those that
-  /// were planned exactly, and of those whose bounds exceed the time that was found.
+  /// too_large: legal layouts that need too much memory according to their bounds. planned: layouts
+  /// that were planned exactly. pruned: layouts that were not planned because their bound is no
+  /// less than the best time found.
   int64_t too_large = 0;
   int64_t planned = 0;
   int64_t pruned = 0;
-  /// The number of planned layouts that fit, but for whose time the machine lacks a rate.
+  /// The number of planned layouts that fit, but whose time is unknown because the machine lacks a
+  /// rate.
   int64_t untimed = 0;
 };
 
@@ -66,28 +71,28 @@ struct SearchResult {
   SearchCounts counts;
   /// Layouts that fit and were planned exactly, the fastest first.
   std::vector<Evaluation> choices;
-  /// No layout can be faster than the first choice: all bounds were computed, and no remaining one
-  /// is lower.
+  /// No layout can be faster than the first choice: all bounds were computed, and no layout that
+  /// was not planned has a lower bound.
   bool proved = false;
-  /// The least seconds that any other layout could take; it has no meaning if the result is proved.
+  /// The least seconds that any other layout could take; meaningless if the result is proved.
   double least = 0;
   std::vector<PlainChoiceComparison> why_not;
-  /// The layout that needs least memory if nothing fits, and the first one that fits on more nodes,
-  /// with their number.
+  /// The layout that needs least memory, set if nothing fits; and the first layout that fits on
+  /// more nodes, with their number.
   std::optional<Evaluation> nearest;
   std::optional<Evaluation> on_more_nodes;
   int64_t more_nodes = 0;
-  /// The number of nodes at which the time was over while more nodes were tried; 0: it was not.
+  /// The number of nodes that was to be tried when the time ended; 0 if the time did not end.
   int64_t nodes_left = 0;
-  /// The first refusal, and the reason why a layout's time is not known.
+  /// The first reason for a refusal, and the reason why a layout's time is not known.
   std::string refusal;
   std::string problem;
 };
 
-/// Searches for the fastest layout that fits: it computes the bounds of all legal layouts, then
-/// exact plans in the order of the bounds, until no remaining layout can be faster. `limits` end it
-/// earlier; the result then says how much better another layout could be. Of equally fast layouts
-/// the simpler one is chosen.
+/// Searches for the fastest layout that fits. It computes the bounds of all legal layouts, then
+/// exact plans in the order of the bounds, until no remaining layout can be faster. If `limits` end
+/// the search earlier, the result says how fast another layout could be. Among equally fast layouts
+/// the simplest is chosen.
 SearchResult search_layouts(const SearchTask& task, const SearchLimits& limits);
 
 }  // namespace ftrun

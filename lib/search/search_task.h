@@ -11,7 +11,7 @@
 
 namespace ftrun {
 
-/// SearchTask is the run for which a layout is searched.
+/// SearchTask describes the run for which a layout is searched.
 struct SearchTask {
   /// The config into which layouts are written (layout_overrides()).
   WrittenConfig written;
@@ -22,19 +22,20 @@ struct SearchTask {
   int64_t nodes = 1;
   /// The number of sequences of an optimizer step.
   int64_t batch = 1;
-  /// Ranks that are slower than the others. They are allowed only with GPUs, where all layouts have
-  /// equally many ranks.
+  /// Ranks that are slower than the others. Allowed only with GPUs, where all layouts have the same
+  /// number of ranks.
   std::vector<SlowRank> slow = {};
-  /// The bytes that a rank may use of a device, including those of libraries, and of main memory
-  /// besides a GPU; 0: as many as the machine has. Ranks on CPUs have only one memory, the
-  /// device's.
+  /// The bytes of device memory that a rank may use, including the memory of libraries, and the
+  /// bytes of main memory that a rank with a GPU may use; 0: as many as the machine has. For ranks
+  /// on CPUs only device_memory counts.
   int64_t device_memory = 0;
   int64_t host_memory = 0;
-  /// Layouts may keep state in main memory besides a GPU, or on disk.
+  /// Layouts may offload state from a GPU to main memory, or to disk.
   bool offloads = true;
 };
 
-/// MemoryNeed holds the bytes that one rank needs at its peak, divided as in SearchTask.
+/// MemoryNeed holds the bytes of device memory and of main memory (as defined in SearchTask) that
+/// one rank needs at its peak.
 struct MemoryNeed {
   int64_t device = 0;
   int64_t host = 0;
@@ -43,14 +44,14 @@ struct MemoryNeed {
 /// Returns the bytes of a device that one of `ranks` ranks of a node may use; 0: no limit.
 int64_t device_budget(const SearchTask& task, int64_t ranks);
 
-/// Returns the bytes of main memory besides GPUs that one of `ranks` ranks of a node may use; 0: no
+/// Returns the bytes of main memory that one of `ranks` ranks of a node with GPUs may use; 0: no
 /// limit.
 int64_t host_budget(const SearchTask& task, int64_t ranks);
 
-/// Returns the bytes that a rank, one of `ranks` of a node, needs beyond those that it may use.
+/// Returns how many bytes a rank, one of `ranks` ranks on its node, needs beyond its budgets.
 int64_t lacking(const SearchTask& task, const MemoryNeed& memory, int64_t ranks);
 
-/// Returns whether a rank, one of `ranks` of a node, has the memory that it needs.
+/// Returns whether a rank, one of `ranks` ranks on its node, has the memory that it needs.
 bool fits_memory(const SearchTask& task, const MemoryNeed& memory, int64_t ranks);
 
 }  // namespace ftrun

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/round_up.h"
-#include "base/side_by_side.h"
+#include "base/run_in_parallel.h"
 #include "base/text.h"
 #include "config/load.h"
 #include "model/presets.h"
@@ -29,7 +29,7 @@ double shared(double bytes, bool is_cut, int64_t ranks) {
   return is_cut ? bytes / static_cast<double>(ranks) : bytes;
 }
 
-/// Returns how many nodes the ranks of a row fill.
+/// Returns the number of nodes that the ranks of a row need.
 int64_t nodes_for(const MemoryTableQuery& question, const Machine& machine) {
   return divide_up(question.ranks, int64_t{machine.devices});
 }
@@ -56,11 +56,11 @@ Config config_of(const MemoryTableModel& model, const MemoryTableQuery& question
   return std::get<Config>(std::move(tried));
 }
 
-/// PlannedParts holds a rank's bytes at its peak, by their use.
+/// PlannedParts holds the bytes of a rank's memory at its peak, by purpose.
 struct PlannedParts {
   double weights = 0, gradients = 0, moments = 0, master = 0, activations = 0, buckets = 0,
          rest = 0, libraries = 0;
-  /// The instruction that runs then.
+  /// The instruction that runs at the peak.
   std::string peak_instr;
 };
 
@@ -110,7 +110,8 @@ std::vector<MemoryTablePart> lines_of(const MemoryTableModel& model,
   const double counts = static_cast<double>(counted) / nominal;
   const std::string named = cat("the model has ", human_count(counted), " parameters");
   const bool is_named = std::abs(counts - 1) > 5e-4;
-  // Bytes that the number of parameters does not explain.
+  // Returns the planned bytes beyond the formula, after the formula is scaled to the real number of
+  // parameters.
   const auto beside = [&](const MemoryTablePart& line) {
     return line.planned - line.formula * counts;
   };
@@ -148,7 +149,7 @@ std::vector<MemoryTablePart> lines_of(const MemoryTableModel& model,
   return lines;
 }
 
-/// Adds the time of a step, where the machine has all its rates.
+/// Adds the predicted time of a step to a row.
 void add_time(const MemoryTableModel& model, const Config& config, const StepPlan& plan,
               const Machine& machine, MemoryTableRow& row) {
   const ClassPlans all(config, model.config, 0, plan);
@@ -198,8 +199,8 @@ std::vector<MemoryTableRow> size_rows(const MemoryTableModel& model,
                                       const std::vector<MemoryTableQuery>& questions,
                                       const Machine* machine) {
   std::vector<MemoryTableRow> rows(questions.size());
-  side_by_side(questions.size(),
-               [&](size_t i) { rows[i] = size_row(model, questions[i], machine); });
+  run_in_parallel(questions.size(),
+                  [&](size_t i) { rows[i] = size_row(model, questions[i], machine); });
   return rows;
 }
 

@@ -21,8 +21,8 @@ struct MemoryTableModel {
   ModelConfig config;
 };
 
-/// MemoryTableQuery requests one row of a memory table: the memory that a GPU needs where `ranks`
-/// GPUs train a model in bf16 with AdamW, on a row of `row` tokens each.
+/// MemoryTableQuery requests one row of a memory table: the memory that each GPU needs if `ranks`
+/// GPUs train a model in bf16 with AdamW, each on a sequence of `row` tokens.
 struct MemoryTableQuery {
   int zero = 0;
   int64_t ranks = 1;
@@ -44,8 +44,9 @@ struct MemoryTableRow {
   MemoryTableQuery question;
   /// The number of parameters that the model has.
   int64_t counted = 0;
-  /// Weights, gradients, moments, master copy, activations, buckets, the rest, memory of libraries:
-  /// together they are exactly what ftrun allocates at its peak and what a GPU holds besides.
+  /// Weights, gradients, moments, master copy, activations, buckets, the rest, and the memory of
+  /// libraries. Their sum is exactly the memory that ftrun has allocated at its peak, plus the
+  /// bound for libraries on a GPU.
   std::vector<MemoryTablePart> lines;
   /// The instruction that runs at the peak.
   std::string peak_instr;
@@ -54,15 +55,16 @@ struct MemoryTableRow {
   std::optional<double> communication_wait_share;
   std::optional<double> step_seconds;
 
-  /// Return the bytes of all lines, by textbook formulas, or in the plan.
+  /// Return the bytes of all lines by textbook formulas, and in the plan.
   double formula() const;
   double planned() const;
 };
 
-/// Answers a query by textbook formulas (2 bytes of weights, 2 of gradients and 8 of moments
-/// a parameter, divided by the ranks from stage 3, 2 and 1 on; activations 2 b s h L 2 bytes) and
-/// by the plan of a rank of GPUs. If `machine` is given, the time of a step on enough nodes is
-/// predicted. Rows have fewer tokens than requested if the model has fewer positions.
+/// Answers a query by textbook formulas and by the plan of a GPU rank. The formulas are, for each
+/// parameter, 2 bytes of weights, 2 of gradients and 8 of moments, which are divided by the number
+/// of ranks from ZeRO stage 3, 2 and 1 on, respectively; and 2 b s h L values of 2 bytes for
+/// activations. If `machine` is given, the time of a step on enough nodes is predicted. The
+/// sequence is shorter than requested if the model has fewer positions.
 MemoryTableRow size_row(const MemoryTableModel& model, const MemoryTableQuery& asked,
                         const Machine* machine = nullptr);
 
@@ -74,11 +76,11 @@ std::vector<MemoryTableRow> size_rows(const MemoryTableModel& model,
 /// Makes the models of textbook exercises: 1, 7, 13, 70 and 405 billion parameters.
 std::vector<MemoryTableModel> textbook_models();
 
-/// Makes a model of about this many parameters, which are its name ("7B").
+/// Makes a model of about this many parameters; `parameters` is also its name ("7B").
 MemoryTableModel size_model(std::string_view parameters);
 
-/// TextbookSize is the memory in GB that a GPU needs according to textbooks for 7 billion
-/// parameters on 8 GPUs, with activations of some 10 GB.
+/// TextbookSize is the memory in GB that textbooks state for each of 8 GPUs that train 7 billion
+/// parameters, with about 10 GB of activations.
 struct TextbookSize {
   int zero = 0;
   double gigabytes = 0;

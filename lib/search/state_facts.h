@@ -7,19 +7,19 @@
 namespace ftrun {
 
 /// StateFacts holds the facts of a resolved config on which the bounds of a layout depend: the
-/// bytes kept for each parameter, and which tensors are sharded. Layouts of one mesh that keep
-/// their state in the same way have equal facts.
+/// bytes that are kept for each parameter, and which tensors are sharded. Layouts on the same mesh
+/// with the same ZeRO stage, replicas and offload have equal facts.
 struct StateFacts {
   /// The least bytes of an element's optimizer states, and the bytes of a gradient in memory and in
   /// communication.
   double state_bytes = 0;
   double gradient_bytes = 0;
   double exchanged_bytes = 0;
-  /// Weights have an fp32 master copy besides the weights that layers read.
+  /// The weights have an fp32 master copy in addition to the weights that layers read.
   bool has_master = false;
   /// Ranks keep a second set of the weights' shards (zero_hpz_partition_size).
   bool has_secondary_shards = false;
-  /// The share of optimizer state that is offloaded, if some is.
+  /// The share of the optimizer state that is offloaded, if offload is on.
   double offloaded_share = 1;
   /// Tensors of more elements than this are sharded at stage 3.
   int64_t persistence_threshold = 0;

@@ -9,30 +9,30 @@
 namespace ftrun {
 namespace {
 
-/// ListProgress is a list as far as it was followed.
+/// ListProgress says how far the check has followed an operation list.
 struct ListProgress {
   InstrKind kind = InstrKind::kForward;
   int32_t graph = -1;
-  /// The last of its instructions that is not a collective.
+  /// The last instruction of the list so far that is not a collective.
   size_t last = 0;
-  /// Operations up to the end of that one, and collectives after it.
+  /// The number of operations up to the end of that instruction, and of collectives after it.
   int64_t operations = 0;
   int64_t collectives = 0;
 };
 
-/// ListEnd is the place where a list ended.
+/// ListEnd says where an operation list ended: after how many operations, and at which instruction.
 struct ListEnd {
   int64_t operations = 0;
   std::string place;
 };
 
-/// AgreedFacts holds the facts in which all programs must agree.
+/// AgreedFacts holds the facts that must be equal in all programs.
 struct AgreedFacts {
   std::map<int32_t, int32_t> graph_of_layer;
   std::map<std::pair<int32_t, InstrKind>, ListEnd> list_ends;
 };
 
-/// ListWalk follows the lists of one program.
+/// ListWalk follows the operation lists of one program.
 class ListWalk {
  public:
   ListWalk(const RankProgram& rank, AgreedFacts& known, std::vector<std::string>& faults)
@@ -72,8 +72,9 @@ class ListWalk {
     list.collectives = 0;
   }
 
-  /// Ends a list and begins the next one. Collectives between them belong to either; first_op of
-  /// the next list's first computing instruction tells how many belong to the next list.
+  /// Ends an operation list and begins the next list of the same layer. Collectives between the two
+  /// may belong to either list: first_op of the next list's first instruction that computes tells
+  /// how many of them belong to the next list.
   void change_direction(size_t at, ListProgress& list) {
     const Instr& instr = program_.instrs[at];
     if (instr.kind < list.kind)
@@ -108,7 +109,7 @@ class ListWalk {
   const Program& program_;
   AgreedFacts& known_;
   std::vector<std::string>& faults_;
-  /// The followed lists, by layer and micro-batch.
+  /// The current operation list of each layer and micro-batch.
   std::map<std::pair<int32_t, int32_t>, ListProgress> lists_;
 };
 

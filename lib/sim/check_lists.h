@@ -8,10 +8,11 @@
 
 namespace ftrun {
 
-/// Checks the lists of layers in the programs of ranks: the operations of each run in their order,
-/// every one once, each collective at its place; and lists of one graph end at the same operation
-/// in all layers, micro-batches and ranks. The check does not know the operations: a list that is
-/// cut short everywhere alike shows only as a read of bytes that were not written.
+/// Checks the operation lists of layers in the programs of all ranks. The operations of each list
+/// must run in order, each exactly once, with each collective in its position; and lists of the
+/// same graph must end at the same operation in all layers, micro-batches and ranks. The check does
+/// not know the graphs: if a list is cut short in all places alike, only a read of unwritten bytes
+/// reveals it.
 void check_lists(std::span<const RankProgram> ranks, std::vector<std::string>& faults);
 
 }  // namespace ftrun

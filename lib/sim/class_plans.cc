@@ -4,7 +4,7 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
-#include "base/side_by_side.h"
+#include "base/run_in_parallel.h"
 #include "base/text.h"
 #include "sim/check_world.h"
 
@@ -28,12 +28,13 @@ ClassPlans::ClassPlans(const Config& config, const ModelConfig& model, int rank,
   std::vector<int> ranks;
   for (int32_t c = 0; c < classes_.count(); ++c)
     if (c != own_class) ranks.push_back(rank_of(c));
-  side_by_side(ranks.size(), [&](size_t i) { others_[i] = plan_steps(config, model, ranks[i]); });
+  run_in_parallel(ranks.size(),
+                  [&](size_t i) { others_[i] = plan_steps(config, model, ranks[i]); });
 }
 
 std::vector<std::string> ClassPlans::check() const {
   std::vector<std::string> faults;
-  // The programs of all ranks for one purpose are checked together.
+  // The programs of all ranks for one purpose (training, validation or text) are checked together.
   for (size_t purpose = 0; purpose < plan(0).programs().size(); ++purpose) {
     std::vector<const Program*> programs;
     for (const StepPlan* of_class : plans_) programs.push_back(of_class->programs().at(purpose));
@@ -54,7 +55,7 @@ uint64_t ClassPlans::hash() const {
     std::vector<uint64_t> hashes;
     for (const Program* program : plan->programs()) hashes.push_back(program_hash(*program));
     text += cat(join_numbers(hashes, " "), "\n");
-    // Programs specify which lists run, not what the lists leave out.
+    // The row without a gradient is not visible in the programs, so it is added to the hash.
     if (const int64_t row = plan->train.model.row_without_gradient; row >= 0)
       text += cat("no gradient by row ", row, "\n");
   }
@@ -63,7 +64,7 @@ uint64_t ClassPlans::hash() const {
 
 std::vector<MemoryPlan> ClassPlans::memory() const {
   std::vector<MemoryPlan> needed(plans_.size());
-  side_by_side(plans_.size(), [&](size_t c) { needed[c] = memory_plan(*plans_[c]); });
+  run_in_parallel(plans_.size(), [&](size_t c) { needed[c] = memory_plan(*plans_[c]); });
   return needed;
 }
 

@@ -14,16 +14,16 @@
 
 namespace ftrun {
 
-/// TierBudget holds the bytes of each tier that a rank may take.
+/// TierBudget holds the bytes of each tier that a rank may use.
 using TierBudget = std::array<int64_t, kTiers.size()>;
 inline constexpr TierBudget kNoBudget{INT64_MAX, INT64_MAX, INT64_MAX};
 
-/// OverBudget counts the ranks that need more of a tier than there is.
+/// OverBudget counts the ranks that need more bytes of a tier than their budget.
 struct OverBudget {
   Tier tier = Tier::kDevice;
   int64_t budget = 0;
   int ranks = 0;
-  /// The first of the ranks that need most, and the bytes that it needs.
+  /// The lowest of the ranks that need most, and the bytes that it needs.
   int rank = 0;
   int64_t needed = 0;
 };
@@ -33,26 +33,26 @@ std::string to_text(const OverBudget& over);
 /// ClassPlans plans all ranks of a config: one rank of each class.
 class ClassPlans {
  public:
-  /// Plans one rank of each class. `own` is the plan of rank `rank`, which stands for its class;
-  /// borrowed. Throws the errors of plan_steps().
+  /// Plans one rank of each class. `own` is the plan of rank `rank`, which represents its class; it
+  /// must outlive this object. Throws the errors of plan_steps().
   ClassPlans(const Config& config, const ModelConfig& model, int rank, const StepPlan& own);
 
   const RankClasses& classes() const { return classes_; }
-  /// Returns the rank that stands for a class, or its plan.
+  /// Return the rank that represents a class, and its plan.
   int rank_of(int32_t of_class) const { return ranks_[static_cast<size_t>(of_class)]; }
   const StepPlan& plan(int32_t of_class) const { return *plans_[static_cast<size_t>(of_class)]; }
 
   /// Runs check_world() on all ranks' programs of training, then of validation, then of text.
   std::vector<std::string> check() const;
-  /// Throws Error(kBug) where check() finds a fault.
+  /// Throws Error(kBug) if check() finds a fault.
   void require_sound() const;
 
-  /// Hashes what all ranks do: the hash is equal on all of them.
+  /// Hashes what all ranks will do. Every rank computes the same hash.
   uint64_t hash() const;
 
   /// Lists what a rank of each class allocates for all its programs.
   std::vector<MemoryPlan> memory() const;
-  /// Lists the tiers of which a rank needs more than `budget` at its peak.
+  /// Lists the tiers in which some rank needs more than `budget` at its peak.
   std::vector<OverBudget> over_budget(const TierBudget& budget) const;
 
  private:

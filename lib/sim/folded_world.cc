@@ -34,8 +34,8 @@ class Folding {
   }
 
  private:
-  /// Member is a rank of a group, and the entry of its list of groups by which it meets the others
-  /// there.
+  /// Member is a rank of a group, with the index of the group in the rank's list of groups
+  /// (World::Rank::groups).
   struct Member {
     int32_t rank;
     int32_t entry;
@@ -47,13 +47,14 @@ class Folding {
     const size_t before = members.size();
     for (size_t e = 0; e < entries.size(); ++e)
       if (entries[e] == group) members.push_back({rank, static_cast<int32_t>(e)});
-    // A rank whose program does not know the group never arrives.
+    // A rank whose program does not have the group never enters its collectives.
     if (members.size() == before) members.push_back({rank, World::kNotMember});
   }
 
   int32_t cell_of(Member member) const { return rank_cell_[static_cast<size_t>(member.rank)]; }
 
-  /// Returns (cell, entry) of all members of a group, ascending, each once.
+  /// Returns the distinct pairs (cell of the rank, index of the group) of a group's members,
+  /// sorted.
   std::vector<std::pair<int32_t, int32_t>> cells_in(size_t group) const {
     std::vector<std::pair<int32_t, int32_t>> found;
     for (const Member& member : members_[group]) found.emplace_back(cell_of(member), member.entry);
@@ -62,8 +63,8 @@ class Folding {
     return found;
   }
 
-  /// Groups by the cells of their members, then ranks by the cells of their
-  /// groups. Cells only ever split.
+  /// Refines the cells once: numbers the groups by the cells of their members, then the ranks by
+  /// their old cell and the cells of their groups. Cells can only be split, never merged.
   void refine() {
     CellNumbers groups, ranks;
     group_cell_.clear();
@@ -100,8 +101,8 @@ class Folding {
     World folded{.programs = world_.programs,
                  .ranks = {},
                  .groups = std::vector<World::Group>(group_cells_)};
-    // The first rank (or group) of a cell represents it; cells are numbered in the order of their
-    // first ranks.
+    // The first rank (or group) of a cell represents the cell. Cells are numbered in the order of
+    // their first ranks.
     for (size_t r = 0; r < world_.ranks.size(); ++r) {
       if (static_cast<size_t>(rank_cell_[r]) != folded.ranks.size()) continue;
       World::Rank& rank = folded.ranks.emplace_back(world_.ranks[r]);

@@ -8,18 +8,20 @@
 
 namespace ftrun {
 
-/// Makes a world in which one rank stands for all that are alike, and one group for all of theirs:
-/// ranks on equal schedules (`schedule_of[p]` numbers that of world.programs[p]), whose groups have
-/// members that are also alike. It is the coarsest equitable partition of ranks and groups, found
-/// by colour refinement.
+/// Makes a smaller world in which one rank represents all ranks that are alike, and one group
+/// represents all groups that are alike. Ranks are alike if they have equal schedules
+/// (`schedule_of[p]` is the number of the schedule of world.programs[p]) and their groups have
+/// members that are alike. This is the coarsest equitable partition of ranks and groups, which
+/// colour refinement finds.
 ///
-/// Ranks have no choice: in whatever order they go on, the same steps are done in the end. If all
-/// that can go on do so at once, again and again, ranks that are alike are always equally far. So
-/// all ranks reach their ends exactly where those of the folded world do.
+/// The folded world finds the same deadlocks: the order in which ranks advance does not change
+/// which steps are done in the end. If all ranks that can advance do so at the same time, ranks
+/// that are alike always stay equally far. So all ranks of the world reach the end exactly if all
+/// ranks of the folded world do.
 ///
-/// Returns nothing where one rank cannot stand for others that are alike: where two of them meet in
-/// one group by different entries of their lists of groups (a ring of equal ranks, each of which
-/// sends to the next).
+/// Returns nothing if one rank cannot represent the ranks that are like it: two such ranks are
+/// members of one group that has different indices in their lists of groups (for example in a ring
+/// of equal ranks that each send to the next rank).
 std::optional<World> folded_world(const World& world, std::span<const int32_t> schedule_of);
 
 }  // namespace ftrun

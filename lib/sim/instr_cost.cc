@@ -12,14 +12,15 @@
 namespace ftrun {
 namespace {
 
-/// Counts the bytes of a collective's call: the whole of what all ranks have.
+/// Returns the bytes of one call of a collective, as machine files count them: the size of the
+/// whole buffer.
 double exchanged_bytes(const Instr& instr, size_t call) {
   const bool by_reads = instr.kind == InstrKind::kReduceScatter || instr.kind == InstrKind::kSend;
   return static_cast<double>((by_reads ? instr.reads : instr.writes)[call].bytes);
 }
 
-/// Names the exchange as machine files do. Each rank sends once in a shift; blocks that are counted
-/// fill their room at most.
+/// Names the exchange as machine files do. In a shift each rank sends once. Counted rows cost as
+/// much as an all-to-all of full blocks.
 std::string_view exchange_name(InstrKind kind) {
   if (kind == InstrKind::kReceive || kind == InstrKind::kShift) return "send";
   return instr_name(kind == InstrKind::kCountedAllToAll ? InstrKind::kAllToAll : kind);
@@ -119,7 +120,8 @@ double InstrCosts::seconds_of_list(const Instr& instr) {
   return known->second;
 }
 
-/// Counts main memory beside a GPU at its own rate.
+/// Returns the seconds in which an instruction reads and writes its bytes. Main memory next to a
+/// GPU has its own rate.
 double InstrCosts::seconds_of_bytes(const Instr& instr) const {
   const std::string kind = rated_kind(instr);
   if (kind.empty()) return 0;

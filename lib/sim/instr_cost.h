@@ -11,22 +11,24 @@
 
 namespace ftrun {
 
-/// Picoseconds are the times of a walk: whole numbers, so that sums do not depend on their order.
+/// Picoseconds is the unit of time in a walk. Times are integers, so that sums do not depend on the
+/// order of addition.
 using Picoseconds = int64_t;
 inline constexpr double kPicosecondsPerSecond = 1e12;
 
-/// InstrCost is what an instruction costs on a machine.
+/// InstrCost is the predicted cost of an instruction on a machine.
 struct InstrCost {
-  /// The time when nothing else uses its processors.
+  /// The time that it takes if nothing else uses its processors.
   Picoseconds alone = 0;
-  /// Processors that it keeps busy on each of its ranks; 0: none that other instructions use.
+  /// The number of processors that it keeps busy on each of its ranks; 0 if it uses none that other
+  /// instructions compete for.
   int threads = 0;
 };
 
-/// InstrCosts computes what the instructions of one program cost on a machine, by the machine's
-/// rates for `ranks_of_node` ranks. `on_node[g]` is the least number of ranks of the program's
-/// group g on a node that has any. The rank's own work takes `slowness` times as long. All
-/// arguments but these two are borrowed.
+/// InstrCosts computes the costs of the instructions of one program on a machine, by the machine's
+/// rates for `ranks_of_node` ranks. `on_node[g]` is the number of ranks of the program's group g on
+/// the node that has the fewest of them, but at least one. The rank's own work takes `slowness`
+/// times as long. The machine, the program and the model must outlive this object.
 class InstrCosts {
  public:
   InstrCosts(const Machine& machine, int ranks_of_node, const Program& program,
@@ -47,15 +49,15 @@ class InstrCosts {
   const ModelDescription& model_;
   std::vector<int> on_node_;
   double slowness_;
-  /// Seconds of lists, by kind, graph, first operation and number of them.
+  /// Seconds of instructions of layers, by kind, graph, first operation and number of operations.
   std::map<std::tuple<InstrKind, int32_t, int32_t, int32_t>, double> lists_;
 };
 
 /// Adds up the bytes of ranges.
 int64_t total_bytes(const std::vector<Range>& ranges);
 
-/// Counts the bytes that an instruction which runs no list reads and writes in memory. Bytes that
-/// it writes in place are also read.
+/// Returns the bytes of memory that an instruction outside the operation lists reads and writes.
+/// Bytes that it writes in place are also read.
 double memory_bytes(const Instr& instr);
 
 /// Names an instruction's kind as machine files do ("update", "copy"); "" for kinds whose time is

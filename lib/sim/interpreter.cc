@@ -20,7 +20,7 @@ uint64_t mix(uint64_t a, uint64_t b) {
   return x ^ (x >> 29);
 }
 
-/// Fills cells with fresh garbage.
+/// Fills cells with new pseudo-random values.
 void fill_with_garbage(std::vector<uint64_t>& cells, std::mt19937_64& random) {
   uint64_t value = random();
   for (uint64_t& cell : cells) cell = value += 0xD1B54A32D192ED03ULL;
@@ -35,13 +35,14 @@ World world_of_all(const std::vector<const Program*>& programs) {
 
 }  // namespace
 
-// Called for every element of everything: most have one cell or two.
+// The small functions below run for every element of every operation. Most elements have one or two
+// cells.
 
 inline uint64_t Interpreter::read(const Cells& cells, int64_t element) {
   const uint64_t* at = cells.at + element * cells.size;
   uint64_t value = at[0];
   if (cells.size == 1) return value;
-  if (at[1] != at[0] + kTail) value = mix(value, at[1]);  // garbage
+  if (at[1] != at[0] + kTail) value = mix(value, at[1]);  // overwritten in part
   for (int64_t k = 2; k < cells.size; ++k)
     if (at[k] != at[0] + static_cast<uint64_t>(k) * kTail) value = mix(value, at[k]);
   return value;
@@ -92,9 +93,7 @@ Interpreter::Interpreter(const ModelDescription& model, const Partition& partiti
   std::vector<const Program*> programs;
   for (const SymbolicMemory& rank : ranks_) programs.push_back(&rank.step.program);
   world_ = world_of_all(programs);
-  Announcements announcements;
-  for (const Program* program : programs)
-    schedules_.push_back(whole_schedule(*program, announcements));
+  for (const Program* program : programs) schedules_.push_back(whole_schedule(*program));
   walk_.emplace(world_, schedules_);
 }
 
@@ -117,10 +116,10 @@ Interpreter::Cells Interpreter::cells(SymbolicMemory& rank, const Range& range) 
 
 namespace {
 
-/// Codes of a byte that share a cell.
+/// The number of 1-byte codes that share a cell, which stands for two bytes.
 constexpr int64_t kCodesInCell = 2;
 
-/// Counts the elements of a state that one cell of its range stands for.
+/// Returns the number of elements of a state that one element of Cells stands for.
 int64_t elements_of_cell(const Program& program, const StatePiece& piece) {
   const Buffer& buffer = program.at(piece.range.buffer);
   return buffer.format.dtype == DType::kU8 && !buffer.format.packed ? kCodesInCell : piece.block;
@@ -131,7 +130,7 @@ int64_t elements_of_cell(const Program& program, const StatePiece& piece) {
 void Interpreter::load() {
   for (SymbolicMemory& rank : ranks_) {
     for (const StatePiece& piece : rank.step.pieces) {
-      if (piece.straddling >= 0) continue;  // 0, as all persistent memory
+      if (piece.straddling >= 0) continue;  // stays 0, like all persistent memory at first
       const Cells to = cells(rank, piece.range);
       const int64_t span = elements_of_cell(rank.step.program, piece);
       require(to.count == divide_up(piece.end - piece.begin, span),
@@ -143,7 +142,7 @@ void Interpreter::load() {
           write(to, e, 0);
           continue;
         }
-        // Tensor ranks that have the same part of a tensor have the same values.
+        // Tensor-parallel ranks with the same part of a tensor get the same values.
         const auto part = static_cast<uint64_t>(rank.tensor / copies);
         write(to, e,
               mix(mix(static_cast<uint64_t>(piece.unit), part), static_cast<uint64_t>(element)));
@@ -161,13 +160,13 @@ std::vector<std::vector<uint64_t>> Interpreter::state(int32_t kind, std::string&
       held.emplace_back(static_cast<size_t>(unit.padded), 0);
     }
   const size_t units = partition_.units.size();
-  // A unit has this state on all ranks that hold it, or on none.
+  // Either all ranks that hold a unit have this state of it, or none has.
   std::set<UnitId> kept;
   std::map<TensorId, std::vector<uint64_t>> scales;
   for (size_t r = 0; r < ranks_.size(); ++r) {
     SymbolicMemory& rank = const_cast<SymbolicMemory&>(ranks_[r]);
     for (const StatePiece& piece : rank.step.pieces) {
-      // Working copies must hold the same values as the parameters that they are made of.
+      // A working copy must hold the same values as the parameters from which it is made.
       const bool same = piece.state == StatePiece::kWorking && kind == StatePiece::kParam;
       if (piece.state != kind && !same) continue;
       if (piece.straddling >= 0) {
@@ -214,7 +213,8 @@ void Interpreter::compare_scales(const Cells& scales, const StatePiece& piece, s
     fault = cat("a rank holds other scales of tensor ", piece.straddling, " than one before it");
 }
 
-/// Checks that tensor ranks with the same part of a tensor have equal values of its states.
+/// Checks that tensor-parallel ranks with the same part of a tensor have equal values of its
+/// states.
 void Interpreter::compare_copies(const std::vector<std::vector<uint64_t>>& values,
                                  std::string& fault) const {
   const size_t units = partition_.units.size();
@@ -254,7 +254,8 @@ std::string Interpreter::run(std::mt19937_64& random, bool finite) {
     for (auto& arena : rank.arenas) fill_with_garbage(arena, random);
     scramble_persistent(rank, random);
   }
-  // Lanes of high priority run whenever they can, those of low priority only when nothing else may.
+  // Each lane has a random priority: a lane of high priority runs whenever it can, a lane of low
+  // priority only if no other lane can.
   std::vector<std::vector<uint64_t>> priority;
   for (const SymbolicMemory& rank : ranks_)
     for (auto& lanes = priority.emplace_back(static_cast<size_t>(lane_count(rank.step.program)));
@@ -263,7 +264,7 @@ std::string Interpreter::run(std::mt19937_64& random, bool finite) {
   const auto priority_of = [&](Walk::LaneStep lane_step) {
     return priority[static_cast<size_t>(lane_step.rank)][static_cast<size_t>(lane_step.lane)];
   };
-  const uint64_t random_share = random() % 3;  // out of 4: how often the choice is random instead
+  const uint64_t random_share = random() % 3;  // of 4 choices: how many ignore the priorities
   walk_->begin(finite);
   while (!walk_->has_fault() && !walk_->ready().empty()) {
     const std::vector<Walk::LaneStep>& ready = walk_->ready();
@@ -278,7 +279,8 @@ std::string Interpreter::run(std::mt19937_64& random, bool finite) {
   return walk_->fault();
 }
 
-/// Fills all persistent memory that is not given when a step begins with garbage.
+/// Overwrites all persistent memory that a step may not rely on when it begins (all except
+/// Program::given) with pseudo-random values.
 void Interpreter::scramble_persistent(SymbolicMemory& rank, std::mt19937_64& random) {
   const Program& program = rank.step.program;
   std::vector<std::vector<uint64_t>> kept = rank.persistent;
@@ -386,7 +388,8 @@ void Interpreter::exchange(std::span<const int32_t> members, Walk::LaneStep lane
   }
 }
 
-/// Blocks go where they belong: of a shift each rank has one.
+/// Moves the blocks of a shift or an all-to-all to their receivers. In a shift each rank has one
+/// block.
 void Interpreter::move_blocks(std::span<const int32_t> members, Walk::LaneStep lane_step,
                               size_t index) {
   const auto n = static_cast<int64_t>(members.size());
@@ -417,8 +420,8 @@ void Interpreter::move_blocks(std::span<const int32_t> members, Walk::LaneStep l
   }
 }
 
-/// Symbols do not say how many rows a count is: what each rank gets follows from all that all
-/// bring.
+/// Runs a kCountedAllToAll. A symbolic count does not say how many rows it stands for, so each
+/// rank's result is a hash of everything that all ranks send.
 void Interpreter::move_counted(std::span<const int32_t> members, Walk::LaneStep lane_step) {
   uint64_t all = members.size();
   for (const int32_t member : members) {
@@ -454,8 +457,8 @@ void Interpreter::run_instr(size_t r, const Instr& instr) {
       if (instr.kind != InstrKind::kBegin) return;
       if (cells(rank, instr.writes[0]).count <= kLossNumbers)
         return fail(cat(where(rank, instr), " has no loss"));
-      // The slot after the loss numbers is the caller's. Only the first stage writes 1, so the sum
-      // does not depend on the number of stages.
+      // The first slot after the loss numbers is a vote, which the caller sets. Here only the first
+      // stage votes (1), so the sum does not depend on the number of stages.
       return write(cells(rank, instr.writes[0]), kLossNumbers,
                    rank.step.program.stage.index == 0 ? 1 : 0);
     case InstrKind::kForward:
@@ -489,13 +492,13 @@ void Interpreter::load_batch(SymbolicMemory& rank, const Instr& instr) {
 
 namespace {
 
-/// Returns whether the value is a sum to which an operation adds, which is not an input of the
-/// addition.
+/// Returns whether operations add to the value (a gradient of a parameter, or the loss). Such a
+/// value is not hashed as an input.
 bool is_sum(const Value& value) {
   return value.role == ValueRole::kParamGrad || value.port == Port::kLoss;
 }
 
-/// Finds the first value of an operation that has no place, or -1.
+/// Finds the first value of an operation that has no storage; -1 if all have.
 ValueId without_place(const Op& op, const std::map<ValueId, Range>& places) {
   std::vector<ValueId> all = op.in;
   all.insert(all.end(), op.out.begin(), op.out.end());
@@ -527,8 +530,8 @@ void Interpreter::run_ops(SymbolicMemory& rank, const Instr& instr) {
     for (const ValueId id : op.in) {
       if (is_sum(graph.at(id))) continue;
       const Cells from = at(id);
-      // The hashes of elements are added, not chained, so that the CPU computes several at a
-      // time.
+      // The hashes of elements are added instead of chained, so that the CPU can compute several at
+      // the same time.
       uint64_t sum = 0;
       for (int64_t e = 0; e < from.count; ++e) sum += mix(read(from, e), static_cast<uint64_t>(e));
       hash = mix(hash, sum);
@@ -578,8 +581,8 @@ void Interpreter::decide(SymbolicMemory& rank, const Instr& instr) {
   for (int64_t e = 0; e < loss.count; ++e) rank.scale = mix(rank.scale, read(loss, e));
 }
 
-/// Calls `body(block, first, last)` for each block of codes that an update has elements [first,
-/// last) of.
+/// Calls `body(block, first, last)` for each block of a tensor that contains elements of an update;
+/// [first, last) are the elements of the update in the block.
 template <class Body>
 void for_blocks(const BlockMap& map, int64_t count, Body body) {
   if (count == 0) return;
@@ -591,8 +594,9 @@ void for_blocks(const BlockMap& map, int64_t count, Body body) {
   }
 }
 
-/// Updates states that are codes: a block's scale follows from all of its elements, and so do their
-/// codes. A cell has two codes. A kMeasure only finds the scales, the largest of those that exist.
+/// Updates states that are codes. The scale of a block is the maximum over its elements, and each
+/// code depends on the scale. Two codes share a cell. A kMeasure only computes the scales of this
+/// rank's elements.
 void Interpreter::update_codes(SymbolicMemory& rank, const Instr& instr,
                                const UpdateOperands& operands) {
   const Program& program = rank.step.program;

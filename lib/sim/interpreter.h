@@ -18,33 +18,35 @@
 
 namespace ftrun {
 
-/// Interpreter runs the programs of all ranks of a mesh together, on symbols instead of numbers: an
-/// operation is a hash of its inputs, a sum is a sum of 64-bit integers (so that order does not
-/// matter, but what is left out or counted twice does), a conversion changes nothing. Memory is
-/// laid out as planned: buffers share arenas, and reading what was overwritten gives garbage. Lanes
-/// take turns at random, as far as waits allow, and collectives happen when all members of a group
-/// have reached them.
+/// Interpreter runs the programs of all ranks of a mesh together, on symbols instead of numbers.
+/// The result of an operation is a hash of its inputs. A sum is a sum of 64-bit integers: its order
+/// does not matter, but a term that is missing or counted twice changes it. A conversion changes
+/// nothing. Memory is laid out as planned: buffers share arenas, so reading overwritten bytes gives
+/// a wrong value. Lanes run in a random order, as far as waits allow, and a collective runs when
+/// all members of its group have reached it.
 ///
-/// An error of a program (a missing wait, an arena too small, a gradient counted twice, a wrong
-/// part of a shard) shows as a fault or as final parameters that differ from those of the plainest
-/// program of the same mesh. Programs of all tensor ranks are run with the graphs of `model`:
-/// graphs of one split differ only in attributes.
+/// An error in a program (a missing wait, an arena that is too small, a gradient counted twice, a
+/// wrong part of a shard) shows as a fault, or as final parameters that differ from those of the
+/// simplest program for the same mesh. The programs of all tensor-parallel ranks run with the
+/// graphs of `model`, because the graphs of different tensor-parallel ranks differ only in
+/// attributes.
 class Interpreter {
  public:
-  /// Prepares all ranks: `steps[r]` is rank r's program; model and partition are borrowed.
+  /// Prepares all ranks. `steps[r]` is rank r's program; `model` and `partition` must outlive this
+  /// object.
   Interpreter(const ModelDescription& model, const Partition& partition,
               std::vector<StepProgram> steps, const RankMesh& mesh);
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
 
-  /// Fills parameters and optimizer state as a run does before its first step.
+  /// Fills parameters and optimizer state with symbols, as a run loads them before its first step.
   void load();
   /// Runs one step; `finite` is the decision of kDecide. Returns the first fault, or "".
   std::string run(std::mt19937_64& random, bool finite = true);
 
-  /// Returns the values of one state ("param" is StatePiece::kParam) by element of each unit of
-  /// each tensor rank, padding as 0. Sets `fault` where ranks that hold the same element disagree,
-  /// or where no rank holds one.
+  /// Returns the values of one state (StatePiece::state) for each unit of each tensor-parallel
+  /// rank, by element; padding is 0. Sets `fault` if ranks that hold the same element have
+  /// different values, or if no rank holds an element.
   std::vector<std::vector<uint64_t>> state(int32_t kind, std::string& fault) const;
   /// Returns the contents of a rank's loss buffer.
   std::vector<uint64_t> loss(int rank) const;
@@ -55,17 +57,19 @@ class Interpreter {
   struct SymbolicMemory {
     StepProgram step;
     int tensor = 0;
-    /// Number of the samples, and of the part of their rows, from which the rank's tokens follow.
+    /// The number of the part of the batch (samples, and part of their rows) from which the rank's
+    /// tokens are made.
     uint64_t data = 0;
     std::vector<std::vector<uint64_t>> persistent;
     std::array<std::vector<uint64_t>, kArenaCount> arenas;
     std::vector<InstrId> computed;
     uint64_t scale = 0;
   };
-  /// Cells are the symbols of an element of a buffer: a cell stands for two bytes.
+  /// Cells are the symbols of a range of a buffer. A cell stands for two bytes, so an element may
+  /// have several cells.
   struct Cells {
     uint64_t* at;
-    int64_t size;   // cells of an element
+    int64_t size;   // cells per element
     int64_t count;  // elements
   };
 
@@ -103,7 +107,8 @@ class Interpreter {
   World world_;
   std::vector<LaneSchedule> schedules_;
   std::optional<Walk> walk_;
-  /// The number of neighbouring tensor ranks that have each element of a unit; 0 for padding.
+  /// The number of neighbouring tensor-parallel ranks that hold a copy of each element of a unit; 0
+  /// for padding.
   std::vector<std::vector<int>> copies_;
   uint64_t step_ = 0;
   std::string fault_;

@@ -6,8 +6,8 @@
 
 namespace ftrun {
 
-/// Numbering gives numbers to keys, from 0 in the order in which they are first seen. `Map` is a
-/// map of keys to int32_t.
+/// Numbering assigns numbers to keys: 0, 1, ... in the order in which the keys are first seen.
+/// `Map` maps keys to int32_t.
 template <typename Map>
 class Numbering {
  public:

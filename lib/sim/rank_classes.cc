@@ -18,8 +18,8 @@ namespace {
 
 using Traits = std::vector<int64_t>;
 
-/// NormPart is what a shard adds to the gradient norm: which part of a unit, of which so many
-/// tensor-parallel ranks have copies and one counts it.
+/// NormPart is a part of a unit whose squares a shard may add to the gradient norm. `copies`
+/// tensor-parallel ranks hold the part, and only one of them counts it.
 struct NormPart {
   std::array<int64_t, 3> part{};
   int copies = 1;
@@ -30,7 +30,8 @@ struct ShardTrait {
   std::vector<NormPart> norms;
 };
 
-/// ShardTraits finds in what the programs of state ranks differ, in one stage of the pipeline.
+/// ShardTraits finds the properties in which the programs of the state ranks of one pipeline stage
+/// differ.
 class ShardTraits {
  public:
   ShardTraits(const ModelDescription& model, const Partition& partition, const StateOptions& state,
@@ -45,13 +46,13 @@ class ShardTraits {
       if (is_on_stage(unit, stage) && known.insert(shape_of(unit)).second) units_.push_back(&unit);
   }
 
-  /// Returns the traits of the state rank in place `index`.
+  /// Returns the traits of the state rank with index `index`.
   ShardTrait of(int index) {
     state_.dp_shard.index = index / state_.context.count;
     state_.context.index = index % state_.context.count;
     ShardTrait shard;
     for (const Unit* unit : units_) {
-      const ShardPlace place = unit_place(state_, *unit);
+      const MemberIndex place = unit_place(state_, *unit);
       const UnitRange own = shard_range(*unit, place.index, place.count);
       add_norm(*unit, own, shard.norms);
       if (!cut_.cut(unit->id)) continue;
@@ -69,7 +70,8 @@ class ShardTraits {
 
   const UpdateKind& kind_of(TensorId tensor) const { return kinds_[static_cast<size_t>(tensor)]; }
 
-  /// Describes a unit so that units with the same cuts are examined once: layers are alike.
+  /// Describes the shape of a unit. Most layers are alike, so units of the same shape are examined
+  /// only once.
   Traits shape_of(const Unit& unit) const {
     Traits shape{unit.padded, cut_.cut(unit.id) ? 1 : 0, unit.trainable ? 1 : 0};
     for (const Slice& slice : unit.slices)
@@ -88,7 +90,7 @@ class ShardTraits {
     }
   }
 
-  /// Adds the places where add_updates() (program/unit_update.h) begins another update.
+  /// Adds the elements at which add_updates() (program/unit_update.h) begins a new update.
   void add_updates(const Unit& unit, const UnitRange& own, Traits& traits) const {
     for (const UnitRange& interval :
          update_intervals(own, state_.optimizer_tier, state_.update_elements))
@@ -104,7 +106,7 @@ class ShardTraits {
   }
 
   const ModelDescription& model_;
-  /// The options of the rank that is looked at.
+  /// The options of the rank that of() examines.
   StateOptions state_;
   const Sharding cut_;
   /// The update kind of each tensor, by its id.
@@ -112,14 +114,15 @@ class ShardTraits {
   std::vector<const Unit*> units_;
 };
 
-/// Returns whether the last of the tensor-parallel ranks has padding, seen from any of them.
+/// Returns whether the last tensor-parallel rank has padding. Every tensor-parallel rank gets the
+/// same result.
 bool has_padding(const ModelDescription& model) {
   return std::any_of(model.tensors.begin(), model.tensors.end(), [](const TensorInfo& tensor) {
     return tensor.shape[0] % tensor.rank_extent(0) != 0;
   });
 }
 
-/// Classes gives numbers to classes in the order of their lowest ranks.
+/// Classes numbers the classes in the order of their lowest ranks.
 class Classes {
  public:
   void add(int rank, Traits traits) {
@@ -141,7 +144,7 @@ RankClasses rank_classes(const ModelDescription& model, const Partition& partiti
                          const StateOptions& state) {
   const RankMesh mesh = state_mesh(state);
   const bool pads = has_padding(model);
-  std::vector<std::vector<ShardTrait>> shards;  // of each stage
+  std::vector<std::vector<ShardTrait>> shards;  // by stage
   for (int stage = 0; stage < state.pipeline.stages(); ++stage) {
     ShardTraits traits(model, partition, state, stage);
     shards.emplace_back();
@@ -154,14 +157,14 @@ RankClasses rank_classes(const ModelDescription& model, const Partition& partiti
               layer_place = mesh.place_on(rank, kLayerAxes);
     const int index = mesh.place_on(rank, kStateAxes);
     const ShardTrait& shard = shards[static_cast<size_t>(stage)][static_cast<size_t>(index)];
-    // Stages compute different things.
+    // Ranks of different stages run different layers, so the stage is a trait.
     Traits traits{stage, static_cast<int64_t>(shard.traits.size())};
     traits.insert(traits.end(), shard.traits.begin(), shard.traits.end());
     for (const NormPart& norm : shard.norms)
       if (layer_place % norm.copies == 0)
         traits.insert(traits.end(), norm.part.begin(), norm.part.end());
-    // Shards were compared with this rank's tensors, but shards of ranks with padding end at other
-    // elements than those of ranks without it.
+    // The traits were computed with this rank's tensors. On the last tensor-parallel rank, tensors
+    // may have padding and end at other elements, so its shards are separate classes.
     if (pads)
       traits.insert(traits.end(), {layer_place + 1 == mesh.places(kLayerAxes) ? 1 : 0, index});
     classes.add(rank, std::move(traits));

@@ -11,12 +11,12 @@
 
 namespace ftrun {
 
-/// RankClasses groups ranks whose programs are equal up to their place: the same instructions on
-/// the same lanes with the same waits, over equally long ranges of the same buffers that begin
-/// elsewhere, in other groups. A rank's class follows from its stage of the pipeline and its part
-/// of the state: how long its part of each unit is, where that is cut for weight decay and into
-/// intervals, and which sums of squares it adds to the gradient norm. So there are a handful of
-/// classes, whatever the number of ranks.
+/// RankClasses groups ranks whose programs are equal except for positions: they have the same
+/// instructions on the same lanes with the same waits, and ranges of the same size in the same
+/// buffers, but the offsets of the ranges and the members of the groups may differ. A rank's class
+/// depends on its pipeline stage and its part of the state: the size of its part of each unit,
+/// where this part is cut for weight decay and into intervals, and which sums of squares it adds to
+/// the gradient norm. So there are only a few classes, however many ranks there are.
 struct RankClasses {
   /// The class of each rank, by rank.
   std::vector<int32_t> of_rank;
@@ -28,8 +28,8 @@ struct RankClasses {
   int32_t class_of(int rank) const { return of_rank[static_cast<size_t>(rank)]; }
 };
 
-/// Finds the classes of all ranks of these options by arithmetic only: no program is built. The
-/// model, the partition, and the place and the stage in `state` may be those of any rank.
+/// Finds the classes of all ranks by arithmetic only: no program is built. The model, the
+/// partition, and the places and the stage in `state` may be those of any rank.
 RankClasses rank_classes(const ModelDescription& model, const Partition& partition,
                          const StateOptions& state);
 

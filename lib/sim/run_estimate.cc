@@ -50,8 +50,8 @@ RunEstimate estimate_run(const Config& config, const ModelConfig& model, const S
   const ModelDescription& trained = plan.train.model;
   run.tokens_per_second =
       static_cast<double>(config.train_batch_size * config.data.sequence_length) / time.seconds;
-  // MFU is not computed for adapters: the formulas count the gradients of all weights, most of
-  // which adapters leave out.
+  // MFU is not computed for adapters: the formulas count the gradients of all weights, and training
+  // an adapter computes only a few of them.
   if (config.adapter.type == AdapterType::kNone && time.products > 0) {
     const TrainingFlops flops = training_flops_per_token(trained);
     const auto share = [&](double per_token) {

@@ -11,28 +11,30 @@
 
 namespace ftrun {
 
-/// RunEstimate holds what follows for a run from its predicted step: utilization, hours and cost.
-/// Fields that are 0 are unknown.
+/// RunEstimate holds estimates for a run, derived from its predicted step: utilization, hours and
+/// cost. Fields that are 0 are unknown.
 struct RunEstimate {
   double tokens_per_second = 0;
-  /// The arithmetic that the model needs (training_flops_per_token) as a share of the arithmetic
-  /// that all ranks could do: model FLOPs utilization of Chowdhery et al. 2022, "PaLM", appendix B,
-  /// and the same with only the causal half of the scores.
+  /// Model FLOPs utilization (Chowdhery et al. 2022, "PaLM", appendix B): the arithmetic that the
+  /// model needs (training_flops_per_token) divided by the arithmetic that all ranks could do.
+  /// `mfu_causal` counts only the causal half of the attention scores.
   double mfu = 0;
   double mfu_causal = 0;
-  /// Hardware FLOPs utilization of the same source: `mfu` plus what backward recomputes.
+  /// Hardware FLOPs utilization (same source): `mfu` plus the share of arithmetic that backward
+  /// recomputes.
   double hfu = 0;
-  /// Steps of the whole run, and the hours that they take one after another; checkpoints,
-  /// evaluations and the start are not among them.
+  /// Steps of the whole run, and the hours that they take, without checkpoints, evaluations and
+  /// start-up.
   int64_t steps = 0;
   double hours = 0;
-  /// Hours of the devices that are paid for: GPUs of all ranks, or all cores of the nodes.
+  /// Hours multiplied by the number of devices that are paid for: the GPUs of all ranks, or all
+  /// cores of the nodes.
   double device_hours = 0;
-  /// Device-hours times the price of a device for an hour (Machine::price).
+  /// Device-hours multiplied by the price of a device per hour (Machine::price).
   double cost = 0;
   /// Bytes of a checkpoint's tensors, of all ranks together.
   int64_t checkpoint_bytes = 0;
-  /// Seconds in which the disks of all nodes, one each, write a checkpoint.
+  /// Seconds to write a checkpoint if each node writes to one disk.
   double checkpoint_seconds = 0;
 };
 
@@ -40,13 +42,14 @@ struct RunEstimate {
 double recomputed_flops_per_token(const Config& config, const ModelConfig& model,
                                   const ModelDescription& trained);
 
-/// Estimates a run of `steps` steps (0: not known) of a resolved config. `plan` is any rank's.
+/// Estimates a run of `steps` steps (0: not known) of a resolved config. `plan` may be the plan of
+/// any rank.
 RunEstimate estimate_run(const Config& config, const ModelConfig& model, const StepPlan& plan,
                          const StepTime& time, const Machine& machine, int64_t nodes,
                          int64_t steps);
 
-/// Writes the prediction as `ftrun plan` prints it: the step by its parts, then the run. A
-/// checkpoint is written every `every` steps; 0: not by steps.
+/// Writes the prediction as `ftrun plan` prints it: the step by its parts, then the run. The run
+/// writes a checkpoint every `every` steps; 0: not by steps.
 std::string run_estimate_text(const RunEstimate& run, const StepTime& time, const Machine& machine,
                               int64_t every);
 

@@ -7,7 +7,7 @@
 namespace ftrun {
 namespace {
 
-/// BlockMerger makes the blocks of one lane.
+/// BlockMerger merges the instructions of one lane into blocks.
 class BlockMerger {
  public:
   BlockMerger(Picoseconds pixel, std::vector<LaneBlock>& blocks) : pixel_(pixel), blocks_(blocks) {}
@@ -43,8 +43,9 @@ class BlockMerger {
   std::array<Picoseconds, kWorkKinds.size()> by_kind_{};
 };
 
-/// Lists, for each position of a rank's program, the time when the compute instruction there, or
-/// the next one, begins.
+/// Lists for each position of a rank's program the time when the compute instruction at that
+/// position begins; if another lane's instruction is there, the time of the next compute
+/// instruction.
 std::vector<Picoseconds> compute_begins(const RecordedRank& rank, Picoseconds end) {
   const std::vector<Instr>& instrs = rank.program->instrs;
   std::vector<Picoseconds> begins(instrs.size(), end);
@@ -135,7 +136,7 @@ std::vector<MemoryPoint> memory_over_step(const RecordedRank& rank, Tier tier, P
   const Picoseconds width = std::max<Picoseconds>((end + parts - 1) / parts, 1);
   const std::vector<CategoryBytes> history = arena_history(program, tier);
   std::vector<MemoryPoint> points;
-  // Each part of the time begins with the bytes in use at the end of the previous part.
+  // Each part of the step begins with the bytes in use at the end of the previous part.
   MemoryPoint peak;
   CategoryBytes now{};
   Picoseconds part = 0;

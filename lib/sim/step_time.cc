@@ -11,6 +11,7 @@
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/round_up.h"
+#include "base/side_by_side.h"
 #include "base/step_parts.h"
 #include "base/text.h"
 #include "program/traffic.h"
@@ -70,7 +71,7 @@ StepTime step_of(const RankTime& rank, const Program& program, Picoseconds end) 
   return time;
 }
 
-/// StepRecorder records what the lowest rank of each class does, and each slow one.
+/// StepRecorder records the instructions of the lowest rank of each class, and of each slow rank.
 class StepRecorder {
  public:
   StepRecorder(const RankClasses& classes, const std::vector<SlowRank>& slow, const World& world,
@@ -102,7 +103,7 @@ class StepRecorder {
  private:
   const World& world_;
   StepRecord& record_;
-  /// Places in record_.ranks by rank of the world; -1: not recorded.
+  /// The index in record_.ranks of each rank of the world; -1: not recorded.
   std::vector<int32_t> place_;
 };
 
@@ -117,7 +118,8 @@ void add_bytes(const Program& program, const Instr& instr, bool has_gpus, LinkBy
   if (from == Tier::kHost && to == Tier::kDevice) sum.from_host += bytes;
 }
 
-/// Counts the bytes of a program whose group g crosses nodes where crosses[g].
+/// Counts the bytes that a program moves over each kind of link. crosses[g] says whether group g
+/// spans several nodes.
 LinkBytes link_bytes(const Program& program, const std::vector<bool>& crosses, bool has_gpus) {
   LinkBytes sum;
   for (const TrafficRow& row : program_traffic(program).rows)
@@ -136,7 +138,7 @@ void keep_most(const LinkBytes& one, LinkBytes& most) {
     most.*link = std::max(most.*link, one.*link);
 }
 
-/// Returns the seconds that each stage waits for others; none without a pipeline.
+/// Returns the seconds that each pipeline stage waits for other stages; nothing without a pipeline.
 std::vector<double> stage_waits(const World& world, const std::vector<RankTime>& times) {
   std::vector<double> waits(static_cast<size_t>(world.program_of(0).stage.count), 0);
   if (waits.size() == 1) return {};
@@ -148,10 +150,11 @@ std::vector<double> stage_waits(const World& world, const std::vector<RankTime>&
   return waits;
 }
 
-/// Columns that step_parts_text() gives the names of parts.
+/// The width of the names of parts in step_parts_text(), in columns.
 constexpr size_t kPartColumns = 26;
 
-/// Ranks on CPUs are walked one by one, each step beside all others of its node.
+/// The most CPU ranks that are walked. They cannot be folded, because the ranks of a node share its
+/// cores.
 constexpr int kMaxCpuRanks = 512;
 
 void refuse_other_device(const ClassPlans& all, const Machine& machine) {
@@ -178,8 +181,8 @@ int ranks_of_node(const RankClasses& classes, const Machine& machine, int64_t no
   return static_cast<int>(here);
 }
 
-/// Returns the operations per second that the ranks of a node together reach in matrix products; 0:
-/// not known.
+/// Returns the floating-point operations per second that all ranks of a node together reach in
+/// matrix products; 0: not known.
 double node_products(const Machine& machine, const Rates& rates, int ranks, DType dtype) {
   const auto product = rates.products.find(dtype);
   if (product == rates.products.end()) return 0;
@@ -187,8 +190,8 @@ double node_products(const Machine& machine, const Rates& rates, int ranks, DTyp
   return product->second * std::min(ranks, places);
 }
 
-/// RankKinds are the programs of a world's ranks, one for all that also have the same groups across
-/// nodes and are as fast.
+/// RankKinds holds one program for each kind of rank. Ranks of one kind have the same class, the
+/// same groups that span nodes, and the same speed.
 struct RankKinds {
   std::vector<const Program*> programs;
   std::vector<std::vector<bool>> crosses;
@@ -196,7 +199,8 @@ struct RankKinds {
   std::vector<LaneSchedule> schedules;
 };
 
-/// Counts the ranks of a group on the node that has fewest of them, among the nodes that have any.
+/// Returns the number of ranks of a group on the node that has the fewest of them, among the nodes
+/// that have any.
 template <class NodeOf>
 int least_on_node(const World::Group& group, const NodeOf& node_of) {
   std::map<int, int> counts;
@@ -206,8 +210,8 @@ int least_on_node(const World::Group& group, const NodeOf& node_of) {
   return least;
 }
 
-/// Returns for each group of a program whether its ranks are of several nodes, of which the one
-/// with fewest has on_node[g].
+/// Returns for each group of a program whether it spans several nodes. on_node[g] is the result of
+/// least_on_node() for group g.
 std::vector<bool> crossing_groups(const Program& program, const std::vector<int>& on_node) {
   std::vector<bool> crosses;
   for (size_t g = 0; g < on_node.size(); ++g)
@@ -215,14 +219,12 @@ std::vector<bool> crossing_groups(const Program& program, const std::vector<int>
   return crosses;
 }
 
-/// Finds the kinds of the ranks, and gives each rank of the world the number of its kind for its
-/// program.
+/// Finds the kinds of ranks, and makes each rank of the world refer to the program of its kind.
 RankKinds split_by_nodes(const ClassPlans& all, const Machine& machine, int ranks_here,
                          const std::vector<SlowRank>& slow, World& world) {
-  Announcements announcements;
-  std::vector<LaneSchedule> of_class;
-  for (const Program* program : world.programs)
-    of_class.push_back(whole_schedule(*program, announcements));
+  std::vector<LaneSchedule> of_class(world.programs.size());
+  side_by_side(of_class.size(),
+               [&](size_t p) { of_class[p] = whole_schedule(*world.programs[p]); });
   RankKinds kinds;
   std::map<std::tuple<int32_t, std::vector<int>, double>, int32_t> numbers;
   const auto node_of = [&](int32_t rank) {

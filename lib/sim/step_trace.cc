@@ -13,7 +13,8 @@ std::string lane_title(const Program& program, Lane lane) {
   return group->ranks.is_link() ? group->ranks.name() : group->ranks.label;
 }
 
-/// Labels and names of lanes and axes hold neither quotes nor backslashes.
+/// Adds texts without JSON escapes: labels and names of lanes and axes contain neither quotes nor
+/// backslashes.
 void add_instr_events(TraceEvents& events, int64_t process, const std::string& name,
                       const Program& program, std::span<const RecordedInstr> instrs) {
   events.name_process(process, name);

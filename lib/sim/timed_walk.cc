@@ -10,9 +10,10 @@ namespace {
 
 __extension__ using Wide = __int128;
 
-/// Returns time * by / over, rounded down: the product may be beyond 64 bits.
+/// Returns time * by / over, rounded down. The product is computed in 128 bits, because it may
+/// exceed 64 bits.
 Picoseconds scaled_down(Picoseconds time, int64_t by, int64_t over) {
-  if (by == over) return time;  // a division of 128 bits takes longer than all else here
+  if (by == over) return time;  // the 128-bit division is slow and usually not needed
   return static_cast<Picoseconds>(Wide{time} * by / over);
 }
 /// Returns time * by / over, rounded up.
@@ -51,16 +52,16 @@ class TimedWalk {
 
  private:
   using LaneStep = Walk::LaneStep;
-  /// RunningStep is a step that runs; entry i is that of walk_.ready()[i].
+  /// RunningStep is a step that runs; entry i is that of walk_.ready()[i]. What is left of it is in
+  /// left_.
   struct RunningStep {
-    Picoseconds left = 0;
     int threads = 0;
     bool on_compute = false;
     InstrKind kind = InstrKind::kBegin;
     Picoseconds begin = 0;
   };
 
-  /// A Stretch is when a lane ran a step.
+  /// A Stretch is the time during which a lane ran an instruction.
   struct Stretch {
     int32_t lane = 0;
     const Instr* instr = nullptr;
@@ -71,11 +72,12 @@ class TimedWalk {
   int node_of(const World::Rank& rank) const { return rank.number / shared_.ranks; }
   int node_of(int32_t rank) const { return node_of(world_.ranks[static_cast<size_t>(rank)]); }
 
-  /// Counts the threads that share a node's cores: at least as many as there are cores.
+  /// Returns the number of busy threads of a node, or its number of cores if that is larger.
+  /// Instructions slow down by this number divided by the number of cores.
   int64_t crowd(int node) const {
     return std::max<int64_t>(busy_[static_cast<size_t>(node)], shared_.processors);
   }
-  /// Finds the most crowded of the nodes of those who do it together.
+  /// Returns the largest crowd() over the nodes of all ranks that run the instruction together.
   int64_t crowd_of(size_t which) const {
     if (running_[which].threads == 0) return shared_.processors;
     int64_t most = shared_.processors;
@@ -95,7 +97,10 @@ class TimedWalk {
     const InstrCost cost = walk_.takes_part(lane_step) ? cost_(rank.program, instr) : InstrCost();
     const bool on_compute = instr.lane == Lane::kCompute && !instr.communicates();
     if (on_compute) record_wait(lane_step.rank, instr);
-    running_.push_back({cost.alone, cost.threads, on_compute, instr.kind, now_});
+    running_.push_back({cost.threads, on_compute, instr.kind, now_});
+    left_.push_back(cost.alone);
+    if (cost.threads == 0) return;
+    ++threaded_;
     for (const int32_t member : walk_.members(lane_step))
       busy_[static_cast<size_t>(node_of(member))] += cost.threads;
   }
@@ -110,8 +115,9 @@ class TimedWalk {
     charge_lanes(r, step, static_cast<int32_t>(lane));
   }
 
-  /// Goes back from a step of compute to what it waited for, and to what that had waited for, until
-  /// compute's last step.
+  /// Attributes the time in which compute was idle before `step` to lanes. Follows the chain of
+  /// waits backwards from `step`: the instruction that it waited for, the instruction that that one
+  /// waited for, and so on, until the end of the previous compute instruction.
   void charge_lanes(size_t rank, const Instr& step, int32_t lane) {
     const Picoseconds since = compute_end_[rank];
     const Instr* at = &step;
@@ -129,8 +135,9 @@ class TimedWalk {
     }
   }
 
-  /// Finds the longest step that ended then and that a step waited for on another lane, or that
-  /// kept its lane busy; null where it waited for the other ranks of a collective or transfer.
+  /// Finds the instruction that ended at `end` and that delayed `step`: it was on another lane and
+  /// `step` waited for it, or it kept the lane of `step` busy. If there are several, returns the
+  /// longest. Returns null if `step` waited for the other ranks of a collective or transfer.
   const Stretch* longest_before(size_t rank, const Instr& step, Picoseconds end) const {
     const Program& program = world_.program_of(rank);
     const Stretch* longest = nullptr;
@@ -147,29 +154,45 @@ class TimedWalk {
     return longest;
   }
 
-  /// Finds the running step that ends first, and advances all of them to that time.
+  /// Finds the running instruction that ends first, and advances all running instructions to that
+  /// time.
   size_t next() {
+    if (threaded_ == 0) return next_unshared();
     size_t first = 0;
     Picoseconds soonest = INT64_MAX;
     crowds_.clear();
     for (size_t i = 0; i < running_.size(); ++i) {
       crowds_.push_back(crowd_of(i));
-      const Picoseconds lasts = scaled_up(running_[i].left, crowds_[i], shared_.processors);
+      const Picoseconds lasts = scaled_up(left_[i], crowds_[i], shared_.processors);
       if (lasts < soonest) {
         soonest = lasts;
         first = i;
       }
     }
+    advance(soonest);
+    for (size_t i = 0; i < running_.size(); ++i)
+      left_[i] =
+          std::max<Picoseconds>(left_[i] - scaled_down(soonest, shared_.processors, crowds_[i]), 0);
+    return first;
+  }
+
+  /// Does the same where no running step shares a processor, as on GPUs: nothing is slowed down.
+  size_t next_unshared() {
+    const auto first = std::min_element(left_.begin(), left_.end());
+    const auto which = static_cast<size_t>(first - left_.begin());
+    const Picoseconds soonest = *first;
+    advance(soonest);
+    for (Picoseconds& left : left_) left -= soonest;
+    return which;
+  }
+
+  void advance(Picoseconds time) {
     // Sums of longer times would wrap: such times come from a wrong rate.
     constexpr Picoseconds kMaxTime = 1'000'000'000'000'000'000;
-    if (soonest > kMaxTime - now_)
+    if (time > kMaxTime - now_)
       throw Error(ExitCode::kUsage, "a step would take more than 1,000,000 s",
                   "look at the rates of the machine file, and at --slow and --stack");
-    now_ += soonest;
-    for (size_t i = 0; i < running_.size(); ++i)
-      running_[i].left = std::max<Picoseconds>(
-          running_[i].left - scaled_down(soonest, shared_.processors, crowds_[i]), 0);
-    return first;
+    now_ += time;
   }
 
   void finish(size_t which) {
@@ -192,6 +215,9 @@ class TimedWalk {
     }
     running_[which] = running_.back();
     running_.pop_back();
+    left_[which] = left_.back();
+    left_.pop_back();
+    if (done.threads > 0) --threaded_;
     walk_.finish(which);
     start_new();
   }
@@ -203,13 +229,17 @@ class TimedWalk {
   const TimedInstrSink& sink_;
   std::vector<RankTime> times_;
   std::vector<RunningStep> running_;
+  /// The time that each running step still takes if nothing slows it down.
+  std::vector<Picoseconds> left_;
+  /// The number of running steps that have threads, which share the cores of their nodes.
+  int64_t threaded_ = 0;
   /// Threads of what runs, by node.
   std::vector<int64_t> busy_;
   std::vector<int64_t> crowds_;
   std::vector<Picoseconds> compute_end_;
-  /// The lane whose step was done last, by rank.
+  /// The lane whose instruction ended last, by rank.
   std::vector<int32_t> released_by_;
-  /// Steps of other lanes that have ended since compute's last one, by rank.
+  /// Instructions of other lanes that have ended since the last compute instruction, by rank.
   std::vector<std::vector<Stretch>> stretches_;
   Picoseconds now_ = 0;
 };

@@ -6,9 +6,13 @@
 #include <set>
 #include <utility>
 
+#include "base/checksum.h"
 #include "base/error.h"
+#include "base/mix_bits.h"
+#include "base/side_by_side.h"
 #include "program/lifetime.h"
 #include "sim/folded_world.h"
+#include "sim/numbering.h"
 
 namespace ftrun {
 
@@ -18,14 +22,15 @@ std::string instr_place(const Program& program, InstrId id) {
 
 namespace {
 
-/// Returns whether an instruction sums copies of a matrix on two stages, each of which also holds
-/// other units.
+/// Returns whether an instruction sums the gradients of copies of a matrix on two pipeline stages.
+/// The stages hold different units, so the copies may lie in different buffers and at different
+/// offsets.
 bool adds_copies_of_stages(const Program& program, const Instr& instr) {
   return instr.unit >= 0 && program.group(instr.group()).ranks.runs_within(kStageAxes);
 }
 
-/// Returns whether an instruction sums what each member holds of a whole: its place does not
-/// matter.
+/// Returns whether an instruction sums, over replicas, the shard that each member holds. The offset
+/// of the shard within the whole is then not announced.
 bool adds_parts(const Program& program, const Instr& instr) {
   return program.group(instr.group()).ranks.runs_within(kReplicaAxes) &&
          std::any_of(program.groups.begin(), program.groups.end(), [&](const ProgramGroup& group) {
@@ -36,24 +41,20 @@ bool adds_parts(const Program& program, const Instr& instr) {
 /// Writes what all members of a group must agree on when they meet in a collective: also where in
 /// whole copies the ranges lie, which is the same on every rank. Where a rank's own part lies does
 /// not matter here.
-std::string announcement_of(const Program& program, const Instr& instr) {
+void write_announcement(const Program& program, const Instr& instr, std::string& text) {
+  text.clear();
   if (instr.is_transfer()) {
     const Range& range = instr.kind == InstrKind::kSend ? instr.reads[0] : instr.writes[0];
     // The two ranks may place their buffers differently, but both have the same value in them.
-    std::string text("transfer ");
-    text.append(dtype_name(instr.exchange().dtype)).append(" ").append(std::to_string(range.bytes));
-    text.append(" of ")
-        .append(program.at(range.buffer).name)
-        .append("+")
-        .append(std::to_string(range.offset));
-    return text.append(" ")
-        .append(std::to_string(instr.layer))
-        .append(" ")
-        .append(std::to_string(instr.micro_batch));
+    text.append("transfer ").append(dtype_name(instr.exchange().dtype)).append(" ");
+    text.append(std::to_string(range.bytes)).append(" of ");
+    text.append(program.at(range.buffer).name).append("+").append(std::to_string(range.offset));
+    text.append(" ").append(std::to_string(instr.layer)).append(" ");
+    text.append(std::to_string(instr.micro_batch));
+    return;
   }
   // append() instead of cat(), which takes several times as long: there are millions of these.
-  std::string text(instr_name(instr.kind));
-  text.append(" ").append(dtype_name(instr.exchange().dtype));
+  text.append(instr_name(instr.kind)).append(" ").append(dtype_name(instr.exchange().dtype));
   if (instr.exchange().largest) text.append(" largest");
   if (instr.kind == InstrKind::kShift)
     text.append(" by ").append(std::to_string(instr.exchange().by));
@@ -61,19 +62,44 @@ std::string announcement_of(const Program& program, const Instr& instr) {
     text.append(" rows of ").append(std::to_string(instr.exchange().row));
   for (const auto* ranges : {&instr.reads, &instr.writes})
     for (const Range& range : *ranges) text.append(" ").append(std::to_string(range.bytes));
-  if (adds_copies_of_stages(program, instr))
-    return text.append(" ")
-        .append(category_name(program.at(instr.writes[0].buffer).category))
-        .append(" of unit ")
-        .append(std::to_string(instr.unit));
+  if (adds_copies_of_stages(program, instr)) {
+    text.append(" ").append(category_name(program.at(instr.writes[0].buffer).category));
+    text.append(" of unit ").append(std::to_string(instr.unit));
+    return;
+  }
   const bool parts = adds_parts(program, instr);
   for (const Range& range : instr.kind == InstrKind::kReduceScatter ? instr.reads : instr.writes)
     text.append(" ")
         .append(program.at(range.buffer).name)
         .append("+")
         .append(std::to_string(parts ? 0 : range.offset));
-  return text;
 }
+
+/// AnnouncementHasher hashes what ranks announce.
+class AnnouncementHasher {
+ public:
+  explicit AnnouncementHasher(const Program& program) : program_(program) {}
+
+  /// Hashes a step of a lane for all communication.
+  uint64_t of(const Instr& instr) {
+    write_announcement(program_, instr, text_);
+    return xxh3(text_.data(), text_.size());
+  }
+  /// Hashes a step of the instruction's own lane: collectives run on one lane on all ranks.
+  uint64_t on_lane(const Instr& instr) {
+    write_announcement(program_, instr, text_);
+    if (!instr.is_transfer())
+      text_.append(" ")
+          .append(instr_label(instr))
+          .append(" ")
+          .append(std::to_string(static_cast<int>(instr.lane)));
+    return xxh3(text_.data(), text_.size());
+  }
+
+ private:
+  const Program& program_;
+  std::string text_;
+};
 
 LaneSchedule::Step step_of(const Program& program, InstrId id) {
   const Instr& instr = program.instr(id);
@@ -96,9 +122,10 @@ void mark_used(LaneSchedule& schedule) {
 
 }  // namespace
 
-LaneSchedule whole_schedule(const Program& program, Announcements& announcements) {
+LaneSchedule whole_schedule(const Program& program) {
+  AnnouncementHasher hasher(program);
   LaneSchedule schedule = empty_schedule(program);
-  // Counts the steps of its lane that are done when an instruction is.
+  // The number of steps of its lane that are done once an instruction is done.
   std::vector<int32_t> position(program.instrs.size());
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     auto& lane = schedule.lanes[static_cast<size_t>(program.instrs[i].lane)];
@@ -113,14 +140,7 @@ LaneSchedule whole_schedule(const Program& program, Announcements& announcements
         schedule.waits.push_back(
             {static_cast<int32_t>(program.instr(wait).lane), position[static_cast<size_t>(wait)]});
       step.end_wait = static_cast<int32_t>(schedule.waits.size());
-      if (!instr.communicates()) continue;
-      std::string announced = announcement_of(program, instr);
-      if (!instr.is_transfer())
-        announced.append(" ")
-            .append(instr_label(instr))
-            .append(" ")
-            .append(std::to_string(static_cast<int>(instr.lane)));
-      step.announced = announcements.number_of(std::move(announced));
+      if (instr.communicates()) step.announced = hasher.on_lane(instr);
     }
   mark_used(schedule);
   return schedule;
@@ -128,18 +148,19 @@ LaneSchedule whole_schedule(const Program& program, Announcements& announcements
 
 namespace {
 
-/// Returns the lane of a collective_schedule() for a lane of the program: 0 for all collectives, a
-/// link's own.
+/// Returns the lane in a collective_schedule() for a lane of the program: lane 0 for all
+/// collectives; for a link, its own lane.
 size_t schedule_lane(const Program& program, size_t lane) {
   return is_link(program, static_cast<Lane>(lane)) ? lane : 0;
 }
 
 }  // namespace
 
-LaneSchedule collective_schedule(const Program& program, Announcements& announcements) {
+LaneSchedule collective_schedule(const Program& program) {
+  AnnouncementHasher hasher(program);
   LaneSchedule schedule = empty_schedule(program);
   const LaneClocks known = known_done(program);
-  // Lists the instructions of each lane of the schedule, ascending.
+  // The instructions of each lane of the schedule, in ascending order.
   std::vector<std::vector<InstrId>> ids(schedule.lanes.size());
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
@@ -152,7 +173,7 @@ LaneSchedule collective_schedule(const Program& program, Announcements& announce
     }
     LaneSchedule::Step step{.instr = static_cast<InstrId>(i),
                             .group = instr.group(),
-                            .announced = announcements.number_of(announcement_of(program, instr)),
+                            .announced = hasher.of(instr),
                             .first_wait = static_cast<int32_t>(schedule.waits.size())};
     for (size_t lane = 0; lane < ids.size(); ++lane) {
       const auto steps =
@@ -170,11 +191,11 @@ LaneSchedule collective_schedule(const Program& program, Announcements& announce
 
 namespace {
 
-/// CollectiveJoiner joins successive steps of the lane of collectives.
+/// CollectiveJoiner joins consecutive steps of the lane of collectives (lane 0) that have the same
+/// group.
 class CollectiveJoiner {
  public:
-  CollectiveJoiner(const LaneSchedule& from, Announcements& announcements)
-      : from_(from), announcements_(announcements), known_(from.lanes.size(), 0) {
+  explicit CollectiveJoiner(const LaneSchedule& from) : from_(from), known_(from.lanes.size(), 0) {
     out_.lanes.resize(from.lanes.size());
     for (size_t lane = 1; lane < from.lanes.size(); ++lane)
       for (const LaneSchedule::Step& step : from.lanes[lane])
@@ -212,9 +233,8 @@ class CollectiveJoiner {
       LaneSchedule::Step& copy = steps.emplace_back(step);
       copy_waits(step, copy);
     } else {
-      int32_t& all = steps.back().announced;
-      all = announcements_.number_of(std::to_string(all) + ", then " +
-                                     std::to_string(step.announced));
+      uint64_t& all = steps.back().announced;
+      all = splitmix64(all) ^ step.announced;
     }
     joined_.push_back(static_cast<int32_t>(steps.size()));
   }
@@ -229,19 +249,18 @@ class CollectiveJoiner {
   }
 
   const LaneSchedule& from_;
-  Announcements& announcements_;
   LaneSchedule out_;
-  /// Counts of the lane's steps that others wait for.
+  /// The step counts of lane 0 for which other lanes wait.
   std::set<int32_t> awaited_;
-  /// The number of joined steps up to each step of the lane, its own included.
+  /// The number of joined steps up to and including each step of lane 0.
   std::vector<int32_t> joined_;
   std::vector<int32_t> known_;
 };
 
 }  // namespace
 
-LaneSchedule join_collectives(const LaneSchedule& collectives, Announcements& announcements) {
-  return CollectiveJoiner(collectives, announcements).run();
+LaneSchedule join_collectives(const LaneSchedule& collectives) {
+  return CollectiveJoiner(collectives).run();
 }
 
 Walk::Walk(const World& world, std::span<const LaneSchedule> schedules)
@@ -285,7 +304,7 @@ bool Walk::waits_done(const WalkedRank& rank, const LaneSchedule::Step& step) co
   return true;
 }
 
-/// Advances the lanes of a rank that may go on now.
+/// Advances the lanes of a rank that can continue now.
 void Walk::advance_lanes(int32_t number) {
   WalkedRank& rank = at(number);
   for (const int32_t lane : rank.schedule->used) {
@@ -327,14 +346,16 @@ void Walk::finish(size_t which) {
   ready_.pop_back();
   const std::span<const int32_t> all = members(lane_step);
   if (all.size() == 1) return advance(lane_step);
-  // All lane steps are marked first, because a rank that continues may reach the group again.
+  // The lane steps of all members are collected first, because a rank that continues may reach the
+  // group's next collective.
   std::vector<LaneStep>& lane_steps = member_steps_;
   lane_steps.clear();
   for (const int32_t member : all) lane_steps.push_back(lane_step_of(member, lane_step));
   for (const LaneStep of_member : lane_steps) advance(of_member);
 }
 
-/// Tries the lane step's own lane first: most groups have the same lane on all their members.
+/// Finds the lane step of a member. The lane of `lane_step` is tried first, because most groups
+/// have the same lane on all members.
 Walk::LaneStep Walk::lane_step_of(int32_t member, LaneStep lane_step) const {
   if (step(lane_step).group == kNoGroup) return lane_step;
   const int32_t group = group_at(lane_step);
@@ -388,7 +409,7 @@ std::string Walk::entry(LaneStep lane_step) const {
              group_name(lane_step));
 }
 
-/// Describes what a rank does on a lane: "enters ...".
+/// Describes what a rank does on a lane: "enters ...", "has not reached ...".
 std::string Walk::activity_text(LaneStep lane_step) const {
   if (at_end(lane_step)) return "has no further collective";
   return has_arrived(lane_step) && step(lane_step).group != kNoGroup
@@ -408,7 +429,7 @@ std::string Walk::mismatch_text(LaneStep one, LaneStep other) const {
              activity_text(one), ", rank ", number(other), " ", activity_text(other));
 }
 
-/// Finds the first member for which a rank waits that has reached a collective.
+/// Finds the first member that has not reached the collective at which a rank waits.
 Walk::LaneStep Walk::missing_member(LaneStep lane_step) const {
   const int32_t group = group_at(lane_step);
   for (const int32_t member : members(lane_step)) {
@@ -418,7 +439,7 @@ Walk::LaneStep Walk::missing_member(LaneStep lane_step) const {
     // The result is the rank's lane for the group, or lane 0 if the rank has no steps on that lane.
     const auto& groups = world_.ranks[static_cast<size_t>(member)].groups;
     const auto known = std::find(groups.begin(), groups.end(), group);
-    // The rank's program may not know the group.
+    // The member's program may not have the group.
     if (known == groups.end()) return {member, lane_step.lane};
     const auto lane = static_cast<int32_t>(lane_of(static_cast<GroupId>(known - groups.begin())));
     return {member, steps(rank, lane).empty() ? 0 : lane};
@@ -426,8 +447,7 @@ Walk::LaneStep Walk::missing_member(LaneStep lane_step) const {
   bug("a collective to which all have come waits");
 }
 
-/// Finds, for a step that is not ready, a lane of its rank that has not yet done what the step
-/// waits for.
+/// Finds a lane of the same rank that has not done yet what a step waits for.
 Walk::LaneStep Walk::blocking_lane(LaneStep lane_step) const {
   const WalkedRank& rank = at(lane_step.rank);
   const LaneSchedule::Step& now = step(lane_step);
@@ -438,8 +458,8 @@ Walk::LaneStep Walk::blocking_lane(LaneStep lane_step) const {
   bug("a step whose waits are done has come");
 }
 
-/// Describes which ranks wait for which, from the first rank that has not reached its end: a ring
-/// of ranks that wait for each other, or a rank that never arrives.
+/// Describes why the walk cannot continue, beginning at the first rank that has not reached its
+/// end: a cycle of ranks that wait for each other, or a rank that never arrives.
 std::string Walk::deadlock_text() const {
   const auto unfinished = [&]() -> std::optional<LaneStep> {
     for (size_t r = 0; r < ranks_.size(); ++r)
@@ -456,8 +476,8 @@ std::string Walk::deadlock_text() const {
     if (has_arrived(*lane_step)) waits = lane_step;
     lane_step = has_arrived(*lane_step) ? missing_member(*lane_step) : blocking_lane(*lane_step);
   }
-  // The path is a cycle from the lane step that it returns to; the cycle lies within one rank where
-  // waits do not point backwards.
+  // From here on the path is a cycle. It lies within one rank if the rank's waits do not point
+  // backwards.
   if (!at_end(*lane_step)) {
     const LaneStep round = *lane_step;
     while (!has_arrived(*lane_step)) {
@@ -496,8 +516,10 @@ std::vector<int32_t> schedule_numbers(std::span<const LaneSchedule> schedules) {
       const auto& steps = schedule.lanes[static_cast<size_t>(lane)];
       key.insert(key.end(), {lane, static_cast<int32_t>(steps.size())});
       for (const LaneSchedule::Step& step : steps) {
-        key.insert(key.end(), {step.group, step.announced, step.if_finite ? 1 : 0,
-                               step.decides ? 1 : 0, step.end_wait - step.first_wait});
+        const auto low = static_cast<int32_t>(step.announced),
+                   high = static_cast<int32_t>(step.announced >> 32);
+        key.insert(key.end(), {step.group, low, high, step.if_finite ? 1 : 0, step.decides ? 1 : 0,
+                               step.end_wait - step.first_wait});
         for (int32_t w = step.first_wait; w < step.end_wait; ++w)
           key.insert(key.end(), {schedule.waits[static_cast<size_t>(w)].lane,
                                  schedule.waits[static_cast<size_t>(w)].steps});
@@ -509,16 +531,16 @@ std::vector<int32_t> schedule_numbers(std::span<const LaneSchedule> schedules) {
 }
 
 std::string walk_collectives(const World& world) {
-  Announcements announcements;
-  std::vector<LaneSchedule> schedules;
-  std::vector<LaneSchedule> runs;
-  for (const Program* program : world.programs) {
-    schedules.push_back(collective_schedule(*program, announcements));
-    runs.push_back(join_collectives(schedules.back(), announcements));
-  }
+  std::vector<LaneSchedule> schedules(world.programs.size());
+  std::vector<LaneSchedule> runs(world.programs.size());
+  side_by_side(world.programs.size(), [&](size_t p) {
+    schedules[p] = collective_schedule(*world.programs[p]);
+    runs[p] = join_collectives(schedules[p]);
+  });
   const std::optional<World> folded = folded_world(world, schedule_numbers(runs));
   if (walk_to_the_end(folded ? *folded : world, runs).empty()) return "";
-  // The folded, joined walk found a fault; the full walk over all ranks words it.
+  // The walk over folded ranks and joined collectives found a fault, which may be caused by the
+  // joining. The walk over all ranks and separate collectives decides, and describes the fault.
   return walk_to_the_end(world, schedules);
 }
 

@@ -4,117 +4,116 @@
 #include <map>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "sim/numbering.h"
 #include "sim/world.h"
 
 namespace ftrun {
 
-/// LaneSchedule is a program as a walk sees it: the steps of each lane, what they wait for, and the
-/// collectives and transfers among them.
+/// LaneSchedule is the part of a program that a walk needs: the steps of each lane, what each step
+/// waits for, and which steps are collectives and transfers.
 struct LaneSchedule {
   struct Step {
     InstrId instr = -1;
-    /// The group of a collective, and what all members must announce when they reach it.
+    /// The group of a collective, and the hash of what all members must announce when they reach
+    /// it: ranks with equal hashes may enter one collective. Schedules are made concurrently, so
+    /// there is no list of all announcements that could number them.
     GroupId group = kNoGroup;
-    int32_t announced = -1;
+    uint64_t announced = 0;
     /// The step's range in `waits`: [first_wait, end_wait).
     int32_t first_wait = 0;
     int32_t end_wait = 0;
     bool if_finite = false;
     bool decides = false;
   };
-  /// A Wait is over when this many steps of a lane are done.
+  /// A Wait ends when `steps` steps of lane `lane` are done.
   struct Wait {
     int32_t lane = 0;
     int32_t steps = 0;
   };
 
-  /// The lanes of the program, also those without steps.
+  /// The lanes of the program, including those without steps.
   std::vector<std::vector<Step>> lanes;
   /// The lanes that have steps.
   std::vector<int32_t> used;
   std::vector<Wait> waits;
 };
 
-/// Announcements gives numbers to what ranks announce: ranks with equal numbers may enter one
-/// collective.
-using Announcements = Numbering<std::unordered_map<std::string, int32_t>>;
-
 /// Makes the schedule of all instructions of a program, on their lanes.
-LaneSchedule whole_schedule(const Program& program, Announcements& announcements);
+LaneSchedule whole_schedule(const Program& program);
 
 /// Makes the schedule of a program's communication: all collectives on one lane, in the order of
 /// the list, and transfers on the lanes of their links, with all that must be done before. If all
 /// ranks reach the end of these schedules, no order that the waits allow can hang, and collectives
 /// can be launched in one order everywhere: waits point backwards in the list, so the first step of
 /// this walk that has not run always can.
-LaneSchedule collective_schedule(const Program& program, Announcements& announcements);
+LaneSchedule collective_schedule(const Program& program);
 
 /// Joins collectives of a collective_schedule() that follow each other in one group into one step,
 /// except those that transfers wait for or that wait for transfers. If all ranks reach the end of
 /// the joined schedules, they also do without joining; if they do not, the cause may be
 /// the joining.
-LaneSchedule join_collectives(const LaneSchedule& collectives, Announcements& announcements);
+LaneSchedule join_collectives(const LaneSchedule& collectives);
 
-/// Walk moves all ranks along their schedules. An instruction may run when what it waits for is
-/// done, a collective or a transfer when all members of its group have reached it (so a send lasts
-/// until it is received). The caller chooses which of the instructions that may run goes next: the
-/// interpreter picks at random, the checker picks any, the simulator picks the earliest.
+/// Walk advances all ranks along their schedules. An instruction may run when everything that it
+/// waits for is done; a collective or a transfer may run when all members of its group have reached
+/// it (so a send lasts until it is received). The caller chooses which of the instructions that may
+/// run goes next: the interpreter picks at random, the checker picks any, the simulator picks the
+/// earliest.
 class Walk {
  public:
-  /// Prepares a walk, which begin() starts. `schedules[p]` is that of world.programs[p]; both are
-  /// borrowed.
+  /// Prepares a walk, which begin() starts. `schedules[p]` is the schedule of world.programs[p].
+  /// `world` and `schedules` must outlive the walk.
   Walk(const World& world, std::span<const LaneSchedule> schedules);
 
-  /// LaneStep is a rank's next step on a lane. The last member to reach a collective stands for
-  /// all.
+  /// LaneStep is a rank's next step on a lane. A collective is represented by the lane step of the
+  /// member that reached it last.
   struct LaneStep {
     int32_t rank = 0;
     int32_t lane = 0;
   };
 
-  /// Goes to the beginning of a step whose decision is `finite`: if false, instructions that run
-  /// only in finite steps take no part.
+  /// Starts the walk of a training step. With `finite` false, instructions that run only in finite
+  /// steps are skipped.
   void begin(bool finite = true);
-  /// Lists the turns that may go now, in no order.
+  /// Lists the lane steps that may run now, in no particular order.
   const std::vector<LaneStep>& ready() const { return ready_; }
   const Instr& instr(LaneStep lane_step) const;
-  /// Returns whether the lane step's instruction runs: some do not where the step is not finite.
+  /// Returns whether the lane step's instruction runs; false if it runs only in finite steps and
+  /// this step is not finite.
   bool takes_part(LaneStep lane_step) const { return takes_part(step(lane_step)); }
-  /// Returns the ranks that run the lane step together: indices, ascending.
+  /// Returns the ranks that run the lane step together, as ascending indices.
   std::span<const int32_t> members(const LaneStep& lane_step) const;
-  /// Returns the lane step of one of the members that run `lane_step` together, on that member's
-  /// lane.
+  /// Returns the lane step of one of the members that run `lane_step` together. The lane's number
+  /// may differ between members.
   LaneStep lane_step_of(int32_t member, LaneStep lane_step) const;
   /// Marks ready()[which] as done.
   void finish(size_t which);
 
-  /// Describes the fault: ranks that meet in a group for different collectives, a rank in a group
-  /// of others, an instruction that would start before the decision that it depends on; once
-  /// nothing is ready, which ranks wait for which. "" when all ranks reached the end.
+  /// Describes the fault: ranks that enter different collectives in one group, a rank that uses a
+  /// group without being a member, or an instruction that would start before the decision on which
+  /// it depends. If nothing is ready any more, describes which ranks wait for which. Returns "" if
+  /// all ranks reached the end.
   std::string fault() const;
-  /// Returns whether there is a fault that no further step can resolve: the walk can stop.
+  /// Returns whether there is a fault that no further step can resolve, so that the walk can stop.
   bool has_fault() const { return !fault_.empty(); }
 
  private:
   struct WalkedRank {
     const LaneSchedule* schedule = nullptr;
-    /// Index of its first lane in `lanes_`.
+    /// The index of the rank's first lane in `lanes_`.
     size_t first_lane = 0;
     bool decided = false;
   };
-  /// LaneState is the state of a rank's lane: how many of its steps are done, and whether the next
-  /// one is ready, or waits in its group for others.
+  /// LaneState is the state of a rank's lane: the number of steps that are done, and whether the
+  /// next step has become ready or waits in its group for other members.
   struct LaneState {
     int32_t next = 0;
     bool arrived = false;
   };
   struct PendingCollective {
     int32_t arrived = 0;
-    /// The lane step that came first.
+    /// The lane step of the member that arrived first.
     LaneStep first;
   };
 
@@ -133,7 +132,8 @@ class Walk {
   size_t next(const WalkedRank& rank, int32_t lane) const {
     return static_cast<size_t>(lane_at(rank, lane).next);
   }
-  /// Returns whether a lane is at its end; lanes that the rank's program does not have always are.
+  /// Returns whether a lane is at its end. This is also true for a lane that the rank's program
+  /// does not have.
   bool at_end(LaneStep lane_step) const {
     const WalkedRank& rank = at(lane_step.rank);
     return static_cast<size_t>(lane_step.lane) >= rank.schedule->lanes.size() ||
@@ -172,7 +172,7 @@ class Walk {
 
   const World& world_;
   std::vector<WalkedRank> ranks_;
-  /// Lanes of all ranks, one rank's after another's.
+  /// The lanes of all ranks, rank by rank.
   std::vector<LaneState> lanes_;
   std::vector<PendingCollective> collectives_;
   std::vector<LaneStep> ready_;
@@ -181,12 +181,13 @@ class Walk {
   std::string fault_;
 };
 
-/// Numbers schedules: those that differ only in the positions of their steps in their
-/// programs have the same number.
+/// Assigns a number to each schedule. Schedules that differ only in the positions of their steps
+/// within the programs get the same number.
 std::vector<int32_t> schedule_numbers(std::span<const LaneSchedule> schedules);
 
-/// Walks the communication of all ranks to the end: first, which is quick, with collectives on one
-/// lane, joined, and one rank for all that are alike. Returns what stops them, or "".
+/// Walks the communication of all ranks to the end. The first walk is quick: it joins collectives
+/// and represents ranks that are alike by one rank. A full walk follows only if the first one does
+/// not reach the end. Returns a description of the fault, or "".
 std::string walk_collectives(const World& world);
 
 /// Returns "instruction 14 (all_reduce unit 2)".

@@ -13,7 +13,8 @@
 namespace ftrun {
 namespace {
 
-/// A rank that is more than this much slower, or faster, than others is not one that works.
+/// The largest factor by which a rank may be slower or faster than others. A larger factor is
+/// surely a mistake.
 constexpr double kMaxTimes = 1e4;
 
 std::optional<int64_t> whole_number(std::string_view text) {

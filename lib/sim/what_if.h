@@ -8,8 +8,8 @@
 
 namespace ftrun {
 
-/// SlowRank takes `factor` times as long as others for its own work; communication takes no longer
-/// than usual once the rank has reached it.
+/// SlowRank is a rank that takes `factor` times as long as other ranks for its own work.
+/// Communication takes as long as usual once the rank has reached it.
 struct SlowRank {
   int64_t rank = 0;
   double factor = 1;
@@ -17,23 +17,24 @@ struct SlowRank {
   bool operator==(const SlowRank&) const = default;
 };
 
-/// Reads "rank=5:1.3". Refuses another form, an invalid factor and a rank that is given twice, with
-/// an Error(kUsage) that names the option --slow.
+/// Parses texts like "rank=5:1.3". Throws Error(kUsage), which names the option --slow, for another
+/// form, an invalid factor, or a rank that is given twice.
 std::vector<SlowRank> parse_slow_ranks(const std::vector<std::string>& texts);
 
 /// Returns the factor of a rank; 1 for ranks that are not slow.
 double slowness_of(const std::vector<SlowRank>& slow, int64_t rank);
 
-/// Refuses slow ranks that a run of `ranks` ranks does not have, with Error(kUsage).
+/// Throws Error(kUsage) if a slow rank is not one of the run's `ranks` ranks.
 void require_ranks(const std::vector<SlowRank>& slow, int64_t ranks);
 
-/// Sets another bandwidth for the links between a machine's nodes ("200 Gb/s", "25 GB/s"): bytes
-/// that one rank exchanges a second, each way. Refuses an invalid rate, a single node and a machine
-/// without links between nodes, with an Error(kUsage) that names the option --network.
+/// Replaces the bandwidth of the links between a machine's nodes ("200 Gb/s", "25 GB/s"): the bytes
+/// that one rank exchanges per second in each direction. Throws Error(kUsage), which names the
+/// option --network, for an invalid rate, for a single node, and for a machine without links
+/// between nodes.
 void set_network(const std::string& bandwidth, int64_t nodes, Machine& machine);
 
-/// Writes what is assumed: "rank 5 takes 1.3 times as long, the network has 25 GB/s"; "" for
-/// nothing. `network`: set_network() was called.
+/// Writes the assumptions of a prediction: "rank 5 takes 1.3 times as long, the network has 25
+/// GB/s"; "" if there are none. `network` says whether set_network() was called.
 std::string what_if_text(const std::vector<SlowRank>& slow, const Machine& machine, bool network);
 
 }  // namespace ftrun

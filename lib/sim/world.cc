@@ -7,7 +7,7 @@
 namespace ftrun {
 namespace {
 
-/// WorldBuilder puts given ranks into a world, each program and each group once.
+/// WorldBuilder makes a world of the given ranks, storing each program and each group once.
 class WorldBuilder {
  public:
   explicit WorldBuilder(std::span<const RankProgram> given) : given_(given.begin(), given.end()) {
@@ -54,7 +54,7 @@ class WorldBuilder {
   std::vector<RankProgram> given_;
   std::map<int, int32_t> index_of_;
   std::map<const Program*, int32_t> programs_;
-  /// The groups, by ranks and sender: there are links among the same ranks as other groups.
+  /// The groups, by their ranks and the sender: a link and another group may have the same ranks.
   std::map<std::pair<std::vector<int>, int>, int32_t> groups_;
   World world_;
 };

@@ -15,22 +15,22 @@ struct RankProgram {
   const Program* program = nullptr;
 };
 
-/// World holds the ranks of a run, the program of each, and the groups in which they meet. It holds
-/// each program and each group once, whatever the number of ranks.
+/// World holds the ranks of a run, the program of each rank, and the groups in which ranks
+/// communicate. It stores each program and each group once, however many ranks share it.
 struct World {
-  /// Marks groups that a rank's program names though the rank is not in them.
+  /// Marks a group that a rank's program names although the rank is not a member.
   static constexpr int32_t kNotMember = -1;
 
   struct Rank {
     int number = 0;
     /// Index in `programs`.
     int32_t program = 0;
-    /// Indices in `groups`, or kNotMember, by GroupId of that program.
+    /// Indices in World::groups, or kNotMember, by the program's GroupId.
     std::vector<int32_t> groups;
   };
   struct Group {
     std::string name;
-    /// Indices in `ranks`, ascending.
+    /// Indices in World::ranks, ascending.
     std::vector<int32_t> members;
   };
 
@@ -49,8 +49,8 @@ struct World {
   }
 };
 
-/// Makes the world of these ranks, with the groups of their programs. Groups keep only the members
-/// given here; the others are assumed to arrive at once.
+/// Makes the world of the given ranks, with the groups of their programs. A group contains only its
+/// members among the given ranks; other members are assumed to arrive at once.
 World world_of(std::span<const RankProgram> ranks);
 
 }  // namespace ftrun

@@ -4,8 +4,8 @@
 
 namespace ftrun {
 namespace {
-constexpr int64_t kMaxBlocks = 4096;             // more than any disk's own queue
-constexpr int64_t kMaxBlock = int64_t{1} << 30;  // the kernel cuts operations below 2 GiB
+constexpr int64_t kMaxBlocks = 4096;             // more than the queue of any disk
+constexpr int64_t kMaxBlock = int64_t{1} << 30;  // the kernel shortens operations of 2 GiB and more
 }  // namespace
 
 std::optional<std::string> aio_problem(const AioOptions& options) {

@@ -12,25 +12,26 @@ namespace ftrun {
 /// today's disks, and a multiple of the older 512.
 inline constexpr int64_t kSwapAlignment = 4096;
 
-/// Rounds `bytes` up to whole sectors, after which the next range in a swap file may begin.
+/// Rounds `bytes` up to whole sectors; each range in a swap file begins on a sector.
 constexpr int64_t swap_align(int64_t bytes) {
   return round_up(bytes, kSwapAlignment);
 }
 
-/// AioOptions describe how a swap file is read and written. Names and defaults are those of
-/// DeepSpeed's section `aio`.
+/// AioOptions describes how a swap file is read and written. Names and defaults are those of
+/// DeepSpeed's config section `aio`.
 struct AioOptions {
   /// The size of one operation in bytes, a multiple of 4096; requests are cut into blocks of this
   /// size.
   int64_t block_size = int64_t{1} << 20;
   /// The number of operations in flight for each unit of intra_op_parallelism.
   int queue_depth = 8;
-  /// The factor of queue_depth. (With io_uring one thread keeps any number of operations in flight;
-  /// where the kernel refuses it, one thread serves each operation.)
+  /// Multiplies queue_depth. (With io_uring one thread keeps any number of operations in flight; if
+  /// the kernel refuses io_uring, each operation in flight has its own thread.)
   int intra_op_parallelism = 1;
   /// Blocks are submitted to the kernel one by one, each with its own system call.
   bool single_submit = false;
-  /// Blocks are submitted while others are in flight. False: all of these are awaited first.
+  /// Blocks are submitted while others are in flight. False: new blocks are submitted only when
+  /// none is in flight.
   bool overlap_events = true;
 
   int blocks_in_flight() const { return queue_depth * intra_op_parallelism; }
@@ -39,8 +40,8 @@ struct AioOptions {
   int64_t staging_bytes() const { return blocks_in_flight() * kSwapAlignment; }
 };
 
-/// Describes what is wrong with the options, with key, value and allowed values; nothing when they
-/// are valid.
+/// Describes an invalid option with its key, its value and the allowed values; returns nothing if
+/// all options are valid.
 std::optional<std::string> aio_problem(const AioOptions& options);
 
 }  // namespace ftrun

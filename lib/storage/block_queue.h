@@ -13,12 +13,12 @@ struct IoBlock {
   int64_t bytes = 0;
   int64_t offset = 0;
   bool write = false;
-  /// The caller's number of the operation, below the depth of the queue.
+  /// The number by which the caller identifies the operation; less than the depth of the queue.
   uint32_t slot = 0;
 };
 
-/// BlockResult describes how a block ended: the number of bytes moved (which may be fewer than
-/// requested), or minus an errno.
+/// BlockResult is the result of a block: the number of bytes moved, which may be fewer than
+/// requested, or a negative errno.
 struct BlockResult {
   uint32_t slot = 0;
   int64_t result = 0;
@@ -30,15 +30,15 @@ struct BlockResult {
 class BlockQueue {
  public:
   virtual ~BlockQueue() = default;
-  /// Submits blocks; together with those not reaped yet, they may be at most the depth of the
-  /// queue. Throws Error(kEnvironment) when the kernel accepts no more.
+  /// Submits blocks. The number of blocks that are submitted and not reaped yet must not exceed the
+  /// depth of the queue. Throws Error(kEnvironment) when the kernel accepts no more.
   virtual void submit(std::span<const IoBlock> blocks) = 0;
   /// Fetches the available results, waiting up to `seconds` for the first, and returns their
   /// number; 0 when there was none.
   virtual size_t reap(std::span<BlockResult> results, double seconds) = 0;
-  /// Registers memory in which most blocks will lie, so that it need not be pinned for each. The
-  /// memory must stay valid until the queue is destroyed. It may be called at most once. Returns 0,
-  /// or the errno of the refusal.
+  /// Registers memory in which most blocks will lie, so that it need not be pinned for each block.
+  /// The memory must stay valid until the queue is destroyed. It may be called at most once.
+  /// Returns 0, or the errno of the refusal.
   virtual int register_memory(std::span<const std::span<std::byte>> ranges) = 0;
 };
 

@@ -29,8 +29,8 @@ void check_options(const SwapOptions& options) {
 void make_folder(const std::string& folder, StorageSystem& system) {
   const int status = system.make_folder(folder);
   if (status < 0) refuse(cat("nvme_path ", folder), "making the folder", status);
-  // A disk that is not mounted has the same symptom, so the notice says where the bytes will be
-  // written.
+  // A missing folder may mean that the disk is not mounted, so the notice names the file system to
+  // which the bytes will be written.
   if (status > 0)
     log_notice(cat("nvme_path ", folder, " did not exist: it was made on the file system of ",
                    mount_point_of(folder), " (", human_bytes(system.free_bytes(folder)), " free)"));
@@ -40,12 +40,13 @@ void make_folder(const std::string& folder, StorageSystem& system) {
                    "set nvme_path to a folder on a disk"));
 }
 
-/// Opens a file and removes its name at once, while it is still empty: whatever ends this process,
-/// even a kill or a crash of the machine, its space is freed and nothing is left to clean up.
+/// Opens a file and removes its name at once, while it is still empty. However this process ends,
+/// even by a kill or a crash of the machine, the space is freed and nothing is left to clean up.
 OwnedFd open_nameless(const std::string& path, StorageSystem& system) {
   int fd = system.open_new(path);
   if (fd == -EEXIST) {
-    // Left by a process that was killed between these two calls; the name holds run and rank.
+    // A process of the same run and rank was killed after it made the file and before it removed
+    // the name.
     if (const int status = system.remove(path); status < 0)
       refuse(path, "removing an old swap file", status);
     fd = system.open_new(path);

@@ -10,10 +10,10 @@
 
 namespace ftrun {
 
-/// OpenedSwap is a swap file that is open, reserved and has no name, with the queue that moves its
+/// OpenedSwap is an open swap file with reserved space and no name, and the queue that moves its
 /// blocks.
 struct OpenedSwap {
-  /// The folder and the name that the file had at first, for messages.
+  /// The path that the file had before its name was removed, for messages.
   std::string path;
   OwnedFd fd;
   bool direct = false;

@@ -38,7 +38,7 @@ class RingQueue : public BlockQueue {
     try {
       while (in_flight_ > 0) reap({&result, 1}, 1.0);
     } catch (const Error&) {
-      // The ring is broken: closing it below cancels what is left.
+      // The ring is broken. Closing it below cancels the remaining operations.
     }
     io_uring_queue_exit(&ring_);
   }
@@ -104,8 +104,8 @@ class RingQueue : public BlockQueue {
     return -1;
   }
 
-  /// Submits prepared entries to the kernel. Entries that it cannot take now are submitted by a
-  /// later call.
+  /// Submits prepared entries to the kernel. Entries that the kernel cannot take now are submitted
+  /// by a later call.
   void enter() {
     while (io_uring_sq_ready(&ring_) > 0) {
       const int result = io_uring_submit(&ring_);

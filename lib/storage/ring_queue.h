@@ -12,8 +12,9 @@ struct QueueOrErrno {
   int error_number = 0;
 };
 
-/// Opens a queue over io_uring. Kernels whose io_uring cannot wait with a time limit (before 5.11)
-/// count as refusing. With `single_submit` each block has its own system call.
+/// Opens a queue that uses io_uring. A kernel whose io_uring cannot wait with a time limit (before
+/// 5.11) is treated as one that refuses it. With `single_submit` each block has its own system
+/// call.
 QueueOrErrno open_ring_queue(int fd, int depth, bool single_submit);
 
 }  // namespace ftrun

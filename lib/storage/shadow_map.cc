@@ -31,8 +31,8 @@ void ShadowMap::end() {
   has_snapshot_ = false;
 }
 
-/// Returns whether the newest bytes lie in the shadow; sectors that were never written read as
-/// zeros from either place.
+/// Returns whether the newest bytes lie in the shadow. Sectors that were never written may be read
+/// from either place: both contain zeros.
 bool ShadowMap::is_in_shadow(const SectorFlags& sectors, int64_t offset, int64_t bytes) const {
   if (shadow_ < 0 || bytes == 0) return false;
   const bool first = sectors.in_shadow[first_sector(offset)];

@@ -9,25 +9,26 @@ namespace ftrun {
 /// written: the data of a checkpoint in progress stays unchanged without a copy (shadow paging;
 /// Lorie 1977). It works by sectors of 4096 bytes; ranges are whole sectors.
 ///
-/// Threads: saved_place() may be called from any thread between begin() and end(); the rest from
-/// one at a time.
+/// Threads: saved_place() may be called from any thread between begin() and end(). All other
+/// functions may be called from one thread at a time.
 class ShadowMap {
  public:
-  /// Maps `bytes` bytes at `home` or, while that place is kept, at `shadow`; -1 means that there is
-  /// no shadow.
+  /// Maps `bytes` bytes with two places on disk: at offset `home` and at offset `shadow`. `shadow`
+  /// -1 means that there is no second place.
   ShadowMap(int64_t bytes, int64_t home, int64_t shadow);
   ShadowMap() = default;
 
-  /// Keeps the current bytes from now on: later writes use the other place.
+  /// Starts a snapshot: the current bytes stay unchanged, and later writes use the other place.
   void begin();
-  /// Ends the keeping: later writes use the place of the newest bytes.
+  /// Ends the snapshot: later writes overwrite the newest bytes in place.
   void end();
   bool has_snapshot() const { return has_snapshot_; }
 
   /// Returns the place of the newest bytes of [offset, offset + bytes). Bytes that are read
   /// together must have been written together, or never; anything else is a bug.
   int64_t read_place(int64_t offset, int64_t bytes) const;
-  /// Returns the place to which bytes are written, which becomes the place of the newest ones.
+  /// Returns the place to which the bytes must be written. It becomes the place of the newest
+  /// bytes.
   int64_t write_place(int64_t offset, int64_t bytes);
   /// Returns the place of the bytes that were the newest when begin() was called.
   int64_t saved_place(int64_t offset, int64_t bytes) const;

@@ -23,7 +23,7 @@
 namespace ftrun {
 namespace {
 
-/// Returns 0, or minus the errno of the call that returned `result`.
+/// Returns 0 if `result` shows success, else the negative errno of the call that returned it.
 int status_of(int result) {
   return result < 0 ? -errno : 0;
 }
@@ -34,8 +34,8 @@ int set_flag(int fd, int flag, bool on) {
   return status_of(::fcntl(fd, F_SETFL, on ? flags | flag : flags & ~flag));
 }
 
-/// Returns whether a file would exceed the limit of file sizes, where a signal would kill the
-/// process.
+/// Returns whether a file of this size would exceed the process's file size limit (RLIMIT_FSIZE).
+/// Writing beyond it would kill the process by a signal.
 bool above_size_limit(int64_t bytes) {
   rlimit limit{};
   return ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
@@ -61,8 +61,8 @@ class MachineStorage : public StorageSystem {
   }
   int reserve(int fd, int64_t bytes) override {
     if (above_size_limit(bytes)) return -EFBIG;
-    // This is not posix_fallocate(): where the file system cannot, that would write a byte into
-    // every block.
+    // posix_fallocate() is not used: on a file system that cannot reserve space it would write a
+    // byte to every block.
     const int result = status_of(uninterrupted([&] { return ::fallocate(fd, 0, 0, bytes); }));
     return result == -EOPNOTSUPP ? status_of(::ftruncate(fd, bytes)) : result;
   }

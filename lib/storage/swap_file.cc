@@ -21,10 +21,10 @@
 namespace ftrun {
 namespace {
 
-constexpr int kTries = 200;         // of one block without progress
-constexpr int kTriesAtOnce = 8;     // before each further one waits
-constexpr double kPause = 0.001;    // seconds between those
-constexpr double kLongWait = 3600;  // seconds of one call, after the slowness was reported
+constexpr int kTries = 200;         // tries of one block without progress before it fails
+constexpr int kTriesAtOnce = 8;     // tries before the first pause
+constexpr double kPause = 0.001;    // seconds of a pause between tries
+constexpr double kLongWait = 3600;  // seconds that one call waits once slowness was reported
 
 bool on_sector(int64_t number) {
   return number % kSwapAlignment == 0;
@@ -136,8 +136,8 @@ SwapFile::SwapRequest& SwapFile::request_of(Ticket ticket) {
   return requests_[ticket.index];
 }
 
-/// Fills the free slots with blocks of waiting requests and hands them, with what batch_ already
-/// holds, to the kernel.
+/// Fills the free slots with blocks of waiting requests, and submits them together with the blocks
+/// that batch_ already holds (retries and remainders).
 void SwapFile::issue() {
   const bool may_start = aio_.overlap_events || free_slots_.size() == slots_.size();
   while (first_waiting_ != kNone) {
@@ -182,7 +182,8 @@ IoBlock SwapFile::next_block(SwapRequest& request, uint32_t index) {
   return slot.block;
 }
 
-/// Collects what the kernel has finished, waiting up to `seconds` for the first, and issues more.
+/// Collects the blocks that the kernel has finished, waiting up to `seconds` for the first one, and
+/// issues more blocks.
 void SwapFile::advance(double seconds) {
   const size_t count = queue_->reap(results_, seconds);
   for (size_t i = 0; i < count; ++i) complete(results_[i]);
@@ -200,8 +201,8 @@ void SwapFile::complete(const BlockResult& result) {
   move_on(slot, moved);
 }
 
-/// Continues a block of which a part was moved: the rest follows from the last whole sector, as
-/// direct I/O demands.
+/// Continues a block of which only a part was moved. The rest begins at the last whole sector,
+/// because direct I/O needs aligned offsets.
 void SwapFile::move_on(BlockInFlight& slot, int64_t moved) {
   const int64_t step = moved / kSwapAlignment * kSwapAlignment;
   if (step == 0) return retry(slot, 0);
@@ -246,7 +247,7 @@ void SwapFile::fail(BlockInFlight& slot, const std::string& reason, bool full) {
           cat(" (", wanted, " wanted, ", human_bytes(system_.free_bytes(folder_)), " free)");
     request.full = full;
   }
-  request.issued = request.bytes;  // nothing more of it is started
+  request.issued = request.bytes;  // no further block of the request is started
   --request.in_flight;
   free_slots_.push_back(slot.block.slot);
 }

@@ -21,15 +21,16 @@ struct SwapOptions {
   /// The number of bytes reserved on disk when the file is opened.
   int64_t bytes = 0;
   AioOptions aio;
-  /// The seconds after which a wait is reported, once, with the rate.
+  /// The seconds after which a slow wait is reported, once, with the transfer rate.
   double slow_seconds = 30;
 };
 
-/// SwapCounters count the operations of a swap file since it was opened.
+/// SwapCounters counts the operations of a swap file since it was opened.
 struct SwapCounters {
   int64_t bytes_read = 0;
   int64_t bytes_written = 0;
-  /// The number of requests, and of those that started before an earlier one had been waited for.
+  /// The number of requests, and the number of requests that were started while an earlier one was
+  /// not waited for yet.
   int64_t requests = 0;
   int64_t joined = 0;
   /// Seconds spent inside wait() and wait_all().
@@ -41,8 +42,9 @@ struct SwapCounters {
 /// threads). The file has no name, so nothing is left behind however the process ends. Requests
 /// should use memory of a SwapMemory, because huge pages affect the rate most.
 ///
-/// Threads: used from one thread at a time (the disk lane), which also advances requests in read(),
-/// write(), done() and wait(). Between these calls the disk has `aio.blocks_in_flight()` blocks.
+/// Threads: only one thread at a time (the disk lane) may use it. Requests advance only within
+/// read(), write(), done() and wait(); between these calls the disk works on at most
+/// `aio.blocks_in_flight()` blocks.
 ///
 /// Order: requests run at the same time and in any order. Wait for a write before its range is read
 /// or written again, and before its memory is changed.
@@ -58,8 +60,8 @@ class SwapFile {
   /// cannot be made or written to, or (with bytes wanted, bytes free and remedies) when the disk is
   /// too full.
   explicit SwapFile(const SwapOptions& options, StorageSystem& system = machine_storage());
-  /// Waits for the blocks that the kernel has, because they point into the caller's memory. Other
-  /// blocks are dropped.
+  /// Waits for the blocks that the kernel is working on, because they use the caller's memory.
+  /// Blocks that were not submitted yet are dropped.
   ~SwapFile();
   SwapFile(const SwapFile&) = delete;
   SwapFile& operator=(const SwapFile&) = delete;
@@ -71,23 +73,24 @@ class SwapFile {
   void register_memory(std::span<const std::span<std::byte>> ranges);
 
   /// Starts to move `bytes` (any number; 0 is done at once) between memory at `data` and the file
-  /// at `offset`. Both are multiples of 4096; the range, rounded up to 4096 bytes, belongs to the
-  /// caller: a write fills the rest of its last sector with zeros. A read touches exactly `bytes`
-  /// bytes of memory; bytes never written read as zeros.
+  /// at `offset`. `data` and `offset` are multiples of 4096. A write fills the rest of its last
+  /// sector with zeros, so the range, rounded up to 4096 bytes, must hold no other data. A read
+  /// touches exactly `bytes` bytes of memory; bytes never written read as zeros.
   Ticket read(void* data, int64_t bytes, int64_t offset);
   Ticket write(const void* data, int64_t bytes, int64_t offset);
 
   /// Returns whether wait() would return at once. Does not block.
   bool done(Ticket ticket);
-  /// Blocks until the request is done. Error(kEnvironment) with file, bytes, offset and reason when
-  /// the disk failed; the request's other blocks have then ended, too.
+  /// Blocks until the request is done. If the disk failed, throws Error(kEnvironment) with file,
+  /// bytes, offset and reason; all other blocks of the request have then ended, too.
   void wait(Ticket ticket);
-  /// Waits for every request that was not waited for yet; at the end throws the failure of the
-  /// first one.
+  /// Waits for every request that was not waited for yet, and then throws the first failure, if
+  /// any.
   void wait_all();
 
-  /// Reads at once, concurrently with requests; any thread may call it. No write of the range may
-  /// be in progress. `data`, `bytes` and `offset` are multiples of 4096. Error(kEnvironment).
+  /// Reads synchronously while requests may be in flight. Any thread may call it. No write of the
+  /// range may be in progress. `data`, `bytes` and `offset` are multiples of 4096.
+  /// Error(kEnvironment).
   void read_beside(void* data, int64_t bytes, int64_t offset) const;
 
   const SwapCounters& counters() const { return counters_; }
@@ -96,7 +99,7 @@ class SwapFile {
   /// Returns the bytes of disk that the file system has reserved for the file, its metadata
   /// included.
   int64_t reserved_on_disk() const;
-  /// Returns the name that the file had at first, for messages.
+  /// Returns the path that the file had before its name was removed, for messages.
   const std::string& path() const { return path_; }
   /// Returns whether I/O is direct; false when the file system refused it.
   bool direct() const { return direct_; }
@@ -113,17 +116,17 @@ class SwapFile {
     int64_t issued = 0;  // bytes in flight or done
     int in_flight = 0;   // blocks
     uint32_t generation = 0;
-    uint32_t next = 0;    // in the list of requests with bytes to issue
-    bool full = false;    // it failed for lack of space
-    std::string failure;  // "" while all is well
+    uint32_t next = 0;    // the next request with bytes to issue
+    bool full = false;    // it failed because the disk was full
+    std::string failure;  // "" if there was no failure
 
     bool finished() const { return issued == bytes && in_flight == 0; }
   };
   struct BlockInFlight {
     IoBlock block;
-    int64_t payload = 0;  // bytes of the request in this block; below the block's at the tail
+    int64_t payload = 0;  // bytes of the request in this block; less than block.bytes at the end
     uint32_t request = 0;
-    int tries = 0;  // without progress
+    int tries = 0;  // tries without progress
   };
   static constexpr uint32_t kNone = UINT32_MAX;
 
@@ -161,8 +164,8 @@ class SwapFile {
   std::vector<uint32_t> free_slots_;
   std::vector<IoBlock> batch_;
   std::vector<BlockResult> results_;
-  // The bounce sectors. The queue is destroyed before them: until then the kernel may use the file
-  // and the sectors.
+  // The bounce sectors and the file are declared before the queue, so that they are destroyed after
+  // it: until then the kernel may use them.
   std::unique_ptr<char, FreeAligned> bounce_;
   OwnedFd fd_;
   std::unique_ptr<BlockQueue> queue_;

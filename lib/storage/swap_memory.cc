@@ -39,7 +39,7 @@ SwapMemory::SwapMemory(int64_t bytes) : bytes_(swap_align(bytes)) {
         ExitCode::kEnvironment,
         cat("swap buffers of ", human_bytes(bytes_), " cannot be allocated: ", errno_text(errno)),
         "free memory on this machine, or lower offload_param's buffer_count × buffer_size");
-  ::madvise(data_, size, MADV_HUGEPAGE);  // a wish: small pages are slower, not wrong
+  ::madvise(data_, size, MADV_HUGEPAGE);  // only advice: small pages are slower, but work
 }
 
 SwapMemory::~SwapMemory() {

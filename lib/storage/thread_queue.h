@@ -11,8 +11,8 @@
 
 namespace ftrun {
 
-/// ThreadQueue is a queue over threads that call pread and pwrite, for kernels that refuse
-/// io_uring. Each block is one system call, so its results have the form of io_uring's.
+/// ThreadQueue is a queue whose threads call pread and pwrite, for kernels that refuse io_uring.
+/// Each block is one system call, so results are like those of io_uring.
 class ThreadQueue : public BlockQueue {
  public:
   ThreadQueue(int fd, int depth);
@@ -33,9 +33,9 @@ class ThreadQueue : public BlockQueue {
   const int fd_;
   std::mutex mutex_;
   std::condition_variable work_, finished_;
-  std::vector<IoBlock> todo_;  // a ring of `depth` entries
+  std::vector<IoBlock> todo_;  // a ring buffer of `depth` entries
   size_t first_ = 0, count_ = 0;
-  std::vector<BlockResult> done_;  // never above its first capacity
+  std::vector<BlockResult> done_;  // never grows beyond its initial capacity
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

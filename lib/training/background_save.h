@@ -10,8 +10,8 @@
 
 namespace ftrun {
 
-/// BackgroundSave is a checkpoint that its own thread writes while training continues. Every rank
-/// of a run has one, and all write together.
+/// BackgroundSave writes a checkpoint in its own thread while training continues. Every rank of a
+/// run has one, and all ranks write together.
 class BackgroundSave {
  public:
   /// Starts `write` in a new thread; `write` must not touch state that training changes.
@@ -28,7 +28,8 @@ class BackgroundSave {
 
   struct Outcome {
     SaveResult result;
-    /// The reason why there is no checkpoint, or why the work after the save failed; "" otherwise.
+    /// The reason why no checkpoint was written, or why the work after the save failed; ""
+    /// otherwise.
     std::string failure;
     /// Seconds from the copy of the state to the end of the save.
     double seconds = 0;
@@ -40,7 +41,7 @@ class BackgroundSave {
   const int64_t step_;
   Outcome outcome_;
   std::atomic<bool> ended_ = false;
-  std::jthread thread_;  // last: uses the others
+  std::jthread thread_;  // last member, because the thread uses the others
 };
 
 }  // namespace ftrun

@@ -8,17 +8,16 @@ namespace ftrun {
 struct BackwardScale {
   /// The factor of the gradient of each token's loss before backward; 0 if no token counts.
   float token_loss_factor = 0;
-  /// The ratio of the gradients in memory and in communication to the gradients that the update
-  /// uses.
+  /// The gradients in memory and in communication, divided by the gradients that the update uses.
   double multiple = 1;
 };
 
-/// Computes the factors of a step. `loss_scale` is that of fp16 training, else 1; `counted_tokens`
-/// is the number of counted tokens of the global batch. DeepSpeed divides each rank's gradients by
-/// gradient_predivide_factor before they are summed and by ranks / factor after it; ftrun divides
-/// them by the number of ranks before, unless the config sets a factor and does not prescale, which
-/// would cancel it. With gradient_allreduce_op "sum" the update uses the sum over ranks of each
-/// rank's average.
+/// Computes the factors of a step. `loss_scale` is the loss scale of fp16 training, else 1;
+/// `counted_tokens` is the number of counted tokens of the global batch. DeepSpeed divides each
+/// rank's gradients by gradient_predivide_factor before they are summed, and by ranks / factor
+/// afterwards; ftrun divides them by the number of ranks before the sum, unless the config sets a
+/// factor and turns prescaling off. With gradient_allreduce_op "sum" the update uses the sum over
+/// ranks of each rank's average.
 BackwardScale backward_scale(const Config& config, double loss_scale, double counted_tokens);
 
 }  // namespace ftrun

@@ -22,13 +22,14 @@ std::vector<int> traced_ranks(const TraceConfig& trace, const RankClasses& class
 
 }  // namespace
 
-/// Checks the programs of all ranks on each rank, with its own for its class: whatever the number
-/// of ranks, that is a handful of plans and a walk over all. Ranks of other stages run other
-/// programs, so what they compare is all of them.
+/// Checks the programs of all ranks on each rank. A rank plans one program for each class of ranks
+/// (its own program for its own class), so a few plans and one walk are enough for any number of
+/// ranks. Ranks of different pipeline stages run different programs, so ranks compare hashes of the
+/// programs of all classes.
 CheckedRanks check_ranks(const Config& config, const TrainingSetup& setup, Session& session) {
   std::string all;
   CheckedRanks checked;
-  session.run_together("checking the step program", [&] {
+  session.run_on_all_ranks("checking the step program", [&] {
     const ClassPlans plans(config, setup.model_config(), session.rank(), setup.plan());
     plans.require_sound();
     all = hex64(plans.hash());

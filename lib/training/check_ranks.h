@@ -9,17 +9,17 @@
 
 namespace ftrun {
 
-/// CheckedRanks holds what the plans of all ranks say about the run.
+/// CheckedRanks holds facts about the run that follow from the plans of all ranks.
 struct CheckedRanks {
   /// The predicted time of a step; set on rank 0.
   PredictedStep predicted;
-  /// The ranks that are traced, in order; empty where no step is traced.
+  /// The ranks that are traced, in ascending order; empty if no step is traced.
   std::vector<int> traced;
 };
 
-/// Runs the checker over the programs of all ranks (sim/class_plans.h) before step 1. All ranks
-/// then compare their programs before the programs' first collective. Collective. Throws
-/// Error(kBug) for a wrong program, and Error(kUsage) naming the ranks whose program differs.
+/// Checks the programs of all ranks (sim/class_plans.h) before step 1; then all ranks compare their
+/// programs. Collective. Throws Error(kBug) for a wrong program, and Error(kUsage) that names the
+/// ranks whose programs differ.
 CheckedRanks check_ranks(const Config& config, const TrainingSetup& setup, Session& session);
 
 }  // namespace ftrun

@@ -30,14 +30,14 @@ Checkpointer::Checkpointer(const TrainRequest& request, Session& session, Checkp
   if (saves_in_background(config_)) background_ = session.background_group();
 }
 
-/// Removes files that a killed run left half written.
+/// Removes incomplete files that a killed run left.
 void Checkpointer::prepare_folder() {
   clean_checkpoints(parts_.files, RunPaths(config_.output_dir).checkpoints());
   if (config_.model_export.enabled) recover_export(parts_.files, export_folder(config_));
 }
 
-/// Decides on rank 0 whether this run resumes a checkpoint. Refuses a run that may not be continued
-/// as it is.
+/// Decides on rank 0 whether this run resumes from a checkpoint. Throws an Error if the config or
+/// the inputs do not allow that.
 bool Checkpointer::decide_to_resume(const std::function<RunManifest()>& describe) {
   return session_.broadcast_decision("resuming", [&] {
     prepare_folder();
@@ -53,12 +53,12 @@ bool Checkpointer::decide_to_resume(const std::function<RunManifest()>& describe
 }
 
 std::optional<ResumedRun> Checkpointer::load(const std::function<RunManifest()>& describe) {
-  // The record of the first rank counts.
+  // Only rank 0 records the fingerprint of the base weights.
   if (session_.is_first()) base_weights_ = parts_.model.base_fingerprint();
   model_fingerprint_ = parts_.model.fingerprint();
   if (decide_to_resume(describe)) return resume(describe);
   if (parts_.recorder != nullptr) parts_.recorder->record_new_start();
-  session_.run_together("reading the weights", [&] {
+  session_.run_on_all_ranks("reading the weights", [&] {
     const std::string& adapter = config_.adapter.path;
     std::optional<AdapterFolder> begun;
     if (!adapter.empty()) begun.emplace(find_adapter_folder(adapter).folder);
@@ -77,7 +77,7 @@ ResumedRun Checkpointer::resume(const std::function<RunManifest()>& describe) {
   const std::string folder = choose_checkpoint(RunPaths(config_.output_dir).checkpoints(),
                                                request_.resume.step, session_.checkpoint_group());
   ResumedRun resumed{folder, {}};
-  session_.run_together("reading the checkpoint", [&] {
+  session_.run_on_all_ranks("reading the checkpoint", [&] {
     Checkpoint checkpoint(folder);
     resumed.meta = checkpoint.meta();
     parts_.model.require_same_base(resumed.meta, folder);
@@ -106,7 +106,7 @@ bool Checkpointer::is_due(int64_t step) const {
   return due_by_time_ || (config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0);
 }
 
-/// Returns whether a save that is due is left out, as the one before it is still being written.
+/// Returns whether a save that is due is skipped because the previous save is still being written.
 bool Checkpointer::skips() const {
   return under_way_ && !all_have_ended_ && config_.checkpoint.if_busy == IfBusy::kSkip;
 }
@@ -118,11 +118,11 @@ bool Checkpointer::will_save(const TrainingProgress& progress) const {
 SaveOptions Checkpointer::save_options(const TrainingProgress& progress) const {
   return {.root = RunPaths(config_.output_dir).checkpoints(),
           .keep_last = config_.checkpoint.keep_last,
-          .room = parts_.model.room(),
+          .buffers = parts_.model.save_buffers(),
           .best = best_of(progress)};
 }
 
-/// Makes the record of the best checkpoint; nothing if this state is not the best.
+/// Makes the record of the best checkpoint; returns nothing if this state is not the best.
 std::optional<BestCheckpoint> Checkpointer::best_of(const TrainingProgress& progress) const {
   const EvaluationRecord& record = progress.evaluations;
   if (!record.is_best(progress.step)) return std::nullopt;
@@ -160,7 +160,7 @@ bool Checkpointer::save_if_due(TrainingProgress& progress, const std::string& da
   const bool busy = under_way_ != nullptr;
   if (!best && skips()) {
     ++skipped_;
-    last_begun_ = parts_.clock();  // not again after each step
+    last_begun_ = parts_.clock();  // so that the next step does not try again at once
     parts_.journal.print(cat("no checkpoint after step ", progress.step, ": the one after step ",
                              under_way_->step(),
                              " is still being written (checkpoint.if_busy: skip)"));
@@ -170,7 +170,7 @@ bool Checkpointer::save_if_due(TrainingProgress& progress, const std::string& da
   return busy;
 }
 
-/// Starts a save in the background, after waiting for one that is under way.
+/// Starts a save in the background. If a save is still being written, waits for it first.
 void Checkpointer::save_in_background(TrainingProgress& progress,
                                       const std::string& data_fingerprint) {
   session_.show_phase(cat("copying the checkpoint of step ", progress.step));
@@ -189,8 +189,8 @@ void Checkpointer::save_in_background(TrainingProgress& progress,
   paused_seconds_total_ += pause_of_save_;
 }
 
-/// Waits for a save in the background and logs how it ended. One that failed costs nothing but
-/// itself: those before it are there, and the next one will be tried.
+/// Waits for a save in the background and logs its outcome. A failed save is not fatal: earlier
+/// checkpoints still exist, and the next save will be tried.
 void Checkpointer::finish_background_save(TrainingProgress& progress) {
   if (!under_way_) return;
   const std::unique_ptr<BackgroundSave> over = std::move(under_way_);
@@ -233,11 +233,11 @@ void Checkpointer::save(TrainingProgress& progress, const std::string& data_fing
   paused_seconds_total_ += parts_.clock() - start;
 }
 
-/// Records that the state saved last, which was not known to be the best then, is the best.
+/// Records that the last saved state is the best. When it was saved, this was not known yet.
 void Checkpointer::mark_best(const TrainingProgress& progress) {
   const std::optional<BestCheckpoint> best = best_of(progress);
   if (!best || marked_step_ == best->step) return;
-  session_.run_together("noting the best checkpoint", [&] {
+  session_.run_on_all_ranks("noting the best checkpoint", [&] {
     if (session_.is_first())
       write_best(parts_.files, RunPaths(config_.output_dir).checkpoints(), *best);
   });
@@ -260,7 +260,7 @@ void Checkpointer::restore_best(TrainingProgress& progress) {
   }
   const auto& best = progress.evaluations.best();
   if (!best) return;
-  session_.run_together("noting the best checkpoint", [&] {
+  session_.run_on_all_ranks("noting the best checkpoint", [&] {
     if (session_.is_first())
       write_best(parts_.files, root, {best->step, progress.evaluations.metric(), best->value});
   });
@@ -269,7 +269,7 @@ void Checkpointer::restore_best(TrainingProgress& progress) {
 
 void Checkpointer::drop_best(int64_t step) {
   const std::string root = RunPaths(config_.output_dir).checkpoints();
-  session_.run_together("removing the record of the best checkpoint", [&] {
+  session_.run_on_all_ranks("removing the record of the best checkpoint", [&] {
     if (!session_.is_first()) return;
     const std::optional<BestCheckpoint> best = read_best(parts_.files, root);
     if (best && best->step == step) remove_best(parts_.files, root);
@@ -281,7 +281,7 @@ void Checkpointer::load_best(const TrainingProgress& progress) {
   if (best->step == progress.step) return;
   const std::string folder = choose_checkpoint(RunPaths(config_.output_dir).checkpoints(),
                                                best->step, session_.checkpoint_group());
-  session_.run_together("reading the best checkpoint", [&] {
+  session_.run_on_all_ranks("reading the best checkpoint", [&] {
     Checkpoint checkpoint(folder);
     load_state(checkpoint);
   });
@@ -296,8 +296,8 @@ void Checkpointer::add_to(RunManifest& manifest) const {
   manifest.counters["checkpoint_wait_milliseconds"] = std::llround(1e3 * paused_seconds_total_);
 }
 
-/// Abandons the saves of a run that fails: if a peer is lost, no checkpoint can be completed, and a
-/// stopped peer would have to be waited for again.
+/// Ends the background save of a run that fails. If a peer is lost, the save is abandoned: no
+/// checkpoint can be completed, and waiting for a stopped peer would take another timeout.
 void Checkpointer::leave(const Error& error) noexcept {
   if (!under_way_) return;
   if (error.code() != ExitCode::kPeerLost) {
@@ -306,18 +306,19 @@ void Checkpointer::leave(const Error& error) noexcept {
       log_notice(cat("saved ", outcome.result.folder));
     return;
   }
-  // The thread may still write: what it writes to stays until the process ends.
+  // The thread may still use the object, so the object is never freed.
   [[maybe_unused]] static BackgroundSave* kept = nullptr;
   kept = under_way_.release();
 }
 
-/// Exports the weights: rank 0 writes and the others help, and also learn of its failure. A failure
-/// where they work together ends a rank's process at once, so that no other waits for it.
+/// Exports the weights. Rank 0 writes, the other ranks send their parts, and all ranks throw rank
+/// 0's failure. If a rank fails in the joint work, it aborts the groups, so that no other rank
+/// waits for it.
 void Checkpointer::export_model(StopAgreement& stop) {
   session_.show_phase("the export");
   const ExportOutcome outcome =
       parts_.model.export_weights(session_.is_first(), [&stop] { return stop.vote(); });
-  session_.run_together("exporting the model", [&] {
+  session_.run_on_all_ranks("exporting the model", [&] {
     if (outcome.failure) std::rethrow_exception(outcome.failure);
     if (outcome.stopped) return;
     parts_.journal.print(cat("exported ", export_folder(config_), weights_of_));

@@ -19,14 +19,13 @@
 
 namespace ftrun {
 
-/// ResumedRun is the checkpoint that a resumed run starts from.
+/// ResumedRun is the checkpoint from which a resumed run starts.
 struct ResumedRun {
   std::string folder;
   CheckpointMeta meta;
 };
 
-/// CheckpointerParts are the objects that a Checkpointer calls besides other ranks. References are
-/// borrowed.
+/// CheckpointerParts holds the objects that a Checkpointer uses. They must outlive it.
 struct CheckpointerParts {
   SavedModel& model;
   Journal& journal;
@@ -41,12 +40,11 @@ struct CheckpointerParts {
 /// the weights at the end. Every function that saves, loads or exports is collective.
 class Checkpointer : public Saver {
  public:
-  /// Borrows the request and the session.
+  /// Keeps references to the request and the session.
   Checkpointer(const TrainRequest& request, Session& session, CheckpointerParts parts);
 
-  /// Reads the model's weights or, if --resume finds a checkpoint of a run that this one may
-  /// continue, that checkpoint's state. `describe` returns this run's manifest and is called on
-  /// rank 0.
+  /// Loads the model's weights or, if --resume finds a checkpoint that this run may continue from,
+  /// the state of the checkpoint. `describe` returns this run's manifest; it is called on rank 0.
   std::optional<ResumedRun> load(const std::function<RunManifest()>& describe);
 
   void add_votes(Votes& votes) const override;
@@ -57,23 +55,23 @@ class Checkpointer : public Saver {
   double longest_save() const override { return longest_save_; }
   bool has_saved(int64_t step) const override { return saved_step_ == step; }
 
-  /// Restores the best checkpoint of a resumed run, after `progress` was filled from the resumed
-  /// checkpoint: forgets a best checkpoint that no longer exists, and makes the record of the best
-  /// one agree with this run.
+  /// Restores the record of the best checkpoint in a resumed run, after `progress` was restored
+  /// from the checkpoint. Forgets a best checkpoint that no longer exists, and writes the best one
+  /// of `progress` to the record on disk.
   void restore_best(TrainingProgress& progress);
-  /// Removes the record of a best checkpoint whose evaluation was not finite: older versions wrote
-  /// such records.
+  /// Removes the record of the best checkpoint if it names `step`, whose evaluation was not finite.
+  /// Older versions wrote such records.
   void drop_best(int64_t step);
-  /// Loads the best checkpoint's weights into memory; there must be one. The state then no longer
-  /// belongs to `progress`, and may only be read.
+  /// Loads the weights of the best checkpoint, which must exist. Afterwards the state in memory no
+  /// longer matches `progress` and may only be read.
   void load_best(const TrainingProgress& progress);
 
-  /// Adds to the manifest how many checkpoints of this process were saved, failed or were skipped,
-  /// and how long training paused for them.
+  /// Adds counters to the manifest: how many checkpoints this process saved, failed to save, and
+  /// skipped, and how long training paused for them.
   void add_to(RunManifest& manifest) const;
 
-  /// Ends the saves of a run that fails with `error`: waits for a save in the background if the
-  /// other ranks do so too, else abandons it to the end of the process.
+  /// Ends the background save of a run that fails with `error`: waits for it if the other ranks can
+  /// finish it too, else abandons it.
   void leave(const Error& error) noexcept;
 
   /// Writes the weights in the format of Hugging Face, unless the ranks agree to stop during the
@@ -101,22 +99,23 @@ class Checkpointer : public Saver {
   Session& session_;
   const CheckpointerParts parts_;
   std::string base_weights_;
-  /// The fingerprint of the model folder when training began: its files may be gone when a
-  /// checkpoint records it.
+  /// The fingerprint of the model folder, taken when training begins, because the files may be gone
+  /// when a checkpoint records it.
   std::string model_fingerprint_;
   int64_t saved_step_ = -1;
   /// The step that the record names as the best.
   int64_t marked_step_ = -1;
-  /// A text that names the step of the exported weights, if it is not the last one.
+  /// A text that names the step of the exported weights, if it is not the last step.
   std::string weights_of_;
   std::unique_ptr<BackgroundSave> under_way_;
   /// The saves of all ranks have ended, according to the last step's votes.
   bool all_have_ended_ = false;
-  /// A save is due according to rank 0's clock (checkpoint.every_minutes).
+  /// Rank 0's clock says that a save is due (checkpoint.every_minutes).
   bool due_by_time_ = false;
   /// The clock's time when the last save began, or was skipped.
   double last_begun_;
-  /// The group of the ranks' writing threads; absent if nothing is saved in the background.
+  /// The checkpoint group of the background threads of all ranks; absent if nothing is saved in the
+  /// background.
   std::optional<CheckpointGroup> background_;
   int64_t saved_ = 0;
   int64_t failed_ = 0;
@@ -125,8 +124,8 @@ class Checkpointer : public Saver {
   double paused_seconds_total_ = 0;
   /// Seconds that training paused for the save in progress.
   double pause_of_save_ = 0;
-  /// The thread that touches the snapshot's pages once, so that the first copy does not wait for
-  /// them.
+  /// A thread that touches the memory of the snapshot once, so that the first copy does not wait
+  /// for page faults.
   std::optional<std::jthread> room_;
 };
 

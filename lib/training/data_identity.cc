@@ -29,8 +29,8 @@ void DataIdentity::start(const RunData& data) {
     fingerprints_.start(set.role(), *set.samples, paths.fingerprint(set.role()));
 }
 
-/// Sets what records say until the data are known: what the run that continues had, so that a start
-/// that is refused takes nothing from them.
+/// Sets the fingerprints that records contain until the fingerprints of the data are computed:
+/// those of the run that is resumed. So a start that is refused later does not remove them.
 void DataIdentity::expect() {
   expected_ = saved_;
   const auto& before = journal_.recorder()->before();
@@ -49,8 +49,8 @@ void DataIdentity::record() {
   for (const auto& [role, digest] : fingerprints_.finish()) record_fingerprint(role, digest);
 }
 
-/// Records a fingerprint. The content of the data is known only now: a resumed run may turn out to
-/// be another one.
+/// Records a fingerprint. Only now is the content of the data known, so a resumed run is refused
+/// here if its data differ.
 void DataIdentity::record_fingerprint(const std::string& role, const std::string& digest) {
   if (!checkpoint_.empty() && role == "train") {
     const Recorder& recorder = *journal_.recorder();
@@ -70,7 +70,8 @@ void DataIdentity::refuse_other_data(const std::string& path, const std::string&
   refuse_other_run(path, {{"data.train.fingerprint", before, now}}, request_.resume.allowed);
 }
 
-/// Takes, on rank 0, the fingerprints that become known within a moment. Returns true when all are.
+/// Waits on rank 0 for 100 ms and records the fingerprints that become known. Returns true when all
+/// are known.
 bool DataIdentity::await_briefly() {
   for (const auto end = Clock::now() + std::chrono::milliseconds(100);;) {
     record();

@@ -9,17 +9,17 @@
 
 namespace ftrun {
 
-/// DataIdentity identifies the data of a run by fingerprints, which rank 0 computes while the run
-/// continues. run.json and the checkpoints record them, and a resumed run is refused when its data
-/// differ from before.
+/// DataIdentity identifies the data of a run by fingerprints, which rank 0 computes in the
+/// background during training. run.json and the checkpoints record them. A resumed run is refused
+/// if its data differ.
 class DataIdentity : public DataWatch {
  public:
-  /// Borrows all arguments.
+  /// Keeps references to all arguments.
   DataIdentity(const TrainRequest& request, Session& session, RunJournal& journal)
       : request_(request), session_(session), journal_(journal) {}
 
-  /// Records the checkpoint that the run resumes from, which was trained on data of this
-  /// fingerprint ("" unknown).
+  /// Sets the checkpoint from which the run resumes, and the fingerprint of the data on which it
+  /// was trained ("" if unknown).
   void resumed_from(const std::string& folder, const std::string& fingerprint);
   bool is_resumed() const override { return !checkpoint_.empty(); }
   /// Starts computing the fingerprints on rank 0; the data must outlive this object.
@@ -28,8 +28,8 @@ class DataIdentity : public DataWatch {
   void await_before_saving(StopAgreement& stop) override;
   void await(StopAgreement& stop) override;
 
-  /// Returns the fingerprint of the training data; until it is known, the fingerprint that the
-  /// resumed run recorded.
+  /// Returns the fingerprint of the training data. Until it is known, returns the fingerprint that
+  /// the resumed run recorded.
   const std::string& training_fingerprint() const override {
     return train_.empty() ? expected_ : train_;
   }
@@ -47,7 +47,7 @@ class DataIdentity : public DataWatch {
   DataFingerprints fingerprints_;
   std::string train_, expected_;
   bool has_awaited_ = false;
-  /// The folder of the checkpoint that the run resumes from; "" for a new run.
+  /// The folder of the checkpoint from which the run resumes; "" for a new run.
   std::string checkpoint_;
   std::string saved_;
 };

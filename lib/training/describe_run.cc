@@ -19,12 +19,12 @@
 namespace ftrun {
 namespace {
 
-/// Writes "CUDA 13.0": the version that the driver supports.
+/// Writes the CUDA version that the driver supports: "CUDA 13.0".
 std::string driver_text(const DeviceInfo& gpu) {
   return cat("CUDA ", gpu.driver_version / 1000, ".", gpu.driver_version % 1000 / 10);
 }
 
-/// Kinds of GPU of which docs/benchmarks.md has a record.
+/// GPU models for which docs/benchmarks.md has measurements.
 constexpr std::string_view kRecordedGpus[] = {"NVIDIA H200", "NVIDIA H100 80GB HBM3"};
 
 bool is_recorded(const std::string& gpu) {
@@ -77,7 +77,7 @@ void add_device_notes(const RunParts& run, std::vector<std::string>& notes) {
         "that runs them");
 }
 
-/// Adds a note where a control group grants less CPU time than there are cores.
+/// Adds a note if the number of cores for each rank is limited, for example by a control group.
 void add_thread_notes(const ThreadsInUse& threads, std::vector<std::string>& notes) {
   if (threads.limited_by.empty()) return;
   if (threads.used <= threads.share)
@@ -89,7 +89,8 @@ void add_thread_notes(const ThreadsInUse& threads, std::vector<std::string>& not
                         count_text(threads.share, "thread"), " per rank"));
 }
 
-/// Returns how ranks add; a single rank adds nothing up.
+/// Returns how values of different ranks are summed (RunManifest::sums). A single rank sums nothing
+/// and is recorded as "rank order, fp32".
 std::string sums_text(const RunParts& run) {
   const bool nccls = run.session.gpu() != nullptr && run.session.world() > 1;
   return nccls && !run.request.config.comm.deterministic ? "nccl" : "rank order, fp32";
@@ -123,8 +124,8 @@ std::string validation_text(const EvaluationConfig& evaluation, const NamedSampl
              " sequences (train.evaluation.samples)");
 }
 
-/// Returns whether gradients reach `token` in a row: the token is read at or before a label that
-/// counts, in the same document.
+/// Returns whether a row gives the embedding of `token` a gradient: the token must be read at or
+/// before a label that counts, in the same document.
 bool trains_on(const Batch& row, int32_t token) {
   auto reached = static_cast<int32_t>(row.tokens.size());
   for (size_t i = row.tokens.size(); i-- > 0;) {
@@ -134,7 +135,8 @@ bool trains_on(const Batch& row, int32_t token) {
   return false;
 }
 
-/// Returns whether gradients reach `token` in the first million tokens of the samples.
+/// Returns whether a row among the first million tokens of the samples gives the embedding of
+/// `token` a gradient.
 bool trains_on(const SampleSet& samples, int64_t vocab_rows, int32_t token) {
   constexpr int64_t kMaxTokens = int64_t{1} << 20;
   const int64_t rows =
@@ -149,8 +151,8 @@ bool trains_on(const SampleSet& samples, int64_t vocab_rows, int32_t token) {
   return false;
 }
 
-/// Adds a note where config.json names a pad_token_id: transformers' embedding then has a
-/// padding_idx.
+/// Adds a note about the row of pad_token_id if config.json names one: in transformers, this row of
+/// the embedding (padding_idx) gets no gradient.
 void add_padding_note(const RunParts& run, std::vector<std::string>& notes) {
   const std::optional<int64_t> row = run.setup.model_config().padding_row;
   const ModelDescription& model = run.setup.train().model;

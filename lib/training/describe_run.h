@@ -16,13 +16,13 @@ namespace ftrun {
 /// ThreadsInUse holds the number of threads on which this rank computes.
 struct ThreadsInUse {
   int used = 1;
-  /// The number of cores that the rank may use, and the reason for this limit other than the
-  /// machine's size; "" for none.
+  /// The number of cores that the rank may use, and the reason if that is less than its share of
+  /// the machine; else "".
   int share = 1;
   std::string limited_by;
 };
 
-/// RunParts are the opened parts of a run, for functions that describe it. All are borrowed.
+/// RunParts refers to the parts of a run that the functions below describe.
 struct RunParts {
   const TrainRequest& request;
   Session& session;
@@ -36,8 +36,7 @@ struct RunParts {
 /// Makes the manifest of the run: build, machine, devices, model, data.
 RunManifest describe_run(const RunParts& run);
 
-/// Lists the notes that rank 0 shows when a run begins: where it computes, and what differs from
-/// the usual.
+/// Lists the notes that rank 0 shows when a run begins: the devices, and anything unusual.
 std::vector<std::string> opening_notes(const RunParts& run);
 
 }  // namespace ftrun

@@ -29,7 +29,8 @@ std::string deepspeed_step_text(int64_t step, int64_t skipped, const StepRun& ru
       optimizer_of(optimizer.type).has(parameters::kBetas.name)
           ? cat("[", number_text(run.scalars.beta1), ", ", number_text(run.scalars.beta2), "]")
           : number_text(optimizer.momentum);
-  // The rate as it is set, not as the double of its nearest float.
+  // The scalar is a float; seven digits show the rate as the config has it (0.001), not the exact
+  // value of the float.
   const std::string rate = format_number("%.7g", static_cast<double>(run.scalars.learning_rate));
   return cat("step=", step, ", skipped=", skipped, ", lr=[", rate, "], mom=[", momentum, "]");
 }

@@ -10,7 +10,7 @@
 
 namespace ftrun {
 
-/// Writes a step in one line for a rank's own log: mainly its times, which differ between ranks.
+/// Writes a step in one line for a rank's own log. It has mainly times, which differ between ranks.
 std::string plain_step_text(const StepMetrics& metrics);
 
 /// Writes what DeepSpeed prints every steps_per_print steps: "step=10, skipped=0, lr=[0.001],
@@ -22,8 +22,8 @@ std::string deepspeed_step_text(int64_t step, int64_t skipped, const StepRun& ru
 /// instruction.
 std::string breakdown_text(const std::array<double, kInstrKinds>& seconds);
 
-/// Writes how much copies overlapped: "copies between device and host: 12.50 ms, 91 % of it beside
-/// computation".
+/// Writes how much copies overlapped computation: "copies between device and host: 12.50 ms, 91 %
+/// of it beside computation".
 std::string overlap_text(const DeviceTimes& times);
 
 }  // namespace ftrun

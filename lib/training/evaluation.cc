@@ -16,7 +16,8 @@ std::string uncounted_text(const SampleSet& data, int64_t sequences) {
              " sequences, so they have no loss");
 }
 
-/// Refuses to begin a run that could export nothing at its end.
+/// Throws an Error if the best checkpoint is to be exported, but the set of its metric has no
+/// counted tokens: such a run would export nothing.
 void refuse_uncounted_best(const Config& config, const NamedSamples& set, int64_t sequences) {
   const std::string& metric = config.checkpoint.keep_best.metric;
   if (!config.model_export.enabled || config.model_export.which != ExportWhich::kBest) return;
@@ -27,12 +28,13 @@ void refuse_uncounted_best(const Config& config, const NamedSamples& set, int64_
       "raise train.evaluation.samples, validate on other data, or keep the best by another set");
 }
 
-/// Evaluates one set. `is_last`: work after a signal is not worth its time.
+/// Evaluates one set. Returns nothing if the ranks agreed to stop, except after the last rows of
+/// the last set (`is_last`), when the results are complete.
 std::optional<EvaluationResult> evaluate_set(const Config& config, TrainingSetup& setup,
                                              const NamedSamples& set, bool is_last,
                                              StopAgreement& stop) {
   const auto start = std::chrono::steady_clock::now();
-  const ShardPlace place = sample_place(setup.plan().options.state);
+  const MemberIndex place = sample_place(setup.plan().options.state);
   ValidationReader reader(*set.samples, config.train.evaluation.samples,
                           config.train_micro_batch_size_per_gpu, place.count, place.index,
                           setup.evaluate().model.vocab_rows, setup.plan().evaluation_micro_batches);

@@ -9,11 +9,11 @@
 
 namespace ftrun {
 
-/// EvaluationClock decides when evaluations are due, by steps and by the clock of rank 0, which all
-/// ranks follow.
+/// EvaluationClock decides when evaluations are due: by the number of steps, and by the clock of
+/// rank 0, which all ranks follow.
 class EvaluationClock {
  public:
-  /// Borrows the config. `seconds` returns the seconds since some fixed moment.
+  /// Keeps a reference to the config. `seconds` returns the seconds since some fixed moment.
   EvaluationClock(const EvaluationConfig& config, bool is_first, std::function<double()> seconds)
       : config_(config),
         is_first_(is_first),

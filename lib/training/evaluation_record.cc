@@ -21,14 +21,15 @@ Json json_of(const std::optional<EvaluationRecord::BestEvaluation>& best) {
   return best ? Json{{"step", best->step}, {"value", best->value}} : Json(nullptr);
 }
 
-/// Reads the best evaluation; a value that is not finite was written as null.
+/// Reads the best evaluation; returns nothing for null, as which a value that is not finite is
+/// written.
 std::optional<EvaluationRecord::BestEvaluation> best_from(const Json& json) {
   if (json.is_null() || !json.at("value").is_number()) return std::nullopt;
   return EvaluationRecord::BestEvaluation{json.at("step").get<int64_t>(),
                                           json.at("value").get<double>()};
 }
 
-/// Reads a metric of an evaluation; nothing if it, or any loss of the evaluation, is not finite.
+/// Returns the value of a metric; nothing if the value, or the loss of any set, is not finite.
 std::optional<double> finite_value(const EvaluationMetric& metric,
                                    const std::vector<EvaluationResult>& results) {
   const double value = metric_value(metric.kind, results.at(metric.set));
@@ -143,7 +144,8 @@ std::string EvaluationRecord::text() const {
   return json.dump();
 }
 
-/// Restores a text that text() wrote, and that the checkpoint's checksum covers.
+/// Restores the record from a text that text() wrote. The text is trusted, because the checkpoint's
+/// checksum covers it.
 void EvaluationRecord::restore(const std::string& text) {
   const Json json = Json::parse(text);
   last_step_ = json.at("last_step").get<int64_t>();

@@ -11,10 +11,10 @@
 
 namespace ftrun {
 
-/// EvaluationRecord is the history of a run's evaluations: which was the best
+/// EvaluationRecord keeps the history of a run's evaluations: which one was the best
 /// (checkpoint.keep_best), and whether they still improve (train.early_stopping). All ranks have
-/// the same history, and checkpoints record it. The evaluation before the first step is neither the
-/// best nor an improvement, because nothing has been trained then.
+/// the same history, and checkpoints contain it. The evaluation before the first step is never the
+/// best and never an improvement, because nothing has been trained yet.
 class EvaluationRecord {
  public:
   explicit EvaluationRecord(const Config& config);
@@ -24,12 +24,12 @@ class EvaluationRecord {
   /// the metric's set has no counted tokens, the metric has no value, and the evaluation counts
   /// neither as an improvement nor as a failure to improve.
   void add(int64_t step, const std::vector<EvaluationResult>& results);
-  /// Records the training loss of a step, the only sign of the weights' quality where nothing is
-  /// evaluated. A step without counted tokens is ignored.
+  /// Records the training loss of a step. In a run without evaluations it is the only measure of
+  /// the weights' quality. A step without counted tokens is ignored.
   void record_loss(double loss, int64_t tokens);
 
-  /// Returns the reason why the weights after `step`, the last one, must not be exported as good:
-  /// "the loss on validation after step 8 is not finite"; "" where no reason is known.
+  /// Returns the reason why the weights after `step`, the last step, must not be exported: "the
+  /// loss on validation after step 8 is not finite"; "" if no reason is known.
   std::string problem_after(int64_t step) const;
 
   struct BestEvaluation {
@@ -40,29 +40,30 @@ class EvaluationRecord {
   const std::optional<BestEvaluation>& best() const { return best_; }
   /// Returns whether the state after this step is the best so far.
   bool is_best(int64_t step) const { return best_ && best_->step == step; }
-  /// Forgets a best checkpoint that could not be written or no longer exists; the previous best is
-  /// the best again.
+  /// Forgets the best checkpoint after `step`, because it could not be written or no longer exists;
+  /// the previous best becomes the best again.
   void forget_best(int64_t step);
-  /// Returns the metric by which the best checkpoint is chosen; "" where none is kept.
+  /// Returns the metric by which the best checkpoint is chosen; "" if no best checkpoint is kept.
   const std::string& metric() const { return keep_best_.metric; }
 
-  /// Returns whether the last early_stopping.patience evaluations have not improved.
+  /// Returns whether early stopping ends the run: none of the last early_stopping.patience
+  /// evaluations has improved.
   bool stops() const;
   /// Returns the reason why the run stops: "validation.loss has not improved by more than 0.01 in 3
   /// evaluations (best 3.125 after step 10)".
   std::string stop_reason() const;
 
-  /// Forgets the evaluation after `step`, because set `set` was not finite: a record of an older
-  /// version may have counted it.
+  /// Forgets the evaluation after `step`, because the loss on `set` was not finite. A record of an
+  /// older version may have counted it.
   void forget(int64_t step, const std::string& set);
-  /// Returns whether the restored text is of a version that counted evaluations that are not
-  /// finite.
+  /// Returns whether an older version wrote the restored text, which counted evaluations that are
+  /// not finite.
   bool is_of_older_version() const { return is_of_older_version_; }
 
   /// Returns the step of the last evaluation; -1 before any.
   int64_t last_step() const { return last_step_; }
 
-  /// Writes the record for a checkpoint. restore() drops a text whose metric or mode differs from
+  /// Writes the record for a checkpoint. restore() ignores a text whose metric or mode differs from
   /// the config's.
   std::string text() const;
   void restore(const std::string& text);
@@ -79,7 +80,7 @@ class EvaluationRecord {
   std::string nonfinite_set_;
   bool last_loss_is_finite_ = true;
   bool is_of_older_version_ = false;
-  /// The best evaluation, and the one that was the best before it.
+  /// The best evaluation, and the evaluation that was the best before it.
   std::optional<BestEvaluation> best_, previous_best_;
   /// The last evaluation that improved, and the number of evaluations since then that did not.
   std::optional<BestEvaluation> improved_;

@@ -13,8 +13,8 @@ double real(int64_t value) {
   return static_cast<double>(value);
 }
 
-/// Returns the rise of DeepSpeed's warm-up schedules at their step i >= 0: 0 at the start, 1 from
-/// `steps` on.
+/// Returns the factor of DeepSpeed's warm-up schedules at step i >= 0: it rises from 0 at step 0 to
+/// 1 at step warmup_num_steps.
 double warmup(const SchedulerConfig& s, int64_t i) {
   const int64_t steps = std::max<int64_t>(2, s.warmup_num_steps);
   if (i >= steps) return 1.0;
@@ -53,7 +53,7 @@ double lr_range_test(const SchedulerConfig& s, int64_t i) {
   return s.lr_range_test_min_lr * (1.0 + s.lr_range_test_step_rate * x);
 }
 
-/// Returns the height of the cycle at its batch b: 0 at its ends, 1 at its peak.
+/// Returns the relative height of OneCycle's cycle at batch b: 0 at both ends, 1 at the peak.
 double cycle_height(const SchedulerConfig& s, int64_t b) {
   const double first = real(s.cycle_first_step_size);
   const double second = real(s.cycle_second_step_size);
@@ -77,7 +77,7 @@ ScheduledRate one_cycle(const SchedulerConfig& s, int64_t i) {
   if (i < total) {
     const double height = i < 0 ? 0.0 : cycle_height(s, i + 1);
     rate.learning_rate = s.cycle_min_lr + (s.cycle_max_lr - s.cycle_min_lr) * height;
-    // The constructor leaves the smallest momentum in place for the first step.
+    // DeepSpeed's constructor sets the smallest momentum, which the first step uses.
     if (s.cycle_momentum)
       rate.beta1 =
           i < 0 ? s.cycle_min_mom : s.cycle_max_mom - (s.cycle_max_mom - s.cycle_min_mom) * height;
@@ -95,7 +95,7 @@ double inverse_sqrt(const SchedulerConfig& s, double lr, int64_t after_warmup) {
   return lr / std::sqrt(real(after_warmup + scale) / real(scale));
 }
 
-/// Computes one of transformers' schedules with a linear warm-up, a number of steps after that.
+/// Computes a schedule of transformers `steps` steps after its linear warm-up.
 double rate_after_warmup(const SchedulerConfig& s, double lr, int64_t steps) {
   const int64_t all_steps = std::max<int64_t>(1, s.total_num_steps - s.warmup_num_steps);
   const double p = std::min(1.0, real(steps) / real(all_steps));
@@ -130,15 +130,15 @@ double rate_after_warmup(const SchedulerConfig& s, double lr, int64_t steps) {
   bug("this schedule has a warm-up of its own");
 }
 
-/// Computes transformers' schedules with a linear warm-up at the k-th step; their steps count from
-/// 0.
+/// Computes a schedule of transformers with a linear warm-up at the k-th step (k from 1;
+/// transformers counts from 0).
 double linear_warmup(const SchedulerConfig& s, double lr, int64_t k) {
   const int64_t at = k - 1, warmup = s.warmup_num_steps;
   return at < warmup ? lr * real(at) / real(std::max<int64_t>(1, warmup))
                      : rate_after_warmup(s, lr, at - warmup);
 }
 
-/// Computes transformers' warmup_stable_decay at the k-th step.
+/// Computes the schedule warmup_stable_decay of transformers at the k-th step (k from 1).
 double warmup_stable_decay(const SchedulerConfig& s, double lr, int64_t k) {
   const int64_t at = k - 1, warmup = s.warmup_num_steps;
   const int64_t stable =

@@ -26,43 +26,44 @@ class Stepper {
   virtual void run(StepRun& step) = 0;
   /// Adds the resources in use and the bytes moved since the last step.
   virtual void add_use(StepMetrics& metrics) const = 0;
-  /// Records the figures of the last step, except its evaluations. Collective if the step is
+  /// Records the measurements of the last step, except its evaluations. Collective if the step is
   /// traced.
   virtual void note(const StepMetrics& metrics) = 0;
-  /// Collective: repeats a step that was not finite, to find where.
+  /// Collective: repeats a step that was not finite, to find the place of the first value that is
+  /// not finite.
   virtual NonfiniteSearch find_nonfinite(const StepRun& step) = 0;
-  /// Collective: returns a line for each rank that has become slow, or is slow no longer.
+  /// Collective: returns a line for each rank that has become slow, or is no longer slow.
   virtual std::vector<std::string> find_slow_ranks(const StepMetrics& metrics) = 0;
   /// Collective: compares the copies of state that several ranks hold. Throws Error(kEnvironment)
   /// naming the ranks that differ.
   virtual void check_replicas(int64_t step) = 0;
 };
 
-/// Saver writes checkpoints. Its functions are collective except add_votes(), will_save(),
-/// longest_save() and has_saved(). A data fingerprint is used on rank 0 only; "" where it is not
-/// known.
+/// Saver writes checkpoints. Its functions are collective except add_votes(), read_votes(),
+/// will_save(), longest_save() and has_saved(). The data fingerprint is used on rank 0 only; "" if
+/// it is not known.
 class Saver {
  public:
   virtual ~Saver() = default;
 
-  /// Adds this rank's votes about its checkpoints; read_votes() receives the votes of all ranks.
-  /// Called once before and after each step.
+  /// Adds this rank's votes about its checkpoints before each step; read_votes() receives the votes
+  /// of all ranks after the step.
   virtual void add_votes(Votes& votes) const = 0;
   virtual void read_votes(const Votes& votes) = 0;
 
   /// Returns whether save_if_due() would write a checkpoint now.
   virtual bool will_save(const TrainingProgress& progress) const = 0;
-  /// Ends a step of a run that continues: logs how a save in the background ended, and saves if the
-  /// config requires it or this is the best state so far, in the background if the config says so.
-  /// Returns true when training paused for longer than a copy takes. Removes a best checkpoint that
-  /// could not be written from `progress`.
+  /// Ends a step of a run that continues: logs the outcome of a save in the background, and saves
+  /// if the config requires it or this is the best state so far (in the background if the config
+  /// says so). Returns true if training paused for longer than a copy takes. If the best checkpoint
+  /// could not be written, `progress` forgets it.
   virtual bool save_if_due(TrainingProgress& progress, const std::string& data_fingerprint) = 0;
-  /// Saves the state after this step, and returns when the save is done. If the state has been
-  /// saved already, only records that it is the best.
+  /// Saves the state after this step, and returns when the save is done. If the state is saved
+  /// already, only records whether it is the best.
   virtual void save(TrainingProgress& progress, const std::string& data_fingerprint) = 0;
 
-  /// Returns the seconds of the longest save since this start of the run; 0 before the first one
-  /// has ended.
+  /// Returns the seconds of the longest save in this start of the run; 0 before the first save has
+  /// ended.
   virtual double longest_save() const = 0;
   /// Returns whether the state after this step has been saved.
   virtual bool has_saved(int64_t step) const = 0;
@@ -75,38 +76,39 @@ class Evaluator {
 
   /// Returns whether the run has any set to evaluate.
   virtual bool has_sets() const = 0;
-  /// Collective: returns the results of all sets; nothing if the ranks agreed to stop before the
-  /// end.
+  /// Collective: returns the results of all sets; nothing if the ranks agreed to stop during the
+  /// evaluation.
   virtual std::optional<std::vector<EvaluationResult>> evaluate(StopAgreement& stop) = 0;
   /// Collective: returns the results that an earlier start of the run recorded after `step`; empty
-  /// if it did not record those of all sets.
+  /// unless it recorded the results of all sets.
   virtual std::vector<EvaluationResult> recorded(int64_t step) = 0;
-  /// Collective: writes texts with the weights after `step`, once for each step.
+  /// Collective: writes text samples with the weights after `step`; a second call for the same step
+  /// does nothing.
   virtual void write_texts(int64_t step) = 0;
 };
 
-/// Journal records what a run reports. On ranks other than rank 0, it only writes debug lines to
-/// the rank's log.
+/// Journal prints and records what a run reports. On ranks other than rank 0, it only writes debug
+/// lines to the rank's log.
 class Journal {
  public:
   virtual ~Journal() = default;
 
   virtual void print(const std::string& line) = 0;
   virtual void warn(const std::string& line) = 0;
-  /// Changes run.json on the first rank, and replaces the file.
+  /// Changes the manifest on rank 0, and replaces run.json.
   virtual void update(const std::function<void(RunManifest&)>& change) = 0;
   /// Collective: updates the manifest; if that fails on rank 0, it fails on all ranks.
   virtual void update_together(const std::string& what,
                                const std::function<void(RunManifest&)>& change) = 0;
   virtual void record(const StepMetrics& metrics) = 0;
-  /// Adds a traced step to the run's trace. A failing disk does not end the run.
+  /// Adds a traced step to the run's trace. A failure of the disk does not end the run.
   virtual void record(const TracedStep& step) = 0;
-  /// Records that a step has its data; the first call records how long the start took.
+  /// Records that a step has its data. The first call records how long the start of the run took.
   virtual void record_ready() = 0;
-  /// Shows the figures of a step that the config requests.
+  /// Shows the measurements of a step, if and as the config requests.
   virtual void show_step(const TrainingProgress& progress, const StepRun& step,
                          const StepMetrics& metrics) = 0;
-  /// Shows what this rank does from now on, for ranks that would wait for it.
+  /// Publishes what this rank does from now on, for the messages of ranks that wait for it.
   virtual void show_phase(const std::string& what) = 0;
 };
 
@@ -117,13 +119,13 @@ class DataWatch {
 
   /// Returns whether the run was resumed from a checkpoint.
   virtual bool is_resumed() const = 0;
-  /// Records the fingerprints that have become known. Throws Error(kUsage) when the resumed run had
-  /// other data.
+  /// Records the fingerprints that have become known. Throws Error(kUsage) if the run that is
+  /// resumed had other data.
   virtual void record() = 0;
   /// Collective: waits until all fingerprints are known, the ranks agree to stop, or a time limit
   /// passes.
   virtual void await(StopAgreement& stop) = 0;
-  /// Collective: waits in the same way, once before a resumed run saves anything, so that no later
+  /// Collective: waits in the same way, once, before a resumed run saves anything. So no later
   /// start finds a checkpoint that was trained on other data.
   virtual void await_before_saving(StopAgreement& stop) = 0;
   /// Returns the fingerprint of the training data for the checkpoint's record; "" if it is not
@@ -131,8 +133,8 @@ class DataWatch {
   virtual const std::string& training_fingerprint() const = 0;
 };
 
-/// LoopParts are the objects that the training loop calls; they are chosen when the loop is made.
-/// References are borrowed.
+/// LoopParts holds the objects that the training loop calls; tests replace them. They must outlive
+/// the loop.
 struct LoopParts {
   /// Returns the batches of the coming steps in order (Loader::next).
   std::function<Loader::Fetched()> next_batch;

@@ -7,23 +7,23 @@
 
 namespace ftrun {
 
-/// LossScaler is the loss scale of fp16 training, counted exactly as DeepSpeed does: at stages 1 to
-/// 3 with hysteresis (DynamicLossScaler), at stage 0 without (FP16_Optimizer). It differs in one
-/// point: gradients are always divided by the scale with which they were computed. Without fp16 the
-/// scale is 1.
+/// LossScaler computes the loss scale of fp16 training exactly as DeepSpeed does: at stages 1 to 3
+/// with hysteresis (DynamicLossScaler), at stage 0 without (FP16_Optimizer). There is one
+/// difference: gradients are always divided by the scale with which they were computed. Without
+/// fp16 the scale is 1.
 class LossScaler {
  public:
   explicit LossScaler(const Config& config);
 
   double scale() const { return state_.scale; }
-  /// Returns whether an overflow may still halve the scale; values that are not finite are then
-  /// normal.
+  /// Returns whether an overflow can still reduce the scale. Values that are not finite are then
+  /// expected.
   bool expects_overflow() const;
 
   /// Updates the scale after a step.
   void update(bool overflow);
-  /// Returns whether the last step overflowed at the smallest scale. DeepSpeed stops the run then
-  /// at stages 1 to 3.
+  /// Returns whether the last step overflowed at the smallest scale. In this case DeepSpeed stops
+  /// the run at stages 1 to 3.
   bool exhausted() const { return exhausted_; }
 
   /// Returns the state for checkpoints; nothing without fp16.

@@ -29,8 +29,8 @@ constexpr int64_t kPieces = 20;
 constexpr int64_t kSampledRows = 32;
 constexpr const char* kMissing = "not there";
 
-/// Adds `count` pieces of a file, evenly spread from its first byte to its last one; all of a file
-/// that is no larger than these.
+/// Hashes `count` pieces of a file, evenly spread from its first byte to its last. A file that is
+/// no larger than these pieces is hashed whole.
 std::string sampled_file(const std::string& path, int64_t count) {
   std::error_code error;
   const auto size = static_cast<int64_t>(std::filesystem::file_size(path, error));
@@ -57,8 +57,8 @@ std::string whole_file(const std::string& path) {
                       std::numeric_limits<int64_t>::max() / static_cast<int64_t>(kPieceBytes));
 }
 
-/// Returns the file that holds this code: the engine's library, or a program that is linked with
-/// it.
+/// Returns the path of the file that contains this code: the engine's shared library, or a program
+/// that links it statically.
 std::string own_library() {
   Dl_info info{};
   return ::dladdr(reinterpret_cast<const void*>(&own_library), &info) != 0 &&
@@ -67,7 +67,7 @@ std::string own_library() {
              : "";
 }
 
-/// Adds config.json and the weights of a model or adapter folder, by name.
+/// Adds a fact for config.json and for each weights file of a model or adapter folder.
 void add_folder(const std::string& key, const std::string& folder, std::vector<NodeFact>& facts) {
   if (folder.empty()) return;
   std::set<std::string> files;
@@ -105,7 +105,7 @@ std::vector<std::pair<std::string, std::string>> parse_facts(const std::string& 
   return facts;
 }
 
-/// Lists the binary, its engine, and its modules.
+/// Lists the fingerprints of the binary, its engine, and its modules.
 std::vector<NodeFact> program_files() {
   std::vector<NodeFact> facts{{"the ftrun binary", whole_file("/proc/self/exe")}};
   if (const std::string library = own_library(); !library.empty())
@@ -155,7 +155,7 @@ std::string differing_facts(std::span<const std::string> texts,
   std::string lines;
   const auto first = parse_facts(texts[0]);
   std::set<std::pair<std::string, std::string>>
-      reported;  // a node with several ranks says each thing once
+      reported;  // so a node with several ranks is reported once
   for (size_t rank = 1; rank < texts.size(); ++rank) {
     if (texts[rank] == texts[0] || !reported.emplace(nodes[rank], texts[rank]).second) continue;
     std::map<std::string, std::pair<std::string, std::string>> values;

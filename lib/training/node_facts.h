@@ -10,8 +10,8 @@
 
 namespace ftrun {
 
-/// NodeFact is a fact that must be equal on all nodes of a run: its name, "the ftrun binary", and
-/// its value, a fingerprint or size. Neither holds a tab or a line feed.
+/// NodeFact is a fact that must be equal on all nodes of a run. It has a name, such as "the ftrun
+/// binary", and a value, a fingerprint or size. Neither contains a tab or a line feed.
 struct NodeFact {
   std::string what;
   std::string value;
@@ -20,12 +20,13 @@ struct NodeFact {
 /// Lists the version of the program and the fingerprints of its files as this process runs them.
 std::vector<NodeFact> program_facts(const BuildInfo& build);
 
-/// Lists facts about model, adapter and data as this node reads them under the config's paths:
-/// sizes, and XXH3 of samples (config.json whole, up to 20 pieces of 4 KiB of each weights file, up
-/// to 32 rows of each data set). Throws the errors of reading.
+/// Lists facts about model, adapter and data as this node reads them from the config's paths:
+/// sizes, and XXH3 hashes of samples (config.json as a whole, up to 20 pieces of 4 KiB of each
+/// weights file, up to 32 rows of each data set). Throws the errors of reading.
 std::vector<NodeFact> input_facts(const Config& config, const RunData& data);
 
-/// Lists the driver version of this node's GPUs, with its kernel module where that is reported.
+/// Lists the driver version of this node's GPUs, and the version of the kernel module if the system
+/// reports it.
 std::vector<NodeFact> driver_facts(int cuda_version);
 
 /// Writes facts as text for an exchange between ranks.
@@ -33,7 +34,7 @@ std::string facts_text(std::span<const NodeFact> facts);
 
 /// Writes a line for each fact in which a node differs from rank 0's node, with each node once: "
 /// n2 (rank 1): the ftrun binary is 5d...; on n1 (rank 0): 7a...". `texts` are facts_text() of all
-/// ranks, `nodes` the names of their nodes. Returns "" where all nodes are equal.
+/// ranks, `nodes` the names of their nodes. Returns "" if all nodes are equal.
 std::string differing_facts(std::span<const std::string> texts, std::span<const std::string> nodes);
 
 }  // namespace ftrun

@@ -3,9 +3,10 @@
 namespace ftrun {
 namespace {
 
-/// Returns the order in which ranks that share their sequences can have a value from each other: by
-/// micro-batch, the layers of forward before those of the gradients, and within a layer by
-/// instruction. Stages of a pipeline run other programs, so instruction numbers are not enough.
+/// Returns a sort key for the time at which an instruction runs within a step, comparable between
+/// ranks that share their sequences: ordered by micro-batch, then by layer (forward layers
+/// ascending, then backward layers descending), then by instruction number. Pipeline stages run
+/// different programs, so instruction numbers alone cannot be compared.
 int64_t order_of(const ProgramPlan& train, InstrId id) {
   if (id < 0) return -1;
   const Instr& instr = train.program.instr(id);
@@ -17,7 +18,7 @@ int64_t order_of(const ProgramPlan& train, InstrId id) {
 }  // namespace
 
 NonfiniteSearch find_nonfinite(Session& session, TrainingSetup& setup, StepRun step) {
-  const NonfinitePlace own = setup.train_executor().find_nonfinite(step);
+  const NonfiniteLocation own = setup.train_executor().find_nonfinite(step);
   const int data = sample_place(setup.plan().options.state).index;
   const std::vector<std::string> all = session.exchange(
       "nonfinite", encode_nonfinite({order_of(setup.train(), own.instr), data, own.text}));

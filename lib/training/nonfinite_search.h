@@ -7,8 +7,8 @@
 
 namespace ftrun {
 
-/// Repeats a step that was not finite (Executor::find_nonfinite) and collects where the ranks first
-/// found a value that is not finite. Collective.
+/// Repeats a step that was not finite (Executor::find_nonfinite), and collects the places where
+/// ranks first found a value that is not finite. Collective.
 NonfiniteSearch find_nonfinite(Session& session, TrainingSetup& setup, StepRun step);
 
 }  // namespace ftrun

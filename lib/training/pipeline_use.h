@@ -12,52 +12,52 @@
 
 namespace ftrun {
 
-/// StageActionSeconds holds the seconds of one stage in the same steps, of one rank or summed over
-/// its ranks.
+/// StageActionSeconds holds the seconds that one pipeline stage spent, summed over steps: of one
+/// rank, or summed over the ranks of the stage.
 struct StageActionSeconds {
-  /// Seconds of waits for other stages.
+  /// Seconds of waiting for other stages.
   double waited = 0;
-  /// Seconds of each action of the stage's list in all its layers; the last entry holds those from
-  /// the gradient norm to the decision.
+  /// Seconds of each action of the stage's schedule, over all layers of the action. `after` holds
+  /// the seconds from the gradient norm to the decision.
   std::vector<double> actions;
   double after = 0;
 
-  /// Adds a step that ran this list; `layers` is the model's number of layers. Seconds before the
-  /// first layer are added to the first action.
+  /// Adds a step that ran the actions in `list`; `layers` is the model's number of layers. Seconds
+  /// before the first layer count for the first action.
   void add(const PipelineSeconds& step, const std::vector<ScheduleAction>& list,
            const PipelineLayout& pipeline, int stage, int32_t layers);
   void add(const StageActionSeconds& other);
 };
 
-/// IdleShare is the share of a stage's steps, up to the decision, in which the stage waits for
-/// other stages.
+/// IdleShare is the share of the time, from the beginning of a step to the decision, in which a
+/// stage waits for other stages.
 struct IdleShare {
   /// The share measured in the run.
   double measured = 0;
-  /// The share that follows from the schedule, if only the stages' own work takes time:
-  /// simulate_timeline() computes it from the measured time of each action, without waits. A delay
-  /// of one action counts where it occurs, not in the mean of a phase.
+  /// The share that the schedule alone causes, if only the stages' own work takes time.
+  /// simulate_timeline() computes it from the measured time of each action, without waits. Each
+  /// action has its own time, so a delay of one action counts where it occurs.
   double by_schedule = 0;
 };
 std::vector<IdleShare> idle_shares(const StageActions& lists, ChunkPlacement placement,
                                    const std::vector<StageActionSeconds>& stages);
 
-/// PipelineUse compares the time that each stage of a pipeline waits for the others in the steps of
-/// a run with the waits that follow from its schedule.
+/// PipelineUse measures how long each pipeline stage waits for other stages during a run, and
+/// compares that with the waits that the schedule causes.
 class PipelineUse {
  public:
-  /// Borrows the setup.
+  /// Keeps a reference to the setup.
   explicit PipelineUse(TrainingSetup& setup);
 
   /// Ends a step; called after each run of the training program. If there are several steps, the
-  /// first is not counted, because memory is first touched in it.
+  /// first step is not counted, because it touches its memory for the first time and is slower.
   void end_step();
-  /// Combines the ranks' figures. Collective, after the last step.
+  /// Combines the measurements of all ranks. Collective; called after the last step.
   void total(Session& session);
 
-  /// Writes a table; "" where there is nothing to report.
+  /// Writes a table; "" if there is nothing to report.
   std::string text() const;
-  /// Returns the figures for RunManifest::pipeline.
+  /// Returns the values for RunManifest::pipeline.
   std::map<std::string, std::map<std::string, int64_t>> record() const;
 
  private:

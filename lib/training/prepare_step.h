@@ -8,7 +8,7 @@
 namespace ftrun {
 
 /// Prepares the step that follows `progress`: the scalars of the schedule, the loss scale and the
-/// clipping. The batches are borrowed.
+/// clipping. The result refers to `batch`, which must outlive it.
 StepRun prepare_step(const Config& config, const SchedulerConfig& lr_schedule,
                      const TrainingProgress& progress, const StepBatch& batch);
 

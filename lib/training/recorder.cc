@@ -81,8 +81,8 @@ void Recorder::admit(const RunManifest& now) {
 void Recorder::admit(const std::string& folder, const CheckpointMeta& saved,
                      const RunManifest& now) {
   const std::string path = folder + "/checkpoint.json";
-  // A checkpoint of an older version records only the config's hash: it shows that the config has
-  // changed, not which keys.
+  // A checkpoint of an older version records only a hash of the config, which shows that the config
+  // has changed, but not which keys.
   const std::string hash = hex64(xxh3(now.config.data(), now.config.size()));
   if (is_imported(saved))
     log_notice(import_notice(folder, saved));
@@ -125,7 +125,7 @@ void Recorder::start(RunManifest manifest, int64_t first_step, int64_t total_ste
   manifest_.emplace(paths().manifest(), std::move(manifest));
   write_file_atomic(posix_files(), paths().config(), request_.config_yaml);
   const Config& config = request_.config;
-  // A run that was killed before its first checkpoint is resumed from its beginning.
+  // A run that was killed before its first checkpoint is resumed from step 0.
   const bool resumes = before_ || first_step > 0;
   const int64_t steps_done = std::max<int64_t>(0, first_step - 1);
   metrics_.emplace(paths().metrics(), first_step);
@@ -145,7 +145,7 @@ void Recorder::start(RunManifest manifest, int64_t first_step, int64_t total_ste
   follow();
 }
 
-/// Follows the run with the program that sends it to a tracker.
+/// Starts or checks the process that sends the run to an experiment tracker, if there is one.
 void Recorder::follow() {
   if (!follower_) return;
   if (const std::string warning = follower_->start(); !warning.empty()) warn(warning);
@@ -155,10 +155,10 @@ void Recorder::end_following() {
   if (!follower_) return;
   follow();
   if (const std::string problem = follower_->problem(); !problem.empty()) log_warning(problem);
-  follower_.reset();  // reported once, though the run may end by an error after its report
+  follower_.reset();  // so the problem is reported once, even if the run fails after this
 }
 
-/// Copies into the new manifest what the earlier run of the folder left in its own.
+/// Copies the history of the folder's earlier run from its manifest to the new one.
 void Recorder::record_restart(RunManifest& manifest, int64_t first_step) const {
   if (!before_) return;
   manifest.restarts = before_->restarts;
@@ -182,7 +182,7 @@ void Recorder::open_progress(int64_t total_steps) {
   if (request_.terminal) terminal_ = OwnedFd(::open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC));
   ProgressOptions options = progress_options_for(terminal_ ? terminal_.get() : kStandardOutput,
                                                  request_.config.train.log.every);
-  // mpirun gives ranks a terminal that it made, wherever its output goes.
+  // mpirun gives its ranks a pseudo-terminal, even if its own output goes to a file.
   if (request_.launch.kind == LaunchKind::kOpenMpi) options.live = false;
   live_ = options.live;
   progress_.emplace(std::cout, std::move(options), total_steps);
@@ -226,7 +226,7 @@ void Recorder::print(const std::string& line) {
 void Recorder::warn(const std::string& line) {
   if (!live_) return log_warning(line);
   progress_->print("warning: " +
-                   terminal_text(line));  // straight to stderr it would run into the live line
+                   terminal_text(line));  // written to stderr, it would mix with the live line
   log_warning_to_file(line);
 }
 
@@ -248,7 +248,7 @@ void Recorder::fail(int exit_code, const std::string& reason) noexcept {
     if (progress_) progress_->finish();
     end_following();
     if (!manifest_ || folder_.is_another_runs()) return;
-    // The supervisor knows which one of several ranks was the cause.
+    // With several ranks, the supervisor records which rank was the cause.
     if (request_.launch.world == 1)
       manifest_->update([](RunManifest& manifest) { manifest.exit_rank = 0; });
     const bool trained = posix_files().exists(paths().metrics());
@@ -256,11 +256,11 @@ void Recorder::fail(int exit_code, const std::string& reason) noexcept {
                   trained ? read_metrics(paths().metrics()) : std::vector<StepMetrics>{});
     if (trained) write_report();
   } catch (const std::exception&) {
-    // A full disk may be what ends the run; the error itself is reported elsewhere.
+    // A full disk may be what ends the run. The run's error is reported elsewhere.
   }
 }
 
-/// Writes the report if it can: a failure does not change how the run has ended.
+/// Writes the report. A failure is only logged, because it must not change the outcome of the run.
 void Recorder::write_report() noexcept {
   try {
     write_run_report(paths().report(), {paths().root()});

@@ -23,10 +23,10 @@
 
 namespace ftrun {
 
-/// Recorder writes everything that rank 0 reports of a run: metrics.jsonl, TensorBoard, CSV, the
-/// progress line, run.json, the report at the end. Before start() it writes only the lock to the
-/// run folder, so that a run whose model or data was refused can be started again in the same
-/// folder.
+/// Recorder writes everything that rank 0 reports about a run: metrics.jsonl, TensorBoard, CSV, the
+/// progress line, run.json, and the report at the end. Before start() it writes only the lock file
+/// to the run folder, so that a run whose model or data was refused can be started again in the
+/// same folder.
 class Recorder {
  public:
   /// Locks the run folder. Throws Error(kUsage) for a folder of another run, and
@@ -37,20 +37,21 @@ class Recorder {
   /// Returns the manifest of the folder's earlier run, if this run continues it.
   const std::optional<RunManifest>& before() const { return before_; }
 
-  /// Refuses a resume of another run than the folder's (admit_resume), and reports other changes.
+  /// Throws an Error if this run may not resume the run in the folder (admit_resume), and reports
+  /// other changes.
   void admit(const RunManifest& now);
-  /// Checks that this run may resume from the checkpoint in `folder`, using the checkpoint's own
-  /// record.
+  /// Throws an Error if this run may not resume from the checkpoint in `folder`, according to the
+  /// checkpoint's own record.
   void admit(const std::string& folder, const CheckpointMeta& saved, const RunManifest& now);
-  /// Reports, and notes for run.json, that training starts from the model's weights although a
+  /// Reports, and records for run.json, that training starts from the model's weights although a
   /// resume was requested.
   void record_new_start();
-  /// Throws Error(kBadInput) for a resumed run whose saved checkpoints are gone: a run never starts
-  /// over unless the user requests it.
+  /// Throws Error(kBadInput) if the checkpoints of a resumed run have disappeared. A run never
+  /// starts over unless the user requests it.
   void refuse_if_checkpoints_are_gone() const;
 
-  /// Writes run.json and config.yaml and opens the files that record steps. It is called when the
-  /// first step is known; the step is 0 for a validation before the first one.
+  /// Writes run.json and config.yaml, and opens the files that record steps. Called once the first
+  /// step is known; `first_step` is 0 if an evaluation comes before step 1.
   void start(RunManifest manifest, int64_t first_step, int64_t total_steps);
 
   void record(const StepMetrics& metrics);
@@ -62,8 +63,8 @@ class Recorder {
   void print(const std::string& line);
   void warn(const std::string& line);
   void update(const std::function<void(RunManifest&)>& change) { manifest_->update(change); }
-  /// Ends the progress line, and writes the outcome and the report. Returns the table of losses,
-  /// the restarts and the share of the time in which it trained.
+  /// Ends the progress line, and writes the outcome and the report. Returns a text with the table
+  /// of losses, the restarts, and the effective training time.
   std::string finish(int exit_code, const std::string& reason);
   /// Writes the outcome of a run that fails, as far as the disk allows.
   void fail(int exit_code, const std::string& reason) noexcept;
@@ -81,7 +82,7 @@ class Recorder {
   const TrainRequest& request_;
   RunFolder folder_;
   std::optional<RunManifest> before_;
-  /// The value of run.json that says what training starts from.
+  /// The value of `start` in run.json: the state from which training starts.
   std::string start_ = "the model's weights";
   std::set<std::string> noted_changes_;
   std::optional<ManifestFile> manifest_;
@@ -94,7 +95,7 @@ class Recorder {
   std::optional<CsvMonitor> csv_;
   std::optional<RunFollower> follower_;
   std::optional<ProgressLine> progress_;
-  /// The user's terminal, if our output reaches it through the supervisor.
+  /// The user's terminal, if the supervisor forwards this process's output to it.
   OwnedFd terminal_;
   bool live_ = false;
 };

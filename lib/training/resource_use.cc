@@ -27,7 +27,7 @@ void ResourceUse::end_step(bool finite) {
   disk_wait_ += disk_waited();
 }
 
-/// Sums the bytes sent by all groups of this rank.
+/// Sums the bytes that this rank has sent over all its groups.
 int64_t ResourceUse::bytes_sent() const {
   int64_t bytes = 0;
   for (const Communicator* group : setup_.groups().distinct())
@@ -51,7 +51,8 @@ void ResourceUse::total(Session& session) {
   pipeline_.total(session);
 }
 
-/// Writes " name bytes name bytes ..."; "" except on the first rank of a stage of a pipeline.
+/// Writes " name bytes name bytes ..." on the lowest rank of each pipeline stage; "" on other
+/// ranks, and without a pipeline.
 std::string ResourceUse::stage_memory() const {
   const StateOptions& state = setup_.plan().options.state;
   if (state.pipeline.stages() == 1 || !is_first_of_stage(state)) return "";
@@ -63,7 +64,7 @@ std::string ResourceUse::stage_memory() const {
 
 void ResourceUse::total_memory(Session& session) {
   const ProcessMemory own = read_process_memory();
-  memory_ = report_memory(setup_, std::max(peak_.held(), own.held()));
+  memory_ = report_memory(setup_, std::max(peak_.peak_bytes(), own.held()));
   for (const std::string& text : session.exchange(
            "memory",
            cat(own.peak_resident, " ", own.held(), " ", own.file_backed, stage_memory()))) {
@@ -73,7 +74,7 @@ void ResourceUse::total_memory(Session& session) {
       figures >> bytes;
       *most = std::max(*most, bytes);
     }
-    // Stages are the slowest axis of the ranks, so their ranks are listed in order.
+    // Ranks are numbered stage by stage, so the texts of the stages arrive in order.
     std::map<std::string, int64_t> stage;
     std::string name;
     for (int64_t bytes = 0; figures >> name >> bytes;) stage[name] = bytes;

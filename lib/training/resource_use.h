@@ -16,8 +16,8 @@
 
 namespace ftrun {
 
-/// ResourceUse measures how much memory, link traffic and disk traffic a run uses, around each
-/// training step.
+/// ResourceUse measures the memory, link traffic and disk traffic of a run, around each training
+/// step.
 class ResourceUse {
  public:
   /// Borrows the setup.
@@ -26,14 +26,15 @@ class ResourceUse {
   /// Begins a run of the training program, which end_step() ends.
   void begin_step();
   void end_step(bool finite);
-  /// Returns the seconds during which the last step waited for its disk requests, whatever else ran
-  /// meanwhile.
+  /// Returns the seconds during which the last step waited for its disk requests, including time in
+  /// which other work ran.
   double disk_wait_seconds() const { return disk_wait_; }
   /// Adds the resources in use and the bytes moved in the step.
   void add_to(StepMetrics& metrics) const;
 
-  /// Sums the figures over the ranks, and finds the rank that needed most memory. Collective. Call
-  /// it after the last step, and before checkpoints and exports map whole files for a moment.
+  /// Sums the measurements over the ranks, and finds the rank that needed most memory. Collective.
+  /// Called after the last step, but before checkpoints and exports, which map whole files
+  /// temporarily.
   void total(Session& session);
   /// Adds the totals to the manifest.
   void add_to(RunManifest& manifest) const;
@@ -51,8 +52,8 @@ class ResourceUse {
   StepTraffic traffic_;
   PipelineUse pipeline_;
   double disk_wait_ = 0;
-  /// The most bytes of the rank that needed most memory: resident, anonymous and shared, and of
-  /// files.
+  /// The peak memory of the rank that needed most: resident bytes, bytes held (anonymous and shared
+  /// memory), and bytes of mapped files.
   int64_t most_resident_ = 0;
   int64_t most_held_ = 0;
   int64_t most_of_files_ = 0;
@@ -60,7 +61,7 @@ class ResourceUse {
   /// The memory of each pipeline stage: memory_metrics() of the stage's first rank, and "process",
   /// the most memory that its process held.
   std::vector<std::map<std::string, int64_t>> stages_;
-  /// The traffic of all ranks; absent if there was no step.
+  /// The traffic of all ranks; absent if no step ran.
   std::optional<TrafficSums> all_traffic_;
 };
 

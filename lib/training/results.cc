@@ -21,9 +21,9 @@
 namespace ftrun {
 namespace {
 
-/// Returns the beginning of the document at [begin, end) of a row: up to its first token that is
-/// trained on, or `count` tokens where that is its second. The label at a token is the one after
-/// it.
+/// Returns the beginning of the document at [begin, end) of a row: all tokens before the first
+/// token that is trained on, or `count` tokens if all tokens except the first are trained on. The
+/// label at a position is the next token.
 std::vector<int32_t> beginning_of(const Batch& row, size_t begin, size_t end, int64_t count) {
   size_t context = begin;
   while (context < end && row.labels[context] < 0) ++context;
@@ -33,7 +33,8 @@ std::vector<int32_t> beginning_of(const Batch& row, size_t begin, size_t end, in
           row.tokens.begin() + static_cast<std::ptrdiff_t>(stop)};
 }
 
-/// Finds the first position of each document of a row, and where the tokens of the last one end.
+/// Finds the first position of each document of a row, and the end of the last document, without
+/// padding.
 std::vector<size_t> document_bounds(const Batch& row) {
   std::vector<size_t> bounds;
   size_t end = row.tokens.size();
@@ -44,12 +45,13 @@ std::vector<size_t> document_bounds(const Batch& row) {
   return bounds;
 }
 
-/// InitialWeightsReader reads what the trained tensors held when training began, for MovedTensors;
-/// nothing if that cannot be read any more, as an export must not fail for it.
+/// InitialWeightsReader reads the initial values of the trained tensors, which MovedTensors
+/// compares with the trained values. If they cannot be read any more, nothing is compared, because
+/// the export must not fail for this reason.
 class InitialWeightsReader {
  public:
   InitialWeightsReader(const Config& config, const TrainingSetup& setup, DType dtype) {
-    if (!setup.folder().is_as_long()) return;
+    if (!setup.folder().has_intact_files()) return;
     try {
       const std::string& begun_from = config.adapter.path;
       if (!begun_from.empty()) adapter_.emplace(find_adapter_folder(begun_from).folder);
@@ -69,19 +71,20 @@ class InitialWeightsReader {
   std::optional<MovedTensors> moved_;
 };
 
-/// ExportStopped is thrown through export_model, which then removes what it has written.
+/// ExportStopped is thrown through export_model(), which then removes the files that it has
+/// written.
 struct ExportStopped {};
 
-/// Pieces is one rank's part in the joint work on each piece: all ranks vote on stopping, and the
-/// writer receives the piece.
+/// Pieces does one rank's part of the joint work on each piece of the export: all ranks vote
+/// whether to stop, and the writing rank receives the piece.
 class Pieces {
  public:
-  /// Borrows all; `moved` is the writer's, or null.
+  /// Keeps references to all arguments. `moved` is null except on the writing rank.
   Pieces(TrainingSetup& setup, bool writes, const std::function<bool()>& stop, MovedTensors* moved)
       : setup_(setup), writes_(writes), stop_(stop), moved_(moved) {}
 
-  /// Collective. What fails inside leaves the ranks out of step: the groups are given up, so that
-  /// no rank waits for this one.
+  /// Collects a piece. Collective. If this rank fails, it aborts all groups, because the other
+  /// ranks would wait for it.
   void collect(const ExportPiece& piece, std::span<float> out) {
     ++asked_;
     try {
@@ -99,7 +102,7 @@ class Pieces {
     }
   }
 
-  /// Takes part in the remaining pieces, without keeping any.
+  /// Takes part in collecting the remaining pieces, and drops them.
   void help(const std::vector<ExportPiece>& pieces) {
     std::vector<float> dropped;
     for (size_t i = asked_; i < pieces.size(); ++i) {
@@ -111,8 +114,8 @@ class Pieces {
   bool broken() const { return broken_; }
 
  private:
-  /// Returns whether this rank sends: replicas hold the same, so only the first one's ranks send,
-  /// and the others only vote on stopping.
+  /// Returns whether this rank sends its state. All replicas hold the same state, so only the ranks
+  /// of the first replica send; the others only vote.
   bool sends() const { return setup_.plan().options.state.replica == 0; }
 
   TrainingSetup& setup_;
@@ -123,18 +126,20 @@ class Pieces {
   bool broken_ = false;
 };
 
-/// Opens the export as a run that begins from it does: each tensor is there, in its shape.
+/// Throws an Error unless the export can be opened as a run would open it, and has every tensor in
+/// its shape.
 void require_loads(const ExportOptions& options, const ModelDescription& model) {
   if (options.format == ExportFormat::kAdapter) {
     require_adapter(model, AdapterFolder(options.folder));
     return;
   }
   ModelFolder folder(options.folder);
-  name_as_model(folder, model, /*tells=*/false);
+  map_to_model_names(folder, model, /*logs_notices=*/false);
   require_weights(model, folder);
 }
 
-/// Does the writer's part. Returns a failure between pieces, of which the others do not know.
+/// Writes the export on the writing rank. Returns an exception that occurred between pieces, which
+/// the other ranks do not notice.
 std::exception_ptr write_export(const ExportOptions& options,
                                 const std::vector<ExportTensor>& tensors,
                                 const ModelDescription& model, Pieces& pieces) {
@@ -163,8 +168,8 @@ ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool wr
   ExportOutcome outcome;
   try {
     if (writes) outcome.failure = write_export(options, tensors, setup.train().model, pieces);
-    // The others go on sending after a failure: what is left is taken and dropped, so that all can
-    // be reported.
+    // After a failure of the writing rank the other ranks continue to send. It receives and drops
+    // the remaining pieces, so that all ranks reach the point where the failure is reported.
     const bool alone = setup.groups().host_world->size() == 1;
     if (!writes || (outcome.failure && !alone)) pieces.help(export_pieces(options, tensors));
   } catch (const ExportStopped&) {
@@ -203,7 +208,7 @@ TextSample sample_text(const Config& config, TrainingSetup& setup,
                        const std::vector<int32_t>& prompt, const Detokenizer* detokenizer,
                        const std::function<bool()>& stop) {
   const GenerateConfig& wanted = config.train.generate;
-  // The stage with the head has the logits.
+  // The pipeline stage with the head has the logits.
   const StateOptions& state = setup.plan().options.state;
   const int head_stage = state.pipeline.last_stage();
   const GenerateOptions options{.tokens = wanted.tokens,

@@ -14,40 +14,40 @@
 
 namespace ftrun {
 
-/// The functions of this header make a run's results from the trained weights: an export, and
-/// samples of text.
+/// The functions of this header make the results of a run from the trained weights: an export, and
+/// text samples.
 
 struct ExportOutcome {
-  /// `stop` ended the export, and nothing of it remains.
+  /// `stop` ended the export, and no file of it remains.
   bool stopped = false;
-  /// A failure that only the writing rank had between pieces; the other ranks do not know of it.
+  /// A failure of the writing rank between pieces, which the other ranks do not notice.
   std::exception_ptr failure;
-  /// The trained tensors that have not changed since training began (MovedTensors), known to the
-  /// writing rank; "" if all have changed.
+  /// A text that names the trained tensors that have not changed since training began
+  /// (MovedTensors), set on the writing rank; "" if all have changed.
   std::string unmoved;
 };
 
 /// Writes the trained weights as a Hugging Face folder, export_folder(), in the dtype the config
-/// requests. Collective: the rank with `writes` receives the other ranks' state piece by piece,
-/// never a whole model. All ranks call `stop` (collective, the same result for all) before each
-/// piece. Throws a failure of the ranks' joint work; the groups are then aborted, and the other
-/// ranks fail at once.
+/// requests. Collective: the rank with `writes` receives the state of the other ranks piece by
+/// piece, never a whole model. All ranks call `stop` (collective; it returns the same on all ranks)
+/// before each piece. Throws if a rank fails in the joint work; the groups are then aborted, so
+/// that the other ranks fail at once.
 ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool writes,
                              const std::function<bool()>& stop);
 
-/// Reads the model's tokenizer, which makes text of tokens. Returns nothing when the config asks
-/// for no text or the model folder has no tokenizer.json. Throws Error(kBadInput) for a tokenizer
-/// that cannot be read.
+/// Reads the model's tokenizer, which converts tokens to text. Returns nothing if the config asks
+/// for no text samples, or the model folder has no tokenizer.json. Throws Error(kBadInput) for a
+/// tokenizer that cannot be read.
 std::optional<Detokenizer> read_detokenizer(const Config& config, const TrainingSetup& setup);
 
-/// Returns the prompts, beginnings of validation documents that the model continues, and prepares
-/// the model: this does everything that may fail on a single rank. If a document begins with tokens
-/// that are not trained on (a chat), the prompt is all of these.
+/// Returns the prompts (beginnings of validation documents that the model continues) and prepares
+/// the model. This does everything that may fail on a single rank. If a document begins with tokens
+/// that are not trained on (as in a chat), the prompt consists of all these tokens.
 std::vector<std::vector<int32_t>> sample_prompts(const Config& config, TrainingSetup& setup,
                                                  const SampleSet& validation);
 
 /// Generates the model's continuation of a prompt. Returns prompt and text; both are empty on ranks
-/// without `detokenizer`. Collective over all ranks if a single rank cannot run the model. Each
+/// without a detokenizer. Collective over all ranks if a single rank cannot run the model. Each
 /// rank calls `stop` before each token; the text ends when it returns true.
 TextSample sample_text(const Config& config, TrainingSetup& setup,
                        const std::vector<int32_t>& prompt, const Detokenizer* detokenizer,

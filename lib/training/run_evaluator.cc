@@ -46,13 +46,14 @@ std::vector<EvaluationResult> RunEvaluator::recorded(int64_t step) {
   return all ? results : std::vector<EvaluationResult>{};
 }
 
-/// Writes texts, from the same prompts at each evaluation and at the end.
+/// Writes text samples, using the same prompts at each evaluation and at the end.
 void RunEvaluator::write_texts(int64_t step) {
   if (stop_.reached() || data_.validation.empty() || sampled_step_ == step) return;
   if (!texts_) texts_.emplace(config_, session_, setup_, *data_.validation[0].samples, journal_);
   samples_ = texts_->write();
   sampled_step_ = step;
-  session_.run_together("recording the samples of text", [&] { journal_.record(step, samples_); });
+  session_.run_on_all_ranks("recording the samples of text",
+                            [&] { journal_.record(step, samples_); });
 }
 
 void RunEvaluator::print_text(int64_t step) {

@@ -16,10 +16,10 @@
 
 namespace ftrun {
 
-/// RunEvaluator evaluates a run's model on its validation sets, and generates texts with it.
+/// RunEvaluator evaluates a run's model on its validation sets, and generates text samples with it.
 class RunEvaluator : public Evaluator {
  public:
-  /// Borrows all arguments. No text is written once `stop` is reached.
+  /// Keeps references to all arguments. No text is written once `stop` is reached.
   RunEvaluator(const Config& config, Session& session, TrainingSetup& setup, const RunData& data,
                RunJournal& journal, const StopAgreement& stop)
       : config_(config),
@@ -49,7 +49,7 @@ class RunEvaluator : public Evaluator {
   RunJournal& journal_;
   const StopAgreement& stop_;
   std::optional<TextSamples> texts_;
-  /// The step after which text was last written, and the text.
+  /// The step after which text samples were last written, and the samples.
   int64_t sampled_step_ = -1;
   std::vector<TextSample> samples_;
 };

@@ -18,15 +18,15 @@
 
 namespace ftrun {
 
-/// RunJournal prints and records what a run has to report. Rank 0 has a recorder for the run folder
-/// and the terminal; other ranks write to their own logs or nowhere. So callers do not distinguish
+/// RunJournal prints and records what a run reports. Rank 0 has a Recorder for the run folder and
+/// the terminal; other ranks write to their own logs or nowhere. Callers need not distinguish
 /// ranks.
 class RunJournal : public Journal {
  public:
-  /// OpenLog opens the log of this rank.
+  /// OpenLog is a function that opens the log of this rank.
   using OpenLog = std::function<void(const LogOptions&)>;
 
-  /// Borrows the request and the session. `open_log` opens this rank's log.
+  /// Keeps references to the request and the session. `open_log` opens this rank's log.
   RunJournal(const TrainRequest& request, Session& session, OpenLog open_log = log_start)
       : request_(request), session_(session), open_log_(std::move(open_log)) {}
 
@@ -47,7 +47,7 @@ class RunJournal : public Journal {
   void record(int64_t step, const std::vector<TextSample>& samples);
 
   void record_ready() override;
-  /// Shows steps with the times that this executor measured. The executor is borrowed.
+  /// Sets the executor whose measured times show_step() shows. Keeps a reference to it.
   void show_times_of(const Executor& executor) { executor_ = &executor; }
   void show_step(const TrainingProgress& progress, const StepRun& step,
                  const StepMetrics& metrics) override;

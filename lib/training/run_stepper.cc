@@ -40,7 +40,8 @@ void RunStepper::open_replica_check(const Config& config, Journal& journal) {
         "corruption");
 }
 
-/// Opens the search for slow ranks. Ranks of one stage of the pipeline have the same work.
+/// Opens the search for slow ranks. Ranks of the same pipeline stage have the same work, so they
+/// are compared with each other.
 void RunStepper::open_slow_ranks(const Config& config) {
   const RankMesh mesh = rank_mesh(config);
   std::vector<int> stages;
@@ -53,7 +54,7 @@ void RunStepper::open_slow_ranks(const Config& config) {
 
 void RunStepper::run(StepRun& step) {
   use_.begin_step();
-  // Elastic runs may have lost all ranks that are to be traced.
+  // In an elastic run all ranks that should be traced may have been dropped.
   step.traced = step.traced && tracer_.has_value();
   setup_.train_executor().run(step);
   use_.end_step(step.result.finite);
@@ -62,7 +63,8 @@ void RunStepper::run(StepRun& step) {
 void RunStepper::note(const StepMetrics& metrics) {
   session_.record_step(metrics.step_seconds);
   const Executor& executor = setup_.train_executor();
-  // A traced step is not replayed on GPUs, and takes longer than the others.
+  // On GPUs a traced step is not replayed as a CUDA graph, and takes longer than other steps, so
+  // its times are not recorded.
   if (tracer_ && tracer_->traces(metrics.step))
     return tracer_->write(metrics.step, executor.trace());
   const std::array<double, kInstrKinds> spent = executor.seconds();
@@ -81,8 +83,8 @@ NonfiniteSearch RunStepper::find_nonfinite(const StepRun& step) {
   return ftrun::find_nonfinite(session_, setup_, step);
 }
 
-/// Returns warnings of slow ranks. There are none if it is unknown how long a rank waited for
-/// others: then all take equally long.
+/// Returns warnings about slow ranks. Returns none if the time that a rank waits for others is not
+/// known, because without it all ranks seem to take equally long.
 std::vector<std::string> RunStepper::find_slow_ranks(const StepMetrics& metrics) {
   if (!slow_ranks_ || !metrics.exposed_communication_seconds) return {};
   const double disk = use_.disk_wait_seconds();

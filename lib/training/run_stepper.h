@@ -21,8 +21,8 @@ namespace ftrun {
 /// RunStepper runs the steps of a rank's training program on its executor.
 class RunStepper : public Stepper {
  public:
-  /// Finds the state of which ranks hold copies. Collective. All arguments except `checked` are
-  /// borrowed.
+  /// Finds the state of which several ranks hold copies. Collective. Keeps references to all
+  /// arguments except `checked`.
   RunStepper(const Config& config, Session& session, TrainingSetup& setup, Journal& journal,
              CheckedRanks checked);
 

@@ -6,7 +6,7 @@
 namespace ftrun {
 namespace {
 
-/// SetupModel is the model of a run's setup; config and setup are borrowed.
+/// SetupModel is the view of the model of a run's setup. It keeps references to config and setup.
 class SetupModel : public SavedModel {
  public:
   SetupModel(const Config& config, TrainingSetup& setup) : config_(config), setup_(setup) {}
@@ -28,11 +28,15 @@ class SetupModel : public SavedModel {
   std::vector<StateConversion> load(Checkpoint& checkpoint) override {
     return setup_.state().load(checkpoint, first(nullptr));
   }
-  std::vector<StateSlice> slices() override { return setup_.state().slices(room()->sectors()); }
-  std::vector<StateSlice> snapshot() override { return setup_.state().snapshot(room()->sectors()); }
+  std::vector<StateSlice> slices() override {
+    return setup_.state().slices(save_buffers()->sectors());
+  }
+  std::vector<StateSlice> snapshot() override {
+    return setup_.state().snapshot(save_buffers()->sectors());
+  }
   void release_snapshot() override { setup_.state().release_snapshot(); }
   void populate_snapshot() override { setup_.state().populate_snapshot(); }
-  const SaveBuffers* room() const override { return &setup_.save_buffers(); }
+  const SaveBuffers* save_buffers() const override { return &setup_.save_buffers(); }
   ExportOutcome export_weights(bool writes, const std::function<bool()>& stop) override {
     return ftrun::export_weights(config_, setup_, writes, stop);
   }

@@ -21,35 +21,36 @@ class SavedModel {
  public:
   virtual ~SavedModel() = default;
 
-  /// Returns the fingerprint of the model folder; base_fingerprint() returns that of the base's
-  /// weights, or "" where the whole model trains.
+  /// Return the fingerprint of the model folder, and the fingerprint of the frozen base weights (""
+  /// if the whole model trains).
   virtual std::string fingerprint() const = 0;
   virtual std::string base_fingerprint() const = 0;
   /// Throws Error(kBadInput) for a checkpoint in `folder` that was trained on other frozen weights.
   virtual void require_same_base(const CheckpointMeta& saved, const std::string& folder) const = 0;
   /// Returns the degrees of the mesh, by name.
   virtual std::map<std::string, int64_t> topology() const = 0;
-  /// Fills the state with the model's weights; tensors that `adapter` has are read from it unless
-  /// it is null.
+  /// Fills the state with the model's weights. If `adapter` is not null, the tensors that it
+  /// contains are read from it.
   virtual void load_first(const AdapterFolder* adapter) = 0;
   /// Fills the state from a checkpoint, and frozen weights from the model folder. Returns the
-  /// states that the checkpoint holds in another precision.
+  /// states that the checkpoint stores in another precision.
   virtual std::vector<StateConversion> load(Checkpoint& checkpoint) = 0;
-  /// Lists the slices of the state itself, which must not change while they are read.
+  /// Lists the slices of the state itself. They must not change while they are read.
   virtual std::vector<StateSlice> slices() = 0;
-  /// Copies the present state and lists the slices of the copy, which may be read while training
-  /// continues. There is one copy at a time, until release_snapshot().
+  /// Copies the current state and lists the slices of the copy, which may be read while training
+  /// continues. There is only one copy at a time; release_snapshot() frees it.
   virtual std::vector<StateSlice> snapshot() = 0;
   virtual void release_snapshot() = 0;
-  /// Touches the pages of the copy's memory, so that the first copy does not wait for them.
+  /// Touches the memory of the copy once, so that the first snapshot() does not wait for page
+  /// faults.
   virtual void populate_snapshot() = 0;
-  /// Returns the memory that saves share; null where each save has its own.
-  virtual const SaveBuffers* room() const = 0;
+  /// Returns the buffers that all saves share; null if each save allocates its own.
+  virtual const SaveBuffers* save_buffers() const = 0;
   /// Collective: calls ftrun::export_weights().
   virtual ExportOutcome export_weights(bool writes, const std::function<bool()>& stop) = 0;
 };
 
-/// Makes the view of the model of a run's setup; both are borrowed.
+/// Makes the SavedModel of a run's setup. It keeps references to both arguments.
 std::unique_ptr<SavedModel> saved_model(const Config& config, TrainingSetup& setup);
 
 }  // namespace ftrun

@@ -26,13 +26,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The limits below apply if comm.timeout is auto. This is the limit of connecting ranks and of
-// exchanges of text.
+// The limits below apply if comm.timeout is "auto". The first is the time limit for connecting
+// ranks and for exchanges of text.
 constexpr milliseconds kMeetingLimit = std::chrono::minutes(10);
-/// The limit of the first step, which sets up libraries and reads everything for the first time.
+/// The time limit of the first step, which sets up libraries and reads everything for the first
+/// time.
 constexpr milliseconds kFirstStepLimit = std::chrono::minutes(30);
-/// The limit of every later step, as a multiple of the slowest, as data and disks have bad moments;
-/// kMinLimit at least.
+/// The time limit of later steps is this multiple of the slowest step so far, because data and
+/// disks may be slow at times; it is at least kMinLimit.
 constexpr double kSlowestSteps = 10;
 constexpr milliseconds kMinLimit = std::chrono::minutes(10);
 
@@ -44,17 +45,18 @@ milliseconds wait_of(const Config& config, milliseconds by_itself) {
   return is_auto(config) ? by_itself : std::chrono::seconds(config.comm.timeout);
 }
 
-/// Returns the path of the meeting file beside the run folder; the run folder itself is opened only
-/// when all ranks are connected.
+/// Returns the path of the rendezvous file. It is next to the run folder, because the run folder
+/// itself is opened only when all ranks are connected.
 std::string meeting_file(const std::string& output_dir) {
   std::string folder = std::filesystem::path(output_dir).lexically_normal().string();
   while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
   return folder + ".rendezvous";
 }
 
-/// Returns a name that is the same on all ranks of a job and differs between jobs at a time:
-/// configs that differ are refused anyway, and one run at a time holds an output_dir. It is for a
-/// token that was given, which may be given to several jobs; a file's token belongs to one job.
+/// Returns a name of the job that is the same on all its ranks and differs between jobs that run at
+/// the same time. The name is needed if the user gives a token, because the same token may be given
+/// to several jobs; the token of a rendezvous file belongs to one job. The fallback name is unique
+/// because only one run at a time can hold an output_dir.
 std::string job_of(const TrainRequest& request) {
   const LaunchEnvironment& launch = request.launch;
   if (!launch.job.empty() || launch.token.empty()) return launch.job;
@@ -62,7 +64,8 @@ std::string job_of(const TrainRequest& request) {
 }
 
 std::unique_ptr<Rendezvous> open_rendezvous(const TrainRequest& request) {
-  // NCCL's variables are set before the rendezvous has threads, which read the environment too.
+  // NCCL's variables are set before the rendezvous starts threads, because threads may read the
+  // environment at the same time.
   if (request.config.device == DeviceKind::kCuda) prepare_nccl_environment();
   const LaunchEnvironment& launch = request.launch;
   RendezvousOptions options;
@@ -76,7 +79,7 @@ std::unique_ptr<Rendezvous> open_rendezvous(const TrainRequest& request) {
   options.token = launch.token;
   options.meeting_file = meeting_file(request.config.output_dir);
   options.job = job_of(request);
-  // Programs of the user's that this rank starts have no need of it.
+  // Programs that this rank starts do not need the token, so it is removed from the environment.
   ::unsetenv(launch_variables::kToken);
   options.board_fd = launch.board_fd;
   options.local_rank = launch.local_rank;
@@ -107,7 +110,7 @@ std::vector<std::string> unlike_first(const std::vector<std::string>& texts) {
   return others;
 }
 
-/// Writes "\n train.steps: rank 0 has 5, rank 1 has 6", a line a key.
+/// Writes one line for each key that differs: "\n train.steps: rank 0 has 5, rank 1 has 6".
 std::string differing_keys(const std::string& first, const std::string& other,
                            const std::string& rank) {
   RunManifest a;
@@ -139,7 +142,7 @@ Session::Session(const TrainRequest& request, std::unique_ptr<Rendezvous> rendez
 
 void Session::choose_device(const TrainRequest& request) {
   if (request.config.device != DeviceKind::kCuda) return;
-  run_together("opening the GPU", [&] { gpu_ = open_gpu(request.config, request.launch); });
+  run_on_all_ranks("opening the GPU", [&] { gpu_ = open_gpu(request.config, request.launch); });
   const std::vector<int> near = bind_near(gpu_->info().bus_id);
   if (!near.empty())
     log_debug(cat("runs on ", near.size(), " cores beside GPU ", gpu_->info().bus_id));
@@ -182,10 +185,10 @@ int Session::share_processors(const ProcessorLimit& own) {
   return threads_of_rank(ranks, rank_);
 }
 
-void Session::run_together(const std::string& what, const std::function<void()>& work) {
+void Session::run_on_all_ranks(const std::string& what, const std::function<void()>& work) {
   show_phase(what);
   if (world_ == 1) return work();
-  ftrun::run_together(checkpoint_group(), what, [&] {
+  ftrun::run_on_all_ranks(checkpoint_group(), what, [&] {
     work();
     return std::string();
   });
@@ -194,8 +197,8 @@ void Session::run_together(const std::string& what, const std::function<void()>&
 std::string Session::broadcast_text(const std::string& what,
                                     const std::function<std::string()>& text) {
   if (world_ == 1) return text();
-  return ftrun::run_together(checkpoint_group(), what,
-                             [&] { return is_first() ? text() : std::string(); })[0];
+  return ftrun::run_on_all_ranks(checkpoint_group(), what,
+                                 [&] { return is_first() ? text() : std::string(); })[0];
 }
 
 bool Session::broadcast_decision(const std::string& what, const std::function<bool()>& question) {
@@ -203,7 +206,7 @@ bool Session::broadcast_decision(const std::string& what, const std::function<bo
              what, [&] { return question() ? std::string("yes") : std::string("no"); }) == "yes";
 }
 
-/// Compares hashes first: the texts are sent only when there is something to say.
+/// Compares hashes first, and exchanges the texts only if they differ.
 void Session::require_same(const std::string& topic, const std::vector<NodeFact>& facts) {
   const std::string text = facts_text(facts);
   if (unlike_first(exchange(topic, hex64(xxh3(text.data(), text.size())))).empty()) return;
@@ -221,19 +224,19 @@ void Session::require_equal(const std::string& what, const std::string& text) {
                    cat(what, " differs from rank 0's on rank ", join(others, ", ")), kStartAlike});
 }
 
-/// Throws the error, the same on all ranks. Rank 0 serves what the others have yet to read: it
-/// waits for them.
+/// Throws the error on all ranks. Before that the ranks wait for each other, because rank 0 hosts
+/// the store from which the others still read.
 void Session::refuse_together(const Error& error) {
   try {
     exchange("refused", "");
   } catch (const Error&) {
-    // Rank 0 has gone on: what was to be read has been.
+    // Rank 0 has ended already, so all ranks have read what they needed.
   }
   throw error;
 }
 
-/// Compares hashes first: the texts, which say what differs, are sent only when there is something
-/// to say.
+/// Compares hashes first, and exchanges the configs, to find the keys that differ, only if the
+/// hashes differ.
 void Session::require_equal_configs(const TrainRequest& request) {
   const std::string hash = hex64(xxh3(request.config_json.data(), request.config_json.size()));
   const std::vector<std::string> others = unlike_first(exchange("config", hash));
@@ -275,7 +278,8 @@ int Session::vote_to_stop(int signal) {
   return voted_signal(votes);
 }
 
-/// Sets the limit of waits; the groups of GPUs wait where the others do meanwhile.
+/// Sets the time limit of waits for all host groups and, with `devices`, for the groups of the
+/// programs.
 void Session::set_timeout(milliseconds limit, bool devices) {
   groups().host_world->set_timeout(limit);
   groups().host_model->set_timeout(limit);

@@ -20,15 +20,15 @@
 
 namespace ftrun {
 
-/// Session is this rank's connection to the others: rendezvous, device, communicators and exchanges
-/// of text.
+/// Session is this rank's connection to the other ranks: rendezvous, device, communicators and
+/// exchanges of text.
 class Session {
  public:
   /// Connects to the other ranks. Collective. Throws Error(kEnvironment) for a port in use,
   /// Error(kPeerLost) for ranks that never connect, Error(kUsage) naming the ranks that were
   /// started with another build or config, or that share a GPU, and the errors of open_gpu().
   explicit Session(const TrainRequest& request);
-  /// Joins ranks that are connected through `rendezvous`, in the same way. Collective.
+  /// Does the same for ranks that are connected through `rendezvous` already. Collective.
   Session(const TrainRequest& request, std::unique_ptr<Rendezvous> rendezvous);
   ~Session();
   Session(const Session&) = delete;
@@ -39,8 +39,8 @@ class Session {
   bool is_first() const { return rank_ == 0; }
   /// Returns the launch of ranks that torchrun started.
   const std::optional<AgentLaunch>& agent_launch() const { return rendezvous_->agent_launch(); }
-  /// Collective: returns the number of threads that this rank computes on, which follows from what
-  /// all ranks may use of their machines (cluster/processor_share).
+  /// Collective: returns the number of threads on which this rank computes. It depends on the cores
+  /// that all ranks of its machine may use (cluster/processor_share).
   int share_processors(const ProcessorLimit& own);
   /// Returns the GPU; null when the ranks compute on CPUs. All ranks compute on the same kind
   /// of device.
@@ -53,46 +53,47 @@ class Session {
 
   /// Collective: returns the texts of all ranks, in rank order.
   std::vector<std::string> exchange(const std::string& what, const std::string& text);
-  /// Collective: runs `work` on this rank; an Error of any rank is thrown on all ranks, its message
-  /// preceded by `what` ("reading the data") and the rank.
-  void run_together(const std::string& what, const std::function<void()>& work);
-  /// Collective: returns rank 0's text on every rank; an Error of rank 0 is thrown on all. The
-  /// other ranks wait as long as rank 0 lives.
+  /// Collective: runs `work` on each rank. If any rank throws an Error, all ranks throw it; its
+  /// message begins with `what` ("reading the data") and the rank.
+  void run_on_all_ranks(const std::string& what, const std::function<void()>& work);
+  /// Collective: returns rank 0's text on every rank. If rank 0 throws an Error, all ranks throw
+  /// it. The other ranks wait as long as rank 0 is alive.
   std::string broadcast_text(const std::string& what, const std::function<std::string()>& text);
   /// Collective: returns rank 0's answer to a question, in the same way.
   bool broadcast_decision(const std::string& what, const std::function<bool()>& question);
-  /// Collective: throws Error(kUsage) naming each node that differs from rank 0's, with the facts
-  /// that differ. `topic` distinguishes this comparison from others.
+  /// Collective: throws Error(kUsage) that names each node that differs from rank 0's node, and the
+  /// facts that differ. `topic` distinguishes this comparison from others.
   void require_same(const std::string& topic, const std::vector<NodeFact>& facts);
-  /// Returns the name of each rank's node: the scheduler's name, else the host's.
+  /// Returns the name of each rank's node: the name that the scheduler uses, else the host name.
   const std::vector<std::string>& nodes() const { return nodes_; }
   /// Collective: throws Error(kUsage) naming the ranks whose text differs from rank 0's.
   void require_equal(const std::string& what, const std::string& text);
-  /// Opens a checkpoint group in which a rank waits for the others' work as long as they live,
+  /// Opens a checkpoint group in which a rank waits for the other ranks as long as they are alive,
   /// independently of comm.timeout.
   CheckpointGroup checkpoint_group();
-  /// Opens a checkpoint group for another thread: all ranks call its gathers from such a thread.
-  /// The group is opened at once and does not need this session afterwards.
+  /// Opens a checkpoint group for another thread; all ranks must use it from such a thread. It has
+  /// its own connection and does not need this session afterwards.
   CheckpointGroup background_group();
   /// Collective: sums numbers over all ranks, in place. Messages name `what`.
   void sum(std::span<double> numbers, const char* what);
-  /// Collective: returns the result of the vote of all ranks' stop signals (0 for none).
+  /// Collective: returns the signal that the votes of all ranks select; 0 for none. `signal` is
+  /// this rank's vote.
   int vote_to_stop(int signal);
-  /// Records the duration of a step: with comm.timeout auto, the limit of waits for other ranks
-  /// follows from the slowest step. Must not be called while a collective runs.
+  /// Records the duration of a step. With comm.timeout "auto", the time limit of waits for other
+  /// ranks depends on the slowest step. Must not be called while a collective runs.
   void record_step(double seconds);
-  /// Returns the present time limit of a collective.
+  /// Returns the current time limit of a collective.
   std::chrono::milliseconds longest_wait() const { return timeout_; }
-  /// Shows what this rank does from now on, for ranks that would wait for it.
+  /// Publishes what this rank does from now on, for the messages of ranks that wait for it.
   void show_phase(const std::string& what) { rendezvous_->board().show_phase(what); }
   ProgressBoard& board() { return rendezvous_->board(); }
-  /// Allows rank 0, from now on, to work alone between host collectives (export, text), because the
-  /// reasons for comm.timeout do not apply to these.
+  /// Raises the time limits to at least an hour from now on, because rank 0 works alone between
+  /// host collectives (export, text samples), which takes longer than a step.
   void allow_work_of_one_rank();
   /// Collective: disconnects all ranks in an orderly way.
   void close();
-  /// Disconnects this rank after a failure: other ranks may have failed with it, and read the
-  /// reason from rank 0's store.
+  /// Disconnects this rank after a failure. Waits for a second, because other ranks may have failed
+  /// too and read the reason from rank 0's store.
   void leave() noexcept { rendezvous_->leave(std::chrono::seconds(1)); }
 
  private:
@@ -103,13 +104,14 @@ class Session {
 
   int rank_;
   int world_;
-  /// The config's comm.timeout is auto.
+  /// comm.timeout is "auto" in the config.
   const bool auto_timeout_;
   std::chrono::milliseconds timeout_;
   double slowest_step_ = 0;
   std::unique_ptr<Rendezvous> rendezvous_;
   std::vector<std::string> nodes_;
-  /// The GPU. It is declared before the groups, which move its memory.
+  /// The GPU. It is declared before the groups, so that it is destroyed after them: they use its
+  /// memory.
   std::unique_ptr<Gpu> gpu_;
   std::vector<std::string> gpu_names_;
   std::unique_ptr<OpenGroups> groups_;

@@ -10,34 +10,34 @@
 
 namespace ftrun {
 
-/// NonfiniteSearch is the result of repeating a step that was not finite.
+/// NonfiniteSearch is the result of repeating a step whose loss or gradients were not finite.
 struct NonfiniteSearch {
-  /// The place of the first value that is not finite; "" when every layer's values are finite and
+  /// The place of the first value that is not finite; "" if the values of all layers are finite and
   /// only a sum of gradients is not.
   std::string place;
-  /// The repeated step is finite, with the same weights and data.
+  /// The repeated step was finite, with the same weights and data.
   bool finite_now = false;
 };
 
-/// RankNonfinite is a rank's report of such a step to the others.
+/// RankNonfinite is a rank's report to the other ranks about a step that was not finite.
 struct RankNonfinite {
-  /// The position in the step at which the rank first found the value, -1 for never; a rank that
-  /// received it from another rank found it later.
+  /// The time in the step, as a sort key, at which the rank first found a value that is not finite;
+  /// -1 for never. A rank that received the value from another rank found it later than that rank.
   int64_t when = -1;
-  /// The rank's index among the ranks that have different sequences.
+  /// The rank's index among the ranks that read different sequences.
   int data = 0;
   std::string place;
 };
 
 std::string encode_nonfinite(const RankNonfinite& own);
 /// Writes "rank 1, forward layer 3 ...; rank 4, ..." from the texts of all ranks, the earliest
-/// first. It leaves out ranks that share their sequences with a rank that found the value earlier,
-/// because they received it from that rank.
+/// first. Leaves out ranks that share their sequences with a rank that found a value earlier,
+/// because they received the value from that rank.
 std::string nonfinite_places(const std::vector<std::string>& texts);
 
-/// SkippedSteps counts the steps whose update is left out because loss or gradients are not finite,
-/// and holds the loss scale, which fp16 overflows reduce. All ranks have the same counts, because
-/// every rank sees the same reduced loss and gradient.
+/// SkippedSteps counts the steps whose update is skipped because the loss or gradients are not
+/// finite. It also holds the loss scale, which fp16 overflows reduce. All ranks have the same
+/// counts, because every rank sees the same reduced loss and gradient norm.
 class SkippedSteps {
  public:
   explicit SkippedSteps(const Config& config);
@@ -50,18 +50,19 @@ class SkippedSteps {
   double loss_scale() const { return scaler_.scale(); }
   std::optional<LossScalerState> scaler_state() const { return scaler_.state(); }
 
-  /// Returns whether to repeat a step that is not finite to find the place: only the first of
-  /// consecutive such steps, and not if the loss scale handles it.
+  /// Returns whether a step that is not finite should be repeated to find the place. This is so
+  /// only for the first of several consecutive such steps, and not if reducing the loss scale may
+  /// solve the problem.
   bool needs_place() const { return !scaler_.expects_overflow() && !search_; }
 
-  /// Counts a step; `search` is the result if the step was repeated. Returns the warning, "" for a
+  /// Counts a step; `search` is the result if the step was repeated. Returns a warning; "" for a
   /// finite step.
   std::string count(int64_t step, bool finite, const std::optional<NonfiniteSearch>& search);
 
-  /// Throws Error(kNumerical) when too many consecutive steps were left out, or the loss scale
-  /// cannot become smaller. `step` is the last step.
+  /// Throws Error(kNumerical) if too many consecutive steps were skipped, or the loss scale cannot
+  /// become smaller. `step` is the last step.
   void refuse_too_many(int64_t step) const;
-  /// Throws an error at the end of a run of `steps` steps if none was finite, because it has
+  /// Throws an Error at the end of a run of `steps` steps if none was finite, because the run has
   /// trained nothing.
   void refuse_none_trained(int64_t steps) const;
 
@@ -71,10 +72,10 @@ class SkippedSteps {
   LossScaler scaler_;
   int64_t limit_;
   int64_t total_ = 0;
-  /// The number of consecutive steps that were not finite, without overflows that the loss scale
-  /// handled.
+  /// The number of consecutive steps that were not finite, not counting overflows that reduced the
+  /// loss scale.
   int64_t in_a_row_ = 0;
-  /// The search for these steps, if there was one.
+  /// The search for the first of these steps, if there was one.
   std::optional<NonfiniteSearch> search_;
 };
 

@@ -17,9 +17,10 @@ namespace ftrun {
 namespace {
 
 constexpr int64_t kLeftOut = 2;
-/// Above this difference, the part with the largest deviation is named.
+/// The difference between prediction and measurement, as a share, above which the part with the
+/// largest deviation is named.
 constexpr double kNotable = 0.15;
-/// Parts below this share of a step are not printed.
+/// Parts that take less than this share of a step are not printed.
 constexpr double kShown = 0.005;
 
 int64_t microseconds(double seconds) {
@@ -32,7 +33,8 @@ std::string difference_text(double predicted, double measured) {
   return cat(percent_text(std::abs(off), 1), off < 0 ? " less" : " more");
 }
 
-/// Describes the other work of the run's time. It explains only a step that took longer.
+/// Describes the other work on the machine during the run. It can explain only a step that took
+/// longer than predicted.
 std::string load_text(bool took_longer, const LoadShares& load) {
   constexpr double kMuch = 0.05;
   if (load.others + load.stolen < kMuch) return "; other work took less than 5 % of the cores";
@@ -45,7 +47,7 @@ std::string load_text(bool took_longer, const LoadShares& load) {
              took_longer ? ", which explains some of it" : "");
 }
 
-/// Writes the events of the recorded ranks of whose classes some rank is traced.
+/// Writes the events of the recorded ranks whose class contains a traced rank.
 std::string events_of(const StepRecord& record, const RankClasses& classes,
                       const std::vector<int>& traced) {
   TraceEvents events;
@@ -123,8 +125,9 @@ void StepTimes::record_step(const StepMetrics& metrics, const StepSeconds& secon
   keep(stages_, seconds.stages);
 }
 
-/// Lists the parts. The rest is compute's time outside layers and updates, with its waits for
-/// copies, the disk and, at the end, for other ranks.
+/// Lists the parts of a step. The last part, the rest, is the time of the compute lane outside
+/// layers and updates, and its waits for copies, for the disk and, at the end of the step, for
+/// other ranks.
 std::vector<StepTimes::PartTimes> StepTimes::parts() const {
   const StepTime& time = *predicted_.time;
   constexpr auto& kNames = step_parts::kMeasured;

@@ -21,7 +21,7 @@ struct PredictedStep {
   /// The machine's name and the date of its measurement (Machine::name and measured).
   std::string machine;
   std::string why_not;
-  /// Events of the predicted step (base/trace_events.h); "" where none are wanted.
+  /// Trace events of the predicted step (base/trace_events.h); "" if none are wanted.
   std::string events = {};
 };
 
@@ -39,14 +39,14 @@ struct StepSeconds {
   double stages = 0;
 };
 
-/// LoadShares are shares of the CPU time of this machine during a run: the share of processes
-/// other than the run's ranks, and the share that a hypervisor gave to other machines.
+/// LoadShares holds shares of this machine's CPU time during a run: the share that processes other
+/// than the run's ranks used, and the share that a hypervisor gave to other virtual machines.
 struct LoadShares {
   double others = 0;
   double stolen = 0;
 };
 
-/// UsedTimes holds the CPU time of this machine, and this process's seconds of it.
+/// UsedTimes holds the CPU time of this machine, and the part that this process used.
 struct UsedTimes {
   MachineTimes machine;
   double own_seconds = 0;
@@ -58,8 +58,8 @@ class LoadWatch {
  public:
   using Reader = std::function<UsedTimes()>;
 
-  /// Begins the measurement. All `ranks` ranks of the run are on this machine and use as much
-  /// CPU time as this one.
+  /// Begins the measurement. Assumes that all `ranks` ranks of the run are on this machine and use
+  /// as much CPU time as this rank.
   explicit LoadWatch(int64_t ranks, Reader read = read_used_times);
 
   /// Returns the shares since the beginning of the measurement.
@@ -71,8 +71,9 @@ class LoadWatch {
   UsedTimes begin_;
 };
 
-/// StepTimes compares measured step times with the prediction: it keeps medians of the last
-/// thousand steps, without the first two, in which memory is first touched and caches fill.
+/// StepTimes compares measured step times with the prediction. It computes medians over the last
+/// thousand steps. The first two steps are left out, because memory is touched for the first time
+/// and caches are filled.
 class StepTimes {
  public:
   explicit StepTimes(PredictedStep predicted);
@@ -81,7 +82,7 @@ class StepTimes {
   void record_step(const StepMetrics& metrics, const StepSeconds& seconds);
   /// Writes "time of a step: 1.25 s predicted, 1.39 s measured ...", and the same for each part. If
   /// they differ by more than 15 %, it names the part that differs most and says whether `load`
-  /// explains the difference. Returns "" where too few steps were made.
+  /// explains the difference. Returns "" if there were too few steps.
   std::string text(const LoadShares& load) const;
   /// Returns the times for RunManifest::time: microseconds by part, and the shares of `load` in
   /// millionths.
@@ -100,8 +101,8 @@ class StepTimes {
 
   PredictedStep predicted_;
   int64_t noted_ = 0;
-  /// Seconds of the last steps: whole, in operations of layers and updates, and in waits for
-  /// collectives and for other stages.
+  /// Seconds of the last steps: the whole step, operations of layers, updates, waits for
+  /// collectives, and waits for other stages.
   std::vector<double> steps_, layers_, update_, communication_, stages_;
 };
 

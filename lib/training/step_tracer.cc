@@ -16,7 +16,7 @@
 namespace ftrun {
 namespace {
 
-/// Collectives by which the clocks of nodes are compared.
+/// The number of collectives by which the clocks of nodes are compared.
 constexpr int kComparisons = 9;
 
 double clock_seconds(std::chrono::steady_clock::time_point time) {
@@ -27,7 +27,8 @@ Picoseconds picoseconds(double seconds) {
   return std::llround(seconds * kPicosecondsPerSecond);
 }
 
-/// Lists what ran, by begin, `late` seconds later than the trace has it.
+/// Lists the instructions that ran, sorted by their begin. `late` seconds are added to all times of
+/// the trace.
 std::vector<RecordedInstr> instrs_that_ran(const Program& program, const RunTrace& trace,
                                            double late) {
   std::vector<RecordedInstr> instrs;
@@ -65,7 +66,7 @@ StepTracer::StepTracer(const TraceConfig& config, Session& session, const Progra
       journal_(journal),
       predicted_(predicted) {}
 
-/// Collective: returns a number of every rank, by rank.
+/// Collective: returns the numbers of all ranks, by rank.
 std::vector<double> StepTracer::of_all(double number, const char* what) {
   std::vector<double> all(static_cast<size_t>(session_.world()), 0);
   all[static_cast<size_t>(session_.rank())] = number;
@@ -73,8 +74,8 @@ std::vector<double> StepTracer::of_all(double number, const char* what) {
   return all;
 }
 
-/// Compares the clocks of nodes; ranks of a node have one, and so one offset, that of the first of
-/// them.
+/// Compares the clocks of nodes. The ranks of a node share a clock, so all of them get the offset
+/// of the node's first rank.
 std::vector<ClockOffset> StepTracer::compare_clocks() {
   const std::vector<std::string>& nodes = session_.nodes();
   const auto is_first = [&](const std::string& node) { return node == nodes.front(); };

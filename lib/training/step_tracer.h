@@ -13,8 +13,8 @@
 
 namespace ftrun {
 
-/// ClockOffset holds by how many seconds a rank's steady clock is ahead of rank 0's. Half of the
-/// comparisons differ from it by less than `within` seconds.
+/// ClockOffset says by how many seconds a rank's steady clock is ahead of rank 0's clock. Half of
+/// the comparisons differ from `seconds` by less than `within` seconds.
 struct ClockOffset {
   double seconds = 0;
   double within = 0;
@@ -25,17 +25,18 @@ struct ClockOffset {
 /// is the median over all i.
 std::vector<ClockOffset> clock_offsets(const std::vector<std::vector<double>>& ends);
 
-/// StepTracer collects the traced ranks' measurements of a traced step, on the clock of rank 0, and
-/// passes them to the journal with the predicted step.
+/// StepTracer collects the measurements of the traced ranks in a traced step, converts them to the
+/// clock of rank 0, and passes them to the journal together with the predicted step.
 class StepTracer {
  public:
-  /// Takes `traced`, the traced ranks, which must be the same list on every rank. All other
-  /// arguments are borrowed.
+  /// Makes a tracer. `traced` lists the traced ranks and must be the same on every rank. Keeps
+  /// references to all other arguments.
   StepTracer(const TraceConfig& config, Session& session, const Program& program,
              std::vector<int> traced, Journal& journal, const PredictedStep& predicted);
 
   bool traces(int64_t step) const { return is_traced(config_, step); }
-  /// Records the step if it is traced, and is collective then. `trace` is this rank's trace.
+  /// Records the step if it is traced; in this case the call is collective. `trace` is this rank's
+  /// trace.
   void write(int64_t step, const RunTrace& trace);
 
  private:
@@ -49,7 +50,7 @@ class StepTracer {
   const std::vector<int> traced_;
   Journal& journal_;
   const PredictedStep& predicted_;
-  /// The text that says how far times of different ranks are comparable.
+  /// A text that says how well the times of different ranks can be compared.
   std::string clocks_;
 };
 

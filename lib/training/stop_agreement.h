@@ -8,12 +8,12 @@
 
 namespace ftrun {
 
-/// StopAgreement decides whether the run stops before its end. All ranks reach the same decision at
-/// the same point of the run: each votes with the signal that it has received.
+/// StopAgreement decides whether the run stops before its end. Each rank votes with the signal that
+/// it has received, so all ranks reach the same decision at the same point of the run.
 class StopAgreement {
  public:
-  /// Stores two functions: `own` returns the signal that this rank has received, 0 for none;
-  /// `together` (collective) returns the result of all ranks' signals.
+  /// Stores two functions: `own` returns the signal that this rank has received, or 0; `together`
+  /// (collective) returns the signal that the votes of all ranks select.
   StopAgreement(std::function<int()> own, std::function<int(int signal)> together)
       : own_(std::move(own)), together_(std::move(together)) {}
 
@@ -27,7 +27,7 @@ class StopAgreement {
   /// Adds this rank's vote; read_votes() receives the votes of all ranks.
   void add_vote(Votes& votes) const { add_stop_vote(own_(), votes); }
   void read_votes(const Votes& votes) { signal_ = voted_signal(votes); }
-  /// Collective: holds a separate vote. Returns true when the run stops.
+  /// Collective: holds a vote outside of a step. Returns true if the run stops.
   bool vote() {
     signal_ = together_(own_());
     return reached();

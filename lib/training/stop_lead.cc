@@ -12,7 +12,8 @@ namespace {
 constexpr const char* kLeadCounter = "stop_lead_milliseconds";
 constexpr const char* kStepCounter = "longest_step_milliseconds";
 constexpr const char* kSaveCounter = "longest_save_milliseconds";
-/// Costs that differ by less are not reported again, nor, together with the seconds below, written.
+/// Costs that have grown by less than this factor are not reported again. They are written to
+/// run.json only if they have also grown by kNotableSeconds.
 constexpr double kNotableFactor = 1.1;
 constexpr double kNotableSeconds = 0.05;
 
@@ -29,7 +30,7 @@ bool is_notable(double now, double before) {
   return now > kNotableFactor * before && now > before + kNotableSeconds;
 }
 
-/// Writes "75.5 s": never in minutes, so that sums can be followed.
+/// Writes "75.5 s". It never uses minutes, so that a reader can check the sum.
 std::string tenths_text(double seconds) {
   return fixed_text(seconds, 1) + " s";
 }

@@ -6,7 +6,7 @@
 
 namespace ftrun {
 
-/// StopCosts holds the measured durations that a stop has to wait for, in seconds.
+/// StopCosts holds the measured durations, in seconds, for which a stop has to wait.
 struct StopCosts {
   double longest_step = 0;
   /// The longest save, including the comparison of replicas before it.
@@ -14,20 +14,20 @@ struct StopCosts {
   /// A save in the background may be in progress when the signal arrives; a stop finishes it first.
   bool saves_in_background = false;
 
-  /// The most steps that a stop waits for: after a signal just after the ranks' vote, that step and
-  /// the next one.
+  /// The most steps for which a stop waits. If the signal arrives just after the ranks' vote, these
+  /// are the current step and the next one.
   static constexpr int kSteps = 2;
   int saves() const { return saves_in_background ? 2 : 1; }
   /// Returns the longest time in seconds from a signal to the end of the save that follows it.
   double seconds() const { return kSteps * longest_step + saves() * longest_save; }
 };
 
-/// StopLead compares the lead, the time between a scheduler's warning and its kill (`--stop-lead`),
-/// with the time that a stop may take. It keeps its measurements in run.json's counters for later
-/// starts.
+/// StopLead compares the lead, which is the time between a scheduler's warning signal and its kill
+/// (`--stop-lead`), with the time that a stop may take. It keeps its measurements in the counters
+/// of run.json for later starts.
 class StopLead {
  public:
-  /// Sets the lead in seconds, 0 where none was given.
+  /// Sets the lead in seconds; 0 if none was given.
   StopLead(double lead, bool saves_in_background);
 
   /// Reads the measurements of an earlier start of the run from its counters, and its lead if this
@@ -43,8 +43,9 @@ class StopLead {
   void record_step(double seconds);
   void record_save(double seconds);
 
-  /// Returns a warning, with the arithmetic, that the lead is too short. Returns "" if it is long
-  /// enough or not given, or if the warning was given already for costs that were not much smaller.
+  /// Returns a warning, with the calculation, that the lead is too short. Returns "" if the lead is
+  /// long enough or was not given, or if the warning was given already for costs that were not much
+  /// smaller.
   std::string next_warning();
 
   double lead() const { return lead_; }
@@ -54,7 +55,7 @@ class StopLead {
   double lead_;
   StopCosts costs_;
   StopCosts written_;
-  /// The seconds that the last warning named.
+  /// The seconds that the last warning stated.
   double warned_ = 0;
 };
 

@@ -13,13 +13,13 @@
 namespace ftrun {
 namespace {
 
-/// The first signal and the time when it was received, in milliseconds, as one number: milliseconds
-/// * 256 + signal.
+/// The first signal and the time when it was received, combined in one number: milliseconds * 256 +
+/// signal.
 std::atomic<int64_t> caught{0};
 
 int64_t now_ms() {
   timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);  // one of the few calls a handler may make
+  ::clock_gettime(CLOCK_MONOTONIC, &now);  // async-signal-safe
   return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
@@ -42,7 +42,8 @@ struct StopSignal {
   int signal;
   Vote vote;
 };
-/// The signals that stop a run; if several reached ranks, the first of these counts.
+/// The signals that stop a run, in order of precedence: if ranks received different signals, the
+/// first in this list counts.
 constexpr std::array<StopSignal, 4> kStopSignals{{{SIGUSR1, Vote::kRequeue},
                                                   {SIGTERM, Vote::kTerminate},
                                                   {SIGHUP, Vote::kHangup},

@@ -28,14 +28,15 @@ std::vector<TextSample> TextSamples::write() {
     journal_.warn(cat("no sample of text: ", error.message()));
     return {};
   }
-  // A rank that fails alone ends the run: the others stand in a collective.
+  // If a single rank fails, its Error ends the run, because the other ranks wait for it in a
+  // collective.
   return write_all();
 }
 
-/// Writes the texts on rank 0 only, while the others wait for it as long as it lives.
+/// Writes the texts on rank 0 alone; the other ranks wait as long as it is alive.
 std::vector<TextSample> TextSamples::write_together() {
   std::vector<TextSample> samples;
-  session_.run_together("writing samples of text", [&] {
+  session_.run_on_all_ranks("writing samples of text", [&] {
     if (session_.is_first()) samples = write_all();
   });
   return samples;
@@ -56,12 +57,13 @@ std::vector<TextSample> TextSamples::write_all() {
   return samples;
 }
 
-/// Prepares the texts, once. If all ranks write, a failure of one must fail all.
+/// Prepares the texts at the first call. If all ranks write together, a failure of one rank must
+/// make all ranks fail.
 void TextSamples::prepare() {
   if (!prompts_.empty()) return;
   const auto read = [&] { prompts_ = sample_prompts(config_, setup_, validation_); };
   if (setup_.needs_all_ranks())
-    session_.run_together("preparing the samples of text", read);
+    session_.run_on_all_ranks("preparing the samples of text", read);
   else
     read();
 }

@@ -14,11 +14,11 @@
 
 namespace ftrun {
 
-/// TextSamples generates the model's continuations of beginnings of validation documents, the same
-/// beginnings at each evaluation.
+/// TextSamples generates text samples: the model continues the beginnings of validation documents.
+/// The beginnings are the same at each evaluation.
 class TextSamples {
  public:
-  /// Borrows all arguments.
+  /// Keeps references to all arguments.
   TextSamples(const Config& config, Session& session, TrainingSetup& setup,
               const SampleSet& validation, RunJournal& journal)
       : config_(config),
@@ -27,10 +27,10 @@ class TextSamples {
         validation_(validation),
         journal_(journal) {}
 
-  /// Generates texts with the present weights. Collective; rank 0 returns the texts. Returns none
-  /// where the config requests none, after a signal, or if they cannot be generated: rank 0 then
-  /// reports the reason once, because a run without texts can still train. Where all ranks generate
-  /// together and a single one fails, its Error is thrown.
+  /// Generates texts with the current weights. Collective; rank 0 returns the texts. Returns none
+  /// if the config requests none, after a signal, or if they cannot be generated. In the last case
+  /// rank 0 reports the reason once, because a run can train without text samples. If all ranks
+  /// generate together and a single rank fails, it throws its Error.
   std::vector<TextSample> write();
 
  private:
@@ -45,7 +45,7 @@ class TextSamples {
   TrainingSetup& setup_;
   const SampleSet& validation_;
   RunJournal& journal_;
-  /// The answer to whether texts are written; unknown before the first call.
+  /// The decision whether texts are written; unknown before the first call.
   std::optional<bool> wanted_;
   std::optional<Detokenizer> detokenizer_;
   std::vector<std::vector<int32_t>> prompts_;

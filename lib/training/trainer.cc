@@ -36,23 +36,23 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Names the swap files of one run.
+/// Returns a name for the swap files that is unique for each run.
 std::string swap_name(const TrainRequest& request) {
   const std::string key =
       cat(request.config.output_dir, "\n", request.launch.master_port, "\n", ::getppid());
   return hex64(xxh3(key.data(), key.size()));
 }
 
-/// Identifies the launch by torchrun's own process and restart count if its agent serves no store:
-/// the process outlives its ranks.
+/// Identifies the launch if torchrun's agent serves no store: by torchrun's own process, which
+/// outlives its ranks, and by its restart count.
 std::optional<AgentLaunch> launch_of_parent(const LaunchEnvironment& launch) {
   if (launch.kind != LaunchKind::kTorchrun) return std::nullopt;
   const std::string process = identity_text(identity_of(::getppid()));
   return AgentLaunch{hex64(xxh3(process.data(), process.size())), launch.agent_restarts};
 }
 
-/// Completes the request with facts that ranks know once they are connected: ranks that torchrun
-/// restarted continue the run that an earlier start of torchrun began.
+/// Completes the request with facts that ranks know only once they are connected. Ranks that
+/// torchrun restarted resume the run that an earlier start of the same torchrun launch began.
 TrainRequest request_of_start(TrainRequest request, std::optional<AgentLaunch> agent) {
   if (!agent) agent = launch_of_parent(request.launch);
   if (!agent) return request;
@@ -63,7 +63,7 @@ TrainRequest request_of_start(TrainRequest request, std::optional<AgentLaunch> a
     if (agent_wrote_manifest(RunPaths(request.config.output_dir).manifest(), agent->name))
       request.resume.resume_newest();
   } catch (const Error& error) {
-    log_debug(error.what());  // the run itself refuses the folder, and says why
+    log_debug(error.what());  // opening the folder fails later, with the reason
   }
   return request;
 }
@@ -114,54 +114,55 @@ int Trainer::train() {
 }
 
 void Trainer::fail(const Error& error, const FailureReport& report) {
-  // The failure is reported before the shutdown, which may last longer than the supervisor waits.
+  // The failure is reported before the shutdown, which may take longer than the supervisor waits.
   report_failure(report);
   journal_.fail(static_cast<int>(error.code()), error.message());
   log_debug(cat("error: ", error.what()));
   if (model_) model_->checkpointer.leave(error);
   if (setup_) setup_->drop_recordings();
   session_.leave();
-  // A transport's threads may still write to what a collective that was given up would have
-  // filled: its memory stays until the process ends.
+  // Threads of a communicator may still write to the buffers of an aborted collective, so the
+  // setup's memory is never freed.
   [[maybe_unused]] static TrainingSetup* kept = nullptr;
   kept = setup_.release();
 }
 
-// The functions below open what a run needs before its first step.
+// The functions below open everything that a run needs before its first step.
 
 void Trainer::prepare_process() {
   const ProcessorLimit processors = read_processor_limit();
   threads_.share = session_.share_processors(processors);
   threads_.used = config_.threads > 0 ? static_cast<int>(config_.threads) : threads_.share;
   threads_.limited_by = quota_text(processors);
-  session_.run_together("starting threads", [&] { require_threads(threads_.used, "computing"); });
+  session_.run_on_all_ranks("starting threads",
+                            [&] { require_threads(threads_.used, "computing"); });
   set_kernel_threads(threads_.used);
   if (session_.gpu() != nullptr) return;
-  session_.run_together("choosing the library of matrix products", [&] {
+  session_.run_on_all_ranks("choosing the library of matrix products", [&] {
     products_ = use_products(pinned_products(config_.kernels),
                              config_.kernels.attention == AttentionChoice::kAmx);
   });
 }
 
 void Trainer::open_data() {
-  session_.run_together("opening the data", [&] { data_ = open_run_data(config_); });
+  session_.run_on_all_ranks("opening the data", [&] { data_ = open_run_data(config_); });
   total_steps_ = steps_of_run(config_, *data_.train);
   if (lr_schedule_.total_num_steps == 0) lr_schedule_.total_num_steps = total_steps_;
   if (session_.world() == 1) return;
   std::vector<NodeFact> inputs;
-  session_.run_together("comparing model and data of the nodes",
-                        [&] { inputs = input_facts(config_, data_); });
+  session_.run_on_all_ranks("comparing model and data of the nodes",
+                            [&] { inputs = input_facts(config_, data_); });
   session_.require_same("inputs", inputs);
 }
 
 void Trainer::open_model() {
   std::optional<PlannedModel> model;
-  session_.run_together("opening the model", [&] {
+  session_.run_on_all_ranks("opening the model", [&] {
     model.emplace(config_, session_.rank());
     refuse_unknown_tokens(data_, model->plan.train.model.vocab_rows);
   });
   session_.open_groups(config_, model->plan.options.state);
-  session_.run_together("allocating memory", [&] {
+  session_.run_on_all_ranks("allocating memory", [&] {
     setup_ = std::make_unique<TrainingSetup>(config_, std::move(*model), session_.groups(),
                                              swap_name(request_), session_.gpu());
   });
@@ -205,10 +206,10 @@ void Trainer::open_outputs() {
     stop_lead_.read_counters(recorder->before()->counters);
   stop_lead_.record_written();
   journal_.update([this](RunManifest& manifest) { stop_lead_.write_counters(manifest.counters); });
-  session_.run_together("beginning to read the data for its fingerprint", [this] {
+  session_.run_on_all_ranks("beginning to read the data for its fingerprint", [this] {
     if (!session_.is_first()) return;
     for (const std::string& note : opening_notes(parts())) journal_.print(note);
-    // A notice reports it for a config that says how many steps.
+    // If the config has the number of steps, a notice of the config reports this already.
     const std::string rise =
         config_.train.steps == 0 ? unfinished_rise(lr_schedule_, total_steps_) : "";
     if (!rise.empty()) journal_.warn(rise);
@@ -220,8 +221,8 @@ void Trainer::open_outputs() {
   });
 }
 
-/// Warns where tensor ranks are on different nodes: they wait for each other inside each layer,
-/// which then takes most of a step.
+/// Warns if tensor-parallel ranks are on different nodes: they wait for each other in every layer,
+/// and slow links between nodes then take most of a step.
 void Trainer::warn_of_placement() {
   if (session_.world() == 1) return;
   const RankMesh mesh = rank_mesh(config_);
@@ -252,8 +253,9 @@ Trainer::StepParts::StepParts(Trainer& run, CheckedRanks checked)
             .stop_lead = run.stop_lead_,
             .clock = run.clock_}) {}
 
-/// Reviews what a checkpoint of an older version may have taken for the best or an improvement: it
-/// went only by accuracy.
+/// Corrects the evaluation record of a checkpoint of an older version. Such a version compared only
+/// the accuracy, so it may have counted an evaluation whose loss is not finite as the best or as an
+/// improvement.
 void Trainer::review_evaluations() {
   if (!progress_.evaluations.is_of_older_version()) return;
   for (const StepMetrics& metrics : model_->evaluator.all_recorded(
@@ -269,12 +271,12 @@ void Trainer::review_evaluations() {
   }
 }
 
-// The end.
+// The functions below end the run.
 
 void Trainer::finish() {
   steps_->loader.shutdown();
   steps_->stepper.use().total(session_);
-  session_.run_together("recording what the run used", [this] {
+  session_.run_on_all_ranks("recording what the run used", [this] {
     journal_.update([this](RunManifest& manifest) {
       steps_->stepper.use().add_to(manifest);
       load_of_steps_ = steps_->stepper.load().shares();
@@ -283,7 +285,7 @@ void Trainer::finish() {
   });
   session_.allow_work_of_one_rank();
   steps_->loop.save_last();
-  session_.run_together("recording the checkpoints", [this] {
+  session_.run_on_all_ranks("recording the checkpoints", [this] {
     journal_.update([this](RunManifest& manifest) {
       model_->checkpointer.add_to(manifest);
       stop_lead_.record_save(model_->checkpointer.longest_save());
@@ -293,7 +295,7 @@ void Trainer::finish() {
   if (!stop_.reached() && config_.model_export.enabled) export_model();
   session_.show_phase("the end of the run");
   model_->evaluator.write_texts(progress_.step);
-  session_.run_together("finishing the run", [&] { conclude(); });
+  session_.run_on_all_ranks("finishing the run", [&] { conclude(); });
   if (!withheld_.empty())
     throw Error(ExitCode::kNumerical, withheld_,
                 cat("lower the learning rate, and start again from an earlier checkpoint or from "
@@ -301,8 +303,8 @@ void Trainer::finish() {
                     convert_command()));
 }
 
-/// Decides whether weights are good enough to be exported: the last evaluation may be not finite,
-/// and there may be no better checkpoint.
+/// Decides whether the weights are exported. They are withheld if the best checkpoint is wanted and
+/// there is none, or if the last evaluation is not finite.
 Trainer::ExportDecision Trainer::decide_export() const {
   const bool wants_best = config_.model_export.which == ExportWhich::kBest;
   const std::string problem = progress_.evaluations.problem_after(progress_.step);
@@ -324,7 +326,8 @@ void Trainer::export_model() {
   if (!decision.warning.empty()) journal_.warn(decision.warning);
   if (!withheld_.empty()) return;
   if (config_.model_export.which == ExportWhich::kBest) {
-    // Texts are of the weights of the last step, as at every evaluation.
+    // Text samples use the weights of the last step, as at every evaluation, so they are written
+    // before the best weights are loaded.
     model_->evaluator.write_texts(progress_.step);
     model_->checkpointer.load_best(progress_);
   }

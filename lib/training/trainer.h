@@ -27,8 +27,8 @@
 
 namespace ftrun {
 
-/// Trainer runs one rank's training: it opens the parts in order, runs the loop of steps
-/// (TrainingLoop), and does the work after it.
+/// Trainer runs the training of one rank: it opens all parts of the run in order, runs the loop of
+/// steps (TrainingLoop), and does the work after the loop (export, results).
 class Trainer {
  public:
   explicit Trainer(const TrainRequest& request);
@@ -53,8 +53,8 @@ class Trainer {
   void review_evaluations();
   bool has_ended() const { return progress_.has_ended(total_steps_); }
 
-  /// ExportDecision says why weights are not exported, and else what a user should know of them;
-  /// both may be "".
+  /// ExportDecision says why the weights are not exported (`withheld`), or what a user should know
+  /// about the exported weights (`warning`). Both may be "".
   struct ExportDecision {
     std::string withheld = {};
     std::string warning = {};
@@ -68,7 +68,7 @@ class Trainer {
   std::string how_to_continue() const;
   std::string convert_command() const;
 
-  /// ModelParts saves, loads and evaluates the model of the setup.
+  /// ModelParts holds the objects that save, load and evaluate the model.
   struct ModelParts {
     explicit ModelParts(Trainer& run);
 
@@ -76,7 +76,7 @@ class Trainer {
     Checkpointer checkpointer;
     RunEvaluator evaluator;
   };
-  /// StepParts trains the model from the step where the run begins.
+  /// StepParts holds the objects that train the model, from the step at which the run begins.
   struct StepParts {
     StepParts(Trainer& run, CheckedRanks checked);
 
@@ -98,18 +98,17 @@ class Trainer {
   ThreadsInUse threads_;
   RunData data_;
   DataIdentity identity_;
-  /// The setup, from open_model() on. A run that fails never frees its memory.
+  /// The setup, made by open_model(). A run that fails never frees its memory.
   std::unique_ptr<TrainingSetup> setup_;
   std::optional<ModelParts> model_;
-  /// The load of this machine while the steps ran.
+  /// The load of other programs on this machine while the steps ran.
   LoadShares load_of_steps_;
   /// The schedule of the config, over all steps.
   SchedulerConfig lr_schedule_;
   int64_t total_steps_ = 0;
   TrainingProgress progress_;
   std::optional<StepParts> steps_;
-  /// The reason why the weights must not be exported as good; "" where they may, or where no export
-  /// is wanted.
+  /// The reason why the weights must not be exported; "" if they may be, or if no export is wanted.
   std::string withheld_;
 };
 

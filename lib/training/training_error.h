@@ -6,8 +6,7 @@
 
 namespace ftrun {
 
-/// Converts an exception of training as as_error() does, with a remedy for lack of memory, which
-/// depends on the config.
+/// Converts an exception to an Error like as_error(), and adds a remedy if memory was exhausted.
 Error training_error(const std::exception& exception);
 
 }  // namespace ftrun

@@ -22,15 +22,15 @@ TrainingLoop::TrainingLoop(const Config& config, const LoopPlan& plan, TrainingP
       evaluation_clock_(config.train.evaluation, plan.is_first, parts_.clock) {}
 
 void TrainingLoop::run() {
-  review_stop_lead();  // by what an earlier start measured
+  review_stop_lead();  // with the measurements of an earlier start
   evaluate_at_start();
   while (!has_ended() && !parts_.stop.reached()) {
     StepMetrics metrics = train_step();
-    // A kill that follows a signal leaves time to save, not to evaluate.
+    // After a stop signal the run will soon be killed: there is time to save, but not to evaluate.
     const bool evaluated = !parts_.stop.reached() && evaluation_is_due() && evaluate(metrics);
     parts_.journal.show_phase(cat("recording step ", progress_.step));  // rank 0's disk may be slow
     parts_.journal.record(metrics);
-    // The last step's texts are written after its checkpoint.
+    // The text samples of the last step are written after its checkpoint.
     if (evaluated && !has_ended()) parts_.evaluator.write_texts(progress_.step);
     progress_.skipped.refuse_too_many(progress_.step);
     parts_.data.record();
@@ -39,19 +39,20 @@ void TrainingLoop::run() {
   if (!parts_.stop.reached()) progress_.skipped.refuse_none_trained(progress_.step);
 }
 
-/// Compares replicas and saves where that is due after a step, then reviews the stop lead.
+/// Compares replicas and saves if that is due after a step, then reviews the stop lead.
 void TrainingLoop::check_and_save() {
   const bool saves = parts_.saver.will_save(progress_);
   if (saves) parts_.data.await_before_saving(parts_.stop);
   const bool is_check_due =
       progress_.step % std::max<int64_t>(1, config_.train.check_replicas) == 0;
-  // Replicas are compared before each checkpoint, so that none holds what a memory has changed.
+  // Replicas are compared before each checkpoint, so that no checkpoint contains state that a
+  // memory error has changed.
   if (is_check_due || saves || parts_.stop.reached()) check_replicas();
   if (parts_.stop.reached())
     parts_.saver.save(progress_, parts_.data.training_fingerprint());
   else if (!has_ended() && parts_.saver.save_if_due(progress_, parts_.data.training_fingerprint()))
-    // Saving took time, so a stop that was requested meanwhile must not wait for another step and
-    // its save.
+    // Saving took time. A stop that was requested during the save must not wait for another step
+    // and its save.
     parts_.stop.vote();
   review_stop_lead();
 }
@@ -62,8 +63,8 @@ void TrainingLoop::check_replicas() {
   longest_check_ = std::max(longest_check_, parts_.clock() - start);
 }
 
-/// Warns as soon as the scheduler's lead is too short, and keeps the measurements in run.json: a
-/// run that is killed at its time limit writes nothing more.
+/// Warns as soon as the scheduler's lead is too short, and writes the measurements to run.json now,
+/// because a run that is killed at its time limit cannot write them later.
 void TrainingLoop::review_stop_lead() {
   StopLead& lead = parts_.stop_lead;
   if (parts_.saver.longest_save() > 0)
@@ -74,7 +75,8 @@ void TrainingLoop::review_stop_lead() {
       parts_.journal.update(
           [&lead](RunManifest& manifest) { lead.write_counters(manifest.counters); });
     } catch (const Error& error) {
-      // A measurement ends no run; a write that matters reports the disk's failure itself.
+      // A failure to write measurements does not end the run. If the disk has failed, a more
+      // important write will report it.
       log_debug(error.what());
     }
   }
@@ -150,7 +152,8 @@ void TrainingLoop::count_skipped(const StepRun& step) {
   });
 }
 
-/// Warns once a run that no label counts: possible under packing "concat" with a loss mask.
+/// Warns, once per run, that no label of a step counts. This can happen with packing "concat" and a
+/// loss mask.
 void TrainingLoop::warn_of_no_labels(const StepMetrics& metrics) {
   if (metrics.tokens > 0 || std::exchange(warned_of_no_labels_, true)) return;
   parts_.journal.warn(cat("step ", metrics.step,
@@ -159,10 +162,10 @@ void TrainingLoop::warn_of_no_labels(const StepMetrics& metrics) {
                           "out rows without such labels"));
 }
 
-// Evaluation.
+// The functions below evaluate the model.
 
-/// Evaluates before the first step; in a resumed run it does so only if a signal came before the
-/// evaluation that was due.
+/// Evaluates before the first step. A resumed run evaluates here only if an evaluation was due at
+/// its checkpoint and a signal prevented it.
 void TrainingLoop::evaluate_at_start() {
   if (!parts_.evaluator.has_sets() || progress_.evaluations.last_step() == progress_.step) return;
   const bool first = progress_.step == 0 && plan_.total_steps > 0;
@@ -171,7 +174,7 @@ void TrainingLoop::evaluate_at_start() {
   StepMetrics metrics;
   metrics.step = progress_.step;
   metrics.trained = false;
-  // The evaluation may have been made after its checkpoint was written.
+  // The earlier start may have evaluated after it wrote the checkpoint.
   if (resumed) metrics.evaluations = parts_.evaluator.recorded(progress_.step);
   if (!metrics.evaluations.empty()) {
     record_evaluation(metrics);
@@ -188,7 +191,7 @@ bool TrainingLoop::evaluation_is_due() const {
   return parts_.evaluator.has_sets() && evaluation_clock_.is_due(progress_.step, plan_.total_steps);
 }
 
-/// Evaluates the model. Returns false when a signal ended it.
+/// Evaluates the model. Returns false if a stop signal ended the evaluation.
 bool TrainingLoop::evaluate(StepMetrics& metrics) {
   parts_.journal.show_phase(cat("the evaluation after step ", progress_.step));
   evaluation_clock_.begin();
@@ -214,7 +217,7 @@ void TrainingLoop::record_evaluation(const StepMetrics& metrics) {
   });
 }
 
-/// Warns once a run of sets without counted tokens.
+/// Warns, once per run, of sets without counted tokens.
 void TrainingLoop::warn_of_uncounted_sets(const StepMetrics& metrics) {
   if (std::exchange(warned_of_uncounted_sets_, true)) return;
   for (const EvaluationResult& result : metrics.evaluations)
@@ -229,7 +232,8 @@ void TrainingLoop::warn_of_uncounted_sets(const StepMetrics& metrics) {
 
 void TrainingLoop::save_last() {
   if (parts_.stop.reached()) {
-    // A save that was in progress when the signal came may not be complete, and may fail.
+    // A background save that was in progress when the signal came may still fail, so save() waits
+    // for it.
     if (progress_.step > 0) parts_.saver.save(progress_, parts_.data.training_fingerprint());
     return;
   }

@@ -8,7 +8,7 @@
 
 namespace ftrun {
 
-/// LoopPlan holds what the loop must know of the run before its first step.
+/// LoopPlan holds facts about the run that the loop needs before its first step.
 struct LoopPlan {
   /// The schedule over all steps.
   SchedulerConfig lr_schedule;
@@ -18,25 +18,25 @@ struct LoopPlan {
   bool is_first = true;
 };
 
-/// TrainingLoop trains from `progress` to the end of the run: it decides which parts are called, in
-/// which order, after which step. All ranks of a run make the same decisions, because they use only
-/// state that is equal on all ranks.
+/// TrainingLoop trains from `progress` to the end of the run. It decides which parts are called, in
+/// which order and after which step. All ranks make the same decisions, because they use only state
+/// that is equal on all ranks.
 class TrainingLoop {
  public:
-  /// Borrows the config, the progress and everything that `parts` refers to.
+  /// Keeps references to the config, the progress and everything to which `parts` refers.
   TrainingLoop(const Config& config, const LoopPlan& plan, TrainingProgress& progress,
                LoopParts parts);
 
-  /// Trains. Collective: returns when all steps are done, the evaluations stop the run, or the
-  /// ranks agree to stop, in which case the state has been saved. Throws Error(kNumerical) when too
-  /// many steps are not finite, and the errors of parts; nothing of the step in progress is
-  /// recorded or saved then.
+  /// Runs the training. Collective. Returns when all steps are done, when early stopping ends the
+  /// run, or when the ranks agree to stop; in the last case the state has been saved. Throws
+  /// Error(kNumerical) if too many steps are not finite, and the errors of the parts; the step in
+  /// progress is then neither recorded nor saved.
   void run();
-  /// Waits for the data's fingerprint and saves the last checkpoint. Collective, after run(). After
-  /// a stop signal it saves at once.
+  /// Waits for the data's fingerprint and saves the last checkpoint. Collective; called after
+  /// run(). After a stop signal it saves without waiting.
   void save_last();
 
-  /// Returns whether the run is over: no step is left, or the evaluations stop it.
+  /// Returns whether the run is over: no step is left, or early stopping ends it.
   bool has_ended() const { return progress_.has_ended(plan_.total_steps); }
 
  private:
@@ -60,7 +60,7 @@ class TrainingLoop {
   TrainingProgress& progress_;
   const LoopParts parts_;
   EvaluationClock evaluation_clock_;
-  /// Seconds that the longest comparison of replicas took.
+  /// The seconds of the longest comparison of replicas.
   double longest_check_ = 0;
   bool warned_of_no_labels_ = false;
   bool warned_of_uncounted_sets_ = false;

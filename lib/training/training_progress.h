@@ -9,23 +9,23 @@
 
 namespace ftrun {
 
-/// TrainingProgress holds how far training has advanced: the content of a checkpoint besides the
+/// TrainingProgress says how far training has advanced. A checkpoint contains it in addition to the
 /// model's state.
 struct TrainingProgress {
   explicit TrainingProgress(const Config& config) : skipped(config), evaluations(config) {}
 
-  /// The number of steps done, including those whose update was left out.
+  /// The number of steps done, including steps whose update was skipped.
   int64_t step = 0;
-  /// The number of tokens that have counted in a loss.
+  /// The number of tokens that counted in the loss so far.
   int64_t tokens = 0;
   SkippedSteps skipped;
   EvaluationRecord evaluations;
 
   int64_t updates() const { return step - skipped.total(); }
-  /// Returns whether no step of `total_steps` is left, or the evaluations stop the run.
+  /// Returns whether no step of `total_steps` is left, or early stopping ends the run.
   bool has_ended(int64_t total_steps) const { return step >= total_steps || evaluations.stops(); }
 
-  /// Writes the progress into a checkpoint's record; restore() reads it back.
+  /// Adds the progress to a checkpoint's record; restore() reads it back.
   void add_to(CheckpointMeta& meta) const;
   void restore(const CheckpointMeta& meta);
 };

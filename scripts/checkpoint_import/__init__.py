@@ -1,9 +1,8 @@
-"""Checkpoints of other programs: the parts of import_checkpoint.py.
+"""The modules of import_checkpoint.py, which read checkpoints of other programs:
 
-  inert_pickle     what torch.save wrote, read without running anything of it
-  imported_state   what the readers give: where each state of each tensor lies, and the run's
-  numbers deepspeed_state  ZeRO stages 1 to 3, universal checkpoints dcp_state        folders of
-  torch.distributed.checkpoint
+  inert_pickle     reads files of torch.save without running any code in them
+  imported_state   what the readers return: where each state of each tensor lies, and numbers
+  deepspeed_state  ZeRO stages 1 to 3, and universal checkpoints
+  dcp_state        folders of torch.distributed.checkpoint
 
-They lie beside the scripts because nothing else uses them; what users run
-stands in scripts/ itself."""
+They are not in scripts/ itself because users do not run them, and no other script uses them."""

@@ -1,5 +1,5 @@
-"""Folders of torch.distributed.checkpoint (DCP), as FSDP2 trainers and torchtitan write them:
-.metadata says which box of which tensor lies where in which __RANK_N.distcp."""
+"""Reads folders of torch.distributed.checkpoint (DCP), as FSDP2 trainers and torchtitan write them:
+.metadata says in which file __RANK_N.distcp, and where in it, each box of a tensor lies."""
 import functools
 import os
 import re
@@ -15,7 +15,7 @@ NUMBERS = {"step": ("step", "global_step", "global_steps"),
            "tokens": ("ntokens_seen", "tokens_seen", "tokens"),
            "samples": ("samples", "nsamples_seen", "samples_seen"),
            "last_batch_iteration": ("last_epoch",)}
-# Objects of more are not what these numbers are kept in.
+# The most bytes of an object that is read: the objects that hold these numbers are small.
 LARGEST_OBJECT = 16 << 20
 
 
@@ -61,8 +61,8 @@ def read_dcp(folder):
 
 
 def places_of(folder, path, stored):
-    """Returns {(key, offsets): (file, offset, bytes)}; the offsets of an object, which has none,
-    are ()."""
+    """Returns {(key, offsets): (file, offset, bytes)}. An object has no offsets; () stands for
+    them."""
     places = {}
     for index, info in stored.items():
         key, offsets = (index.field("fqn"),
@@ -113,7 +113,8 @@ def tensor_state(path, key, what, places):
 
 @functools.lru_cache(maxsize=4)
 def tensor_at(place, key, size):
-    """Returns a tensor, read piece by piece. It is kept, since its checksum is computed once."""
+    """Returns a tensor, whose elements are read piece by piece. The last tensors are cached, so
+    that their checksums are computed only once."""
     file = TorchFile(*place)
     tensor = file.value()
     if not isinstance(tensor, Tensor):
@@ -143,7 +144,7 @@ def take_number(run, key, value):
         if key.split(".")[-1] not in names:
             continue
         if ours == "last_batch_iteration":
-            # A scheduler that is stepped after each update is at the position of the next one.
+            # A scheduler that is stepped after each update already stands at the next batch.
             run.scheduler[ours] = int(value) - 1
         elif getattr(run, ours) is None:
             setattr(run, ours, int(value))

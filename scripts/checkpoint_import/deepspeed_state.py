@@ -1,5 +1,5 @@
-"""DeepSpeed's checkpoints: ZeRO stages 1 to 3 and universal ones. How parameters are cut is in
-the functions' comments."""
+"""Reads DeepSpeed's checkpoints: ZeRO stages 1 to 3, and universal checkpoints. The docstrings of
+the functions say how parameters are divided among ranks."""
 import os
 import re
 
@@ -105,7 +105,8 @@ def read_zero(folder):
 
 
 def stage_of(optimizer):
-    """Returns the ZeRO stage, 1 or 2; an enumeration's member is read by its number."""
+    """Returns the ZeRO stage, 1 or 2. It may be stored as the member of an enumeration, which is
+    read by its number."""
     stage = optimizer.get("zero_stage")
     if isinstance(stage, Inert) and stage.arguments:
         stage = stage.arguments[0]
@@ -126,8 +127,8 @@ def require_ranks(optimizers, files):
 
 def read_stage_one_or_two(run, model, path, optimizers, files):
     """Reads stages 1 and 2. The parameters of a group lie one after another in a flat range, which
-    is cut into equal parts over the ranks, in their order. param_slice_mappings say which part of a
-    parameter a rank holds, and where. Older versions lack them; then the order of param_shapes
+    is divided into equal parts in the order of ranks. param_slice_mappings says which part of a
+    parameter a rank holds, and where. Older versions lack it; then the order of param_shapes
     decides."""
     shapes = shapes_of(model.get("param_shapes"), path)
     weights = [flat_tensors(o, "single_partition_of_fp32_groups", f)
@@ -154,7 +155,7 @@ def read_stage_one_or_two(run, model, path, optimizers, files):
 
 
 def group_states(optimizer, key, file, groups):
-    """Returns the optimizer's state of each group; {} for a group that has none."""
+    """Returns the optimizer's state of each group; {} for a group without state."""
     base = optimizer.get(key)
     if isinstance(base, list):
         raise BadFile(f"{file}: is an elastic checkpoint (zero_optimization.elastic_checkpoint), "
@@ -174,8 +175,8 @@ def group_states(optimizer, key, file, groups):
 
 
 def fragments(optimizers, files, group):
-    """Returns for each rank {name: (first element of its flat part, elements)}; None if the files
-    do not say."""
+    """Returns for each rank {name: (first element in the rank's flat part, number of elements)};
+    None if the files do not record it."""
     places = []
     for optimizer, file in zip(optimizers, files):
         mappings = optimizer.get("param_slice_mappings")
@@ -216,9 +217,9 @@ def places_in_order(weights, group, names, path):
 
 
 def read_stage_three(run, model, path, optimizers, files, folder):
-    """Reads stage 3. Each parameter is cut by itself: rank r holds elements [r c, (r + 1) c), c =
-    elements / ranks, rounded up. A flat group holds the ranks' parts in the order of param_shapes,
-    each of c elements."""
+    """Reads stage 3. Each parameter is divided separately: rank r holds elements [r c, (r + 1) c),
+    where c = elements / ranks, rounded up. The flat group of a rank holds its parts of all
+    parameters in the order of param_shapes, c elements for each."""
     shapes = shapes_of(model.get("param_shapes"), path)
     for rank in range(1, len(files)):
         other = model_file(folder, rank)
@@ -259,7 +260,7 @@ def read_stage_three(run, model, path, optimizers, files, folder):
 
 def read_universal(folder):
     """Reads a universal checkpoint, which has a folder for each parameter. Each state is a whole
-    tensor, in its shape ({"param": tensor}) or flat (stage 3)."""
+    tensor, stored in its shape ({"param": tensor}) or flat (stage 3)."""
     path = model_file(folder)
     model = TorchFile(path).value()
     if not isinstance(model, dict):
@@ -307,8 +308,8 @@ def read_universal_state(run, name, kind, file, shape):
 
 
 def read_frozen(run, model, path):
-    """Reads the parameters that are not trained. They have no master weights, so their own values
-    are read, in whatever dtype they have."""
+    """Reads the parameters that are not trained. They have no master weights, so the model's
+    weights are read, in whatever dtype they have."""
     held = model.get("module")
     shapes = model.get("frozen_param_shapes") or {}
     if isinstance(shapes, dict):
@@ -345,8 +346,8 @@ def read_numbers(run, model, path):
 
 
 def read_scaler(run, optimizer, file):
-    """Reads the loss scale, if it is dynamic; a static one is in the config, and 1 means that there
-    is none."""
+    """Reads the state of a dynamic loss scale. A static loss scale is not read: it is in the
+    config."""
     scaler = optimizer.get("loss_scaler")
     if not isinstance(scaler, Inert) or scaler.made_by.name != "DynamicLossScaler":
         return
@@ -375,12 +376,12 @@ def take_settings(run, optimizer):
     if not isinstance(groups, list) or not groups or not all(isinstance(group, dict)
                                                              for group in groups):
         return
-    if run.updates is None:  # some of DeepSpeed's own optimizers count here
+    if run.updates is None:  # some of DeepSpeed's optimizers keep their count of steps here
         take_updates(run, [group.get("step") for group in groups], "param_groups")
     for name in ("betas", "eps", "weight_decay"):
         values = [group.get(name) for group in groups]
         parts = [value if isinstance(value, (tuple, list)) else (value,) for value in values]
-        # Numbers first: what else stands there may be nested without end.
+        # The types are checked first, because other values may be nested endlessly.
         if all(type(part) in (int, float) for some in parts
                for part in some) and all(some == parts[0] for some in parts):
             parts = parts[0]

@@ -1,5 +1,5 @@
-"""The state that readers of other programs' checkpoints return: where each state of each tensor
-lies, and the run's numbers."""
+"""The result of reading a checkpoint of another program: where each state of each tensor lies, and
+the numbers of the run."""
 import dataclasses
 
 import numpy as np
@@ -7,14 +7,13 @@ import numpy as np
 from .inert_pickle import BadFile
 
 KINDS = ("param", "exp_avg", "exp_avg_sq")
-# Elements that are in memory at a time.
+# The number of elements that are in memory at a time.
 PIECE = 1 << 20
 
 
 @dataclasses.dataclass
 class Part:
-    """A box of a state, whose elements lie one after another in `tensor()`
-    from element `first` on."""
+    """A box of a state. Its elements are contiguous in `tensor()`, beginning at element `first`."""
     begin: tuple
     size: tuple
     tensor: object
@@ -23,15 +22,15 @@ class Part:
 
 @dataclasses.dataclass
 class State:
-    """A state of a tensor, in boxes. `grid` is the shape that the boxes are parts of: the tensor's,
-    or its number of elements if it is cut as a flat range."""
+    """A state of a tensor, made of boxes. The boxes divide an array of shape `grid`: the shape of
+    the tensor, or (number of elements,) if the tensor is divided as a flat range."""
     shape: tuple
     grid: tuple
     parts: list
 
     def pieces(self, name):
-        """Yields all elements in fp32, row by row, a few rows at a time. Each must be in exactly
-        one part."""
+        """Yields all elements in fp32, a few rows at a time. Each element must be in exactly one
+        part."""
         rows = self.grid[0] if self.grid else 1
         row = count(self.grid[1:])
         if rows * row == 0:
@@ -64,7 +63,7 @@ class State:
         rows = (values.shape[0], *self.grid[1:])
         values.reshape(rows)[place] = found
         held = held.reshape(rows)
-        held[place] = np.minimum(held[place], 1) + 1  # 2 for more than once
+        held[place] = np.minimum(held[place], 1) + 1  # 2 means more than once
 
 
 def count(shape):
@@ -75,7 +74,8 @@ def count(shape):
 
 
 def flat_state(shape, parts, name):
-    """Returns a state made of consecutive ranges, each (tensor, first element in it, elements)."""
+    """Returns a state made of consecutive ranges. Each range is (tensor, its first element, number
+    of elements)."""
     boxes, at = [], 0
     for tensor, first, elements in parts:
         boxes.append(Part((at,), (elements,), lambda tensor=tensor: tensor, first))
@@ -88,20 +88,20 @@ def flat_state(shape, parts, name):
 
 @dataclasses.dataclass
 class ImportedRun:
-    """The state of a run of another program, under that program's names."""
+    """The state of a run of another program, with that program's names."""
     source: str
     states: dict = dataclasses.field(default_factory=dict)  # (name, kind): State
-    # The model's own weights by name, for those that have no master weights: frozen ones.
+    # The model's weights by name, for parameters without master weights (frozen ones).
     working: dict = dataclasses.field(default_factory=dict)
-    # tied weights: name: name that holds them
+    # tied weights: {name: the name under which they are stored}
     aliases: dict = dataclasses.field(default_factory=dict)
     frozen: set = dataclasses.field(default_factory=set)
     step: int = None
     skipped_steps: int = 0
     samples: int = None
     tokens: int = None
-    updates: int = None  # as the optimizer counts
+    updates: int = None  # the optimizer's own count of steps
     scheduler: dict = dataclasses.field(default_factory=dict)
     loss_scaler: dict = None
-    known: dict = dataclasses.field(default_factory=dict)  # settings by ftrun's name for them
+    known: dict = dataclasses.field(default_factory=dict)  # settings by ftrun's names
     notes: list = dataclasses.field(default_factory=list)

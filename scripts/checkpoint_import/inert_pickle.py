@@ -1,4 +1,4 @@
-"""A reader of torch.save's files that runs nothing of them.
+"""A reader of torch.save's files that runs no code in them.
 
 A pickle is a program. This reader is a machine of its own for that program: names in it (`module
 class`) stay names, and what would be called or constructed becomes an Inert, which has no
@@ -20,7 +20,8 @@ from script_errors import UserError
 from text_files import LFS_HEAD, refuse_pointer
 
 LARGEST_PICKLE = 256 << 20
-# Modules that no checkpoint names: a file that does is reported, though naming does nothing here.
+# Modules that no checkpoint needs to name. A file that names one is refused, although the name
+# alone does nothing here.
 NEVER = re.compile(r"(os|posix|nt|subprocess|sys|shutil|socket|pty|runpy|importlib|ctypes|code|pdb|"
                    r"webbrowser|"
                    r"commands|multiprocessing)(\.|$)")
@@ -58,7 +59,7 @@ class Inert:
 
 
 class Storage:
-    """The bytes of tensors: an entry of the zip file."""
+    """The bytes of one or more tensors: an entry of the zip file."""
     __slots__ = ("file", "key", "dtype", "elements")
 
     def __init__(self, file, key, dtype, elements):
@@ -66,8 +67,8 @@ class Storage:
 
 
 def printable(text, most=200):
-    """Returns a text for a message: shortened, without control characters. Values that are not
-    texts are named by type, since nested lists may be endless."""
+    """Returns a text for a message, shortened and without control characters. A value that is not a
+    text is named by its type, because nested lists may be endless."""
     if not isinstance(text, str):
         return shown_type(text)
     shown = "".join(c if c.isprintable() else "?" for c in text[:most])
@@ -76,7 +77,7 @@ def printable(text, most=200):
 
 # ---- tensors ----
 
-# name of torch's dtype: bytes of an element, and how NumPy holds it
+# {name of torch's dtype: (bytes of an element, NumPy's dtype for its bits)}
 DTYPES = {"float32": (4, "<f4"), "float16": (2, "<f2"), "bfloat16": (2, "<u2"),
           "float64": (8, "<f8"),
           "int64": (8, "<i8"), "int32": (4, "<i4"), "int16": (2, "<i2"), "int8": (1, "<i1"),
@@ -90,7 +91,7 @@ STORAGES = {"FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storag
 
 
 class Tensor:
-    """A tensor of the file; its elements are read when they are asked for."""
+    """A tensor in the file. Its elements are read only when they are requested."""
     __slots__ = ("storage", "dtype", "shape", "offset")
 
     def __init__(self, storage, dtype, offset, shape, strides, place):
@@ -175,7 +176,8 @@ def rebuild_parameter(arguments, place):
 
 
 def rebuild_from_type(arguments, place):
-    """Rebuilds a tensor that has attributes: (function, type, its arguments, attributes)."""
+    """Rebuilds a tensor that has attributes. The arguments are (function, type, arguments of the
+    function, attributes)."""
     if len(arguments) >= 3 and isinstance(arguments[0],
                                           Name) and isinstance(arguments[2], tuple) and \
             arguments[0].module == "torch._utils" and (
@@ -223,7 +225,7 @@ def numpy_scalar(arguments, place):
     raise BadFile(f"{place}: a number of NumPy is of a kind that is not read")
 
 
-# All that is made of what a pickle says; every other class becomes an Inert.
+# The only classes and functions of which objects are made; every other class becomes an Inert.
 CONSTRUCTORS = {
     ("collections", "OrderedDict"): ordered_dictionary,
     ("collections", "defaultdict"): lambda arguments, place: {},
@@ -273,8 +275,8 @@ class Machine:
     def __init__(self, data, place, storage=None):
         self.data, self.place, self.storage = data, place, storage
         self.stack, self.marks, self.memo = [], [], {}
-        # Elements that constructors may copy: a pickle spells its lists out, so more is
-        # an attack on the memory.
+        # The number of elements that constructors may still copy. A pickle spells its lists out, so
+        # a larger number means that the file tries to exhaust the memory.
         self.room = 16 * len(data)
 
     def run(self):
@@ -312,7 +314,7 @@ class Machine:
 
     def construct(self, what, arguments):
         if not isinstance(what, Name):
-            # A method of an object, or a class that was made: nothing of the kind runs.
+            # The callee is a method of an object, or a class that the pickle made. Neither is run.
             return Inert(Name("?", "unnamed"), arguments)
         if not isinstance(arguments, tuple):
             raise BadFile(f"{self.place}: {what} is made of {shown_type(arguments)}")
@@ -344,7 +346,7 @@ class Machine:
         state = self.pop()
         if isinstance(self.stack[-1], Inert):
             self.stack[-1].state = state
-        # these may have attributes, which hold no data
+        # these may have attributes, which hold no data and are ignored
         elif not isinstance(self.stack[-1], (dict, Tensor, list)):
             raise BadFile(f"{self.place}: {shown_type(self.stack[-1])} is given a state")
 
@@ -463,8 +465,8 @@ def read_pickle(path):
 
 
 class OpenFiles:
-    """Descriptors of the files that were read last: a checkpoint may have more than a
-    process may hold open."""
+    """A cache of the descriptors of the files that were read last. A checkpoint may have more files
+    than a process may hold open."""
 
     MOST = 64
 
@@ -477,7 +479,7 @@ class OpenFiles:
             return found
         if len(self.descriptors) >= self.MOST:
             os.close(self.descriptors.pop(next(iter(self.descriptors))))
-        found = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would be waited for
+        found = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else open() waits if it is a pipe
         status = os.fstat(found)
         if not stat.S_ISREG(status.st_mode):
             os.close(found)
@@ -506,7 +508,7 @@ OPEN_FILES = OpenFiles()
 
 
 class Window(io.RawIOBase):
-    """A part of a file, as a file."""
+    """A part of a file that can be read like a file."""
 
     def __init__(self, path, begin=0, length=None):
         size = os.fstat(OPEN_FILES.descriptor(path)).st_size
@@ -542,10 +544,10 @@ class Window(io.RawIOBase):
 
 
 class TorchFile:
-    """A file of torch.save, or a part of one that holds such a file. Entries are read in place:
-    nothing is unpacked, and no name in the file is taken for a path."""
+    """A file of torch.save, or a part of a file that contains one. Entries are read in place:
+    nothing is unpacked, and no name in the file is used as a path."""
 
-    # False reads files that were saved with torch.serialization.set_crc32_options(False).
+    # Set to False to read files that were saved with torch.serialization.set_crc32_options(False).
     check_sums = True
 
     def __init__(self, path, begin=0, length=None):
@@ -610,7 +612,7 @@ class TorchFile:
         return data
 
     def _check(self, name, begin, size, crc):
-        """Compares the checksum of an entry, which is read piece by piece, once."""
+        """Checks the checksum of an entry at its first use, reading it piece by piece."""
         if name in self.checked or not self.check_sums:
             return
         found = 0

@@ -1,7 +1,7 @@
-"""Reads a PEFT folder of a LoRA adapter as llama.cpp applies it beside its base's GGUF file.
+"""Reads a PEFT folder of a LoRA adapter, for use by llama.cpp with the GGUF file of its base.
 
-llama.cpp adds alpha / rank times B A to a product, and nothing else: an adapter that holds more is
-refused; merge it into its base and export that."""
+llama.cpp only adds alpha / rank times B A to a weight matrix. An adapter that contains more is
+refused; it must be merged into its base, which is then exported."""
 import math
 import os
 import shlex
@@ -31,7 +31,7 @@ def unsupported_settings(settings, metadata):
 
 
 class AdapterTensors:
-    """The matrices of an adapter by GGUF's names, in fp32, and the alpha that goes with them."""
+    """The matrices of an adapter by GGUF's names, in fp32, and their alpha."""
 
     def __init__(self, folder, config):
         family = FAMILIES[config["model_type"]]
@@ -47,7 +47,7 @@ class AdapterTensors:
             raise refusal(folder, ", ".join(held))
         rank = settings["r"]
         self.alpha = float(settings["lora_alpha"])
-        if settings.get("use_rslora"):  # alpha / sqrt(r) there, alpha / r in llama.cpp
+        if settings.get("use_rslora"):  # the scale is alpha / sqrt(r) here, alpha / r in llama.cpp
             self.alpha *= math.sqrt(rank)
         modules = family.module_names(config[family.key("block_count")])
         names = {module: name for name, module in modules.items() if name.startswith("blk.")}
@@ -67,12 +67,12 @@ class AdapterTensors:
         return tuple(self.opened.get_slice(self.places[name]).get_shape())
 
     def source(self, name):
-        """Returns the folder's own values, fp32."""
+        """Returns the values as they are in the folder, in fp32."""
         return self.opened.get_tensor(self.places[name]).float().numpy()
 
     def values(self, name):
-        """Returns the values for GGUF, fp32. Rows of B are in the order of the matrix that they are
-        added to."""
+        """Returns the values for GGUF, in fp32. The rows of B are in the order of the rows of the
+        matrix to which they are added."""
         return self._ordered(name, self.source(name), True)
 
     def restored(self, name, values):

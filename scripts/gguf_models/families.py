@@ -1,7 +1,8 @@
-"""The families that have a way between Hugging Face's folders and GGUF, as one table for both ways.
+"""The model families that can be converted between Hugging Face's folders and GGUF, as one table
+for both directions.
 
-A family's entry says which of llama.cpp's architectures computes it, what its modules and settings
-are called on both sides, how tensors are stored otherwise, and which settings llama.cpp cannot
+The entry of a family says which architecture of llama.cpp computes it, the names of its modules and
+settings in both formats, how tensors are stored differently, and which settings llama.cpp cannot
 compute. GGUF's names of tensors are those of the package gguf."""
 import dataclasses
 import functools
@@ -10,7 +11,7 @@ import numpy as np
 
 from gguf_models import rows
 
-# GGUF's keys behind the architecture's name, and config.json's.
+# {GGUF's key after the name of the architecture: key of config.json}
 COMMON_KEYS = {
     "context_length": "max_position_embeddings",
     "embedding_length": "hidden_size",
@@ -21,27 +22,28 @@ COMMON_KEYS = {
 }
 RMS = {"attention.layer_norm_rms_epsilon": "rms_norm_eps"}
 SILU = ("silu",)
-# llama.cpp has the approximation of gelu by tanh alone, from a table in f16; what it takes for the
-# exact one differs by no more than the table does.
+# llama.cpp computes gelu only by its tanh approximation, from a table in f16. Using it for the
+# exact gelu adds no larger error than the table itself.
 GELU = ("gelu_pytorch_tanh", "gelu_new")
 GELUS = ("gelu", *GELU)
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Modules of a block that models of a family have or have not, as a key of config.json says."""
+    """Modules of a block that only some models of a family have, depending on a key of
+    config.json."""
 
     key: str
     # The key's value with these modules, and without them.
     with_them: object
     without: object
     modules: tuple
-    # A module that only these models have, by GGUF's name in its block.
+    # A module, by its GGUF name in the block, that only models with this choice have.
     sign: str
-    # The modules in whose place they stand.
+    # The modules that are absent if these modules are present.
     instead_of: tuple = ()
-    # llama.cpp has these modules in models of so many layers and more, and in no others; 0: the
-    # file says.
+    # llama.cpp expects these modules only in models with at least this many layers; 0:
+    # models with any number of layers may have them.
     from_layers: int = 0
 
     def is_made(self, config):
@@ -50,16 +52,16 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A model_type of config.json."""
+    """A model family: one model_type of config.json."""
 
     model_type: str
-    # llama.cpp's name of the architecture, and Hugging Face's of the class.
+    # llama.cpp's name of the architecture, and Hugging Face's name of the class.
     architecture: str
     hf_class: str
     embedding: str = "model.embed_tokens"
     norm: str = "model.norm"
     head: str = "lm_head"
-    # The modules outside of blocks that most families lack.
+    # Modules outside of blocks that most families do not have.
     others: tuple = ()
     blocks: str = "model.layers."
     # The modules of a block.
@@ -68,37 +70,39 @@ class Family:
     choices: tuple = ()
     # Settings: GGUF's key behind the architecture's name, config.json's key.
     keys: dict = dataclasses.field(default_factory=dict)
-    # Settings of GGUF that the class has no key for, and the value that all its models have.
+    # GGUF settings for which the class has no key, with the value that all its models have.
     constants: dict = dataclasses.field(default_factory=dict)
-    # Keys of config.json that llama.cpp computes at these values alone; a reader writes the first.
+    # Keys of config.json for which llama.cpp supports only these values. When a GGUF file is read,
+    # the first value is written.
     fixed: dict = dataclasses.field(default_factory=dict)
-    # Flags of config.json that say whether a module of a block has a bias: the flag, the module.
+    # Flags of config.json that say whether a module of a block has a bias: {flag: module}.
     bias_flags: dict = dataclasses.field(default_factory=dict)
     # config.json has head_dim.
     has_head_dim: bool = True
-    # The share of a head that rotates, where config.json is silent; None: all of it, always.
+    # The share of a head that rotates if config.json does not say it; None: always the whole head.
     partial_rotation: float | None = None
-    # Vectors of positions stand in place of a rotation.
+    # Position embeddings are used instead of a rotary embedding.
     learned_positions: bool = False
-    # llama.cpp turns neighbouring rows of a head, and Hugging Face rows of its two halves.
+    # llama.cpp rotates pairs of neighbouring rows of a head, Hugging Face pairs of rows from its
+    # two halves.
     in_pairs: bool = False
-    # Norms are stored less 1 by Hugging Face.
+    # Hugging Face stores the weights of norms minus 1.
     norms_less_one: bool = False
-    # Hugging Face stores products' matrices as [inputs, outputs].
+    # Hugging Face stores the matrices of linear layers as [inputs, outputs].
     transposed: bool = False
     # Hugging Face's files hold norms of heads head by head.
     norms_by_head: bool = False
-    # A fused matrix of q, k and v stands key head by key head in Hugging Face's files.
+    # In Hugging Face's files the fused matrix of q, k and v is ordered by key head.
     by_key_head: bool = False
-    # Every so-many-th layer has no sliding window, and the others have one; 0: llama.cpp computes
-    # no window.
+    # With n, every n-th layer has no sliding window, and the other layers have one; 0: llama.cpp
+    # computes no window.
     window_period: int = 0
-    # The number of layers at which llama.cpp divides scores by the root of the width over heads
-    # instead of the root of head_dim; 0: config.json has no query_pre_attn_scalar.
+    # In models with this number of layers, llama.cpp divides scores by sqrt(hidden size / heads)
+    # instead of sqrt(head_dim); 0: config.json has no query_pre_attn_scalar.
     wide_score_layers: int = 0
-    # Layers with a window rotate by their own base.
+    # Layers with a window have their own base of the rotation.
     window_rotation: bool = False
-    # Every so-many-th layer does not rotate; 0: all do.
+    # With n, every n-th layer does not rotate; 0: all layers rotate.
     unrotated_period: int = 0
 
     def setting_keys(self):
@@ -121,7 +125,7 @@ class Family:
         of_block += [module for choice in choices for module in choice.modules]
         modules += [f"{self.blocks}{i}.{module}" for i in range(layers) for module in of_block]
         named = {table.get_name(module): module for module in modules}
-        named.pop(None, None)  # a head that the architecture lacks, since it is always tied there
+        named.pop(None, None)  # the architecture has no head, because it is always tied
         return named
 
 
@@ -185,7 +189,7 @@ FAMILIES = {family.model_type: family for family in (
                                    "use_bidirectional_attention": (False, None),
                                    **{key: (None,) for key in CAPS}},
            norms_less_one=True, window_period=6, wide_score_layers=62, window_rotation=True),
-    # Norms have neither weights nor biases, and so no tensors.
+    # In olmo, norms have neither weights nor biases, and so no tensors.
     Family("olmo", "olmo", "OlmoForCausalLM", modules=(*ATTENTION, *GATED),
            constants={"attention.layer_norm_epsilon": 1e-5},
            fixed={"hidden_act": SILU, "attention_bias": (False,), "clip_qkv": (None,)},
@@ -250,13 +254,13 @@ FAMILIES = {family.model_type: family for family in (
 )}
 
 
-# Multimodal classes whose decoder is handed over.
+# Multimodal classes whose text decoder can be exported.
 MULTIMODAL = ("gemma3", "mistral3")
-# Prefixes of the other parts' tensors, as transformers 4 and 5 write them.
+# Prefixes of the tensors of the other parts, as transformers 4 and 5 write them.
 OTHER_PARTS = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.",
                "model.multi_modal_projector.")
-# Prefixes of a decoder's names in a multimodal model, each with the one that takes its place in the
-# decoder alone.
+# Prefixes of the decoder's tensor names in a multimodal model, each with the prefix that replaces
+# it if the decoder is stored alone.
 INSIDE = (("language_model.", ""), ("model.language_model.", "model."))
 
 
@@ -278,7 +282,8 @@ def family_by_architecture(architecture):
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """The heads of a model, and the way of its tensors between the two formats."""
+    """The numbers of heads of a model, and the conversion of its tensors between the two
+    formats."""
 
     family: Family
     query_heads: int
@@ -295,8 +300,8 @@ class Shape:
         return self.order_rows(part, values, to_gguf)
 
     def order_rows(self, part, values, to_gguf):
-        """Puts the rows of a matrix or a bias in GGUF's order, or back. `part` is GGUF's name of
-        the module in its block."""
+        """Puts the rows of a matrix or a bias in GGUF's order, or back in Hugging Face's order.
+        `part` is GGUF's name of the module in its block."""
         if self.family.in_pairs and part in ("attn_q", "attn_k"):
             order = rows.pairs_from_halves if to_gguf else rows.halves_from_pairs
             return order(values, self.query_heads if part == "attn_q" else self.kv_heads)

@@ -1,6 +1,8 @@
-"""A GGUF file as a Hugging Face model folder: its config.json, and its tensors by their new names.
+"""Reads a GGUF file as a Hugging Face model folder: its config.json, and its tensors by Hugging
+Face's names.
 
-A file whose model is of no family here is refused, by the setting or the tensor without a place."""
+A file whose model belongs to no family of families.py is refused; the error names the setting or
+tensor that has no counterpart."""
 import dataclasses
 import shlex
 
@@ -11,18 +13,19 @@ from gguf_models.families import (FAMILIES, Shape, family_by_architecture, rotat
 from gguf_models.rotation import llama3_settings
 from script_errors import UserError
 
-# Settings that llama.cpp takes where a file is silent.
+# The values that llama.cpp uses if a file lacks these settings.
 DEFAULTS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
-# Tensors that hold factors of a rotation, which a family's config.json holds as settings.
+# The tensor that holds the factors of a rotation. config.json has settings instead, from which the
+# factors follow.
 ROPE_FACTORS = "rope_freqs.weight"
 # Hugging Face's names of special tokens, and GGUF's.
 SPECIAL_TOKENS = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
-# Settings that are not asked for and change no number of a model of the families here: those that
-# repeat what a tensor's shape or the architecture says, and what scalings of other types take.
+# Settings that are not read, because they do not change the results of any family here: they repeat
+# the shape of a tensor or a property of the architecture, or belong to other types of scaling.
 SILENT = {"vocab_size", "tensor_data_layout", "attention.layer_norm_epsilon",
           "attention.layer_norm_rms_epsilon", "rope.scaling.original_context_length",
           "rope.scaling.finetuned"}
-# Settings that are not asked for and change none at these values.
+# Settings that are not read, and that change nothing if they have these values.
 NEUTRAL = {"attention.causal": True, "attention.clamp_kqv": 0, "attention.max_alibi_bias": 0,
            "attention.scale": 0, "attention.sliding_window": 0, "attn_logit_softcapping": 0,
            "final_logit_softcapping": 0, "expert_count": 0, "expert_used_count": 0,
@@ -34,7 +37,7 @@ FOLDER_REMEDY = "take the Hugging Face folder of the model"
 
 @dataclasses.dataclass(frozen=True)
 class HeadNorm:
-    """The norm of a head: a row of a tensor of the file, and a tensor of its own in the folder."""
+    """The norm of one head: a row of a tensor in the file, but a separate tensor in the folder."""
 
     tensor: object
     head: int
@@ -81,8 +84,8 @@ class GgufFile:
         return default if found is None else found.contents()
 
     def setting(self, name, default=None):
-        """Returns a setting of the architecture; one value if the file has the same for each
-        layer."""
+        """Returns a setting of the architecture. If the file has a list with the same value for
+        each layer, returns that value."""
         self.asked.add(name)
         value = self.field(f"{self.architecture}.{name}", default)
         if value is None:
@@ -111,7 +114,7 @@ class GgufFile:
         return Shape(self.family, heads, kv_heads, size)
 
     def config(self):
-        """Returns config.json, without the types of its tensors."""
+        """Returns the content of config.json, without the dtype of the tensors."""
         family, shape = self.family, self.model_shape
         layers = self.count("block_count")
         config = {"architectures": [family.hf_class], "model_type": family.model_type,
@@ -151,7 +154,7 @@ class GgufFile:
         return config
 
     def _refuse_unread(self):
-        """Raises UserError for the first setting that was not read and may change numbers."""
+        """Raises UserError for the first setting that was not read and may change the results."""
         prefix = f"{self.architecture}."
         for key in self.reader.fields:
             name = key.removeprefix(prefix)
@@ -165,7 +168,7 @@ class GgufFile:
             return True
         if name == "attention.sliding_window" and value >= self.count("context_length"):
             return True
-        if name == "attention.sliding_window_pattern":  # a number, or whether each layer has one
+        if name == "attention.sliding_window_pattern":  # a period, or one flag per layer
             types = windowed_layers(self.family, self.count("block_count")
                                     ) if self.family.window_period else []
             return value in (self.family.window_period, [each != "full_attention"
@@ -173,7 +176,7 @@ class GgufFile:
         return name in NEUTRAL and value == NEUTRAL[name]
 
     def special_ids(self):
-        """Returns the ids of bos, eos, pad and unk, as far as the file names them."""
+        """Returns the ids of bos, eos, pad and unk, if the file names them."""
         found = {ours: self.field(f"tokenizer.ggml.{theirs}_token_id")
                  for ours, theirs in SPECIAL_TOKENS.items()}
         return {name: int(i) for name, i in found.items() if i is not None}
@@ -218,7 +221,7 @@ class GgufFile:
     # ---- tensors ----
 
     def _hf_tensors(self, tensor, modules):
-        """Returns the folder's tensors that a tensor of the file holds, by their names."""
+        """Returns the tensors of the folder that a tensor of the file contains, by name."""
         module, _, kind = tensor.name.rpartition(".")
         if module not in modules or kind not in ("weight", "bias"):
             raise UserError(f"{self.path}: tensor {tensor.name!r} has no place in a "
@@ -246,7 +249,7 @@ class GgufFile:
         return stored[::-1] if self.model_shape.turns(tensor.name, len(stored)) else stored
 
     def values(self, tensor):
-        """Returns the values as the folder holds them, fp32."""
+        """Returns the values as they are in the folder, in fp32."""
         if isinstance(tensor, HeadNorm):
             return self.values(tensor.tensor)[tensor.head]
         try:

@@ -1,7 +1,7 @@
-"""A Hugging Face model folder as llama.cpp computes it: its settings and tensors.
+"""Reads a Hugging Face model folder for llama.cpp: its settings and tensors.
 
-A model that llama.cpp would compute otherwise is refused: by its family, or by the setting that has
-no counterpart."""
+A model that llama.cpp would compute differently is refused; the error names its family, or the
+setting that has no counterpart."""
 import json
 import os
 
@@ -25,13 +25,14 @@ def read_json(path):
     return found
 
 
-# The key by which the config of a decoder says that it is a part of a multimodal model.
+# A key in the config of a decoder that marks it as a part of a multimodal model.
 INSIDE_OF = "multimodal"
 
 
 def read_config(folder):
-    """Returns config.json of a family that can be exported, with its class's defaults for missing
-    keys; for a multimodal model, that of its decoder. Raises UserError for any other."""
+    """Returns the config.json of a model that can be exported, with the defaults of its class for
+    missing keys; for a multimodal model, the config of its decoder. Raises UserError for any other
+    model."""
     path = os.path.join(folder, "config.json")
     found = read_json(path).get("model_type")
     config = completed_config(folder, path) if found in (*FAMILIES, *MULTIMODAL) else None
@@ -48,7 +49,7 @@ def completed_config(folder, path):
     from transformers import AutoConfig
     try:
         whole = AutoConfig.from_pretrained(folder)
-    except Exception as error:  # of many classes, some of them of other packages
+    except Exception as error:  # many classes of exceptions, some from other packages
         raise UserError(f"{path}: transformers does not read it ({error})") from None
     config = whole.to_dict()
     if whole.model_type in MULTIMODAL:
@@ -58,7 +59,7 @@ def completed_config(folder, path):
 
 
 def derived(config):
-    """Returns the config in which null keys have the values that its class derives from other
+    """Returns the config with null keys replaced by the values that its class derives from other
     keys."""
     if config["model_type"] == "gpt2":
         config["n_inner"] = config["n_inner"] or 4 * config["n_embd"]
@@ -130,7 +131,7 @@ def add_setting(writer, name, value):
     writer.add_key_value(f"{writer.arch}.{name}", value, kind)
 
 
-# Settings that config.json may hold as a whole number and GGUF holds as a fraction.
+# Settings that may be integers in config.json, but are floating-point numbers in GGUF.
 FRACTIONS = {"attention.scale", "embedding_scale", "residual_scale", "logit_scale",
              "attn_logit_softcapping", "final_logit_softcapping"}
 
@@ -157,8 +158,8 @@ def write_rotation(writer, family, config, size, path):
 
 
 class Tensors:
-    """The tensors of a model folder by GGUF's names, in fp32, one in memory at a time; and the
-    factors of a rotation."""
+    """The tensors of a model folder by GGUF's names, in fp32, one at a time in memory. They include
+    the factors of a rotation, which the folder has as settings."""
 
     def __init__(self, folder, config):
         self.family = FAMILIES[config["model_type"]]
@@ -173,8 +174,8 @@ class Tensors:
         self.names_by_module = {module: name for name, module in modules.items()}
         self.is_inside = INSIDE_OF in config
         self.left_out = 0  # tensors of other parts than the decoder
-        # The folder's name of each tensor, and the file; of one that the folder has head by head,
-        # those by head.
+        # `places` holds the folder's name and the file of each tensor. `heads` holds those of
+        # tensors that the folder stores separately for each head.
         self.places, self.heads = {}, {}
         for file in sorted(shard_files(folder)):
             self._add_file(file, config.get("tie_word_embeddings"))
@@ -221,7 +222,8 @@ class Tensors:
         return shape[::-1] if self.model_shape.turns(name, len(shape)) else shape
 
     def source(self, name):
-        """Returns the folder's own values, fp32; None for a tensor that is made here."""
+        """Returns the values as they are in the folder, in fp32; None for a tensor that is computed
+        here."""
         if name in self.made:
             return None
         if name in self.heads:
@@ -230,23 +232,23 @@ class Tensors:
         return read_values(*self.places[name])
 
     def values(self, name):
-        """Returns the values for GGUF, fp32."""
+        """Returns the values for GGUF, in fp32."""
         if name in self.made:
             return self.made[name]
         return self.model_shape.convert(name, self.source(name), True)
 
     def adds_one(self, name):
-        """Returns whether GGUF holds the folder's values plus 1."""
+        """Returns whether GGUF stores the folder's values plus 1."""
         return self.family.norms_less_one and name.endswith("norm.weight")
 
     def restored(self, name, values):
-        """Returns the folder's values, computed from those in GGUF, fp32."""
+        """Returns the folder's values, computed from the values in GGUF, in fp32."""
         return self.model_shape.convert(name, values, False)
 
 
 def split_head(module):
-    """Returns the module and the head of a norm that a file holds head by head
-    (q_layernorm.norms.3); for any other module, the module and None."""
+    """Returns (module, head) for a norm that a file stores separately for each head
+    (q_layernorm.norms.3), and (module, None) for any other module."""
     before, _, head = module.rpartition(".norms.")
     return (before, int(head)) if before and head.isdecimal() else (module, None)
 
@@ -260,7 +262,7 @@ def read_values(name, opened):
 
 
 def is_buffer(name):
-    """Returns whether a name is of a buffer that older files hold and no model reads."""
+    """Returns whether a tensor is a buffer that older files contain and no model reads."""
     return name.endswith(("rotary_emb.inv_freq", ".attn.bias", ".masked_bias", ".attention.bias"))
 
 
@@ -278,8 +280,8 @@ def open_safetensors(path, framework):
 
 
 def has_bf16(file):
-    """Returns whether a file holds bf16, which numpy lacks, so that torch has to read it. The file
-    was opened before, so its header is valid."""
+    """Returns whether a file contains bf16, which numpy does not support, so that torch must read
+    it. The file has been opened before, so its header is valid."""
     with open(file, "rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
         header = json.loads(opened.read(length))

@@ -1,4 +1,4 @@
-"""Reads a GGUF file back by the programs it is for, before it gets its name.
+"""Tests a GGUF file with the programs that will read it, before it gets its name.
 
 The package gguf: every tensor is there with the values that its type allows; those in fp32 are the
 model's own, bit for bit, once what GGUF stores otherwise is undone. llama.cpp (the package
@@ -31,12 +31,14 @@ PROMPTS = [
 CHAT = [{"role": "user", "content": "Name a prime above ten."},
         {"role": "assistant", "content": "Eleven."},
         {"role": "user", "content": "And another?"}]
-# Bounds of what rounding does, by type: the largest difference of a log-probability among the
-# tokens that may come, and the divergence (Kullback-Leibler, nats) of the distributions. llama.cpp
-# rounds activations to the type as well, so both are measured: on SmolLM2-135M the hand-over
-# reaches a third of these at most; rows of q and k in another order reach 0.3 nats and more.
+# Bounds of the effect of rounding, by type: the largest difference of a log-probability among the
+# likely tokens, and the Kullback-Leibler divergence of the distributions in nats. llama.cpp rounds
+# activations to the type as well, so the bounds come from measurements: a correct export of
+# SmolLM2-135M reaches at most a third of them, and a wrong order of the rows of q and k reaches 0.3
+# nats and more.
 TOLERANCE = {"f32": (2e-3, 1e-5), "f16": (6e-2, 1e-3), "bf16": (4e-1, 1e-2), "q8_0": (2.0, 5e-2)}
-# llama.cpp reads gelu from a table in f16: small random models in f32 reach a third of these.
+# llama.cpp reads gelu from a table in f16. Small random models in f32 reach a third of these
+# bounds.
 GELU_TOLERANCE = (1e-2, 3e-5)
 LEAST_PROBABILITY = 1e-4
 ACTIVATION_KEYS = ("hidden_act", "hidden_activation", "activation", "activation_function")
@@ -59,7 +61,8 @@ def tolerance(kind, config):
 
 
 def compare_tensors(path, tensors, kind_of):
-    """Compares each tensor's values with the model's, as the file's type rounds them."""
+    """Compares each tensor in the file with the model's values, allowing for the rounding of its
+    type."""
     import gguf
     reader = gguf.GGUFReader(path)
     found = {tensor.name: tensor for tensor in reader.tensors}
@@ -78,8 +81,8 @@ def compare_tensors(path, tensors, kind_of):
 
 
 def is_source(tensors, name, values, kind):
-    """Returns whether a tensor in fp32 is the folder's own after GGUF's conversions are undone: bit
-    for bit, or to fp32's precision where 1 was added."""
+    """Returns whether a tensor in fp32 equals the folder's tensor after GGUF's conversions are
+    undone: bit for bit, or within the precision of fp32 if 1 was added."""
     source = tensors.source(name)
     if source is None or kind.name != "F32":
         return True
@@ -90,9 +93,9 @@ def is_source(tensors, name, values, kind):
 
 
 def rounding(values, kind):
-    """Returns how far each value may move by rounding to a type. Sources: the formats' significands
-    (10, 7 bits; f16's least step 2^-24); Q8_0 keeps blocks of 32 in steps of their largest value /
-    127, itself in f16."""
+    """Returns the largest rounding error of each value for a type. f16 and bf16 have significands
+    of 10 and 7 bits (and the smallest step of f16 is 2^-24). Q8_0 stores a block of 32 values in
+    steps of its largest value / 127; the step is stored in f16."""
     import gguf
     size = np.abs(values)
     if kind == gguf.GGMLQuantizationType.F32:
@@ -108,8 +111,8 @@ def rounding(values, kind):
 
 
 class LlamaCpp:
-    """llama.cpp on the processor, with caches in fp32. It listens on a loopback port and answers
-    who has its key alone."""
+    """llama.cpp on the CPU, with fp32 caches. It listens on a loopback port and answers only
+    requests with its key."""
 
     def __init__(self, path, context, adapter=None):
         import xllamacpp
@@ -156,9 +159,10 @@ class LlamaCpp:
         return self.ask("/apply-template", {"messages": messages})["prompt"]
 
     def next_token(self, ids, vocabulary):
-        """Returns log-probabilities of the token after `ids`, before sampling, fp64 [vocabulary];
-        minus infinity for tokens that llama.cpp does not list. The sampled token is a letter, since
-        no probabilities are listed for a part of a character."""
+        """Returns the log-probabilities of the token after `ids`, before sampling, as fp64
+        [vocabulary]; minus infinity for tokens that llama.cpp does not list. A logit bias makes the
+        sampled token a letter, because llama.cpp lists no probabilities for a token that is only a
+        part of a character."""
         said = self.server.handle_completions({
             "prompt": ids, "n_predict": 1, "n_probs": vocabulary, "temperature": 0.0,
             "cache_prompt": False, "logit_bias": [[self.letter, 1e4]]})
@@ -199,8 +203,8 @@ def compare_with_llama_cpp(path, folder, kind, adapter=None):
 
 
 def change_text(adapted, allowed):
-    """Returns a clause about how much an adapter changes. A change within rounding does not prove
-    that llama.cpp applies the adapter."""
+    """Returns a clause that says how much an adapter changes the log-probabilities. A change within
+    rounding does not prove that llama.cpp applies the adapter."""
     if adapted > allowed:
         return f"; the adapter changes them by up to {adapted:.1e}"
     return (f"; the adapter changes them by {adapted:.1e} at most, which rounding may as well: "
@@ -208,7 +212,7 @@ def change_text(adapted, allowed):
 
 
 def next_log_probabilities(model, ids):
-    """Returns log-probabilities of the token after `ids`, fp64 [vocabulary]."""
+    """Returns the log-probabilities of the token after `ids`, as fp64 [vocabulary]."""
     import torch
     with torch.no_grad():
         logits = model(torch.tensor([ids])).logits[0, -1].double()
@@ -245,7 +249,7 @@ def compare_ids(path, text, found, expected, tokenizer):
 def compare_layout(path, found, tokenizer):
     expected = tokenizer.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
     bos = tokenizer.bos_token or ""
-    # llama.cpp puts the begin-of-text token by itself.
+    # llama.cpp adds the begin-of-text token itself.
     if found.removeprefix(bos) != expected.removeprefix(bos):
         pairs = enumerate(itertools.zip_longest(found, expected))
         at = next(i for i, pair in pairs if pair[0] != pair[1])

@@ -1,16 +1,16 @@
-"""A rotation's settings, as config.json and as GGUF say them."""
+"""The settings of a rotary embedding in config.json and in GGUF."""
 import numpy as np
 
 from script_errors import UserError
 
-# Llama 3's own, which GGUF does not hold: it holds the factors that follow from them.
+# The settings of Llama 3, which GGUF does not store: it stores the factors that follow from them.
 LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LLAMA3_POSITIONS = 8192
 
 
 def rope_settings(config, layers="full_attention"):
-    """Returns rope_theta, rope_type and what scales the rotation. If layers with a window have a
-    rotation of their own, it is that of the layers without one."""
+    """Returns rope_theta, rope_type and the settings of its scaling. If layers with a window have
+    their own rotation, returns the rotation of layers without a window."""
     settings = config.get("rope_parameters") or config.get("rope_scaling") or {}
     settings = dict(settings.get(layers, settings))
     settings.setdefault("rope_theta", config.get("rope_theta", 10000.0))
@@ -19,9 +19,9 @@ def rope_settings(config, layers="full_attention"):
 
 
 def llama3_factors(rope, size):
-    """Returns the divisors of Llama 3.1's frequencies: 1 for the short wavelengths, `factor` for
-    the long ones, between them a linear mixture of the frequencies (rope_freqs in GGUF), fp32 [size
-    / 2]."""
+    """Returns the divisors of Llama 3.1's frequencies (rope_freqs in GGUF) as fp32 [size / 2]: 1
+    for short wavelengths, `factor` for long wavelengths, and a linear interpolation of the
+    frequencies between them."""
     wavelengths = rotation_wavelengths(rope["rope_theta"], size)
     low, high, factor = rope["low_freq_factor"], rope["high_freq_factor"], rope["factor"]
     trained = rope["original_max_position_embeddings"]
@@ -34,9 +34,9 @@ def rotation_wavelengths(theta, size):
 
 
 def llama3_settings(factors, theta, path):
-    """Returns the settings that give these factors, with Llama 3's own bounds of frequencies. The
-    number of positions that the model was trained on follows from a factor between 1 and the
-    largest."""
+    """Returns the settings that give these factors, assuming Llama 3's bounds of frequencies. The
+    number of positions on which the model was trained follows from a factor between 1 and the
+    largest one."""
     factors = np.asarray(factors, dtype=np.float64)
     wavelengths = rotation_wavelengths(theta, 2 * len(factors))
     largest = float(factors.max())

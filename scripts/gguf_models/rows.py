@@ -1,10 +1,10 @@
-"""Orders of a matrix' rows that differ between Hugging Face's files and llama.cpp's, both ways."""
+"""Converts between the orders of matrix rows in Hugging Face's files and in llama.cpp's files."""
 import numpy as np
 
 
 def pairs_from_halves(values, heads):
-    """Puts beside each other the two rows of a head that a rotation turns together; Hugging Face
-    keeps one in each half of the head. values [heads * head_size, ...]."""
+    """Makes the two rows of a head that are rotated together neighbours; in Hugging Face's files
+    one is in each half of the head. values [heads * head_size, ...]."""
     rows = values.shape[0]
     halves = values.reshape(heads, 2, rows // heads // 2, *values.shape[1:])
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)
@@ -18,8 +18,8 @@ def halves_from_pairs(values, heads):
 
 
 def rows_by_product(values, query_heads, kv_heads):
-    """Sorts the rows of a fused matrix, which stand key head by key head (its query heads, itself,
-    its value head), into those of all queries, all keys and all values."""
+    """Sorts the rows of a fused matrix into all query rows, all key rows and all value rows. The
+    given matrix is ordered by key head: its query heads, the key head itself, its value head."""
     shared = query_heads // kv_heads
     groups = values.reshape(kv_heads, shared + 2, -1, *values.shape[1:])
     parts = groups[:, :shared], groups[:, shared], groups[:, shared + 1]

@@ -1,6 +1,6 @@
 """Converts a tokenizer.json to GGUF and back: tokens, their types, merges or scores, and the name
-of the pre-tokenizer (tokenizer.ggml.pre), which llama.cpp knows by name alone. A tokenizer with
-another pre-tokenizer is refused."""
+of the pre-tokenizer (tokenizer.ggml.pre), which llama.cpp knows only by name. A tokenizer with any
+other pre-tokenizer is refused."""
 import functools
 import logging
 import os
@@ -24,8 +24,8 @@ def split_by(pattern):
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
-# PRE_TOKENIZERS maps llama.cpp's names of pre-tokenizers to the steps that a tokenizer.json has for
-# them, in order. Settings that do not cut are left out.
+# PRE_TOKENIZERS maps llama.cpp's names of pre-tokenizers to the steps, in order, that a
+# tokenizer.json has for them. Settings that do not change how text is split are left out.
 PRE_TOKENIZERS = {
     "gpt-2": [byte_level(True)],
     "smollm": [{"type": "Digits", "individual_digits": True}, byte_level(True)],
@@ -40,14 +40,15 @@ PRE_TOKENIZER_ALIASES = {
     "chatglm-bpe": "llama-bpe", "glm4": "llama-bpe",
     "stablelm2": "qwen2", "deepseek-r1-qwen": "qwen2",
 }
-# Names under which llama.cpp puts a begin-of-text token where a file does not say whether.
+# Pre-tokenizers for which llama.cpp adds a begin-of-text token if the file does not say whether to
+# add one.
 ADDS_BOS = {"llama-bpe", "llama3", "llama-v3"}
 NORMALIZERS = (None, {"type": "NFC"})
 
 
 def without_inert_keys(step):
-    """Returns a step of a pre-tokenizer without the keys that cut nothing; a space put before the
-    text does cut."""
+    """Returns a step of a pre-tokenizer without the keys that do not change how text is split. A
+    space that is added before the text does change it."""
     if step["type"] == "ByteLevel" and step.get("add_prefix_space"):
         return step
     silent = ("add_prefix_space", "trim_offsets")
@@ -70,7 +71,7 @@ def is_sentencepiece(tokenizer):
 
 
 def token_list(tokenizer, size, path):
-    """Returns (tokens, types) of `size` ids; ids without a token are unused."""
+    """Returns (tokens, types) of `size` ids; ids without a token get the type UNUSED."""
     tokens, types = [f"[PAD{i}]" for i in range(size)], [UNUSED] * size
     known = {i: (token, NORMAL) for token, i in tokenizer["model"]["vocab"].items()}
     for token in tokenizer.get("added_tokens", []):
@@ -89,8 +90,8 @@ def token_list(tokenizer, size, path):
 
 
 def scores_by_merges(tokenizer, tokens):
-    """Returns a score for each token. SentencePiece merges the pair with the best score first, so a
-    token of an earlier merge gets a higher score."""
+    """Returns a score for each token. SentencePiece merges the pair with the best score first, so
+    the token of an earlier merge gets a higher score."""
     ranks = {}
     for rank, merge in enumerate(tokenizer["model"]["merges"]):
         left, right = merge if isinstance(merge, list) else merge.split(" ")
@@ -134,15 +135,15 @@ def write_vocabulary(writer, folder, size):
 
 @functools.cache
 def load_tokenizer(folder):
-    """Loads transformers' own tokenizer, once: what is written and what it is compared with use the
-    same one."""
+    """Loads the tokenizer with transformers, once per folder, so that the export and the comparison
+    use the same tokenizer."""
     from transformers import AutoTokenizer
     return AutoTokenizer.from_pretrained(folder)
 
 
 def adds_bos(folder, special):
-    """Returns whether the tokenizer puts the begin-of-text id before a text. The tokenizer is tried
-    out, since files say it in many ways."""
+    """Returns whether the tokenizer adds the begin-of-text id before a text. The tokenizer is tried
+    out, because files specify this in many ways."""
     ids = load_tokenizer(folder)("x").input_ids
     return bool(ids) and ids[0] == special.special_token_ids.get("bos", -1)
 
@@ -181,7 +182,7 @@ def byte_level_tokenizer(file):
                         f"tokenizer.json here (those that have: {', '.join(PRE_TOKENIZERS)}). Take "
                         "that of the Hugging Face folder")
     merges = [tuple(merge.split(" ")) for merge in file.field("tokenizer.ggml.merges", [])]
-    whole = name in ADDS_BOS  # tokens that no merge makes are found whole there
+    whole = name in ADDS_BOS  # these match a whole token even if no merges lead to it
     tokenizer = Tokenizer(models.BPE(vocab=text_tokens(file), merges=merges, ignore_merges=whole))
     steps = {"ByteLevel": lambda step: pre_tokenizers.ByteLevel(False, use_regex=step["use_regex"]),
              "Digits": lambda step: pre_tokenizers.Digits(step["individual_digits"]),
@@ -217,8 +218,9 @@ def sentencepiece_tokenizer(file):
 
 
 def merges_by_scores(scores, ids):
-    """Returns the pairs of tokens that make a token, the best score first, as SentencePiece merges
-    them; among pairs that make the same token, that of the earlier tokens."""
+    """Returns the pairs of tokens that merge to a token, the best score first, as SentencePiece
+    merges them. Among pairs that merge to the same token, the pair of earlier tokens comes
+    first."""
     found = []
     for token, score in scores.items():
         for i in range(1, len(token)):

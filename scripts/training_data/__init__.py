@@ -11,5 +11,4 @@ a document passes through them.
   token_files    the files of a data set, and what they may replace
   report         what was made, on the terminal and as a page
 
-They lie beside the scripts because nothing else uses them; what users run
-stands in scripts/ itself."""
+They are not in scripts/ itself because users do not run them, and no other script uses them."""

@@ -1,4 +1,5 @@
-"""The shapes in which people keep chats: a document's object becomes a conversation."""
+"""Converts the object of a document, in any of the shapes in which chats are commonly stored, to a
+conversation."""
 import dataclasses
 import json
 
@@ -11,31 +12,32 @@ ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assi
          "bot": "assistant", "model": "assistant", "system": "system", "developer": "developer",
          "tool": "tool",
          "observation": "tool", "function_response": "tool", "function_call": "assistant"}
-# Names of the same roles that messages of errors do not list: JSON of a call, and what a call gave.
+# Other names of the same roles, which error messages do not list: a call as JSON, and the result
+# of a call.
 CALLING, MORE_ROLES = ("function_call", "tool_call"), {"function": "tool", "ipython": "tool",
                                                        "tool_response": "tool",
                                                        "tool_result": "tool",
                                                        "tool_call": "assistant"}
-# one thing, of which transformers gives a template all three
+# names of the same thing; transformers passes all three to a template
 REASONING = ("reasoning_content", "thinking", "reasoning")
 PLAIN_PART_KEYS = ("type", "text", "annotations", "cache_control", "citations", "id", "index")
 
 
 @dataclasses.dataclass
 class Chat:
-    """Messages as a chat template takes them."""
+    """A conversation: messages in the form that a chat template expects."""
 
-    shape: str  # of the document, as the report calls it
+    shape: str  # the name of the document's shape in the report
     messages: list
     may_train: list  # for each message, whether its document lets it be trained on
     tools: list | None = None
-    options: dict = dataclasses.field(default_factory=dict)  # of the template
-    pair: tuple | None = None  # a prompt and its completion, which can be joined without a template
-    # names of fields that are passed over and counted
+    options: dict = dataclasses.field(default_factory=dict)  # options for the template
+    pair: tuple | None = None  # a prompt and its completion, for joining them without a template
+    # names of fields that are ignored and counted
     unread: list = dataclasses.field(default_factory=list)
-    # the record's fields that have no meaning here
+    # fields of the record that have no meaning here
     beside: dict = dataclasses.field(default_factory=dict)
-    held_back: int | None = None  # the first message that its own field keeps from being trained on
+    held_back: int | None = None  # the first message that a field of its own excludes
 
     def empty_answers(self):
         return sum(m["role"] == "assistant" and not m["content"].strip() and not m.get("tool_calls")
@@ -50,8 +52,8 @@ class Text:
 
 
 def read_object(content, place, ignored=frozenset()):
-    """Returns the Chat or Text that an object holds. `ignored` are canonical names of fields that
-    are passed over."""
+    """Returns the Chat or Text that an object holds. `ignored` are canonical names of fields to
+    ignore."""
     record = Fields(content, RECORD_MEANINGS, place, ignored)
     if not record.found and "input_ids" in content:
         raise BadDocument(f'{place}: holds token ids ("input_ids"); name such a file in data.train '
@@ -67,8 +69,8 @@ def read_object(content, place, ignored=frozenset()):
 
 
 def read_shape(record, place, ignored, content):
-    """Reads the first shape whose key has a value; an empty prompt is one if there is nothing
-    else."""
+    """Reads the first shape whose key has a value. An empty prompt counts as a value only if no
+    other shape matches."""
     shapes = {"messages": chat_of, "prompt": chat_of_prompt, "instruction": chat_of_instruction,
               "text": text_of_record}
     found = [meaning for meaning in shapes if not holds_nothing(record.raw(meaning))] or \
@@ -83,8 +85,8 @@ def read_shape(record, place, ignored, content):
 
 
 def refuse_label(record, read, place):
-    """Refuses a completion that is labelled false (an unpaired preference), which must not be
-    imitated."""
+    """Refuses a completion that is labelled as bad (an unpaired preference), because the model must
+    not learn it."""
     if record.has("good"):
         if verdict(record.get("good")) is False:
             raise BadDocument(f'{place}: "{record.key("good")}" is {shown(record.get("good"))}: '
@@ -147,8 +149,8 @@ def chat_of_prompt(record, place, ignored):
 
 
 def chat_of_lists(record, prompt_key, answer, place, ignored):
-    """Returns the chat of a prompt and a completion that are lists of messages; only the
-    completion's may be trained on."""
+    """Returns the chat of a prompt and a completion that are lists of messages. Only the messages
+    of the completion may be trained on."""
     parts, unread = [], []
     for key, role, value in ((prompt_key, "user", record.raw("prompt")),
                              (answer, "assistant", record.raw("answer"))):
@@ -214,8 +216,8 @@ def text_of_record(record, place, ignored):
 
 
 def with_system(record, turns, place):
-    """Returns messages and whether each is trained on, the record's system text first. If both say
-    the same text, it comes once."""
+    """Returns the messages, beginning with the record's system text, and for each whether it is
+    trained on. If the first message is the same system text, it comes only once."""
     given = record.get("system")
     system = None if holds_nothing(given) else system_text(given)
     if system is None and not holds_nothing(given):
@@ -233,8 +235,8 @@ def with_system(record, turns, place):
 
 
 def system_text(value):
-    """Returns the text of a system prompt, which may be a text, parts of a content, or a message;
-    None for anything else."""
+    """Returns the text of a system prompt, which may be a text, a list of content parts, or a
+    message; None for anything else."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
@@ -249,8 +251,8 @@ def system_text(value):
 
 
 def refuse_second_answer(record, messages, place):
-    """Refuses an answer beside messages that is not one of theirs, since it is unclear which is
-    trained on."""
+    """Refuses a record with both messages and a different answer, because it is unclear which of
+    them to train on."""
     for meaning in ("answer", "instruction", "history"):
         value = record.get(meaning)
         if value is None or (isinstance(value, str)
@@ -267,7 +269,7 @@ def second_prompt(record, meaning, beside, place):
 
 
 def other_contents(record, messages, place):
-    """Returns names of fields that repeat the conversation, or lead to it, and are passed over."""
+    """Returns the names of fields that repeat the conversation, or parts of it, and are ignored."""
     return [record.key(m) for m in ("prompt", "input", "text", "answer", "instruction")
             if record.has(m)]
 
@@ -277,7 +279,7 @@ def texts_beside(record):
 
 
 def first_held_back(turns):
-    """Returns the number of the first message that says that it is not trained on."""
+    """Returns the number of the first message that is marked as not trained on."""
     return next((n for n, (_, trains) in enumerate(turns, 1) if trains is False), None)
 
 
@@ -288,7 +290,7 @@ def template_inputs(record, place):
 def tools_of(record, place):
     key = record.key("tools") or "tools"
     tools = parsed_or(record.get("tools"), None, f'"{key}"', place)
-    if isinstance(tools, list):  # tables hold each as its JSON, too
+    if isinstance(tools, list):  # tables may hold each tool as JSON text
         tools = [parsed(tool, f'item {n} of "{key}"', place) for n, tool in enumerate(tools, 1)]
     if tools is not None and not (isinstance(tools, list)
                                   and all(isinstance(t, dict) for t in tools)):
@@ -303,7 +305,7 @@ def tools_of(record, place):
             raise BadDocument(f'{place}: item {number} of "{key}" must be {{"type": "function", '
                               f'"function": {{"name": ..., "description": ..., "parameters": '
                               f'...}}}}{found}')
-    if key and canonical(key) == "functions" and tools:  # of OpenAI's first interface
+    if key and canonical(key) == "functions" and tools:  # the key of OpenAI's first interface
         tools = [tool if "function" in tool else {"type": "function", "function": tool}
                  for tool in tools]
     return tools
@@ -318,8 +320,8 @@ def options_of(record, place):
 
 
 def parsed(value, what, place):
-    """Parses a list or object that a table holds as JSON, where its kinds differ from row to
-    row."""
+    """Parses a list or object that a table stores as JSON text, because its type differs between
+    rows."""
     if not isinstance(value, str):
         return value
     try:
@@ -329,7 +331,8 @@ def parsed(value, what, place):
 
 
 class Message(dict):
-    """A message whose content was several parts, which are one text in it."""
+    """A message. If its content was a list of parts, `parts` holds them, and the content is their
+    joined text."""
 
     parts = None
 
@@ -343,8 +346,8 @@ def parsed_or(value, nothing, what, place):
 
 
 def trains(fields, role, number, place):
-    """Returns whether the message says that it is trained on (OpenAI's weight of 0 or 1, others'
-    train); None if it says nothing."""
+    """Returns whether a field of the message says that it is trained on (OpenAI's weight of 0 or 1,
+    or the field train of other formats); None if it has no such field."""
     said = None
     for meaning in ("weight", "train"):
         if not fields.has(meaning):
@@ -368,7 +371,8 @@ def trains(fields, role, number, place):
 
 
 def message_of(turn, names, number, place, ignored=frozenset(), unread=None):
-    """Returns the message as a template reads it, and whether it says that it is trained on."""
+    """Returns the message in the form that a template expects, and whether it says that it is
+    trained on."""
     if not isinstance(turn, dict):
         raise needs_texts(names, number, place)
     here = f"{place}: message {number}"
@@ -381,7 +385,7 @@ def message_of(turn, names, number, place, ignored=frozenset(), unread=None):
     names = (fields.key("role") or names[0], fields.key("content") or names[1])
     calls = calls_of(fields, number, place)
     if what is None and calls:
-        what = ""  # the calls are what it says
+        what = ""  # a message with calls may have no content
     if isinstance(what, list):
         what = joined_parts(what, number, place, ignored)
     if not is_absent(fields.others.get("refusal")):
@@ -403,7 +407,7 @@ def message_of(turn, names, number, place, ignored=frozenset(), unread=None):
         what, calls = "", checked_calls(call if isinstance(call, list) else [call], number, place)
     if fields.passed_over and unread is not None:
         unread += [f"message.{key}" for key in fields.passed_over]
-    # Fields without a meaning of their own are passed to the template, which may know them.
+    # Fields that have no meaning here are passed to the template, which may use them.
     if fields.others:
         refuse_or_count({k: v for k, v in fields.others.items()
                          if canonical(k) not in map(canonical, REASONING)}, place,
@@ -438,8 +442,8 @@ def joined_parts(parts, number, place, ignored):
 
 
 def calls_of(fields, number, place):
-    """Returns the calls of a message in OpenAI's present form; its first form had a single call
-    beside the content."""
+    """Returns the tool calls of a message in OpenAI's current form. In its first form a message had
+    a single call next to its content."""
     key = fields.key("tool_calls")
     calls = parsed_or(fields.get("tool_calls"), [], f'"{key}" of message {number}', place)
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
@@ -463,7 +467,7 @@ def checked_calls(calls, number, place, key="tool_calls"):
                                                             str) or not function["name"]:
             raise BadDocument(f'{here} must be {{"type": "function", "function": {{"name": "...", '
                               f'"arguments": {{...}}}}}}')
-        # as Llama's models write a call
+        # the form in which Llama models write a call
         if "arguments" not in function and "parameters" in function:
             function = {("arguments" if key == "parameters" else key): value
                         for key, value in function.items()}
@@ -475,7 +479,8 @@ def checked_calls(calls, number, place, key="tool_calls"):
 
 
 def refuse_missing_answer(record, usual, beside, place):
-    """Refuses a text beside a prompt, since either may be the answer."""
+    """Refuses a record with a text next to a prompt, because the text may be the answer or
+    something else."""
     if "answer" not in record.found and record.has("text"):
         raise BadDocument(f'{place}: needs a text "{usual}" beside "{beside}"; where "text" is '
                           f'meant, pass over that with --ignore-fields {beside}')

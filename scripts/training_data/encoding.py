@@ -15,13 +15,13 @@ from text_files import head_of, marked_encoding, refuse_pointer, wide_encoding
 from training_data.records import line_content, read_json
 from training_data.templates import ChatTemplate, has_template
 
-# A document becomes (ids, trained) of each of its samples (int32 and
-# bool), and the shape it had.
+# The result of encoding a document: (ids, trained) of each of its samples (int32 and bool), the
+# shape that the document had, and notes for the report.
 Encoded = collections.namedtuple("Encoded", "samples shape notes")
 
 
 class Notes:
-    """Counts what else the report says of documents, with the first example of each."""
+    """Counts events for the report, with the first example of each."""
 
     def __init__(self):
         self.counts, self.examples = collections.Counter(), {}
@@ -33,8 +33,8 @@ class Notes:
                 self.examples.setdefault(what, example)
 
     def of(self, kind):
-        """Returns ((kind, what), how often) of all counts of a kind, in the order in which they
-        came."""
+        """Returns ((kind, what), count) for all counts of a kind, in the order of their first
+        occurrence."""
         return [(what, number) for what, number in self.counts.items() if isinstance(what, tuple)
                 and what[0] == kind]
 
@@ -45,7 +45,8 @@ class Notes:
 
 
 class Encoder:
-    """A tokenizer folder and the choices that decide what becomes of a document."""
+    """Encodes documents, with the tokenizer of a folder and the options on which the tokens
+    depend."""
 
     def __init__(self, folder, plain=False, train_on="assistant", bos="auto", template=None,
                  template_options=None, ignored=()):
@@ -58,7 +59,7 @@ class Encoder:
             refuse_unreadable(text)
         try:
             self.tokenizer = Tokenizer.from_file(path)
-        except Exception as error:  # the library has no narrower one
+        except Exception as error:  # the library has no narrower exception
             raise UserError(
                 f"{path}: cannot be read as a tokenizer: {str(error).splitlines()[0]}") from None
         self.tokenizer.no_padding()
@@ -92,8 +93,8 @@ class Encoder:
         return ChatTemplate(self.folder, *self._template)
 
     def _begin_id(self, folder, settings, bos):
-        """Returns the id that a plain text begins with, or None; add_bos_token overrides
-        tokenizer.json, as in transformers."""
+        """Returns the id with which a plain text begins, or None. As in transformers, add_bos_token
+        overrides tokenizer.json."""
         if bos == "never":
             return None
         wanted = bos == "always" or settings.get("add_bos_token")
@@ -110,8 +111,8 @@ class Encoder:
         return begin
 
     def _special_id(self, which, config, settings):
-        """Returns the id of eos or bos, as tokenizer_config.json names it, else as config.json
-        does."""
+        """Returns the id of eos or bos that tokenizer_config.json names, or else the one that
+        config.json names."""
         token = settings.get(f"{which}_token")
         token = token.get("content") if isinstance(token, dict) else token
         found = self.tokenizer.token_to_id(token) if isinstance(token, str) and token else None
@@ -147,8 +148,8 @@ class Encoder:
                        notes)
 
     def count_forged(self, read, place, notes):
-        """Counts special tokens that a text spells out; they become those tokens, whoever writes
-        them."""
+        """Counts special tokens that are spelled out in a text. The tokenizer converts them to the
+        special tokens, even if a user wrote them."""
         if isinstance(read, Text):
             begin = self.begin_text if self.begin_text and read.text.startswith(
                 self.begin_text) else ""
@@ -175,19 +176,19 @@ class Encoder:
         return self.plain(prompt + answer, None if self.train_on == "all" else len(prompt), place)
 
     def plain(self, text, answer, place):
-        """Encodes a text with the end-of-text id. It is trained on from character `answer` on
-        (None: all)."""
+        """Encodes a text, followed by the end-of-text id. Tokens from character `answer` on are
+        trained on (None: all tokens)."""
         encoded = self.tokens(text, place)
         ids, trained = np.array(encoded.ids, dtype=np.int32), np.ones(len(encoded.ids), dtype=bool)
         if answer is not None:
             trained[:first_token(encoded, answer, len(text))] = False
         ids, trained = np.append(ids, np.int32(self.end)), np.append(trained, True)
-        if self.begin is not None and ids[0] != self.begin:  # a text may spell it out
+        if self.begin is not None and ids[0] != self.begin:  # unless the text spells it out
             ids, trained = np.append(np.int32(self.begin), ids), np.append(answer is None, trained)
         return ids, trained
 
     def laid_out(self, sample, place, notes):
-        """Encodes the text that a chat template made, with no other tokens than its own."""
+        """Encodes the text that a chat template made, without adding any token."""
         encoded = self.tokens(sample.text, place)
         ids = np.array(encoded.ids, dtype=np.int32)
         if self.bos is not None and ids.size > 1 and ids[0] == self.bos and ids[1] == self.bos:
@@ -201,9 +202,10 @@ class Encoder:
         return ids, trained
 
     def mark_turn(self, encoded, ids, trained, turn, size, place, notes):
-        """Marks the tokens of an answer as trained on. A token that straddles its start belongs to
-        the prompt. The token that ends the answer is trained on, even if the template's marks end
-        before it; text that the template writes after it is not, since no model generates it."""
+        """Marks the tokens of an answer as trained on. A token that straddles the start of the
+        answer belongs to the prompt. The token that ends the answer is trained on, even if the
+        template's marks end before it. Text that the template writes after that token is not
+        trained on, because no model generates it."""
         chosen = [i for b, e in turn.ranges for i in range(first_token(encoded, b, size),
                                                            first_token(encoded, e, size))]
         limit = first_token(encoded, turn.limit, size)
@@ -237,7 +239,7 @@ class Encoder:
 
 
 def model_texts(folder):
-    """Returns the files that say how the model's text is laid out."""
+    """Returns the files of a model folder that determine tokenizer and chat template."""
     names = ("tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json",
              "special_tokens_map.json", "added_tokens.json",
              "chat_template.jinja")
@@ -248,7 +250,8 @@ def model_texts(folder):
 
 
 def refuse_unreadable(path):
-    """Refuses a file that transformers would fail at, or whose mark it would take for text."""
+    """Refuses a file that transformers cannot read, or whose byte order mark it would read as
+    text."""
     head = head_of(path)
     refuse_pointer(path, head)
     if marked_encoding(head) or wide_encoding(head):
@@ -260,7 +263,7 @@ def refuse_unreadable(path):
 
 
 def texts_of(value):
-    """Yields every text within a message, except its role."""
+    """Yields every string within a message, except its role."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

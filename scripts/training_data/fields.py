@@ -1,5 +1,5 @@
-"""Sorts the fields of a record, under every spelling: which are read, which are harmless, which
-are refused.
+"""Classifies the fields of a record, under all their spellings: which are read, which are harmless,
+which are refused.
 
 A field that holds nothing (null, "", [], {}, NaN) counts as absent. Every other field is read, or
 is harmless (HARMLESS, a closed list), or is counted and named in the report, or is refused because
@@ -8,8 +8,8 @@ import functools
 
 from script_errors import BadDocument
 
-# Fields that are read: the spellings of each, the usual one first. Case, "_", "-"
-# and spaces do not count.
+# Fields that are read: {meaning: its spellings, the usual one first}. Case, "_", "-" and spaces do
+# not matter.
 RECORD = {
     "messages": ("messages", "conversations", "conversation", "dialogue", "dialog", "chat"),
     "system": ("system", "system_prompt", "system_message", "system_instruction",
@@ -51,8 +51,7 @@ HARMLESS = ("id", "uuid", "guid", "idx", "index", "row", "line", "number", "key"
             "length", "num_turns", "turn_count", "num_tokens", "token_count", "n_tokens",
             "num_messages", "char_count", "word_count",
             "__index_level_0__", "unnamed_0")
-# Fields that say something about what is trained on and have no counterpart here: (what
-# they say, what would serve).
+# Fields that could change what is trained on and are not supported: {kind: (problem, remedy)}.
 REFUSED = {
     "token ids": ("holds token ids beside texts", "name a file of token ids in data.train as it "
                                                   "is, or remove them"),
@@ -111,13 +110,13 @@ def is_absent(value):
 
 
 def holds_nothing(value):
-    """Returns whether a field is empty, also if a table keeps a list or an object as its JSON."""
+    """Returns whether a field is empty. A table may store an empty list or object as JSON text."""
     return is_absent(value) or (isinstance(value, str)
                                 and value.strip() in ("null", "None", "[]", "{}"))
 
 
 def verdict(value):
-    """Returns True or False as a label or switch says it; None if it says neither."""
+    """Returns the boolean value of a label or switch; None if it has none."""
     value = value.strip().lower() if isinstance(value, str) else value
     if isinstance(value, (str, bool, int, float)):
         return True if value in TRUE else False if value in FALSE else None
@@ -125,8 +124,8 @@ def verdict(value):
 
 
 class Fields:
-    """The fields of an object by what they mean (`meanings`: RECORD_MEANINGS or MESSAGE_MEANINGS);
-    `others` are those that mean nothing here, by their own names."""
+    """The fields of an object by their meaning (`meanings` is RECORD_MEANINGS or MESSAGE_MEANINGS).
+    `others` holds the fields without a meaning here, by name."""
 
     def __init__(self, content, meanings, place, ignored=frozenset()):
         self.place, self.found, self.others, self.passed_over = place, {}, {}, []
@@ -147,7 +146,8 @@ class Fields:
                                   "values; leave one of them out")
 
     def key(self, meaning):
-        """Returns the spelling that the object has; the usual one if it has none."""
+        """Returns the spelling of the field in the object; None if the object does not have the
+        field."""
         return self.found[meaning][0] if meaning in self.found else None
 
     def has(self, meaning):
@@ -162,8 +162,8 @@ class Fields:
 
 
 def kind_of_field(key, value):
-    """Returns what kind of field it is, of those that are not read: harmless, unread, preference,
-    or a key of REFUSED."""
+    """Returns the kind of a field that is not read: harmless, unread, preference, or a key of
+    REFUSED."""
     name = canonical(key)
     if name in HARMLESS_NAMES:
         return "harmless"
@@ -188,8 +188,9 @@ def kind_of_field(key, value):
 
 
 def refuse_or_count(others, place, where="", has_messages=False):
-    """Returns names of the fields that are passed over and counted; refuses those that could change
-    what is trained on. `where` is empty for the record, or names the message that has them."""
+    """Returns the names of the fields that are ignored and counted. Refuses fields that could
+    change what is trained on. `where` is empty for the record, or names the message that has the
+    fields."""
     unread, preference = [], []
     for key, value in others.items():
         kind = kind_of_field(key, value)

@@ -1,22 +1,23 @@
-"""Names of the Hugging Face Hub, looked up in the local cache: nothing is downloaded."""
+"""Looks up names of the Hugging Face Hub in the local cache. Nothing is downloaded."""
 import os
 import re
 
 from script_errors import UserError
 
-# Names of the Hub, as lib/base/hub_cache.cc reads them.
+# A Hub name, as lib/base/hub_cache.cc reads it.
 NAME = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]{0,95}/[A-Za-z0-9_][A-Za-z0-9._-]{0,"
                   r"95})(?:@([^\s\\]+))?")
 
-# Endings of a file's name, which is none of the Hub's, whether the file is there or not.
+# A path with one of these extensions is a file name, never a Hub name, even if the file does not
+# exist.
 IS_FILE = re.compile(r"\.(txt|text|md|jsonl?|ndjson|parquet|arrow|csv|tsv|py|html?|gz|zst|zip|"
                      r"bin)$", re.IGNORECASE)
 
 
 def find(path, repo_type, say):
-    """Returns the folder of `path`: itself if it exists or is no name of the Hub, else the snapshot
-    in the cache. `repo_type` is "model" or "dataset"; `say` gets a line if a snapshot is used.
-    Raises UserError with the command that downloads what is missing."""
+    """Returns the folder for `path`: `path` itself if it exists or is not a Hub name, else the
+    snapshot in the cache. `repo_type` is "model" or "dataset"; `say` is called with a line if a
+    snapshot is used. Raises UserError with the command that downloads a missing snapshot."""
     name = NAME.fullmatch(path)
     if os.path.lexists(path) or not name or "--" in path or ".." in path or IS_FILE.search(path):
         return path

@@ -9,8 +9,8 @@ BAR = 40  # characters of the longest bar of a histogram
 
 
 class RowFitter:
-    """RowFitter makes samples fit into rows of `length` inputs, which hold length + 1 tokens: each
-    input has the next as its label. Without a length every sample fits."""
+    """Fits samples into rows of `length` inputs. A row holds length + 1 tokens, because the label
+    of each input is the next token. Without a length every sample fits."""
 
     def __init__(self, length, policy):
         self.length, self.policy = length, policy
@@ -27,7 +27,7 @@ class RowFitter:
         if len(self.places) < 3:
             self.places.append(f"{place} ({ids.size} tokens)")
         kept = getattr(self, f"_{self.policy}")(ids, trained)
-        if self.policy != "split":  # whose pieces share tokens
+        if self.policy != "split":  # pieces of split samples share tokens
             self.tokens_lost += int(ids.size) - sum(int(i.size) for i, _ in kept)
         self.trained_lost += int(trained[1:].sum()) - sum(int(t[1:].sum()) for _, t in kept)
         self.dropped += not kept
@@ -44,8 +44,8 @@ class RowFitter:
         return []
 
     def _split(self, ids, trained):
-        """Splits a sample as rows of documents are split: a piece begins with the last token of the
-        piece before, which is no label there."""
+        """Splits a sample in the same way as documents are split into rows: each piece begins with
+        the last token of the previous piece, which is not a label in it."""
         pieces, held = [], np.zeros(ids.size, bool)
         for begin in range(0, ids.size - 1, self.length):
             piece = trained[begin:begin + self.length + 1].copy()
@@ -84,7 +84,7 @@ class RowFitter:
 
 
 def histogram(lengths):
-    """Returns (from, to, how many) of bins whose ends are powers of two."""
+    """Returns (from, to, count) of histogram bins whose bounds are powers of two."""
     lengths = np.asarray(lengths)
     edges = [1]
     while edges[-1] <= lengths.max():

@@ -1,4 +1,5 @@
-"""Reading documents: which files there are, what each is, and the objects or texts in it."""
+"""Reads documents: finds the input files, detects their formats, and yields the objects or texts in
+them."""
 import collections
 import contextlib
 import glob
@@ -20,19 +21,18 @@ LINE_EXTENSIONS = (".jsonl", ".ndjson")
 ARROW_EXTENSIONS = (".arrow", ".feather")
 COMPRESSIONS = {".gz": "gzip", ".gzip": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-# Files of a folder that are no data, and words of names that say which split a file is of
-# (as the Hub reads them).
+# Names of files in a folder that are not data, and words in names that say to which split a file
+# belongs (as the Hub interprets them).
 CARD = re.compile("(readme|licen[cs]e|copying|notice|citation|changelog|contributing|"
                   "code_of_conduct|security|datasheet|dataset_card|data_card)",
                   re.IGNORECASE)
 SPLIT_WORDS = {**dict.fromkeys(("train", "training"), "train"),
                **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
                **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test")}
-ARROW_ROWS = 256  # that are objects of Python at a time
+ARROW_ROWS = 256  # rows that are Python objects at a time
 
-# One document before tokenising: its file, where in it, its size in bytes for the
-# progress bar, and a text, the object of a line, a line that is still to be read (bytes),
-# or the BadDocument that it is.
+# A document before tokenising: its file, its place in the file, its size in bytes for the progress
+# bar, and its content: a text, an object, a line that is not parsed yet (bytes), or a BadDocument.
 Document = collections.namedtuple("Document", "path place size content")
 
 
@@ -40,7 +40,7 @@ Document = collections.namedtuple("Document", "path place size content")
 
 
 def input_files(patterns):
-    """Returns (the files, a sentence for each kind of file in the folders that is left out)."""
+    """Returns (the files, a sentence for each kind of file in the folders that is not read)."""
     paths, left_out = [], []
     for pattern in patterns:
         if os.path.isdir(pattern):
@@ -92,7 +92,7 @@ def folder_files(folder):
 
 
 def use_of(name):
-    """Returns what a file of a folder is for, by its name: train, validation, test, card or
+    """Returns the purpose of a file in a folder, by its name: train, validation, test, card or
     other."""
     extension = name_and_compression(name)[1]
     if extension not in (*TEXT_EXTENSIONS, *LINE_EXTENSIONS, ".parquet"):
@@ -137,7 +137,7 @@ def arrow_folder_files(folder):
 
 
 def read_json(path):
-    """Returns the object of a small file; an empty one if there is no file."""
+    """Returns the object of a small JSON file; an empty object if the file does not exist."""
     if not os.path.isfile(path):
         return {}
     try:
@@ -155,7 +155,8 @@ def read_json(path):
 
 
 def name_and_compression(path):
-    """Returns (compression that the name says, extension without it)."""
+    """Returns (the compression according to the name, the extension before that of the
+    compression)."""
     stem, extension = os.path.splitext(path.lower())
     if extension in COMPRESSIONS:
         return COMPRESSIONS[extension], os.path.splitext(stem)[1]
@@ -163,14 +164,15 @@ def name_and_compression(path):
 
 
 def compression_of(path):
-    """Returns the compression by content, since a name may say otherwise."""
+    """Returns the compression of a file, detected by its content, because the name may be wrong."""
     with open(path, "rb") as file:
         head = file.read(4)
     return next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), None)
 
 
 def kind_of(path, as_text=False):
-    """Returns lines, json, parquet, arrow or text: by name, else by the first bytes."""
+    """Returns the format of a file: lines, json, parquet, arrow or text. It is detected by name, or
+    else by the first bytes."""
     extension = name_and_compression(path)[1]
     for kind, extensions in (("lines", LINE_EXTENSIONS), ("json", (".json",)),
                              ("parquet", (".parquet",)),
@@ -195,7 +197,7 @@ def kind_of(path, as_text=False):
 
 
 def opened(path):
-    """Opens the bytes of a file, unpacked."""
+    """Opens a file for reading its uncompressed bytes."""
     kind = compression_of(path)
     if kind == "gzip":
         return gzip.open(path, "rb")
@@ -206,8 +208,8 @@ def opened(path):
 
 
 class ZstdFile(io.RawIOBase):
-    """The frames of a file, one after the other; EOFError where the last is cut short, which the
-    package's own reader takes for the end."""
+    """Reads the zstd frames of a file one after another. Raises EOFError if the last frame is
+    truncated; the package's own reader would treat that as the end of the file."""
 
     def __init__(self, path, zstandard):
         self.file, self.unpacker = open(path, "rb"), zstandard.ZstdDecompressor()
@@ -302,8 +304,8 @@ def checked_text(path, raw, encoding):
 
 
 def lines_of(path, encoding):
-    """Yields the lines of a file in UTF-8, each without the byte order mark that it, or a part of a
-    joined file, may begin with."""
+    """Yields the lines of a file as UTF-8, without byte order marks. A file that was concatenated
+    from several files may have a mark at the beginning of any part."""
     with opened(path) as file:
         check_encoding(path, file.read(HEAD_BYTES), encoding)
     number, as_bytes = 0, family(encoding) == "UTF-8"
@@ -338,7 +340,8 @@ def line_content(line, place):
     if b"\0" in line:
         return BadDocument(f"{place}: {NUL}")
     try:
-        # Without its end: a line that is cut short would else be wrong on the line after it.
+        # The line end is removed, because otherwise the JSON error of a truncated line would name
+        # the next line.
         text = line.decode("utf-8").rstrip()
     except UnicodeDecodeError as error:
         return BadDocument(f"{place}: byte {error.start} of the line is not UTF-8; name the file's "
@@ -389,7 +392,7 @@ def json_documents(path, encoding):
 
 
 def first_lines(text):
-    """Returns two lines, as one may be the bad one."""
+    """Returns the first two lines that are not empty: if one is bad, the other may be good."""
     lines = text[:1 << 24].split("\n")
     return [line.encode("utf-8", "surrogatepass") for line in lines if line.strip()][:2]
 
@@ -407,8 +410,8 @@ def parquet_documents(path):
 
 
 def arrow_documents(path):
-    """Yields the documents of a stream, as the package datasets saves it, or of a file with an
-    index (Feather)."""
+    """Yields the documents of an Arrow stream, as the package datasets saves it, or of an Arrow
+    file with an index (Feather)."""
     if compression_of(path):
         raise UserError(f"{path}: an Arrow file is mapped into memory; unpack it first")
     pyarrow = package("pyarrow", path, "Arrow")
@@ -445,8 +448,8 @@ def row_documents(path, record_batches):
 
 
 def without_nulls(value):
-    """Removes the nulls with which Arrow fills missing keys, since it gives all structs of a column
-    the same keys: the arguments of a call would get those of another tool."""
+    """Removes the nulls that Arrow stores for missing keys. Arrow gives all structs of a column the
+    same keys, so the arguments of a call would also have the keys of other tools."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):

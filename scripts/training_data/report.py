@@ -1,4 +1,4 @@
-"""Reports what was made of the input: on the terminal, and as a page of its own (PREFIX.html)."""
+"""Reports the result: on the terminal, and as an HTML page (PREFIX.html)."""
 import collections
 import html
 import os
@@ -12,7 +12,7 @@ from training_data.lengths import ROWS, histogram, histogram_text, quantiles
 
 SHOWN = 10  # samples on the page
 NAMED = 8  # files on the terminal
-UNREAD = 40  # names of fields that are told
+UNREAD = 40  # names of fields in the report
 ON, OFF, DIM = "\033[32m", "\033[0m", "\033[2m"
 
 
@@ -27,7 +27,7 @@ class Tally:
 
     def __init__(self, encoder, paths, left_out=()):
         self.encoder = encoder
-        self.left_out = left_out  # of the folders that were named, a sentence each
+        self.left_out = left_out  # a sentence for each kind of file that was not read
         self.files = {path: FileCounts() for path in paths}
         self.notes = Notes()
         self.first = []  # (place, ids, trained)
@@ -100,7 +100,7 @@ class Tally:
         return found
 
     def unread_line(self):
-        """Returns a line that names the fields that are neither read nor listed as harmless."""
+        """Returns a line that names the fields that are neither read nor known to be harmless."""
         named = [f"{key} ({number} {'times' if number > 1 else 'time'}, the first: "
                  f"{self.notes.examples[what]})"
                  for what, number in self.notes.of("unread") for key in what[1:]]
@@ -133,8 +133,8 @@ class Tally:
                       if what[1] is not None)
 
     def pieces(self, ids, trained):
-        """Returns the sample's text, in runs that are trained on or not. The first token is no
-        label."""
+        """Returns the sample's text, divided into runs of tokens that are trained on or not. The
+        first token is not a label."""
         runs, begin = [], 0
         for i in range(1, len(ids) + 1):
             if i == len(ids) or trained[i] != trained[begin]:
@@ -177,7 +177,7 @@ def terminal_text(tally, fitter, colour):
 
 
 def harmless(text):
-    """Replaces characters that a terminal would obey."""
+    """Replaces control characters, which a terminal would execute."""
     return "".join(c if c in "\n\t" or ord(c) >= 32 and not 127 <= ord(c) < 160 else "?"
                    for c in text)
 

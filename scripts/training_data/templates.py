@@ -25,19 +25,21 @@ from training_data.records import read_json
 TRAIN_ON = ("assistant", "last", "all")
 PROBED_NAME, PROBED_KEY, PROBED_VALUE = "probed_name", "probed_key", "probed value"
 GENERATION_TAG = r"\{%-?\s*(?:end)?generation\s*-?%\}"
-# variables of a template that its caller gives
+# Variables of a template that its caller always sets.
 GIVEN = ("messages", "tools", "add_generation_prompt")
-# Keys of a message that are checked by themselves, or tell messages apart.
+# Keys of a message that have their own checks, or that identify messages.
 CHECKED_KEYS = ("role", "content", "tool_calls", "tool_call_id", *REASONING)
 
-# The text of a sample and its turns; None: all is trained on.
+# The text of a sample, and its answers (Turn); `turns` None means that everything is trained on.
 Sample = collections.namedtuple("Sample", "text turns")
-# An answer: the ranges of characters that are trained on, and one past the last that belongs to it.
+# An answer: the ranges of characters that are trained on, and the end (exclusive) of the characters
+# that belong to it.
 Turn = collections.namedtuple("Turn", "ranges limit")
 
 
 class ChatTemplate:
-    """`name` chooses among several templates; `options` are passed to it with every chat."""
+    """The chat template of a model folder. `name` selects one of several templates; `options` are
+    passed to it with every chat."""
 
     def __init__(self, folder, name=None, options=None):
         from transformers import PreTrainedTokenizerFast
@@ -57,7 +59,7 @@ class ChatTemplate:
         raise UserError(f"{self.folder}: has no chat template {name!r}; it has {known}")
 
     def source(self, tools):
-        """Returns the template's text, chosen as transformers chooses it."""
+        """Returns the source of the template, selected as transformers selects it."""
         key = tools is not None
         if key not in self._sources:
             try:
@@ -82,12 +84,12 @@ class ChatTemplate:
                 tokenize=False, **options)
         except UserError:
             raise
-        except Exception as error:  # a template is a program that anyone wrote
+        except Exception as error:  # a template is a program and may raise anything
             raise self._failure(error, place) from None
 
     def marks(self, messages, chat, place):
-        """Returns the ranges of characters in the template's own generation blocks; None if it has
-        none."""
+        """Returns the ranges of characters in the template's generation blocks; None if the
+        template has no such blocks."""
         source = self.source(chat.tools)
         if not re.search(GENERATION_TAG, source):
             return None
@@ -114,8 +116,8 @@ class ChatTemplate:
 
     @functools.lru_cache(4)
     def variables(self, source):
-        """Returns the names of the variables that the template reads; none if it is no valid Jinja,
-        which rendering reports."""
+        """Returns the names of the variables that the template reads; none if the template is not
+        valid Jinja, which rendering reports."""
         from jinja2 import Environment, TemplateError, meta
 
         try:
@@ -133,8 +135,8 @@ class ChatTemplate:
             "messages"}
 
     def check_arguments(self, chat, place, notes):
-        """Refuses arguments that stand where the template does not get them; counts those
-        that it does not know."""
+        """Refuses arguments that are given in a way in which the template does not receive them.
+        Counts arguments that the template does not know."""
         known = self.variables(self.source(chat.tools))
         for key in chat.options:
             if key in self.reserved:
@@ -152,8 +154,8 @@ class ChatTemplate:
             notes.count(("unread", f"{key} of --template-options"), place)
 
     def with_tools_as_read(self, chat, notes, place):
-        """Returns the chat with its tools in the form that this template reads: as they are, else
-        in OpenAI's."""
+        """Returns the chat with its tools in the form that this template reads: unchanged if that
+        works, else in OpenAI's form."""
         if not chat.tools or all("function" in tool for tool in chat.tools):
             return chat
         if not self.reads_tools(False) and self.reads_tools(True):
@@ -173,7 +175,7 @@ class ChatTemplate:
 
     @functools.lru_cache(256)
     def reads_tool_key(self, key, wrapped):
-        """Returns whether the template shows the value of a key of a tool's function."""
+        """Returns whether the template renders the value of a key of a tool's function."""
         function = {"name": PROBED_NAME, "description": "seeks",
                     "parameters": {"type": "object", "properties": {}}}
         shown = [self._probed([{"role": "user", "content": "x"}],
@@ -215,7 +217,7 @@ class ChatTemplate:
             answers = answers[-1:]
         notes.count(("unread", "messages after the last answer"), place,
                     len(messages) - answers[-1] - 1)
-        messages = messages[:answers[-1] + 1]  # nothing after the last answer is learnt from
+        messages = messages[:answers[-1] + 1]  # nothing after the last answer is trained on
         whole = self.whole_text(messages, chat, place)
         self.count_unread(messages, whole, answers, chat, place, notes)
         texts = [whole if i == answers[-1] else self.render(messages[:i + 1], chat, place)
@@ -234,16 +236,16 @@ class ChatTemplate:
                 for part, text, turns in groups]
 
     def is_rendering_of(self, text, messages, chat, place):
-        """Returns whether the template renders the same text from other messages; a refusal is not
-        the same."""
+        """Returns whether the template renders the same text from other messages. False if it
+        refuses them."""
         try:
             return text == self.render(messages, chat, place)
         except BadDocument:
             return False
 
     def refuse_lost_reasoning(self, messages, text, chat, place):
-        """Refuses a template that drops the reasoning of an answer that is trained on, which is the
-        last message here."""
+        """Raises an error if the template drops the reasoning of the last message, an answer that
+        is trained on."""
         keys = [key for key in messages[-1] if canonical(key) in map(canonical, REASONING)]
         if keys and self.is_rendering_of(text, [*messages[:-1], without(messages[-1], keys)], chat,
                                          place):
@@ -252,7 +254,7 @@ class ChatTemplate:
                               f"pass over it with --ignore-fields {keys[0]}")
 
     def count_unread(self, messages, whole, answers, chat, place, notes):
-        """Counts the keys of messages and calls that the template passes over. The reasoning of
+        """Counts the keys of messages and calls that the template ignores. The reasoning of
         `answers` is checked elsewhere."""
         checked = {i: CHECKED_KEYS if i in answers else CHECKED_KEYS[:-len(REASONING)]
                    for i in range(len(messages))}
@@ -298,8 +300,8 @@ class ChatTemplate:
         return answer_turn(same, text)
 
     def opening_turn(self, messages, text, chat, place):
-        """Returns the turn of a chat that the assistant begins. No server renders an empty chat, so
-        the text that introduces an answer is searched for."""
+        """Returns the turn of a chat in which the assistant speaks first. No server renders an
+        empty chat, so the prompt is found by searching for the text that introduces an answer."""
         user = [{"role": "user", "content": "x"}]
         lead = self.render(user, chat, place,
                            prompt=True).removeprefix(self.render(user, chat, place))
@@ -307,7 +309,7 @@ class ChatTemplate:
         return answer_turn(0 if at < 0 else at + len(lead), text)
 
     def marked(self, messages, text, turns, chat, place):
-        """Returns the turns without what the template's marks leave out."""
+        """Returns the turns, restricted to the characters that the template's marks include."""
         marks = self.marks(messages, chat, place)
         if marks is None:
             return turns
@@ -323,8 +325,8 @@ class ChatTemplate:
         return narrowed
 
     def whole_text(self, messages, chat, place):
-        """Returns the conversation's text; refuses it if the template silently leaves something of
-        it out."""
+        """Returns the text of the conversation. Refuses the conversation if the template silently
+        drops a part of it."""
         whole = self.render(messages, chat, place)
         self.refuse_parts(messages, whole, chat, place)
         self.refuse_lost_tools(messages, whole, chat, place)
@@ -343,8 +345,8 @@ class ChatTemplate:
         return whole
 
     def refuse_parts(self, messages, whole, chat, place):
-        """Refuses contents of several parts, which are one text here, if the template knows parts
-        and renders them differently."""
+        """Refuses a content that was a list of parts if the template supports parts and renders
+        them differently from the joined text that is used here."""
         for i, message in enumerate(messages):
             parts = getattr(message, "parts", None)
             if not parts:
@@ -361,8 +363,8 @@ class ChatTemplate:
 
     @staticmethod
     def changed_calls(messages):
-        """Yields the messages with one call left out, and with one call's arguments left out, for
-        each call."""
+        """Yields, for each call, the messages without this call, and the messages without its
+        arguments."""
         for i, message in enumerate(messages):
             calls = message.get("tool_calls") or []
             if calls:
@@ -396,8 +398,9 @@ class ChatTemplate:
                                         place)
 
     def unseen(self, messages, whole, chat, place):
-        """Returns the messages whose text is not found in the whole, except answers without calls.
-        A short text may be found by chance, so all short ones are replaced at once."""
+        """Returns the messages whose text does not occur in the rendered conversation, except
+        answers without calls. A short text may occur by chance, so for a test all short texts are
+        replaced at the same time."""
         said = {i: m["content"].strip() for i, m in enumerate(messages) if m["role"] != "assistant"
                 or m.get("tool_calls")}
         doubtful = [i for i, text in said.items() if text and (len(text) < 8 or text not in whole)]
@@ -414,8 +417,8 @@ class ChatTemplate:
     # ---- calls of tools ----
 
     def with_calls_as_read(self, chat, place):
-        """Returns the messages with the arguments of calls as objects or as JSON text, whichever
-        this template renders as the JSON that a server would have."""
+        """Returns the messages with the arguments of calls as objects or as JSON text, depending on
+        which of them this template renders as the JSON that a server would produce."""
         if not any(m.get("tool_calls") for m in chat.messages):
             return chat.messages
         as_text = self.calls_are_texts(chat)
@@ -440,8 +443,8 @@ class ChatTemplate:
         return {**call, "function": function} if "function" in call else function
 
     def calls_are_texts(self, chat):
-        """Returns whether arguments of calls are passed as texts. It is tried out: they are
-        objects, unless only texts come out as JSON."""
+        """Returns whether arguments of calls must be passed as JSON text. This is tried out:
+        objects are used, unless only text is rendered as JSON."""
         key = chat.tools is not None
         if key not in self._forms:
             objects = self._laid_out({PROBED_KEY: PROBED_VALUE}, chat)
@@ -454,8 +457,8 @@ class ChatTemplate:
 
     @functools.lru_cache(1)
     def reads_bare_calls(self):
-        """Returns whether the template reads calls that are not {"type": "function", "function":
-        ...}."""
+        """Returns whether the template supports calls without the wrapper {"type": "function",
+        "function": ...}."""
         call = {"name": PROBED_NAME, "arguments": {PROBED_KEY: PROBED_VALUE}}
         text = self._probed([{"role": "user", "content": "x"},
                              {"role": "assistant", "content": "", "tool_calls": [call]}], None)
@@ -473,7 +476,8 @@ class ChatTemplate:
 
 
 def wrapped(call, wrap):
-    """Returns a bare call in OpenAI's form, if that is wanted."""
+    """Returns a call without a wrapper in OpenAI's form if `wrap` is set; otherwise the call
+    itself."""
     if not wrap or "function" in call:
         return call
     inside = {key: value for key, value in call.items() if key in ("name", "arguments")}
@@ -486,7 +490,7 @@ def without(message, keys):
 
 
 def more_keys(call):
-    """Returns keys that a call has besides those that make it one."""
+    """Returns the keys of a call in addition to the standard ones."""
     outer = without(call, ("id", "type", "index", "function",
                            *(() if "function" in call else ("name", "arguments"))))
     inner = without(call["function"], ("name", "arguments")) if "function" in call else {}
@@ -505,7 +509,8 @@ def answer_turn(begin, text):
 
 
 def template_line(error):
-    """Returns a clause that names the innermost line of the template that an error went through."""
+    """Returns a clause that names the innermost line of the template in the traceback of an
+    error."""
     line, trace = None, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == "<template>":

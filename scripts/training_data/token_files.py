@@ -1,5 +1,5 @@
-"""The files of a data set: Megatron's pair, the loss mask and what is known of them; and what they
-may replace (docs/data.md has the formats)."""
+"""Writes the files of a data set: Megatron's pair, the loss mask, and the record of both; and
+decides which files they may replace (docs/data.md has the formats)."""
 import contextlib
 import fcntl
 import json
@@ -23,8 +23,8 @@ FORMAT, UNFINISHED = "ftrun-data", "ftrun-data-unfinished"
 
 
 def read_sidecar(prefix):
-    """Returns what PREFIX.json says of the data set; None if it is missing or is another
-    program's."""
+    """Returns the record of the data set in PREFIX.json; None if the file is missing or another
+    program wrote it."""
     try:
         with open(prefix + ".json", encoding="utf-8") as file:
             sidecar = json.load(file)
@@ -37,14 +37,14 @@ def read_sidecar(prefix):
 
 
 def own_records(sidecar):
-    """Returns records of every file that the data set may consist of. A run that was killed while
-    it moved its files into place left some new and some old ones."""
+    """Returns the records of all files that the data set may consist of. A run that was killed
+    while it moved its files into place leaves some new and some old files."""
     report = [sidecar["report"]] if "report" in sidecar else []
     return sidecar["files"] + sidecar.get("replaced", []) + report
 
 
 def refuse_foreign(prefix):
-    """Refuses to replace a file that was not written here, or was changed since."""
+    """Refuses to replace a file that this script did not write, or that was changed since."""
     there = [e for e in EXTENSIONS if os.path.lexists(prefix + e)]
     sidecar = read_sidecar(prefix)
     for extension in there:
@@ -62,7 +62,7 @@ def refuse_foreign(prefix):
 
 
 def refuse_own_inputs(inputs, prefixes):
-    """Refuses an output that would replace an input, by whatever name: hard and symbolic links, and
+    """Refuses an output that would replace an input, also through hard links, symbolic links, and
     paths with ".."."""
     outputs = [prefix + extension for prefix in prefixes for extension in EXTENSIONS]
     for path in inputs:
@@ -76,8 +76,8 @@ def refuse_own_inputs(inputs, prefixes):
 
 @contextlib.contextmanager
 def staging_folder(out):
-    """Yields a folder in OUT in which the files are written. Its lock is held while its process
-    lives, so that a folder left by a kill is recognised, and two runs into one folder cannot mix
+    """Yields a temporary folder in OUT in which the files are written. Its lock is held as long as
+    the process lives, so that the folder of a killed run is recognised, and two runs cannot mix
     their files."""
     for name in os.listdir(out):
         path = os.path.join(out, name)
@@ -87,7 +87,7 @@ def staging_folder(out):
     try:
         with with_filename(out), open(os.path.join(made, "lock"), "w") as lock:
             with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # which children do not inherit
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not inherited by children
             yield made
     finally:
         shutil.rmtree(made, ignore_errors=True)
@@ -99,11 +99,12 @@ def remove_stale(out, folder):
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         raise UserError(f"{out}: another prepare_data.py is writing there; wait for it") from None
-    # made by something else, or this very moment; or there are no locks, and nothing
-    # tells whether it is in use
+    # Another program made the folder, or it was made this moment, or the file system has no locks.
+    # In these cases it is not known whether the folder is in use.
     except OSError:
         return
-    # The lock is closed by now: a network file system keeps an open file, and the folder with it.
+    # The lock file is closed before, because a network file system keeps an open file, and the
+    # folder with it.
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -111,8 +112,8 @@ def remove_stale(out, folder):
 
 
 class SplitWriter:
-    """Writes one data set in a folder of its own; finish() completes it,
-    move_into_place() moves it."""
+    """Writes a data set to a temporary folder. finish() completes it, and move_into_place() moves
+    its files to their names."""
 
     def __init__(self, folder, prefix, dtype):
         self.made, self.prefix, self.dtype = os.path.join(folder,
@@ -148,7 +149,7 @@ class SplitWriter:
         self.spare_bits = bits[whole:]
 
     def add_page(self, text):
-        """Writes the report, which is no part of the data: no fingerprint depends on it."""
+        """Writes the HTML report. It is not part of the data, so no fingerprint depends on it."""
         with open(self.made + ".html", "x", encoding="utf-8") as file:
             file.write(text)
             sync(file)
@@ -190,8 +191,8 @@ class SplitWriter:
             sync(file)
 
     def move_into_place(self):
-        """Moves the files into place. PREFIX.json first says which files may be there until all
-        have been moved."""
+        """Moves the files to their names. PREFIX.json is written first, and lists all files, old
+        and new, that may exist until all have been moved."""
         refuse_foreign(self.prefix)
         old = read_sidecar(self.prefix)
         replaced = own_records(old) if old else []
@@ -202,7 +203,7 @@ class SplitWriter:
             if os.path.basename(path) in names:
                 os.replace(self.made + extension, path)
             elif os.path.lexists(path):
-                os.remove(path)  # such as a mask that the new data set has not
+                os.remove(path)  # such as a mask, if the new data set has none
         sync_folder(os.path.dirname(self.prefix))
         self._write_sidecar(self.sidecar)
 

@@ -1,4 +1,4 @@
-"""Documents tokenised by several processes, in the order in which they came."""
+"""Tokenises documents in several processes, keeping their order."""
 import collections
 import concurrent.futures
 import multiprocessing
@@ -7,15 +7,16 @@ import os
 from training_data.encoding import Encoder
 from script_errors import BadDocument, MachineError, UserError
 
-BATCH_BYTES = 1 << 18  # of documents that one process tokenises at a time
-SHARED_MEMORY = "/dev/shm"  # where glibc makes the semaphores of processes
+BATCH_BYTES = 1 << 18  # the size of the batches that a process tokenises
+SHARED_MEMORY = "/dev/shm"  # where glibc makes semaphores between processes
 _encoder = None
 
 
 def start_worker(arguments):
-    """Starts a worker. Processes are forked, so they find the encoder that the first one made."""
+    """Initialises a worker process. Processes are forked, so they inherit the encoder of the
+    parent."""
     global _encoder
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # parallelism comes from the processes
     if _encoder is None:
         _encoder = Encoder(**arguments)
 
@@ -49,7 +50,7 @@ def process_pool(workers):
                                                       mp_context=multiprocessing.get_context(
                                                           "fork"), initializer=start_worker,
                                                       initargs=(None,))
-    except (OSError, ImportError) as error:  # Python has no semaphores where the system has none
+    except (OSError, ImportError) as error:  # Python raises these if the system has no semaphores
         raise MachineError(f"{SHARED_MEMORY}: {getattr(error, 'strerror', None) or error}: the "
                                "tokenising processes need a few bytes there; make it writable and "
                                "leave it some room, or tokenise in this process with "
@@ -65,7 +66,7 @@ def submitted(pool, batch):
 
 
 def encoded_batches(stream, workers, encoder):
-    """Yields (documents, encoded) in the order of the stream, however many processes work on it."""
+    """Yields (documents, encoded) in the order of the stream, for any number of processes."""
     global _encoder
     _encoder = encoder
     if workers == 1:
@@ -78,7 +79,7 @@ def encoded_batches(stream, workers, encoder):
         try:
             for batch in batches(stream):
                 pending.append((batch, submitted(pool, batch)))
-                if len(pending) > 3 * workers:  # bounds what is in memory
+                if len(pending) > 3 * workers:  # limits the memory that is used
                     done, future = pending.popleft()
                     yield done, future.result()
             while pending:

@@ -46,7 +46,7 @@ TEST_CASE("a loopback interface that is up is not reported") {
 TEST_CASE("a loopback interface that is down is reported with the command that brings it up",
           "[.needs-network]") {
   CHECK(without_network(refusal) ==
-        "5: the ranks of this machine cannot reach each other: no way to 127.0.0.1: Network is "
+        "5: the ranks of this machine cannot reach each other: no route to 127.0.0.1: Network is "
         "unreachable | bring the loopback interface "
         "of this network namespace up: ip link set lo up");
 }

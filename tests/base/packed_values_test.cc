@@ -43,7 +43,7 @@ struct Packed {
 
   Packed(const PackedFormat& how, const std::vector<float>& values, int64_t columns)
       : format(how), scales(how, static_cast<int64_t>(values.size()), columns) {
-    scales.show(values);
+    scales.add(values);
     REQUIRE(scales.finish());
     records.resize(static_cast<size_t>(how.bytes(static_cast<int64_t>(values.size()))));
     pack_values(how, scales, 0, values, 0, records.data());
@@ -190,7 +190,7 @@ TEST_CASE("blocks of zeros stay zero, and what is not finite is refused") {
   const auto finishes = [&](Kind kind, float x) {
     values[5] = x;
     PackScales scales({kind}, 512, 256);
-    scales.show(values);
+    scales.add(values);
     return scales.finish();
   };
   CHECK_FALSE(finishes(Kind::kNf4, std::numeric_limits<float>::quiet_NaN()));

@@ -114,16 +114,16 @@ TEST_CASE(
 TEST_CASE("a folder is held until its holder releases it") {
   const TemporaryFolder root;
   make(root.file("a"), "");
-  CHECK_FALSE(is_held(root.file("a")));
+  CHECK_FALSE(is_locked(root.file("a")));
   {
-    const OwnedFd held = hold_folder(root.file("a"));
-    CHECK(is_held(root.file("a")));
+    const OwnedFd held = lock_folder(root.file("a"));
+    CHECK(is_locked(root.file("a")));
     fs::rename(root.file("a"), root.file("b"));
-    CHECK(is_held(root.file("b")));
+    CHECK(is_locked(root.file("b")));
   }
-  CHECK_FALSE(is_held(root.file("b")));
-  CHECK_FALSE(is_held(root.file("absent")));
-  CHECK_FALSE(hold_folder(root.file("absent")));
+  CHECK_FALSE(is_locked(root.file("b")));
+  CHECK_FALSE(is_locked(root.file("absent")));
+  CHECK_FALSE(lock_folder(root.file("absent")));
 }
 
 }  // namespace

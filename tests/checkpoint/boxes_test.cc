@@ -213,9 +213,12 @@ TEST_CASE("boxes that interlock in a way no run produces are refused before they
   for (int64_t column = 0; column < columns; ++column)
     boxes.push_back({{{0, column}, {1 + column * 7919 % 16000, 1}}, 0, 0, 0});
   const StoredBoxes stored("f: tensor \"a\"", {16384, columns}, boxes);
-  REQUIRE(bad_input([&] {
-            stored.cover(whole_box({16384, columns}), [](const StoredBox&, const Box&) {});
-          }) == "f: tensor \"a\": its slices interlock in more than 2048 places");
+  REQUIRE(
+      bad_input([&] {
+        stored.cover(whole_box({16384, columns}), [](const StoredBox&, const Box&) {});
+      }) ==
+      "f: tensor \"a\": its slices overlap in a way no layout of ranks produces (more than 2048 "
+      "pieces)");
 }
 
 TEST_CASE("files that disagree about a state's shape or dtype are refused") {

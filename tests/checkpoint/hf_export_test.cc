@@ -750,7 +750,7 @@ TEST_CASE("tensors of the model are written as parts of the files' and read back
   struct Part {
     std::string name;
     std::vector<int64_t> shape;
-    StoredPlace place;
+    StoredLocation location;
   };
   // The files have: rows of one matrix, alternating by head; a transposed matrix; vectors; one
   // vector that is split into three tensors.
@@ -769,12 +769,12 @@ TEST_CASE("tensors of the model are written as parts of the files' and read back
       {"qkv", fused, {}}, {"ab", turned, {}}, {"xy", {5}, {}}, {"z", {2, 2}}};
   for (const Part& part : parts)
     for (ExportTensor& tensor : tensors)
-      if (tensor.name == part.place.name)
-        tensor.parts.push_back({part.name, part.shape, part.place});
+      if (tensor.name == part.location.name)
+        tensor.parts.push_back({part.name, part.shape, part.location});
   const Part& heads = parts.back();
   for (const int64_t i : {0, 1, 2})
     tensors.push_back(
-        {cat("h.", i), {2}, {{heads.name, heads.shape, heads.place, 2 * i, 2 * i + 2}}});
+        {cat("h.", i), {2}, {{heads.name, heads.shape, heads.location, 2 * i, 2 * i + 2}}});
   const TempFolder base;
   for (const int64_t piece : {1, 5, 7, 1000}) {
     INFO(piece << " elements at once");
@@ -802,7 +802,7 @@ TEST_CASE("tensors of the model are written as parts of the files' and read back
     model.read_f32("ab", 10 + 6, 10 + 7, column);
     CHECK(column[0] == value_of("b", 2 * 3 + 1));
     for (const Part& part : parts) {
-      model.name_part(part.name, part.shape, part.place);
+      model.name_part(part.name, part.shape, part.location);
       const StoredTensor& info = model.at(part.name);
       CHECK(info.shape == part.shape);
       for (int64_t begin = 0; begin < info.elements; ++begin)

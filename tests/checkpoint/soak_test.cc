@@ -49,8 +49,8 @@ struct SimulatedRun {
     begun = std::max(begun, step);
     const auto errors = run_ranks(ranks, [&](const CheckpointGroup& group) {
       ToyState state(ranks, group.rank, static_cast<int>(step));
-      const SaveBuffers room(4 * 4096);  // so that a file has several pieces
-      save_checkpoint(files, {.root = root, .keep_last = keep_last, .room = &room},
+      const SaveBuffers buffers(4 * 4096);  // so that a file has several pieces
+      save_checkpoint(files, {.root = root, .keep_last = keep_last, .buffers = &buffers},
                       toy_meta(step, ranks), state.slices(), group);
     });
     if (!errors[0].empty()) return false;

@@ -26,7 +26,7 @@ TEST_CASE("restarts without progress wait longer each time, and end after the ma
   CHECK(policy.after(failed(6), "") == 3000ms);
   CHECK(policy.without_progress() == 3);
   CHECK_FALSE(policy.after(failed(6), ""));
-  CHECK(policy.first().exit_code == 137);
+  CHECK(policy.first_failure().exit_code == 137);
 }
 
 TEST_CASE("a new checkpoint resets the count of restarts") {
@@ -34,7 +34,7 @@ TEST_CASE("a new checkpoint resets the count of restarts") {
   CHECK(policy.after(failed(137), "step-00000010") == 1000ms);
   CHECK(policy.after(failed(5), "step-00000010") == 2000ms);
   CHECK(policy.after(failed(6), "step-00000020") == 1000ms);
-  CHECK(policy.first().exit_code == 6);
+  CHECK(policy.first_failure().exit_code == 6);
   CHECK(policy.after(failed(137), "step-00000020") == 2000ms);
   CHECK_FALSE(policy.after(failed(137), "step-00000020"));
 }
@@ -54,7 +54,7 @@ TEST_CASE(
   CHECK(policy.times_in_a_row(of_rank(1), "step-20") == 1);
   CHECK(policy.times_in_a_row(of_rank(3), "step-20") == 1);
   CHECK(policy.times_in_a_row(of_rank(3), "step-20") == 2);
-  policy.forget();
+  policy.reset_progress();
   CHECK(policy.times_in_a_row(of_rank(3), "step-20") == 1);
   // A failure that belongs to no rank is not counted, and failures before and after it are not
   // consecutive.
@@ -68,9 +68,9 @@ TEST_CASE(
 TEST_CASE("with other ranks the count of restarts begins again") {
   RestartPolicy policy({.without_progress = 1, .first_delay = 1s});
   CHECK(policy.after(failed(137), "") == 1000ms);
-  policy.forget();
+  policy.reset_progress();
   CHECK(policy.after(failed(6), "") == 1000ms);
-  CHECK(policy.first().exit_code == 6);
+  CHECK(policy.first_failure().exit_code == 6);
   CHECK_FALSE(policy.after(failed(6), ""));
 }
 

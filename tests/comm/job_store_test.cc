@@ -51,7 +51,7 @@ struct Served {
                                       std::chrono::milliseconds limit = 20s) const {
     return c10::make_intrusive<JobStore>(
         [=, this] {
-          return std::optional(StorePlace{"127.0.0.1", port, token});
+          return std::optional(StoreEndpoint{"127.0.0.1", port, token});
         },
         member, std::chrono::steady_clock::now() + limit, false);
   }
@@ -214,7 +214,7 @@ TEST_CASE("a client does not trust a store that does not know the token") {
     const std::string proof(kWelcomeBytes, 'p');
     done = ::send(fd.get(), proof.data(), proof.size(), MSG_NOSIGNAL);
   });
-  const auto find = [&] { return std::optional(StorePlace{"127.0.0.1", socket.port, kToken}); };
+  const auto find = [&] { return std::optional(StoreEndpoint{"127.0.0.1", socket.port, kToken}); };
   REQUIRE_THROWS_WITH(c10::make_intrusive<JobStore>(find, rank_of(1),
                                                     std::chrono::steady_clock::now() + 20s, false),
                       "what answers there does not know this job's token");
@@ -242,7 +242,7 @@ TEST_CASE("the rest of a malformed answer is not taken for the next answer") {
     if (reads(fd.get(), 1, heard)) say(answers);
     while (reads(fd.get(), 1, heard)) continue;
   });
-  const auto find = [&] { return std::optional(StorePlace{"127.0.0.1", socket.port, kToken}); };
+  const auto find = [&] { return std::optional(StoreEndpoint{"127.0.0.1", socket.port, kToken}); };
   auto client = c10::make_intrusive<JobStore>(find, rank_of(1),
                                               std::chrono::steady_clock::now() + 20s, false);
   CHECK_THROWS_WITH(client->check({"key"}), Catch::Contains("an answer without sense"));
@@ -285,7 +285,7 @@ TEST_CASE(
   for (int rank = 0; rank < 4; ++rank)
     ranks.push_back(c10::make_intrusive<JobStore>(
         [&] {
-          return std::optional(StorePlace{"127.0.0.1", served.port, kToken});
+          return std::optional(StoreEndpoint{"127.0.0.1", served.port, kToken});
         },
         rank_of(static_cast<uint32_t>(rank)), std::chrono::steady_clock::now() + 60s, true));
   for (int i = 0; i < 200; ++i) {
@@ -331,7 +331,7 @@ TEST_CASE(
   const std::string folder = ::mkdtemp(name), path = folder + "/run.rendezvous";
   // An earlier start has left a file behind, and another job has its own file.
   const auto left_over = std::make_unique<MeetingFile>(
-      path, MeetingPlace{"slurm 7.0", "127.0.0.1", 1, "an old token, of nobody's"});
+      path, MeetingFileContent{"slurm 7.0", "127.0.0.1", 1, "an old token, of nobody's"});
   std::vector<std::string> heard(3);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 3; ++rank)
@@ -354,13 +354,13 @@ TEST_CASE(
     "refused") {
   char name[] = "/tmp/ftrun_meeting_XXXXXX";
   const std::string folder = ::mkdtemp(name), path = folder + "/run.rendezvous";
-  const MeetingPlace place{"job", "127.0.0.1", 4000, "a token of the test"};
+  const MeetingFileContent content{"job", "127.0.0.1", 4000, "a token of the test"};
   {
-    const MeetingFile file(path, place);
+    const MeetingFile file(path, content);
     struct stat status {};
     REQUIRE(::stat(path.c_str(), &status) == 0);
     REQUIRE((status.st_mode & 0777) == 0600);
-    REQUIRE(MeetingFile::read(path)->token == place.token);
+    REQUIRE(MeetingFile::read(path)->token == content.token);
     REQUIRE(MeetingFile::read(path)->port == 4000);
     REQUIRE(MeetingFile::read(path)->job == "job");
     REQUIRE(MeetingFile::read(path)->address == "127.0.0.1");
@@ -374,7 +374,7 @@ TEST_CASE(
   REQUIRE_FALSE(MeetingFile::read(path).has_value());
   std::ofstream(path) << "a thesis\n";
   ::chmod(path.c_str(), 0600);
-  REQUIRE_THROWS_WITH(MeetingFile(path, place),
+  REQUIRE_THROWS_WITH(MeetingFile(path, content),
                       Catch::Contains("exists, but is not ftrun's rendezvous file"));
   REQUIRE_THROWS_WITH(MeetingFile::read(path),
                       Catch::Contains("exists, but is not ftrun's rendezvous file"));
@@ -531,7 +531,7 @@ TEST_CASE("a value that is stored and being sent is counted once, until the last
       ranks[i]->set(std::to_string(i), std::vector<uint8_t>(kBytes, 7));
   };
   set_all();
-  const int64_t stored = served.server->most_bytes();
+  const int64_t stored = served.server->peak_bytes();
   REQUIRE(stored >= 3 * kBytes);
   for (int round = 0; round < 2; ++round) {
     std::vector<std::thread> readers;
@@ -541,7 +541,7 @@ TEST_CASE("a value that is stored and being sent is counted once, until the last
     for (size_t i = 0; i < ranks.size(); ++i) ranks[i]->deleteKey(std::to_string(i));
     set_all();
   }
-  REQUIRE(served.server->most_bytes() < stored + kBytes / 2);
+  REQUIRE(served.server->peak_bytes() < stored + kBytes / 2);
 }
 
 TEST_CASE("the buffer of a long request is not kept for each connection that made one") {
@@ -553,7 +553,7 @@ TEST_CASE("the buffer of a long request is not kept for each connection that mad
     connections.back()->set("key", std::vector<uint8_t>(kBytes, 7));
   }
   // At most these exist at once: the value, the value that replaces it, and its request.
-  REQUIRE(served.server->most_bytes() <= 3 * kBytes + (1 << 20));
+  REQUIRE(served.server->peak_bytes() <= 3 * kBytes + (1 << 20));
 }
 
 TEST_CASE(

@@ -200,7 +200,7 @@ StoreUse store_use_of(int world) {
     for (int i = 0; i < 4; ++i) rendezvous.exchange_text(key, std::string(64, 'x'));
     rendezvous.exchange_text("once", std::string(64, 'y'));
     if (rendezvous.rank() == 0)
-      use = {rendezvous.server()->most_bytes(), rendezvous.server()->keys()};
+      use = {rendezvous.server()->peak_bytes(), rendezvous.server()->keys()};
   });
   REQUIRE(failures == std::vector<std::string>(static_cast<size_t>(world)));
   return use;

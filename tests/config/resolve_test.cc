@@ -524,9 +524,9 @@ TEST_CASE("a fault in reading a key is not reported a second time as missing") {
 TEST_CASE("a change of a resolved config reports the problems that it causes") {
   const auto added = [](const std::string& text, const std::function<void(Config&)>& change) {
     Config config = resolved(text, {.world_size = 4}).config;
-    REQUIRE(objections(config) == std::set<std::string>{});
+    REQUIRE(list_objections(config) == std::set<std::string>{});
     change(config);
-    return objections(config);
+    return list_objections(config);
   };
   using Texts = std::set<std::string>;
   const auto stage = [](int64_t wanted) { return [wanted](Config& c) { c.zero.stage = wanted; }; };

@@ -28,7 +28,7 @@ TEST_CASE("prepare_data.py's own files are read back", "[fixture]") {
   REQUIRE(data.trained(data.document_start(2), 143 - data.document_start(2)) ==
           143 - data.document_start(2));  // all of a plain text counts
   REQUIRE(data.files()[0]->format() == "Megatron .bin/.idx, uint16");
-  REQUIRE(data.place(142).value == 0);  // the end id
+  REQUIRE(data.locate(142).value == 0);  // the end id
 }
 
 TEST_CASE("prepare_data.py's fingerprint and ftrun's are the same", "[fixture]") {

@@ -69,8 +69,8 @@ TEST_CASE("a Megatron pair opens by .bin, .idx and prefix", "[formats]") {
     REQUIRE(ids_of(data) == std::vector<int32_t>{1, 2, 3, 4, 5, 9, 8});
     REQUIRE(starts_of(data) == std::vector<int64_t>{0, 5, 7});
     REQUIRE(data.files()[0]->format() == "Megatron .bin/.idx, uint16");
-    REQUIRE(data.place(6).offset == 12);
-    REQUIRE(data.place(6).value == 8);
+    REQUIRE(data.locate(6).offset == 12);
+    REQUIRE(data.locate(6).value == 8);
   }
 }
 
@@ -243,8 +243,8 @@ TEST_CASE("llm.c files of both magics are read", "[formats]") {
   REQUIRE(ids_of(data) == std::vector<int32_t>{50256, 7, 8, 128000, 9});
   REQUIRE(data.files()[0]->format() == "llm.c .bin, uint16");
   REQUIRE(data.files()[1]->format() == "llm.c .bin, uint32");
-  REQUIRE(data.place(4).file == folder.file("b.bin"));
-  REQUIRE(data.place(4).offset == 1028);
+  REQUIRE(data.locate(4).file == folder.file("b.bin"));
+  REQUIRE(data.locate(4).offset == 1028);
   REQUIRE(data.name() == folder.file("a.bin") + " and 1 more");
 }
 

@@ -289,10 +289,10 @@ TEST_CASE("a JSONL file is read as a stream of its lines", "[jsonl]") {
   data.read(2, ids, labels, scratch);
   REQUIRE(ids == TokenIds{3, 4, 5});
   REQUIRE(labels == TokenIds{3, -100, 7});
-  const TokenPlace place = data.place(4);
-  REQUIRE(place.line == 5);
-  REQUIRE(place.value == 5);
-  REQUIRE(place.offset == 47);
+  const TokenLocation location = data.locate(4);
+  REQUIRE(location.line == 5);
+  REQUIRE(location.value == 5);
+  REQUIRE(location.offset == 47);
 }
 
 TEST_CASE("a bad line of a JSONL file is named with a suitable remedy", "[jsonl]") {
@@ -343,7 +343,7 @@ TEST_CASE("each part of a joined JSONL file may begin with a byte order mark of 
       folder.write("d.jsonl", "\xEF\xBB\xBF{\"input_ids\":[1]}\n\xEF\xBB\xBF{\"input_ids\":[2]}\n");
   const TokenDataset data({path}, {});
   REQUIRE(data.documents() == 2);
-  REQUIRE(data.place(1).value == 2);
+  REQUIRE(data.locate(1).value == 2);
 }
 
 TEST_CASE("a JSONL file in UTF-16 or UTF-32 is named as such", "[jsonl]") {

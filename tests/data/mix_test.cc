@@ -70,7 +70,7 @@ TEST_CASE("weights count tokens that are trained on, and the largest set is read
   const auto taken = [&](const std::vector<double>& weights) {
     std::vector<int64_t> rows;
     const SampleSet samples({a, b, c}, mixed(weights));
-    for (const MixedRows& set : samples.mix()) rows.push_back(set.taken);
+    for (const MixedRows& set : samples.mix()) rows.push_back(set.epoch_rows);
     return rows;
   };
   REQUIRE(taken({1, 1, 1}) == std::vector<int64_t>{10, 10, 20});  // 40, 40 and 40 tokens

@@ -30,7 +30,7 @@ std::vector<Row> rows_of(const RowTable& table) {
   std::vector<Piece> pieces;
   PackScratch scratch;
   for (int64_t r = 0; r < table.size(); ++r) {
-    table.pieces(r, pieces, scratch);
+    table.list_pieces(r, pieces, scratch);
     rows.emplace_back();
     for (const Piece& piece : pieces) rows.back().emplace_back(piece.first_token, piece.length);
   }
@@ -118,7 +118,7 @@ TEST_CASE("rows are the same, whatever the order of requests", "[packing]") {
     std::vector<Piece> pieces;
     for (int64_t i = 0; i < table.size(); ++i) {
       const int64_t r = (i * 7919) % table.size();
-      table.pieces(r, pieces, scratch);
+      table.list_pieces(r, pieces, scratch);
       Row row;
       for (const Piece& piece : pieces) row.emplace_back(piece.first_token, piece.length);
       REQUIRE(row == forward[static_cast<size_t>(r)]);
@@ -138,8 +138,8 @@ TEST_CASE("pieces without a trained label are skipped and counted", "[packing]")
   }
   std::vector<Piece> pieces;
   PackScratch scratch;
-  REQUIRE(RowTable(data, SequencePacking::kConcat, 4).counted(0, pieces, scratch) == 0);
-  REQUIRE(RowTable(data, SequencePacking::kConcat, 4).counted(1, pieces, scratch) == 2);
+  REQUIRE(RowTable(data, SequencePacking::kConcat, 4).count_labels(0, pieces, scratch) == 0);
+  REQUIRE(RowTable(data, SequencePacking::kConcat, 4).count_labels(1, pieces, scratch) == 2);
 }
 
 TEST_CASE("a piece never continues into the next file", "[packing]") {

@@ -23,7 +23,7 @@ with tempfile.TemporaryDirectory() as scratch:
         alone = ("unshare", "--net")
         two = must(ftrun("--config", job.config("no-net", **FEW), "--nproc", 2, wrapper=alone), 5)
         assert two.stderr.endswith(
-            "ftrun: the ranks of this machine cannot reach each other: no way to 127.0.0.1: "
+            "ftrun: the ranks of this machine cannot reach each other: no route to 127.0.0.1: "
             "Network is unreachable\n  remedy: bring the loopback interface of this network "
             "namespace up: ip link set lo up\n"), two.stderr
         assert not job.out("no-net").exists()
@@ -37,7 +37,7 @@ with tempfile.TemporaryDirectory() as scratch:
             return must(ftrun("--config", job.config("far", **FEW, comm={"timeout": 1}),
                               wrapper=("unshare", "--net"), env=place), code).stderr
 
-        down = ("ftrun: the ranks of this machine cannot reach each other: no way to 127.0.0.1: "
+        down = ("ftrun: the ranks of this machine cannot reach each other: no route to 127.0.0.1: "
                 "Network is unreachable\n")
         for rank in (0, 1):
             assert down in told_to(rank, "127.0.0.1", 5), rank

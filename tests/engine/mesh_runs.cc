@@ -59,7 +59,7 @@ Batch batch_of_step(const ModelDescription& model, int64_t step, int64_t number)
 }
 
 void give_batches(RankRig& rig, int64_t step) {
-  const ShardPlace place = sample_place(rig.plan.options.state);
+  const MemberIndex place = sample_place(rig.plan.options.state);
   rig.batches.resize(static_cast<size_t>(rig.config.gradient_accumulation_steps));
   for (size_t slot = 0; slot < rig.batches.size(); ++slot) {
     const auto number = static_cast<int64_t>(slot) * place.count + place.index;

@@ -218,9 +218,9 @@ TEST_CASE("a shard that is not finite is reported by every rank that gathers it"
 
 /// Runs a step on two tensor-parallel ranks, one of which has a weight that is NaN. Returns what
 /// each rank found.
-std::vector<NonfinitePlace> places_on_tensor_ranks(const std::string& name, int64_t index,
+std::vector<NonfiniteLocation> places_on_tensor_ranks(const std::string& name, int64_t index,
                                                    int poisoned, bool sequence) {
-  std::vector<NonfinitePlace> places(2);
+  std::vector<NonfiniteLocation> places(2);
   StateOptions mesh;
   mesh.tensor.count = 2;
   fixtures::on_mesh(mesh, [&](Rendezvous& rendezvous, const RankGroups& groups) {
@@ -256,13 +256,13 @@ TEST_CASE("a tensor-parallel rank names a weight of its own before the others ge
       for (const Weight& weight : weights) {
         INFO(weight.tensor << " of rank " << poisoned << (sequence ? "" : ", whole norms"));
         const auto places = places_on_tensor_ranks(weight.tensor, 5, poisoned, sequence);
-        const NonfinitePlace& own = places[static_cast<size_t>(poisoned)];
+        const NonfiniteLocation& own = places[static_cast<size_t>(poisoned)];
         REQUIRE_THAT(own.text,
                      Catch::StartsWith(weight.layer) &&
                          Catch::EndsWith("; the weight " + weight.tensor + " is not finite"));
         // The other rank finds the value later, in the sum over ranks, if its own layers still
         // compute with the sum.
-        const NonfinitePlace& other = places[static_cast<size_t>(1 - poisoned)];
+        const NonfiniteLocation& other = places[static_cast<size_t>(1 - poisoned)];
         REQUIRE((other.instr < 0 || other.instr > own.instr));
         REQUIRE(other.text.find("the weight") == std::string::npos);
       }

@@ -190,7 +190,7 @@ TEST_CASE("results and gradients that lack the dimension which ranks divide are 
   CHECK_FALSE(result_is_term(OpKind::kAttention, 1, 'H'));
   CHECK_FALSE(gradient_is_term(OpKind::kGatedActivation, 0, 'F'));
   CHECK(bug_text([] { result_is_term(OpKind::kLinear, 0, 'N'); }) ==
-        "linear is not shared out along N");
+        "tensor-parallel ranks cannot divide linear along N");
 }
 
 }  // namespace

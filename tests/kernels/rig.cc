@@ -169,7 +169,7 @@ ValueId Rig::input(const Array& array, DType dtype) {
 PackedArray pack(const Array& matrix, const PackedFormat& format) {
   const std::vector<float> values(matrix.data.begin(), matrix.data.end());
   PackScales scales(format, static_cast<int64_t>(values.size()), matrix.dims[1]);
-  scales.show(values);
+  scales.add(values);
   REQUIRE(scales.finish());
   PackedArray packed{std::vector<std::byte>(
                          static_cast<size_t>(format.bytes(static_cast<int64_t>(values.size())))),

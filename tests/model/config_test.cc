@@ -683,24 +683,24 @@ TEST_CASE("unsupported features are named") {
        "(LlamaForCausalLM is)"},
       {{{"quantization_config", {{"bits", 4}}}},
        llama,
-       "3: config.json: quantization_config: the weights are quantized already, by an unnamed "
-       "method, which is not read (fp8 with scales and bitsandbytes are); give the original "
-       "model, which quantization quantizes while it is loaded"},
+       "3: config.json: quantization_config: the weights are already quantized with an unnamed "
+       "method, which ftrun cannot read (it reads fp8 with scales, and bitsandbytes); give the "
+       "original model, which quantization quantizes while it is loaded"},
       {{{"quantization_config", {{"quant_method", "gptq"}, {"bits", 4}}}},
        llama,
-       "3: config.json: quantization_config: the weights are quantized already, by GPTQ, which is "
-       "not read (fp8 with scales and bitsandbytes are); give the original model, which "
-       "quantization quantizes while it is loaded"},
+       "3: config.json: quantization_config: the weights are already quantized with GPTQ, which "
+       "ftrun cannot read (it reads fp8 with scales, and bitsandbytes); give the original "
+       "model, which quantization quantizes while it is loaded"},
       {{{"quantization_config", {{"quant_method", "mxfp4"}}}},
        llama,
-       "3: config.json: quantization_config: the weights are quantized already, by MXFP4, which is "
-       "not read (fp8 with scales and bitsandbytes are); give the original model, which "
-       "quantization quantizes while it is loaded"},
+       "3: config.json: quantization_config: the weights are already quantized with MXFP4, "
+       "which ftrun cannot read (it reads fp8 with scales, and bitsandbytes); give the original "
+       "model, which quantization quantizes while it is loaded"},
       {{{"quantization_config", {{"quant_method", "spqr"}}}},
        llama,
-       "3: config.json: quantization_config: the weights are quantized already, by \"spqr\", which "
-       "is not read (fp8 with scales and bitsandbytes are); give the original model, which "
-       "quantization quantizes while it is loaded"},
+       "3: config.json: quantization_config: the weights are already quantized with \"spqr\", "
+       "which ftrun cannot read (it reads fp8 with scales, and bitsandbytes); give the original "
+       "model, which quantization quantizes while it is loaded"},
       {{{"num_hidden_layers", 1}, {"layer_types", {"linear_attention"}}},
        llama,
        "3: config.json: layer_types: layer 0 is \"linear_attention\", which is not supported yet"},

@@ -230,14 +230,14 @@ TEST_CASE(
     size_t with_codes = 0;
     for (const Slice& slice : unit.slices) with_codes += coded(model.tensor(slice.tensor)) ? 1 : 0;
     INFO(unit.name);
-    if (unit.coded && unit.uncoded) {
+    if (unit.has_coded_states && unit.has_plain_states) {
       ++both;
       REQUIRE(unit.slices.size() == 3);  // q, k, v
       REQUIRE(unit.name.ends_with(".partly_coded"));
     } else {
-      REQUIRE(with_codes == (unit.coded ? unit.slices.size() : 0));
-      REQUIRE(unit.name.ends_with(".coded") == unit.coded);
-      codes += unit.coded ? 1 : 0;
+      REQUIRE(with_codes == (unit.has_coded_states ? unit.slices.size() : 0));
+      REQUIRE(unit.name.ends_with(".coded") == unit.has_coded_states);
+      codes += unit.has_coded_states ? 1 : 0;
     }
   }
   REQUIRE(codes > 0);

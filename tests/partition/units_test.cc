@@ -33,7 +33,7 @@ TEST_CASE("a tied matrix is in the embedding's unit, which the head reads too") 
         "unit 2 layers.1: 20480 elements (17184 in 9 tensors), layers 2\n"
         "unit 3 head: 4096 elements (48 in 1 tensor), layers 3\n");
   CHECK(partition.units_of(3) == std::vector<UnitId>{0, 3});
-  CHECK(partition.places[3] == std::vector<ParamPlace>{{3, 0}, {0, 0}});
+  CHECK(partition.param_locations[3] == std::vector<ParamLocation>{{3, 0}, {0, 0}});
 }
 
 TEST_CASE("granularity block gives attention and MLP separate units") {
@@ -65,10 +65,10 @@ TEST_CASE("a fused parameter's tensors follow one another without gaps") {
   const ModelDescription model = tiny_llama(true);
   const Partition partition = build_units(model);
   const GraphParam& qkv = model.layers[1].params[1];
-  const ParamPlace place = partition.places[1][1];
-  int64_t position = place.position;
+  const ParamLocation location = partition.param_locations[1][1];
+  int64_t position = location.position;
   for (size_t i = 0; i < qkv.tensors.size(); ++i) {
-    const Slice& slice = partition.unit(place.unit).slices[1 + i];
+    const Slice& slice = partition.unit(location.unit).slices[1 + i];
     CHECK(slice == Slice{qkv.tensors[i], 0, model.tensor(qkv.tensors[i]).numel(), position});
     position += slice.extent;
   }
@@ -104,18 +104,18 @@ void check_partition(const ModelDescription& model, const Partition& partition) 
 void check_places(const ModelDescription& model, const Partition& partition) {
   for (size_t layer = 0; layer < model.layers.size(); ++layer) {
     for (size_t i = 0; i < model.layers[layer].params.size(); ++i) {
-      const ParamPlace place = partition.places[layer][i];
-      REQUIRE(place.position % kTensorBlock == 0);
-      int64_t position = place.position;
+      const ParamLocation location = partition.param_locations[layer][i];
+      REQUIRE(location.position % kTensorBlock == 0);
+      int64_t position = location.position;
       for (TensorId tensor : model.layers[layer].params[i].tensors) {
-        const auto& slices = partition.unit(place.unit).slices;
+        const auto& slices = partition.unit(location.unit).slices;
         const auto it = std::find_if(slices.begin(), slices.end(),
                                      [&](const Slice& slice) { return slice.tensor == tensor; });
         REQUIRE(it != slices.end());
         REQUIRE(it->position_in_unit == position);
         position += it->extent;
       }
-      const auto& readers = partition.unit(place.unit).layers;
+      const auto& readers = partition.unit(location.unit).layers;
       REQUIRE(std::count(readers.begin(), readers.end(), static_cast<int>(layer)) == 1);
     }
   }

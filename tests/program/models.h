@@ -204,7 +204,7 @@ inline Program handmade(const std::vector<Touch>& touches) {
 
 /// Returns the program of a rank that exchanges 4096 bytes by each kind of instruction: all-to-all,
 /// shift by `by` ranks, and counted rows of `row` elements.
-inline Program exchanges(ShardPlace place, int by, int64_t row = 8) {
+inline Program exchanges(MemberIndex place, int by, int64_t row = 8) {
   Program program;
   program.buffers = {{.name = "in",
                       .bytes = 4096,

@@ -8,7 +8,7 @@
 #include <variant>
 
 #include "base/file.h"
-#include "base/side_by_side.h"
+#include "base/run_in_parallel.h"
 #include "config/write.h"
 #include "machine/machine_file.h"
 #include "machine/software_stack.h"
@@ -73,7 +73,7 @@ TEST_CASE("no bound on time or memory is above the exact value", "[long]") {
                                                .node = one_of<double>(random, {0.5, 2})});
     const std::vector<JudgedLayout> drawn = draw_legal(task, kOfTask, random);
     std::vector<Evaluation> all(drawn.size());
-    side_by_side(drawn.size(), [&](size_t i) { all[i] = evaluate(task, drawn[i].layout); });
+    run_in_parallel(drawn.size(), [&](size_t i) { all[i] = evaluate(task, drawn[i].layout); });
     Bounds bounds(task);
     for (size_t i = 0; i < drawn.size(); ++i) {
       const Layout& layout = drawn[i].layout;
@@ -268,7 +268,7 @@ TEST_CASE("a search finds the same fastest layout as planning all layouts", "[lo
         random_task(random, one_of<int>(random, {1, 2}), one_of<int64_t>(random, {1, 2}));
     const std::vector<Layout> layouts = legal_layouts(task);
     std::vector<Evaluation> all(layouts.size());
-    side_by_side(layouts.size(), [&](size_t i) { all[i] = evaluate(task, layouts[i]); });
+    run_in_parallel(layouts.size(), [&](size_t i) { all[i] = evaluate(task, layouts[i]); });
     REQUIRE(!all.empty());
     // Every other task has memory for some layouts only.
     if (t % 2 == 1) {

@@ -148,10 +148,8 @@ TEST_CASE("Llama-3-405B on 16,384 ranks is planned and checked for all of them",
 /// Returns the number of steps that a walk over all ranks takes.
 int64_t walked_steps(const ClassPlans& all) {
   std::vector<int64_t> steps;  // of one rank of each class
-  Announcements announcements;
   for (int32_t c = 0; c < all.classes().count(); ++c) {
-    const LaneSchedule schedule = join_collectives(
-        collective_schedule(all.plan(c).train.program, announcements), announcements);
+    const LaneSchedule schedule = join_collectives(collective_schedule(all.plan(c).train.program));
     steps.push_back(0);
     for (const auto& lane : schedule.lanes) steps.back() += static_cast<int64_t>(lane.size());
   }

@@ -108,7 +108,7 @@ void damage(LaneSchedule& schedule, std::mt19937_64& random) {
   } else if (kind == 1) {
     std::swap(lane[at], lane[random() % lane.size()]);
   } else if (kind == 2) {
-    lane[at].announced += 1 + static_cast<int32_t>(random() % 3);
+    lane[at].announced += 1 + random() % 3;
   } else if (!schedule.waits.empty()) {
     schedule.waits[random() % schedule.waits.size()].steps +=
         1 + static_cast<int32_t>(random() % 3);
@@ -128,10 +128,8 @@ TEST_CASE("the folded world reaches the end exactly when all ranks do") {
     for (const int rank : classes.first)
       programs.push_back(&steps[static_cast<size_t>(rank)].program);
     const World world = world_of(classes, programs, state);
-    Announcements announcements;
     std::vector<LaneSchedule> schedules;
-    for (const Program* program : programs)
-      schedules.push_back(collective_schedule(*program, announcements));
+    for (const Program* program : programs) schedules.push_back(collective_schedule(*program));
     for (int damages = 0; damages < 6; ++damages) {
       INFO("round " << round << ", " << damages << " damages: " << choice.text());
       std::vector<LaneSchedule> changed = schedules;

@@ -26,8 +26,7 @@ using namespace fixtures;
 
 /// Returns the times of a single rank, where instruction i costs costs[i].
 RankTime timed(const Program& program, const std::vector<InstrCost>& costs, int processors) {
-  Announcements announcements;
-  const std::vector<LaneSchedule> schedules{whole_schedule(program, announcements)};
+  const std::vector<LaneSchedule> schedules{whole_schedule(program)};
   const RankProgram ranks[] = {{0, &program}};
   const World world = world_of(ranks);
   return timed_walk(world, schedules, {1, processors},
@@ -95,10 +94,9 @@ Picoseconds walked(const Config& config, const ModelConfig& model) {
   const ClassPlans all(config, model, 0, own);
   std::vector<const Program*> programs;
   std::vector<LaneSchedule> schedules;
-  Announcements announcements;
   for (int32_t c = 0; c < all.classes().count(); ++c) {
     programs.push_back(&all.plan(c).train.program);
-    schedules.push_back(whole_schedule(*programs.back(), announcements));
+    schedules.push_back(whole_schedule(*programs.back()));
   }
   const World world = world_of(all.classes(), programs, own.options.state);
   const auto blocks = static_cast<int32_t>(model.layers);
@@ -157,9 +155,7 @@ struct CostedWorld {
   CostedWorld(const RankClasses& classes, const std::vector<const Program*>& programs,
               const StateOptions& state)
       : world(world_of(classes, programs, state)), slowness(programs.size(), 1) {
-    Announcements announcements;
-    for (const Program* program : programs)
-      schedules.push_back(whole_schedule(*program, announcements));
+    for (const Program* program : programs) schedules.push_back(whole_schedule(*program));
   }
 
   void slow_down(size_t rank, int64_t times) {

@@ -146,8 +146,7 @@ TEST_CASE("an instruction is ready when what it waits for is done, whatever else
                                     {.lane = Lane::kToHost, .buffer = 1, .waits = {0}},
                                     {.lane = Lane::kDisk, .buffer = 2, .waits = {0, 1}},
                                     {.lane = Lane::kCompute, .buffer = 3}});
-  Announcements announcements;
-  const std::vector<LaneSchedule> schedules{whole_schedule(program, announcements)};
+  const std::vector<LaneSchedule> schedules{whole_schedule(program)};
   const RankProgram ranks[] = {{0, &program}};
   const World world = world_of(ranks);
   Walk walk(world, schedules);
@@ -183,8 +182,7 @@ TEST_CASE("what depends on the decision runs after it, and is skipped if the ste
   const RankProgram ranks[] = {{0, &program}};
   const World world = world_of(ranks);
   const auto walk_to = [&](bool finite, size_t steps) {
-    Announcements announcements;
-    const std::vector<LaneSchedule> schedules{whole_schedule(program, announcements)};
+    const std::vector<LaneSchedule> schedules{whole_schedule(program)};
     Walk walk(world, schedules);
     walk.begin(finite);
     for (size_t i = 0; i < steps; ++i) walk.finish(0);

@@ -67,7 +67,7 @@ class FakeModel : public SavedModel {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));  // reading the disk takes some time
     populated = true;
   }
-  const SaveBuffers* room() const override { return nullptr; }
+  const SaveBuffers* save_buffers() const override { return nullptr; }
 
   ExportOutcome export_weights(bool writes, const std::function<bool()>& stop) override {
     calls.push_back(writes ? "export" : "help to export");

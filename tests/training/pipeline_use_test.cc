@@ -32,8 +32,7 @@ class TimedWorld {
     for (size_t r = 0; r < steps.size(); ++r)
       ranks.push_back({static_cast<int>(r), &steps[r].program});
     world_ = world_of(ranks);
-    for (const Program* program : world_.programs)
-      schedules_.push_back(whole_schedule(*program, announcements_));
+    for (const Program* program : world_.programs) schedules_.push_back(whole_schedule(*program));
     for (const RankProgram& rank : ranks)
       ranks_.push_back({rank.program, PhaseClock(*rank.program), {}, {}});
     for (Rank& rank : ranks_) {
@@ -47,7 +46,7 @@ class TimedWorld {
     Walk walk(world_, schedules_);
     walk.begin();
     while (!walk.ready().empty()) {
-      run_together(walk, walk.ready().front());
+      run_on_all_ranks(walk, walk.ready().front());
       walk.finish(0);
     }
     REQUIRE(walk.fault() == "");
@@ -66,7 +65,7 @@ class TimedWorld {
   };
 
   /// Runs a collective or a transfer; it begins when the last of its ranks has reached it.
-  void run_together(const Walk& walk, Walk::LaneStep lane_step) {
+  void run_on_all_ranks(const Walk& walk, Walk::LaneStep lane_step) {
     const std::span<const int32_t> members = walk.members(lane_step);
     double start = 0;
     for (const int32_t member : members)
@@ -101,7 +100,6 @@ class TimedWorld {
 
   const InstrSeconds seconds_;
   World world_;
-  Announcements announcements_;
   std::vector<LaneSchedule> schedules_;
   std::vector<Rank> ranks_;
 };

@@ -94,7 +94,7 @@ TEST_CASE("only rank 0 has the record; reports of other ranks do nothing") {
       rank.journal.record(journaled_step(1));
       rank.journal.record(1, {TextSample{}});
       rank.journal.conclude(0, "done");
-      session.run_together("leaving", [] {});
+      session.run_on_all_ranks("leaving", [] {});
     });
     REQUIRE(failures == Lines(2, ""));
   });

@@ -66,13 +66,13 @@ TEST_CASE("work that fails on one rank fails on all of them, with its name and r
   OfRanks<int> done(3);
   const Texts failures = on_sessions(3, {}, [&](Session& session) {
     errors[place(session)] = error_of([&] {
-      session.run_together("reading the data", [&] {
+      session.run_on_all_ranks("reading the data", [&] {
         if (session.rank() == 2) throw Error(ExitCode::kBadInput, "x.bin: is torn", "mend it");
         done[place(session)] = 1;
       });
     });
     phases[place(session)] = shown_text(session);
-    session.run_together("the next work", [&] { ++done[place(session)]; });
+    session.run_on_all_ranks("the next work", [&] { ++done[place(session)]; });
   });
   REQUIRE(failures == Texts(3, ""));
   for (const std::string& error : errors)
@@ -85,7 +85,7 @@ TEST_CASE("work that fails on one rank fails on all of them, with its name and r
 TEST_CASE("work of a single rank fails with its own error") {
   const auto session = session_alone(request_of(0, 1, {}));
   CHECK(error_of([&] {
-          session->run_together("reading the data", [] {
+          session->run_on_all_ranks("reading the data", [] {
             throw Error(ExitCode::kBadInput, "x.bin: is torn", "mend it");
           });
         }) == cat(static_cast<int>(ExitCode::kBadInput), ": x.bin: is torn"));

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-// Context ranks share the tokens of each row. No config can have them yet (docs/ranks.md).
+// Context-parallel ranks share the tokens of each row. No config can use them yet (docs/ranks.md).
 
 namespace ftrun {
 

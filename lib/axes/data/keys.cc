@@ -7,8 +7,8 @@
 #include "base/text.h"
 #include "config/resolve_steps.h"
 
-// Data-parallel ranks read different samples. They are a mesh of replicas of shards: ZeRO cuts the
-// state over the shards of a replica.
+// Data-parallel ranks read different samples. They form a mesh of replicas, each of which consists
+// of shards: ZeRO divides the state among the shards of a replica.
 
 namespace ftrun {
 namespace {
@@ -17,8 +17,8 @@ std::string divisor_remedy(int64_t number) {
   return cat("use a divisor of ", number);
 }
 
-/// Resolves MiCS, which gives the ranks of a shard group; parallel.data_replicate is the number of
-/// groups.
+/// Resolves MiCS, whose key is the number of ranks in a shard group; parallel.data_replicate is the
+/// number of groups.
 void resolve_mics(Resolving& r) {
   ParallelConfig& mesh = r.config.parallel;
   const int64_t ranks = r.config.zero.mics_shard_size;

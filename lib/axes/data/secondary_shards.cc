@@ -9,7 +9,8 @@ namespace ftrun {
 int secondary_shards(const Config& config) {
   const int64_t neighbours =
       config.zero.stage == 3 ? std::max<int64_t>(1, config.zero.hpz_partition_size) : 1;
-  // The shards themselves serve where all ranks are neighbours, unless they are far away.
+  // If all ranks are neighbours, the shards themselves replace secondary shards, unless they are
+  // offloaded.
   const bool all = neighbours == rank_mesh(config).places(kStateAxes);
   return all && config.zero.offload_param.device == OffloadDevice::kNone
              ? 1

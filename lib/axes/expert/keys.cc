@@ -3,8 +3,8 @@
 #include "base/text.h"
 #include "config/resolve_steps.h"
 
-// Expert ranks are a cut of the data-parallel and context ranks. No config can have them yet
-// (docs/ranks.md).
+// Expert-parallel ranks divide the data-parallel and context-parallel ranks. No config can use them
+// yet (docs/ranks.md).
 
 namespace ftrun {
 namespace {

@@ -30,19 +30,19 @@ double weight_of(const ModelDescription& model, const Layer& layer, PipelinePart
     case PipelinePartition::kBlocks:
       return layer.kind == LayerKind::kBlock ? 1 : 0;
   }
-  bug("what parts of a pipeline are balanced by");
+  bug("unknown PipelinePartition");
 }
 
 constexpr int64_t kNone = INT64_MAX;
 
-/// The heaviest layer's weight in whole units, and the most that all layers may weigh together: its
-/// square fits.
+/// The weight of the heaviest layer in whole units, and the most units of all layers together,
+/// whose square fits 64 bits.
 constexpr double kUnits = 1 << 20;
 constexpr double kMaxUnits = 3e9;
 
-/// StageCut cuts blocks into parts: it finds the least weight of the heaviest part by bisection,
-/// then, with no part heavier than that, the least sum of squares by dynamic programming over
-/// (parts left, first block).
+/// StageCut cuts blocks into parts. It finds the least possible weight of the heaviest part by
+/// bisection. Then, with no part heavier than that, it finds the least sum of squares by dynamic
+/// programming over (parts left, first block).
 class StageCut {
  public:
   StageCut(const std::vector<double>& weights, int parts)
@@ -58,7 +58,7 @@ class StageCut {
     int from = 0;
     for (int left = parts_; left > 0; --left) {
       int to = from + 1;
-      while (with_part(left, from, to) != best(left, from)) ++to;
+      while (best_with_first_part(left, from, to) != best(left, from)) ++to;
       counts.push_back(to - from);
       from = to;
     }
@@ -74,8 +74,8 @@ class StageCut {
     return sums_[static_cast<size_t>(end)] - sums_[static_cast<size_t>(first)];
   }
 
-  /// Returns whether parts of at most `limit` can hold all blocks. If fewer parts can, more can
-  /// too: there are enough blocks, and cutting a part in two does not make it heavier.
+  /// Returns whether parts of at most `limit` can hold all blocks. If fewer parts suffice, this
+  /// many do, too: there are enough blocks, and cutting a part in two does not make it heavier.
   bool holds(int64_t limit) const {
     int parts = 0;
     for (int from = 0; from < blocks_; ++parts) {
@@ -96,14 +96,14 @@ class StageCut {
     return enough;
   }
 
-  /// Returns the cell for the blocks from `from` on in `left` parts: their least sum of squares.
+  /// Returns the cell for the least sum of squares of the blocks from `from` on in `left` parts.
   int64_t& best(int left, int from) {
     return best_[static_cast<size_t>(left) * static_cast<size_t>(blocks_ + 1) +
                  static_cast<size_t>(from)];
   }
 
   /// Returns the least sum of squares with [from, to) as the first part; kNone if there is none.
-  int64_t with_part(int left, int from, int to) {
+  int64_t best_with_first_part(int left, int from, int to) {
     const int64_t rest = best(left - 1, to), part = weight(from, to);
     return rest == kNone || part > limit_ ? kNone : part * part + rest;
   }
@@ -114,7 +114,7 @@ class StageCut {
     for (int left = 1; left <= parts_; ++left)
       for (int from = 0; from < blocks_; ++from)
         for (int to = from + 1; to <= blocks_ && weight(from, to) <= limit_; ++to)
-          best(left, from) = std::min(best(left, from), with_part(left, from, to));
+          best(left, from) = std::min(best(left, from), best_with_first_part(left, from, to));
   }
 
   const int blocks_;

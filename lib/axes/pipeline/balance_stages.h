@@ -10,8 +10,8 @@
 
 namespace ftrun {
 
-// The functions of this header choose where a model is cut for a pipeline. The slowest part sets
-// the pace of all parts, so they choose the cut whose most expensive part costs least.
+// The functions of this header choose where a model is cut for a pipeline. The slowest part
+// determines the pace of all parts, so they choose the cut whose most expensive part costs least.
 
 /// Computes the cost of each phase of a micro-batch in a layer, or in each part, in op_cost's
 /// unit.
@@ -24,20 +24,20 @@ std::vector<double> layer_weights(const ModelDescription& model, PipelinePartiti
 /// Rounds weights to the whole numbers that balanced_blocks() compares: equal ones give equal cuts.
 std::vector<int64_t> whole_weights(const std::vector<double>& weights);
 
-/// Computes the number of blocks of each of `parts` parts, one or more: the cut whose heaviest part
-/// is the lightest, among these the most even one (least sum of squares), among these the one with
-/// the fewest blocks in its first parts, which keep most activations. `weights` has an entry for
-/// each layer: embedding (in the first part), blocks, head (in the last). Weights are compared to a
-/// millionth of the heaviest, so that every machine makes the same cut. `parts` is at most the
-/// number of blocks.
+/// Computes the number of blocks, one or more, of each of `parts` parts. The chosen cut has the
+/// lightest heaviest part; among such cuts it is the most even one (least sum of squares), and
+/// among these the one with the fewest blocks in its first parts, which keep most activations.
+/// `weights` has an entry for each layer: embedding (in the first part), blocks, head (in the last
+/// part). Weights are compared to a millionth of the heaviest, so that every machine makes the same
+/// cut. `parts` is at most the number of blocks.
 std::vector<int64_t> balanced_blocks(const std::vector<double>& weights, int parts);
 
-/// Makes the layout of parts with these numbers of blocks, stages x chunks of them; embedding and
-/// head are added, so the first and the last number may be 0.
+/// Makes the layout of stages x chunks parts with these numbers of blocks. Embedding and head are
+/// added, so the first and the last number may be 0.
 PipelineLayout layout_of_blocks(int stages, int chunks, ChunkPlacement placement,
                                 const std::vector<int64_t>& blocks);
 
-/// Makes the layout whose parts are most nearly equal in the quantity `by`. Every rank gets the
+/// Makes the layout whose parts are most nearly equal in the quantity `by`. Every rank computes the
 /// same layout from a model built for training.
 PipelineLayout balance_stages(const ModelDescription& model, int stages, int chunks,
                               ChunkPlacement placement,

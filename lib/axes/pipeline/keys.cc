@@ -18,17 +18,17 @@
 namespace ftrun {
 namespace {
 
-/// Class names that expressions are matched with: some of transformers', and those of
+/// Class names against which expressions are matched: some of transformers', and those of
 /// Megatron-DeepSpeed and GPT-NeoX.
 constexpr const char* kDecoderLayers[] = {
     "LlamaDecoderLayer", "MistralDecoderLayer",          "Qwen2DecoderLayer", "Qwen3DecoderLayer",
     "TransformerLayer",  "ParallelTransformerLayerPipe", "TransformerBlock"};
 
-/// Ends of the names that transformers gives its classes of decoder layers: Gemma2DecoderLayer,
-/// GPT2Block, GPTNeoXLayer.
+/// The endings of transformers' class names of decoder layers: Gemma2DecoderLayer, GPT2Block,
+/// GPTNeoXLayer.
 constexpr std::string_view kLayerEnds[] = {"DecoderLayer", "Block", "NeoXLayer"};
 
-/// Returns whether an expression is the name of a class of decoder layers, of whatever family.
+/// Returns whether an expression is the class name of a decoder layer, of any model family.
 bool names_decoder_layer(std::string_view expression) {
   const bool is_name = std::all_of(expression.begin(), expression.end(), [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '_';
@@ -39,7 +39,7 @@ bool names_decoder_layer(std::string_view expression) {
 
 constexpr const char* kTypePrefix = "type:";
 
-/// Returns whether an expression matches a class name of decoder layers, in any case.
+/// Returns whether an expression matches a class name of decoder layers, ignoring case.
 bool matches_decoder_layers(const std::string& expression) {
   if (names_decoder_layer(expression)) return true;
   regex_t compiled;
@@ -127,7 +127,7 @@ void check_unit(Resolving& r) {
           "use layer or block");
 }
 
-/// Names the keys that a run of one stage leaves unused.
+/// Adds a notice for each key that has no effect with a single stage.
 void name_unused(Resolving& r) {
   const ParallelConfig& p = r.config.parallel;
   const auto unused = [&](const std::string& path, const std::string& value) {
@@ -149,7 +149,7 @@ constinit const AxisKeys keys::pipeline{
     .ranks = AxisRanks::kModel,
     .support = AxisSupport::kEmulated,
     .feature = "pipelines",
-    .check = nullptr,  // resolve_pipeline() needs the batch
+    .check = nullptr,  // resolve_pipeline() does it, because it needs the batch
     .suggest_degrees = nullptr};
 
 int64_t mesh_sizes::pp(const Config& config) {

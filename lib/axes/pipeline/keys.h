@@ -8,9 +8,8 @@
 
 namespace ftrun {
 
-/// Reads the value of pipeline.partition; upper and lower case are equal, as in DeepSpeed. Returns
-/// nothing for an unknown word, or an expression that cannot be read or matches no class of decoder
-/// layers.
+/// Reads the value of pipeline.partition; case is ignored, as in DeepSpeed. Returns nothing for an
+/// unknown word, or for an expression that is invalid or matches no class of decoder layers.
 std::optional<PipelinePartition> pipeline_partition(const std::string& text);
 
 /// Return the number of parts into which a resolved config cuts a model (a double, because it may

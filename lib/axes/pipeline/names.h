@@ -1,9 +1,7 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <string_view>
 
 #include "base/enum_names.h"
@@ -31,17 +29,18 @@ enum class ChunkPlacement : uint8_t { kLoop, kV };
 struct ScheduleTraits {
   PipelineSchedule schedule{};
   std::string_view name;  // in parallel.schedule
-  /// Parts of the model that a stage has unless the config has another number.
+  /// The number of parts of the model on a stage, unless the config gives another one.
   int usual_chunks = 1;
-  /// The config may have another number of parts, of at least 2.
+  /// Says whether the config may give another number of parts, of at least 2.
   bool has_any_chunks = false;
   ChunkPlacement placement = ChunkPlacement::kLoop;
-  /// The gradients of inputs and of weights are separate actions.
+  /// Says whether the gradients of inputs and of weights are separate actions.
   bool splits_backward = false;
-  /// A stage turns to its next chunk after a round of micro-batches; all rounds are of one size.
+  /// Says whether a stage switches to its next chunk after a round of micro-batches; all rounds
+  /// have the same size.
   bool runs_in_rounds = false;
-  /// A stage keeps the activations of all micro-batches. With any other schedule it keeps those of
-  /// a number that does not grow with that of micro-batches.
+  /// Says whether a stage keeps the activations of all micro-batches. With any other schedule, the
+  /// number of micro-batches whose activations it keeps has a bound that does not grow.
   bool keeps_all_micro_batches = false;
 };
 
@@ -70,14 +69,7 @@ constexpr const ScheduleTraits& traits_of(PipelineSchedule schedule) {
 
 template <>
 struct EnumNames<PipelineSchedule> {
-  static constexpr size_t kCount = std::size(kScheduleTraits);
-  static_assert(has_values<PipelineSchedule, kCount>(), "every schedule has traits");
-  static constexpr std::array<std::string_view, kCount> kNames = [] {
-    std::array<std::string_view, kCount> names;
-    for (const ScheduleTraits& traits : kScheduleTraits)
-      names[static_cast<size_t>(traits.schedule)] = traits.name;
-    return names;
-  }();
+  static constexpr auto kNames = names_of_rows<&ScheduleTraits::schedule>(kScheduleTraits);
 };
 
 /// PipelinePartition is the key pipeline.partition: the quantity that a pipeline divides as equally

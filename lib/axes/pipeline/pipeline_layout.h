@@ -34,7 +34,7 @@ class PipelineLayout {
   int chunks() const { return chunks_; }
   int parts() const { return stages_ * chunks_; }
 
-  /// Converts between a part and the chunk of a stage that it is.
+  /// Converts between the number of a part and the stage and chunk that run it.
   int part_of(int stage, int chunk) const;
   int stage_of(int part) const;
   int chunk_of(int part) const;
@@ -55,7 +55,7 @@ class PipelineLayout {
   std::vector<int32_t> first_layer_;
 };
 
-/// Collects the stages of a pipeline with layers that read a unit: these hold it.
+/// Collects the stages of a pipeline that have layers that read a unit: these stages hold it.
 std::set<int> stages_of(const Unit& unit, const PipelineLayout& pipeline);
 
 }  // namespace ftrun

@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-/// The notice is written for fewer micro-batches a stage than this.
+/// The number of micro-batches for each stage below which the notice is written.
 constexpr int kMicroBatchesAStage = 4;
 
 double idle_share(const Config& config, int32_t micro_batches) {

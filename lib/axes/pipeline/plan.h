@@ -15,21 +15,20 @@ namespace ftrun {
 int pipeline_stages(const Config& config);
 int pipeline_chunks(const Config& config);
 
-/// Returns the schedule of parallel.schedule; without a pipeline 1F1B, which keeps one micro-batch
-/// at a time.
+/// Returns the schedule of parallel.schedule; without a pipeline 1F1B, which keeps the activations
+/// of one micro-batch at a time.
 PipelineSchedule pipeline_schedule(const Config& config);
 
-/// Refuses a model of `blocks` blocks (decoder layers) that cannot be cut as the config says, with
-/// Error(kUsage) and the arithmetic.
+/// Throws Error(kUsage) with the arithmetic for a model of `blocks` blocks (decoder layers) that
+/// cannot be divided as the config says.
 void require_pipeline(const Config& config, int64_t blocks);
 
-/// Computes which layers each stage has: parallel.pipeline_layers, or balanced by
-/// pipeline.partition. `model` is built for training. Throws the errors of require_pipeline().
+/// Computes which layers each stage has: those of parallel.pipeline_layers, or a balanced division
+/// by pipeline.partition. `model` is built for training. Throws the errors of require_pipeline().
 PipelineLayout pipeline_layout(const Config& config, const ModelDescription& model);
 
-/// Returns a notice of the share of a step in which a stage waits, if a step has fewer than four
-/// micro-batches a stage and parts take equally long; "" for more micro-batches and without a
-/// pipeline.
+/// Returns a notice of the share of a step in which a stage is idle if parts take equally long.
+/// Returns "" without a pipeline, and if a step has at least four micro-batches for each stage.
 std::string bubble_notice(const Config& config);
 
 }  // namespace ftrun

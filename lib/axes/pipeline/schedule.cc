@@ -10,8 +10,8 @@ namespace ftrun {
 namespace {
 
 /// ScheduleWriter writes the actions of a stage. Each call writes the next micro-batch of its phase
-/// and chunk, so micro-batches ascend by construction; those past the last are counted and left
-/// out.
+/// and chunk, so micro-batches ascend by construction. Calls past the last micro-batch are counted
+/// but write nothing.
 class ScheduleWriter {
  public:
   ScheduleWriter(int chunks, int32_t micro_batches) : micro_batches_(micro_batches) {
@@ -35,7 +35,7 @@ class ScheduleWriter {
   }
 
   /// Adds the missing weight gradients of a chunk whose input gradients are done.
-  void catch_up(int32_t chunk) {
+  void add_missing_weight_gradients(int32_t chunk) {
     while (count(Phase::kWeightGrad, chunk) < count(Phase::kInputGrad, chunk))
       add(Phase::kWeightGrad, chunk);
   }
@@ -53,7 +53,7 @@ void write_gpipe(ScheduleWriter& out, int32_t micro_batches) {
   for (int32_t m = 0; m < micro_batches; ++m) out.add(Phase::kBackward);
 }
 
-/// Runs `warm` forward passes, then one forward for each backward.
+/// Writes `warm` forward passes, then a backward and a forward pass in turn.
 void write_1f1b(ScheduleWriter& out, int32_t warm, int32_t micro_batches) {
   for (int32_t m = 0; m < warm; ++m) out.add(Phase::kForward);
   for (int32_t m = 0; m < micro_batches; ++m) {
@@ -62,8 +62,8 @@ void write_1f1b(ScheduleWriter& out, int32_t warm, int32_t micro_batches) {
   }
 }
 
-/// Writes a schedule with backward in two: up to `delayed` micro-batches wait for their weight
-/// gradients.
+/// Writes a schedule whose backward passes are split into input gradients and weight gradients. Up
+/// to `delayed` micro-batches wait for their weight gradients.
 void write_zero_bubble(ScheduleWriter& out, int32_t warm, int32_t delayed, int32_t micro_batches) {
   for (int32_t m = 0; m < warm; ++m) out.add(Phase::kForward);
   for (int32_t m = 0; m < micro_batches; ++m) {
@@ -71,7 +71,7 @@ void write_zero_bubble(ScheduleWriter& out, int32_t warm, int32_t delayed, int32
     if (m >= delayed) out.add(Phase::kWeightGrad);
     out.add(Phase::kForward);
   }
-  out.catch_up(0);
+  out.add_missing_weight_gradients(0);
 }
 
 /// Returns the number of micro-batches that a stage runs through one chunk before it switches to
@@ -96,9 +96,9 @@ void write_interleaved(ScheduleWriter& out, int stages, int32_t chunks, int stag
   }
 }
 
-/// Runs chunk 0 down the stages and chunk 1 up again, so that the first stage has the loss and
+/// Writes chunk 0 down the stages and chunk 1 up again, so that the first stage has the loss and
 /// starts its backward passes first. The order is made for at least 2 x stages - 1 micro-batches;
-/// with fewer the missing ones are left out.
+/// if there are fewer, the missing ones are left out.
 void write_v_shaped(ScheduleWriter& out, int stages, int stage, int32_t micro_batches) {
   const int32_t full = std::max(2 * stages - 1, micro_batches);
   const int32_t rest = stages - stage;
@@ -117,14 +117,14 @@ void write_v_shaped(ScheduleWriter& out, int stages, int stage, int32_t micro_ba
     out.add(Phase::kForward, 1);
     out.add_both(1);
   }
-  // The remaining actions are gradients: those for which other stages wait are first.
+  // The remaining actions compute gradients. Those for which other stages wait come first.
   for (int i = 0; i < stage; ++i) {
     out.add(Phase::kInputGrad, 0);
     out.add(Phase::kInputGrad, 1);
   }
   for (int32_t i = 0; i < rest; ++i) out.add_both(0);
-  out.catch_up(1);
-  out.catch_up(0);
+  out.add_missing_weight_gradients(1);
+  out.add_missing_weight_gradients(0);
 }
 
 }  // namespace

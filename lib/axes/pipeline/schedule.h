@@ -29,13 +29,13 @@ struct ScheduleAction {
 int part_of(ChunkPlacement placement, int stages, int stage, int chunk);
 /// Returns the number of chunks that the schedule requires of a stage; 0: any number.
 int fixed_chunks(PipelineSchedule schedule);
-/// Returns whether a schedule can run that many micro-batches. One that runs in rounds needs rounds
-/// of equal size, of at least one micro-batch for each stage where there are that many.
+/// Returns whether a schedule can run this number of micro-batches. A schedule that runs in rounds
+/// needs rounds of equal size, with at least one micro-batch for each stage if there are that many.
 bool accepts_micro_batches(PipelineSchedule schedule, int stages, int32_t micro_batches);
 
-/// Lists the actions of stage `stage` of `stages`, `chunks` chunks each, for `micro_batches`
-/// micro-batches. Within a phase and chunk micro-batches come in ascending order, in which their
-/// gradients are summed.
+/// Lists the actions of stage `stage` of `stages`, with `chunks` chunks on each stage, for
+/// `micro_batches` micro-batches. Within a phase and chunk, micro-batches are in ascending order,
+/// in which their gradients are summed.
 std::vector<ScheduleAction> make_schedule(PipelineSchedule schedule, int stages, int chunks,
                                           int stage, int32_t micro_batches);
 

@@ -12,8 +12,8 @@ namespace {
 constexpr size_t kMaxRows = 16;
 constexpr const char* kLeftOut = " ... ";
 constexpr size_t kLeftOutColumns = 5;
-/// Actions shorter than this part of the longest need not have room for a name: an embedding's
-/// would make all others very wide.
+/// Actions shorter than this fraction of the longest one need not have room for a name: an
+/// embedding's action would make all others very wide.
 constexpr double kShort = 0.1;
 
 class Picture {
@@ -21,8 +21,9 @@ class Picture {
   Picture(const ScheduleTimeline& timeline, size_t width) : timeline_(timeline) {
     for (size_t s = 0; s < timeline.stages.size(); ++s)
       prefix_ = std::max(prefix_, stage_name(s).size());
-    for_all([&](const TimedAction& timed) { chunks_ = std::max(chunks_, timed.action.chunk + 1); });
-    for_all(
+    for_each_action(
+        [&](const TimedAction& timed) { chunks_ = std::max(chunks_, timed.action.chunk + 1); });
+    for_each_action(
         [&](const TimedAction& timed) { name_ = std::max(name_, name_of(timed.action).size()); });
     const size_t frame = prefix_ + std::string(" | ").size() + std::string(" |").size();
     const size_t least = 2 * name_ + kLeftOutColumns;
@@ -51,7 +52,7 @@ class Picture {
   }
 
   template <typename See>
-  void for_all(const See& see) const {
+  void for_each_action(const See& see) const {
     for (const StageTimeline& stage : timeline_.stages)
       for (const TimedAction& timed : stage.actions) see(timed);
   }
@@ -59,19 +60,19 @@ class Picture {
   /// Returns the seconds of the shortest action that has room for its name.
   double shortest_named() const {
     double longest = 0;
-    for_all(
+    for_each_action(
         [&](const TimedAction& timed) { longest = std::max(longest, timed.end - timed.start); });
     double shortest = longest;
-    for_all([&](const TimedAction& timed) {
+    for_each_action([&](const TimedAction& timed) {
       const double seconds = timed.end - timed.start;
       if (seconds >= kShort * longest) shortest = std::min(shortest, seconds);
     });
     return shortest;
   }
 
-  /// Chooses the scale: so wide that actions have room for their name and a blank, or for only the
-  /// name if everything fits then. Else the middle is left out, and the start is drawn so narrow
-  /// that each stage's first backward pass is seen, down to a column an action.
+  /// Chooses the scale. Actions have room for their name and a space, or for the name only if
+  /// everything fits then. Otherwise the middle is left out, and the start is drawn so narrow that
+  /// each stage's first backward pass is visible, down to one column for each action.
   void choose_scale(size_t room) {
     const double shortest = shortest_named();
     const auto fits = [&] { return column(timeline_.makespan) <= room; };
@@ -81,7 +82,7 @@ class Picture {
     scale_ = static_cast<double>(name_ + 1) / shortest;
     if (!fits()) scale_ = static_cast<double>(name_) / shortest;
     if (!fits()) {
-      // Actions have whole columns, so that equally long ones have equal pictures.
+      // Actions have a whole number of columns, so that equally long actions look the same.
       const double wanted = std::floor(static_cast<double>(head) / warm_up() * shortest);
       scale_ = std::clamp(wanted, 1.0, static_cast<double>(name_ + 1)) / shortest;
     }
@@ -109,17 +110,17 @@ class Picture {
 
   bool shows(size_t column) const { return column < head_ || column + tail_ >= columns_; }
 
-  /// Returns the place in a line of a column that is shown.
+  /// Returns the position in the line of a column that is shown.
   size_t place(size_t column) const {
     return column < head_ ? column : column - (columns_ - tail_) + head_ + kLeftOutColumns;
   }
 
-  /// Returns the text of columns [first, end): the action's name or, where the longest name would
-  /// have no room, its letter.
+  /// Returns the text of columns [first, end): the action's name or, if the longest name would not
+  /// fit, only its first letter.
   std::string text_of(const ScheduleAction& action, size_t first, size_t end) const {
     std::string name = name_of(action);
     if (end - first < name_) name.resize(std::min<size_t>(1, end - first));
-    // Half a name would read as another action's.
+    // A part of a name could be read as the name of another action.
     return name.empty() || (shows(first) && shows(first + name.size() - 1)) ? name : "";
   }
 
@@ -149,7 +150,7 @@ class Picture {
 }  // namespace
 
 std::string schedule_picture(const ScheduleTimeline& timeline, size_t width) {
-  require(timeline.makespan > 0, "a timeline takes time");
+  require(timeline.makespan > 0, "the makespan of a timeline is positive");
   return Picture(timeline, width).draw();
 }
 

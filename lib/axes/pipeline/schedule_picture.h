@@ -13,9 +13,9 @@ namespace ftrun {
 ///   stage 1 | ...F0 B0    F1 B1    F2 B2    ...... |
 ///
 /// Letter and number are phase and micro-batch, with 'a' for the first chunk and 'b' for the second
-/// where a stage has several; the number is left out where there is no room; '.' is a stage that
-/// waits. The picture has at most `width` columns: a longer one keeps its start and its end, and of
-/// more than 16 stages the first and the last are drawn.
+/// if a stage has several. The number is left out if there is no room; '.' is a stage that waits.
+/// The picture has at most `width` columns: a longer one keeps its start and its end, and of more
+/// than 16 stages the first and the last are drawn.
 std::string schedule_picture(const ScheduleTimeline& timeline, size_t width);
 
 }  // namespace ftrun

@@ -7,9 +7,9 @@
 
 namespace ftrun {
 
-// The timeline of a pipeline: the lists of all stages run as soon as their inputs allow. It
-// evaluates a schedule before a run (by planned costs of the model's parts) and after it (by
-// measured times of each action), so it needs no model.
+// A timeline simulates a pipeline: each stage runs its list of actions, each action as soon as its
+// inputs have arrived. It evaluates a schedule before a run (with planned costs of the model's
+// parts) and after it (with measured times of each action), so it needs no model.
 
 /// PhaseSeconds are the seconds that the phases of a micro-batch take in one part of the model (a
 /// chunk of a stage).
@@ -50,25 +50,25 @@ struct ScheduleTimeline {
 /// ActionSeconds are the seconds of each action of each stage's list.
 using ActionSeconds = std::vector<std::vector<double>>;
 
-/// Simulates the lists, one for each stage, where each action takes its own seconds and an
+/// Simulates the lists, one for each stage, in which each action takes its own seconds and an
 /// activation or gradient takes `transfer` seconds to another stage. Actions that wait for each
 /// other are a bug.
 ScheduleTimeline simulate_timeline(const StageActions& lists, ChunkPlacement placement,
                                    const ActionSeconds& seconds, double transfer = 0);
-/// Simulates the lists where a phase takes equally long for each micro-batch; `parts` has an entry
-/// for each part of the model, stages x chunks.
+/// Simulates the lists if a phase takes equally long for each micro-batch; `parts` has an entry for
+/// each part of the model, stages x chunks.
 ScheduleTimeline simulate_timeline(const StageActions& lists, ChunkPlacement placement,
                                    const std::vector<PhaseSeconds>& parts, double transfer = 0);
 
-/// Returns the seconds of parts that take equally long: backward twice as long as forward, half of
-/// it for each kind of gradients.
+/// Returns the seconds of parts that take equally long. Backward takes twice as long as forward;
+/// half of that time is for each kind of gradient.
 std::vector<PhaseSeconds> equal_parts(int parts);
 
-/// Counts the most micro-batches of a chunk that a stage has begun and not finished: activations
-/// are kept from the forward pass to the end of the backward pass.
+/// Counts the most micro-batches of a chunk that a stage has begun and not finished: it keeps their
+/// activations from the forward pass to the end of the backward pass.
 int32_t max_in_flight(const std::vector<ScheduleAction>& list);
 /// Counts the most micro-batches of a chunk that a stage has begun and whose input gradients it has
-/// not finished: a micro-batch that waits only for its weight gradients keeps less.
+/// not finished: a micro-batch that waits only for its weight gradients keeps fewer activations.
 int32_t max_awaiting_input_grad(const std::vector<ScheduleAction>& list);
 
 }  // namespace ftrun

@@ -7,7 +7,7 @@ namespace ftrun {
 namespace {
 
 std::optional<ModelMisfit> tensor_misfit(const Config& config, const ModelConfig& model) {
-  // Another check reports more ranks than there can be.
+  // A number of ranks that is too large is reported by another check.
   if (model_ranks(config.parallel) == 0) return std::nullopt;
   try {
     require_tensor_split(model, tensor_split(config));

@@ -11,9 +11,10 @@
 
 namespace ftrun {
 
-/// TensorCrossing counts what tensor ranks on different nodes send each other in a training step.
+/// TensorCrossing counts what tensor-parallel ranks on different nodes send each other in a
+/// training step.
 struct TensorCrossing {
-  /// The number of groups of tensor ranks that lie on more than one node.
+  /// The number of groups of tensor-parallel ranks that are on more than one node.
   int groups = 0;
   /// The ranks of the first such group.
   std::vector<int> ranks;
@@ -32,11 +33,12 @@ bool passes_to_other_node(const RankMesh& mesh, int rank, std::span<const std::s
 TensorCrossing tensor_crossing(const RankMesh& mesh, std::span<const std::string> nodes,
                                const std::function<int64_t(int)>& bytes_of);
 
-/// Returns the warning with its remedy, or "" where every tensor group is on one node.
+/// Returns the warning with its remedy, or "" if every tensor group is on one node.
 std::string crossing_text(const TensorCrossing& crossing, std::span<const std::string> nodes);
 
-/// Names the node of each of `ranks` ranks that launchers place in order, as many on each node:
-/// "node 0", ... Refuses a number of nodes that does not divide the ranks, with Error(kUsage).
+/// Returns the name of the node of each of `ranks` ranks, which launchers place in order with the
+/// same number on each node: "node 0", ... Throws Error(kUsage) for a number of nodes that does not
+/// divide the ranks.
 std::vector<std::string> nodes_in_order(int64_t ranks, int64_t nodes);
 
 }  // namespace ftrun

@@ -9,8 +9,8 @@
 
 namespace ftrun {
 
-/// Returns which part of each layer belongs to the first tensor-parallel rank, or to a rank of the
-/// mesh.
+/// Returns the part of each layer that belongs to the first tensor-parallel rank, or to rank `rank`
+/// of the mesh.
 TensorSplit tensor_split(const Config& config);
 TensorSplit tensor_split(const Config& config, int rank);
 
@@ -18,7 +18,7 @@ TensorSplit tensor_split(const Config& config, int rank);
 /// divide among sequence-parallel ranks.
 int64_t row_padding(const Config& config);
 
-/// Returns a notice that rows are padded, and how to avoid that; nothing where they are not padded.
+/// Returns a notice that rows are padded, and how to avoid that; nothing if they are not padded.
 std::optional<Problem> row_padding_notice(const Config& config);
 
 }  // namespace ftrun

@@ -19,16 +19,16 @@ std::map<GroupId, std::vector<UnitRange>> tensor_shares(const Unit& unit,
                                                         const StateOptions& options,
                                                         const StateGroups& groups);
 
-/// NormRange is a part of a unit that the gradient norm sums separately. It records how many
-/// neighbouring tensor-parallel ranks hold copies of it, as only one copy is counted.
+/// NormRange is a part of a unit that the gradient norm sums separately. `copies` is the number of
+/// neighbouring tensor-parallel ranks that hold it, because only one copy is counted.
 struct NormRange {
   UnitRange part;
   int copies = 1;
 };
 
-/// Lists the norm ranges of a unit, in the order of its slices. Neighbouring slices of which
-/// equally many ranks have copies form one range; without tensor parallelism the whole unit does.
-/// The ranges together cover the unit. A frozen unit has none.
+/// Lists the norm ranges of a unit, in the order of its slices. Neighbouring slices that have the
+/// same number of copies form one range; without tensor parallelism the whole unit is one. The
+/// ranges together cover the unit. A frozen unit has none.
 std::vector<NormRange> norm_ranges(const Unit& unit, const ModelDescription& model);
 
 /// Maps the elements of a slice of a unit to those of its tensor, for tensor-parallel rank `rank`.

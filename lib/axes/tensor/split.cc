@@ -11,13 +11,14 @@
 namespace ftrun {
 namespace {
 
-/// SplitCount is a quantity that is divided evenly among the ranks or, if there are more ranks, of
-/// which several ranks each hold the same.
+/// SplitCount is a quantity that is divided evenly among the ranks. With `or_held_by_several` there
+/// may be more ranks than there are of it; several ranks then hold the same part.
 struct SplitCount {
   int64_t count;
   std::string what;
   bool or_held_by_several = false;
-  /// Rows of which the last rank may have fewer than others, but has one.
+  /// Says whether the quantity is rows that are padded: the last rank may have fewer of its own
+  /// than the others, but at least one.
   bool padded = false;
 
   bool fits(int64_t degree) const {
@@ -40,7 +41,7 @@ std::vector<SplitCount> all_shared(const ModelConfig& c) {
   return all;
 }
 
-/// Degrees from 1 to the query heads, more than which never divide.
+/// Lists the degrees that fit, from 1 to the number of query heads; larger ones never divide these.
 template <class Fits>
 std::vector<int64_t> degrees(const ModelConfig& config, Fits fits) {
   std::vector<int64_t> found;

@@ -17,8 +17,8 @@ namespace ftrun {
 // vocabulary: the last rank pads its own (TensorInfo::padding). All ranks have the same number of
 // tokens, too: rows are padded at their ends (BatchShape::row_padding).
 
-/// Lists every reason why a model cannot be split over `degree` ranks, one a line, with the
-/// arithmetic and the degrees that divide; none for degree 1.
+/// Lists every reason why a model cannot be split over `degree` ranks, one per line, with the
+/// arithmetic and the degrees that divide; nothing for degree 1.
 std::vector<std::string> check_tensor_split(const ModelConfig& config, int64_t degree);
 
 /// Throws one Error(kUsage) that lists all reasons of check_tensor_split(), if there are any.
@@ -27,7 +27,7 @@ void require_tensor_split(const ModelConfig& config, const TensorSplit& split);
 /// Lists the degrees that a model can be split by, the smallest (1) first.
 std::vector<int64_t> tensor_split_degrees(const ModelConfig& config);
 
-/// Pads the rows of a micro-batch by the fewest tokens that make its tokens divide among
+/// Pads the rows of a micro-batch by the fewest tokens with which its tokens divide evenly among
 /// sequence-parallel ranks.
 BatchShape pad_rows(BatchShape batch, const TensorSplit& split);
 
@@ -38,20 +38,21 @@ int64_t hidden_tokens(const BatchShape& batch, const TensorSplit& split);
 /// and of the vocabulary.
 ModelConfig local_config(const ModelConfig& config, const TensorSplit& split);
 
-/// Returns how many ranks hold copies of the same key and value heads: more than one where a model
-/// has fewer such heads than there are ranks.
+/// Returns how many ranks hold copies of the same key and value heads: more than one if a model has
+/// fewer such heads than there are ranks.
 int kv_copies(const ModelConfig& config, const TensorSplit& split);
 
-/// Describes the part of a tensor of this name and shape that a rank has: its share of the rows,
-/// its share of the columns, its share of rows of which `copies` neighbouring ranks hold the same,
-/// or all of it. `gradient_is_term`: the gradient that a rank computes is a term of a sum over the
-/// ranks.
+/// Describes the part of a tensor of this name and shape that a rank has. split_rows(): its share
+/// of the rows; with `copies` above 1, that many neighbouring ranks have the same rows.
+/// split_columns(): its share of the columns. replicated(): the whole tensor; `gradient_is_term`
+/// says that the gradient that a rank computes is a term of a sum over the ranks.
 TensorInfo split_rows(std::string name, Dims shape, const TensorSplit& split, int copies = 1);
 TensorInfo split_columns(std::string name, Dims shape, const TensorSplit& split);
 TensorInfo replicated(std::string name, Dims shape, const TensorSplit& split,
                       bool gradient_is_term);
 
-/// Returns the box TensorInfo::local of tensor-parallel rank `index`; `tensor` may be any rank's.
+/// Returns the box TensorInfo::local of tensor-parallel rank `index`; `tensor` may be that of any
+/// rank.
 Box local_part(const TensorInfo& tensor, int index);
 
 }  // namespace ftrun

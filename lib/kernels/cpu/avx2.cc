@@ -11,7 +11,7 @@ namespace {
 constexpr int kVectorBytes = 32;
 constexpr int kTileRows = 6;
 constexpr int kTileVectors = 2;
-// The order matters: a file uses what the ones before it define.
+// The order matters: each file uses definitions of the files before it.
 #include "kernels/cpu/simd.inc"
 
 #include "kernels/cpu/row_kernels.inc"

@@ -14,7 +14,8 @@ namespace ftrun {
 namespace {
 
 constexpr int64_t kMaxTile = 512, kMinTile = 64, kMinTiles = 8;
-/// Tiles end where whole vectors of the libraries' kernels do.
+/// The sizes of tiles are multiples of it, so that they consist of whole vectors of the libraries'
+/// kernels.
 constexpr int64_t kTileUnit = 16;
 
 int blas_int(int64_t value) {
@@ -22,7 +23,7 @@ int blas_int(int64_t value) {
   return static_cast<int>(value);
 }
 
-/// Returns the length of each of `parts` equal parts, the last one shorter.
+/// Returns the length of each of `parts` equal parts; the last part may be shorter.
 int64_t part_length(int64_t length, int64_t parts) {
   return divide_up(divide_up(length, parts), kTileUnit) * kTileUnit;
 }

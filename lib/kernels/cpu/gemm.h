@@ -24,8 +24,8 @@ template <class S>
 void gemm(const Gemm& shape, const S* a, int64_t lda, const S* b, int64_t ldb, double beta, S* c,
           int64_t ldc);
 
-/// Returns whether a library multiplies bf16 without widening, which is much faster than fp32.
-/// Processors with instructions for it can; on others widening to fp32 is faster.
+/// Returns whether a library multiplies bf16 without widening, which is much faster than fp32. CPUs
+/// with instructions for it can; on others widening to fp32 is faster.
 bool multiplies_bf16();
 /// Multiplies bf16 operands: their products are exact and summed in fp32. Subnormal numbers count
 /// as 0.

@@ -8,7 +8,7 @@
 #include "kernels/cpu/panels.h"
 #include "kernels/cpu/parallel.h"
 
-// The functions of this header multiply an operation's operands, whatever types they are stored in.
+// The functions of this header multiply an operation's operands, for any storage types.
 namespace ftrun::cpu {
 
 /// Sets every row of y[rows,width] to `row`.

@@ -57,8 +57,8 @@ class OpCall {
   const std::byte* records(size_t i) const {
     return static_cast<const std::byte*>(address(op_.in.at(i), DType::kU8));
   }
-  /// Calls f(address) with the gradient of a parameter in its own type: F32, BF16 or F16, whatever
-  /// the activations' S is (F64 with F64).
+  /// Calls f(address) with the gradient of a parameter in its own type: F32, BF16 or F16,
+  /// independently of the activations' type S (F64 if S is double).
   template <class S, class F>
   void with_gradient(size_t i, F f) const {
     if constexpr (std::is_same_v<Compute<S>, double>) {

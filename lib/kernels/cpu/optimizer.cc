@@ -21,7 +21,7 @@ namespace ftrun {
 namespace {
 
 constexpr int64_t kFlatGrain = 1 << 16;
-/// Conversions of at least this many elements write around the caches.
+/// Conversions of at least this many elements write past the caches.
 constexpr int64_t kStreamedElements = 1 << 22;
 
 double square_root(double v) {
@@ -66,7 +66,7 @@ size_t flat_index(DType dtype, std::string_view what) {
   return static_cast<size_t>(flat_type(dtype, what));
 }
 
-/// Refuses F16 for states: its small exponents make it unfit for sums of small steps.
+/// Refuses F16 for states: its small range of exponents makes it unfit for sums of small steps.
 size_t state_index(DType dtype, std::string_view what) {
   if (dtype != DType::kF32 && dtype != DType::kBF16)
     throw Error(ExitCode::kUnsupported,
@@ -93,7 +93,7 @@ FlatRange part_of(const FlatUpdate& u, int64_t begin, int64_t end, uint64_t roun
           .rounding_key = rounding_key};
 }
 
-/// Runs a kernel of the table on the blocks that the range has elements of, several at a time.
+/// Runs a kernel of the table on the blocks of which the range has elements, in parallel.
 void run_coded(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars& scalars,
                const UpdateKernel (&table)[kStateTypes][kFlatTypes]) {
   if (u.count == 0) return;
@@ -117,7 +117,7 @@ void run_coded(const FlatUpdate& u, const OptimizerConfig& config, const StepSca
 }  // namespace
 
 double sum_of_squares(const void* g, DType dtype, int64_t count) {
-  // Kept from call to call: steps do not allocate.
+  // The memory is kept from call to call, so that steps do not allocate.
   thread_local std::vector<double> sums;
   const int64_t groups = (count + kNormGroup - 1) / kNormGroup;
   sums.resize(static_cast<size_t>(groups));

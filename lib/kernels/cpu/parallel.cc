@@ -23,9 +23,10 @@ struct Scratch {
   size_t bytes = 0;
 };
 
-thread_local bool alone = false;
+thread_local bool runs_on_one_thread = false;
 
-/// Runs the remaining ones of `count` tasks, together with other threads that do the same.
+/// Runs tasks that no thread has claimed yet until all `count` are claimed. Several threads share
+/// the counter `next`.
 void claim_tasks(std::atomic<int64_t>& next, int64_t count, parallel_detail::RangeFunction function,
                  void* context) {
   for (int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < count;)
@@ -36,7 +37,7 @@ void claim_tasks(std::atomic<int64_t>& next, int64_t count, parallel_detail::Ran
 
 void parallel_detail::run_ranges(int64_t count, int64_t grain, RangeFunction function,
                                  void* context) {
-  if (alone) {
+  if (runs_on_one_thread) {
     if (count > 0) function(context, 0, count);
     return;
   }
@@ -45,7 +46,7 @@ void parallel_detail::run_ranges(int64_t count, int64_t grain, RangeFunction fun
 }
 
 void parallel_detail::run_tasks(int64_t count, RangeFunction function, void* context) {
-  if (alone) {
+  if (runs_on_one_thread) {
     if (count > 0) function(context, 0, count);
     return;
   }
@@ -55,11 +56,12 @@ void parallel_detail::run_tasks(int64_t count, RangeFunction function, void* con
                    [&](int64_t, int64_t) { claim_tasks(next, count, function, context); });
 }
 
-/// Opens a region even for one task: outside of one a library would start a team for it. It has all
-/// threads, because libgomp ends those that a smaller team leaves out.
+/// Calls libraries inside an OpenMP parallel region, even for a single task: outside of a region
+/// the library would start its own team of threads. The region always has all threads, because
+/// libgomp ends the threads that a smaller team leaves out.
 void parallel_detail::run_library_calls(int64_t count, RangeFunction function, void* context) {
   const int threads = at::get_num_threads();  // also sets it for this thread
-  if (alone || threads == 1) {
+  if (runs_on_one_thread || threads == 1) {
     if (count > 0) function(context, 0, count);
     return;
   }
@@ -90,7 +92,7 @@ void* thread_scratch(size_t bytes) {
 }
 
 void run_kernels_on_this_thread() {
-  alone = true;
+  runs_on_one_thread = true;
 }
 
 void set_kernel_threads(int threads) {

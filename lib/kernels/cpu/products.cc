@@ -11,7 +11,7 @@
 #include "kernels/cpu/processor.h"
 #include "kernels/products_in_use.h"
 
-// The BLAS inside libtorch_cpu (MKL, 32-bit integers).
+// Declares functions of the BLAS inside libtorch_cpu (MKL with 32-bit integers).
 extern "C" {
 void sgemm_(const char* transa, const char* transb, const int* m, const int* n, const int* k,
             const float* alpha, const float* a, const int* lda, const float* b, const int* ldb,
@@ -34,10 +34,10 @@ char letter(bool transpose) {
   return transpose ? 'T' : 'N';
 }
 
-/// SignalBlocker delays signals to the calling thread while it exists. For calls of libraries:
-/// oneDNN's AVX-512 kernels of fp32 use the stack pointer as an additional register, which points
-/// into their buffers on the heap, and a signal's handler would have its frame written over what
-/// lies before them. Other libraries' kernels are not known to do so.
+/// SignalBlocker delays signals to the calling thread while it exists. Calls of oneDNN need it: its
+/// fp32 kernels for AVX-512 use the stack pointer as an additional register that points into their
+/// buffers on the heap, so the frame of a signal handler would overwrite the memory before these
+/// buffers. The kernels of other libraries are not known to do so.
 class SignalBlocker {
  public:
   SignalBlocker() {
@@ -59,9 +59,9 @@ template <class S, class R, class Function>
 void multiply_column_major(const ProductCall<S, R>& p, Function function) {
   const char left = letter(p.transpose_b), right = letter(p.transpose_a);
   const R one = 1;
-  // Calls run on one thread anyway. The setting is the calling thread's, and cheap: where MKL
-  // uses its AVX2 kernels on some Intel CPUs it computes otherwise, with other bits, when it
-  // believes that it has more threads.
+  // Calls run on one thread anyway, but MKL must know it: on some Intel CPUs where it uses its AVX2
+  // kernels, its results have other bits if it believes that it has more threads. The setting
+  // affects only the calling thread and is cheap.
   MKL_Set_Num_Threads_Local(1);
   function(&left, &right, &p.n, &p.m, &p.k, &one, p.b, &p.ldb, p.a, &p.lda, &p.beta, p.c, &p.ldc);
 }
@@ -79,8 +79,8 @@ constexpr int kOneDnnAvx512 = 0x27;
 struct OneDnn {
   OneDnnProduct fp32 = nullptr;
   OneDnnProduct bf16 = nullptr;
-  /// The library multiplies bf16. Its function exists everywhere, and refuses where it does not use
-  /// AVX-512.
+  /// The library can multiply bf16 here. The function for it exists on every CPU, but fails where
+  /// oneDNN does not use AVX-512.
   bool multiplies_bf16 = false;
   std::string version;
 };
@@ -120,7 +120,8 @@ template <class S>
 void multiply_onednn(OneDnnProduct function, const ProductCall<S, float>& p) {
   const int status = function(letter(p.transpose_a), letter(p.transpose_b), p.m, p.n, p.k, 1.0F,
                               p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc);
-  // oneDNN allocates memory for packed operands and for compiled kernels.
+  // The call can run out of memory, because oneDNN allocates memory for packed operands and for
+  // compiled kernels.
   if (status == kOneDnnOutOfMemory) throw std::bad_alloc();
   if (status != kOneDnnSuccess)
     throw Error(ExitCode::kEnvironment, cat("oneDNN cannot multiply: its status is ", status),
@@ -187,6 +188,7 @@ std::optional<ProductLibrary> bf16_rule(const Processor& processor,
   return std::nullopt;
 }
 
+/// RuleInUse holds the rule that products follow; empty until it is first needed or set.
 struct RuleInUse {
   std::mutex mutex;
   std::optional<ProductRule> rule;
@@ -206,7 +208,8 @@ std::string describe_attention(Isa isa) {
   return isa == Isa::kAvx512Bf16 ? "bf16 by vdpbf16ps" : "bf16 widened to fp32";
 }
 
-/// Names the library that the rule prefers and that cannot be loaded.
+/// Returns the name of the library that the rule prefers and that cannot be loaded; "" if there is
+/// none.
 std::string missing_library(const Processor& processor, const ProductRule& rule) {
   const ProductRule wanted = product_rule(processor, {});
   if (wanted.fp32 != rule.fp32) return std::string(product_library_name(wanted.fp32));
@@ -214,7 +217,8 @@ std::string missing_library(const Processor& processor, const ProductRule& rule)
   return std::string(product_library_name(*wanted.bf16));
 }
 
-/// Returns the rule of the libraries that can be called here; only those that it names are loaded.
+/// Returns the rule for the libraries that can be called here. Loads only libraries that a rule
+/// names.
 ProductRule rule_at_hand(const Processor& processor, std::optional<ProductLibrary> pinned) {
   LibrariesAtHand at_hand;
   for (;;) {

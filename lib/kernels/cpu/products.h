@@ -8,9 +8,9 @@
 #include "kernels/cpu/vector_kernels.h"
 
 // A rule chooses the library that multiplies matrices from vendor, instruction set and dtype, never
-// from a measurement, so one kind of CPU always computes the same bits. Every library is
-// called on one thread for fixed tiles of a product (gemm.h), so results do not depend on how the
-// library distributes work.
+// from a measurement, so CPUs of one type always compute the same bits. Every library is called on
+// one thread for fixed tiles of a product (gemm.h), so results do not depend on how the library
+// distributes work.
 namespace ftrun {
 
 /// Processor holds the properties of a CPU on which the rule depends.

@@ -7,11 +7,11 @@
 
 namespace ftrun::cpu {
 
-/// The least number of tokens that a thread processes of an operation on the heads of qkv rows.
+/// The smallest number of tokens in one task of an operation on the heads of qkv rows.
 inline constexpr int64_t kQkvRowGrain = 16;
 
-/// QkvRow holds the places in a qkv row: H query heads, K key heads, K value heads of d elements
-/// each.
+/// QkvRow describes the layout of a qkv row: H query heads, K key heads and K value heads of d
+/// elements each.
 struct QkvRow {
   explicit QkvRow(const HeadAttrs& attrs)
       : query_heads(attrs.query_heads),

@@ -15,8 +15,8 @@ namespace ftrun {
 
 namespace {
 
-/// Returns the best instruction set that the CPU and ATEN_CPU_CAPABILITY, which limits LibTorch's
-/// kernels too, allow.
+/// Returns the best instruction set that the CPU and ATEN_CPU_CAPABILITY allow. (The variable
+/// limits LibTorch's kernels, too.)
 Isa wanted_isa() {
   const Isa best = best_isa();
   const char* const variable = std::getenv("ATEN_CPU_CAPABILITY");
@@ -30,8 +30,8 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
-/// Asks the kernel once for the matrix units (Linux 5.16, ARCH_REQ_XCOMP_PERM), because a thread's
-/// state grows by 8 KiB.
+/// Requests permission to use the matrix units from the operating system, once (Linux 5.16,
+/// ARCH_REQ_XCOMP_PERM). Linux requires it because the units add 8 KiB to the state of a thread.
 bool may_use_matrix_units() {
   constexpr int kRequestPermission = 0x1023, kTileData = 18;
   static const bool may = ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

@@ -13,8 +13,8 @@
 namespace ftrun {
 
 // This header is included by sources that are compiled for different instruction sets. It has only
-// declarations and plain data, because the linker would keep an arbitrary one of the copies of a
-// function body.
+// declarations and plain data: of the copies of a function body, the linker would keep an arbitrary
+// one, which may use instructions that the CPU does not have.
 
 /// StatOf is the type of saved statistics (rstd, lse) for activations of type S.
 template <class S>
@@ -53,6 +53,7 @@ struct ComputeOf<Float16> {
 template <class S>
 using Compute = typename ComputeOf<S>::Type;
 
+/// RowMaxSum holds the largest number of a row, and the sum of exp(number - largest).
 struct RowMaxSum {
   double max;
   double sum;
@@ -80,8 +81,8 @@ struct FlatRange {
   void* copy;
   FlatType copy_type;
   int64_t count;
-  /// The number of element 0 among all that are updated, and the key of the step. The random bits
-  /// with which bf16 state is rounded stochastically depend on these two only.
+  /// The index of element 0 among all elements that are updated, and the key of the step. The
+  /// random bits of the stochastic rounding of bf16 state depend only on these two.
   int64_t first_index;
   uint64_t rounding_key;
 };
@@ -126,7 +127,7 @@ struct DropoutRow {
   double scale;
 };
 
-/// The number of scratch elements of a tile of attention besides 128 padded_head.
+/// The number of scratch elements of a tile of attention, in addition to 128 padded_head.
 inline constexpr int64_t kForwardScratch = kAttentionBlock * (kAttentionBlock + 3);
 inline constexpr int64_t kBackwardScratch = kAttentionBlock * (5 * kAttentionBlock / 2 + 16);
 
@@ -189,7 +190,7 @@ struct AttentionBackwardTile {
 template <class S>
 struct VectorKernels {
   // --- rows ---------------------------------------------------------------------------------
-  // Functions of one operation come first, then those that several operations call.
+  // Functions that belong to one operation come first, then those that several operations call.
 #define FTRUN_ROWS(result, name, ...) result (*name)(__VA_ARGS__);
 #define FTRUN_WIDE_ROWS FTRUN_ROWS
 #include "ops/rows.inc"

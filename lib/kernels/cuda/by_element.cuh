@@ -10,7 +10,7 @@
 // operand.
 namespace ftrun::cuda {
 
-/// Computes y[i] = f(a[i]) or, if f takes two numbers, f(a[i], b[i]), with V elements a thread. y
+/// Computes y[i] = f(a[i]) or, if f takes two numbers, f(a[i], b[i]), with V elements per thread. y
 /// may be an operand.
 template <class T, int V, class F>
 __global__ void map_elements(const T* a, const T* b, T* y, int64_t count, F f) {

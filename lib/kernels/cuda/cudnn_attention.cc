@@ -11,13 +11,14 @@ namespace ftrun::cuda {
 
 namespace {
 
-// B sequences of up to T tokens, H query heads, KV key and value heads, d elements of a head.
+// Letters: B sequences of up to T tokens, H query heads, KV key and value heads, d elements of a
+// head.
 
-/// The version whose plans were looked at (without a GPU); those before 9.11 have faults that its
-/// notes name.
+/// The oldest version that is accepted: the one whose plans were examined (without a GPU). Versions
+/// before 9.11 have faults that the release notes list.
 constexpr size_t kMinVersion = 91900, kNextMajor = 100000;
 constexpr int64_t kBytes = 2;
-/// Share of a GPU's memory that a workspace may take.
+/// A workspace may take 1 / kWorkspaceShare of a GPU's memory.
 constexpr int64_t kWorkspaceShare = 8;
 
 void check(const CudnnApi& api, int status, const char* what) {
@@ -71,8 +72,8 @@ class AttentionGraphWriter {
     graph_.matmul(shares, to_.v, to_.out, {.rows = to_.query_lengths, .depth = to_.key_lengths});
   }
 
-  // dV = P^T dO; dS = P * (dO V^T - delta) * scale; dK = dS^T Q; dQ = dS K. dQ is computed directly
-  // and not as sums to which blocks add in any order, so its bits are the same in every run.
+  // dV = P^T dO; dS = P * (dO V^T - delta) * scale; dK = dS^T Q; dQ = dS K. dQ is computed by one
+  // product, not by blocks that add to sums in any order, so its bits are the same in every run.
   void backward() {
     to_.q = graph_.in_memory(queries());
     to_.k = graph_.in_memory(transposed(keys()));
@@ -144,7 +145,7 @@ class AttentionGraphWriter {
     return shape;
   }
 
-  /// Applies an operation by element to square matrices of scores.
+  /// Applies an elementwise operation to matrices of scores.
   int64_t apply(CudnnPointwise mode, int64_t x, std::optional<int64_t> b = {}) {
     const int64_t y = graph_.within(square(CudnnType::kFloat));
     graph_.pointwise({.mode = mode, .x = x, .y = y, .b = b});
@@ -182,7 +183,7 @@ class AttentionGraphWriter {
 
   static constexpr int64_t kRow = 2, kColumn = 3;
 
-  /// Keeps rows and columns up to the sequence's length.
+  /// Masks scores whose row or column is not below the length of its sequence.
   int64_t within_lengths(int64_t scores) {
     if (!part_.documents) return scores;
     const int64_t row = place_along(kRow, scores), column = place_along(kColumn, scores);
@@ -191,8 +192,8 @@ class AttentionGraphWriter {
     return kept(scores, compared(CudnnPointwise::kAnd, has_row, has_column));
   }
 
-  /// Masks scores: rows see columns up to their own; with a window, only the last attrs.window of
-  /// those.
+  /// Masks scores: a row sees the columns up to its own or, with a window, only the last
+  /// attrs.window of these.
   int64_t masked(int64_t scores) {
     const int64_t row = place_along(kRow, scores), column = place_along(kColumn, scores);
     const int64_t causal = kept(scores, compared(CudnnPointwise::kGreaterOrEqual, row, column));
@@ -392,8 +393,8 @@ std::vector<CudnnArgument> CudnnAttention::operands(const Prepared& prepared, si
                                        {g.masked, &prepared.masked}};
   if (g.window != 0) arguments.push_back({g.window, &prepared.window});
   if (!prepared.backward) return arguments;
-  // Rows use the scratch one after the other; documents' places in it are those of their
-  // statistics.
+  // Parts with rows of one document run one after the other and share the scratch. In it, documents
+  // use the same offsets as their statistics.
   const float* const delta = a.delta + (prepared.documents ? head * a.tokens : 0);
   arguments.insert(arguments.end(), {{g.dout, element(a.da, result)},
                                      {g.dq, element(a.dqkv, queries)},

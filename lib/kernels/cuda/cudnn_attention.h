@@ -11,10 +11,10 @@
 #include "ops/attention/cudnn_parts.h"
 #include "ops/attention/gpu.h"
 
-// Attention as cuDNN 9 computes it, beside ours: Dao et al. 2022 and 2023 as graphs of products, a
-// masked softmax and their gradients, which cuDNN recognises and runs as one or a few kernels.
-// Documents are separate sequences, whose lengths and places the graph reads from lists
-// (ops/attention/gpu_documents.cu).
+// This header runs attention with cuDNN 9, as an alternative to our own kernels. cuDNN gets the
+// attention of Dao et al. 2022 and 2023 as graphs of products, a masked softmax and their
+// gradients, which it recognises and runs as one or a few kernels. Documents are separate
+// sequences. The graph reads their lengths and places from lists (ops/attention/gpu_documents.cu).
 namespace ftrun::cuda {
 
 /// Returns whether cuDNN may compute attention in place of our kernels: bf16; heads whose size is a
@@ -57,7 +57,7 @@ class CudnnAttention {
   CudnnAttention(const CudnnAttention&) = delete;
   CudnnAttention& operator=(const CudnnAttention&) = delete;
 
-  /// Returns whether the config names cuDNN, in contrast to the rule having chosen it.
+  /// Returns whether the config names cuDNN; false: the rule chose it.
   bool required() const { return required_; }
   /// Returns the library's name and version: "cudnn 9.19.0".
   std::string version() const;
@@ -72,8 +72,8 @@ class CudnnAttention {
   const std::string& unsupported_reason() const { return unsupported_reason_; }
   /// Returns the bytes of the workspace that the plans share; device memory.
   int64_t workspace_bytes() const;
-  /// Computes attention of a shape that was prepared; `a` without lowest and first_block. One
-  /// stream at a time. `lists` are given where rows hold documents.
+  /// Computes attention of a shape that was prepared; `a` without lowest and first_block. Use one
+  /// stream at a time. `lists` must be given if rows may hold several documents.
   void forward(const Attention& a, const DocumentLists* lists, cudaStream_t stream);
   void backward(const Attention& a, const DocumentLists* lists, cudaStream_t stream);
 
@@ -105,7 +105,8 @@ class CudnnAttention {
   const Prepared* find(const AttentionAttrs& attrs, int64_t tokens, bool documents,
                        bool backward) const;
   void run(const Attention& a, const DocumentLists* lists, bool backward, cudaStream_t stream);
-  /// Returns the operands of a part's graph, beginning at a token (of a row) and a head.
+  /// Returns the operands of a part's graph. They begin at a token (the first of a row) and a
+  /// key/value head.
   static std::vector<CudnnArgument> operands(const Prepared& prepared, size_t index,
                                              const Attention& a, int64_t token, int64_t kv_head);
   static void add_lists(std::vector<CudnnArgument>& arguments, const CudnnAttentionGraph& graph,

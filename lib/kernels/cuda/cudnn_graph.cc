@@ -9,7 +9,7 @@ namespace ftrun::cuda {
 
 namespace {
 
-/// Returns cuDNN's message for a status, with the last message that it noted.
+/// Returns cuDNN's message for a status, followed by the last error message that it recorded.
 std::string error_text(const CudnnApi& api, int status) {
   char noted[512] = "";
   api.last_error(noted, sizeof noted);
@@ -26,7 +26,7 @@ std::vector<CudnnDescriptor> descriptors(const CudnnApi& api, CudnnKind kind, in
   return made;
 }
 
-/// Lists what cuDNN would run, best first.
+/// Lists the engine configurations that cuDNN's heuristics propose for the graph, best first.
 std::vector<CudnnDescriptor> engine_configs(const CudnnApi& api, const CudnnDescriptor& graph,
                                             const CudnnTarget& target) {
   CudnnDescriptor heuristics(api, CudnnKind::kHeuristics);

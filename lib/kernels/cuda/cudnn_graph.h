@@ -49,8 +49,8 @@ class CudnnDescriptor {
 /// Returns a version as text: "9.19.0".
 std::string cudnn_version_text(size_t version);
 
-/// CudnnTarget is the device for which a plan is made: a handle's device, or one described by its
-/// properties, which need not be present.
+/// CudnnTarget is the device for which a plan is made: a handle's device, or a device that is
+/// described by its properties and need not be present.
 struct CudnnTarget {
   CudnnHandle handle = nullptr;
   const CudnnDescriptor* properties = nullptr;
@@ -113,7 +113,7 @@ class CudnnGraph {
   }
 
   void matmul(int64_t a, int64_t b, int64_t c, const CudnnProductLengths& lengths = {});
-  /// Pointwise is y = mode(x), mode(x, b) or mode(x, b, t); kSelect is t ? x : b, kIndex the place
+  /// Pointwise is y = mode(x), mode(x, b) or mode(x, b, t); kSelect is t ? x : b, kIndex the index
   /// along `axis`. `precision` is the type of the arithmetic.
   struct Pointwise {
     CudnnPointwise mode;
@@ -137,8 +137,8 @@ class CudnnGraph {
     std::vector<CudnnDescriptor> configs;
   };
   Engines engines(const CudnnTarget& target) const;
-  /// Makes a plan with the first of cuDNN's engines that has the same bits from run to run.
-  /// Error(kUnsupported) naming `what` when there is none, with cuDNN's message.
+  /// Makes a plan with the first of cuDNN's engines that has the same bits from run to run. Throws
+  /// Error(kUnsupported) if there is none; its message names `what` and has cuDNN's message.
   CudnnPlan plan(const CudnnTarget& target, const std::string& what) const;
 
  private:

@@ -28,10 +28,12 @@ cudaGraphExec_t native(DeviceGraph graph) {
   return reinterpret_cast<cudaGraphExec_t>(graph);
 }
 
-/// The first instruction set with bf16 tensor cores: what the kernels are compiled for.
+/// The first compute capability (major) with bf16 tensor cores. The kernels are compiled for it and
+/// later ones.
 constexpr int kMinMajor = 8;
 
-/// Returns the id of a slice of a GPU, its own, which drivers since 11.4 report; else the GPU's.
+/// Returns the UUID of a device. For a MIG slice it is the slice's own, if the driver reports it
+/// (since 11.4), else the GPU's.
 cudaUUID_t uuid_of(const cudaDeviceProp& properties, int index) {
   constexpr unsigned kKnowsSlices = 11040;
   using Ask = int (*)(cudaUUID_t*, int);
@@ -40,7 +42,7 @@ cudaUUID_t uuid_of(const cudaDeviceProp& properties, int index) {
   const bool asked = cudaGetDriverEntryPointByVersion("cuDeviceGetUuid", &entry, kKnowsSlices,
                                                       cudaEnableDefault, nullptr) == cudaSuccess &&
                      entry != nullptr && reinterpret_cast<Ask>(entry)(&found, index) == 0;
-  cudaGetLastError();  // a driver that does not know is not an error
+  cudaGetLastError();  // an older driver without this function is not an error
   return asked ? found : properties.uuid;
 }
 
@@ -98,17 +100,18 @@ void require_float(DType dtype, const char* what) {
     bug(cat(what, " of ", dtype_name(dtype)));
 }
 
-/// Refuses F16 for states: its small exponents make it unfit for sums of small steps.
+/// Refuses F16 for states: its small range of exponents makes it unfit for sums of small steps.
 void require_state(DType dtype, const char* what) {
   if (dtype != DType::kF32 && dtype != DType::kBF16) bug(cat(what, " of ", dtype_name(dtype)));
 }
 
+/// CudaKernels implements DeviceKernels with CUDA, cuBLAS and, where it is used, cuDNN.
 class CudaKernels final : public DeviceKernels {
  public:
   CudaKernels(int index, const AttentionOptions& attention)
       : info_(device_info(index)), attention_(attention) {
-    // A thread that waits for the device sleeps: the CPU has updates and disk requests to do
-    // meanwhile.
+    // Lets threads that wait for the device sleep instead of spin, because the CPU has updates and
+    // disk requests to do meanwhile.
     check(cudaInitDevice(index, cudaDeviceScheduleBlockingSync, cudaInitDeviceFlagsAreValid),
           "opening the GPU");
     bind_thread();
@@ -130,7 +133,7 @@ class CudaKernels final : public DeviceKernels {
     void* memory = nullptr;
     const cudaError_t status = cudaMalloc(&memory, static_cast<size_t>(bytes));
     if (status == cudaErrorMemoryAllocation) {
-      cudaGetLastError();  // not an error of the calls to come
+      cudaGetLastError();  // later calls must not report it
       const DeviceMemory left = this->memory();
       throw Error(
           ExitCode::kEnvironment,
@@ -196,7 +199,7 @@ class CudaKernels final : public DeviceKernels {
   bool is_done(DeviceEvent event) override {
     const cudaError_t status = cudaEventQuery(native(event));
     if (status == cudaErrorNotReady) {
-      cudaGetLastError();  // not an error of the calls to come
+      cudaGetLastError();  // later calls must not report it
       return false;
     }
     check(status, "asking for an event");
@@ -317,10 +320,10 @@ class CudaKernels final : public DeviceKernels {
 
   const DeviceInfo info_;
   const AttentionOptions attention_;
-  /// Opened once the thread has its device.
+  /// The handle of cuBLAS, opened after bind_thread().
   std::optional<Matmul> matmul_;
   std::optional<CudnnAttention> cudnn_;
-  /// The reason why there is none, where the rule would take it.
+  /// The reason why there is no cuDNN although the rule would use it.
   std::string without_cudnn_;
 };
 

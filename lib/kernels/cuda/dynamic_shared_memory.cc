@@ -12,7 +12,7 @@ namespace ftrun::cuda {
 
 void request_shared_memory(const void* kernel, size_t bytes) {
   static std::mutex mutex;
-  // Bytes by kernel and GPU.
+  // The bytes that are allowed so far, by kernel and GPU.
   static std::map<std::pair<const void*, int>, size_t> granted;
   int device = 0;
   check(cudaGetDevice(&device), "asking for the GPU at hand");

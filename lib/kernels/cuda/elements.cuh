@@ -16,7 +16,7 @@ namespace ftrun::cuda {
 using Bf16 = __nv_bfloat16;
 using Half = __half;
 
-/// The most threads of a block of a kernel that processes elements one by one.
+/// The largest number of threads in a block of an elementwise kernel.
 inline constexpr int kPointwiseThreads = 256;
 
 __device__ inline float to_float(float x) {
@@ -105,7 +105,8 @@ __device__ void store(T* p, const Floats<V>& values) {
 }
 
 /// Stores V elements in global memory as store() does, with one instruction that the compiler does
-/// not split: nvcc 13.0 makes four stores of a word whose parts it sees computed separately.
+/// not split: nvcc 13.0 splits an ordinary store of a word into four if the parts of the word are
+/// computed separately.
 template <int V, class T>
 __device__ void store_whole(T* p, const Floats<V>& values) {
   if constexpr (kOneWord<T, V>)
@@ -114,7 +115,7 @@ __device__ void store_whole(T* p, const Floats<V>& values) {
     store(p, values);
 }
 
-/// Rounds a number as storing it as T does.
+/// Rounds a number to T, as storing it does, and converts it back to float.
 template <class T>
 __device__ float rounded(float x) {
   return to_float(from_float<T>(x));
@@ -144,7 +145,7 @@ __device__ inline float block_sum(float x) {
   __shared__ float parts[32];
   x = warp_sum(x);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  __syncthreads();  // parts may still be read by an earlier call
+  __syncthreads();  // an earlier call may still read `parts`
   if (lane == 0) parts[warp] = x;
   __syncthreads();
   const int warps = blockDim.x / 32;

@@ -19,14 +19,14 @@ struct HeadOfToken {
   bool exists;
 };
 
-/// Returns the head of this warp, where each of `heads` heads of `count` tokens has a warp.
+/// Returns the head of this warp, if each of `heads` heads of each of `count` tokens has a warp.
 __device__ inline HeadOfToken head_of_warp(int64_t count, int heads, int head_size) {
   const int64_t item = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
   return {item / heads, static_cast<int>(item % heads), item * head_size, item < count * heads};
 }
 
-/// Calls `body` for the elements of a head that a warp reads at a time: V elements a lane where
-/// they can be moved at once, so that heads of 128 keep all lanes busy.
+/// Calls `body(i)` with the first of each V elements of a head that this lane processes. The lanes
+/// of a warp process neighbouring elements.
 template <int V, class Body>
 __device__ void for_head(int head_size, Body body) {
   for (int i = threadIdx.x % 32 * V; i < head_size; i += 32 * V) body(i);
@@ -65,7 +65,8 @@ inline Launch head_launch(const Operation& op) {
   return {blocks(divide_up(heads, kHeadThreads / 32)), kHeadThreads, 0, op.stream()};
 }
 
-/// Calls f(type, vectors) with how many elements of a head at these addresses can be moved at once.
+/// Calls f(type, vectors) with the dtype of the activations and the number of elements of a head at
+/// these addresses that can be moved at once.
 template <class F, class... Pointers>
 void with_head_vectors(const Operation& op, F f, Pointers... pointers) {
   with_type(op.dtype(), [&](auto type) {

@@ -9,10 +9,11 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/dynamic_shared_memory.h"
 
-// Kernels are started by the functions of this file. (The tests on machines without a GPU have a
-// file of this name that runs them on the host.)
+// Kernels are started by the functions of this file. (Tests on machines without a GPU include
+// another file of this name, which runs kernels on the host.)
 namespace ftrun::cuda {
 
+/// Launch holds the configuration of a kernel launch.
 struct Launch {
   dim3 grid;
   dim3 block;

@@ -58,8 +58,8 @@ struct WeightGradient {
   /// The workspace of partial sums.
   void* workspace;
   int64_t workspace_bytes;
-  /// F32[width]: each sum is divided by the root of its number, and 0 where that is 0; null: no
-  /// division.
+  /// F32[width]: the sum of a column is divided by the square root of the column's number, and is 0
+  /// if that is 0. Null: no division.
   const float* squares = nullptr;
   const float* mean = nullptr;
   /// The number of neighbouring columns that share a mean and an rstd, which are at n * rstd_stride
@@ -67,9 +67,10 @@ struct WeightGradient {
   int64_t rstd_columns = 0;
 };
 void weight_gradient(DType dtype, const WeightGradient& g, cudaStream_t stream);
-/// The number of running sums of a part, which fixes the order of the sum: tokens in parts of
-/// weight_gradient_tokens() each; within a part, kPartLanes sums of every kPartLanes-th token;
-/// these in order; then the parts in order, by add_partials(): F32[parts, width] in g.workspace.
+/// The number of running sums of a part. The order of the whole sum is fixed: tokens are cut into
+/// parts of weight_gradient_tokens() each, and a part has kPartLanes running sums, each over every
+/// kPartLanes-th token. These are added in order; then add_partials() adds the parts in order, from
+/// F32[parts, width] in g.workspace.
 inline constexpr int kPartLanes = 8;
 int64_t weight_gradient_parts(const WeightGradient& g);
 int64_t weight_gradient_tokens(const WeightGradient& g);

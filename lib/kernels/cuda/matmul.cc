@@ -24,15 +24,15 @@ cudaDataType_t data_type(DType dtype) {
   return dtype == DType::kBF16 ? CUDA_R_16BF : dtype == DType::kF16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
-/// Rows of the head's matrix that the first of two products takes are a multiple of it; of
-/// kFastRows rows, any product may.
+/// The first of two products (run_in_whole_rows()) has a multiple of kWholeRows rows of the head's
+/// matrix. A product with a multiple of kFastRows rows is fast and is not divided.
 constexpr int64_t kWholeRows = 64, kFastRows = 8;
 
 const void* element(const void* data, DType dtype, int64_t index) {
   return static_cast<const std::byte*>(data) + index * dtype_bytes(dtype);
 }
 
-/// Returns the elements from one row to the next of a, b and c, as they are stored.
+/// Return the number of elements from one row to the next of a, b and c, as they are stored.
 int64_t a_stride_of(const MatrixProduct& p) {
   return p.a_stride > 0 ? p.a_stride : p.transpose_a ? p.m : p.k;
 }
@@ -63,7 +63,8 @@ Matmul::~Matmul() {
   cudaFree(workspace_);
 }
 
-/// Chooses the stream. cublasSetStream falls back to cuBLAS's own workspace: ours is set again.
+/// Chooses the stream. cublasSetStream() resets the workspace to cuBLAS's own, so ours is set
+/// again.
 void Matmul::use(cudaStream_t stream) {
   if (has_stream_ && stream == stream_) return;
   check(cublasSetStream(handle_, stream), "choosing cuBLAS's stream");
@@ -99,7 +100,7 @@ void Matmul::run_in_whole_rows(const MatrixProduct& p, Rows rows, cudaStream_t s
   MatrixProduct rest = whole;
   extent(whole) = first;
   extent(rest) = all - first;
-  // Elements from an operand's row or column 0 to the one numbered `first`.
+  // The number of elements from row or column 0 of an operand to row or column `first`.
   const int64_t along_a = p.transpose_a == (rows == Rows::kM) ? first : first * whole.a_stride;
   const int64_t along_b = p.transpose_b == (rows == Rows::kK) ? first : first * whole.b_stride;
   if (rows != Rows::kN) rest.a = element(p.a, p.dtype, along_a);

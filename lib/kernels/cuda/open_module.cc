@@ -12,6 +12,7 @@ namespace ftrun {
 
 namespace {
 
+/// Module holds the entry points of libftrun_cuda.so.
 struct Module {
   CudaModuleEntry open;
   CudaCountEntry count;

@@ -12,8 +12,8 @@ constexpr int kUpdateThreads = 256;
 constexpr int kUpdateWarps = kUpdateThreads / 32;
 constexpr int64_t kMaxBlocks = 2048;
 
-// Runs one warp a group of blocks, 8 lanes a quarter of it, added up as norm_blocks.h says: the
-// CPU's bits.
+// Sums the squares of each group of blocks with one warp, each quarter of it with 8 lanes, in the
+// order of norm_blocks.h. The results have the same bits as on the CPU.
 template <class G>
 __global__ void group_squares(const G* g, int64_t count, double* sums) {
   const int64_t group = static_cast<int64_t>(blockIdx.x) * kUpdateWarps + threadIdx.x / 32;
@@ -35,13 +35,14 @@ __global__ void group_squares(const G* g, int64_t count, double* sums) {
       sum += __shfl_down_sync(0xffffffffU, sum, width);
     quarter += sum;
   }
-  // Now right in the first lane of each quarter, and these are all that is read.
+  // Only the first lane of each quarter has a correct sum now, and only these lanes are read.
   quarter += __shfl_down_sync(0xffffffffU, quarter, 2 * kNormSums);
   quarter += __shfl_down_sync(0xffffffffU, quarter, kNormSums);
   if (lane == 0) sums[group] = quarter;
 }
 
-// Adds in one block: each thread adds its groups' sums in order, then the threads' sums in a tree.
+// Adds the sums of all groups in one thread block: each thread adds the sums of its groups in
+// order, then a tree adds the threads' sums.
 constexpr int kTotalThreads = 1024;
 __global__ void total_squares(const double* sums, int64_t groups, bool accumulate, double* total) {
   __shared__ double parts[kTotalThreads];
@@ -77,9 +78,9 @@ __device__ void for_elements(int64_t count, Body body) {
     body(i);
 }
 
-/// Stores numbers of the state and returns them as they were stored. BF16 is reached by adding 16
-/// random bits below it and cutting them off, so that the expected result is the number. (NaN would
-/// become something else.)
+/// Stores numbers of the state and returns them as they were stored. Rounds to BF16 by adding 16
+/// random bits below it and cutting them off, so that the expected result is the number. (Added
+/// bits could turn a NaN into another value, so it only becomes quiet.)
 template <int V>
 __device__ Floats<V> store_state(float* p, const Floats<V>& values, const uint32_t*) {
   store(p, values);
@@ -126,7 +127,8 @@ struct Noise {
   }
 };
 
-/// UpdatePointers is where an update's kernels read and write: parameters P, gradients G, state M.
+/// UpdatePointers holds the addresses that the kernels of an update read and write: parameters P,
+/// gradients G, state M.
 template <class P, class G, class M>
 struct UpdatePointers {
   P* p;
@@ -150,20 +152,20 @@ struct UpdatePointers {
 };
 
 template <class Rule, int States, class P, class G, class M, int V>
-__global__ void update_elements(UpdatePointers<P, G, M> range, const StepScalars* scalars,
+__global__ void update_elements(UpdatePointers<P, G, M> pointers, const StepScalars* scalars,
                                 OptimizerConfig config) {
   __shared__ Rule shared;
   if (threadIdx.x == 0) shared = Rule::of(config, *scalars);
   __syncthreads();
   const Rule rule = shared;
   const uint64_t rounding_key = scalars->rounding_key;
-  for_elements<V>(range.count, [&](int64_t i) {
+  for_elements<V>(pointers.count, [&](int64_t i) {
     Noise<kRounds<P> || kRounds<M>, V> noise;
-    noise.draw(rounding_key, range.first_index + i);
-    Floats<V> param = load<V>(range.p + i), states[kMaxOptimizerStates];
+    noise.draw(rounding_key, pointers.first_index + i);
+    Floats<V> param = load<V>(pointers.p + i), states[kMaxOptimizerStates];
 #pragma unroll
-    for (int s = 0; s < States; ++s) states[s] = load<V>(range.states[s] + i);
-    const Floats<V> gradient = load<V>(range.g + i);
+    for (int s = 0; s < States; ++s) states[s] = load<V>(pointers.states[s] + i);
+    const Floats<V> gradient = load<V>(pointers.g + i);
 #pragma unroll
     for (int k = 0; k < V; ++k) {
       float kept[kMaxOptimizerStates];
@@ -174,12 +176,14 @@ __global__ void update_elements(UpdatePointers<P, G, M> range, const StepScalars
       for (int s = 0; s < States; ++s) states[s][k] = kept[s];
     }
 #pragma unroll
-    for (int s = 0; s < States; ++s) store_state(range.states[s] + i, states[s], noise.states[s]);
-    range.store_copy(i, store_state(range.p + i, param, noise.parameter));
+    for (int s = 0; s < States; ++s)
+      store_state(pointers.states[s] + i, states[s], noise.states[s]);
+    pointers.store_copy(i, store_state(pointers.p + i, param, noise.parameter));
   });
 }
 
-/// Calls `body` with a value of the type of what the optimizer keeps, F32 or BF16.
+/// Calls `body` with a value of the type of parameters or states that the optimizer keeps, F32 or
+/// BF16.
 template <class Body>
 void with_state_type(DType dtype, Body body) {
   if (dtype == DType::kBF16)
@@ -188,9 +192,10 @@ void with_state_type(DType dtype, Body body) {
     body(float{});
 }
 
-/// Calls `body(range, elements at a time)`.
+/// Calls `body` with the addresses of the update and the number of elements that a thread moves at
+/// a time.
 template <class Body>
-void with_range(const FlatUpdate& u, Body body) {
+void with_pointers(const FlatUpdate& u, Body body) {
   static_assert(kMaxOptimizerStates == 2, "this code names two states");
   const bool fit =
       vectors_fit<float>(u.count, u.parameters, u.gradients, u.states[0], u.states[1], u.copy);
@@ -200,7 +205,7 @@ void with_range(const FlatUpdate& u, Body body) {
         using P = decltype(p);
         using G = decltype(g);
         using M = decltype(m);
-        const UpdatePointers<P, G, M> range{
+        const UpdatePointers<P, G, M> pointers{
             static_cast<P*>(u.parameters),
             static_cast<const G*>(u.gradients),
             {static_cast<M*>(u.states[0]), static_cast<M*>(u.states[1])},
@@ -209,9 +214,9 @@ void with_range(const FlatUpdate& u, Body body) {
             u.count,
             u.first_index};
         if (fit)
-          body(range, std::integral_constant<int, 4>{});
+          body(pointers, std::integral_constant<int, 4>{});
         else
-          body(range, std::integral_constant<int, 1>{});
+          body(pointers, std::integral_constant<int, 1>{});
       });
     });
   });
@@ -220,8 +225,8 @@ void with_range(const FlatUpdate& u, Body body) {
 /// The maps of codes without and with negative numbers.
 __constant__ const CodeMap kCodeMaps[2]{make_code_map(false), make_code_map(true)};
 
-/// CodedBlocks has each state's scales and whether its codes have negative numbers, and says which
-/// blocks the range has elements of.
+/// CodedBlocks holds, for each state, its scales and whether its codes stand for negative numbers,
+/// too. Blocks [first, last) are those of which the range has elements.
 struct CodedBlocks {
   float* scales[kMaxOptimizerStates];
   float* new_scales[kMaxOptimizerStates];
@@ -246,10 +251,10 @@ __device__ inline uint8_t code_of(const float* least, float share) {
   return static_cast<uint8_t>(code);
 }
 
-/// Updates codes, or only measures them: a block of threads takes a block of codes at a time, a
-/// thread an element.
+/// Updates states that are codes or, if kMeasures, only measures their new scales. A thread block
+/// processes one block of codes at a time, one element per thread.
 template <class Rule, class P, class G, bool kMeasures>
-__global__ void update_codes(UpdatePointers<P, G, uint8_t> range, CodedBlocks blocks,
+__global__ void update_codes(UpdatePointers<P, G, uint8_t> pointers, CodedBlocks blocks,
                              const StepScalars* scalars, OptimizerConfig config) {
   static_assert(kUpdateThreads == kCodeBlock && kUpdateThreads == kCodes);
   constexpr int kStates = Rule::kMaxStates;
@@ -267,26 +272,26 @@ __global__ void update_codes(UpdatePointers<P, G, uint8_t> range, CodedBlocks bl
   const Rule rule = shared;
   const uint64_t rounding_key = scalars->rounding_key;
   for (int64_t block = blocks.first + blockIdx.x; block < blocks.last; block += gridDim.x) {
-    const int64_t i = range_element(blocks.map, block * kCodeBlock, range.count) + thread;
-    const bool inside = i < range_element(blocks.map, (block + 1) * kCodeBlock, range.count);
+    const int64_t i = range_element(blocks.map, block * kCodeBlock, pointers.count) + thread;
+    const bool inside = i < range_element(blocks.map, (block + 1) * kCodeBlock, pointers.count);
     float kept[kStates] = {};
     if (inside) {
       Noise<kRounds<P>, 1> noise;
-      noise.draw(rounding_key, range.first_index + i);
-      Floats<1> param = load<1>(range.p + i);
+      noise.draw(rounding_key, pointers.first_index + i);
+      Floats<1> param = load<1>(pointers.p + i);
 #pragma unroll
       for (int s = 0; s < kStates; ++s)
-        kept[s] = values[s][range.states[s][i]] * blocks.scales[s][block];
-      rule.template update<kStates>(param[0], to_float(range.g[i]), kept);
+        kept[s] = values[s][pointers.states[s][i]] * blocks.scales[s][block];
+      rule.template update<kStates>(param[0], to_float(pointers.g[i]), kept);
       if constexpr (!kMeasures)
-        range.store_copy(i, store_state(range.p + i, param, noise.parameter));
+        pointers.store_copy(i, store_state(pointers.p + i, param, noise.parameter));
     }
 #pragma unroll
     for (int s = 0; s < kStates; ++s) {
       const float largest = warp_max(fabsf(kept[s]));
       if (thread % 32 == 0) most[s][thread / 32] = largest;
     }
-    __syncthreads();  // all have read the old scales
+    __syncthreads();  // now all threads have read the old scales
 #pragma unroll
     for (int s = 0; s < kStates; ++s) {
       float scale = 0.0F;
@@ -298,7 +303,7 @@ __global__ void update_codes(UpdatePointers<P, G, uint8_t> range, CodedBlocks bl
       } else {
         if (given != nullptr) scale = given[block];
         if (inside)
-          range.states[s][i] = scale > 0.0F ? code_of(least[s], kept[s] / scale) : uint8_t{0};
+          pointers.states[s][i] = scale > 0.0F ? code_of(least[s], kept[s] / scale) : uint8_t{0};
         if (thread == 0 && given == nullptr) blocks.scales[s][block] = scale;
       }
     }
@@ -314,9 +319,9 @@ Launch update_launch(int64_t items, cudaStream_t stream) {
 template <class Rule, int States>
 void update_by(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars,
                cudaStream_t stream) {
-  with_range(u, [&]<class P, class G, class M>(const UpdatePointers<P, G, M>& range, auto v) {
+  with_pointers(u, [&]<class P, class G, class M>(const UpdatePointers<P, G, M>& pointers, auto v) {
     constexpr int V = decltype(v)::value;
-    launch(update_launch(u.count / V, stream), update_elements<Rule, States, P, G, M, V>, range,
+    launch(update_launch(u.count / V, stream), update_elements<Rule, States, P, G, M, V>, pointers,
            scalars, config);
   });
 }
@@ -337,7 +342,7 @@ void update_codes_by(const FlatUpdate& u, const OptimizerConfig& config, const S
     with_type(u.gradient_dtype, [&](auto g) {
       using P = decltype(p);
       using G = decltype(g);
-      const UpdatePointers<P, G, uint8_t> range{
+      const UpdatePointers<P, G, uint8_t> pointers{
           static_cast<P*>(u.parameters),
           static_cast<const G*>(u.gradients),
           {static_cast<uint8_t*>(u.states[0]), static_cast<uint8_t*>(u.states[1])},
@@ -346,7 +351,7 @@ void update_codes_by(const FlatUpdate& u, const OptimizerConfig& config, const S
           u.count,
           u.first_index};
       launch(update_launch((blocks_of.last - blocks_of.first) * kUpdateThreads, stream),
-             update_codes<Rule, P, G, kMeasures>, range, blocks_of, scalars, config);
+             update_codes<Rule, P, G, kMeasures>, pointers, blocks_of, scalars, config);
     });
   });
 }
@@ -358,9 +363,10 @@ void update_with(const FlatUpdate& u, const OptimizerConfig& config, const StepS
   if constexpr (requires { Rule::kSignedCodes; })
     if (u.state_dtype == DType::kU8)
       return update_codes_by<Rule, false>(u, config, scalars, stream);
-  const bool more = States < static_cast<int>(kMaxOptimizerStates) && u.states[States] != nullptr;
+  const bool has_next_state =
+      States < static_cast<int>(kMaxOptimizerStates) && u.states[States] != nullptr;
   if constexpr (States < Rule::kMaxStates)
-    if (more) return update_with<Rule, States + 1>(u, config, scalars, stream);
+    if (has_next_state) return update_with<Rule, States + 1>(u, config, scalars, stream);
   update_by<Rule, States>(u, config, scalars, stream);
 }
 

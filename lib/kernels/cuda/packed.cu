@@ -8,8 +8,8 @@ namespace {
 
 constexpr int kUnpackThreads = 256;
 
-/// CodeValues holds the number of each code. It is a parameter of the kernel, so no copy has to be
-/// waited for.
+/// CodeValues holds the number of each code. It is passed as a parameter of the kernel, which needs
+/// no copy to the device before.
 struct CodeValues {
   float nf4[16];
   float scales[256];
@@ -39,7 +39,7 @@ __device__ inline float scale_of(const PackedRecords& records, const unsigned ch
                                  int place, const CodeValues& values) {
   const unsigned char* const scales = record + records.scales_offset;
   if (!records.holds_scale_codes) return read_float(scales + place * sizeof(float));
-  // Two roundings, as on the CPU.
+  // Multiplies and adds with two roundings, as the CPU does, not with a fused multiply-add.
   return __fadd_rn(
       __fmul_rn(values.scales[scales[place]], read_float(scales + kScaleOfScalesOffset)),
       read_float(scales + kScaleOffsetOffset));
@@ -75,11 +75,12 @@ struct PackedCodes {
 };
 
 // Unpacks a block of the matrix: one row for each thread block, V elements for each thread at a
-// time. The bits are those of V = 1.
+// time. The result has the same bits for every V.
 template <class T, int V>
 __global__ void unpack_rows(PackedRecords records, CodeValues values, T* out, int64_t columns,
                             int64_t first_row, int64_t first_column, int64_t width) {
-  // The kernel's parameters serve a warp one index at a time, shared memory all 16 at once.
+  // A warp reads kernel parameters at one index at a time, but shared memory at all 16 indices at
+  // once.
   __shared__ float nf4[16];
   for (int i = threadIdx.x; i < 16; i += blockDim.x) nf4[i] = values.nf4[i];
   __syncthreads();

@@ -27,7 +27,7 @@ __device__ T narrowed(Sum x) {
     return from_float<T>(x);
 }
 
-/// Calls `body` with where each V elements begin and how many there are: V, and fewer at the end.
+/// Calls `body(first, count)` for packs of V elements; the last pack may have fewer.
 template <int V, class Body>
 __device__ void for_packs(int64_t count, Body body) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x * V;
@@ -60,8 +60,8 @@ __global__ void add_elements_into(const From* from, To* to, int64_t count) {
   });
 }
 
-// Sums elements in order, for communicators. The vectors' threads also do the elements left after
-// them.
+// Sums the blocks of the ranks elementwise, in the order of ranks, for communicators. A thread
+// processes V elements at a time; the last thread also processes the rest, one by one.
 template <class T, class Sum, int V>
 __global__ void sum_blocks_elements(const T* blocks, int ranks, int64_t stride, T* out,
                                     int64_t count) {
@@ -111,12 +111,12 @@ void fill_rows(DType dtype, const void* row, const FilledRows& y, cudaStream_t s
 
 namespace {
 
-/// Elements that are moved at once where both begin at multiples of 16 bytes: 8 or 16 bytes of the
-/// narrower.
+/// The number of elements that are moved at once if both ranges begin at multiples of 16 bytes: 8
+/// or 16 bytes of the narrower type.
 constexpr int kPack = 4;
 
-/// Calls `body` with values of the types of both, the elements that are moved at once and the
-/// blocks for `count` elements.
+/// Calls `body` with values of both types, the number of elements that are moved at once, and the
+/// number of thread blocks for `count` elements.
 template <class Body>
 void with_types(DType from_dtype, const void* from, DType to_dtype, const void* to, int64_t count,
                 Body body) {

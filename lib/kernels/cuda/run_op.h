@@ -9,8 +9,9 @@ namespace ftrun::cuda {
 void prepare(const LayerGraph& graph, const Libraries& libraries);
 /// Enqueues one operation (DeviceKernels::run_ops()).
 void run_operation(const Operation& op, const Libraries& libraries);
-/// Enqueues both operations of a pair (is_gpu_pair) as one, with the bits that each has when run
-/// separately. Returns false, and does nothing, if the operands do not fit the pair's kernel.
+/// Enqueues both operations of a pair (is_gpu_pair) as one. The results have the same bits as when
+/// the operations run separately. Returns false, and does nothing, if the operands do not fit the
+/// pair's kernel.
 bool run_pair(const Operation& first, const Operation& second);
 
 }  // namespace ftrun::cuda

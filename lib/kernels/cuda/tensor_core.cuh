@@ -2,10 +2,9 @@
 
 #include "kernels/cuda/elements.cuh"
 
-// The functions of this file are instructions that CUDA C++ does not offer: products on the tensor
-// cores, loads of their operands, copies into shared memory that run beside the kernel, powers of
-// two. (The tests on machines without a GPU have a file of this name that does the same on the
-// host.)
+// The functions of this file wrap instructions that CUDA C++ does not offer: products on the tensor
+// cores, loads of their operands, asynchronous copies into shared memory, powers of two. (Tests on
+// machines without a GPU include another file of this name, which does the same on the host.)
 namespace ftrun::cuda {
 
 // FragmentA, B and C hold one lane's elements of the operands of mma.m16n8k16 (PTX ISA, "Matrix
@@ -40,8 +39,8 @@ __device__ inline void multiply(FragmentC& c, const FragmentA& a, const Fragment
 }
 
 /// FourBlocks are four blocks of 8 x 8 elements in the lanes of a warp: with g = lane / 4 and t =
-/// lane % 4, word i holds of block i row g, columns 2t and 2t+1; of a transposed one rows 2t and
-/// 2t+1 of column g.
+/// lane % 4, word i holds row g, columns 2t and 2t+1 of block i or, if the block is transposed,
+/// rows 2t and 2t+1 of its column g.
 struct FourBlocks {
   uint32_t r[4];
 };
@@ -74,7 +73,7 @@ __device__ inline FourBlocks load_transposed_blocks(const T* row) {
   return b;
 }
 
-/// Starts a copy of 4 or 16 bytes from global to shared memory, which runs beside the kernel; both
+/// Starts a copy of 4 or 16 bytes from global to shared memory, which runs asynchronously; both
 /// addresses are multiples of the size. If the source does not exist (`exists`), the bytes are set
 /// to 0. The thread that started the copy may read the bytes after wait_for_copies(), other threads
 /// after an additional barrier.
@@ -82,7 +81,7 @@ template <int Bytes>
 __device__ inline void start_copy(void* to, const void* from, bool exists) {
   static_assert(Bytes == 4 || Bytes == 16);
   const int source_bytes = exists ? Bytes : 0;
-  if constexpr (Bytes == 16)  // past the L1 cache, which takes whole packs alone
+  if constexpr (Bytes == 16)  // bypasses the L1 cache, which only 16-byte copies can
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)),
                  "l"(__cvta_generic_to_global(from)), "r"(source_bytes)
                  : "memory");

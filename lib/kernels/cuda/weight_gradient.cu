@@ -11,7 +11,8 @@ namespace {
 
 constexpr int kColumns = 32;
 
-// Sums in block (p, c) 32 columns over the p-th part of the tokens. Every sum has a fixed order.
+// Sums columns over tokens: thread block (p, c) sums 32 columns over the p-th part of the tokens.
+// Every sum has a fixed order.
 template <class T>
 __global__ void partial_sums(const T* dy, const T* x, const float* mean, const float* rstd,
                              int64_t tokens, int64_t tokens_a_part, int heads, int64_t width,
@@ -58,8 +59,8 @@ __global__ void sum_parts(const float* partials, int64_t parts, int64_t width, c
 }  // namespace
 
 int64_t weight_gradient_parts(const WeightGradient& g) {
-  const int64_t room = g.workspace_bytes / static_cast<int64_t>(g.width * sizeof(float));
-  return std::max<int64_t>(1, std::min(room, gpu_partials(g.tokens)));
+  const int64_t workspace_parts = g.workspace_bytes / static_cast<int64_t>(g.width * sizeof(float));
+  return std::max<int64_t>(1, std::min(workspace_parts, gpu_partials(g.tokens)));
 }
 
 int64_t weight_gradient_tokens(const WeightGradient& g) {

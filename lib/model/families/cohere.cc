@@ -1,7 +1,7 @@
-// Command R and R+ (cohere), Command R7B and A (cohere2) of Cohere: attention and MLP beside each
-// other on one layer norm without a bias, and a scale of logits; neighbours rotate. Of Cohere 2,
-// layers with a sliding window rotate, and the others do not. Command R+ has a layer norm for each
-// query and key head.
+// Command R and R+ (cohere), Command R7B and A (cohere2) of Cohere. Attention and MLP are parallel
+// and read one layer norm without a bias; logits are scaled; neighbouring elements rotate together.
+// In cohere2 only layers with a sliding window rotate. Command R+ has a layer norm for each query
+// and key head.
 #include "model/families.h"
 #include "model/families/layer_types.h"
 

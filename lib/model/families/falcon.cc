@@ -1,5 +1,5 @@
 // Falcon of TII with RoPE: layer norms, an ungated MLP, attention and MLP in parallel (on one norm,
-// or one each) or in sequence; q, k and v are one matrix in files, whose rows are ordered by key
+// or one each) or in sequence; files store q, k and v as one matrix, whose rows are ordered by key
 // head.
 #include "model/families.h"
 

@@ -1,7 +1,8 @@
-// Gemma 1, 2 and 3 of Google, only text: norms whose weights are stored less 1, embeddings times
-// the root of their width, a gelu gate. Gemma 2 and 3 have norms after attention and MLP too, and
-// sliding windows on some layers; Gemma 2 bounds scores and logits, Gemma 3 has another rotary
-// embedding on layers with a sliding window, and norms of query and key heads.
+// The text models Gemma 1, 2 and 3 of Google. They have RMS norms whose files store the weight
+// minus 1, embeddings multiplied by the square root of their width, and a GELU gate. Gemma 2 and 3
+// also have norms after attention and MLP, and sliding windows on some layers. Gemma 2 has softcaps
+// of scores and logits. Gemma 3 has another rotary embedding on layers with a sliding window, and
+// norms of query and key heads.
 #include <cmath>
 
 #include "model/families.h"
@@ -19,7 +20,8 @@ constexpr ConfigDefaults defaults(int64_t kv_heads, int64_t positions) {
           .tied = true};
 }
 
-/// Gemma 3's published multimodal models leave out what their class has anyway.
+/// The config.json files of Gemma 3's published multimodal models leave out these values, which are
+/// defaults of their class.
 constexpr ConfigDefaults kGemma3Defaults = [] {
   ConfigDefaults found = defaults(4, 131072);
   found.vocab_rows = 262208;
@@ -42,8 +44,7 @@ void read_common_part(ConfigReader& reader, ModelConfig& config) {
     reader.unsupported("use_bidirectional_attention", "is not supported yet");
 }
 
-/// Reads the windows of layers: every `period`-th layer has full attention where layer_types does
-/// not say which.
+/// Reads the windows of layers. Without layer_types, every `period`-th layer has full attention.
 void read_windows(ConfigReader& reader, ModelConfig& config, int64_t period) {
   const int64_t window = read_window(reader);
   if (!read_layer_types(reader, config, window))
@@ -61,7 +62,7 @@ void read_scores(ConfigReader& reader, ModelConfig& config) {
 
 void read_gemma(ConfigReader& reader, ModelConfig& config) {
   read_common_part(reader, config);
-  // "gelu" of the first releases stands for its approximation, which the models were trained with.
+  // "gelu" in the first releases means the tanh approximation, with which the models were trained.
   if (config.activation == Activation::kGelu) config.activation = Activation::kGeluTanh;
   const std::string other = reader.text_or("hidden_activation", "gelu_pytorch_tanh");
   if (other != "gelu_pytorch_tanh" && other != "gelu")

@@ -1,6 +1,6 @@
-// GLM-4 of Zhipu AI, dense: gate and up are one matrix in files, biases of query, key and value,
-// and neighbours in a half of each head rotate. The releases of 2025 (glm4) also have norms after
-// attention and MLP.
+// The dense GLM-4 models of Zhipu AI. Files store gate and up as one matrix; query, key and value
+// have biases; in one half of each head, neighbouring elements rotate together. The releases of
+// 2025 (glm4) also have norms after attention and MLP.
 #include <array>
 #include <string_view>
 

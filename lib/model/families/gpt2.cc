@@ -1,5 +1,5 @@
-// GPT-2 and the models that take its config class (DialoGPT, CodeParrot, ...): layer norms, a plain
-// MLP, a vector for each position, matrices as [inputs, outputs] in files.
+// GPT-2 and the models that use its config class (DialoGPT, CodeParrot, ...): layer norms, an
+// ungated MLP, learned position vectors. Files store matrices as [inputs, outputs].
 #include "model/families.h"
 
 namespace ftrun {

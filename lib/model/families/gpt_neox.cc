@@ -1,5 +1,6 @@
-// GPT-NeoX and Pythia of EleutherAI: layer norms, a plain MLP, attention and MLP beside each other;
-// q, k and v are one matrix in files, whose rows stand head by head; a part of each head rotates.
+// GPT-NeoX and Pythia of EleutherAI: layer norms, an ungated MLP, attention and MLP in parallel.
+// Files store q, k and v as one matrix, whose rows are ordered by head. A part of each head
+// rotates.
 #include "model/families.h"
 
 namespace ftrun {

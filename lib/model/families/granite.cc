@@ -1,4 +1,4 @@
-// Granite 3.x of IBM, dense: Llama's blocks with four multipliers.
+// The dense Granite 3.x models of IBM: Llama's blocks with four multipliers.
 #include "model/families.h"
 #include "model/families/layer_types.h"
 

@@ -1,4 +1,4 @@
-// Llama 2 and 3, and the models that take their config class (SmolLM2, TinyLlama, Yi, ...).
+// Llama 2 and 3, and the models that use their config class (SmolLM2, TinyLlama, Yi, ...).
 #include "model/families.h"
 #include "model/families/layer_types.h"
 

@@ -1,6 +1,6 @@
 // Mistral: one sliding window for all layers, or none (v0.2 and later). No biases. Ministral has
-// windows by layer. Ministral 3 rotates by yarn, and multiplies queries beyond the original
-// context, where rows are not trained yet.
+// windows by layer. Ministral 3 rotates by yarn, and scales the queries of positions beyond the
+// original context; rows that long are refused.
 #include <algorithm>
 
 #include "model/families.h"

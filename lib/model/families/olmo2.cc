@@ -1,5 +1,5 @@
-// OLMo 2 of Ai2: norms after attention and MLP and none before them, and norms of all query heads
-// and of all key heads of a token.
+// OLMo 2 of Ai2: norms after attention and MLP but not before them, and one norm over all query
+// heads and one over all key heads of a token.
 #include "model/families.h"
 
 namespace ftrun {

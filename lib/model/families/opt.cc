@@ -1,5 +1,5 @@
-// OPT of Meta AI: layer norms, a plain MLP, a vector for each position, whose table begins with two
-// that stand for padding.
+// OPT of Meta AI: layer norms, an ungated MLP, learned position vectors. The position table begins
+// with two vectors for padding.
 #include "model/families.h"
 
 namespace ftrun {

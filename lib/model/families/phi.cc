@@ -1,5 +1,5 @@
-// Phi-1, 1.5 and 2 of Microsoft: attention and a plain MLP beside each other on one layer norm,
-// biases of all products and of the head; a part of each head rotates.
+// Phi-1, 1.5 and 2 of Microsoft: attention and an ungated MLP are parallel and read one layer norm;
+// all linear layers and the head have biases; a part of each head rotates.
 #include "model/families.h"
 
 namespace ftrun {

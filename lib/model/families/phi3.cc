@@ -1,5 +1,5 @@
-// Phi-3, Phi-3.5 and Phi-4 of Microsoft, dense: Llama's blocks with q, k and v, and gate and up, in
-// one matrix each in files; Phi-4-mini rotates a part of each head. Those for
+// The dense Phi-3, Phi-3.5 and Phi-4 models of Microsoft: Llama's blocks. Files store q, k and v as
+// one matrix, and gate and up as another. Phi-4-mini rotates a part of each head. The models for
 // 128k tokens have longrope.
 #include <algorithm>
 

@@ -9,7 +9,8 @@
 namespace ftrun {
 namespace {
 
-/// Reads which layers rotate: entries of no_rope_layers that are not 0, as its class takes them.
+/// Reads which layers rotate: those whose entry in no_rope_layers is not 0, as transformers' class
+/// reads it.
 void read_rotating_layers(ConfigReader& reader, ModelConfig& config) {
   const int64_t interval = reader.whole_or("no_rope_layer_interval", 4, {1, 10000});
   const auto layers = static_cast<size_t>(config.layers);

@@ -1,5 +1,5 @@
-// StableLM of Stability AI: Llama's blocks with layer norms, of which a part of each head rotates;
-// attention and MLP in sequence, or in parallel on one norm.
+// StableLM of Stability AI: Llama's blocks with layer norms; a part of each head rotates; attention
+// and MLP are in sequence, or parallel on one norm.
 #include "model/families.h"
 
 namespace ftrun {

@@ -1,5 +1,5 @@
-// StarCoder 2 of BigCode: layer norms, a plain MLP, biases of all products, one sliding window for
-// all layers or none.
+// StarCoder 2 of BigCode: layer norms, an ungated MLP, biases in all linear layers, one sliding
+// window for all layers or none.
 #include <algorithm>
 
 #include "model/families.h"

@@ -12,14 +12,14 @@ __device__ inline float sigmoid(float x) {
   return 1.0F / (1.0F + expf(-x));
 }
 
-// erfc keeps the digits of the tail.
+// Uses erfc, because 1 + erf would lose the digits of the tail.
 __device__ inline float normal_distribution(float x) {
   return 0.5F * erfcf(-0.70710678F * x);
 }
 
-constexpr float kGeluFactor = 1.59576912F, kGeluCubic = 0.044715F;  // sqrt(8 / pi)
+constexpr float kGeluFactor = 1.59576912F, kGeluCubic = 0.044715F;  // factor: sqrt(8 / pi)
 
-// (1 + tanh(u)) / 2 is sigmoid(2 u) = 1 / (1 + odds).
+// Returns odds = exp(-2 u), from which (1 + tanh(u)) / 2 = sigmoid(2 u) = 1 / (1 + odds).
 __device__ inline float gelu_odds(float x) {
   return fminf(expf(-kGeluFactor * (x + kGeluCubic * (x * x * x))), 1e38F);
 }
@@ -93,7 +93,7 @@ __global__ void gated_activation_rows(Activation kind, const T* gu, T* s, int64_
   }
 }
 
-// dgu may be gu.
+// Computes the gradients of gate and up; dgu may be gu.
 template <class T, int V>
 __global__ void gated_activation_dgrad_rows(Activation kind, const T* ds, const T* gu, T* dgu,
                                             int64_t width) {

@@ -15,17 +15,18 @@ OpAttrs attrs_of(Activation kind) {
   return given;
 }
 
-/// Makes the input's gradient of the result's gradient and the input.
+/// Emits the operation `kind`, which computes the gradient of the input from the gradient of the
+/// result and the input.
 void gradient_of_kind(Derivation& d, const Op& op, OpKind kind) {
   const ValueId dy = d.result_gradient(op.out[0]);
-  const ValueId x = d.needed(op.in[0]);
+  const ValueId x = d.backward_value(op.in[0]);
   const ValueId dx = d.new_gradient(op.in[0]);
   d.emit_input_grad(kind, {dy, x}, {dx}, op.attrs);
   d.add_term(op.in[0], dx);
 }
 
-/// Counts the work of an activation. Those with an exponential or its like count one for each input
-/// element of the function: one of two of a gated one's input.
+/// Counts the work of an activation. A smooth one has one transcendental function for each element
+/// of its argument (of a gated activation: the gate), which `elements` counts.
 OpWork work_per_element(const LayerGraph& graph, const Op& op, double elements) {
   const Activation kind = activation_of(op);
   const bool is_smooth = kind != Activation::kRelu && kind != Activation::kRelu2;

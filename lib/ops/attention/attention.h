@@ -19,6 +19,7 @@ class GraphBuilder;
 //   in:  da[N,H*d], qkv[N,(H+2K)d], a[N,H*d], lse F32[H,N], starts I32[N]
 //   out: dqkv[N,(H+2K)d]
 
+/// AttentionAttrs holds the attributes of attention and of its gradient.
 struct AttentionAttrs {
   int64_t query_heads = 0;
   int64_t kv_heads = 0;

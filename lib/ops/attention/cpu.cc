@@ -59,8 +59,9 @@ struct Attention {
   int32_t* first_block;
 };
 
-/// Computes max(starts, window) of each token, and the first key block that each query block needs.
-/// A token always attends to itself, whatever `starts` says.
+/// Computes the first key to which each token attends (the start of its document or of its window,
+/// whichever is later), and the first key block that each query block needs. A token always attends
+/// to itself, whatever `starts` says.
 template <class S>
 void Attention<S>::compute_lowest_keys(const int32_t* starts) {
   for (int64_t row = 0; row < place.batch_rows; ++row) {
@@ -138,14 +139,14 @@ struct Backward : Attention<S> {
     const int64_t rows = task_class * this->place.batch_rows + row;
     return dq + ((rows * this->attrs.query_heads + head) * this->place.blocks + block) * this->tile;
   }
-  /// Blocks are distributed in the order 0 1 .. C-1 C-1 .. 1 0 0 1 .., so every class gets early
-  /// and late ones.
+  /// Returns the class of a key block. Blocks are distributed in the order 0 1 .. C-1 C-1 .. 1 0 0
+  /// 1 .., so every class gets early and late blocks.
   int64_t task_class_of_block(int64_t block) const {
     const int64_t round = block / this->place.classes, seat = block % this->place.classes;
     return round % 2 == 0 ? seat : this->place.classes - 1 - seat;
   }
-  /// Returns whether one of the key blocks [first, last] belongs to the class, which then has a sum
-  /// for the dq tile.
+  /// Returns whether one of the key blocks [first, last] belongs to the class. If so, the class has
+  /// a sum for the dq tile.
   bool has_key_block(int64_t task_class, int64_t first, int64_t last) const {
     for (int64_t block = first; block <= last; ++block)
       if (task_class_of_block(block) == task_class) return true;
@@ -244,7 +245,7 @@ void backward_tile(const Backward<S>& b, const KeyBlock<Compute<S>>& key, int64_
   });
 }
 
-/// Processes all queries of a group of heads against one key block.
+/// Processes all queries of the heads that share a key/value head against one key block.
 template <class S>
 void backward_key_block(const Backward<S>& b, int64_t row, int64_t kv_head, int64_t key_block) {
   const KeyBlock<Compute<S>> key = pack_key_block(b, row, kv_head, key_block);
@@ -262,7 +263,7 @@ void backward_key_block(const Backward<S>& b, int64_t row, int64_t kv_head, int6
   vec.unpack_sum(key.dv, 1, 0, count, size, padded, 1.0, out + b.value_column(kv_head), b.width);
 }
 
-/// Adds the classes' sums of one block, in order, to its dq.
+/// Adds the sums of all classes for one query block, in order, to its dq.
 template <class S>
 void gather_dq(const Backward<S>& b, int64_t row, int64_t head, int64_t block) {
   const int64_t first_needed = b.first_block[row * b.place.blocks + block];
@@ -287,15 +288,15 @@ void attention(const OpCall& call) {
   a.compute_lowest_keys(call.in<int32_t>(1));
   pack_keys_and_values(a, qkv);
   const int64_t rows = a.place.batch_rows, heads = a.attrs.query_heads, blocks = a.place.blocks;
-  // The longest tasks are first.
+  // Starts the longest tasks first.
   parallel_tasks(rows * heads * blocks, [&](int64_t task) {
     forward_tile(a, qkv, out, lse, task / heads % rows, task % heads,
                  blocks - 1 - task / heads / rows);
   });
 }
 
-/// Computes the gradients in tasks of one class of key blocks of one key/value head: no two tasks
-/// write the same numbers.
+/// Computes the gradients. A task processes one class of key blocks of one key/value head, so no
+/// two tasks write the same numbers.
 template <class S>
 void attention_dgrad(const OpCall& call) {
   Backward<S> b(call);

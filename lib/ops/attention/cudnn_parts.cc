@@ -10,7 +10,8 @@ namespace ftrun {
 
 namespace {
 
-/// Scores that engines keep in memory in backward are of this many tokens a side, at least.
+/// Engines that keep the scores in memory in backward round the number of tokens up to a multiple
+/// of it.
 constexpr int64_t kTileTokens = 64;
 
 int64_t query_heads_of(const AttentionAttrs& attrs, const CudnnPart& part) {
@@ -30,11 +31,11 @@ int64_t divisor_up_to(int64_t whole, int64_t most) {
   return found;
 }
 
-/// Sizes a part: as many sequences and heads of keys as have `bytes` of scores, at least one of
-/// each. Rows are long, so a part has few rows with all heads; of documents it has all with few
-/// heads, if possible.
+/// Sizes a part: as many sequences and key heads as have at most `bytes` of scores, but at least
+/// one of each. A part of rows, which are long, preferably has few rows and all heads; a part of
+/// documents preferably has all documents and few heads.
 CudnnPart sized(CudnnPart part, const AttentionAttrs& attrs, int64_t tokens, int64_t bytes) {
-  constexpr int64_t kAligned = 4;  // statistics, in fp32, begin at 16 bytes in each part
+  constexpr int64_t kAligned = 4;  // fp32 statistics of a part begin at multiples of 16 bytes
   part.kv_heads = attrs.kv_heads;
   const int64_t head_bytes = attrs.query_heads / attrs.kv_heads * score_bytes(part);
   const auto share_sequences = [&] {
@@ -67,7 +68,8 @@ int64_t cudnn_workspace_bytes(const AttentionAttrs& attrs, const CudnnPart& part
   const int64_t heads = query_heads_of(attrs, part);
   const int64_t scores = part.sequences * heads * score_bytes(part);
   if (attrs.query_heads == attrs.kv_heads) return scores;
-  // Gradients of keys and values by query head are kept before heads that share them are added.
+  // The gradients of keys and values are kept for each query head, before those of heads that share
+  // a key/value head are added.
   const int64_t elements =
       part.sequences * heads * round_up(part.most_tokens, kTileTokens) * attrs.head_size;
   return scores + 2 * elements * dtype_bytes(DType::kBF16);

@@ -11,8 +11,8 @@ struct AttentionAttrs;
 
 /// The size in elements of the widest head that cuDNN computes (compute capability 9.x).
 inline constexpr int64_t kMaxCudnnHead = 256;
-/// Returns whether cuDNN's attention can compute such an operation on some GPU: bf16, heads whose
-/// size is a multiple of 8, rows of at least two tokens, scores without a bound.
+/// Returns whether cuDNN's attention can compute such an operation on some GPU: in bf16, with heads
+/// whose size is a multiple of 8, rows of at least two tokens, and no softcap.
 bool cudnn_takes(const AttentionAttrs& attrs, DType dtype);
 
 /// CudnnPart describes the work of one graph: `sequences` rows, or documents of a list, of up to
@@ -24,13 +24,13 @@ struct CudnnPart {
   bool documents = false;
 };
 inline constexpr int64_t kCudnnPartBytes = int64_t{1} << 30;
-/// Returns the parts of an attention operation: sequences and heads are computed in several runs of
-/// one graph where a single one would keep more than `part_bytes` of scores; documents by a graph
+/// Returns the parts of an attention operation. If one run of the graph would keep more than
+/// `part_bytes` of scores, sequences and heads are computed in several runs. Documents have a graph
 /// for each group of gpu_document_groups().
 std::vector<CudnnPart> cudnn_parts(const AttentionAttrs& attrs, int64_t tokens, bool documents,
                                    int64_t part_bytes = kCudnnPartBytes);
-/// Returns the bytes of backward's workspace: engines whose bits are the same from run to run keep
-/// the scores of all sequences and heads in 16 bits.
+/// Returns the bytes of the workspace of backward. Deterministic engines keep the scores of all
+/// sequences and heads in 16 bits.
 int64_t cudnn_workspace_bytes(const AttentionAttrs& attrs, const CudnnPart& part);
 
 }  // namespace ftrun

@@ -8,7 +8,7 @@ namespace ftrun::cuda {
 
 namespace {
 
-/// Largest head that the kernels keep in shared memory.
+/// The largest size of a head that the kernels keep in shared memory, in elements.
 constexpr int64_t kMaxHeadSize = 256;
 
 void require_head_size(int64_t head_size) {
@@ -19,8 +19,9 @@ void require_head_size(int64_t head_size) {
         cat("they go up to ", kMaxHeadSize));
 }
 
-/// Requires that the GPU has the shared memory of our kernels: of the GPUs that they are compiled
-/// for, those of 8.6, 8.9 and 12.0 have less than heads above 128 need in fp32.
+/// Requires that the GPU has enough shared memory for our kernels. Of the GPUs for which they are
+/// compiled, those of compute capability 8.6, 8.9 and 12.0 have too little for fp32 heads of more
+/// than 128 elements.
 void require_own_kernels_fit(const LayerGraph& graph, const Op& op, bool backward,
                              const DeviceInfo& gpu) {
   const int64_t head_size = op.attrs.get<AttentionAttrs>().head_size;
@@ -73,8 +74,8 @@ DocumentLists lists_of(const Operation& op, const GpuAttentionWorkspace& place) 
   return lists;
 }
 
-/// Returns whether cuDNN computes this operation. The statistics are the same in both directions,
-/// whichever library computes them.
+/// Returns whether cuDNN computes this operation. One direction may use cuDNN and the other our
+/// kernels, because both have the same statistics (lse).
 bool uses_cudnn(const Operation& op, const Attention& a, bool backward,
                 const Libraries& libraries) {
   return libraries.cudnn != nullptr && op.dtype() == DType::kBF16 &&
@@ -90,7 +91,8 @@ void run_own(const Operation& op, const Attention& a, bool backward) {
              : attention_forward_narrow(op.dtype(), a, op.stream());
 }
 
-/// Runs rows by cuDNN; documents too, except those of one token and those that no list holds.
+/// Runs attention with cuDNN. If rows may hold documents, our kernels compute the documents of one
+/// token and those for which the lists have no room.
 void run_by_cudnn(const Operation& op, Attention a, bool backward, CudnnAttention& cudnn,
                   bool documents) {
   const auto compute = [&](const DocumentLists* lists) {
@@ -105,9 +107,9 @@ void run_by_cudnn(const Operation& op, Attention a, bool backward, CudnnAttentio
   run_own(op, a, backward);
 }
 
-/// Makes the plan of cuDNN where it computes the operation. Error(kUnsupported) with the arithmetic
-/// when ours needs more shared memory per block than the GPU has, or a head size that no kernel
-/// takes.
+/// Makes cuDNN's plan if cuDNN computes the operation. If our kernels compute any of it, throws
+/// Error(kUnsupported), with the calculation, if they need more shared memory per block than the
+/// GPU has, or if the head is too large for any kernel.
 void prepare(const LayerGraph& graph, const Op& op, bool backward, const Libraries& libraries) {
   const auto& attrs = op.attrs.get<AttentionAttrs>();
   const Value& made = graph.at(op.out[0]);

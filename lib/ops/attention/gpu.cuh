@@ -4,10 +4,11 @@
 #include "ops/attention/gpu.h"
 #include "ops/attention/workspace.h"
 
-// This header is shared by the attention kernels of both types. It finds where a head's rows lie,
-// and which keys a query sees.
+// The attention kernels for fp32 and for 16 bits share this header. It finds the rows of a head in
+// memory, and the keys that a query sees.
 namespace ftrun::cuda {
 
+/// AttentionArgs holds the arguments of the attention kernels, for elements of type T.
 template <class T>
 struct AttentionArgs {
   const T* qkv;

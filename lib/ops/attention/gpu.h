@@ -9,10 +9,11 @@
 #include "ops/attention/attention.h"
 #include "ops/attention/gpu_workspace.h"
 
-// gpu_prologue.cu, gpu_documents.cu, gpu_f32.cu, gpu_narrow.cu: each function enqueues its kernels
-// on `stream`.
+// The functions of this header are defined in gpu_prologue.cu, gpu_documents.cu, gpu_f32.cu and
+// gpu_narrow.cu. Each enqueues its kernels on `stream`.
 namespace ftrun::cuda {
 
+/// Attention holds the operands, results and scratch of an attention operation or of its gradient.
 struct Attention {
   const void* qkv;
   const int32_t* starts;
@@ -33,12 +34,12 @@ struct Attention {
   /// their blocks return at once. Null: it computes all tokens.
   const int32_t* uncovered;
 };
-/// SharedMemory is the shared memory that a block of an attention kernel needs: of several kernels,
-/// the one that needs most.
+/// SharedMemory is the shared memory that a block of an attention kernel needs; if there are
+/// several kernels, the largest need.
 struct SharedMemory {
   int64_t bytes;
-  /// The arithmetic of the size: "192 rows of 64 x 2 bytes and 512", the last number being further
-  /// bytes.
+  /// The calculation of the size: "192 rows of 64 x 2 bytes and 512", where 512 is a number of
+  /// additional bytes.
   std::string text;
 };
 SharedMemory attention_shared_f32(int64_t head_size, bool backward);
@@ -65,10 +66,11 @@ struct DocumentLists {
   int32_t* uncovered;
 };
 /// Writes the lists of a.starts; a.lowest is scratch. Documents of one token are in no list. Lists
-/// end at the first document for which no list has room, and are empty where starts are not those
-/// of documents.
+/// end at the first document for which its list has no room, and are empty if `starts` does not
+/// describe documents.
 void list_documents(const Attention& a, const DocumentLists& lists, cudaStream_t stream);
-/// Compute attention and its gradient of the documents of one token before a.uncovered, in bf16.
+/// Compute attention and its gradient in bf16 for the documents of one token that begin before
+/// a.uncovered.
 void single_tokens_forward(const Attention& a, cudaStream_t stream);
 void single_tokens_backward(const Attention& a, cudaStream_t stream);
 

@@ -2,18 +2,18 @@
 
 // The kernels of this file list documents as separate sequences, for a library that computes lists
 // of sequences (cudnn_attention.h). The device decides which document is in which list, because a
-// recorded step runs with other documents each time.
+// recorded step runs with different documents each time.
 namespace ftrun::cuda {
 
 namespace {
 
 constexpr int kListThreads = 256, kTokensEach = 16;
 
-/// Adds the numbers of this block's threads up to this one's; `sums` has kListThreads, and the last
-/// one is the whole sum until the next call.
+/// Returns the inclusive prefix sum of `own` over the threads of the block. `sums` has room for
+/// kListThreads numbers; its last number is the sum over all threads until the next call.
 __device__ int sum_up_to(int own, int* sums) {
   const auto thread = static_cast<int>(threadIdx.x);
-  __syncthreads();  // sums may still be read
+  __syncthreads();  // an earlier call may still read `sums`
   sums[thread] = own;
   __syncthreads();
   for (int step = 1; step < kListThreads; step *= 2) {
@@ -25,11 +25,13 @@ __device__ int sum_up_to(int own, int* sums) {
   return sums[thread];
 }
 
+/// DocumentShape holds the number of tokens, and the sizes of a row of tokens, of qkv and of the
+/// result.
 struct DocumentShape {
   int tokens, row_tokens, width, out_width;
 };
 
-/// Returns whether a token's place in its row is where its document starts.
+/// Returns whether a token is the first one of its document.
 __device__ bool begins_document(const int32_t* starts, const DocumentShape& shape, int token) {
   return starts[token] == token % shape.row_tokens || token % shape.row_tokens == 0;
 }
@@ -120,7 +122,8 @@ __device__ bool is_single(const AttentionArgs<Bf16>& args, const int32_t* starts
 
 constexpr int kSingleThreads = 128;
 
-// Runs one warp per token: its value is the result, its score the statistic.
+// Computes attention for documents of one token, one warp per token: the result is the token's
+// value, the statistic is its score.
 __global__ void __launch_bounds__(kSingleThreads)
     single_tokens(AttentionArgs<Bf16> args, const int32_t* starts) {
   const int64_t token = static_cast<int64_t>(blockIdx.x) * (kSingleThreads / 32) + threadIdx.x / 32;
@@ -139,8 +142,8 @@ __global__ void __launch_bounds__(kSingleThreads)
   }
 }
 
-// Runs one warp per token: its score has no gradient, and its value the sum of those of the heads
-// that share it.
+// Computes the gradients for documents of one token, one warp per token. The score has no gradient.
+// The gradient of the value is the sum of the gradients of the heads that share it.
 __global__ void __launch_bounds__(kSingleThreads)
     single_token_gradients(AttentionArgs<Bf16> args, const int32_t* starts) {
   const int64_t token = static_cast<int64_t>(blockIdx.x) * (kSingleThreads / 32) + threadIdx.x / 32;

@@ -16,8 +16,8 @@ constexpr int kWeightStride = kTile + 1;
 
 using Args = AttentionArgs<float>;
 
-/// Returns the distance of a tile's rows: one element more than their length, so that columns cause
-/// no bank conflicts.
+/// Returns the stride of a tile's rows: one element more than their length, so that reading a
+/// column causes no bank conflicts.
 __device__ inline int tile_stride(const Args& args) {
   return args.head_size + 1;
 }
@@ -29,6 +29,7 @@ __device__ inline void load_tile(const Args& args, float* tile, const float* fro
       tile[row * tile_stride(args) + i] = row < rows ? from[row * stride + i] : 0.0F;
 }
 
+/// Scores holds the four scores of a thread: two rows by two columns.
 struct Scores {
   float e[2][2] = {};
 };
@@ -49,11 +50,12 @@ __device__ inline Scores products(const Args& args, const float* left, const flo
   return s;
 }
 
+/// Sums holds the elements of two result rows that a thread computes.
 struct Sums {
   float e[2][kMaxColumns] = {};
 };
 
-/// Scores to shared memory, for all threads of the row (they are in one warp).
+/// Writes scores to shared memory, for all threads of the row (they are in one warp).
 __device__ inline void share(const Scores& s, float* weights) {
   __syncwarp();
 #pragma unroll
@@ -109,7 +111,8 @@ __device__ inline float row_sum(float x) {
   return x;
 }
 
-/// Query is what a thread needs to know of a query; a row that does not exist sees nothing.
+/// Query holds the numbers of a query that a thread needs. The default stands for a row that does
+/// not exist: it sees no key.
 struct Query {
   int at = -1;
   int lowest = 0;
@@ -161,13 +164,13 @@ __global__ void __launch_bounds__(256) attention_forward(Args args) {
     load_tile(args, v, args.value(token, kv_head), args.width, rows_from(args, key));
     __syncthreads();
     Scores s = products(args, q, k);
-    with_scores(args, 1.0F, [&](auto form) {
+    with_scores(args, 1.0F, [&](auto scoring) {
 #pragma unroll
       for (int r = 0; r < 2; ++r)
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           const bool seen = query[r].sees(key + static_cast<int>(threadIdx.x) + c * kSide);
-          s.e[r][c] = seen ? form.score(s.e[r][c]) : -kInfinity;
+          s.e[r][c] = seen ? scoring.score(s.e[r][c]) : -kInfinity;
         }
     });
 #pragma unroll
@@ -198,7 +201,7 @@ __global__ void __launch_bounds__(256) attention_forward(Args args) {
              rows_from(args, first), factor);
 }
 
-/// Returns ds of dp and a score's weight and slope: dS = P (dP - delta) slope.
+/// Returns the gradient of a score: dS = P (dP - delta) slope, where P is its weight.
 __device__ inline float score_gradient(float weight, float slope, float dp, const Query& query) {
   return weight * (dp - query.delta) * slope;
 }
@@ -227,15 +230,15 @@ __global__ void __launch_bounds__(256) attention_dq(Args args) {
     __syncthreads();
     Scores s = products(args, q, k);
     const Scores dp = products(args, da, v);
-    with_scores(args, 1.0F, [&](auto form) {
+    with_scores(args, 1.0F, [&](auto scoring) {
 #pragma unroll
       for (int r = 0; r < 2; ++r)
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           const bool seen = query[r].sees(key + static_cast<int>(threadIdx.x) + c * kSide);
           const float product = s.e[r][c];
-          const float weight = seen ? expf(form.score(product) - query[r].lse) : 0.0F;
-          s.e[r][c] = score_gradient(weight, form.slope(product), dp.e[r][c], query[r]);
+          const float weight = seen ? expf(scoring.score(product) - query[r].lse) : 0.0F;
+          s.e[r][c] = score_gradient(weight, scoring.slope(product), dp.e[r][c], query[r]);
         }
     });
     share(s, weights);
@@ -246,7 +249,7 @@ __global__ void __launch_bounds__(256) attention_dq(Args args) {
              rows_from(args, first), factor);
 }
 
-// Rows of the scores are keys here, columns queries.
+// Computes dk and dv. Here the rows of the scores are keys, and the columns are queries.
 __global__ void __launch_bounds__(256) attention_dkv(Args args) {
   const int tile = kTile * tile_stride(args);
   float* const k = shared_memory<float>();
@@ -261,8 +264,8 @@ __global__ void __launch_bounds__(256) attention_dkv(Args args) {
   Sums dk, dv;
   for (int head = kv_head * args.group; head < (kv_head + 1) * args.group; ++head)
     for (int at = first; at < args.row_tokens; at += kTile) {
-      // The first key never decreases along a row, because starts never do: no later query sees
-      // these keys.
+      // The first visible key never decreases along a row, because `starts` never does. So no later
+      // query sees these keys.
       if (first_key(args, row, at) >= first + kTile) break;
       const int64_t token = token_at(args, row, at);
       __syncthreads();
@@ -270,7 +273,7 @@ __global__ void __launch_bounds__(256) attention_dkv(Args args) {
       load_tile(args, da, args.da + args.out(token, head), args.out_width, rows_from(args, at));
       __syncthreads();
       Scores p = products(args, k, q), ds = products(args, v, da);
-      with_scores(args, 1.0F, [&](auto form) {
+      with_scores(args, 1.0F, [&](auto scoring) {
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           const Query query =
@@ -279,8 +282,8 @@ __global__ void __launch_bounds__(256) attention_dkv(Args args) {
           for (int r = 0; r < 2; ++r) {
             const bool seen = query.sees(first + static_cast<int>(threadIdx.y) + r * kSide);
             const float product = p.e[r][c];
-            p.e[r][c] = seen ? expf(form.score(product) - query.lse) : 0.0F;
-            ds.e[r][c] = score_gradient(p.e[r][c], form.slope(product), ds.e[r][c], query);
+            p.e[r][c] = seen ? expf(scoring.score(product) - query.lse) : 0.0F;
+            ds.e[r][c] = score_gradient(p.e[r][c], scoring.slope(product), ds.e[r][c], query);
           }
         }
       });
@@ -296,8 +299,8 @@ __global__ void __launch_bounds__(256) attention_dkv(Args args) {
              one);
 }
 
-/// The tiles in shared memory besides the weights: q, k, v in forward; q, k, v and the gradient in
-/// backward.
+/// The number of tiles in shared memory besides the weights: q, k, v in forward; q, k, v and the
+/// gradient in backward.
 constexpr int kForwardTiles = 3, kBackwardTiles = 4;
 
 int shared_floats(int tiles, int head_size) {

@@ -2,11 +2,11 @@
 #include "ops/attention/gpu.cuh"
 #include "kernels/cuda/tensor_core.cuh"
 
-// Attention in bf16 and fp16 on the tensor cores, after FlashAttention-2 (Dao 2023): scores
-// exist in registers, tile by tile. Four warps share each tile of keys and values, which is copied
-// into shared memory while the one before it is computed. The backward pass runs twice over the
-// scores, once for dq and once for dk and dv, so that nothing is added by several blocks. D is the
-// head size rounded up to 64, 128 or 256; what is above the head size is 0.
+// Attention in bf16 and fp16 on the tensor cores, after FlashAttention-2 (Dao 2023): scores exist
+// in registers, tile by tile. Four warps share each tile of keys and values, which is copied into
+// shared memory while the previous tile is computed. The backward pass computes the scores twice,
+// once for dq and once for dk and dv, so that no two blocks add to the same sum. D is the head size
+// rounded up to 64, 128 or 256; elements above the head size are 0.
 namespace ftrun::cuda {
 
 namespace {
@@ -14,27 +14,30 @@ namespace {
 constexpr int kTile = kAttentionBlock;
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
-/// The launch bound: blocks of an SM that the registers are planned for. A third would cost spills.
+/// The launch bound: the number of blocks on an SM for which the compiler allots registers. With
+/// three, registers would spill.
 constexpr int kMinBlocksPerSm = 2;
 constexpr float kLog2e = 1.4426950408889634F;
 constexpr float kLn2 = 0.6931471805599453F;
 constexpr float kInfinity = __builtin_inff();
-/// Rows of a fragment's left operand.
+/// The number of rows of a fragment's left operand.
 constexpr int kFragmentRows = 16;
 
-/// Groups of 16 queries that a warp owns. Two use each fragment of keys and values twice, which
-/// halves the reading of shared memory; heads of 256 leave registers for one.
+/// The number of groups of 16 queries that a warp processes. Two groups use each fragment of keys
+/// and values twice, which halves the reads of shared memory; heads of 256 leave registers for one
+/// group only.
 template <int D>
 inline constexpr int kQueryGroups = D <= 128 ? 2 : 1;
-/// Queries of a block of the kernels that go over keys.
+/// The number of queries of a block, in the kernels that loop over keys.
 template <int D>
 inline constexpr int kQueryRows = kWarps* kFragmentRows* kQueryGroups<D>;
-/// Keys or queries that the backward pass computes and copies at a time. Two copies of 16 wide
-/// rows fit the shared memory of compute capability 8.6 and 8.9, two of 32 do not.
+/// The number of keys or queries that the backward pass copies and computes at a time. Of rows of
+/// 256 elements, two copies of 16 rows fit into the shared memory of compute capability 8.6 and
+/// 8.9; two copies of 32 do not.
 template <int D>
 inline constexpr int kPart = D < 256 ? 32 : 16;
 
-// Places in the fragments of tensor_core.cuh: g and 2t of this lane.
+// The functions below return this lane's places in the fragments of tensor_core.cuh: g and 2t.
 __device__ inline int lane_group() {
   return threadIdx.x % 32 / 4;
 }
@@ -55,17 +58,17 @@ __device__ inline uint32_t pack(float low, float high) {
   return bits;
 }
 
-/// Returns where 8 elements of a tile in shared memory lie, from a column that is a multiple of 8.
-/// Packs change places among eight by their row, so that the same pack of eight rows lies in
-/// different banks.
+/// Returns the offset in shared memory of 8 elements of a tile, from a column that is a multiple of
+/// 8 on. The row permutes each eight packs (an XOR swizzle), so that the same pack of eight
+/// consecutive rows lies in different banks.
 template <int D>
 __device__ inline int pack_place(int row, int column) {
   return row * D + column / 64 * 64 + ((column / 8 % 8) ^ (row % 8)) * 8;
 }
 
-/// LdmatrixOffsets are a lane's addresses of ldmatrix in a tile of rows of D: `row` and `pack` are
-/// those in a block of 16 x 16 elements whose row and column are multiples of 8 and 16. One object
-/// serves all blocks, so that few addresses stay in registers.
+/// LdmatrixOffsets computes a lane's ldmatrix addresses in a tile with rows of D elements. `row`
+/// and `pack` are the lane's places in a block of 16 x 16 elements, whose first row and column are
+/// multiples of 8 and 16. One object serves all blocks, so that few addresses stay in registers.
 template <int D>
 struct LdmatrixOffsets {
   int first, pack;
@@ -75,14 +78,14 @@ struct LdmatrixOffsets {
     return first + row * D + column / 64 * 64 + ((column / 8 % 8) ^ pack) * 8;
   }
 };
-/// Returns the places of rows in the order of FragmentA, and of rows whose transpose is a right
+/// Returns the offsets for rows in the order of FragmentA; also for rows whose transpose is a right
 /// operand.
 template <int D>
 __device__ inline LdmatrixOffsets<D> rows_in_order() {
   const int lane = threadIdx.x % 32;
   return {lane % 16, lane / 16};
 }
-/// Returns the places of rows that are columns of a right operand.
+/// Returns the offsets for rows that are columns of a right operand.
 template <int D>
 __device__ inline LdmatrixOffsets<D> rows_as_columns() {
   const int lane = threadIdx.x % 32;
@@ -96,7 +99,8 @@ __device__ FragmentA rows_as_a(const T* tile, int row, int column) {
   return {{found.r[0], found.r[1], found.r[2], found.r[3]}};
 }
 
-/// FragmentsB are two neighbours: columns n and n + 8 of the right operand.
+/// FragmentsB holds two neighbouring fragments of the right operand: those from columns n and n + 8
+/// on.
 struct FragmentsB {
   FragmentB left, right;
 };
@@ -156,11 +160,11 @@ __device__ void start_tile(T* tile, const T* from, int64_t stride, int rows, int
   }
 }
 
-/// Computes scores[g][i] = rows `row` + 16 g .. of `left` against rows 8 i .. of `right`, that is
-/// left right^T.
+/// Computes left right^T: scores[g][i] has the rows from `row` + 16 g on of `left` and the rows
+/// from 8 i on of `right`.
 template <int D, int G, int N, class T>
 __device__ void products(FragmentC (&scores)[G][N], const T* left, int row, const T* right) {
-  __syncwarp();  // lanes that loads have parted load and multiply together
+  __syncwarp();  // loads may have let lanes diverge; products need all of them
 #pragma unroll
   for (int g = 0; g < G; ++g)
 #pragma unroll
@@ -186,7 +190,7 @@ __device__ void products(FragmentC (&scores)[G][N], const T* left, int row, cons
 template <int D, int G, int N, int Columns, class T>
 __device__ void add_product(FragmentC (&sums)[G][Columns], const FragmentA (&weights)[G][N],
                             const T* tile, int first_column) {
-  __syncwarp();  // lanes that loads have parted load and multiply together
+  __syncwarp();  // loads may have let lanes diverge; products need all of them
 #pragma unroll
   for (int i = 0; i < N; ++i)
 #pragma unroll
@@ -235,9 +239,9 @@ __device__ inline float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffU, x, 2);
 }
 
-/// TokenBlock is a block of tokens of a row.
+/// TokenBlock is a block of consecutive tokens of a row.
 struct TokenBlock {
-  /// Index in the row, and in the batch, of its first token; how many there are.
+  /// The index of the first token in its row and in the batch, and the number of tokens.
   int first;
   int64_t token;
   int rows;
@@ -253,13 +257,13 @@ __device__ TokenBlock token_block(const AttentionArgs<T>& args, int row, int fir
 /// some. For some, each score is compared separately.
 enum class TileMask { kAllMasked, kNoneMasked, kPartlyMasked };
 
-/// WarpQueries are the queries of a warp: 16 G neighbours from row `warp_row` of a block on, of
-/// which this lane has rows g and g+8 of each 16. Its members are equal in all lanes. Only partly
-/// masked tiles, which are few, read the first visible key of each query.
+/// WarpQueries describes the queries of a warp: 16 G neighbours from row `warp_row` of a block on.
+/// A lane has rows g and g+8 of each 16. The members are equal in all lanes. Only partly masked
+/// tiles, which are few, read the first visible key of each query.
 template <int G>
 struct WarpQueries {
   /// The warp's first and last query, as indices in the row (last < 0: none of them is computed),
-  /// and the least and greatest first key that one sees.
+  /// and the least and the greatest first visible key of these queries.
   int first, last, least, greatest;
 
   template <class T>
@@ -288,7 +292,7 @@ struct WarpQueries {
   }
 };
 
-/// VisibleKeys are the keys that one query sees.
+/// VisibleKeys describes the keys that one query sees.
 struct VisibleKeys {
   int lowest, query;
 
@@ -300,17 +304,17 @@ struct VisibleKeys {
   __device__ bool has(int key) const { return key <= query && key >= lowest; }
 };
 
-/// Calls loop(form, masked): the loop over a tile's scores, in units of 1 / unit, with a comparison
-/// of each pair where `masked` is true. All lanes of a warp take the same branch. Capped scores are
-/// always compared: their tanh costs more than the comparison, and a second loop would double the
-/// code.
+/// Calls loop(scoring, masked), the loop over the scores of a tile. `scoring` computes scores in
+/// units of 1 / unit; if `masked`, the loop checks for each pair whether the query sees the key.
+/// All lanes of a warp take the same branch. Capped scores are always checked: their tanh costs
+/// more than the check, and a second loop would double the code.
 template <class T, class Loop>
 __device__ void with_scores(const AttentionArgs<T>& args, float unit, TileMask mask, Loop loop) {
-  with_scores(args, unit, [&](auto form) {
-    if constexpr (std::is_same_v<decltype(form), ScaledScores>) {
-      if (mask == TileMask::kNoneMasked) return loop(form, std::false_type{});
+  with_scores(args, unit, [&](auto scoring) {
+    if constexpr (std::is_same_v<decltype(scoring), ScaledScores>) {
+      if (mask == TileMask::kNoneMasked) return loop(scoring, std::false_type{});
     }
-    loop(form, std::true_type{});
+    loop(scoring, std::true_type{});
   });
 }
 
@@ -323,7 +327,8 @@ __device__ int first_key(const AttentionArgs<T>& args, int row, const TokenBlock
   return found * kTile;
 }
 
-/// RunningSoftmax is that of a warp's rows g and g+8: largest score (in powers of 2) and sum.
+/// RunningSoftmax holds the state of the online softmax for a lane's rows g and g+8: the largest
+/// score (as a power of 2) and the sum.
 struct RunningSoftmax {
   float max[2] = {-kInfinity, -kInfinity};
   float sum[2] = {0.0F, 0.0F};
@@ -355,8 +360,8 @@ struct RunningSoftmax {
   }
 };
 
-/// Scales the warp's sums if any of its rows needs it: after the first tiles most rows have found
-/// their largest score.
+/// Rescales the warp's sums if any of its rows needs it. After the first tiles most rows have found
+/// their largest score and need no rescaling.
 template <int Columns>
 __device__ void rescale_sums(FragmentC (&sums)[Columns], const float (&rescale)[2]) {
   if (__ballot_sync(0xffffffffU, rescale[0] != 1.0F || rescale[1] != 1.0F) == 0) return;
@@ -366,8 +371,9 @@ __device__ void rescale_sums(FragmentC (&sums)[Columns], const float (&rescale)[
     for (int c = 0; c < 4; ++c) sums[i].r[c] *= rescale[c / 2];
 }
 
-// Keys arrive while the weighted values of the tile before are added, values while the scores are
-// computed: one tile of each is enough.
+// Computes attention for a block of queries. Keys are copied while the weighted values of the
+// previous tile are added, and values while the scores are computed, so one tile of each in shared
+// memory is enough.
 template <int D, class T>
 __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm)
     attention_forward(AttentionArgs<T> args) {
@@ -376,7 +382,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm)
   T* const k = q + kQueryRows<D> * D;
   T* const v = k + kTile * D;
   const int block = gridDim.x - 1 - blockIdx.x, head = blockIdx.y,
-            row = blockIdx.z;  // the longest first
+            row = blockIdx.z;  // starts the longest blocks first
   const int kv_head = head / args.group, warp_row = threadIdx.x / 32 * kFragmentRows * G,
             lane_row = warp_row + lane_group();
   const TokenBlock own = token_block<kQueryRows<D>>(args, row, block * kQueryRows<D>);
@@ -409,7 +415,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm)
     __syncthreads();
     if (first + kTile < end) start_keys(first + kTile);
     if (mask == TileMask::kAllMasked) continue;
-    with_scores(args, kLog2e, mask, [&](auto form, auto masked) {
+    with_scores(args, kLog2e, mask, [&](auto scoring, auto masked) {
 #pragma unroll
       for (int g = 0; g < G; ++g)
 #pragma unroll
@@ -422,7 +428,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm)
               float& score = scores[g][i].r[2 * half + c];
               const bool seen =
                   !decltype(masked)::value || visible.has(first + 8 * i + lane_column() + c);
-              score = seen ? form.score(score) : -kInfinity;
+              score = seen ? scoring.score(score) : -kInfinity;
             }
         }
     });
@@ -454,7 +460,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm)
   }
 }
 
-// Computes dq of a block of queries. Parts of keys and values arrive while the part before is
+// Computes dq of a block of queries. A part of keys and values is copied while the previous part is
 // computed.
 template <int D, class T>
 __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm) attention_dq(AttentionArgs<T> args) {
@@ -508,7 +514,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm) attention_dq(Attent
     products<D>(scores, q, warp_row, k);
     products<D>(dp, da, warp_row, k + kKeys * D);
     FragmentA ds[G][kKeys / 16];
-    with_scores(args, kLog2e, mask, [&](auto form, auto masked) {
+    with_scores(args, kLog2e, mask, [&](auto scoring, auto masked) {
 #pragma unroll
       for (int g = 0; g < G; ++g) {
 #pragma unroll
@@ -522,8 +528,8 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm) attention_dq(Attent
                   !decltype(masked)::value || visible.has(first + 8 * i + lane_column() + c);
               float& score = scores[g][i].r[2 * half + c];
               const float product = score,
-                          weight = seen ? exp2_approx(form.score(product) - lse[g][half]) : 0.0F;
-              score = weight * (dp[g][i].r[2 * half + c] - delta[g][half]) * form.slope(product);
+                          weight = seen ? exp2_approx(scoring.score(product) - lse[g][half]) : 0.0F;
+              score = weight * (dp[g][i].r[2 * half + c] - delta[g][half]) * scoring.slope(product);
             }
         }
         round_results<T>(ds[g], scores[g]);
@@ -539,11 +545,12 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm) attention_dq(Attent
                warp_row + kFragmentRows * g, own.rows, args.head_size, 0, factor, args.vectors);
 }
 
-/// Columns of dk and dv that one block keeps in registers; larger heads take several blocks.
+/// The number of columns of dk and dv that one block keeps in registers; larger heads take several
+/// blocks.
 template <int D>
 inline constexpr int kOutColumns = D < 128 ? D : 128;
 
-/// QueryStatistics are the numbers of each query of a part that dk and dv are computed from.
+/// QueryStatistics holds, for each query of a part, the numbers that dk and dv depend on.
 template <int D>
 struct QueryStatistics {
   float lse[kPart<D>], delta[kPart<D>];
@@ -551,7 +558,7 @@ struct QueryStatistics {
 };
 
 /// Returns the end of the queries that see any key of a block. `first_block` never decreases along
-/// a row, so all later queries see none.
+/// a row, so no later query sees one.
 template <class T>
 __device__ int end_of_queries(const AttentionArgs<T>& args, int row, int key_block) {
   int end = key_block + 1;
@@ -565,8 +572,8 @@ __device__ int end_of_queries(const AttentionArgs<T>& args, int row, int key_blo
   }
 }
 
-// Computes dk and dv of a block of keys: rows of the scores are keys here, columns queries. Parts
-// of queries arrive while the part before is computed.
+// Computes dk and dv of a block of keys: the rows of the scores are keys here, the columns are
+// queries. A part of queries is copied while the previous part is computed.
 template <int D, class T>
 __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm) attention_dkv(AttentionArgs<T> args) {
   constexpr int kQueries = kPart<D>;
@@ -575,7 +582,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm) attention_dkv(Atten
   T* const k = shared_memory<T>();
   T* const v = k + kTile * D;
   T* const parts = v + kTile * D;
-  const int key_block = blockIdx.x, row = blockIdx.z;  // the first blocks are the longest
+  const int key_block = blockIdx.x, row = blockIdx.z;  // the first blocks have the most work
   const int kv_head = blockIdx.y % args.kv_heads,
             first_column = blockIdx.y / args.kv_heads * kOutColumns<D>;
   const int warp_row = threadIdx.x / 32 * kFragmentRows;
@@ -588,7 +595,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm) attention_dkv(Atten
                             args.head_size, args.vectors);
     start_tile<D, kQueries>(q + kQueries * D, args.da + args.out(queries.token, head),
                             args.out_width, queries.rows, args.head_size, args.vectors);
-    // Queries beyond the row have rows of 0 and numbers of 0, and add nothing.
+    // Queries beyond the end of the row have zeros as elements and statistics, so they add nothing.
     const int i = threadIdx.x;
     if (i >= kQueries) return;
     const bool exists = i < queries.rows;
@@ -625,7 +632,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm) attention_dkv(Atten
       products<D>(weights, k, warp_row, q);
       products<D>(ds, v, warp_row, q + kQueries * D);
       with_scores(args, kLog2e, all ? TileMask::kNoneMasked : TileMask::kPartlyMasked,
-                  [&](auto form, auto masked) {
+                  [&](auto scoring, auto masked) {
 #pragma unroll
                     for (int i = 0; i < kQueries / 8; ++i)
 #pragma unroll
@@ -636,10 +643,11 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm) attention_dkv(Atten
                                           (key <= part + query && key >= of.lowest[query]);
                         const float product = weights[0][i].r[c];
                         const float weight =
-                            seen ? exp2_approx(form.score(product) - of.lse[query] * kLog2e) : 0.0F;
+                            seen ? exp2_approx(scoring.score(product) - of.lse[query] * kLog2e)
+                                 : 0.0F;
                         weights[0][i].r[c] = weight;
                         ds[0][i].r[c] =
-                            weight * (ds[0][i].r[c] - of.delta[query]) * form.slope(product);
+                            weight * (ds[0][i].r[c] - of.delta[query]) * scoring.slope(product);
                       }
                   });
       FragmentA left[1][kQueries / 16];
@@ -669,8 +677,9 @@ void with_padded_head(int64_t head_size, Body body) {
     body(std::integral_constant<int, 256>{});
 }
 
-/// Rows of tiles in shared memory: queries, keys and values; queries and their gradient, two parts
-/// of keys and values; keys and values, two parts of queries and their gradient.
+/// The number of rows of tiles in shared memory. Forward: queries, keys and values. dq: queries and
+/// the gradient of their results, and two parts of keys and values. dk and dv: keys and values, and
+/// two parts of queries and the gradient of their results.
 template <int D>
 inline constexpr int kForwardRows = kQueryRows<D> + 2 * kTile;
 template <int D>
@@ -678,7 +687,7 @@ inline constexpr int kDqRows = 2 * kQueryRows<D> + 4 * kPart<D>;
 template <int D>
 inline constexpr int kDkvRows = 2 * kTile + 4 * kPart<D>;
 
-/// Calls `body` with a value of the type.
+/// Calls `body` with a value of the 16-bit type of `dtype`.
 template <class Body>
 void with_narrow_type(DType dtype, Body body) {
   if (dtype == DType::kF16)

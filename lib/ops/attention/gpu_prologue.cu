@@ -4,8 +4,9 @@ namespace ftrun::cuda {
 
 namespace {
 
-// Computes, in block (row, query block), max(starts, window) of its tokens, and the first key block
-// that they need. A token always attends to itself, whatever `starts` says.
+// Computes, in one thread block for each query block of a row, the first key to which each token
+// attends (the start of its document or of its window, whichever is later), and the first key block
+// that the query block needs. A token always attends to itself, whatever `starts` says.
 __global__ void find_lowest(const int32_t* starts, int32_t* lowest, int32_t* first_block,
                             int row_tokens, int window, int query_blocks) {
   __shared__ int needed[kAttentionBlock];
@@ -24,8 +25,8 @@ __global__ void find_lowest(const int32_t* starts, int32_t* lowest, int32_t* fir
   first_block[blockIdx.x] = first / static_cast<int>(kAttentionBlock);
 }
 
-// delta = da . a: one warp for each head of a token. Tokens whose block is computed elsewhere
-// need none.
+// Computes delta = da . a with one warp for each head of a token. Tokens whose block is computed
+// elsewhere need no delta.
 template <class T, int V>
 __global__ void find_delta(const T* da, const T* a, float* delta, int64_t tokens, int heads,
                            int head_size, int row_tokens, const int32_t* uncovered) {
@@ -64,8 +65,8 @@ void attention_prologue(DType dtype, const Attention& a, cudaStream_t stream) {
     using T = decltype(type);
     constexpr int kThreads = 128;
     with_vectors<T>(vectors_fit<T>(at.head_size, a.da, a.a), [&](auto v) {
-      // A head of 64 or 128 has fewer packs of 16 bytes than a warp has lanes: 4
-      // elements keep them all busy.
+      // A head of 64 or 128 elements has fewer packs of 16 bytes than a warp has lanes. Packs of 4
+      // elements keep more lanes busy.
       constexpr int V = decltype(v)::value > 1 ? 4 : 1;
       launch({blocks(divide_up(a.tokens * at.query_heads, kThreads / 32)), kThreads, 0, stream},
              find_delta<T, V>, static_cast<const T*>(a.da), static_cast<const T*>(a.a), a.delta,

@@ -10,8 +10,8 @@
 namespace ftrun {
 
 std::vector<GpuDocumentGroup> gpu_document_groups(int64_t tokens, int64_t row_tokens) {
-  // Bounds of groups: below kShort one group is cheaper than several launches; lengths are
-  // multiples of kStep, as tiles are.
+  // The limits of groups. For documents of up to kShort tokens, one group is cheaper than several
+  // launches. Lengths are multiples of kStep, the number of tokens of a tile.
   constexpr int64_t kShort = 256, kStep = 64, kShare = 4;
   const int64_t rows = tokens / row_tokens;
   std::vector<GpuDocumentGroup> groups;

@@ -23,8 +23,8 @@ struct GpuDocumentGroup {
 };
 /// Groups the documents of rows of `row_tokens`, longest first, for a library that computes a fixed
 /// number of sequences of a fixed largest length. Each group except the last has room for all
-/// documents of its lengths that the rows can have; the last one has room for documents that are on
-/// average a quarter of its length.
+/// documents of its lengths that the rows can have; the last one has room for documents whose
+/// average length is a quarter of its `most_tokens`.
 std::vector<GpuDocumentGroup> gpu_document_groups(int64_t tokens, int64_t row_tokens);
 inline constexpr size_t kMaxGpuDocumentGroups = 16;
 

@@ -24,9 +24,9 @@ void attention_letters(const Op& op, std::map<std::string, int64_t>& letters) {
   add_head_letters(a.query_heads, a.kv_heads, a.head_size, letters);
 }
 
-/// Counts the pairs (query, key) of a head that kernels score: all of each two blocks of which some
-/// pair is within the causal window. A row counts as one document, because only the batch says
-/// where documents start: rows of short documents cost less.
+/// Counts the pairs (query, key) of a head whose scores kernels compute: all pairs of a query block
+/// and a key block of which some pair is within the causal window. A row counts as one document,
+/// because only the batch says where documents start; rows of short documents cost less.
 double scored_pairs(int64_t tokens, const AttentionAttrs& attrs) {
   const int64_t block = kAttentionBlock, row = attrs.row_tokens;
   double pairs = 0;
@@ -38,7 +38,8 @@ double scored_pairs(int64_t tokens, const AttentionAttrs& attrs) {
   return pairs * static_cast<double>(tokens / row * attrs.query_heads);
 }
 
-/// Returns the work of products of head size for each pair that is scored, and of its exponential.
+/// Returns the work of `products` products over a head's elements for each scored pair, and of the
+/// pair's exponential.
 OpWork attention_products(const LayerGraph& graph, const Op& op, ValueId qkv, int products) {
   const auto& attrs = op.attrs.get<AttentionAttrs>();
   const double pairs = scored_pairs(graph.at(qkv).dims[0], attrs);
@@ -51,7 +52,7 @@ OpWork attention_work(const LayerGraph& graph, const Op& op) {
   return attention_products(graph, op, op.in[0], 2);
 }
 
-/// Scores again, then the gradients with respect to P, v, q and k.
+/// Counts five products: the scores again, then the gradients with respect to P, v, q and k.
 OpWork attention_dgrad_work(const LayerGraph& graph, const Op& op) {
   return attention_products(graph, op, op.in[1], 5);
 }
@@ -80,8 +81,8 @@ int64_t attention_dgrad_gpu_workspace(const LayerGraph& graph, const Op& op) {
   return gpu_attention_workspace(tokens, op.attrs.get<AttentionAttrs>(), true).bytes;
 }
 
-/// Bounds the workspace of cuDNN's gradient, by what cudnn_parts() runs at once, of rows or of
-/// documents; its lists and marks are some KiB.
+/// Returns an upper bound of the workspace of cuDNN's gradient: that of the largest part of
+/// cudnn_parts(), of rows or of documents, and some KiB for lists and marks.
 int64_t attention_dgrad_library_bytes(const LayerGraph& graph, const Op& op) {
   constexpr int64_t kLists = int64_t{1} << 20;
   const auto& attrs = op.attrs.get<AttentionAttrs>();
@@ -96,9 +97,9 @@ int64_t attention_dgrad_library_bytes(const LayerGraph& graph, const Op& op) {
 
 void attention_gradients(Derivation& d, const Op& op) {
   const ValueId da = d.result_gradient(op.out[0]);
-  const ValueId qkv = d.needed(op.in[0]);
-  const ValueId a = d.needed(op.out[0]);
-  const ValueId lse = d.needed(op.out[1]);
+  const ValueId qkv = d.backward_value(op.in[0]);
+  const ValueId a = d.backward_value(op.out[0]);
+  const ValueId lse = d.backward_value(op.out[1]);
   const ValueId dx = d.new_gradient(op.in[0]);
   d.emit_input_grad(OpKind::kAttentionDgrad, {da, qkv, a, lse, op.in[1]}, {dx}, op.attrs);
   d.add_term(op.in[0], dx);

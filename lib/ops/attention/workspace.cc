@@ -8,8 +8,8 @@
 namespace ftrun {
 namespace {
 
-/// Returns enough classes for tasks of equal length on a few cores; each class beyond the first
-/// costs one more sum of dq.
+/// Returns the number of classes: enough for tasks of equal length on a few cores. Each class
+/// beyond the first costs one more sum of dq.
 int64_t key_block_classes(int64_t independent, int64_t blocks) {
   constexpr int64_t kTasks = 8;
   int64_t classes = 1;

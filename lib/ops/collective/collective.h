@@ -25,8 +25,8 @@ class GraphBuilder;
 //   out: y[tR,...], every rank's block for this rank, in the order of the ranks
 // shift
 //   in:  x
-//   out: x of the rank that is `by` places before this one, round from the first to the last, same
-//   shape
+//   out: x of the rank that is `by` places before this one (before the first rank comes the last
+//        one), same shape
 
 namespace ops {
 ValueId all_reduce(GraphBuilder& g, ValueId x, const CollectiveAttrs& over);

@@ -21,7 +21,8 @@ void all_reduce_gradients(Derivation& d, const Op& op) {
   if (!d.is_constant(op.in[0])) d.add_term(op.in[0], d.result_gradient(op.out[0]));
 }
 
-/// Scatters the sum of the result's gradients. Gathered statistics of the loss have no gradient.
+/// Emits the gradient: a reduce-scatter of the result's gradient. Gathered statistics of the loss
+/// have no gradient.
 void all_gather_gradients(Derivation& d, const Op& op) {
   const ValueId dy = d.gradient(op.out[0]);
   if (dy >= 0) {
@@ -29,7 +30,7 @@ void all_gather_gradients(Derivation& d, const Op& op) {
     d.emit_input_grad(OpKind::kReduceScatter, {dy}, {dx}, op.attrs);
     d.add_term(op.in[0], dx);
   }
-  d.emit_waiting();
+  d.emit_delayed();
 }
 
 void reduce_scatter_gradients(Derivation& d, const Op& op) {
@@ -38,7 +39,8 @@ void reduce_scatter_gradients(Derivation& d, const Op& op) {
   d.add_term(op.in[0], dx);
 }
 
-/// Emits the gradient of moved data, which is moved back.
+/// Emits the gradient of an operation that moves data between ranks: the gradient moves back
+/// (`back`).
 void moved_gradients(Derivation& d, const Op& op, const CollectiveAttrs& back) {
   if (d.is_constant(op.in[0])) return;
   const ValueId dx = d.new_gradient(op.in[0]);

@@ -18,26 +18,27 @@ namespace ftrun::cpu {
 
 namespace {
 
-/// The products of the head, only of tokens that count: a chunk is some of them, gathered into the
-/// workspace when masked tokens lie between them. Logits are of the type T that is computed with;
-/// 16-bit operands and gradients go through the workspace's rows and panel of that type. Where the
-/// CPU multiplies bf16 as it is stored, all three products are of bf16: the gradient of the
-/// logits is rounded to it, as all other gradients of activations are, and sums are fp32. A 16-bit
-/// dw is rounded once a chunk. Operands 0, 1, 2 are x, w and labels; result 1 is dx.
+/// Head computes the products of the head, only for tokens that count. A chunk has some of these
+/// tokens; if masked tokens lie between them, it gathers them into the workspace. Logits have the
+/// type T = Compute<S>; 16-bit operands and gradients pass through rows and a panel of type T in
+/// the workspace. If the CPU multiplies bf16 as it is stored, the operands of all three products
+/// are bf16: the gradient of the logits is rounded to bf16, like all other gradients of
+/// activations, and sums are fp32. A 16-bit dw is rounded once for each chunk. Operands 0, 1, 2 are
+/// x, w and labels; result 1 is dx.
 template <class S>
 class Head {
  public:
   using T = Compute<S>;
 
-  /// Chunk is the tokens of one chunk.
+  /// Chunk describes the tokens of one chunk.
   struct Chunk {
     const int32_t* token;
     int64_t count;
-    /// Says whether the rows lie in the workspace: tokens that are not neighbours, and 16-bit
-    /// rows that are widened.
+    /// The rows of x lie in the workspace, because the tokens are not neighbours, or because 16-bit
+    /// rows were widened.
     bool gathered;
-    /// x of the tokens. Products in T read `rows`; bf16 that is multiplied as it is stored is in
-    /// `stored_rows`. The other one is null.
+    /// The rows of x. `rows` if products compute in T, `stored_rows` if bf16 is multiplied as it is
+    /// stored; the other one is null.
     const T* rows;
     const S* stored_rows;
   };
@@ -91,7 +92,7 @@ class Head {
     return found;
   }
 
-  /// Makes dw and the bias' gradient 0, of a micro-batch without a token that counts.
+  /// Sets dw and the gradient of the bias to 0, for a micro-batch without a token that counts.
   void clear_parameter_gradients() {
     const auto clear = [&](size_t result, int64_t elements) {
       if (result == 0) return;
@@ -105,7 +106,7 @@ class Head {
     clear(results_.bias, vocabulary_);
   }
 
-  /// Adds the bias, where there is one, to a row of logits.
+  /// Adds the bias, if there is one, to a row of logits.
   void add_bias(T* row) const {
     if (bias_ == nullptr) return;
     for_pieces(0, vocabulary_, [&](int64_t at, int64_t count) {
@@ -115,7 +116,7 @@ class Head {
     });
   }
 
-  /// Makes the gradients of those parameters that have one, of the chunk's tokens.
+  /// Computes the gradients of the parameters that have one, from the chunk's tokens.
   void parameter_gradients(const Chunk& chunk, bool accumulate) {
     if (results_.weight > 0) weight_gradient(chunk, accumulate);
     if (results_.bias > 0) bias_gradient(chunk.count, accumulate);
@@ -141,7 +142,7 @@ class Head {
     return {token, count, true, rows, nullptr};
   }
 
-  /// Computes logits = x w^T of the chunk's tokens.
+  /// Computes logits = x w^T for the chunk's tokens.
   void find_logits(const Chunk& chunk) {
     if constexpr (std::is_same_v<S, BFloat16>)
       if (direct_)
@@ -153,15 +154,15 @@ class Head {
     });
   }
 
-  /// Converts a row of the logits' gradient to the form that the products of the gradients read:
-  /// rounded to bf16, in place, where they multiply bf16.
+  /// Converts a row of the gradient of the logits to the form that the products read: rounds it to
+  /// bf16, in place, if they multiply bf16.
   void round_gradient(T* row) const {
     if constexpr (std::is_same_v<S, BFloat16>)
       if (direct_) vector_kernels<S>().narrow(row, reinterpret_cast<S*>(row), vocabulary_);
   }
 
-  /// Computes dx = dlogits w of the chunk's tokens. Gathered rows are not needed any more, so dx is
-  /// stored in their place before it is written to its tokens.
+  /// Computes dx = dlogits w for the chunk's tokens. The gathered rows of x are no longer needed,
+  /// so dx overwrites them before it is written to its tokens.
   void input_gradient(const Chunk& chunk) {
     T* out = call_.workspace<T>(place_.rows);
     if constexpr (!kIsNarrow<S>)
@@ -176,7 +177,7 @@ class Head {
   }
 
  private:
-  /// Elements of the bias that are in T at once.
+  /// The number of elements of the bias that are converted to T at a time.
   static constexpr int64_t kBiasPiece = 1024;
 
   /// Calls f(first element, count) for each piece of [begin, end).
@@ -268,7 +269,7 @@ class Head {
     });
   }
 
-  /// Calls f(first row, rows, data) for all of w in the type that is computed with.
+  /// Calls f(first row, rows, data) for panels of w, in type T, that together cover w.
   template <class F>
   void for_weight_panels(F f) {
     if constexpr (!kIsNarrow<S>) {
@@ -297,26 +298,26 @@ class Head {
   bool direct_ = false;
 };
 
-/// RowLoss is a row's loss, and whether the label is its likeliest token.
+/// RowLoss holds the loss of a row, and whether the label is its most likely token.
 struct RowLoss {
   double loss = 0.0;
   bool correct = false;
 };
 
-/// RowSums is the sum of several rows' losses and predictions.
+/// RowSums holds the sums of the losses and of the correct predictions of several rows.
 struct RowSums {
   double losses = 0.0;
   int64_t correct = 0;
 };
 
-/// Returns a row of an evaluation: rounding may leave a loss below 0, and one that is not finite
-/// predicts nothing.
+/// Makes the result of a row in an evaluation. Rounding may make a loss negative, so it is at least
+/// 0; a row whose loss is not finite is not counted as correct.
 RowLoss evaluated_row(double loss, bool likeliest) {
   return {loss < 0 ? 0.0 : loss, likeliest && std::isfinite(loss)};
 }
 
-/// Sums row(i), a RowLoss, of each row on several threads. Losses are added in the order of the
-/// rows; counts are integers, so their order does not matter.
+/// Calls row(i), which returns a RowLoss, for each row on several threads, and sums the results.
+/// Losses are added in the order of the rows; counts are integers, so their order does not matter.
 template <class Row>
 RowSums sum_of_rows(double* losses, int64_t rows, Row row) {
   std::atomic<int64_t> correct = 0;
@@ -343,21 +344,21 @@ bool is_likeliest(const T* row, int64_t label, T largest) {
 template <class T>
 struct LogitCap {
   double softcap;
-  /// The row's logits that are of the vocabulary.
+  /// The number of logits of a row that belong to the vocabulary.
   int64_t width;
 
-  /// Logits become capped ones.
+  /// Replaces logits by capped logits.
   void apply(T* row) const {
     if (softcap > 0) vector_kernels<T>().softcap(row, row, softcap, width);
   }
-  /// Returns the largest of a row's logits and the sum of exp(logit - largest), which take their
-  /// place where nothing is capped.
+  /// Returns the largest logit of a row and the sum of exp(logit - largest). Without a cap,
+  /// replaces the logits by these exponentials.
   RowMaxSum exponentials(T* row) const {
     const auto& vec = vector_kernels<T>();
     return softcap > 0 ? vec.max_and_sum(row, width) : vec.exponentials(row, width);
   }
-  /// Converts the results of exponentials() to the gradient of the logits' softmax. `own_max` is of
-  /// this row, `max` and `sum` are of the whole vocabulary.
+  /// Converts the row that exponentials() left to the gradient of the softmax of the logits.
+  /// `own_max` is the maximum of this row, `max` and `sum` are those of the whole vocabulary.
   void softmax_gradient(T* row, double own_max, double max, double sum, double scale) const {
     const auto& vec = vector_kernels<T>();
     if (softcap > 0)
@@ -372,7 +373,7 @@ struct LogitCap {
   }
 };
 
-/// LinearCrossEntropy runs one kLinearCrossEntropy.
+/// LinearCrossEntropy runs one operation of kind kLinearCrossEntropy.
 template <class S>
 class LinearCrossEntropy {
  public:
@@ -416,8 +417,9 @@ class LinearCrossEntropy {
     return sums;
   }
 
-  /// Computes one row while it is in the cache: log-sum-exp, then (softmax - onehot) *
-  /// token_loss_factor in place, as the products read it.
+  /// Computes the loss of one row from its log-sum-exp, and then, while the row is in the cache,
+  /// its gradient (softmax - onehot) * token_loss_factor in place, in the form that the products
+  /// read.
   RowLoss row_loss(T* row, int32_t label) {
     head_.add_bias(row);
     cap_.apply(row);
@@ -445,9 +447,9 @@ class LinearCrossEntropy {
 
 /// kVocabularyLogits and kVocabularyCrossEntropy both use the counted tokens of a chunk: these are
 /// the first rows of its logits, statistics and label_logit; other rows are 0. Each of the two
-/// lists these tokens itself, which is cheap: C labels, compared with a product of C V D. If the
-/// list were passed on, it would be one more value of the graph, with a layout on which all devices
-/// have to agree.
+/// lists these tokens itself, which is cheap: C labels, compared with a product of C V D. A list
+/// passed from one to the other would be one more value of the graph, with a layout on which all
+/// devices would have to agree.
 template <class S>
 struct VocabularyChunk {
   using T = Compute<S>;
@@ -485,8 +487,8 @@ struct JoinedRow {
   double log_sum_exp() const { return max + std::log(sum); }
 };
 
-/// Returns whether label_logit, of row `own` of this rank's block, is the first of the largest
-/// logits of all ranks' blocks, whose statistics are of row i.
+/// Returns whether label_logit, column `own` of this rank's block, is the first of the largest
+/// logits of token i in all ranks' blocks. `statistics` holds the largest logit of each block.
 template <class T>
 bool is_likeliest(const T* logits, int64_t own, T label_logit, const T* statistics, int64_t rank,
                   int64_t ranks, int64_t rows, int64_t i) {
@@ -497,8 +499,8 @@ bool is_likeliest(const T* logits, int64_t own, T label_logit, const T* statisti
   return is_likeliest(logits, own, label_logit);
 }
 
-/// Reads the statistics of row `row` from each of the ranks' blocks of `rows`, in the order of the
-/// ranks.
+/// Joins the statistics of row `row` from the blocks of all ranks, each with `rows` rows, in the
+/// order of the ranks.
 template <class T>
 JoinedRow join_statistics(const T* statistics, int64_t ranks, int64_t rows, int64_t row) {
   JoinedRow joined;
@@ -519,7 +521,7 @@ void linear_cross_entropy(const OpCall& call) {
   LinearCrossEntropy<S>(call).run();
 }
 
-/// Computes the logits and their statistics. Where gradients follow, rows are left as
+/// Computes the logits and their statistics. If gradients follow, leaves the rows as
 /// LogitCap::exponentials() leaves them.
 template <class S>
 void vocabulary_logits(const OpCall& call) {

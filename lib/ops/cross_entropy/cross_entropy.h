@@ -11,19 +11,19 @@ namespace ftrun {
 class GraphBuilder;
 
 // linear_cross_entropy
-//   The head's product and the loss in one, in chunks of tokens so that logits are never whole
-//   in memory. Loss of token n is (lse(logits) - logits[label]), in the gradients times
-//   StepScalars::token_loss_factor; labels < 0 do not count. With a softcap c logits are
-//   c tanh(product / c).
+//   The head's product and the loss in one operation, in chunks of tokens, so that the logits are
+//   never in memory as a whole. The loss of token n is (lse(logits) - logits[label]); gradients
+//   are multiplied by StepScalars::token_loss_factor; labels < 0 do not count. With a softcap c
+//   logits are c tanh(product / c).
 //   in:  x[N,D], w[V,D], labels I32[N], [bias[V]]
 //   out: loss F64[2] (adds {sum of losses, counted tokens; without gradients: tokens whose label
 //        is the first of the largest logits}), and, when attrs.with_gradients: dx[N,D],
 //        [dbias[V], where there is a bias], [dw[V,D]] (gradients of parameters: they add where
 //        KernelContext::accumulate says)
 // vocabulary_logits
-//   The same where each of t tensor-parallel ranks has V rows of the vocabulary
-//   (VocabularyAttrs), in two operations a chunk of C tokens, between which the ranks exchange
-//   their statistics and nothing as large as the logits. `logits`, `statistics`, `label_logit`
+//   The same if each of t tensor-parallel ranks has V rows of the vocabulary (VocabularyAttrs):
+//   two operations for each chunk of C tokens, between which the ranks exchange their statistics
+//   and nothing as large as the logits. `logits`, `statistics`, `label_logit`
 //   are F32 (F64 in an F64 graph); how tokens lie in them, and in what form the logits are left
 //   for the second operation, is the device's choice.
 //   in:  x[N,D], w[V,D], labels I32[N], [bias[V]]
@@ -40,6 +40,7 @@ class GraphBuilder;
 //   out: loss F64[2], and, when attrs.with_gradients: dx[N,D], dw[V,D], [dbias[V], where there is
 //        a bias], logits[C,V] (the same value as the input)
 
+/// CrossEntropyAttrs holds the attributes of linear_cross_entropy.
 struct CrossEntropyAttrs {
   bool with_gradients = true;
   /// The number of tokens whose logits are in memory at one time.
@@ -52,8 +53,8 @@ struct CrossEntropyAttrs {
 /// VocabularyAttrs holds the attributes of vocabulary_logits and vocabulary_cross_entropy.
 struct VocabularyAttrs {
   bool with_gradients = true;
-  /// The number of tensor-parallel ranks, and the number of this one: w is rows [rank V, (rank + 1)
-  /// V) of ranks V.
+  /// The number of tensor-parallel ranks, and the index of this one. Its w has rows [rank V, (rank
+  /// + 1) V) of all ranks V rows.
   int64_t ranks = 1;
   int64_t rank = 0;
   /// The chunk: tokens [first_token, first_token + C).
@@ -96,8 +97,8 @@ struct VocabularyPart {
 };
 /// Emits the loss of a rank whose `weight` and `bias` (-1: none) are the part.rank-th block of the
 /// vocabulary's rows. All blocks have the same number of rows; those of the last block that the
-/// vocabulary does not have are padding. A chunk's exchange may run beside the product of the chunk
-/// after it; logits of two chunks are in memory at once.
+/// vocabulary does not have are padding. A chunk's exchange may run at the same time as the product
+/// of the next chunk; the logits of two chunks are in memory at once.
 ValueId vocabulary_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight, ValueId labels,
                                  const CrossEntropyAttrs& attrs, const VocabularyPart& part,
                                  ValueId bias = -1);

@@ -12,13 +12,13 @@ namespace ftrun::cuda {
 
 namespace {
 
-/// LogitGradients are those of a chunk's logits, in the dtype of the activations.
+/// LogitGradients holds the gradients of a chunk's logits, in the dtype of the activations.
 struct LogitGradients {
   int64_t first, count;
   const void* data;
-  /// Elements from a row to the next.
+  /// The number of elements from one row to the next.
   int64_t stride;
-  /// The gradients of parameters add to what their buffers hold.
+  /// The gradients of parameters are added to their buffers. False: they overwrite them.
   bool adds;
   HeadGradients results;
   /// F32[kGpuBiasParts, V], where the bias has a gradient.
@@ -46,7 +46,7 @@ void bias_gradient(const Operation& op, const LogitGradients& g) {
                   op.stream());
 }
 
-/// Makes dx of the chunk's tokens (out 1) and, where they are wanted, the gradients of w (in 1) and
+/// Computes dx of the chunk's tokens (result 1) and, if wanted, the gradients of w (operand 1) and
 /// of the bias.
 void head_gradients(const Operation& op, const LogitGradients& g, Matmul& matmul) {
   const int64_t hidden = op.in_dims(0)[1], vocabulary = op.in_dims(1)[0];
@@ -79,13 +79,13 @@ void head_gradients(const Operation& op, const LogitGradients& g, Matmul& matmul
                            Matmul::Rows::kK, op.stream());
 }
 
-/// Returns where partial sums of the bias' gradient go; null where it has none.
+/// Returns the memory for partial sums of the gradient of the bias; null if the bias has none.
 void* bias_sums(const Operation& op, const GpuHeadWorkspace& place) {
   return place.bias_sums < 0 ? nullptr : op.workspace<void>(place.bias_sums);
 }
 
-/// LinearCrossEntropy multiplies all tokens, masked ones too: how many count is known only on the
-/// device. Their rows of dlogits are 0.
+/// LinearCrossEntropy multiplies all tokens, including masked ones, because only the device knows
+/// how many tokens count. Masked tokens have rows of 0 in dlogits.
 class LinearCrossEntropy {
  public:
   LinearCrossEntropy(const Operation& op, Matmul& matmul)

@@ -45,7 +45,7 @@ __device__ inline MaxSum block_join(MaxSum x) {
   return warp_join(lane < kRowWarps ? MaxSum{largest[lane], sums[lane]} : MaxSum{});
 }
 
-/// LogitCap makes logits z softcap tanh(z / softcap); 0: it leaves them.
+/// LogitCap replaces logits z by softcap tanh(z / softcap); a softcap of 0 leaves them unchanged.
 struct LogitCap {
   float softcap;
 
@@ -98,16 +98,17 @@ __device__ bool is_likeliest(const T* row, int64_t label, float largest, LogitCa
   return earlier == 0;
 }
 
-/// Writes what an evaluation finds of row blockIdx.x: rounding may leave a loss below 0, and one
-/// that is not finite predicts nothing.
+/// Writes the loss of row blockIdx.x in an evaluation, and whether its prediction is correct.
+/// Rounding may make a loss negative, so it is at least 0; a row whose loss is not finite is not
+/// counted as correct.
 __device__ inline void write_evaluated(double loss, bool likeliest, double* losses,
                                        int32_t* correct) {
   losses[blockIdx.x] = loss < 0.0 ? 0.0 : loss;
   correct[blockIdx.x] = likeliest && isfinite(loss) ? 1 : 0;
 }
 
-// Runs one block per row: the loss, and (softmax - onehot) * token_loss_factor in place of the
-// logits.
+// Computes the loss of a row and, with gradients, replaces the logits by (softmax - onehot) *
+// token_loss_factor. Runs one block per row.
 template <class T, int V>
 __global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, int32_t* correct,
                              int64_t vocabulary, int64_t row_stride, LogitCap cap,
@@ -137,7 +138,7 @@ __global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, i
       write_evaluated(loss, likeliest, losses, correct);
   }
   if (!with_gradients) return;
-  __syncthreads();  // the label's logit is read before it is overwritten
+  __syncthreads();  // the label's logit must be read before it is overwritten
   const float scale = scalars->token_loss_factor, factor = scale / stats.sum;
   for (int64_t i = threadIdx.x * V; i < vocabulary; i += kRowThreads * V) {
     Floats<V> v = load_logits<V>(row, i, vocabulary, cap);
@@ -171,7 +172,7 @@ __global__ void statistics_rows(float* logits, const int32_t* labels, float* sta
   label_logit[blockIdx.x] = label >= 0 && own >= 0 && own < vocabulary ? row[own] : 0.0F;
 }
 
-/// Joins what all ranks found of row blockIdx.x, in the order of the ranks.
+/// Joins the statistics of all ranks for row blockIdx.x, in the order of the ranks.
 __device__ inline MaxSum join_ranks(const float* statistics, int64_t ranks) {
   const int64_t rows = gridDim.x;
   MaxSum joined;
@@ -184,8 +185,8 @@ __device__ inline MaxSum join_ranks(const float* statistics, int64_t ranks) {
   return joined;
 }
 
-/// Returns whether no rank has a larger logit of row blockIdx.x than the label's, and none before
-/// `rank` one as large.
+/// Returns whether the label's logit is the first of the largest logits of row blockIdx.x: no rank
+/// has a larger one, and no rank before `rank` has an equal one.
 __device__ inline bool is_largest(const float* statistics, int64_t rank, int64_t ranks,
                                   float label_logit) {
   for (int64_t other = 0; other < ranks; ++other) {
@@ -195,8 +196,9 @@ __device__ inline bool is_largest(const float* statistics, int64_t rank, int64_t
   return true;
 }
 
-// Runs one block per row. Gradients of 2 bytes are stored in the first half of the row: a strip's
-// are written when all threads have read it, over strips that were read before.
+// Computes the loss and the gradients of a row, one block per row. Gradients of 2 bytes go to the
+// first half of the row: those of a strip are written after all threads have read the strip, over
+// strips that were read before.
 template <class T>
 __global__ void split_softmax_rows(float* logits, const int32_t* labels, const float* statistics,
                                    const float* label_logit, double* losses, int32_t* correct,
@@ -238,8 +240,8 @@ __global__ void split_softmax_rows(float* logits, const int32_t* labels, const f
   }
 }
 
-// Runs as one block. Each thread adds its losses in order, then the threads' sums are added in a
-// tree.
+// Sums losses and counts in one block. Each thread adds its losses in order; then a tree adds the
+// threads' sums.
 __global__ void sum_losses(const double* losses, const int32_t* labels, const int32_t* correct,
                            int64_t rows, double* loss, int64_t first_label, int64_t end_label) {
   __shared__ double sums[kRowThreads], counts[kRowThreads];

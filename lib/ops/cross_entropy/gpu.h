@@ -11,6 +11,8 @@
 // activations, F32, BF16 or F16.
 namespace ftrun::cuda {
 
+/// SoftmaxLoss holds the arguments of softmax_loss(), which computes the losses of rows and, if
+/// wanted, the gradients of their logits.
 struct SoftmaxLoss {
   /// The logits [rows, vocabulary], with row_stride elements from one row to the next; with
   /// gradients it becomes (softmax - onehot) * token_loss_factor, 0 for masked rows.
@@ -18,7 +20,7 @@ struct SoftmaxLoss {
   const int32_t* labels;
   /// The losses F64[rows], written.
   double* losses;
-  /// The flags I32[rows], written: 1 where the label is the likeliest token and the loss is finite.
+  /// The flags I32[rows], written: 1 if the label is the most likely token and the loss is finite.
   /// Null with gradients.
   int32_t* correct;
   int64_t rows, vocabulary, row_stride;
@@ -38,8 +40,9 @@ struct AddLosses {
   int64_t first_label, end_label;
 };
 void add_losses(const AddLosses& a, cudaStream_t stream);
-/// VocabularyRows is a chunk of the head of one of several ranks: rows [first_row, first_row +
-/// vocabulary) of all_rows, of which those after the first own_rows are padding.
+/// VocabularyRows describes a chunk of the head on one of several ranks. The rank has rows
+/// [first_row, first_row + vocabulary) of all_rows vocabulary rows; those after its first own_rows
+/// are padding.
 struct VocabularyRows {
   const int32_t* labels;
   /// The logits F32[rows, vocabulary].
@@ -51,8 +54,10 @@ struct VocabularyRows {
   /// The bound of the logits; 0: none.
   float softcap;
 };
-/// Writes statistics F32[rows, 2], 0 for masked rows. Bounds the logits of other rows in place.
+/// Writes the statistics F32[rows, 2], 0 for masked rows, and label_logit. Applies the softcap to
+/// the logits of other rows, in place.
 void vocabulary_statistics(const VocabularyRows& v, float* statistics, cudaStream_t stream);
+/// VocabularyLoss holds the arguments of vocabulary_loss().
 struct VocabularyLoss {
   VocabularyRows of;
   /// The statistics of all ranks, F32[ranks * rows, 2].

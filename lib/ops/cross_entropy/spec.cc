@@ -25,7 +25,8 @@ void vocabulary_letters(const Op& op, std::map<std::string, int64_t>& letters) {
   letters["t"] = op.attrs.get<VocabularyAttrs>().ranks;
 }
 
-/// HeadBytes are those of the elements of x and w, and of the gradients of the parameters.
+/// HeadBytes holds the sizes of an element of x and w, and of an element of the parameters'
+/// gradients.
 struct HeadBytes {
   int64_t element;
   int64_t gradient;
@@ -38,8 +39,8 @@ HeadBytes head_bytes(const LayerGraph& graph, const Op& op, const HeadGradients&
   return {element, gradient > 0 ? dtype_bytes(graph.at(op.out[gradient]).dtype) : element};
 }
 
-/// HeadPasses makes the passes of a head over `tokens` tokens in `chunks` chunks, each of which
-/// reads the whole weight, and reads and writes the whole of its gradient.
+/// HeadPasses makes the passes of a head over `tokens` tokens in `chunks` chunks. Each chunk reads
+/// the whole weight, and reads and writes its whole gradient.
 struct HeadPasses {
   double tokens, hidden, vocabulary;
   /// Bytes of a logit.
@@ -47,8 +48,8 @@ struct HeadPasses {
   HeadBytes bytes;
   /// The head has a bias.
   bool bias = false;
-  /// The product of the logits adds to the bias on a GPU, where a separate pass has written the
-  /// bias; on a CPU the pass of the losses adds it.
+  /// The passes are those of a GPU. There, a separate pass first writes the bias to the logits and
+  /// the product adds to it; on a CPU, the pass of the losses adds the bias.
   bool on_gpu = false;
   double chunks = 1;
 
@@ -62,8 +63,8 @@ struct HeadPasses {
   Pass product_with_weight() const {
     return {.flops = product(), .bytes = x_bytes() + weight_bytes() + logit_bytes()};
   }
-  /// Adds the passes of the logits and of their losses. A row is in a cache between the sum of its
-  /// exponentials and what becomes of them.
+  /// Adds the passes of the logits and of their losses. A row stays in a cache between the sum of
+  /// its exponentials and their second use.
   void add_losses(OpWork& work, double transcendentals) const {
     Pass logits = product_with_weight();
     if (bias && on_gpu) {
@@ -80,8 +81,8 @@ struct HeadPasses {
             .transcendentals = transcendentals * tokens * vocabulary,
             .bytes = 2 * logit_bytes()};
   }
-  /// Adds the passes of the gradients, of those parameters that have one. `reads` is how many of
-  /// the chunks find a gradient to add to.
+  /// Adds the passes of the gradients of those parameters that have one. `reads` is the number of
+  /// chunks that add to an existing gradient.
   void add_gradients(OpWork& work, const HeadGradients& results, double reads) const {
     const double row = (chunks + reads) * vocabulary * static_cast<double>(bytes.gradient);
     if (results.weight > 0)
@@ -199,12 +200,13 @@ void linear_cross_entropy_gradients(Derivation& d, const Op& op) {
   d.add_term(op.in[0], op.out[1]);
 }
 
-/// Saves the gradient of which every chunk writes its rows; it is this rank's term of all N tokens
-/// and summed once they are all written. With sequence parallelism a rank needs N / t of the rows
-/// afterwards. A reduce-scatter for each chunk would leave it only these, but a chunk is a range of
-/// tokens, most of them of one rank's block. A reduce-scatter distributes blocks of equal size, so
-/// chunks would have to consist of every t-th part of each block, and the weight's gradient would
-/// sum tokens in that order, which differs from the order of the head on one rank.
+/// Saves the gradient dx, of which each chunk writes its rows. It is this rank's term for all N
+/// tokens, and is summed over the ranks when all rows are written. With sequence parallelism a rank
+/// needs N / t of the rows afterwards. A reduce-scatter for each chunk would leave it only these,
+/// but a chunk is a range of tokens, most of them of one rank's block. A reduce-scatter distributes
+/// blocks of equal size, so chunks would have to consist of every t-th part of each block, and the
+/// weight's gradient would sum tokens in that order, which differs from the order of the head on
+/// one rank.
 void vocabulary_cross_entropy_gradients(Derivation& d, const Op& op) {
   require(op.out.size() > 1, "a head without gradients has no backward");
   const auto& attrs = op.attrs.get<VocabularyAttrs>();
@@ -213,15 +215,17 @@ void vocabulary_cross_entropy_gradients(Derivation& d, const Op& op) {
   d.add_term(op.in[0], d.whole_gradient(op.in[0], op.out[1], attrs.ranks));
 }
 
-/// SplitHead has x, weight and labels; the loss and, with gradients, dx, dw and the bias' gradient;
-/// the attributes of the chunk at hand; the bias, -1 where there is none.
+/// SplitHead holds the operands x, weight and labels; the results loss and, with gradients, dx, dw
+/// and the gradient of the bias; the attributes of the current chunk; and the bias, -1 if there is
+/// none.
 struct SplitHead {
   std::vector<ValueId> operands, results;
   VocabularyAttrs attrs;
   ValueId bias = -1;
 };
 
-/// Returns the operands of an operation that makes logits.
+/// Returns the operands and, if there is one, the bias: the operands of an operation that computes
+/// logits.
 std::vector<ValueId> with_bias(std::vector<ValueId> operands, ValueId bias) {
   if (bias >= 0) operands.push_back(bias);
   return operands;
@@ -289,7 +293,8 @@ ValueId ops::vocabulary_cross_entropy(GraphBuilder& g, ValueId x, ValueId weight
   require(g.at(x).dims[1] == g.at(weight).dims[1],
           "the head's matrix has as many columns as its input");
   require(attrs.chunk_tokens > 0, "a chunk of cross entropy has at least one token");
-  // Logits are not in 16 bits: in their bytes are as many tokens as the fused kernel has at once.
+  // Logits are never 16-bit here, so a chunk has fewer tokens: its logits take as many bytes as
+  // those of the fused operation's chunk.
   const int64_t bytes = dtype_bytes(g.dtypes().compute), wide = dtype_bytes(g.statistics());
   const int64_t chunk = std::max<int64_t>(attrs.chunk_tokens * bytes / wide, 1);
   const ValueId loss = g.add_value("loss", DType::kF64, {2}, ValueRole::kOutput, Port::kLoss);

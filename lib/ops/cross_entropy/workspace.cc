@@ -19,7 +19,7 @@ void reserve_panel(CrossEntropyWorkspace& w, Offsets& offsets, int64_t hidden, i
   w.panel = offsets.reserve(w.panel_rows * hidden * wide_bytes(element_bytes));
 }
 
-/// Reserves the places of the loss only, without logits.
+/// Reserves the memory of the losses only, without logits.
 GpuHeadWorkspace reserve_losses(Offsets& offsets, int64_t tokens, bool with_gradients) {
   GpuHeadWorkspace w;
   w.chunk = tokens;
@@ -32,8 +32,9 @@ void reserve_bias_sums(GpuHeadWorkspace& w, Offsets& offsets, int64_t vocabulary
   w.bias_sums = offsets.reserve(kGpuBiasParts * vocabulary * dtype_bytes(DType::kF32));
 }
 
-/// Tensor cores' loads want rows that begin at multiples of 16 bytes; of 128 bytes, a row begins a
-/// line of the cache.
+/// The number of elements of a row of logits is a multiple of it. Loads for tensor cores need rows
+/// that begin at multiples of 16 bytes; with multiples of 128 bytes, rows also begin at a cache
+/// line.
 constexpr int64_t kHeadRowElements = 64;
 
 }  // namespace

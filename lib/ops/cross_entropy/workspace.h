@@ -16,7 +16,8 @@ struct CrossEntropyWorkspace {
   /// The offsets of I32[N], the tokens that count, and of F64[chunk], their losses.
   int64_t counted = -1;
   int64_t losses = -1;
-  /// [chunk, D] rows gathered when counted tokens are not neighbours; [chunk, V].
+  /// The offsets of [chunk, D], the rows that are gathered if counted tokens are not neighbours,
+  /// and of [chunk, V], the logits.
   int64_t rows = -1;
   int64_t logits = -1;
   /// The number of rows of a panel if operands or weight gradient have 16 bits: F32[panel_rows, D]
@@ -43,8 +44,8 @@ struct GpuHeadWorkspace {
   /// The number of elements from one row of logits to the next: V rounded up, so that every row
   /// begins where wide loads are possible, whatever V is.
   int64_t row = 0;
-  /// F64[chunk]; without gradients I32[chunk]: which tokens are predicted; [chunk, row] in the
-  /// dtype of x and w.
+  /// The offsets of F64[chunk], the losses; of I32[chunk], without gradients, whether each token is
+  /// predicted; and of [chunk, row], the logits in the dtype of x and w.
   int64_t losses = -1;
   int64_t correct = -1;
   int64_t logits = -1;
@@ -52,8 +53,8 @@ struct GpuHeadWorkspace {
   int64_t bias_sums = -1;
   int64_t bytes = 0;
 };
-/// The most parts of a chunk that are summed separately: a chunk's gradient is summed by as many
-/// blocks for each column, and 8 for each of 50,000 columns fill any GPU.
+/// The largest number of parts in which a chunk's gradient of the bias is summed. Each part of a
+/// group of columns has its own thread block; with 8 parts, 50,000 columns fill any GPU.
 inline constexpr int64_t kGpuBiasParts = 8;
 GpuHeadWorkspace gpu_head_workspace(int64_t tokens, int64_t vocabulary,
                                     const CrossEntropyAttrs& attrs, int64_t element_bytes,

@@ -15,7 +15,7 @@
 namespace ftrun::cpu {
 namespace {
 
-/// Columns that are scaled together.
+/// The number of columns that are scaled at a time.
 constexpr int64_t kScaledColumns = 256;
 
 /// Divides by a row's length. A row of zeros has no direction; its result is 0, and it stays zero.
@@ -24,7 +24,8 @@ T over_length(T numerator, T squared_length) {
   return squared_length == 0 ? T{0} : numerator / std::sqrt(squared_length);
 }
 
-/// ColumnFactors are what columns of a product's results are multiplied by, from inputs 1 and 2.
+/// ColumnFactors computes the factors of the columns of a product's results, from operands 1
+/// (squared lengths) and 2 (magnitudes).
 template <class S>
 class ColumnFactors {
  public:
@@ -54,7 +55,7 @@ class ColumnFactors {
   const T* magnitudes_;
 };
 
-/// Scales to[N,O] = input 0 by the factors of its columns, + bias; `bias` null: none.
+/// Scales the columns of operand 0, [N,O], by their factors, and adds the bias; null: none.
 template <class S>
 void scale_columns(const OpCall& call, const S* bias) {
   using T = Compute<S>;
@@ -79,7 +80,8 @@ void scale_columns(const OpCall& call, const S* bias) {
   });
 }
 
-/// Computes panel[rows, inputs] = rows of the weight, input 0, as products see them.
+/// Computes panel[rows, inputs] = rows of the weight, operand 0, with the values that products
+/// read.
 template <class S>
 void widen_weight_rows(const OpCall& call, int64_t first, int64_t rows, int64_t inputs,
                        Compute<S>* panel) {
@@ -97,7 +99,8 @@ void widen_weight_rows(const OpCall& call, int64_t first, int64_t rows, int64_t 
   });
 }
 
-/// Sums the squares of a row in double, so that the order counts for nothing that fp32 shows.
+/// Sums the squares of a row in double, so that the order of the sum does not change the fp32
+/// result.
 template <class T>
 double squared_length(const T* row, int64_t count) {
   std::array<double, 8> sums{};
@@ -115,7 +118,8 @@ double squared_length(const T* row, int64_t count) {
 
 }  // namespace
 
-/// Computes the squared length of each row of W + scale B A, panel by panel: never all of it.
+/// Computes the squared length of each row of W + scale B A, panel by panel, so that the sum is
+/// never in memory as a whole.
 template <class S>
 void dora_squared_lengths(const OpCall& call) {
   using T = Compute<S>;

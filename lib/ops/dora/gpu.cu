@@ -12,11 +12,12 @@ namespace ftrun::cuda {
 
 namespace {
 
-/// ScaledColumns are the operands of y = x * f + bias (null: none), where f is magnitude /
-/// sqrt(squares) for columns of the parts and 1 elsewhere; y may be x.
+/// ScaledColumns holds the operands of y = x * f + bias (null: none), where f is magnitude /
+/// sqrt(squares) for the columns of the parts and 1 elsewhere; y may be x.
 struct ScaledColumns {
   const void* x;
-  /// F32, of the parts' columns side by side.
+  /// F32: the squared lengths and the magnitudes of the columns of all parts, one part after the
+  /// other.
   const float* squares;
   const float* magnitudes;
   const void* bias;
@@ -25,7 +26,8 @@ struct ScaledColumns {
 };
 
 constexpr int kDoraThreads = 256;
-/// Rows of results that a block scales one after another, once it knows its columns' factors.
+/// The largest number of groups of rows. A block scales the rows of its group one after another,
+/// after it has computed the factors of its columns.
 constexpr int64_t kMaxRowBlocks = 512;
 
 // Computes the squared length of each row, one thread block for each.
@@ -45,7 +47,8 @@ __global__ void squared_lengths(const T* w, const float* delta, float* squares, 
   if (threadIdx.x == 0) squares[blockIdx.x] = sum;
 }
 
-/// ScaledParts are the parts of a product that have magnitudes; a fused product has three at most.
+/// ScaledParts holds the parts of a product that have magnitudes; a fused product has at most
+/// three.
 struct ScaledParts {
   static constexpr int kMaxParts = 4;
   const float* squares;
@@ -100,7 +103,7 @@ void squared_row_lengths(DType dtype, const void* w, const float* delta, float* 
       launch({blocks(rows), kDoraThreads, 0, stream}, squared_lengths<T, decltype(v)::value>,
              static_cast<const T*>(w), delta, squares, columns);
     };
-    // Four numbers of `delta` are 16 bytes.
+    // Vectors have four elements, because `delta` is F32: 16 bytes.
     if (vectors_fit<float>(columns, w, delta))
       start(std::integral_constant<int, 4>{});
     else

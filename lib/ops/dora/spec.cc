@@ -24,7 +24,7 @@ void dora_letters(const Op& op, std::map<std::string, int64_t>& letters) {
     letters["M"] += part.columns;
 }
 
-/// Counts B A of each row, and its square.
+/// Counts the work of B A for each row, and of the square of the sum.
 OpWork dora_squared_lengths_work(const LayerGraph& graph, const Op& op) {
   double elements = 0;
   for (const LoraPart& part : lora_parts(graph, op))
@@ -44,11 +44,11 @@ int64_t dora_squared_lengths_gpu_workspace(const LayerGraph& graph, const Op& op
   return gpu_dora_workspace(columns, down.dims[1], dtype_bytes(down.dtype), is_packed).bytes;
 }
 
-/// Emits the gradients of dora_scale; the lengths of rows have none.
+/// Emits the gradients of dora_scale. The lengths of rows have no gradient.
 void dora_scale_gradients(Derivation& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
-  const ValueId z = d.needed(op.in[0]);
-  const ValueId q = d.needed(op.in[1]);
+  const ValueId z = d.backward_value(op.in[0]);
+  const ValueId q = d.backward_value(op.in[1]);
   d.emit_weight_grad(OpKind::kDoraScaleWgrad, {dy, z, q}, {d.param_grad(op.in[2])}, op.attrs);
   if (op.in.size() > 3) d.emit_weight_grad(OpKind::kBiasWgrad, {dy}, {d.param_grad(op.in[3])});
   const ValueId dz = d.new_gradient(op.in[0]);

@@ -11,8 +11,8 @@
 
 namespace ftrun {
 
-/// Makes the key of dropout, with other bits than stochastic rounding, which has a key of the same
-/// seed and step.
+/// Makes the key of dropout. Its bits differ from the key of stochastic rounding for the same seed
+/// and step.
 uint64_t dropout_key(uint64_t seed, int64_t step) {
   return splitmix64(splitmix64(splitmix64(seed) + 1) ^ static_cast<uint64_t>(step));
 }
@@ -20,7 +20,7 @@ uint64_t dropout_key(uint64_t seed, int64_t step) {
 namespace cpu {
 namespace {
 
-/// Computes y = x minus dropout's result, with the rounding of that result; y may be x.
+/// Computes y = x minus the result of dropout, rounded as dropout rounds it; y may be x.
 template <class S>
 void dropout_rest(const S* x, S* y, const DropoutRow& row, int64_t first_column, int64_t count) {
   constexpr int64_t kRoom = 256;

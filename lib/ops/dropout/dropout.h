@@ -9,18 +9,19 @@ namespace ftrun {
 class GraphBuilder;
 
 // dropout
-//   Inverted dropout (Srivastava et al. 2014): an element is 0 with the probability p of
-//   DropoutAttrs and else divided by 1 - p. Which ones is a function of where they stand in
-//   training (kernels/dropout_mask.h), so this is its own gradient.
+//   Inverted dropout (Srivastava et al. 2014): an element becomes 0 with the probability p of
+//   DropoutAttrs, and is divided by 1 - p otherwise. The mask is a function of the element's place
+//   in training (kernels/dropout_mask.h), so the operation is its own gradient.
 //   in:  x[N,I]
 //   out: y[N,I] (out may be x)
 
+/// DropoutAttrs holds the attributes of dropout.
 struct DropoutAttrs {
   /// The probability that an element becomes 0; below 1.
   double probability = 0;
-  /// The number of the dropout in the layer: each has its own mask.
+  /// The index of the dropout in its layer: each dropout of a layer has its own mask.
   int64_t site = 0;
-  /// The place of column 0 in the rows of all tensor-parallel ranks.
+  /// The index of this rank's column 0 among the columns of all tensor-parallel ranks.
   int64_t first_column = 0;
   /// The result is x - y, the part that dropout removes.
   bool rest = false;

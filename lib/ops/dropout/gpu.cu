@@ -18,7 +18,7 @@ struct Dropout {
   const StepScalars* scalars;
 };
 
-/// DropoutRows holds what all rows have in common.
+/// DropoutRows holds the arguments that are the same for all rows.
 struct DropoutRows {
   int64_t layer, site, first_token, row_tokens, row_padding;
   uint32_t first_column, least_kept;
@@ -27,7 +27,7 @@ struct DropoutRows {
   bool rest;
 };
 
-// Runs one block per token. y may be x.
+// Applies dropout to a row, one block per token; y may be x.
 template <class T, int V>
 __global__ void dropout_rows(const T* x, T* y, int64_t width, DropoutRows rows,
                              const StepScalars* scalars) {

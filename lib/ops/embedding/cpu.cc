@@ -27,13 +27,13 @@ void embed(const OpCall& call) {
   const int32_t* const tokens = call.in<int32_t>(0);
   const S* const table = call.in<S>(1);
   S* const x = call.out<S>(0);
-  const int64_t given = call.in_dims(1)[0];
-  const RowsAttrs rows = given_rows(call.op(), given);
+  const int64_t table_rows = call.in_dims(1)[0];
+  const RowsAttrs rows = given_rows(call.op(), table_rows);
   check_tokens(tokens, count, rows.all_rows);
   parallel_ranges(count, 64, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       const int64_t row = tokens[n] - rows.first_row;
-      if (row >= 0 && row < given)
+      if (row >= 0 && row < table_rows)
         std::copy_n(table + row * width, width, x + n * width);
       else
         std::fill_n(x + n * width, width, S{});
@@ -43,8 +43,8 @@ void embed(const OpCall& call) {
 
 namespace {
 
-/// Writes the numbers of the tokens in [first, end) but `left_out`, sorted by token, those of one
-/// token in their order. Returns how many there are.
+/// Writes the positions of the tokens whose id is in [first, end) and not `left_out`, sorted by id;
+/// equal ids stay in their order. Returns how many there are.
 int64_t sort_by_row(const int32_t* tokens, int64_t count, int64_t first, int64_t end,
                     int64_t left_out, int32_t* order) {
   int64_t found = 0;
@@ -60,8 +60,8 @@ int64_t sort_by_row(const int32_t* tokens, int64_t count, int64_t first, int64_t
 /// The number of columns that one thread sums at a time.
 constexpr int64_t kColumns = 64;
 
-/// Gives each row of the table its tokens' gradients in the order of the tokens, rounded once. Row
-/// 0 is that of token `first_row`.
+/// Adds to each row of the table the gradients of its tokens, in the order of the tokens, and
+/// rounds once. Row 0 belongs to token `first_row`.
 template <class S, class G>
 void add_rows(const int32_t* tokens, const int32_t* order, int64_t count, const S* dx, G* dtable,
               int64_t first_row, int64_t width, int64_t first, int64_t columns) {
@@ -80,7 +80,7 @@ void add_rows(const int32_t* tokens, const int32_t* order, int64_t count, const 
 
 }  // namespace
 
-/// Adds the gradients of the table's rows; threads take columns.
+/// Computes the gradients of the table's rows. Each thread processes some columns.
 template <class S>
 void embed_wgrad(const OpCall& call) {
   const int64_t count = call.in_dims(0)[0], width = call.in_dims(1)[1],

@@ -16,7 +16,8 @@ class GraphBuilder;
 //   in:  tokens I32[N], dx[N,D]
 //   out: dtable[V,D]
 
-/// RowsAttrs stands for rows [first_row, first_row + rows given) of a matrix of `all_rows`.
+/// RowsAttrs says that a table has rows [first_row, first_row + its number of rows) of a matrix of
+/// `all_rows` rows.
 struct RowsAttrs {
   int64_t first_row = 0;
   int64_t all_rows = 0;
@@ -25,8 +26,8 @@ struct RowsAttrs {
   bool operator==(const RowsAttrs&) const = default;
 };
 
-/// Returns the rows of the table of an embed or embed_wgrad, which has `rows`: all of them unless
-/// the attributes say otherwise.
+/// Returns which rows of the vocabulary the table of an embed or embed_wgrad has. The table has
+/// `rows` rows; without attributes, these are the whole vocabulary.
 RowsAttrs given_rows(const Op& op, int64_t rows);
 
 /// Makes an embed_wgrad of a table of `rows` omit the gradient of row `token`; other operations are

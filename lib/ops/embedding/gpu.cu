@@ -8,15 +8,17 @@ namespace ftrun::cuda {
 
 namespace {
 
+/// Embed holds the arguments of embed().
 struct Embed {
   const int32_t* tokens;
   const void* table;
   void* x;
-  /// `given` rows of the table from rows.first_row on.
-  int64_t count, width, given;
+  /// The table has `table_rows` rows, from rows.first_row on.
+  int64_t count, width, table_rows;
   RowsAttrs rows;
 };
 
+/// EmbedWgrad holds the arguments of embed_wgrad().
 struct EmbedWgrad {
   const int32_t* tokens;
   const void* dx;
@@ -40,9 +42,9 @@ constexpr float kNan = __builtin_nanf("");
 
 template <class T, int V>
 __global__ void gather_rows(const int32_t* tokens, const T* table, T* x, int64_t width,
-                            int64_t given, int64_t first_row, int64_t all_rows) {
+                            int64_t table_rows, int64_t first_row, int64_t all_rows) {
   const int64_t token = tokens[blockIdx.x];
-  const bool own = token >= first_row && token < first_row + given;
+  const bool own = token >= first_row && token < first_row + table_rows;
   const float other = token >= 0 && token < all_rows ? 0.0F : kNan;
   const T* const row = table + (own ? token - first_row : 0) * width;
   T* const out = x + blockIdx.x * width;
@@ -54,17 +56,18 @@ __global__ void gather_rows(const int32_t* tokens, const T* table, T* x, int64_t
   }
 }
 
-/// Matches holds the tokens of this block's rows of the table: found in the order of the tokens,
-/// then sorted by row.
+/// Matches holds the tokens that belong to this block's rows of the table, first in the order of
+/// the tokens, then sorted by row.
 struct Matches {
   int token[kMatches];
   int row[kMatches];
   int sorted[kMatches];
   int count;
   int warp_count[kWarps];
-  /// First place of a row in `sorted`.
+  /// The first place of each row in `sorted`.
   int first[kRows + 1];
-  /// The place of a hot row's tokens in HotRows::order, and its last part so far; -1 for none.
+  /// The place of a hot row's tokens in HotRows::order, and the row's last part so far; -1: it has
+  /// none yet.
   int hot_place[kRows];
   int last_part[kRows];
 
@@ -76,18 +79,18 @@ struct Matches {
 /// each. Blocks claim places in the lists in any order, which does not affect the bits, because a
 /// row's parts are linked in the order of their tokens.
 struct HotRows {
-  /// Used places of the lists below: tokens, parts, rows. Zero at first.
+  /// The used lengths of the lists below: tokens, parts, rows. They are zero at first.
   int* used;
-  /// Tokens.
+  /// The positions of the tokens, part by part.
   int* order;
-  /// The place of a part in `order`, its tokens, and the row's next part or -1.
+  /// The place of each part in `order`, the number of its tokens, and the row's next part or -1.
   int* part_place;
   int* part_count;
   int* part_next;
-  /// Rows of the table, and their first parts.
+  /// The row of the table of each hot row, and its first part.
   int* row;
   int* row_part;
-  /// [parts, width]
+  /// The sums of the parts, [parts, width].
   float* sums;
 };
 
@@ -113,8 +116,8 @@ __device__ inline void append_matches(Matches& m, const int32_t* tokens, int64_t
   __syncthreads();
 }
 
-/// Calls `found(place in the list, rank among the row's matches)` for each
-/// match of `row`; one warp.
+/// Calls `found(place in the list, index among the row's matches)` for each match of `row`. One
+/// warp calls it.
 template <class Found>
 __device__ int scan_row(const Matches& m, int row, Found found) {
   const int lane = threadIdx.x % 32;
@@ -144,8 +147,8 @@ __device__ inline void sort_matches(Matches& m) {
   __syncthreads();
 }
 
-/// Claims places for the parts of a row's tokens, and links them after those that
-/// the row has; one thread.
+/// Claims places for the parts of a row's tokens, and links them after the parts that the row has
+/// already. One thread calls it.
 __device__ inline void claim_parts(Matches& m, int r, int64_t first_row, const HotRows& hot) {
   const int count = m.first[r + 1] - m.first[r], parts = (count + kEmbedPart - 1) / kEmbedPart;
   const int place = atomicAdd(hot.used, count), part = atomicAdd(hot.used + 1, parts);
@@ -165,7 +168,7 @@ __device__ inline void claim_parts(Matches& m, int r, int64_t first_row, const H
   m.last_part[r] = part + parts - 1;
 }
 
-/// Leaves the hot rows' tokens to add_parts(). All threads call it.
+/// Lists the tokens of hot rows, which add_parts() will add. All threads call it.
 __device__ inline void list_hot_rows(Matches& m, int64_t first_row, const HotRows& hot) {
   if (threadIdx.x < kRows && m.is_hot(threadIdx.x))
     claim_parts(m, static_cast<int>(threadIdx.x), first_row, hot);
@@ -195,8 +198,8 @@ __device__ void add_matches(const Matches& m, const T* dx, G* dtable, int64_t wi
   }
 }
 
-// Computes the gradients of the table: a block owns kRows rows and searches all tokens for theirs,
-// so nothing depends on the order in which blocks run.
+// Computes the gradients of the table: a block owns kRows rows and searches all tokens for those
+// that belong to its rows, so the result does not depend on the order in which blocks run.
 template <class T, class G, int V>
 __global__ void scatter_rows(const int32_t* tokens, const T* dx, G* dtable, int64_t count,
                              int64_t width, int64_t vocabulary, int64_t first_token,
@@ -216,7 +219,7 @@ __global__ void scatter_rows(const int32_t* tokens, const T* dx, G* dtable, int6
     list_hot_rows(m, first_row, hot);
     add_matches<T, G, V>(m, dx, own, width, rows, accumulate);
     accumulate = true;
-    if (threadIdx.x == 0) m.count = 0;  // read next after append_matches's barrier
+    if (threadIdx.x == 0) m.count = 0;  // next read after a barrier in append_matches()
   }
 }
 
@@ -235,7 +238,8 @@ __global__ void add_parts(const T* dx, int64_t width, HotRows hot) {
   store_whole(hot.sums + part * width + column, sum);
 }
 
-// Block (r, c) adds the parts of the r-th hot row to the table, in their order.
+// Adds the parts of hot rows to the table: block (r, c) adds those of the r-th hot row, in their
+// order.
 template <class G, int V>
 __global__ void join_parts(G* dtable, int64_t width, HotRows hot) {
   const int64_t column = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * V;
@@ -256,8 +260,8 @@ HotRows hot_rows(const EmbedWgrad& g, const GpuEmbedWorkspace& place) {
           list(place.row_part),   reinterpret_cast<float*>(at(place.sums))};
 }
 
-/// Calls `body` with the number of elements that the kernels above move at once, as a constant:
-/// the words of both dtypes.
+/// Calls `body` with the number of elements that the kernels above move at once, as a constant: 4
+/// if both dtypes can be moved as whole words, else 1.
 template <class Body>
 void with_embed_vectors(const EmbedWgrad& g, Body body) {
   if (g.width % 4 == 0 && aligned(g.dx) && aligned(g.dtable))
@@ -274,7 +278,7 @@ void embed(DType dtype, const Embed& e, cudaStream_t stream) {
       launch(
           {blocks(e.count), static_cast<unsigned>(threads_for(e.width / V, kThreads)), 0, stream},
           gather_rows<T, V>, e.tokens, static_cast<const T*>(e.table), static_cast<T*>(e.x),
-          e.width, e.given, e.rows.first_row, e.rows.all_rows);
+          e.width, e.table_rows, e.rows.first_row, e.rows.all_rows);
     });
   });
 }
@@ -310,15 +314,15 @@ void embed_wgrad(DType dtype, const EmbedWgrad& g, cudaStream_t stream) {
 }  // namespace
 
 void run_embed(const Operation& op, const Libraries& /*libraries*/) {
-  const int64_t given = op.in_dims(1)[0];
+  const int64_t table_rows = op.in_dims(1)[0];
   embed(op.dtype(),
         {.tokens = op.ints_in(0),
          .table = op.in(1),
          .x = op.out(0),
          .count = op.in_dims(0)[0],
          .width = op.in_dims(1)[1],
-         .given = given,
-         .rows = given_rows(op.op(), given)},
+         .table_rows = table_rows,
+         .rows = given_rows(op.op(), table_rows)},
         op.stream());
 }
 

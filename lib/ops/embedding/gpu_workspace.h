@@ -4,14 +4,14 @@
 
 namespace ftrun {
 
-/// The most tokens of one row of the embedding that one block adds to the row's gradient; more
-/// tokens are added in parts.
+/// The largest number of tokens of one row of the embedding that a single block adds to the row's
+/// gradient. More tokens are added in parts.
 inline constexpr int kEmbedPart = 128;
 /// The number of lists whose lengths are counted on the device: tokens, parts, rows.
 inline constexpr int kEmbedLists = 3;
 
 /// GpuEmbedWorkspace holds byte offsets in the scratch of embed_wgrad for rows that occur more than
-/// kEmbedPart times; all -1 where there are too few tokens for that.
+/// kEmbedPart times; all are -1 if there are too few tokens for such rows.
 struct GpuEmbedWorkspace {
   /// The largest possible numbers of parts and of such rows.
   int64_t parts = 0;
@@ -19,7 +19,7 @@ struct GpuEmbedWorkspace {
   /// The offsets of I32[kEmbedLists], the lengths of the lists, and of I32[N], tokens.
   int64_t used = -1;
   int64_t order = -1;
-  /// I32[parts] each; I32[rows] each.
+  /// The offsets of lists of I32[parts] each; those of `row` and `row_part` are I32[rows].
   int64_t part_place = -1;
   int64_t part_count = -1;
   int64_t part_next = -1;

@@ -19,7 +19,7 @@ void embed_gradients(Derivation& d, const Op& op) {
                      {d.param_grad(op.in[1])}, op.attrs);
 }
 
-/// Moves a row of the table for each token, whatever the table's size.
+/// Returns the bytes of one row of the table for each token; the size of the table does not matter.
 double row_bytes(const LayerGraph& graph, ValueId table, ValueId x) {
   const double rows = static_cast<double>(graph.at(x).dims[0]);
   return rows * static_cast<double>(graph.at(table).dims[1] * dtype_bytes(graph.at(table).dtype));
@@ -31,8 +31,8 @@ OpWork embed_work(const LayerGraph& graph, const Op& op) {
                        static_cast<double>(tokens.bytes() + x.bytes())};
 }
 
-/// Counts the addition of each token's gradient to a row. The clearing of the table, only in the
-/// first micro-batch of a step, is not counted.
+/// Counts the work of adding each token's gradient to a row. Clearing the table, which happens only
+/// in the first micro-batch of a step, is not counted.
 OpWork embed_wgrad_work(const LayerGraph& graph, const Op& op) {
   const Value &tokens = graph.at(op.in[0]), &dx = graph.at(op.in[1]);
   return Pass{.flops = static_cast<double>(element_count(dx.dims)),

@@ -77,7 +77,7 @@ void head_norm_wgrad(const OpCall& call) {
   const Stat<S>* const rstd = call.in<Stat<S>>(3);
   auto* const partials = call.workspace<Compute<S>>();
   const auto& vec = vector_kernels<S>();
-  // The order of heads in a row is that of their weights in a partial sum.
+  // The weights in a partial sum have the same order as the heads in a row.
   sum_row_blocks(tokens, row.values, partials, [&](int64_t first, int64_t rows, Compute<S>* sums) {
     for (int64_t n = first; n < first + rows; ++n)
       for (int64_t h = 0; h < row.normed_heads; ++h) {

@@ -8,8 +8,8 @@ namespace ftrun::cuda {
 
 namespace {
 
-// Runs one warp per head. q and k heads are normalised, v heads copied. A head is read three times:
-// the second and the third time from the caches.
+// Normalises q and k heads and copies v heads, one warp per head. It reads a head three times, the
+// second and the third time from the caches.
 template <class T, int V>
 __global__ void head_norm_heads(const T* qkv, NormedQkv<T> row, T* y, float* mean, float* rstd,
                                 int64_t count, float epsilon) {

@@ -21,7 +21,7 @@ class GraphBuilder;
 
 namespace ops {
 /// Adds a head_norm to the list and returns y. `weight_q` [Hd] and `weight_k` [Kd] hold the weights
-/// of one head after the other's.
+/// of the heads, one head after the other.
 ValueId head_norm(GraphBuilder& g, ValueId qkv, ValueId weight_q, ValueId weight_k,
                   const HeadAttrs& heads);
 }  // namespace ops

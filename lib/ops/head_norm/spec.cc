@@ -9,11 +9,11 @@
 namespace ftrun {
 namespace {
 
-/// Emits the weights' gradients in the list of the input's, as other norms do.
+/// Emits the gradients. Those of the weights go to the list of input gradients, as for other norms.
 void head_norm_gradients(Derivation& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
-  const ValueId qkv = d.needed(op.in[0]);
-  const ValueId mean = d.needed(op.out[1]), rstd = d.needed(op.out[2]);
+  const ValueId qkv = d.backward_value(op.in[0]);
+  const ValueId mean = d.backward_value(op.out[1]), rstd = d.backward_value(op.out[2]);
   const ValueId dwq = d.param_grad(op.in[1]);
   d.emit_input_grad(OpKind::kHeadNormWgrad, {dy, qkv, mean, rstd}, {dwq, d.param_grad(op.in[2])},
                     op.attrs);

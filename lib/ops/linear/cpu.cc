@@ -9,8 +9,8 @@ namespace ftrun::cpu {
 
 namespace {
 
-/// Computes the product `p` with input 1 as b: a weight with rows of `columns` elements, packed or
-/// not.
+/// Computes the product `p` with operand 1 as b: a weight with rows of `columns` elements, packed
+/// or not.
 template <class S>
 void multiply_by_weight(const OpCall& call, ProductOperands<S, S> p, int64_t columns) {
   if (const PackedFormat& format = call.packed(1))

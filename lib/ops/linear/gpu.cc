@@ -9,8 +9,8 @@ namespace ftrun::cuda {
 
 namespace {
 
-/// Runs `whole`, a product by input 1, as it is or as products by parts of it that are unpacked one
-/// after another, each of which gives some columns of the result.
+/// Runs `whole`, a product with operand 1 (a weight). A packed weight is unpacked part by part; the
+/// product with each part gives some columns of the result.
 void multiply_by_weight(const Operation& op, MatrixProduct whole, Matmul& matmul) {
   const PackedFormat& format = op.packed(1);
   if (!format) {

@@ -25,14 +25,14 @@ class GraphBuilder;
 /// depend on other ranks have NoAttrs.
 struct LinearAttrs {
   /// The number of ranks that divide the rows of w (column parallelism of the transposed product):
-  /// the gradient with respect to x that each computes is a term of a sum over them. 1: it is the
-  /// whole gradient.
+  /// the gradient with respect to x that each rank computes is a term of a sum over these ranks. 1:
+  /// it is the whole gradient.
   int64_t gradient_ranks = 1;
   /// This rank adds b. False: b is given and gets its gradient, but another rank adds it, because
   /// the results are summed.
   bool adds_bias = true;
-  /// The weight w gets a gradient. False: w never trains here, because another product of the layer
-  /// has it, too.
+  /// The weight w gets a gradient from this product. False: it gets none, because another product
+  /// of the layer has the same weight.
   bool weight_gradient = true;
   bool operator==(const LinearAttrs&) const = default;
 };

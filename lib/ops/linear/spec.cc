@@ -54,12 +54,12 @@ void product_weight_gradients(Derivation& d, const Op& op, ValueId dy, ValueId x
 }
 
 /// Adds the gradients of a linear operation to the lists. The product itself adds the gradient with
-/// respect to x that other operations have already computed. If the ranks hold shares of that
-/// gradient, every other product of x has shares too: the sum of all shares is reduced over the
-/// ranks, once.
+/// respect to x that other operations have already computed. If each rank computes only a term of
+/// that gradient, the same holds for every other product of x: the terms are added first, and their
+/// sum is reduced over the ranks once.
 void linear_gradients(Derivation& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
-  const ValueId x = d.needed(op.in[0]);
+  const ValueId x = d.backward_value(op.in[0]);
   const int64_t ranks = op.attrs.get_or<LinearAttrs>().gradient_ranks;
   const bool is_last = d.is_first_reader(op, op.in[0]);
   if (ranks == 1) product_weight_gradients(d, op, dy, x);
@@ -73,7 +73,7 @@ void linear_gradients(Derivation& d, const Op& op) {
   }
   if (ranks == 1) return;
   d.after_collective([&d, op, dy, x] { product_weight_gradients(d, op, dy, x); });
-  if (is_last && !d.passes_on_terms(op.in[0])) d.emit_waiting();
+  if (is_last && !d.passes_on_terms(op.in[0])) d.emit_delayed();
 }
 
 }  // namespace
@@ -84,7 +84,7 @@ bool adds_bias(const Op& op) {
 
 ValueId ops::linear(GraphBuilder& g, ValueId x, ValueId weight, ValueId bias,
                     const LinearAttrs& attrs) {
-  const Dims w = g.at(weight).dims;  // a copy: the new value moves the others
+  const Dims w = g.at(weight).dims;  // a copy, because adding a value may move the others
   require(g.at(x).dims[1] == w[1], "a weight has as many columns as its input");
   const ValueId y = g.temp(g.at(weight).name + ".out", {g.at(x).dims[0], w[0]});
   std::vector<ValueId> in{x, weight};

@@ -11,7 +11,7 @@ struct Op;
 /// = a[m,k] b[k,n] with 16-bit operands or a 16-bit result is computed; -1 for matrices that are
 /// not in 16 bits.
 struct ProductWorkspace {
-  /// The sizes of the largest panel of c, and of k: a[rows,depth] b[depth,columns].
+  /// The largest sizes of panels: a[rows,depth], b[depth,columns], c[rows,columns].
   int64_t rows = 0;
   int64_t columns = 0;
   int64_t depth = 0;
@@ -25,12 +25,12 @@ struct ProductWorkspace {
 ProductWorkspace product_workspace(int64_t m, int64_t n, int64_t k, int64_t operand_bytes,
                                    int64_t result_bytes, bool packed = false);
 
-/// Returns the bytes of the panels of a product by in 1 whose result is out 0; `m`, `n`, `k` as in
-/// product_workspace().
+/// Returns the bytes of the panels of a product with operand 1 whose result is result 0; `m`, `n`,
+/// `k` as in product_workspace().
 int64_t product_bytes(const LayerGraph& graph, const Op& op, int64_t m, int64_t n, int64_t k);
 
-/// Returns how many of the result's n columns one part computes in a product of depth k with a
-/// packed weight, which is unpacked part by part. Parts are large, so that products are large, too.
+/// Returns how many of the result's n columns one part gives, in a product of depth k with a packed
+/// weight that is unpacked part by part. Parts are large, because large products are faster.
 int64_t gpu_panel_columns(int64_t n, int64_t k);
 
 }  // namespace ftrun

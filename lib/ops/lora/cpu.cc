@@ -13,7 +13,7 @@ namespace ftrun::cpu {
 
 namespace {
 
-/// Scales to[N,J] = from with the scale of each part; `to` may be `from`.
+/// Computes to[N,J] = from, multiplied by the scale of each part; `to` may be `from`.
 template <class S>
 void scale_ranks(const S* from, S* to, int64_t tokens, int64_t width,
                  const std::vector<LoraPart>& parts) {

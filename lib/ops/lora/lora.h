@@ -58,7 +58,7 @@ int64_t lora_ranks(const std::vector<LoraPart>& parts);
 namespace ops {
 /// Adds low-rank adapters to a product's results `y`: see lora_up. `down` [J,I] is applied to `x`,
 /// the product's operand (after dropout, where there is one); `up` holds b_p of each part of
-/// `attrs`. `y_attrs` are the product's own.
+/// `attrs`. `y_attrs` holds the attributes of the product itself.
 ValueId lora(GraphBuilder& g, ValueId x, ValueId y, ValueId down, const std::vector<ValueId>& up,
              const LoraAttrs& attrs, const LinearAttrs& y_attrs = {});
 }  // namespace ops

@@ -7,9 +7,10 @@ namespace ftrun::cuda {
 
 namespace {
 
+/// RmsNorm holds the arguments of rms_norm().
 struct RmsNorm {
   const void* x;
-  /// Added to x, with the sum in `sum`; null for none.
+  /// The operand that is added to x (the result is `sum`); null for none.
   const void* r;
   const void* w;
   void* sum;
@@ -19,12 +20,13 @@ struct RmsNorm {
   NormAttrs attrs;
 };
 
+/// RmsNormDgrad holds the arguments of rms_norm_dgrad().
 struct RmsNormDgrad {
   const void* dy;
   const void* x;
   const float* rstd;
   const void* w;
-  /// Added to the gradient; may be dx or null.
+  /// The gradient that is added to the result; may be dx or null.
   const void* e;
   void* dx;
   int64_t rows, width;
@@ -33,7 +35,8 @@ struct RmsNormDgrad {
 
 constexpr int kMaxThreads = 512;
 
-// Runs one block per row, read twice: the second time from the caches.
+// Computes the RMS norm of a row, one block per row. It reads the row twice, the second time from
+// the caches.
 template <class T, int V>
 __global__ void rms_norm_rows(const T* x, const T* r, const T* w, T* sum, T* y, float* rstd,
                               int64_t width, float epsilon, float weight_offset) {
@@ -62,8 +65,8 @@ __global__ void rms_norm_rows(const T* x, const T* r, const T* w, T* sum, T* y, 
   }
 }
 
-// Computes dx = rstd (g - xhat mean(g xhat)) [+ e], with xhat = x rstd and g = dy (offset + w). It
-// is for rows that registers do not hold: read twice.
+// Computes dx = rstd (g - xhat mean(g xhat)) [+ e], with xhat = x rstd and g = dy (offset + w).
+// This kernel is for rows that registers cannot hold: it reads them twice.
 template <class T, int V>
 __global__ void rms_norm_dgrad_long_rows(const T* dy, const T* x, const float* rstd, const T* w,
                                          const T* e, T* dx, int64_t width, float weight_offset) {
@@ -90,7 +93,7 @@ __global__ void rms_norm_dgrad_long_rows(const T* dy, const T* x, const float* r
   }
 }
 
-/// NormGradientRows are what rms_norm_gradient_rows() reads and writes.
+/// NormGradientRows holds the operands and results of rms_norm_gradient_rows().
 template <class T>
 struct NormGradientRows {
   const T *dy, *x, *w, *e;
@@ -110,8 +113,8 @@ struct RowPart {
   Floats<V> e[C];
 };
 
-// The input's gradient of a row, and what it adds to the weight's (`sums`): dy and x are
-// read once, into registers.
+// Computes the gradient of the input for a row, and adds the row's term of the weight's gradient to
+// `sums`. It reads dy and x once, into registers.
 template <class T, int V, int C, int R, bool kWeight>
 __device__ void norm_gradient_row(const NormGradientRows<T>& a, int64_t row, int lane, int threads,
                                   RowPart<V, C>& sums) {
@@ -152,8 +155,9 @@ __device__ void norm_gradient_row(const NormGradientRows<T>& a, int64_t row, int
   }
 }
 
-// A block takes rows_a_block rows, R at a time: a warp each where R is kPartLanes, all of the block
-// where it is 1. With kWeight a block is a part of weight_gradient(), in its order.
+// Computes the gradients of rows_a_block rows in each block, R rows at a time. If R is kPartLanes,
+// a warp processes each row; if R is 1, the whole block processes it. With kWeight, a block sums a
+// part of the weight's gradient, in the order of weight_gradient().
 template <class T, int V, int C, int R, bool kWeight>
 __global__ void __launch_bounds__(R == 1 ? kMaxThreads : 32 * kPartLanes)
     rms_norm_gradient_rows(NormGradientRows<T> a) {
@@ -190,18 +194,19 @@ __global__ void __launch_bounds__(R == 1 ? kMaxThreads : 32 * kPartLanes)
   }
 }
 
-/// RowLayout describes how rms_norm_gradient_rows() shares rows out: by their width and type alone.
+/// RowLayout describes how rms_norm_gradient_rows() distributes rows over threads. It depends only
+/// on their width and type.
 struct RowLayout {
-  /// R == kPartLanes
+  /// R is kPartLanes; false: R is 1.
   bool warps;
   int threads;
-  /// C; 0: registers do not hold them.
+  /// C; 0: registers cannot hold a row.
   int packs;
 };
 
 template <int V>
 RowLayout row_layout(int64_t width) {
-  constexpr int kMaxOfWarp = 32, kMaxOfBlock = 16;  // elements that a thread holds
+  constexpr int kMaxOfWarp = 32, kMaxOfBlock = 16;  // elements of a row per thread
   const auto packs_for = [&](int64_t threads, int most) {
     const int64_t packs = divide_up(width, V * threads);
     for (const int each : {1, 2, 4})
@@ -230,34 +235,36 @@ void launch_norm_gradients(const NormGradientRows<T>& a, const RowLayout& layout
   if constexpr (C * V <= 16) return launch_norm_gradients<T, V, C, 1>(a, layout, stream);
 }
 
-/// NormParts holds the parts of the weight's gradient.
+/// NormParts describes the partial sums of the weight's gradient. If `partials` is null, that
+/// gradient is not computed.
 struct NormParts {
   float* partials = nullptr;
   int64_t parts = 0;
   int64_t tokens = 0;
 };
 
-/// Returns false, and does nothing, for rows that registers do not hold. Without parts the input's
-/// gradient alone.
+/// Computes the gradient of the input and, if `of_weight` has partial sums, that of the weight.
+/// Returns false, and does nothing, for rows that registers cannot hold.
 template <class T>
 bool norm_gradients(const RmsNormDgrad& n, const NormParts& of_weight, cudaStream_t stream) {
   constexpr int V = 16 / sizeof(T);
   if (!vectors_fit<T>(n.width, n.dy, n.x, n.w, n.e, n.dx)) return false;
   const RowLayout layout = row_layout<V>(n.width);
-  const int64_t alone = layout.warps ? kPartLanes : 1;
+  const int64_t rows_a_block = layout.warps ? kPartLanes : 1;
   const bool with_weight = of_weight.partials != nullptr;
-  const NormGradientRows<T> a{.dy = static_cast<const T*>(n.dy),
-                              .x = static_cast<const T*>(n.x),
-                              .w = static_cast<const T*>(n.w),
-                              .e = static_cast<const T*>(n.e),
-                              .rstd = n.rstd,
-                              .dx = static_cast<T*>(n.dx),
-                              .partials = of_weight.partials,
-                              .rows = n.rows,
-                              .rows_a_block = with_weight ? of_weight.tokens : alone,
-                              .width = n.width,
-                              .blocks = with_weight ? of_weight.parts : divide_up(n.rows, alone),
-                              .weight_offset = n.weight_offset};
+  const NormGradientRows<T> a{
+      .dy = static_cast<const T*>(n.dy),
+      .x = static_cast<const T*>(n.x),
+      .w = static_cast<const T*>(n.w),
+      .e = static_cast<const T*>(n.e),
+      .rstd = n.rstd,
+      .dx = static_cast<T*>(n.dx),
+      .partials = of_weight.partials,
+      .rows = n.rows,
+      .rows_a_block = with_weight ? of_weight.tokens : rows_a_block,
+      .width = n.width,
+      .blocks = with_weight ? of_weight.parts : divide_up(n.rows, rows_a_block),
+      .weight_offset = n.weight_offset};
   if (layout.packs == 1) launch_norm_gradients<T, V, 1>(a, layout, stream);
   if (layout.packs == 2) launch_norm_gradients<T, V, 2>(a, layout, stream);
   if (layout.packs == 4) launch_norm_gradients<T, V, 4>(a, layout, stream);
@@ -294,9 +301,9 @@ void rms_norm_dgrad(DType dtype, const RmsNormDgrad& n, cudaStream_t stream) {
   });
 }
 
-/// Computes both gradients of a norm from one reading of dy and x: n, and g as weight_gradient() of
-/// them, with the bits that each has alone. False, and nothing done, for rows that registers do not
-/// hold.
+/// Computes both gradients of a norm with a single read of dy and x: `n`, and `g` as
+/// weight_gradient() does. Both have the same bits as when computed separately. Returns false, and
+/// does nothing, for rows that registers cannot hold.
 bool rms_norm_gradients(DType dtype, const RmsNormDgrad& n, const WeightGradient& g,
                         cudaStream_t stream) {
   bool done = false;
@@ -328,8 +335,8 @@ WeightGradient rms_norm_weight_gradient_of(const Operation& op) {
   return g;
 }
 
-// Runs one block per row, read three times: the second and the third time from the caches. w and b
-// may be null.
+// Computes the layer norm of a row, one block per row. It reads the row three times, the second and
+// the third time from the caches. w and b may be null.
 template <class T, int V>
 __global__ void layer_norm_rows(const T* x, const T* w, const T* b, T* y, float* mean, float* rstd,
                                 int64_t width, float epsilon) {
@@ -366,7 +373,7 @@ __global__ void layer_norm_rows(const T* x, const T* w, const T* b, T* y, float*
   }
 }
 
-// dy w, or dy where w is null.
+// Returns dy w, or dy if w is null.
 template <int V, class T>
 __device__ Floats<V> weighted(const T* dy, const T* w) {
   Floats<V> g = load<V>(dy);
@@ -407,8 +414,8 @@ __global__ void layer_norm_dgrad_rows(const T* dy, const T* x, const float* mean
 
 constexpr int kNormColumns = 32;
 
-// Block (p, c) sums 32 columns over the p-th part of the tokens, in the order of weight_gradient();
-// db may be null.
+// Sums the gradients of weight and bias: block (p, c) sums 32 columns over the p-th part of the
+// tokens, in the order of weight_gradient(). db may be null.
 template <class T>
 __global__ void layer_norm_partial_sums(const T* dy, const T* x, const float* mean,
                                         const float* rstd, int64_t tokens, int64_t tokens_a_part,
@@ -532,7 +539,7 @@ void run_rms_norm_wgrad(const Operation& op, const Libraries& /*libraries*/) {
   weight_gradient(op.dtype(), rms_norm_weight_gradient_of(op), op.stream());
 }
 
-/// Computes both gradients in one pass over the rows, unless they are too wide.
+/// Computes both gradients in one pass over the rows. Returns false if the rows are too wide.
 bool run_pair_rms_norm_wgrad(const Operation& weight, const Operation& input) {
   const WeightGradient g = rms_norm_weight_gradient_of(weight);
   return rms_norm_gradients(input.dtype(), rms_norm_dgrad_of(input), g, input.stream());

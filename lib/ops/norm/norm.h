@@ -30,10 +30,11 @@ class GraphBuilder;
 //   in:  dy[N,D], x[N,D], mean F32[N], rstd F32[N]
 //   out: dw[D], [db[D]]
 
+/// NormAttrs holds the attributes of RMS norms and layer norms.
 struct NormAttrs {
   double epsilon = 1e-5;
-  /// The number that is added to the weights of an RMS norm: 1 if they are stored as their
-  /// difference from 1. Layer norms ignore it.
+  /// The number that is added to the weights of an RMS norm: 1 if files store the weight minus 1.
+  /// Layer norms ignore it.
   double weight_offset = 0;
   bool operator==(const NormAttrs&) const = default;
 };

@@ -13,15 +13,15 @@
 namespace ftrun {
 namespace {
 
-/// Adds the gradients of a norm to the lists. The norm's own kernel adds `e`, the gradient that
-/// already reached x past the norm. The weight's gradient is in the list of the input's: it is
-/// cheap, and if deferred it would keep dy, which nothing else reads.
+/// Adds the gradients of a norm to the lists. The norm's own kernel adds `e`, the gradient that x
+/// already has from other operations. The gradient of the weight goes to the list of input
+/// gradients: it is cheap, and deferring it would keep dy, which nothing else reads.
 void norm_gradients(Derivation& d, const Op& op, ValueId x, ValueId y, ValueId rstd,
                     ValueId weight) {
   const ValueId dy = d.result_gradient(y);
   const ValueId e = d.gradient(x);
-  const ValueId x_saved = d.needed(x);
-  const ValueId rstd_saved = d.needed(rstd);
+  const ValueId x_saved = d.backward_value(x);
+  const ValueId rstd_saved = d.backward_value(rstd);
   d.emit_input_grad(OpKind::kRmsNormWgrad, {dy, x_saved, rstd_saved}, {d.param_grad(weight)});
   const ValueId dx = d.new_gradient(x);
   std::vector<ValueId> in{dy, x_saved, rstd_saved, weight};
@@ -48,7 +48,8 @@ void layer_norm_gradients(Derivation& d, const Op& op) {
   const bool has_weight = op.in.size() > 1;
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId e = has_weight ? d.gradient(x) : -1;
-  std::vector<ValueId> in{dy, d.needed(x), d.needed(op.out[1]), d.needed(op.out[2])};
+  std::vector<ValueId> in{dy, d.backward_value(x), d.backward_value(op.out[1]),
+                          d.backward_value(op.out[2])};
   if (has_weight) {
     std::vector<ValueId> out{d.param_grad(op.in[1])};
     if (op.in.size() > 2) out.push_back(d.param_grad(op.in[2]));
@@ -69,7 +70,7 @@ int64_t layer_norm_gpu_partial_sums(const LayerGraph& graph, const Op& op) {
   return static_cast<int64_t>(op.out.size()) * workspace_of::gpu_partial_sums(graph, op);
 }
 
-/// Makes the norm of a residual sum again from the sum.
+/// Makes the operation that recomputes the norm of a residual sum from the sum.
 Op norm_of_sum(const Op& op) {
   return {OpKind::kRmsNorm, {op.out[0], op.in[2]}, {op.out[1], op.out[2]}, op.attrs, -1};
 }
@@ -110,7 +111,7 @@ ValueId ops::layer_norm(GraphBuilder& g, ValueId x, ValueId weight, ValueId bias
     in.push_back(param);
   }
   const std::string name = weight >= 0 ? g.at(weight).name : g.at(x).name + ".norm";
-  const Dims dims = g.at(x).dims;  // a copy: the new values move the others
+  const Dims dims = g.at(x).dims;  // a copy, because adding values may move the others
   const ValueId y = g.temp(name + ".out", dims);
   const ValueId mean = g.add_value(name + ".mean", g.statistics(), {dims[0]}, ValueRole::kTemp);
   const ValueId rstd = g.add_value(name + ".rstd", g.statistics(), {dims[0]}, ValueRole::kTemp);

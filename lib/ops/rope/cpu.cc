@@ -11,8 +11,9 @@ namespace ftrun::cpu {
 
 namespace {
 
-/// Rotates the neighbours among the first elements of heads of one token: `halves`, which has room
-/// for `rotated` elements, holds a head's first elements of all pairs, then the second ones.
+/// Rotates neighbouring elements (2i, 2i+1) of the first `rotated` elements of each head of one
+/// token. `halves` has room for `rotated` elements: it holds the first elements of a head's pairs,
+/// then the second ones.
 template <class S>
 void rotate_pairs(const S* from, S* to, const float* cosine, const float* sine, double sine_sign,
                   int64_t heads, int64_t size, int64_t rotated, std::vector<S>& halves) {
@@ -76,8 +77,8 @@ void rope_dgrad(const OpCall& call) {
   rotate<S>(call, -1.0);
 }
 
-/// Computes the table of cosines and sines. An angle is a product of fp32 numbers, as Hugging
-/// Face's models were trained with.
+/// Computes the table of cosines and sines. An angle is a product of fp32 numbers, as in Hugging
+/// Face's models when they were trained.
 template <class S>
 void rope_table(const OpCall& call) {
   const auto& angles = call.attrs<RopeTableAttrs>().angles;

@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kMaxAngles = 256;
 
-/// TableAngles are a parameter of the kernel, so there is no copy to wait for. Magnitudes are as
-/// exact as on the CPU.
+/// TableAngles holds the angles of the table. It is passed as a parameter of the kernel, which
+/// needs no copy to the device before. Magnitudes are doubles, as on the CPU.
 struct TableAngles {
   double magnitude[kMaxAngles];
   float frequency[kMaxAngles];
@@ -29,8 +29,8 @@ __global__ void rope_table_rows(const int32_t* positions, float* table, TableAng
   }
 }
 
-/// Angles are those that rope_rows() rotates by: `half` of a row of the table from `first` on,
-/// whose sines are table_half elements after the cosines.
+/// Angles describes the angles by which rope_rows() rotates: `half` elements of a row of the table,
+/// from `first` on. Their sines are table_half elements after their cosines.
 struct Angles {
   int first, half, table_half;
 };
@@ -41,7 +41,7 @@ __device__ inline void rotate_pair(float& a, float& b, float cosine, float sine)
   b = b * cosine + first * sine;
 }
 
-/// Rotates V pairs of neighbours, which stand from `from` on.
+/// Rotates V pairs of neighbouring elements, from `from` on.
 template <class T, int V>
 __device__ void rotate_neighbours(const T* from, T* to, const float* cosine, const float* sine,
                                   float sine_sign) {
@@ -54,8 +54,8 @@ __device__ void rotate_neighbours(const T* from, T* to, const float* cosine, con
   store(to + V, parts[1]);
 }
 
-// Runs one block per token; a thread rotates V pairs or copies V elements that do not rotate: the
-// end of each head, and v. y may be x.
+// Rotates the heads of a token, one block per token. A thread rotates V pairs, or copies V elements
+// that do not rotate: those at the end of each head, and v. y may be x.
 template <class T, int V, bool kNeighbours>
 __global__ void rope_rows(const T* x, const float* table, T* y, int rotated_heads, int copied,
                           int head_size, Angles angles, float sine_sign) {

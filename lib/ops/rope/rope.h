@@ -10,13 +10,13 @@ namespace ftrun {
 class GraphBuilder;
 
 // rope_table
-//   The angles of several rotations stand beside each other in one table.
+//   One table holds the angles of several rotations, one after the other.
 //   in:  positions I32[N]
 //   out: rope F32[N,E]: cos of the E/2 angles, then sin, each times the angle's magnitude
 // rope
 //   Rotates the first 2 A of a head's d elements in q and k, where A is the number of angles that
-//   are its own: elements i and i+A by angle i (as Hugging Face's rotate_half), or, with
-//   attrs.pairs, neighbours 2i and 2i+1. The others, and v, are copied.
+//   the operation uses: elements i and i+A by angle i (as Hugging Face's rotate_half) or, with
+//   attrs.pairs, neighbours 2i and 2i+1. Other elements, and v, are copied.
 //   in:  qkv[N,(H+2K)d], rope F32[N,E]
 //   out: y[N,(H+2K)d] (out may be in)
 // rope_dgrad
@@ -31,12 +31,14 @@ struct RopeAngle {
   bool operator==(const RopeAngle&) const = default;
 };
 
+/// RopeTableAttrs holds the attributes of rope_table.
 struct RopeTableAttrs {
   /// The E/2 angles.
   std::vector<RopeAngle> angles;
   bool operator==(const RopeTableAttrs&) const = default;
 };
 
+/// RopeAttrs holds the attributes of rope and of its gradient.
 struct RopeAttrs {
   HeadAttrs heads;
   /// The first angle of the table that the operation uses, and how many it uses; 0: all.

@@ -7,7 +7,7 @@ namespace ftrun {
 class GraphBuilder;
 
 // scale
-//   Is its own gradient.
+//   The operation is its own gradient.
 //   in:  x
 //   out: y = factor x, same shape (out may be x)
 

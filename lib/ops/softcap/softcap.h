@@ -7,7 +7,7 @@ namespace ftrun {
 class GraphBuilder;
 
 // softcap
-//   Bounds the logits of a model whose config requests it; the loss bounds its own.
+//   Applies the softcap of a model's config to logits. (The loss applies it itself.)
 //   in:  x
 //   out: y = c tanh(x / c), same shape (out may be x)
 // softcap_dgrad

@@ -13,10 +13,10 @@ namespace ftrun::cpu {
 
 namespace {
 
-/// NormedPart is what one norm covers of a qkv row: all its queries, or all its keys.
+/// NormedPart is the part of a qkv row that one norm covers: all its queries, or all its keys.
 struct NormedPart {
   int64_t first, count;
-  /// Elements that all ranks have of it together.
+  /// The number of elements of the part on all ranks together.
   double elements;
 };
 
@@ -113,7 +113,7 @@ void whole_qk_norm_wgrad(const OpCall& call) {
   const Stat<S>* const rstd = call.in<Stat<S>>(2);
   auto* const partials = call.workspace<Compute<S>>();
   const auto& vec = vector_kernels<S>();
-  // The order of parts in a row is that of their weights in a partial sum.
+  // The weights in a partial sum have the same order as the parts in a row.
   sum_row_blocks(tokens, row.values, partials, [&](int64_t begin, int64_t rows, Compute<S>* sums) {
     for (int64_t n = begin; n < begin + rows; ++n)
       for (size_t i = 0; i < 2; ++i) {

@@ -107,8 +107,8 @@ WholeCounts counts_of(const WholeQkNormAttrs& attrs) {
           static_cast<float>(attrs.ranks * attrs.key_elements())};
 }
 
-/// Calls f(type, vectors) with how many elements can be moved at once of queries, of keys and of
-/// all that stand at these addresses.
+/// Calls f(type, vectors) with the dtype of the activations, and the number of elements of queries,
+/// keys and rows at these addresses that can be moved at once.
 template <class F, class... Pointers>
 void with_rows(const Operation& op, F f, Pointers... pointers) {
   const QkvRow row = row_of(op.attrs<WholeQkNormAttrs>());

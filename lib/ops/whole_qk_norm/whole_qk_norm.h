@@ -8,7 +8,7 @@ namespace ftrun {
 class GraphBuilder;
 
 // RMS norms over all query heads of a token together, and over all its key heads (OLMo Team 2024,
-// section 2). Where tensor-parallel ranks have some of the heads each, they sum the squares between
+// section 2). If each tensor-parallel rank has some of the heads, the ranks sum the squares between
 // the first operation and the second, and in backward the dots of its gradient.
 //
 // qk_dots
@@ -27,11 +27,12 @@ class GraphBuilder;
 //   in:  dy[N,(H+2K)d], qkv[N,(H+2K)d], rstd F32[N,2]
 //   out: dwq[Hd], dwk[Kd]
 
+/// WholeQkNormAttrs holds the attributes of the operations of this header.
 struct WholeQkNormAttrs {
   /// The heads of one rank. Their epsilon is the norm's; their weight_offset is not used.
   HeadAttrs heads;
-  /// The number of tensor-parallel ranks, each with as many heads. A head of which several ranks
-  /// have copies counts once for each.
+  /// The number of tensor-parallel ranks, which all have the same number of heads. A head of which
+  /// several ranks have copies counts once for each copy.
   int64_t ranks = 1;
   bool operator==(const WholeQkNormAttrs&) const = default;
 
@@ -42,7 +43,7 @@ struct WholeQkNormAttrs {
 namespace ops {
 /// Sums the squares of this rank's queries and keys.
 ValueId qk_squares(GraphBuilder& g, ValueId qkv, const WholeQkNormAttrs& attrs);
-/// Normalizes queries and keys; `squares` are those of all ranks.
+/// Normalizes queries and keys; `squares` holds the sums over all ranks.
 ValueId whole_qk_norm(GraphBuilder& g, ValueId qkv, ValueId squares, ValueId weight_q,
                       ValueId weight_k, const WholeQkNormAttrs& attrs);
 }  // namespace ops

@@ -1,6 +1,7 @@
 #include "optimizers/entries.h"
 
-// Adagrad as torch.optim.Adagrad has it: the sum of the squares of each element's gradients.
+// Adagrad as in torch.optim.Adagrad. Its state is the sum of the squares of each element's
+// gradients.
 
 namespace ftrun::optimizers {
 namespace {

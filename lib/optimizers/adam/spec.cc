@@ -1,6 +1,6 @@
 #include "optimizers/entries.h"
 
-// Adam and AdamW: two moments of each element.
+// Adam and AdamW. Their states are two moments of each element.
 
 namespace ftrun::optimizers {
 namespace {

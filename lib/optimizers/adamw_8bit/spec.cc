@@ -1,7 +1,7 @@
 #include "optimizers/entries.h"
 
-// AdamW as bitsandbytes' AdamW8bit has it: two moments of each element, which are 8-bit codes in
-// large tensors.
+// AdamW as in bitsandbytes' AdamW8bit. Its states are two moments of each element, which are 8-bit
+// codes in large tensors.
 
 namespace ftrun::optimizers {
 namespace {

@@ -1,6 +1,6 @@
 #include "optimizers/entries.h"
 
-// Lion: one moment of each element, and steps of one size.
+// Lion. Its state is one moment of each element, and all elements change by steps of the same size.
 
 namespace ftrun::optimizers {
 namespace {

@@ -1,6 +1,6 @@
 #include "optimizers/entries.h"
 
-// Stochastic gradient descent as torch.optim.SGD has it, with or without momentum.
+// Stochastic gradient descent as in torch.optim.SGD, with or without momentum.
 
 namespace ftrun::optimizers {
 namespace {
@@ -15,7 +15,7 @@ std::span<const OptimizerState> momentum_states(const OptimizerConfig& config) {
   return kMomentumBuffer;
 }
 
-/// Finds a config of Nesterov momentum that torch.optim.SGD refuses too.
+/// Returns the fault of a config whose Nesterov momentum torch.optim.SGD refuses, too.
 std::optional<OptimizerFault> nesterov_fault(const OptimizerConfig& config) {
   if (!config.nesterov || (config.momentum > 0 && config.dampening == 0)) return std::nullopt;
   return OptimizerFault{"nesterov",

@@ -10,21 +10,21 @@
 
 namespace ftrun {
 
-/// SideThread is a thread that runs pieces of work, one after another in the order in which they
-/// were started, while its owner prepares others. The destructor waits for the piece under way and
-/// drops the rest. A SideThread has one owner.
-class SideThread {
+/// BackgroundThread is a thread that runs pieces of work one after another, in the order in which
+/// they were started, while its owner prepares others. The destructor waits for the piece that is
+/// running and drops the rest. A BackgroundThread has one owner.
+class BackgroundThread {
  public:
-  SideThread();
-  ~SideThread();
-  SideThread(const SideThread&) = delete;
-  SideThread& operator=(const SideThread&) = delete;
+  BackgroundThread();
+  ~BackgroundThread();
+  BackgroundThread(const BackgroundThread&) = delete;
+  BackgroundThread& operator=(const BackgroundThread&) = delete;
 
   /// Starts a piece of work, whose data must stay valid until it is done. After one piece has
   /// failed, no other is run.
   void start(std::function<void()> work);
-  /// Waits until the first `count` pieces of work since the beginning are done; rethrows what one
-  /// of them threw.
+  /// Waits until the first `count` pieces of work are done, counted from the beginning; rethrows
+  /// the exception of a piece that failed.
   void wait(int64_t count);
   /// Waits until all pieces are done.
   void wait() { wait(started_); }
@@ -39,7 +39,7 @@ class SideThread {
   int64_t done_ = 0;
   std::exception_ptr failure_;
   bool stopping_ = false;
-  std::jthread thread_;  // last: uses the others
+  std::jthread thread_;  // last: it uses the members above
 };
 
 }  // namespace ftrun
