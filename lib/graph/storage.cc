@@ -112,14 +112,14 @@ class IntervalTree {
  private:
   static constexpr int64_t kNobody = std::numeric_limits<int64_t>::min();
 
-  /// Returns whether some request of the node whose leaves begin at `begin` may live at `first` or
-  /// later and has begun in time: it is below `limit`.
+  /// Returns whether a request of the node may overlap the interval: it is alive at `first` or
+  /// later, and the node's first leaf, `begin`, is below `limit`, so that it begins early enough.
   bool may_hold(size_t node, size_t begin, size_t limit, int64_t first) const {
     return begin < limit && latest_[node] >= first && latest_[node] != kNobody;
   }
 
-  /// Visits the node of leaves [begin, begin + width), which may hold what is searched for. It
-  /// examines the children itself: most are dead ends, which cost no call then.
+  /// Visits the node of leaves [begin, begin + width), which may hold a match. It tests the children
+  /// before it visits them: most hold none and then cost no call.
   template <typename Found>
   void visit(size_t node, size_t begin, size_t width, size_t limit, int64_t first,
              const Found& found) {
@@ -145,9 +145,9 @@ struct Extent {
   int64_t end = 0;
 };
 
-/// ExtentSorter sorts extents by their begins: first into buckets by leading bits, then each bucket.
-/// A comparison sort of all would mispredict every other of its branches, and took most of the time
-/// of large plans.
+/// ExtentSorter sorts extents by their beginning: first into buckets by the leading bits, then each
+/// bucket. A comparison sort of all extents mispredicts about half of its branches and took most of
+/// the time of large plans.
 class ExtentSorter {
  public:
   void sort(std::vector<Extent>& extents) {
@@ -165,7 +165,7 @@ class ExtentSorter {
     sorted_.resize(extents.size());
     for (const Extent& extent : extents) sorted_[--ends_[bucket_of(extent)]] = extent;
     extents.swap(sorted_);
-    // ends_ has the begins of the buckets now.
+    // ends_ now holds where each bucket begins.
     for (size_t bucket = 0; bucket < kBuckets; ++bucket) {
       const size_t end = bucket + 1 < kBuckets ? ends_[bucket + 1] : extents.size();
       if (end - ends_[bucket] > 1)
@@ -188,8 +188,8 @@ class ExtentSorter {
   std::vector<Extent> sorted_;
 };
 
-/// Calls `found` with the begin and the end of each gap that `taken` leaves of `bytes` bytes, the
-/// lowest first, until it returns true. Sorts `taken`.
+/// Calls `found` with the beginning and the end of each gap that `taken` leaves in an arena of
+/// `bytes` bytes, from the lowest on, until `found` returns true. Sorts `taken`.
 template <typename Found>
 void find_gap(std::vector<Extent>& taken, ExtentSorter& sorter, int64_t bytes, const Found& found) {
   sorter.sort(taken);
@@ -201,10 +201,11 @@ void find_gap(std::vector<Extent>& taken, ExtentSorter& sorter, int64_t bytes, c
   if (offset < bytes) found(offset, bytes);
 }
 
-/// Returns the lowest place of that many bytes; -1: there is none.
-int64_t lowest_place(std::vector<Extent>& taken, ExtentSorter& sorter, int64_t bytes,
-                     int64_t wanted) {
-  int64_t place = -1;
+/// Returns the lowest offset at which `wanted` bytes are free in an arena of `bytes` bytes; -1:
+/// there is none.
+int64_t lowest_offset(std::vector<Extent>& taken, ExtentSorter& sorter, int64_t bytes,
+                      int64_t wanted) {
+  int64_t offset = -1;
   find_gap(taken, sorter, bytes, [&](int64_t begin, int64_t end) {
     if (end - begin < wanted) return false;
     offset = begin;
@@ -213,7 +214,7 @@ int64_t lowest_place(std::vector<Extent>& taken, ExtentSorter& sorter, int64_t b
   return offset;
 }
 
-/// Returns the bytes of each request, rounded up.
+/// Returns the bytes of each request, rounded up to the alignment.
 std::vector<int64_t> aligned_bytes(std::span<const StorageRequest> requests, int64_t alignment) {
   std::vector<int64_t> bytes;
   bytes.reserve(requests.size());
@@ -222,10 +223,12 @@ std::vector<int64_t> aligned_bytes(std::span<const StorageRequest> requests, int
   return bytes;
 }
 
-/// Assigns each request, in turn, the lowest place that is free all its life. `aligned` has the
-/// aligned bytes of each: a division for each pair of requests would take longer than all else.
-StorageLayout place(std::span<const StorageRequest> requests, const std::vector<size_t>& order,
-                    std::span<const int64_t> aligned, IntervalTree& live) {
+/// Assigns to each request, in the given order, the lowest offset that is free during its whole
+/// lifetime. `aligned` has the rounded-up bytes of each request, because a division for each pair
+/// of requests would take longer than everything else.
+StorageLayout place_in_order(std::span<const StorageRequest> requests,
+                             const std::vector<size_t>& order, std::span<const int64_t> aligned,
+                             IntervalTree& live) {
   StorageLayout layout;
   layout.offset.assign(requests.size(), -1);
   live.clear();
@@ -238,7 +241,7 @@ StorageLayout place(std::span<const StorageRequest> requests, const std::vector<
       taken.push_back({layout.offset[other], layout.offset[other] + aligned[other]});
     });
     const int64_t offset =
-        lowest_place(taken, sorter, std::numeric_limits<int64_t>::max(), request.bytes);
+        lowest_offset(taken, sorter, std::numeric_limits<int64_t>::max(), request.bytes);
     layout.offset[at] = offset;
     layout.bytes = std::max(layout.bytes, offset + aligned[at]);
     live.add(at);
@@ -267,7 +270,7 @@ class Gaps {
   /// none.
   int64_t lowest_gap(const StorageRequest& request) const {
     std::vector<Extent> taken = occupied_beside(request);
-    return lowest_place(taken, sorter_, bytes_, request.bytes);
+    return lowest_offset(taken, sorter_, bytes_, request.bytes);
   }
 
   /// Returns the bytes of the largest gap at `time`: no larger request that is alive then can fit.
@@ -282,7 +285,7 @@ class Gaps {
   }
 
   void add(const StorageRequest& request, int64_t offset) {
-    taken_.push_back({request, {offset, offset + round_up(request.bytes, alignment_)}});
+    placed_.push_back({request, {offset, offset + round_up(request.bytes, alignment_)}});
   }
 
   /// Counts the placed requests that were examined.
@@ -297,7 +300,7 @@ class Gaps {
   std::vector<Extent> occupied_beside(const StorageRequest& request) const {
     examined_ += static_cast<int64_t>(placed_.size());
     std::vector<Extent> taken;
-    for (const Placed& other : taken_)
+    for (const Placed& other : placed_)
       if (overlap(other.request, request)) taken.push_back(other.extent);
     return taken;
   }
@@ -306,7 +309,7 @@ class Gaps {
   int64_t alignment_;
   std::vector<Placed> placed_;
   mutable int64_t examined_ = 0;
-  /// The room in which places are sorted.
+  /// Sorts the occupied extents; kept because it holds buffers.
   mutable ExtentSorter sorter_;
 };
 
@@ -371,13 +374,13 @@ StorageLayout pack_storage(std::span<const StorageRequest> requests, int64_t ali
   });
   IntervalTree live(requests, order);
   const std::vector<int64_t> aligned = aligned_bytes(requests, alignment);
-  StorageLayout best = place(requests, order, aligned, live);
+  StorageLayout best = place_in_order(requests, order, aligned, live);
   const int64_t bound = LiveBytes(requests, alignment).peak().second;  // no layout is smaller
   StorageLayout layout = best;
   for (int tries = 1; tries < kMaxTries && live.examined() < kMaxExamined && best.bytes > bound;
        ++tries) {
     promote_highest(requests, layout, order);
-    layout = place(requests, order, aligned, live);
+    layout = place_in_order(requests, order, aligned, live);
     if (layout.bytes < best.bytes) best = layout;
   }
   best.examined = live.examined();

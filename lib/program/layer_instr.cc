@@ -70,7 +70,8 @@ void bind_ops(Instr& instr, const LayerGraph& graph, const TouchedValues& touche
       bug(cat(graph.name, ": ", graph.at(id).name, " has no place in ", instr_label(instr)));
     ops.bindings.push_back({id, places.at(id)});
   }
-  // Lists that grow by themselves would be allocated several times, and be larger than needed.
+  // One allocation of the exact size for each list: lists that grow are allocated several times
+  // and keep unused capacity.
   std::vector<Range> ranges;
   ranges.reserve(touched.reads.size() + touched.writes.size());
   for (const ValueId id : touched.writes) add_range(ranges, places.at(id));
@@ -104,7 +105,7 @@ std::set<UnitId> units_read(const ModelDescription& model, const Partition& part
   std::set<UnitId> units;
   for (size_t i = 0; i < params.size(); ++i)
     if (read[static_cast<size_t>(params[i].value)] != 0)
-      units.insert(partition.places[layer][i].unit);
+      units.insert(partition.param_locations[layer][i].unit);
   return units;
 }
 

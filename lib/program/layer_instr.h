@@ -14,15 +14,15 @@
 
 namespace ftrun {
 
-/// ValuePlaces holds the storage of the values of a graph, from which the instructions of a list are
-/// bound. It is a list by value, not a map: a step has millions of places.
+/// ValuePlaces holds the storage of each value of a graph. bind_ops() uses it to set the operands of
+/// a layer's instructions. It is an array indexed by value, not a map: a step has millions of values.
 class ValuePlaces {
  public:
   explicit ValuePlaces(const LayerGraph& graph) : places_(graph.values.size()) {}
 
   void set(ValueId id, const Range& place) { places_[static_cast<size_t>(id)] = place; }
   bool has(ValueId id) const { return places_[static_cast<size_t>(id)].buffer >= 0; }
-  /// Returns the place of a value that has one.
+  /// Returns the storage of a value that has one.
   const Range& at(ValueId id) const {
     require(has(id), "a value has a place");
     return places_[static_cast<size_t>(id)];
@@ -41,7 +41,7 @@ bool has_ops(const LayerGraph& graph, const Instr& instr);
 /// Returns the operations that the instruction runs.
 std::span<const Op> ops_of(const LayerGraph& graph, const Instr& instr);
 
-/// TouchedValues lists the values that operations touch, each list ascending.
+/// TouchedValues lists the values that operations read and write, each list in ascending order.
 struct TouchedValues {
   /// The values that are read before the operations write them.
   std::vector<ValueId> reads;
@@ -50,11 +50,12 @@ struct TouchedValues {
 };
 TouchedValues touched_values(std::span<const Op> list);
 
-/// Fills bindings, reads and writes of `instr` with the places of what its operations touch.
+/// Sets the bindings, reads and writes of `instr` to the storage, found in `places`, of the values
+/// that its operations touch.
 void bind_ops(Instr& instr, const LayerGraph& graph, const TouchedValues& touched,
               const ValuePlaces& places);
 
-/// Returns by value of `graph` whether the operations of `list` read it, or write it.
+/// Returns, for each value of `graph`, whether the operations of `list` read it (or write it).
 std::vector<char> values_read(const LayerGraph& graph, const std::vector<Op>& list);
 std::vector<char> values_written(const LayerGraph& graph, const std::vector<Op>& list);
 

@@ -436,8 +436,8 @@ void StepBuilder::place_parameters(size_t l, int32_t micro_batch, const ListFact
   for (size_t i = 0; i < layer.params.size(); ++i) {
     const ValueId id = layer.params[i].value;
     if (facts.reads[static_cast<size_t>(id)] == 0) continue;
-    places.set(id,
-               parameters_.place(partition_.places[l][i], graph_of(l).at(id).bytes(), micro_batch));
+    places.set(id, parameters_.place(partition_.param_locations[l][i], graph_of(l).at(id).bytes(),
+                                     micro_batch));
   }
 }
 
@@ -449,8 +449,8 @@ void StepBuilder::place_gradients(size_t l, int32_t micro_batch, const ListFacts
   for (size_t i = 0; i < layer.params.size(); ++i) {
     const ValueId id = graph.at(layer.params[i].value).grad;
     if (id < 0 || facts.writes[static_cast<size_t>(id)] == 0) continue;
-    places.set(
-        id, gradients_.gradient_range(partition_.places[l][i], graph.at(id).bytes(), micro_batch));
+    places.set(id, gradients_.gradient_range(partition_.param_locations[l][i], graph.at(id).bytes(),
+                                             micro_batch));
   }
 }
 
@@ -510,7 +510,7 @@ bool StepBuilder::accumulates(size_t l, int32_t micro_batch, const ListFacts& fa
     const GraphParam& param = layer.params[i];
     const ValueId grad = graph_of(l).at(param.value).grad;
     if (grad < 0 || facts.writes[static_cast<size_t>(grad)] == 0) continue;
-    const UnitId unit = partition_.places[l][i].unit;
+    const UnitId unit = partition_.param_locations[l][i].unit;
     const bool apart = placement_.spec(unit).reduces_micro_batches;
     for (const TensorId tensor : param.tensors) {
       const bool first = written_[apart ? micro_batch : -1].insert(tensor).second;

@@ -11,7 +11,7 @@
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/round_up.h"
-#include "base/side_by_side.h"
+#include "base/run_in_parallel.h"
 #include "base/step_parts.h"
 #include "base/text.h"
 #include "program/traffic.h"
@@ -223,8 +223,8 @@ std::vector<bool> crossing_groups(const Program& program, const std::vector<int>
 RankKinds split_by_nodes(const ClassPlans& all, const Machine& machine, int ranks_here,
                          const std::vector<SlowRank>& slow, World& world) {
   std::vector<LaneSchedule> of_class(world.programs.size());
-  side_by_side(of_class.size(),
-               [&](size_t p) { of_class[p] = whole_schedule(*world.programs[p]); });
+  run_in_parallel(of_class.size(),
+                  [&](size_t p) { of_class[p] = whole_schedule(*world.programs[p]); });
   RankKinds kinds;
   std::map<std::tuple<int32_t, std::vector<int>, double>, int32_t> numbers;
   const auto node_of = [&](int32_t rank) {

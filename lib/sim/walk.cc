@@ -9,7 +9,7 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/mix_bits.h"
-#include "base/side_by_side.h"
+#include "base/run_in_parallel.h"
 #include "program/lifetime.h"
 #include "sim/folded_world.h"
 #include "sim/numbering.h"
@@ -533,7 +533,7 @@ std::vector<int32_t> schedule_numbers(std::span<const LaneSchedule> schedules) {
 std::string walk_collectives(const World& world) {
   std::vector<LaneSchedule> schedules(world.programs.size());
   std::vector<LaneSchedule> runs(world.programs.size());
-  side_by_side(world.programs.size(), [&](size_t p) {
+  run_in_parallel(world.programs.size(), [&](size_t p) {
     schedules[p] = collective_schedule(*world.programs[p]);
     runs[p] = join_collectives(schedules[p]);
   });
