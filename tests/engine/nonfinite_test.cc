@@ -219,7 +219,7 @@ TEST_CASE("a shard that is not finite is reported by every rank that gathers it"
 /// Runs a step on two tensor-parallel ranks, one of which has a weight that is NaN. Returns what
 /// each rank found.
 std::vector<NonfiniteLocation> places_on_tensor_ranks(const std::string& name, int64_t index,
-                                                   int poisoned, bool sequence) {
+                                                      int poisoned, bool sequence) {
   std::vector<NonfiniteLocation> places(2);
   StateOptions mesh;
   mesh.tensor.count = 2;
