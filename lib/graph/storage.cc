@@ -118,8 +118,8 @@ class IntervalTree {
     return begin < limit && latest_[node] >= first && latest_[node] != kNobody;
   }
 
-  /// Visits the node of leaves [begin, begin + width), which may hold a match. It tests the children
-  /// before it visits them: most hold none and then cost no call.
+  /// Visits the node of leaves [begin, begin + width), which may hold a match. It tests the
+  /// children before it visits them: most hold none and then cost no call.
   template <typename Found>
   void visit(size_t node, size_t begin, size_t width, size_t limit, int64_t first,
              const Found& found) {

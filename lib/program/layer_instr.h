@@ -14,8 +14,9 @@
 
 namespace ftrun {
 
-/// ValuePlaces holds the storage of each value of a graph. bind_ops() uses it to set the operands of
-/// a layer's instructions. It is an array indexed by value, not a map: a step has millions of values.
+/// ValuePlaces holds the storage of each value of a graph. bind_ops() uses it to set the operands
+/// of a layer's instructions. It is an array indexed by value, not a map: a step has millions of
+/// values.
 class ValuePlaces {
  public:
   explicit ValuePlaces(const LayerGraph& graph) : places_(graph.values.size()) {}
