@@ -15,14 +15,14 @@
 
 namespace ftrun::testing {
 
-/// Waits for a child; returns its exit code, or minus the signal that ended it.
+/// Waits for a child; returns its exit code, or the negative number of the signal that ended it.
 inline int exit_code_of(pid_t child) {
   int status = 0;
   REQUIRE(::waitpid(child, &status, 0) == child);
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
-/// Returns the exit code of a child that runs `body` and ends with its result.
+/// Runs `body` in a child process that exits with its result; returns the exit code.
 inline int exit_of(const std::function<int()>& body) {
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
@@ -30,8 +30,8 @@ inline int exit_of(const std::function<int()>& body) {
   return exit_code_of(child);
 }
 
-/// Starts a program, words[0], whose output is appended to a file. It inherits signals of `ignored`
-/// as ignored.
+/// Starts a program, words[0], whose output is appended to a file. It inherits the signals in
+/// `ignored` as ignored.
 inline pid_t start_program(const std::vector<std::string>& words, const std::string& output,
                            const std::vector<int>& ignored = {}) {
   const std::vector<char*> arguments = exec_arguments(words);
@@ -48,7 +48,7 @@ inline pid_t start_program(const std::vector<std::string>& words, const std::str
   return child;
 }
 
-/// Runs `body` in a child and returns its result.
+/// Runs `body` in a child process and returns its result.
 inline std::string text_of(const std::function<std::string()>& body) {
   int ends[2];
   REQUIRE(::pipe(ends) == 0);

@@ -14,8 +14,8 @@
 namespace ftrun::testing {
 namespace {
 
-/// Returns the needs by name. They are made on first use: needs are named before main, in any
-/// order.
+/// Returns the needs by name. The map is created on first use, because needs are registered before
+/// main() in any order.
 std::map<std::string, std::function<std::string()>>& needs() {
   static std::map<std::string, std::function<std::string()>> all;
   return all;

@@ -4,11 +4,11 @@
 
 namespace ftrun::testing {
 
-/// Returns the checkout that these tests belong to. (A function, not a definition for the compiler,
-/// so that another checkout finds in the cache what one has compiled.)
+/// Returns the checkout to which these tests belong. It is a function and not a compiler
+/// definition, so that another checkout can use this one's compiler cache.
 std::string source_dir();
 
-/// Returns the build tree that these tests run in.
+/// Returns the build tree in which these tests run.
 std::string binary_dir();
 
 }  // namespace ftrun::testing

@@ -10,19 +10,19 @@
 
 #include <catch2/catch.hpp>
 
-// Waits of tests. A test program whose failures are only waits says so in its last line, and its
-// CTest entry is run again (scripts/ctest_runs.py). A wait is a limit of a test's own that was
-// reached (fail_waiting), the exit code 6 of a program where another one was expected, or an
-// assertion that shows the message of an error of that code. Nothing else is a wait.
+// Waits in tests. If a test program fails only by waits, its last line says so, and its CTest entry
+// is run again (scripts/ctest_runs.py). A failure by waiting is a test's own timeout
+// (fail_waiting), exit code 6 of a program instead of the expected code, or an assertion that shows
+// the message of an error with that code. All other failures are not waits.
 namespace ftrun::testing {
 
-/// Fails the test case by waiting: "60 s for a line of rank 1".
+/// Fails the test case by waiting; `what` says for what, for example "60 s for a line of rank 1".
 [[noreturn]] inline void fail_waiting(const std::string& what) {
   record_wait(what);
   throw std::runtime_error(what);
 }
 
-/// Waits until `condition()` holds, `limit` at most.
+/// Waits until `condition()` returns true, at most `limit`.
 template <typename Condition>
 void await_that(Condition condition, const std::string& what,
                 std::chrono::milliseconds limit = std::chrono::minutes(2)) {
@@ -33,7 +33,7 @@ void await_that(Condition condition, const std::string& what,
   }
 }
 
-/// Fails where a program ended with another exit code than expected.
+/// Fails if a program ended with another exit code than expected.
 inline void require_exit(int found, int expected, const std::string& output) {
   if (found == expected) return;
   const std::string said = cat("exit ", found, ", expected ", expected, "\n", output);
@@ -41,7 +41,7 @@ inline void require_exit(int found, int expected, const std::string& output) {
   FAIL(said);
 }
 
-/// Returns the message of an error; notes it where it is an error of a wait.
+/// Returns the message of an error, and remembers it if it is an error of a wait.
 inline std::string said_by(const std::exception& error) {
   const auto* ours = dynamic_cast<const Error*>(&error);
   if (ours != nullptr && ours->code() == ExitCode::kPeerLost) record_wait(ours->what());

@@ -108,7 +108,7 @@ std::string stage_memory_text(const ClassPlans& plans) {
   const StepPlan& any = plans.plan(0);
   const PipelineLayout& layout = any.options.state.pipeline;
   if (layout.stages() == 1) return "";
-  const std::vector<MemoryPlan> memory = plans.memory();
+  const std::vector<MemoryPlan>& memory = plans.memory();
   std::vector<const MemoryPlan*> peak(static_cast<size_t>(layout.stages()));
   for (int32_t c = 0; c < plans.classes().count(); ++c) {
     const MemoryPlan& own = memory[static_cast<size_t>(c)];

@@ -12,8 +12,8 @@ namespace ftrun {
 template <typename E>
 struct EnumNames;
 
-/// Returns whether a number is one of an enumeration's values. In __PRETTY_FUNCTION__, compilers write
-/// such a number by the value's name, and any other number as a cast, "(E)7".
+/// Returns whether a number is one of an enumeration's values. In __PRETTY_FUNCTION__, compilers
+/// write such a number by the value's name, and any other number as a cast, "(E)7".
 template <auto value>
 consteval bool is_enumerator() {
   const std::string_view function = __PRETTY_FUNCTION__;
@@ -39,9 +39,9 @@ consteval std::array<std::string_view, count> enum_names(const std::string_view 
   return std::to_array(names);
 }
 
-/// Makes the names of an enumeration whose values have a row each in a table of traits. `key` is the
-/// row's field that holds the value; the name is its field `name`. Does not compile unless the table
-/// has as many rows as the enumeration has values.
+/// Makes the names of an enumeration whose values have a row each in a table of traits. `key` is
+/// the row's field that holds the value; the name is its field `name`. Does not compile unless the
+/// table has as many rows as the enumeration has values.
 template <auto key, typename Traits, size_t count>
 consteval std::array<std::string_view, count> names_of_rows(const Traits (&table)[count]) {
   static_assert(has_values<std::decay_t<decltype(Traits{}.*key)>, count>(),

@@ -17,7 +17,7 @@ Error::Error(ExitCode code, std::string message, std::string remedy)
       message_(std::move(message)),
       remedy_(std::move(remedy)) {}
 
-void bug(const std::string& detail, CodePlace where) {
+void bug(const std::string& detail, CodeLocation where) {
   throw Error(ExitCode::kBug, cat("internal error at ", where.file, ":", where.line, ": ", detail),
               "please report this message with the config that caused it");
 }

@@ -44,24 +44,25 @@ class Error : public std::runtime_error {
   std::string remedy_;
 };
 
-/// CodePlace is the location of a call. It replaces std::source_location, which clang before 16
+/// CodeLocation is the location of a call. It replaces std::source_location, which clang before 16
 /// cannot use with libstdc++.
-struct CodePlace {
+struct CodeLocation {
   const char* file = "";
   int line = 0;
 
   /// Returns the location of the call that uses this default argument.
-  static constexpr CodePlace current(const char* file = __builtin_FILE(),
-                                     int line = __builtin_LINE()) {
+  static constexpr CodeLocation current(const char* file = __builtin_FILE(),
+                                        int line = __builtin_LINE()) {
     return {file, line};
   }
 };
 
 /// Throws Error(kBug) naming the place: for conditions that only a defect of ftrun can break.
 /// `detail` should hold both values that disagree.
-[[noreturn]] void bug(const std::string& detail, CodePlace where = CodePlace::current());
+[[noreturn]] void bug(const std::string& detail, CodeLocation where = CodeLocation::current());
 
-inline void require(bool condition, const char* detail, CodePlace where = CodePlace::current()) {
+inline void require(bool condition, const char* detail,
+                    CodeLocation where = CodeLocation::current()) {
   if (!condition) bug(detail, where);
 }
 

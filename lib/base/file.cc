@@ -70,15 +70,15 @@ bool is_refused(int error_number) {
   return error_number == EINVAL || error_number == ENOSYS || error_number == EOPNOTSUPP;
 }
 
-[[noreturn]] void disk_error(const std::string& path, const std::string& action, int error_number,
-                             int64_t wanted = 0) {
+[[noreturn]] void throw_disk_error(const std::string& path, const std::string& action,
+                                   int error_number, int64_t wanted = 0) {
   std::string message = cat(path, ": ", action, " failed: ", errno_text(error_number));
   if (wanted > 0) message += wanted_and_free(path, wanted);
   throw Error(ExitCode::kEnvironment, message, writing_remedy(error_number));
 }
 
-[[noreturn]] void sync_error(const std::string& path, int error_number) {
-  if (!is_refused(error_number)) disk_error(path, "fsync", error_number);
+[[noreturn]] void throw_sync_error(const std::string& path, int error_number) {
+  if (!is_refused(error_number)) throw_disk_error(path, "fsync", error_number);
   throw Error(
       ExitCode::kEnvironment, cat(path, ": fsync failed: ", errno_text(error_number)),
       "this file system cannot tell when a file is on its disk: write to another one (output_dir)");
@@ -94,7 +94,7 @@ class PosixWritableFile : public WritableFile {
  public:
   PosixWritableFile(std::string path, mode_t mode) : path_(std::move(path)) {
     OwnedFd opened = open_to_write(path_, O_WRONLY | O_CREAT | O_TRUNC, mode);
-    if (!opened) disk_error(path_, "create", errno);
+    if (!opened) throw_disk_error(path_, "create", errno);
     fd_ = opened.release();
   }
   ~PosixWritableFile() override {
@@ -118,7 +118,8 @@ class PosixWritableFile : public WritableFile {
         refuses_direct_ = true;
         continue;
       }
-      if (n <= 0) disk_error(path_, "write", n < 0 ? errno : ENOSPC, static_cast<int64_t>(left));
+      if (n <= 0)
+        throw_disk_error(path_, "write", n < 0 ? errno : ENOSPC, static_cast<int64_t>(left));
       at += n;
       offset += n;
       left -= static_cast<size_t>(n);
@@ -129,16 +130,16 @@ class PosixWritableFile : public WritableFile {
     // posix_fallocate() is not used: if the file system does not support the call, it would write a
     // byte into every block.
     const int result = uninterrupted([&] { return ::fallocate(fd_, 0, 0, size); });
-    if (result != 0 && !is_refused(errno)) disk_error(path_, "reserve", errno, size);
+    if (result != 0 && !is_refused(errno)) throw_disk_error(path_, "reserve", errno, size);
   }
   void sync() override {
-    if (uninterrupted([&] { return ::fsync(fd_); }) != 0) sync_error(path_, errno);
+    if (uninterrupted([&] { return ::fsync(fd_); }) != 0) throw_sync_error(path_, errno);
   }
   void close() override {
     const int fd = std::exchange(fd_, -1);
     // On Linux a file is closed even if a signal interrupts close(), and its data was synced
     // before.
-    if (fd >= 0 && ::close(fd) != 0 && errno != EINTR) disk_error(path_, "close", errno);
+    if (fd >= 0 && ::close(fd) != 0 && errno != EINTR) throw_disk_error(path_, "close", errno);
   }
 
  private:
@@ -160,7 +161,7 @@ class PosixWritableFile : public WritableFile {
     else if (direct)
       refuses_direct_ = true;
     else
-      disk_error(path_, "write", errno);  // otherwise direct writes would be tried forever
+      throw_disk_error(path_, "write", errno);  // otherwise direct writes would be tried forever
   }
 
   std::string path_;
@@ -183,17 +184,17 @@ class PosixFileSystem : public FileSystem {
     if (!parent.empty() && parent != path && !fs::exists(parent, error))
       make_folder(parent.string());
     const WrittenPath to = open_parent(path);
-    if (!to.folder) disk_error(path, "create folder", errno);
+    if (!to.folder) throw_disk_error(path, "create folder", errno);
     if (::mkdirat(to.folder.get(), to.name.c_str(), modes_.folder) == 0) return;
     const int error_number = errno;
-    if (!open_folder_safely(path)) disk_error(path, "create folder", error_number);
+    if (!open_folder_safely(path)) throw_disk_error(path, "create folder", error_number);
   }
   void rename(const std::string& from, const std::string& to) override {
     const WrittenPath source = open_parent(from), target = open_parent(to);
     if (!source.folder || !target.folder ||
         ::renameat(source.folder.get(), source.name.c_str(), target.folder.get(),
                    target.name.c_str()) != 0)
-      disk_error(to, "rename", errno);
+      throw_disk_error(to, "rename", errno);
   }
   bool exchange(const std::string& a, const std::string& b) override {
     const WrittenPath one = open_parent(a), other = open_parent(b);
@@ -203,11 +204,11 @@ class PosixFileSystem : public FileSystem {
         return true;
       if (is_refused(errno)) return false;
     }
-    disk_error(b, "exchange", errno);
+    throw_disk_error(b, "exchange", errno);
   }
   void remove_all(const std::string& path) override {
     if (const int error_number = remove_tree(path); error_number != 0)
-      disk_error(path, "remove", error_number);
+      throw_disk_error(path, "remove", error_number);
   }
   void sync_folder(const std::string& path) override {
     const OwnedFd entered = open_folder_safely(path);
@@ -217,20 +218,20 @@ class PosixFileSystem : public FileSystem {
                                  : -1);
     // A folder that this user may enter but not list cannot be opened, so it cannot be synced.
     if (!folder && errno == EACCES) return;
-    if (!folder) disk_error(path, "open folder", errno);
+    if (!folder) throw_disk_error(path, "open folder", errno);
     const int result = uninterrupted([&] { return ::fsync(folder.get()); });
     const int error_number = errno;
     // Some file systems (network, FUSE) cannot sync a folder, and order renames themselves. SMB
     // servers report that the folder was not opened for writing (EBADF).
     if (result != 0 && !is_refused(error_number) && error_number != EBADF)
-      disk_error(path, "fsync folder", error_number);
+      throw_disk_error(path, "fsync folder", error_number);
   }
   std::vector<std::string> list(const std::string& folder) override {
     std::vector<std::string> names;
     std::error_code error;
     for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
       names.push_back(it->path().filename().string());
-    if (error) disk_error(folder, "list", error.value());
+    if (error) throw_disk_error(folder, "list", error.value());
     std::sort(names.begin(), names.end());
     return names;
   }
@@ -290,7 +291,7 @@ bool is_cached(int fd) {
   throw Error(code, cat(path, ": cannot be read: ", why), remedy);
 }
 
-[[noreturn]] void cannot_read(const std::string& path, int error) {
+[[noreturn]] void throw_read_error(const std::string& path, int error) {
   const std::string why = errno_text(error);
   switch (error) {
     case ENOMEM:
@@ -404,7 +405,7 @@ bool drop_cached(const std::string& path) {
 MappedFile::MappedFile(const std::string& path, int64_t most) : path_(path) {
   const OwnedFd fd(
       uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
-  if (!fd) cannot_read(path, errno);
+  if (!fd) throw_read_error(path, errno);
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode))
     refuse_reading(path, "not a regular file");
@@ -420,7 +421,7 @@ MappedFile::MappedFile(const std::string& path, int64_t most) : path_(path) {
   // Some file systems (FUSE) refuse shared mappings. In a private mapping, pages that nobody writes
   // are shared as well.
   void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
-  if (data == MAP_FAILED) cannot_read(path, errno);
+  if (data == MAP_FAILED) throw_read_error(path, errno);
   data_ = static_cast<const std::byte*>(data);
 }
 
@@ -463,7 +464,7 @@ uint64_t xxh3_of_file(const std::string& path) {
 std::optional<uint64_t> xxh3_of_file(const std::string& path, const std::atomic<bool>* stop) {
   const OwnedFd fd(
       uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
-  if (!fd) cannot_read(path, errno);
+  if (!fd) throw_read_error(path, errno);
   Xxh3Stream stream;
   // The buffer is small, because a thread may hash data beside training steps, whose memory is
   // planned.
@@ -471,7 +472,7 @@ std::optional<uint64_t> xxh3_of_file(const std::string& path, const std::atomic<
   for (;;) {
     if (stop != nullptr && *stop) return std::nullopt;
     const ssize_t got = uninterrupted([&] { return ::read(fd.get(), piece.data(), piece.size()); });
-    if (got < 0) cannot_read(path, errno);
+    if (got < 0) throw_read_error(path, errno);
     if (got == 0) return stream.digest();
     stream.update(piece.data(), static_cast<size_t>(got));
   }

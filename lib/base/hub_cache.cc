@@ -89,7 +89,7 @@ std::string expand(const std::string& text, const EnvLookup& lookup) {
 }
 
 /// Joins two parts of a path as Python does: a folder without a name is the working directory.
-std::string joined(const std::string& folder, const std::string& name) {
+std::string join_path(const std::string& folder, const std::string& name) {
   return folder.empty() || folder.ends_with('/') ? folder + name : cat(folder, "/", name);
 }
 
@@ -110,7 +110,7 @@ std::string repository_folder(const std::string& cache, const std::string& repos
                               HubKind kind) {
   std::string name = repository;
   name.replace(name.find('/'), 1, "--");
-  return joined(cache, cat(names_of(kind).prefix, name));
+  return join_path(cache, cat(names_of(kind).prefix, name));
 }
 
 /// Reads a repository from the name of its folder in the cache; returns nothing for any other name.
@@ -254,9 +254,9 @@ std::optional<HubName> parse_hub_name(std::string_view text) {
 std::string hub_cache_folder(const EnvLookup& lookup) {
   for (const char* variable : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"})
     if (const auto folder = lookup(variable)) return expand(*folder, lookup);
-  if (const auto home = lookup("HF_HOME")) return joined(expand(*home, lookup), "hub");
+  if (const auto home = lookup("HF_HOME")) return join_path(expand(*home, lookup), "hub");
   if (const auto cache = lookup("XDG_CACHE_HOME"))
-    return joined(expand(*cache, lookup), "huggingface/hub");
+    return join_path(expand(*cache, lookup), "huggingface/hub");
   return expand("~/.cache/huggingface/hub", lookup);
 }
 

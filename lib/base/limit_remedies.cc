@@ -103,10 +103,10 @@ std::string more_threads_remedy() {
 }
 
 std::string more_threads_remedy(const std::string& root, bool is_superuser) {
-  constexpr size_t kTold = 2;
+  constexpr size_t kMaxListed = 2;
   std::vector<std::string> limits;
   for (const ThreadLimit& limit : thread_limits(root, is_superuser))
-    if (limits.size() < kTold) limits.push_back(limit.text);
+    if (limits.size() < kMaxListed) limits.push_back(limit.text);
   // The stack of each thread is mapped memory, so this limit counts as well.
   if (const auto space = limit_of(RLIMIT_AS))
     limits.push_back(cat("the limit of address space (ulimit -v), which is ", human_bytes(*space)));

@@ -18,7 +18,7 @@ void require_loopback() {
   const int error = route_error(address);
   if (error != ENETUNREACH && error != EHOSTUNREACH && error != EADDRNOTAVAIL) return;
   throw Error(ExitCode::kEnvironment,
-              cat("the ranks of this machine cannot reach each other: no way to 127.0.0.1: ",
+              cat("the ranks of this machine cannot reach each other: no route to 127.0.0.1: ",
                   errno_text(error)),
               "bring the loopback interface of this network namespace up: ip link set lo up");
 }

@@ -101,23 +101,23 @@ PackScales::PackScales(const PackedFormat& format, int64_t elements, int64_t col
       elements_per_scale_(format.kind == PackedKind::kInt8 ? columns : format.block),
       largest_(static_cast<size_t>((elements + elements_per_scale_ - 1) / elements_per_scale_)) {}
 
-void PackScales::show(std::span<const float> values) {
+void PackScales::add(std::span<const float> values) {
   const bool int8 = format_.kind == PackedKind::kInt8;
   for (size_t i = 0; i < values.size();) {
-    float& largest = largest_[static_cast<size_t>(index_of(shown_))];
-    const int64_t left = std::min<int64_t>(elements_per_scale_ - shown_ % elements_per_scale_,
+    float& largest = largest_[static_cast<size_t>(index_of(added_))];
+    const int64_t left = std::min<int64_t>(elements_per_scale_ - added_ % elements_per_scale_,
                                            static_cast<int64_t>(values.size() - i));
     for (const float x : values.subspan(i, static_cast<size_t>(left))) {
       const float size = std::abs(int8 ? as_fp16(x) : x);
       if (size > largest || std::isnan(size)) largest = size;  // a NaN is kept
     }
     i += static_cast<size_t>(left);
-    shown_ += left;
+    added_ += left;
   }
 }
 
 bool PackScales::finish() {
-  require(shown_ == elements_, "all elements were shown");
+  require(added_ == elements_, "all elements were added");
   if (!std::all_of(largest_.begin(), largest_.end(), [](float x) { return std::isfinite(x); }))
     return false;
   if (!format_.double_quantized) return true;
@@ -149,7 +149,7 @@ PackScales scales_of(
     const std::function<std::span<const float>(int64_t begin, int64_t end)>& read) {
   PackScales scales(format, tensor.elements, tensor.columns);
   for (int64_t at = 0; at < tensor.elements; at += at_once)
-    scales.show(read(at, std::min(at + at_once, tensor.elements)));
+    scales.add(read(at, std::min(at + at_once, tensor.elements)));
   if (scales.finish()) return scales;
   throw Error(
       ExitCode::kBadInput,

@@ -46,7 +46,7 @@ class PackScales {
   PackScales(const PackedFormat& format, int64_t elements, int64_t columns);
 
   /// Adds the next elements of the tensor.
-  void show(std::span<const float> values);
+  void add(std::span<const float> values);
   /// Completes the scales after the last element. Returns false if a number is not finite (for
   /// kInt8: not finite in fp16, to which bitsandbytes converts weights).
   bool finish();
@@ -61,7 +61,7 @@ class PackScales {
   PackedFormat format_;
   int64_t elements_;
   int64_t elements_per_scale_;
-  int64_t shown_ = 0;
+  int64_t added_ = 0;
   /// The largest magnitude of the elements of each scale.
   std::vector<float> largest_;
   // The members below are used with double quantization only:

@@ -20,13 +20,13 @@ constexpr size_t kMaxProcessors = 1 << 16;
 /// Reads this process's CPU affinity. The kernel refuses a set that has no room for all cores that
 /// the machine may have, so larger sets are tried.
 std::vector<int> read_affinity() {
-  for (size_t room = CPU_SETSIZE; room <= kMaxProcessors; room *= 2) {
-    cpu_set_t* const set = CPU_ALLOC(room);
-    const size_t bytes = CPU_ALLOC_SIZE(room);
+  for (size_t set_size = CPU_SETSIZE; set_size <= kMaxProcessors; set_size *= 2) {
+    cpu_set_t* const set = CPU_ALLOC(set_size);
+    const size_t bytes = CPU_ALLOC_SIZE(set_size);
     CPU_ZERO_S(bytes, set);
     const int error = ::sched_getaffinity(0, bytes, set) == 0 ? 0 : errno;
     std::vector<int> allowed;
-    for (size_t processor = 0; error == 0 && processor < room; ++processor)
+    for (size_t processor = 0; error == 0 && processor < set_size; ++processor)
       if (CPU_ISSET_S(processor, bytes, set)) allowed.push_back(static_cast<int>(processor));
     CPU_FREE(set);
     if (error == 0) return allowed;

@@ -189,13 +189,13 @@ int64_t leftover_bytes(FileSystem& files, const std::string& parent, const IsOur
   return bytes;
 }
 
-OwnedFd hold_folder(const std::string& folder) {
+OwnedFd lock_folder(const std::string& folder) {
   OwnedFd held = open_folder(folder);
   if (held) static_cast<void>(::flock(held.get(), LOCK_EX | LOCK_NB));
   return held;
 }
 
-bool is_held(const std::string& folder) {
+bool is_locked(const std::string& folder) {
   const OwnedFd seen = open_folder(folder);
   return seen && ::flock(seen.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }

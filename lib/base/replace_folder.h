@@ -67,11 +67,11 @@ void recover_folders(FileSystem& files, const std::string& parent, const IsOurs&
 /// Returns the bytes on disk that recover_folders() would free. Changes nothing.
 int64_t leftover_bytes(FileSystem& files, const std::string& parent, const IsOurs& is_ours);
 
-/// Marks a folder as in use until the result is closed; other processes see this with is_held(). On
-/// a network file system only processes of this machine see it, and if folders cannot be locked, no
-/// process does. Never waits.
-[[nodiscard]] OwnedFd hold_folder(const std::string& folder);
-bool is_held(const std::string& folder);
+/// Marks a folder as in use until the result is closed; other processes see this with is_locked().
+/// On a network file system only processes of this machine see it, and if folders cannot be locked,
+/// no process does. Never waits.
+[[nodiscard]] OwnedFd lock_folder(const std::string& folder);
+bool is_locked(const std::string& folder);
 
 /// Returns the folder that holds `path`: "." for a bare name.
 std::string parent_folder(const std::string& path);

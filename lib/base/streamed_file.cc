@@ -53,7 +53,7 @@ std::optional<uint64_t> xxh3_read_directly(const std::string& path, std::span<st
   const auto bytes = static_cast<int64_t>(piece_bytes);
   const int64_t pieces = (info.st_size + bytes - 1) / bytes;
   std::array<int64_t, kStagedPieces> found{};
-  SideThread reader;
+  BackgroundThread reader;
   const auto start = [&](int64_t number) {
     if (number >= pieces) return;
     reader.start([&, number] {

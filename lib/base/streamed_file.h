@@ -6,8 +6,8 @@
 #include <span>
 #include <string>
 
+#include "base/background_thread.h"
 #include "base/file.h"
-#include "base/side_thread.h"
 
 namespace ftrun {
 
@@ -43,7 +43,7 @@ class StreamedFile : public WritableFile {
   /// The number of pieces before the one that is being filled, and the bytes in that one.
   int64_t pieces_ = 0;
   size_t filled_ = 0;
-  SideThread writer_;  // last: it uses the members above
+  BackgroundThread writer_;  // last: it uses the members above
 };
 
 /// Computes the XXH3 of a whole file, which is read without the page cache if its file system

@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-std::string folded(std::string_view text) {
+std::string fold_spelling(std::string_view text) {
   std::string out;
   for (char c : text)
     if (c != '-' && c != '_') out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -131,12 +131,12 @@ int edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
-  const std::string plain = folded(word);
+  const std::string plain = fold_spelling(word);
   const int limit = std::max(2, static_cast<int>(word.size()) / 3);
   int best = limit + 1;
   std::string found;
   for (const std::string& candidate : candidates) {
-    const int distance = edit_distance(plain, folded(candidate));
+    const int distance = edit_distance(plain, fold_spelling(candidate));
     if (distance < best) {
       best = distance;
       found = candidate;

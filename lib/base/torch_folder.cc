@@ -34,7 +34,7 @@ std::string version_of(const fs::path& torch) {
 }
 
 /// Lists PREFIX/lib/python3.*/site-packages/torch, the newest Python first.
-std::vector<fs::path> of_environment(const fs::path& prefix) {
+std::vector<fs::path> list_torch_folders(const fs::path& prefix) {
   std::vector<fs::path> found;
   std::error_code error;
   for (fs::directory_iterator at(prefix / "lib", error), end; !error && at != end;
@@ -62,7 +62,7 @@ std::vector<TorchFolder> torch_candidates(const TorchSearch& search) {
         environments.emplace_back(*value);
     environments.emplace_back("/usr/local");
     for (const fs::path& environment : environments)
-      for (fs::path& torch : of_environment(environment)) places.push_back(std::move(torch));
+      for (fs::path& torch : list_torch_folders(environment)) places.push_back(std::move(torch));
     // Environment modules of a cluster add LibTorch's folder to this variable.
     for (const std::string& folder : split(search.variable("LD_LIBRARY_PATH").value_or(""), ':'))
       if (const fs::path lib = folder; posix_files().exists(lib / "libtorch_cpu.so"))

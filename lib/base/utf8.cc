@@ -18,7 +18,7 @@ std::string escaped_bytes(std::string_view bytes) {
 }
 
 /// Returns whether a character changes how a terminal shows the text around it.
-bool steers_a_terminal(uint32_t character) {
+bool is_terminal_control(uint32_t character) {
   const bool is_control = (character < 0x20 && character != '\n' && character != '\t') ||
                           (character >= 0x7F && character < 0xA0);
   const bool turns_direction =
@@ -51,7 +51,7 @@ constexpr WideEncoding kWideEncodings[] = {
 
 /// Returns whether the text has at least two characters in this encoding and its first ones are all
 /// below U+0100.
-bool begins_as(const WideEncoding& encoding, std::string_view text) {
+bool looks_encoded_as(const WideEncoding& encoding, std::string_view text) {
   constexpr size_t kCharacters = 16;
   const size_t width = encoding.pattern.size(),
                size = std::min(text.size() / width, kCharacters) * width;
@@ -92,7 +92,7 @@ std::optional<size_t> first_not_utf8(std::string_view text) {
 
 std::string wide_encoding(std::string_view text) {
   for (const WideEncoding& encoding : kWideEncodings)
-    if (text.starts_with(encoding.mark) || begins_as(encoding, text)) return encoding.name;
+    if (text.starts_with(encoding.mark) || looks_encoded_as(encoding, text)) return encoding.name;
   return "";
 }
 
@@ -124,7 +124,7 @@ std::string terminal_text(std::string_view message) {
   while (!message.empty()) {
     const CodePoint point = first_code_point(message);
     const std::string_view bytes = message.substr(0, point.size);
-    if (!point.valid || steers_a_terminal(point.value))
+    if (!point.valid || is_terminal_control(point.value))
       out += escaped_bytes(bytes);
     else
       out += bytes;

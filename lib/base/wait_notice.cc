@@ -12,11 +12,11 @@ void WaitNoticeOptions::log_wait(const std::string& line) {
 }
 
 WaitNotice::WaitNotice(WaitNoticeOptions options, Clock::time_point since)
-    : options_(std::move(options)), since_(since), due_(since + options_.first) {}
+    : options_(std::move(options)), waits_since_(since), next_notice_(since + options_.first) {}
 
 bool WaitNotice::is_due(Clock::time_point now) {
-  if (now < due_) return false;
-  due_ = now + options_.every;
+  if (now < next_notice_) return false;
+  next_notice_ = now + options_.every;
   return true;
 }
 
@@ -29,7 +29,8 @@ void WaitNotice::poll_if(
     const std::function<std::optional<std::string>(const std::string& waited)>& what,
     Clock::time_point now) {
   if (!is_due(now)) return;
-  if (const auto line = what(human_seconds(std::chrono::duration<double>(now - since_).count())))
+  if (const auto line =
+          what(human_seconds(std::chrono::duration<double>(now - waits_since_).count())))
     options_.say(*line);
 }
 
@@ -40,7 +41,7 @@ WaitReporter::WaitReporter(WaitNoticeOptions options,
         WaitNotice notice(options);
         std::unique_lock lock(mutex_);
         for (auto pause = options.first; !stop.stop_requested(); pause = options.every) {
-          over_.wait_for(lock, stop, pause, [] { return false; });
+          stop_wake_.wait_for(lock, stop, pause, [] { return false; });
           if (!stop.stop_requested()) notice.poll(what);
         }
       }) {}

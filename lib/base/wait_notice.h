@@ -41,8 +41,8 @@ class WaitNotice {
 
  private:
   WaitNoticeOptions options_;
-  Clock::time_point since_;
-  Clock::time_point due_;
+  Clock::time_point waits_since_;
+  Clock::time_point next_notice_;
 };
 
 /// WaitReporter reports a wait that blocks its thread: while this object lives, another thread
@@ -58,7 +58,7 @@ class WaitReporter {
 
  private:
   std::mutex mutex_;
-  std::condition_variable_any over_;
+  std::condition_variable_any stop_wake_;
   std::jthread thread_;  // last: it ends before the members it uses are destroyed
 };
 

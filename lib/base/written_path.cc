@@ -57,7 +57,8 @@ void push_names(const std::string& path, std::vector<std::string>& names) {
 }
 
 /// Reads the target of a link in `folder`; "" with errno if it is not a link.
-std::string followed(const std::string& path, const OwnedFd& folder, const std::string& name) {
+std::string read_link_target(const std::string& path, const OwnedFd& folder,
+                             const std::string& name) {
   const OwnedFd link(::openat(folder.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
   struct stat of_link {
   }, of_folder{};
@@ -131,7 +132,7 @@ OwnedFd open_folder_safely(const std::string& folder) {
       continue;
     }
     if (errno != ENOTDIR && errno != ELOOP) return {};
-    const std::string target = followed(path, at, name);
+    const std::string target = read_link_target(path, at, name);
     if (target.empty()) return {};
     if (++links > kMaxLinks) {
       errno = ELOOP;

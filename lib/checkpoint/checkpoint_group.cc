@@ -40,8 +40,8 @@ void throw_if_failed(const json& outcome, const std::string& what, const Checkpo
 
 }  // namespace
 
-std::vector<std::string> run_together(const CheckpointGroup& group, const std::string& what,
-                                      const std::function<std::string()>& work) {
+std::vector<std::string> run_on_all_ranks(const CheckpointGroup& group, const std::string& what,
+                                          const std::function<std::string()>& work) {
   const std::vector<std::string> texts = group.all_gather(outcome_of(work));
   if (texts.size() != static_cast<size_t>(group.world_size))
     bug(cat("a gather over ", group.world_size, " ranks gave ", texts.size(), " texts"));

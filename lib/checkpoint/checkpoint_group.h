@@ -20,7 +20,7 @@ struct CheckpointGroup {
 /// Runs `work` on this rank and gives every rank the texts that all ranks' work returned, in rank
 /// order. Collective. If the work of some ranks threw, every rank throws the Error of the lowest of
 /// them (as a RankError, which names that rank), with `what` and the rank in front of its message.
-std::vector<std::string> run_together(const CheckpointGroup& group, const std::string& what,
-                                      const std::function<std::string()>& work);
+std::vector<std::string> run_on_all_ranks(const CheckpointGroup& group, const std::string& what,
+                                          const std::function<std::string()>& work);
 
 }  // namespace ftrun

@@ -226,7 +226,7 @@ std::string_view verified_rest(std::string_view text, const std::string& path) {
   return rest;
 }
 
-std::string numbered(const char* format, int64_t number) {
+std::string format_name(const char* format, int64_t number) {
   std::array<char, 64> text{};
   std::snprintf(text.data(), text.size(), format, static_cast<long long>(number));
   return text.data();
@@ -299,7 +299,7 @@ CheckpointManifest manifest_from(std::string_view text, const std::string& path)
 }
 
 std::string step_folder_name(int64_t step) {
-  return numbered("step-%08lld", step);
+  return format_name("step-%08lld", step);
 }
 
 std::optional<int64_t> step_of_folder(std::string_view name) {
@@ -313,7 +313,7 @@ std::optional<int64_t> step_of_folder(std::string_view name) {
 }
 
 std::string rank_file_name(int rank) {
-  return numbered("rank-%05lld.safetensors", rank);
+  return format_name("rank-%05lld.safetensors", rank);
 }
 
 }  // namespace ftrun

@@ -40,8 +40,8 @@ std::string problem_in_share(const std::string& folder, const CheckpointGroup& g
 
 /// Returns the first problem that any rank found, "" if there is none. Collective.
 std::string problem_in(const std::string& folder, const CheckpointGroup& group) {
-  const auto problems = run_together(group, cat("verifying ", folder),
-                                     [&] { return problem_in_share(folder, group); });
+  const auto problems = run_on_all_ranks(group, cat("verifying ", folder),
+                                         [&] { return problem_in_share(folder, group); });
   const auto bad = std::find_if(problems.begin(), problems.end(),
                                 [](const std::string& problem) { return !problem.empty(); });
   return bad == problems.end() ? "" : *bad;
@@ -49,9 +49,9 @@ std::string problem_in(const std::string& folder, const CheckpointGroup& group) 
 
 /// Returns the folders' names as rank 0 lists them, so that all ranks try the same folders in the
 /// same order.
-std::vector<std::string> agreed_names(const std::string& root, std::optional<int64_t> step,
-                                      const CheckpointGroup& group) {
-  const auto texts = run_together(group, cat("listing ", root), [&]() -> std::string {
+std::vector<std::string> agree_on_folders(const std::string& root, std::optional<int64_t> step,
+                                          const CheckpointGroup& group) {
+  const auto texts = run_on_all_ranks(group, cat("listing ", root), [&]() -> std::string {
     if (group.rank != 0) return "";
     if (step) return step_folder_name(*step);
     std::vector<std::string> names;
@@ -77,7 +77,7 @@ void warn_about_latest(const std::string& root, const std::string& chosen) {
 /// different one.
 void compare_latest(const std::string& root, const std::string& chosen, std::optional<int64_t> step,
                     const CheckpointGroup& group) {
-  run_together(group, cat("resuming from ", chosen), [&]() -> std::string {
+  run_on_all_ranks(group, cat("resuming from ", chosen), [&]() -> std::string {
     if (group.rank == 0 && !step) warn_about_latest(root, chosen);
     return "";
   });
@@ -102,8 +102,9 @@ void refuse_absent(const std::string& root, int64_t step) {
       cat("give one of the saved steps: ", saved, "; or --resume auto for the newest good one"));
 }
 
-[[noreturn]] void none_is_good(const std::string& root, const std::vector<std::string>& problems,
-                               std::optional<int64_t> step) {
+[[noreturn]] void refuse_without_good_checkpoint(const std::string& root,
+                                                 const std::vector<std::string>& problems,
+                                                 std::optional<int64_t> step) {
   if (problems.empty())
     throw Error(ExitCode::kBadInput, cat(root, ": holds no checkpoint"),
                 "start without --resume, or give the output_dir of the run to continue");
@@ -134,7 +135,7 @@ std::vector<CheckpointEntry> list_checkpoints(const std::string& root) {
 std::string choose_checkpoint(const std::string& root, std::optional<int64_t> step,
                               const CheckpointGroup& group) {
   std::vector<std::string> problems;
-  for (const std::string& name : agreed_names(root, step, group)) {
+  for (const std::string& name : agree_on_folders(root, step, group)) {
     const std::string folder = (fs::path(root) / name).string();
     const std::string problem = problem_in(folder, group);
     if (problem.empty()) {
@@ -144,7 +145,7 @@ std::string choose_checkpoint(const std::string& root, std::optional<int64_t> st
     problems.push_back(problem);
     if (group.rank == 0 && !step) log_error(cat("checkpoint ", name, " is passed over: ", problem));
   }
-  none_is_good(root, problems, step);
+  refuse_without_good_checkpoint(root, problems, step);
 }
 
 }  // namespace ftrun

@@ -83,7 +83,7 @@ std::vector<ExportPart> parts_of(const ExportTensor& tensor) {
 }
 
 bool is_transposed(const ExportPart& part) {
-  return part.place.transposed;
+  return part.location.transposed;
 }
 
 /// PartRun says that elements [begin, end) of a model tensor are stored in the file's tensor from
@@ -106,11 +106,11 @@ std::vector<PartRun> runs_of(const std::vector<ExportPart>& parts) {
       runs.push_back({&part, part.begin, part.end, 0});
       continue;
     }
-    if (part.place.name.empty() || any_transposed) {
+    if (part.location.name.empty() || any_transposed) {
       runs.push_back({&part, 0, elements, 0});
       continue;
     }
-    visit_stored_runs(part.place, 0, elements, [&](const StoredRun& run) {
+    visit_stored_runs(part.location, 0, elements, [&](const StoredRun& run) {
       runs.push_back({&part, run.position, run.position + run.end - run.begin, run.begin});
     });
   }
@@ -139,8 +139,8 @@ void each_piece(const WeightFile& shard, int64_t piece_elements, Visit visit) {
 }
 
 /// Throws Error(kNumerical) if a finite value became infinity in fp16.
-void require_held(const std::string& tensor, std::span<const float> values,
-                  std::span<const uint16_t> halves) {
+void require_representable(const std::string& tensor, std::span<const float> values,
+                           std::span<const uint16_t> halves) {
   constexpr uint16_t kMagnitude = 0x7fff, kInfinity = 0x7c00;
   for (size_t i = 0; i < values.size(); ++i)
     if ((halves[i] & kMagnitude) == kInfinity && std::isfinite(values[i]))
@@ -211,20 +211,21 @@ class ShardWriter {
   /// Writes a tensor whose parts are stored transposed. Each row of it takes one element of every
   /// row of the parts, so the tensor is first assembled in memory.
   void write_whole(const TensorSpec& tensor, const std::vector<ExportPart>& parts) {
-    whole_.resize(static_cast<size_t>(elements_of(tensor)));
+    whole_tensor_.resize(static_cast<size_t>(elements_of(tensor)));
     const auto put = [&](const ExportPiece& piece, const ExportPart& part) {
       const std::span<const float> values = read(piece);
       visit_stored_columns(
-          part.place, part.shape, piece.begin, piece.end, [&](const StoredColumn& run) {
+          part.location, part.shape, piece.begin, piece.end, [&](const StoredColumn& run) {
             for (int64_t i = 0; i < run.count; ++i)
-              whole_[static_cast<size_t>(run.begin + i)] =
+              whole_tensor_[static_cast<size_t>(run.begin + i)] =
                   values[static_cast<size_t>(run.position + i * run.step - piece.begin)];
           });
     };
     each_piece_of(shard_.file, parts, options_.piece_elements, put);
     const auto most = static_cast<size_t>(options_.piece_elements);
-    for (size_t at = 0; at < whole_.size(); at += most)
-      append(tensor.name, std::span(whole_).subspan(at, std::min(most, whole_.size() - at)));
+    for (size_t at = 0; at < whole_tensor_.size(); at += most)
+      append(tensor.name,
+             std::span(whole_tensor_).subspan(at, std::min(most, whole_tensor_.size() - at)));
   }
 
   void append(const std::string& tensor, std::span<const float> values) {
@@ -233,7 +234,7 @@ class ShardWriter {
     halves_.resize(values.size());
     std::transform(values.begin(), values.end(), halves_.begin(),
                    is_f16 ? f16_from_f32 : bf16_from_f32);
-    if (is_f16) require_held(tensor, values, halves_);
+    if (is_f16) require_representable(tensor, values, halves_);
     writer_.append(tensor, std::as_bytes(std::span(halves_)));
   }
 
@@ -242,7 +243,7 @@ class ShardWriter {
   const ReadPiece& read_;
   SafetensorsWriter writer_;
   std::optional<ModelFolder> source_;
-  std::vector<float> values_, whole_;
+  std::vector<float> values_, whole_tensor_;
   std::vector<uint16_t> halves_;
 };
 
@@ -345,7 +346,7 @@ fs::path real_path(const std::string& path) {
 
 /// Refuses an export that would touch files that must still exist at its end: the model that it
 /// reads, and the kept folders.
-void require_apart(const std::string& folder, const ExportOptions& options) {
+void require_no_overlap(const std::string& folder, const ExportOptions& options) {
   if (!options.source_folder.empty() && is_within(real_path(options.source_folder), folder))
     refuse_input(folder, cat("the model is read from ", options.source_folder));
   for (const std::string& kept : options.kept_folders)
@@ -426,10 +427,10 @@ void write_all(FileSystem& files, const std::string& folder, const ExportOptions
   finish_output(files, folder, written);
 }
 
-IsOurs is_left_of(const std::string& place, FileSystem& files) {
-  return [name = fs::path(place).filename().string(), &files](const Leftover& leftover,
-                                                              const std::string& path) {
-    return leftover.original == name && is_begun_output(files, path);
+IsOurs is_left_of(const std::string& path, FileSystem& files) {
+  return [name = fs::path(path).filename().string(), &files](const Leftover& leftover,
+                                                             const std::string& path) {
+    return leftover.original == name && is_unfinished_output(files, path);
   };
 }
 
@@ -542,18 +543,18 @@ std::string exported_config(const std::string& config_json, DType dtype,
 }
 
 void recover_export(FileSystem& files, const std::string& folder) {
-  const std::string place = output_place(folder);
-  recover_folders(files, parent_folder(place), is_left_of(place, files), kOutputMark);
+  const std::string path = output_folder_path(folder);
+  recover_folders(files, parent_folder(path), is_left_of(path, files), kOutputMark);
 }
 
 int64_t export_leftover_bytes(FileSystem& files, const std::string& folder) {
-  const std::string place = output_place(folder);
-  return leftover_bytes(files, parent_folder(place), is_left_of(place, files));
+  const std::string path = output_folder_path(folder);
+  return leftover_bytes(files, parent_folder(path), is_left_of(path, files));
 }
 
 void check_export_folder(FileSystem& files, const ExportOptions& options, OutputCheck check) {
-  const std::string folder = output_place(options.folder);
-  require_apart(folder, options);
+  const std::string folder = output_folder_path(options.folder);
+  require_no_overlap(folder, options);
   require_replaceable(files, folder, check);
   require_readable(files, options);
   require_writable(folder);
@@ -562,14 +563,14 @@ void check_export_folder(FileSystem& files, const ExportOptions& options, Output
 void check_export(FileSystem& files, const ExportOptions& options,
                   const std::vector<ExportTensor>& tensors) {
   check_export_folder(files, options, OutputCheck::kContents);
-  require_room(files, output_place(options.folder), options, tensors);
+  require_room(files, output_folder_path(options.folder), options, tensors);
 }
 
 void export_model(FileSystem& files, const ExportOptions& options,
                   const std::vector<ExportTensor>& tensors, const ReadPiece& read) {
   require(is_weight_dtype(options.dtype), "the dtype of an export is one of weights");
-  const std::string folder = output_place(options.folder);
-  require_apart(folder, options);
+  const std::string folder = output_folder_path(options.folder);
+  require_no_overlap(folder, options);
   recover_export(files, folder);
   check_export(files, options, tensors);
   const std::optional<FolderIdentity> before = identity_of(folder);
@@ -581,7 +582,7 @@ void export_model(FileSystem& files, const ExportOptions& options,
     // Compares the folder's contents once more right before it is replaced: both the export and
     // this comparison may take long.
     require_replaceable(files, folder, OutputCheck::kContents);
-    held_old = hold_folder(folder);
+    held_old = lock_folder(folder);
     require_replaceable(files, folder, OutputCheck::kSizes);
   } catch (...) {
     remove_unfinished(files, made);

@@ -9,7 +9,7 @@
 
 #include "base/dtype.h"
 #include "base/file.h"
-#include "base/stored_place.h"
+#include "base/stored_location.h"
 #include "checkpoint/output_mark.h"
 #include "checkpoint/safetensors_writer.h"
 
@@ -54,10 +54,10 @@ struct ExportOptions {
 struct ExportPart {
   std::string tensor;
   std::vector<int64_t> shape;
-  /// The place in the file's tensor; without a name the part is the whole tensor.
-  StoredPlace place = {};
+  /// The location in the file's tensor; without a name the part is the whole tensor.
+  StoredLocation location = {};
   /// Elements [begin, end) of the model tensor that the file's tensor holds, if other tensors hold
-  /// the rest; 0, 0: the whole model tensor lies at `place`.
+  /// the rest; 0, 0: the whole model tensor lies at `location`.
   int64_t begin = 0, end = 0;
 };
 

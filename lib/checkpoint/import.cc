@@ -38,7 +38,7 @@ std::vector<std::string> texts_of(const nlohmann::json& object, const char* key,
 }
 
 /// Returns the field's integer; 0 if the field is null.
-int64_t known_or_zero(const nlohmann::json& object, const char* key, const std::string& where) {
+int64_t count_or_zero(const nlohmann::json& object, const char* key, const std::string& where) {
   return object.contains(key) && object[key].is_null() ? 0 : json_int(object, key, where);
 }
 
@@ -97,8 +97,8 @@ void ImportedState::read_import_json() {
   meta_.skipped_steps = json_int(import, "skipped_steps", path);
   if (meta_.skipped_steps > meta_.step)
     refuse_import(cat(path, ": ", meta_.skipped_steps, " of ", meta_.step, " steps were skipped"));
-  meta_.samples = known_or_zero(import, "samples", path);
-  meta_.tokens = known_or_zero(import, "tokens", path);
+  meta_.samples = count_or_zero(import, "samples", path);
+  meta_.tokens = count_or_zero(import, "tokens", path);
   meta_.scheduler["last_batch_iteration"] =
       static_cast<double>(meta_.step - meta_.skipped_steps - 1);
   meta_.loss_scaler = scaler_of(import, path);

@@ -18,7 +18,7 @@ constexpr int kDeepest = 32;
 
 /// Formats the position of a byte. `byte` counts from 1; a byte past the end means that the text
 /// ended too early.
-std::string place(std::string_view text, const std::string& where, size_t byte) {
+std::string location_text(std::string_view text, const std::string& where, size_t byte) {
   const size_t at = std::max<size_t>(byte, 1);
   const std::string_view before = text.substr(0, std::min(at - 1, text.size()));
   const auto lines = std::count(before.begin(), before.end(), '\n');
@@ -64,8 +64,8 @@ const nlohmann::json& field(const nlohmann::json& object, const char* key,
   return *found;
 }
 
-[[noreturn]] void wrong_kind(const char* key, const std::string& where, const char* expected,
-                             const nlohmann::json& value) {
+[[noreturn]] void throw_wrong_kind(const char* key, const std::string& where, const char* expected,
+                                   const nlohmann::json& value) {
   refuse_json(
       cat(where, ": field \"", key, "\" must be ", expected, ", found ", printable(value.dump())));
 }
@@ -76,7 +76,7 @@ nlohmann::json parse_json_strict(std::string_view text, const std::string& where
   refuse_wide_encoding(text, where);
   const size_t nul = text.find('\0');
   if (nul != std::string_view::npos)
-    refuse_json(cat(place(text, where, nul + 1), ": holds a NUL byte"));
+    refuse_json(cat(location_text(text, where, nul + 1), ": holds a NUL byte"));
   try {
     KeyGuard guard(where);
     return nlohmann::json::parse(
@@ -85,7 +85,7 @@ nlohmann::json parse_json_strict(std::string_view text, const std::string& where
           return guard(depth, event, parsed);
         });
   } catch (const nlohmann::json::parse_error& error) {
-    refuse_json(cat(place(text, where, error.byte), ": is not valid JSON"));
+    refuse_json(cat(location_text(text, where, error.byte), ": is not valid JSON"));
   } catch (const nlohmann::json::exception&) {
     refuse_json(cat(where, ": is not valid JSON (a number is out of range)"));
   }
@@ -95,7 +95,7 @@ int64_t json_int(const nlohmann::json& object, const char* key, const std::strin
                  int64_t minimum) {
   const nlohmann::json& value = field(object, key, where);
   const bool too_large = value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX;
-  if (!value.is_number_integer() || too_large) wrong_kind(key, where, "an integer", value);
+  if (!value.is_number_integer() || too_large) throw_wrong_kind(key, where, "an integer", value);
   const auto number = value.get<int64_t>();
   if (number < minimum)
     refuse_json(
@@ -108,19 +108,19 @@ int64_t json_int(const nlohmann::json& object, const char* key, const std::strin
 
 uint64_t json_unsigned(const nlohmann::json& object, const char* key, const std::string& where) {
   const nlohmann::json& value = field(object, key, where);
-  if (!value.is_number_unsigned()) wrong_kind(key, where, "an integer of 0 or more", value);
+  if (!value.is_number_unsigned()) throw_wrong_kind(key, where, "an integer of 0 or more", value);
   return value.get<uint64_t>();
 }
 
 double json_number(const nlohmann::json& object, const char* key, const std::string& where) {
   const nlohmann::json& value = field(object, key, where);
-  if (!value.is_number()) wrong_kind(key, where, "a number", value);
+  if (!value.is_number()) throw_wrong_kind(key, where, "a number", value);
   return value.get<double>();
 }
 
 std::string json_text(const nlohmann::json& object, const char* key, const std::string& where) {
   const nlohmann::json& value = field(object, key, where);
-  if (!value.is_string()) wrong_kind(key, where, "a text", value);
+  if (!value.is_string()) throw_wrong_kind(key, where, "a text", value);
   return value.get<std::string>();
 }
 
@@ -129,21 +129,21 @@ uint64_t json_hash(const nlohmann::json& object, const char* key, const std::str
   uint64_t value = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value, 16);
   if (result.ec != std::errc() || hex64(value) != text)
-    wrong_kind(key, where, "16 hexadecimal digits", text);
+    throw_wrong_kind(key, where, "16 hexadecimal digits", text);
   return value;
 }
 
 const nlohmann::json& json_array(const nlohmann::json& object, const char* key,
                                  const std::string& where) {
   const nlohmann::json& value = field(object, key, where);
-  if (!value.is_array()) wrong_kind(key, where, "a list", value);
+  if (!value.is_array()) throw_wrong_kind(key, where, "a list", value);
   return value;
 }
 
 const nlohmann::json& json_object(const nlohmann::json& object, const char* key,
                                   const std::string& where) {
   const nlohmann::json& value = field(object, key, where);
-  if (!value.is_object()) wrong_kind(key, where, "an object", value);
+  if (!value.is_object()) throw_wrong_kind(key, where, "an object", value);
   return value;
 }
 

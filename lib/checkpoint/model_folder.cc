@@ -66,7 +66,7 @@ void refuse_dead_link(const std::string& path) {
                dead_link_remedy(fs::path(path).parent_path().string()));
 }
 
-[[noreturn]] void no_weights(const std::string& folder) {
+[[noreturn]] void refuse_without_weights(const std::string& folder) {
   for (const char* name : {kSingle, kModelIndex})
     refuse_dead_link((fs::path(folder) / name).string());
   const bool pickled =
@@ -116,7 +116,7 @@ ModelFolder::ModelFolder(std::string folder) : folder_(std::move(folder)) {
   else if (has(folder_, kModelIndex))
     open_sharded();
   else
-    no_weights(folder_);
+    refuse_without_weights(folder_);
   find_quantized();
 }
 
@@ -142,7 +142,7 @@ void ModelFolder::open_single() {
   file_names_.push_back(kSingle);
   files_.emplace_back(named_file(folder_, kSingle));
   for (const StoredTensor& tensor : files_[0].tensors())
-    tensors_.emplace(tensor.name, TensorPlace{0, &tensor});
+    tensors_.emplace(tensor.name, TensorLocation{0, &tensor});
 }
 
 void ModelFolder::open_sharded() {
@@ -181,13 +181,13 @@ void ModelFolder::add_shard(const std::string& file,
               printable(listed->second)),
           "index and shards belong to different versions of the model: fetch all of them again");
     } else {
-      tensors_.emplace(tensor.name, TensorPlace{number, &tensor});
+      tensors_.emplace(tensor.name, TensorLocation{number, &tensor});
     }
   }
 }
 
 void ModelFolder::rename(const std::map<std::string, std::string>& stored) {
-  std::map<std::string, TensorPlace, std::less<>> renamed;
+  std::map<std::string, TensorLocation, std::less<>> renamed;
   for (const auto& [name, old] : stored) {
     auto node = tensors_.extract(old);
     require(!node.empty(), "only a tensor that exists is renamed");
@@ -199,13 +199,13 @@ void ModelFolder::rename(const std::map<std::string, std::string>& stored) {
 }
 
 void ModelFolder::name_part(const std::string& name, std::vector<int64_t> shape,
-                            StoredPlace place) {
-  const StoredTensor& stored = at(place.names().front());
-  require(stored.shape == place.shape && tensors_.count(name) == 0,
+                            StoredLocation location) {
+  const StoredTensor& stored = at(location.names().front());
+  require(stored.shape == location.shape && tensors_.count(name) == 0,
           "the renamed tensor has the same shape, and its new name is free");
   StoredTensor info{.name = name, .dtype = stored.dtype, .shape = std::move(shape)};
   info.elements = checked_elements(info.shape, name);
-  parts_[name] = {std::move(info), std::move(place)};
+  parts_[name] = {std::move(info), std::move(location)};
 }
 
 const ModelFolder::NamedPart* ModelFolder::part(std::string_view name) const {
@@ -220,7 +220,7 @@ std::vector<std::string> ModelFolder::weight_files() const {
 std::vector<std::string> ModelFolder::names() const {
   std::vector<std::string> names;
   names.reserve(tensors_.size());
-  for (const auto& [name, place] : tensors_) names.push_back(name);
+  for (const auto& [name, location] : tensors_) names.push_back(name);
   return names;
 }
 
@@ -230,7 +230,7 @@ const StoredTensor* ModelFolder::find(std::string_view name) const {
   return found == tensors_.end() ? nullptr : &found->second.shown();
 }
 
-const ModelFolder::TensorPlace& ModelFolder::place(std::string_view name) const {
+const ModelFolder::TensorLocation& ModelFolder::locate(std::string_view name) const {
   const auto found = tensors_.find(name);
   if (found != tensors_.end()) return found->second;
   const std::string near = nearest(name, names());
@@ -242,24 +242,24 @@ const ModelFolder::TensorPlace& ModelFolder::place(std::string_view name) const 
 
 const StoredTensor& ModelFolder::at(std::string_view name) const {
   const NamedPart* known = part(name);
-  return known ? known->info : place(name).shown();
+  return known ? known->info : locate(name).shown();
 }
 
 const std::string& ModelFolder::file_of(std::string_view name) const {
-  return file_names_[place(name).file];
+  return file_names_[locate(name).file];
 }
 
 TensorView ModelFolder::tensor(std::string_view name) const {
-  const TensorPlace& found = place(name);
+  const TensorLocation& found = locate(name);
   return {found.info->dtype, found.info->shape, files_[found.file].bytes(*found.info)};
 }
 
 void ModelFolder::require_weight_dtype(std::string_view name) const {
   if (const NamedPart* known = part(name)) {
-    for (const std::string& stored : known->place.names()) require_weight_dtype(stored);
+    for (const std::string& stored : known->location.names()) require_weight_dtype(stored);
     return;
   }
-  const TensorPlace& found = place(name);
+  const TensorLocation& found = locate(name);
   if (!is_weight_dtype(found.shown().dtype))
     refuse_model(cat(files_[found.file].path(), ": tensor \"", printable(name), "\" holds ",
                      dtype_name(found.info->dtype), ", weights must be F32, BF16 or F16"),
@@ -269,7 +269,7 @@ void ModelFolder::require_weight_dtype(std::string_view name) const {
 
 const std::byte* ModelFolder::source(std::string_view name, int64_t begin, int64_t end,
                                      size_t room) const {
-  const TensorPlace& found = place(name);
+  const TensorLocation& found = locate(name);
   const StoredTensor& info = *found.info;
   const std::string& path = files_[found.file].path();
   require_weight_dtype(name);
@@ -284,10 +284,10 @@ void ModelFolder::read_part(const NamedPart& part, int64_t begin, int64_t end, s
   require(begin >= 0 && begin <= end && end <= part.info.elements && std::ssize(out) == end - begin,
           "the range lies inside the part, and `out` has its size");
   read_stored(
-      part.place, part.info.shape, begin, end, out,
+      part.location, part.info.shape, begin, end, out,
       [&](int64_t from, int64_t to, std::span<T> run) {
         visit_stored_tensors(
-            part.place, from, to,
+            part.location, from, to,
             [&](const std::string& name, int64_t first, int64_t last, int64_t position) {
               read(name, first, last,
                    run.subspan(static_cast<size_t>(position), static_cast<size_t>(last - first)));
@@ -301,7 +301,7 @@ void ModelFolder::read_f32(std::string_view name, int64_t begin, int64_t end,
     return read_part(*known, begin, end, out,
                      [&](const std::string& stored, int64_t from, int64_t to,
                          std::span<float> run) { read_f32(stored, from, to, run); });
-  if (const TensorPlace& found = place(name); found.quantized) {
+  if (const TensorLocation& found = locate(name); found.quantized) {
     require_within(files_[found.file].path(), found.shown(), begin, end);
     return found.quantized->read(begin, end, out);
   }
@@ -315,7 +315,7 @@ void ModelFolder::read_bf16(std::string_view name, int64_t begin, int64_t end,
     return read_part(*known, begin, end, out,
                      [&](const std::string& stored, int64_t from, int64_t to,
                          std::span<uint16_t> run) { read_bf16(stored, from, to, run); });
-  if (place(name).quantized) {
+  if (locate(name).quantized) {
     std::vector<float> values(out.size());
     read_f32(name, begin, end, values);
     std::transform(values.begin(), values.end(), out.begin(), bf16_from_f32);
@@ -342,26 +342,26 @@ bool ModelFolder::holds_equal(std::string_view one, std::string_view other) cons
 
 void ModelFolder::release(std::string_view name, int64_t begin, int64_t end) const {
   if (const NamedPart* known = part(name)) {
-    const StoredPlace& place = known->place;
-    if (!place.transposed)
-      return visit_stored_runs(place, begin, end, [&](const StoredRun& run) {
-        visit_stored_tensors(place, run.begin, run.end,
+    const StoredLocation& location = known->location;
+    if (!location.transposed)
+      return visit_stored_runs(location, begin, end, [&](const StoredRun& run) {
+        visit_stored_tensors(location, run.begin, run.end,
                              [&](const std::string& stored, int64_t from, int64_t to, int64_t) {
                                release(stored, from, to);
                              });
       });
     // Each page may hold elements of many rows of the part, so the pages are released only after
     // the last row.
-    if (end == known->info.elements) release(place.name, 0, at(place.name).elements);
+    if (end == known->info.elements) release(location.name, 0, at(location.name).elements);
     return;
   }
-  const TensorPlace& found = place(name);
+  const TensorLocation& found = locate(name);
   const auto [first, last] =
       found.quantized ? found.quantized->codes_of(begin, end) : std::pair(begin, end);
   files_[found.file].release(*found.info, first, last);
 }
 
-bool ModelFolder::is_as_long() const {
+bool ModelFolder::has_intact_files() const {
   for (size_t i = 0; i < files_.size(); ++i) {
     std::error_code error;
     const auto bytes = fs::file_size(fs::path(folder_) / file_names_[i], error);

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/stored_place.h"
+#include "base/stored_location.h"
 #include "checkpoint/quantized_weights.h"
 #include "checkpoint/safetensors.h"
 
@@ -38,7 +38,7 @@ class ModelFolder {
   /// Assigns a name and a shape to a place in one or several tensors of the folder. find() and the
   /// functions that read elements accept this name; names() lists only the folder's own tensors.
   /// The stored tensors must exist with the place's shape.
-  void name_part(const std::string& name, std::vector<int64_t> shape, StoredPlace place);
+  void name_part(const std::string& name, std::vector<int64_t> shape, StoredLocation location);
 
   const std::string& path() const { return folder_; }
   /// Returns the text of config.json.
@@ -70,7 +70,7 @@ class ModelFolder {
 
   /// Returns whether every weight file still exists and has the length that it had when it was
   /// opened: reading beyond the end of a shortened file would kill the process (SIGBUS).
-  bool is_as_long() const;
+  bool has_intact_files() const;
 
   /// Returns the number of tensors that are stored as codes and read as bf16 numbers.
   size_t quantized_tensors() const { return quantized_.size(); }
@@ -82,7 +82,7 @@ class ModelFolder {
   std::string weights_fingerprint() const;
 
  private:
-  struct TensorPlace {
+  struct TensorLocation {
     size_t file;
     const StoredTensor* info;
     /// The quantized matrix if the tensor holds codes; null if it holds numbers.
@@ -93,14 +93,14 @@ class ModelFolder {
   /// NamedPart is a named part of a stored tensor; `info` holds the part's name and shape.
   struct NamedPart {
     StoredTensor info;
-    StoredPlace place;
+    StoredLocation location;
   };
 
   void find_quantized();
   void open_single();
   void open_sharded();
   void add_shard(const std::string& file, const std::map<std::string, std::string>& weight_map);
-  const TensorPlace& place(std::string_view name) const;
+  const TensorLocation& locate(std::string_view name) const;
   const std::byte* source(std::string_view name, int64_t begin, int64_t end, size_t room) const;
   const NamedPart* part(std::string_view name) const;
   /// Reads elements [begin, end) of a part. `read(name, from, to, out)` reads and converts elements
@@ -113,7 +113,7 @@ class ModelFolder {
   std::string config_json_;
   std::vector<std::string> file_names_;
   std::vector<SafetensorsFile> files_;
-  std::map<std::string, TensorPlace, std::less<>> tensors_;
+  std::map<std::string, TensorLocation, std::less<>> tensors_;
   std::map<std::string, NamedPart, std::less<>> parts_;
   std::vector<std::unique_ptr<QuantizedWeight>> quantized_;
 };

@@ -138,7 +138,7 @@ std::vector<std::string> differences(FileSystem& files, const std::string& folde
   return found;
 }
 
-std::string some_of(std::vector<std::string> parts) {
+std::string list_some(std::vector<std::string> parts) {
   constexpr size_t kShown = 5;
   const size_t count = parts.size();
   parts.resize(std::min(count, kShown));
@@ -156,7 +156,7 @@ OwnedFd begin_output(FileSystem& files, const std::string& folder,
   std::vector<OutputFile> planned;
   for (const std::string& name : names) planned.push_back({name});
   files.make_folder(folder);
-  OwnedFd held = hold_folder(folder);
+  OwnedFd held = lock_folder(folder);
   write_file_atomic(files, mark_path(folder), mark_text(false, planned));
   return held;
 }
@@ -166,9 +166,9 @@ void finish_output(FileSystem& files, const std::string& folder,
   write_file_atomic(files, mark_path(folder), mark_text(true, content));
 }
 
-bool is_begun_output(FileSystem& files, const std::string& folder) {
+bool is_unfinished_output(FileSystem& files, const std::string& folder) {
   std::error_code error;
-  if (!fs::is_directory(fs::symlink_status(folder, error)) || is_held(folder)) return false;
+  if (!fs::is_directory(fs::symlink_status(folder, error)) || is_locked(folder)) return false;
   CompletionMark mark;
   try {
     if (files.exists(mark_path(folder))) mark = read_mark(mark_path(folder));
@@ -187,7 +187,7 @@ bool is_begun_output(FileSystem& files, const std::string& folder) {
   return std::all_of(paths.begin(), paths.end(), is_ours);
 }
 
-std::string output_place(const std::string& folder) {
+std::string output_folder_path(const std::string& folder) {
   std::error_code error;
   if (fs::is_symlink(fs::symlink_status(folder, error)) && !fs::exists(folder, error))
     throw Error(ExitCode::kBadInput,
@@ -195,14 +195,14 @@ std::string output_place(const std::string& folder) {
                     ", which is not there"),
                 "make the folder that the link names, or choose another one");
   static_cast<void>(
-      open_folder_safely(folder));  // throws for another user's link; `place` has no links
-  const std::string place = fs::weakly_canonical(fs::absolute(folder, error), error).string();
+      open_folder_safely(folder));  // throws for another user's link; `path` has no links
+  const std::string path = fs::weakly_canonical(fs::absolute(folder, error), error).string();
   if (error)
     throw Error(ExitCode::kBadInput,
                 cat(folder, ": cannot be looked up: ", errno_text(error.value())),
                 "choose another folder");
   // The path of a folder that does not exist yet keeps the slash at its end.
-  return place.size() > 1 && place.ends_with('/') ? place.substr(0, place.size() - 1) : place;
+  return path.size() > 1 && path.ends_with('/') ? path.substr(0, path.size() - 1) : path;
 }
 
 void require_replaceable(FileSystem& files, const std::string& folder, OutputCheck check) {
@@ -223,7 +223,7 @@ void require_replaceable(FileSystem& files, const std::string& folder, OutputChe
     if (error.code() != ExitCode::kBadInput) throw;
     refuse_to_replace(folder, error.message());
   }
-  if (!found.empty()) refuse_to_replace(folder, cat("since ftrun wrote it, ", some_of(found)));
+  if (!found.empty()) refuse_to_replace(folder, cat("since ftrun wrote it, ", list_some(found)));
 }
 
 std::vector<std::string> require_complete_output(FileSystem& files, const std::string& folder) {
@@ -238,7 +238,7 @@ std::vector<std::string> require_complete_output(FileSystem& files, const std::s
   const std::vector<std::string> found =
       differences(files, folder, content, OutputCheck::kContents);
   if (!found.empty())
-    throw Error(ExitCode::kBadInput, cat(folder, ": since it was written, ", some_of(found)),
+    throw Error(ExitCode::kBadInput, cat(folder, ": since it was written, ", list_some(found)),
                 kAnew);
   std::vector<std::string> names;
   for (const auto& [name, file] : content) names.push_back(name);

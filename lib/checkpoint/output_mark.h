@@ -20,7 +20,7 @@ struct OutputFile {
   uint64_t xxh3 = 0;
 };
 
-/// Makes `folder` and holds it (hold_folder()). Writes a mark that says that the folder is not
+/// Makes `folder` and holds it (lock_folder()). Writes a mark that says that the folder is not
 /// complete and lists what will be written (names as in OutputFile).
 [[nodiscard]] OwnedFd begin_output(FileSystem& files, const std::string& folder,
                                    const std::vector<std::string>& names);
@@ -32,11 +32,11 @@ void finish_output(FileSystem& files, const std::string& folder,
 /// Returns whether a folder under a temporary name is a leftover of a killed process: no process
 /// holds it, and it is empty, or has a mark (complete or not) and no file that the mark does not
 /// list.
-bool is_begun_output(FileSystem& files, const std::string& folder);
+bool is_unfinished_output(FileSystem& files, const std::string& folder);
 
 /// Returns the absolute path of the output `folder` after following links. Throws Error(kBadInput)
 /// for a dangling link, and Error(kEnvironment) for another user's link (base/written_path.h).
-std::string output_place(const std::string& folder);
+std::string output_folder_path(const std::string& folder);
 
 /// Returns the files of a complete output, after checking that it holds exactly the files of its
 /// mark with unchanged contents. Throws Error(kBadInput) naming what was added, removed or changed.
@@ -46,8 +46,8 @@ std::vector<std::string> require_complete_output(FileSystem& files, const std::s
 /// or also by contents, which reads every file.
 enum class OutputCheck { kSizes, kContents };
 
-/// Throws Error(kBadInput) for a `folder` (an output_place()) unless it is absent, is empty, or
-/// holds only what this program wrote. The error names what was added, removed or changed.
+/// Throws Error(kBadInput) for a `folder` (an output_folder_path()) unless it is absent, is empty,
+/// or holds only what this program wrote. The error names what was added, removed or changed.
 void require_replaceable(FileSystem& files, const std::string& folder,
                          OutputCheck check = OutputCheck::kContents);
 

@@ -35,9 +35,9 @@ class Floats {
   }
 
   int64_t size() const { return size_; }
-  float operator[](int64_t place) const {
+  float operator[](int64_t index) const {
     float value = 0;
-    convert_to_f32(dtype_, bytes_.data() + place * dtype_bytes(dtype_), {&value, 1});
+    convert_to_f32(dtype_, bytes_.data() + index * dtype_bytes(dtype_), {&value, 1});
     return value;
   }
 

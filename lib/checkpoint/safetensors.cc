@@ -11,7 +11,7 @@
 namespace ftrun {
 namespace {
 
-[[noreturn]] void no_such_tensor(const SafetensorsFile& file, std::string_view name) {
+[[noreturn]] void throw_missing_tensor(const SafetensorsFile& file, std::string_view name) {
   std::vector<std::string> names;
   for (const StoredTensor& tensor : file.tensors()) names.push_back(tensor.name);
   const std::string near = nearest(name, names);
@@ -45,7 +45,7 @@ const StoredTensor* SafetensorsFile::find(std::string_view name) const {
 
 const StoredTensor& SafetensorsFile::at(std::string_view name) const {
   const StoredTensor* found = find(name);
-  if (found == nullptr) no_such_tensor(*this, name);
+  if (found == nullptr) throw_missing_tensor(*this, name);
   return *found;
 }
 

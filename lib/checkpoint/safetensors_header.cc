@@ -59,21 +59,21 @@ class HeaderReader {
     return true;
   }
   bool start_object(size_t) {
-    if (state_ == ParserState::kStart) return go(ParserState::kTop);
+    if (state_ == ParserState::kStart) return enter(ParserState::kTop);
     if (state_ != ParserState::kTop) return value("an object");
-    return go(field_ == "__metadata__" ? ParserState::kMetadata : ParserState::kTensor);
+    return enter(field_ == "__metadata__" ? ParserState::kMetadata : ParserState::kTensor);
   }
   bool end_object() {
     if (state_ == ParserState::kTensor && !finish_tensor()) return false;
-    return go(state_ == ParserState::kTop ? ParserState::kEnd : ParserState::kTop);
+    return enter(state_ == ParserState::kTop ? ParserState::kEnd : ParserState::kTop);
   }
   bool start_array(size_t) {
-    if (state_ == ParserState::kTensor && field_ == "shape") return go(ParserState::kShape);
+    if (state_ == ParserState::kTensor && field_ == "shape") return enter(ParserState::kShape);
     if (state_ == ParserState::kTensor && field_ == "data_offsets")
-      return go(ParserState::kOffsets);
+      return enter(ParserState::kOffsets);
     return value("a list");
   }
-  bool end_array() { return go(ParserState::kTensor); }
+  bool end_array() { return enter(ParserState::kTensor); }
   bool key(std::string& text) {
     if (state_ == ParserState::kTop) return top_key(text);
     field_ = text;
@@ -88,7 +88,7 @@ class HeaderReader {
  private:
   enum class ParserState { kStart, kTop, kMetadata, kTensor, kShape, kOffsets, kEnd };
 
-  bool go(ParserState next) {
+  bool enter(ParserState next) {
     state_ = next;
     return true;
   }

@@ -100,46 +100,47 @@ SafetensorsWriter::SafetensorsWriter(FileSystem& files, const std::string& path,
   if (!staging.empty()) file_ = std::make_unique<StreamedFile>(std::move(file_), staging);
   file_->reserve(written_.bytes);
   file_->write(header.data(), header.size());
-  whole_.update(header.data(), header.size());
+  file_hash_.update(header.data(), header.size());
   begin_next();
 }
 
 void SafetensorsWriter::begin_next() {
   // Empty tensors have no data to wait for.
-  for (; current_ < tensors_.size(); ++current_) {
+  for (; next_tensor_ < tensors_.size(); ++next_tensor_) {
     tensor_ = std::make_unique<Xxh3Stream>();
-    left_ = tensor_bytes(tensors_[current_]);
-    if (left_ > 0) return;
+    missing_bytes_ = tensor_bytes(tensors_[next_tensor_]);
+    if (missing_bytes_ > 0) return;
     written_.tensor_xxh3.push_back(tensor_->digest());
   }
 }
 
 void SafetensorsWriter::append(std::string_view name, std::span<const std::byte> bytes) {
   if (bytes.empty()) return;
-  if (current_ >= tensors_.size() || tensors_[current_].name != name)
+  if (next_tensor_ >= tensors_.size() || tensors_[next_tensor_].name != name)
     bug(cat("data of tensor \"", name, "\" came out of order"));
   const auto size = static_cast<int64_t>(bytes.size());
-  if (size > left_) bug(cat("tensor \"", name, "\" got ", size, " bytes, ", left_, " were left"));
+  if (size > missing_bytes_)
+    bug(cat("tensor \"", name, "\" got ", size, " bytes, ", missing_bytes_, " were left"));
   // Each part is read from memory once: it stays in the CPU's cache for the other two uses.
   for (size_t at = 0; at < bytes.size(); at += kHashedBytes) {
     const auto part = bytes.subspan(at, std::min(kHashedBytes, bytes.size() - at));
-    whole_.update(part.data(), part.size());
+    file_hash_.update(part.data(), part.size());
     tensor_->update(part.data(), part.size());
     file_->write(part.data(), part.size());
   }
-  left_ -= size;
-  if (left_ > 0) return;
+  missing_bytes_ -= size;
+  if (missing_bytes_ > 0) return;
   written_.tensor_xxh3.push_back(tensor_->digest());
-  ++current_;
+  ++next_tensor_;
   begin_next();
 }
 
 WrittenFile SafetensorsWriter::finish() {
-  if (current_ != tensors_.size())
-    bug(cat("tensor \"", tensors_[current_].name, "\" lacks ", left_, " bytes"));
+  if (next_tensor_ != tensors_.size())
+    bug(cat("tensor \"", tensors_[next_tensor_].name, "\" lacks ", missing_bytes_, " bytes"));
   file_->sync();
   file_->close();
-  written_.xxh3 = whole_.digest();
+  written_.xxh3 = file_hash_.digest();
   return std::move(written_);
 }
 

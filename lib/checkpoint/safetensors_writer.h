@@ -63,10 +63,10 @@ class SafetensorsWriter {
 
   std::vector<TensorSpec> tensors_;
   std::unique_ptr<WritableFile> file_;
-  Xxh3Stream whole_;
+  Xxh3Stream file_hash_;
   std::unique_ptr<Xxh3Stream> tensor_;
-  size_t current_ = 0;
-  int64_t left_ = 0;
+  size_t next_tensor_ = 0;
+  int64_t missing_bytes_ = 0;
   WrittenFile written_;
 };
 

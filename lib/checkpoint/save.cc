@@ -82,15 +82,16 @@ void append_slice(SafetensorsWriter& writer, const std::string& name, const Stat
 }
 
 RankRecord write_rank_file(FileSystem& files, const std::string& folder, int rank,
-                           const std::vector<StateSlice>& slices, const SaveBuffers& room) {
+                           const std::vector<StateSlice>& slices, const SaveBuffers& buffers) {
   const SlicesByEntry entries = by_entry(slices);
   RankRecord record;
   record.rank = rank;
   record.file = rank_file_name(rank);
-  SafetensorsWriter writer(files, below(folder, record.file), specs_of(entries), {}, room.file());
+  SafetensorsWriter writer(files, below(folder, record.file), specs_of(entries), {},
+                           buffers.file());
   for (const TensorSpec& tensor : writer.tensors()) {
     const StateSlice& slice = *entries.at(tensor.name);
-    append_slice(writer, tensor.name, slice, room.values());
+    append_slice(writer, tensor.name, slice, buffers.values());
     record.slices.push_back(record_of(slice));
   }
   const WrittenFile written = writer.finish();
@@ -104,9 +105,9 @@ RankRecord write_rank_file(FileSystem& files, const std::string& folder, int ran
 /// Reads a file back and compares checksums, so that damage by the disk, the memory or a network
 /// file system is found now and not when the checkpoint is needed. Drops the file from the kernel's
 /// page cache first, if possible. Returns the source of the bytes that were read.
-const char* read_back(const std::string& path, uint64_t written, const SaveBuffers& room) {
+const char* read_back(const std::string& path, uint64_t written, const SaveBuffers& buffers) {
   const bool from_disk = drop_cached(path);
-  const uint64_t found = from_disk ? xxh3_of_disk(path, room.file()) : xxh3_of_file(path);
+  const uint64_t found = from_disk ? xxh3_of_disk(path, buffers.file()) : xxh3_of_file(path);
   if (found == written) return from_disk ? kReadFromDisk : kReadFromMemory;
   throw Error(
       ExitCode::kEnvironment,
@@ -132,11 +133,11 @@ WrittenHere write_here(FileSystem& files, const SaveOptions& options, const std:
     throw Error(ExitCode::kEnvironment,
                 cat(folder, ": rank 0 made it, but this rank does not see it"),
                 "output_dir must be on a file system that all ranks share");
-  WrittenHere written{write_rank_file(files, folder, rank, slices, *options.room)};
+  WrittenHere written{write_rank_file(files, folder, rank, slices, *options.buffers)};
   RankRecord& record = written.record;
   const auto start = std::chrono::steady_clock::now();
   if (options.verify_written)
-    record.read_back = read_back(below(folder, record.file), record.xxh3, *options.room);
+    record.read_back = read_back(below(folder, record.file), record.xxh3, *options.buffers);
   written.read_back_seconds = seconds_since(start);
   return written;
 }
@@ -171,7 +172,7 @@ void write_manifest(FileSystem& files, const SaveOptions& options, const std::st
   file->write(text.data(), text.size());
   file->sync();
   file->close();
-  if (options.verify_written) read_back(path, xxh3(text.data(), text.size()), *options.room);
+  if (options.verify_written) read_back(path, xxh3(text.data(), text.size()), *options.buffers);
   files.sync_folder(folder);
 }
 
@@ -205,13 +206,13 @@ void publish_latest(FileSystem& files, const std::string& root, const std::strin
 
 /// Renames what has the name of a step but is no checkpoint of this run: a file, another folder, or
 /// any link. It belongs to somebody else and is kept.
-void preserve_foreign_files(FileSystem& files, const std::string& place) {
+void preserve_foreign_files(FileSystem& files, const std::string& path) {
   std::error_code error;
-  const bool is_link = fs::is_symlink(fs::symlink_status(place, error));
-  if (!is_link && (!files.exists(place) || files.exists(below(place, kCheckpointFile)))) return;
-  const std::string kept = unique_name(place, ".other-");
-  files.rename(place, kept);
-  log_warning(cat(place, " was not a checkpoint of this run and was renamed to ", kept));
+  const bool is_link = fs::is_symlink(fs::symlink_status(path, error));
+  if (!is_link && (!files.exists(path) || files.exists(below(path, kCheckpointFile)))) return;
+  const std::string kept = unique_name(path, ".other-");
+  files.rename(path, kept);
+  log_warning(cat(path, " was not a checkpoint of this run and was renamed to ", kept));
 }
 
 /// Commits the checkpoint by giving it its name: it exists once move_into_place() has returned.
@@ -281,15 +282,15 @@ SaveResult result_of(const std::string& folder, const std::vector<std::string>& 
 SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
                            const CheckpointMeta& meta, const std::vector<StateSlice>& slices,
                            const CheckpointGroup& group) {
-  if (options.room == nullptr) {
-    const SaveBuffers room;
-    SaveOptions with_room = options;
-    with_room.room = &room;
-    return save_checkpoint(files, with_room, meta, slices, group);
+  if (options.buffers == nullptr) {
+    const SaveBuffers buffers;
+    SaveOptions with_buffers = options;
+    with_buffers.buffers = &buffers;
+    return save_checkpoint(files, with_buffers, meta, slices, group);
   }
   const std::string name = step_folder_name(meta.step);
   const std::string what = cat("checkpoint ", name, " was not written");
-  const std::string temporary = run_together(group, what, [&]() -> std::string {
+  const std::string temporary = run_on_all_ranks(group, what, [&]() -> std::string {
     return group.rank == 0 ? make_temporary(files, options.root, meta.step) : "";
   })[0];
   const std::string folder = below(options.root, temporary);
@@ -297,12 +298,12 @@ SaveResult save_checkpoint(FileSystem& files, const SaveOptions& options,
   double read_back_seconds = 0;
   std::string trouble;
   try {
-    records = run_together(group, what, [&] {
+    records = run_on_all_ranks(group, what, [&] {
       const WrittenHere written = write_here(files, options, folder, slices, group.rank);
       read_back_seconds = written.read_back_seconds;
       return rank_record_text(written.record);
     });
-    trouble = run_together(group, what, [&]() -> std::string {
+    trouble = run_on_all_ranks(group, what, [&]() -> std::string {
       return group.rank == 0 ? commit(files, options, meta, folder, records) : "";
     })[0];
   } catch (...) {

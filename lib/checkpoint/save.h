@@ -22,7 +22,7 @@ struct SaveOptions {
   /// Says whether every file is read back and verified before the checkpoint is committed.
   bool verify_written = true;
   /// The rank's memory for saves; null: memory is allocated for this save only.
-  const SaveBuffers* room = nullptr;
+  const SaveBuffers* buffers = nullptr;
   /// The record of the new checkpoint if it is the best so far.
   std::optional<BestCheckpoint> best = std::nullopt;
 };

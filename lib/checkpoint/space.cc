@@ -22,11 +22,11 @@ namespace {
 
 /// Checkpoints counts the checkpoints that exist before the run, and those that the run adds.
 struct Checkpoints {
-  int64_t there = 0;
+  int64_t existing = 0;
   /// The number of future saves; the largest possible number if the end is not known.
   int64_t saves = 0;
   /// The most checkpoints that exist at once, minus those that exist before the run.
-  int64_t more = 0;
+  int64_t additional = 0;
 };
 
 int64_t remaining_saves(const SpaceWanted& wanted, int64_t done) {
@@ -43,7 +43,7 @@ Checkpoints count_checkpoints(const SpaceWanted& wanted) {
   Checkpoints found;
   int64_t done = 0;
   for (const CheckpointEntry& entry : list_checkpoints(wanted.checkpoints)) {
-    ++found.there;
+    ++found.existing;
     done = std::max(done, entry.step);
   }
   found.saves = remaining_saves(wanted, done) + (wanted.keep_best ? 1 : 0);
@@ -51,9 +51,9 @@ Checkpoints count_checkpoints(const SpaceWanted& wanted) {
   const bool open_end = wanted.keep_last == 0 && (wanted.steps == 0 || wanted.by_minutes);
   const int64_t last = std::min<int64_t>(wanted.keep_last, std::numeric_limits<int32_t>::max());
   const int64_t at_once =
-      last > 0 ? last + (wanted.keep_best ? 2 : 1) : found.there + (open_end ? 2 : found.saves);
-  const int64_t most = std::min(at_once, found.there + found.saves) - found.there;
-  found.more = std::max(most, std::min<int64_t>(found.saves, 1));
+      last > 0 ? last + (wanted.keep_best ? 2 : 1) : found.existing + (open_end ? 2 : found.saves);
+  const int64_t most = std::min(at_once, found.existing + found.saves) - found.existing;
+  found.additional = std::max(most, std::min<int64_t>(found.saves, 1));
   return found;
 }
 
@@ -86,10 +86,10 @@ std::string export_text(const SpaceWanted& wanted) {
 
 /// Describes the checkpoints that will be added to the existing ones, and the export.
 std::string wanted_text(const SpaceWanted& wanted, const Checkpoints& count, bool with_export) {
-  std::string text = checkpoints_text(wanted, count.more);
-  if (count.more > 1 && wanted.keep_last > 0)
+  std::string text = checkpoints_text(wanted, count.additional);
+  if (count.additional > 1 && wanted.keep_last > 0)
     text += cat(" (keep_last ", wanted.keep_last, wanted.keep_best ? ", the best" : "",
-                ", one under way, ", count.there, " there)");
+                ", one under way, ", count.existing, " there)");
   return with_export ? cat(text, " and ", export_text(wanted)) : text;
 }
 
@@ -150,11 +150,11 @@ std::string admit_space(FileSystem& files, const SpaceWanted& wanted) {
   const FreeSpace free = free_bytes(
       files, wanted, wanted.checkpoints,
       checkpoint_leftover_bytes(files, wanted.checkpoints) + (together ? old_export : 0));
-  const int64_t one = std::min<int64_t>(count.more, 1) * wanted.checkpoint_bytes;
+  const int64_t one = std::min<int64_t>(count.additional, 1) * wanted.checkpoint_bytes;
   if (one > free.bytes)
     refuse_without_space(wanted.checkpoints, checkpoints_text(wanted, 1), one, free);
   // Existing checkpoints may have been removed by the time the model is exported.
-  const int64_t freed = wanted.keep_last > 0 ? count.there * wanted.checkpoint_bytes : 0;
+  const int64_t freed = wanted.keep_last > 0 ? count.existing * wanted.checkpoint_bytes : 0;
   if (one + exported > free.bytes + freed)
     refuse_without_space(wanted.checkpoints,
                          cat(checkpoints_text(wanted, 1), " and ", export_text(wanted)),
@@ -164,7 +164,7 @@ std::string admit_space(FileSystem& files, const SpaceWanted& wanted) {
     if (wanted.export_bytes > there.bytes)
       refuse_without_space(wanted.exported, export_text(wanted), wanted.export_bytes, there);
   }
-  const int64_t all = std::min(bytes_of(count.more, wanted) + exported, kFreeUnknown);
+  const int64_t all = std::min(bytes_of(count.additional, wanted) + exported, kFreeUnknown);
   if (all <= free.bytes) return "";
   return cat(space_text(wanted.checkpoints, wanted_text(wanted, count, together), all, free),
              ": the run may end with a full disk");

@@ -46,7 +46,7 @@ StoredBoxes::StoredBoxes(std::string subject, const std::vector<int64_t>& shape,
   for (const size_t i : order) {
     boxes_.push_back(std::move(boxes[i]));
     spans_.push_back(spans[i]);
-    reach_.push_back(reach = std::max(reach, spans[i].end));
+    largest_ends_.push_back(reach = std::max(reach, spans[i].end));
   }
 }
 
@@ -56,15 +56,18 @@ std::optional<int64_t> StoredBoxes::cover(
   if (wanted.numel() == 0) return std::nullopt;
   const Span span = span_of(wanted);
   std::vector<Box> left{wanted};
-  const auto first = std::upper_bound(reach_.begin(), reach_.end(), span.begin) - reach_.begin();
+  const auto first = std::upper_bound(largest_ends_.begin(), largest_ends_.end(), span.begin) -
+                     largest_ends_.begin();
   for (auto i = static_cast<size_t>(first); i < boxes_.size() && !left.empty(); ++i) {
     // This box and all later ones begin after the first missing element, so none of them holds it.
     if (spans_[i].begin >= span.end || first_of(left) < spans_[i].begin) break;
     if (spans_[i].end > span.begin) use_box(boxes_[i], left, use);
     if (left.size() > kMaxSlicesLeft)
-      throw Error(ExitCode::kBadInput,
-                  cat(subject_, ": its slices interlock in more than ", kMaxSlicesLeft, " places"),
-                  "ftrun writes no such checkpoint: resume from another one");
+      throw Error(
+          ExitCode::kBadInput,
+          cat(subject_, ": its slices overlap in a way no layout of ranks produces (more than ",
+              kMaxSlicesLeft, " pieces)"),
+          "ftrun writes no such checkpoint: resume from another one");
   }
   if (left.empty()) return std::nullopt;
   return first_of(left);

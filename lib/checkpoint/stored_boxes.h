@@ -55,7 +55,7 @@ class StoredBoxes {
   std::vector<StoredBox> boxes_;
   std::vector<Span> spans_;
   /// The largest end among spans 0 to i.
-  std::vector<int64_t> reach_;
+  std::vector<int64_t> largest_ends_;
 };
 
 }  // namespace ftrun

@@ -40,7 +40,7 @@ const FailureReport* earliest_report(const std::vector<FailureReport>& reports, 
 
 /// Moves the cause to the front: the last rank of a chain of ranks that waited for each other. The
 /// first rank of the chain may have reported earlier, but the rank for which it waited knows more.
-void put_last_of_chain_first(std::vector<RankFailure>& failures) {
+void move_root_cause_first(std::vector<RankFailure>& failures) {
   const auto waited_in_vain = [](const RankFailure& failure) {
     return failure.exit_code == kPeerLostCode && failure.culprit >= 0;
   };
@@ -83,7 +83,7 @@ std::vector<RankFailure> collect(const RankEnds& all) {
     return std::tuple(a.exit_code == kPeerLostCode, a.unix_ns, a.rank) <
            std::tuple(b.exit_code == kPeerLostCode, b.unix_ns, b.rank);
   });
-  if (!failures.empty()) put_last_of_chain_first(failures);
+  if (!failures.empty()) move_root_cause_first(failures);
   return failures;
 }
 
@@ -153,9 +153,9 @@ std::string line_of(const RankFailure& failure, const std::string& ranks, int64_
 std::string stopped_ranks(const RankEnds& all, const std::vector<RankFailure>& failures) {
   std::vector<int> ranks;
   for (const RankEnd& end : all.ends) {
-    const bool told = std::any_of(failures.begin(), failures.end(),
-                                  [&](const RankFailure& f) { return f.rank == end.rank; });
-    if (end.told_to_stop && !told) ranks.push_back(end.rank);
+    const bool has_failed = std::any_of(failures.begin(), failures.end(),
+                                        [&](const RankFailure& f) { return f.rank == end.rank; });
+    if (end.told_to_stop && !has_failed) ranks.push_back(end.rank);
   }
   return ranks.empty() ? "" : "\n  stopped because of it: rank " + list_text(std::move(ranks));
 }

@@ -11,7 +11,7 @@
 namespace ftrun {
 namespace {
 
-[[noreturn]] void contradiction(const std::string& message) {
+[[noreturn]] void throw_contradiction(const std::string& message) {
   throw Error(ExitCode::kUsage, message, "correct or unset the launcher's variables");
 }
 
@@ -34,25 +34,25 @@ class Variables {
     const char* end = value->data() + value->size();
     const auto [stop, error] = std::from_chars(value->data(), end, parsed);
     if (error != std::errc() || stop != end || parsed < 0)
-      contradiction(cat(name, "=\"", *value, "\" is not a whole number"));
+      throw_contradiction(cat(name, "=\"", *value, "\" is not a whole number"));
     return parsed;
   }
   int number(const std::string& name, int fallback) const {
     return number(name).value_or(fallback);
   }
-  int required(const std::string& name, std::string_view because_of) const {
+  int required_number(const std::string& name, std::string_view because_of) const {
     const auto value = number(name);
-    if (!value) contradiction(cat(because_of, " is set but ", name, " is not"));
+    if (!value) throw_contradiction(cat(because_of, " is set but ", name, " is not"));
     return *value;
   }
   std::string required_text(const std::string& name, std::string_view because_of) const {
     auto value = text(name);
-    if (!value) contradiction(cat(because_of, " is set but ", name, " is not"));
+    if (!value) throw_contradiction(cat(because_of, " is set but ", name, " is not"));
     return *value;
   }
   /// Returns the value of SLURM's variable for the step, or of the one for the whole job if that is
   /// not set.
-  std::string step_or_job(const std::string& step, const std::string& job) const {
+  std::string text_of_step_or_job(const std::string& step, const std::string& job) const {
     const auto value = text(step);
     return value ? *value : required_text(job, "SLURM_STEP_ID");
   }
@@ -63,16 +63,18 @@ class Variables {
 
 void check_below(int value, const char* name, int limit, const char* limit_name) {
   if (value >= limit)
-    contradiction(cat(name, "=", value, " but ", limit_name, "=", limit, ": ranks count from 0"));
+    throw_contradiction(
+        cat(name, "=", value, " but ", limit_name, "=", limit, ": ranks count from 0"));
 }
 
 void check_port(int port, const std::string& name) {
-  if (port < 1 || port > 65535) contradiction(cat(name, "=", port, " is not a port (1 to 65535)"));
+  if (port < 1 || port > 65535)
+    throw_contradiction(cat(name, "=", port, " is not a port (1 to 65535)"));
 }
 
 void read_master(const Variables& env, LaunchEnvironment& launch, std::string_view because_of) {
   launch.master_addr = env.required_text("MASTER_ADDR", because_of);
-  launch.master_port = env.required("MASTER_PORT", because_of);
+  launch.master_port = env.required_number("MASTER_PORT", because_of);
   check_port(launch.master_port, "MASTER_PORT");
 }
 
@@ -80,9 +82,9 @@ LaunchEnvironment from_torchrun(const Variables& env) {
   LaunchEnvironment launch;
   launch.kind =
       env.has(launch_variables::kSupervisor) ? LaunchKind::kSupervised : LaunchKind::kTorchrun;
-  launch.rank = env.required("RANK", "LOCAL_RANK");
-  launch.world = env.required("WORLD_SIZE", "RANK");
-  launch.local_rank = env.required("LOCAL_RANK", "RANK");
+  launch.rank = env.required_number("RANK", "LOCAL_RANK");
+  launch.world = env.required_number("WORLD_SIZE", "RANK");
+  launch.local_rank = env.required_number("LOCAL_RANK", "RANK");
   launch.local_size = env.number("LOCAL_WORLD_SIZE", 0);
   launch.node = env.number("GROUP_RANK", 0);
   launch.nodes = env.number("GROUP_WORLD_SIZE", 1);
@@ -95,11 +97,11 @@ LaunchEnvironment from_torchrun(const Variables& env) {
   if (launch.local_size > 0) {
     check_below(launch.local_rank, "LOCAL_RANK", launch.local_size, "LOCAL_WORLD_SIZE");
     if (launch.local_size > launch.world)
-      contradiction(
+      throw_contradiction(
           cat("LOCAL_WORLD_SIZE=", launch.local_size, " is more than WORLD_SIZE=", launch.world));
   }
   if (launch.local_rank > launch.rank)
-    contradiction(cat("LOCAL_RANK=", launch.local_rank, " is more than RANK=", launch.rank));
+    throw_contradiction(cat("LOCAL_RANK=", launch.local_rank, " is more than RANK=", launch.rank));
   if (launch.world > 1 || launch.agent_store) read_master(env, launch, "WORLD_SIZE");
   return launch;
 }
@@ -107,15 +109,16 @@ LaunchEnvironment from_torchrun(const Variables& env) {
 /// Returns the number of ranks on this task's node, after checking that it agrees with the other
 /// variables.
 int slurm_local_size(const Variables& env, const LaunchEnvironment& launch) {
-  const std::string text = env.step_or_job("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE");
+  const std::string text =
+      env.text_of_step_or_job("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE");
   const std::vector<int> tasks = expand_tasks_per_node(text);
   const int total = std::accumulate(tasks.begin(), tasks.end(), 0);
   if (total != launch.world)
-    contradiction(cat("SLURM_STEP_TASKS_PER_NODE=", text, " is ", total, " tasks but the step has ",
-                      launch.world));
+    throw_contradiction(cat("SLURM_STEP_TASKS_PER_NODE=", text, " is ", total,
+                            " tasks but the step has ", launch.world));
   if (launch.node >= static_cast<int>(tasks.size()))
-    contradiction(cat("SLURM_NODEID=", launch.node, " but SLURM_STEP_TASKS_PER_NODE=", text,
-                      " names ", tasks.size(), " nodes"));
+    throw_contradiction(cat("SLURM_NODEID=", launch.node, " but SLURM_STEP_TASKS_PER_NODE=", text,
+                            " names ", tasks.size(), " nodes"));
   return tasks[static_cast<size_t>(launch.node)];
 }
 
@@ -124,7 +127,7 @@ int slurm_local_size(const Variables& env, const LaunchEnvironment& launch) {
 std::string slurm_master(const Variables& env, const LaunchEnvironment& launch) {
   if (const auto given = env.text("MASTER_ADDR")) return *given;
   if (launch.nodes == 1) return "127.0.0.1";
-  return expand_hostlist(env.step_or_job("SLURM_STEP_NODELIST", "SLURM_NODELIST")).front();
+  return expand_hostlist(env.text_of_step_or_job("SLURM_STEP_NODELIST", "SLURM_NODELIST")).front();
 }
 
 /// Returns a name of the job made of numbers that every task of a step knows and that no other step
@@ -145,9 +148,9 @@ int given_port(const Variables& env) {
 LaunchEnvironment from_slurm(const Variables& env) {
   LaunchEnvironment launch;
   launch.kind = LaunchKind::kSlurm;
-  launch.rank = env.required("SLURM_PROCID", "SLURM_STEP_ID");
+  launch.rank = env.required_number("SLURM_PROCID", "SLURM_STEP_ID");
   launch.world = env.number("SLURM_STEP_NUM_TASKS", env.number("SLURM_NTASKS", 1));
-  launch.local_rank = env.required("SLURM_LOCALID", "SLURM_STEP_ID");
+  launch.local_rank = env.required_number("SLURM_LOCALID", "SLURM_STEP_ID");
   launch.node = env.number("SLURM_NODEID", 0);
   launch.node_name = env.text("SLURMD_NODENAME").value_or("");
   launch.nodes = env.number("SLURM_STEP_NUM_NODES", env.number("SLURM_NNODES", 1));
@@ -201,8 +204,8 @@ constexpr MpiNames kPmi = {LaunchKind::kPmi,  "PMI_RANK",        "PMI_SIZE",
 LaunchEnvironment from_mpi(const Variables& env, const MpiNames& names) {
   LaunchEnvironment launch;
   launch.kind = names.kind;
-  launch.rank = env.required(names.rank, names.rank);
-  launch.world = env.required(names.size, names.rank);
+  launch.rank = env.required_number(names.rank, names.rank);
+  launch.world = env.required_number(names.size, names.rank);
   launch.local_rank = env.number(names.local_rank, 0);
   launch.local_size = env.number(names.local_size, launch.world == 1 ? 1 : 0);
   check_below(launch.rank, names.rank, launch.world, names.size);
@@ -216,7 +219,7 @@ std::optional<int> ranks_per_node(const Variables& env, const std::string& name)
   const auto value = env.text(name);
   if (!value || *value == "auto" || *value == "cpu" || *value == "gpu") return std::nullopt;
   const auto count = env.number(name);
-  if (*count < 1) contradiction(cat(name, "=", *count, ": a node needs at least one rank"));
+  if (*count < 1) throw_contradiction(cat(name, "=", *count, ": a node needs at least one rank"));
   return count;
 }
 
@@ -224,12 +227,12 @@ LaunchEnvironment from_kubeflow(const Variables& env) {
   LaunchEnvironment launch;
   launch.kind = LaunchKind::kNode;
   launch.node = env.number("PET_NODE_RANK", 0);
-  launch.nodes = env.required("PET_NNODES", "PET_NODE_RANK or PET_MASTER_ADDR");
+  launch.nodes = env.required_number("PET_NNODES", "PET_NODE_RANK or PET_MASTER_ADDR");
   launch.ranks_per_node = ranks_per_node(env, "PET_NPROC_PER_NODE");
   check_below(launch.node, "PET_NODE_RANK", launch.nodes, "PET_NNODES");
   if (launch.nodes == 1) return launch;
   launch.master_addr = env.required_text("PET_MASTER_ADDR", "PET_NNODES");
-  launch.master_port = env.required("PET_MASTER_PORT", "PET_NNODES");
+  launch.master_port = env.required_number("PET_MASTER_PORT", "PET_NNODES");
   check_port(launch.master_port, "PET_MASTER_PORT");
   return launch;
 }
@@ -238,8 +241,8 @@ LaunchEnvironment from_kubeflow(const Variables& env) {
 LaunchEnvironment from_node_variables(const Variables& env) {
   LaunchEnvironment launch;
   launch.kind = LaunchKind::kNode;
-  launch.node = env.required("RANK", "WORLD_SIZE");
-  launch.nodes = env.required("WORLD_SIZE", "RANK");
+  launch.node = env.required_number("RANK", "WORLD_SIZE");
+  launch.nodes = env.required_number("WORLD_SIZE", "RANK");
   launch.ranks_per_node = ranks_per_node(env, "NPROC_PER_NODE");
   check_below(launch.node, "RANK", launch.nodes, "WORLD_SIZE");
   if (launch.nodes > 1) read_master(env, launch, "WORLD_SIZE");

@@ -62,10 +62,10 @@ ProcStat read_stat(int pid) {
   return stat;
 }
 
-bool has_left(const ProcStat& stat) {
+bool is_in_exit_state(const ProcStat& stat) {
   return !stat.unknown && (stat.state == 0 || stat.state == 'Z' || stat.state == 'X');
 }
-bool stands_still(const ProcStat& stat) {
+bool is_in_stop_state(const ProcStat& stat) {
   return stat.state == 'T' || stat.state == 't';
 }
 
@@ -90,7 +90,7 @@ std::string name_of(const PeerView& peer) {
 }
 
 /// Returns whether a peer has reached the collective of `mine`, or has passed it.
-bool is_there(const CollectiveRecord& peer, const CollectiveRecord& mine) {
+bool has_entered(const CollectiveRecord& peer, const CollectiveRecord& mine) {
   return peer.state != CollectiveState::kNone && peer.sequence >= mine.sequence;
 }
 
@@ -102,26 +102,26 @@ class WaitChain {
   WaitChain(const std::vector<PeerView>& views, const CollectiveRecord& mine, int self,
             const std::vector<PeerView>& others) {
     for (size_t i = 0; i < views.size(); ++i)
-      first_present_ += static_cast<int>(i) == self || is_there(views[i].record, mine) ? 1 : 0;
+      first_present_ += static_cast<int>(i) == self || has_entered(views[i].record, mine) ? 1 : 0;
     for (const PeerView& view : views) known_.emplace(view.global_rank, &view);
     for (const PeerView& view : others) known_.emplace(view.global_rank, &view);
     if (self < static_cast<int>(views.size()))
-      passed_.insert(views[static_cast<size_t>(self)].global_rank);
+      visited_.insert(views[static_cast<size_t>(self)].global_rank);
   }
 
   /// Returns what `peer` is doing instead, to be appended to its name; "" if nothing is known. Sets
   /// the culprit.
   std::string waits_text(const PeerView& peer) {
     culprit = peer.global_rank;
-    passed_.insert(peer.global_rank);
+    visited_.insert(peer.global_rank);
     if (most_present_ == 0) most_present_ = first_present_, ring_culprit_ = culprit;
     const std::string own = activity_text(peer.state);
     // Ranks that are not on the chain yet are followed first. A rank that is on the chain closes a
     // ring only if there are no others.
-    for (const bool round : {false, true})
+    for (const bool closes_ring : {false, true})
       for (const RankState::GroupState& group : peer.state.groups) {
         if (!waited_in(peer.state, group)) continue;
-        const std::string waits = waiting(peer, group, round);
+        const std::string waits = waits_in_group_text(peer, group, closes_ring);
         if (!waits.empty()) return waits;
       }
     return own.empty() ? "" : cat("it is in ", own);
@@ -139,9 +139,10 @@ class WaitChain {
   }
 
   /// Writes "it waits in all_gather #4 (hidden) of group tp for rank 3, which ...".
-  std::string waiting(const PeerView& peer, const RankState::GroupState& group, bool round) {
+  std::string waits_in_group_text(const PeerView& peer, const RankState::GroupState& group,
+                                  bool closes_ring) {
     for (const int rank : group.members) {
-      if (rank == peer.global_rank || (passed_.contains(rank) && !round) ||
+      if (rank == peer.global_rank || (visited_.contains(rank) && !closes_ring) ||
           (between_two(group.record.kind) && rank != partner(group)))
         continue;
       const auto found = known_.find(rank);
@@ -153,23 +154,24 @@ class WaitChain {
       const CollectiveRecord theirs = record_of(other, group.name);
       const bool ended =
           other.process == ProcessState::kGone || other.process == ProcessState::kStopped;
-      const bool has_entered = between_two(group.record.kind)
-                                   ? meets(theirs, group.record, peer, group)
-                                   : is_there(theirs, group.record);
-      if (has_entered && !ended && !other.silent) continue;
+      const bool takes_part = between_two(group.record.kind)
+                                  ? meets(theirs, group.record, peer, group)
+                                  : has_entered(theirs, group.record);
+      if (takes_part && !ended && !other.silent) continue;
       const int present = present_in(group);
       if (present > most_present_) most_present_ = present, ring_culprit_ = rank;
       const char* const waits = group.record.state == CollectiveState::kAborted
                                     ? "it gave up waiting in "
                                     : "it waits in ";
-      return cat(waits, describe(group.record), " of group ", group.name, " for ", which(other));
+      return cat(waits, describe(group.record), " of group ", group.name, " for ",
+                 describe_awaited(other));
     }
     return "";
   }
 
-  std::string which(const PeerView& other) {
+  std::string describe_awaited(const PeerView& other) {
     const std::string name = name_of(other);
-    const bool before = passed_.contains(other.global_rank);
+    const bool before = visited_.contains(other.global_rank);
     if (!before) culprit = other.global_rank;
     if (other.process == ProcessState::kGone) return name + ", which is gone";
     if (other.process == ProcessState::kStopped) return name + ", which is stopped";
@@ -185,7 +187,8 @@ class WaitChain {
   int present_in(const RankState::GroupState& group) const {
     return static_cast<int>(std::ranges::count_if(group.members, [&](int rank) {
       const auto found = known_.find(rank);
-      return found == known_.end() || is_there(record_of(*found->second, group.name), group.record);
+      return found == known_.end() ||
+             has_entered(record_of(*found->second, group.name), group.record);
     }));
   }
   static int partner(const RankState::GroupState& group) {
@@ -208,7 +211,7 @@ class WaitChain {
   }
 
   std::map<int, const PeerView*> known_;
-  std::set<int> passed_;
+  std::set<int> visited_;
   /// The number of ranks that have entered this rank's collective, and the largest number that have
   /// entered a collective of the chain. In a ring of ranks that wait for each other, the culprit is
   /// the rank for which the most ranks of a group wait.
@@ -218,7 +221,7 @@ class WaitChain {
 };
 
 /// Returns why this rank has to wait for the peer; "" if it does not seem to wait for it.
-std::string complaint(const PeerView& peer, const CollectiveRecord& mine) {
+std::string delay_reason(const PeerView& peer, const CollectiveRecord& mine) {
   const std::string who = name_of(peer);
   if (peer.record.state == CollectiveState::kAborted)
     return cat(who, " gave up in ", describe(peer.record));
@@ -228,7 +231,7 @@ std::string complaint(const PeerView& peer, const CollectiveRecord& mine) {
   if (peer.silent)
     return cat(who, " does not respond", peer.heard ? "; " + last_seen(peer.record) : "");
   if (between_two(mine.kind)) return "";  // each pair of ranks counts its messages separately
-  if (!is_there(peer.record, mine))
+  if (!has_entered(peer.record, mine))
     return cat(who, " has not entered it; ", last_seen(peer.record));
   if (peer.record.sequence == mine.sequence && !same_collective(peer.record, mine))
     return cat(who, " is in ", describe(peer.record), " instead");
@@ -282,19 +285,19 @@ PeerIdentity parse_identity(const std::string& text) {
 }
 
 bool is_stopped(int pid) {
-  return stands_still(read_stat(pid));
+  return is_in_stop_state(read_stat(pid));
 }
 
 bool is_gone(int pid) {
-  return has_left(read_stat(pid));
+  return is_in_exit_state(read_stat(pid));
 }
 
 ProcessState process_state(const PeerIdentity& peer, const PeerIdentity& self) {
   if (peer.machine != self.machine || peer.pid <= 0) return ProcessState::kUnknown;
   const ProcStat stat = read_stat(peer.pid);
   if (stat.unknown) return ProcessState::kUnknown;
-  if (has_left(stat) || stat.start_ticks != peer.start_ticks) return ProcessState::kGone;
-  return stands_still(stat) ? ProcessState::kStopped : ProcessState::kRunning;
+  if (is_in_exit_state(stat) || stat.start_ticks != peer.start_ticks) return ProcessState::kGone;
+  return is_in_stop_state(stat) ? ProcessState::kStopped : ProcessState::kRunning;
 }
 
 Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine,
@@ -305,13 +308,13 @@ Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRe
     const PeerView& peer = views[i];
     const bool concerned = !between_two(mine.kind) || mine.peer == static_cast<int>(i);
     if (static_cast<int>(i) == self || !concerned) continue;
-    std::string text = complaint(peer, mine);
+    std::string text = delay_reason(peer, mine);
     if (text.empty()) continue;
     const bool ended =
         peer.process == ProcessState::kGone || peer.process == ProcessState::kStopped;
     const bool aborted = peer.record.state == CollectiveState::kAborted;
     int culprit = peer.global_rank;
-    if (!ended && !aborted && !is_there(peer.record, mine)) {
+    if (!ended && !aborted && !has_entered(peer.record, mine)) {
       WaitChain chain(views, mine, self, others);
       if (const std::string waits = chain.waits_text(peer); !waits.empty()) text += "; " + waits;
       culprit = chain.culprit;
@@ -339,7 +342,7 @@ std::vector<int> unknown_ranks(const std::vector<PeerView>& views, const Collect
   for (size_t i = 0; i < views.size(); ++i) {
     const bool concerned = !between_two(mine.kind) || mine.peer == static_cast<int>(i);
     if (static_cast<int>(i) == self || !concerned ||
-        (!between_two(mine.kind) && is_there(views[i].record, mine)))
+        (!between_two(mine.kind) && has_entered(views[i].record, mine)))
       continue;
     WaitChain chain(views, mine, self, others);
     chain.waits_text(views[i]);

@@ -42,7 +42,7 @@ std::vector<int> parse_ranges(const std::string& text) {
 }
 
 /// Returns whether two ascending lists have a core in common.
-bool share_one(const std::vector<int>& a, const std::vector<int>& b) {
+bool intersect(const std::vector<int>& a, const std::vector<int>& b) {
   return std::any_of(a.begin(), a.end(),
                      [&](int number) { return std::binary_search(b.begin(), b.end(), number); });
 }
@@ -71,7 +71,7 @@ int threads_of_rank(const std::vector<RankProcessors>& ranks, int rank) {
   int beside = 0, in_group = 0;
   for (const RankProcessors& other : ranks) {
     if (other.machine != own.machine) continue;
-    beside += share_one(other.limit.allowed, own.limit.allowed) ? 1 : 0;
+    beside += intersect(other.limit.allowed, own.limit.allowed) ? 1 : 0;
     in_group += other.limit.quota > 0 && other.limit.group_id == own.limit.group_id ? 1 : 0;
   }
   const int processors = static_cast<int>(own.limit.allowed.size()) / std::max(1, beside);

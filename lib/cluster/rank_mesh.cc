@@ -152,14 +152,15 @@ RankGroup RankMesh::group_of(int rank, const std::vector<GroupSpan>& spans) cons
   return group;
 }
 
-int RankMesh::moved(int rank, MeshAxis axis, int to) const {
+int RankMesh::rank_moved_to(int rank, MeshAxis axis, int to) const {
   require(to >= 0 && to < size(axis), "the place lies inside the mesh");
   return rank + (to - place(rank, axis)) * strides_[static_cast<int>(axis)];
 }
 
 RankGroup RankMesh::link(int from, int to, MeshAxis axis) const {
   const int low = place(std::min(from, to), axis), high = place(std::max(from, to), axis);
-  require(from != to && moved(from, axis, place(to, axis)) == to, "a link runs along one axis");
+  require(from != to && rank_moved_to(from, axis, place(to, axis)) == to,
+          "a link runs along one axis");
   return {.label = std::string(axis_name(axis)),
           .ranks = {std::min(from, to), std::max(from, to)},
           .sender = from,
@@ -167,9 +168,9 @@ RankGroup RankMesh::link(int from, int to, MeshAxis axis) const {
 }
 
 RankGroup RankMesh::ends_of(int rank, MeshAxis axis) const {
-  const int first = moved(rank, axis, 0), last = size(axis) - 1;
+  const int first = rank_moved_to(rank, axis, 0), last = size(axis) - 1;
   return {.label = cat(axis_name(axis), "/ends"),
-          .ranks = {first, moved(rank, axis, last)},
+          .ranks = {first, rank_moved_to(rank, axis, last)},
           .spans = {{{axis}, 2, last}}};
 }
 

@@ -93,7 +93,7 @@ class RankMesh {
   RankGroup ends_of(int rank, MeshAxis axis) const;
   /// Returns the rank at `place` along an axis that has the coordinates of `rank` along all other
   /// axes.
-  int moved(int rank, MeshAxis axis, int place) const;
+  int rank_moved_to(int rank, MeshAxis axis, int place) const;
   /// Lists all groups along `axes`, by lowest rank; every rank is in exactly one of them.
   std::vector<RankGroup> groups(MeshAxes axes) const;
   /// Writes a rank with its place, "rank 5 (pp 1, dp_shard 2)"; axes of size 1 are left out.

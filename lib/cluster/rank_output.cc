@@ -46,7 +46,7 @@ void RankOutput::add_return(int rank, OutputStream stream) {
   if (!line.live) options_.write(stream, line.pending);
   options_.write(stream, "\r");
   line.live = true;
-  live_ = &line;
+  live_channel_ = &line;
   live_stream_ = stream;
 }
 
@@ -55,7 +55,7 @@ void RankOutput::take_newline(int rank, OutputStream stream) {
   line.carriage_return = false;
   const std::string text = std::exchange(line.pending, "");
   if (std::exchange(line.live, false)) {
-    live_ = nullptr;
+    live_channel_ = nullptr;
     options_.write(stream, "\n");
     return;
   }
@@ -68,10 +68,10 @@ void RankOutput::write_line(int rank, OutputStream stream, const std::string& te
 
 void RankOutput::write_own(OutputStream stream, const std::string& text) {
   const std::string line = text + "\n";
-  const bool over_live = live_ != nullptr && options_.terminal[static_cast<size_t>(stream)];
+  const bool over_live = live_channel_ != nullptr && options_.terminal[static_cast<size_t>(stream)];
   if (over_live) options_.write(live_stream_, kClearLine);
   options_.write(stream, line);
-  if (over_live) options_.write(live_stream_, live_->pending);
+  if (over_live) options_.write(live_stream_, live_channel_->pending);
 }
 
 void RankOutput::finish(int rank) {

@@ -48,7 +48,7 @@ class RankOutput {
 
   RankOutputOptions options_;
   std::vector<std::array<Channel, 2>> channels_;
-  Channel* live_ = nullptr;  // the channel whose live line is on the terminal now
+  Channel* live_channel_ = nullptr;  // the channel whose live line is on the terminal now
   OutputStream live_stream_ = OutputStream::kErr;
 };
 

@@ -28,7 +28,7 @@ struct ForkedRank {
   int out, err, failure;
 };
 
-[[noreturn]] void child_fails(const ForkedRank& forked) {
+[[noreturn]] void exit_failed_child(const ForkedRank& forked) {
   const int reason = errno;
   [[maybe_unused]] const ssize_t sent = ::write(forked.failure, &reason, sizeof reason);
   ::_exit(127);
@@ -59,12 +59,12 @@ void set_environment(const std::vector<std::string>& variables) {
 
 [[noreturn]] void become_rank(const RankCommand& command, const ForkedRank& forked) noexcept {
   ::setpgid(0, 0);
-  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) child_fails(forked);
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) exit_failed_child(forked);
   // The parent may have died before the call above took effect.
   if (::getppid() != forked.parent) ::_exit(127);
   const int input = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (input < 0 || ::dup2(input, 0) < 0 || ::dup2(forked.out, 1) < 0 || ::dup2(forked.err, 2) < 0)
-    child_fails(forked);
+    exit_failed_child(forked);
   set_environment(command.environment);
   // Output that the parent has buffered, and its error state, belong to the parent only.
   std::cout.clear();
@@ -72,10 +72,10 @@ void set_environment(const std::vector<std::string>& variables) {
   ::__fpurge(stdout);
   std::clearerr(stdout);
   for (const int fd : command.inherited) {
-    if (::fcntl(fd, F_SETFD, 0) != 0) child_fails(forked);
+    if (::fcntl(fd, F_SETFD, 0) != 0) exit_failed_child(forked);
   }
   // This closes forked.failure, too, from which the parent sees that the start has succeeded.
-  if (!close_as_exec_would()) child_fails(forked);
+  if (!close_as_exec_would()) exit_failed_child(forked);
   ::sigprocmask(SIG_SETMASK, &command.blocked, nullptr);
   const int code = command.main();
   std::cout.flush();

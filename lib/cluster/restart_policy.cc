@@ -19,18 +19,18 @@ int RestartPolicy::times_in_a_row(const FailureSummary& failure, const std::stri
   return times_;
 }
 
-void RestartPolicy::forget() {
-  saved_.reset();
+void RestartPolicy::reset_progress() {
+  last_saved_.reset();
   times_ = 0;
 }
 
 std::optional<std::chrono::milliseconds> RestartPolicy::after(const FailureSummary& failure,
                                                               const std::string& saved) {
-  if (saved_ != saved) {
+  if (last_saved_ != saved) {
     without_progress_ = 0;
-    first_ = failure;
+    first_failure_ = failure;
   }
-  saved_ = saved;
+  last_saved_ = saved;
   if (!may_succeed_on_restart(failure) || without_progress_ >= options_.without_progress)
     return std::nullopt;
   ++without_progress_;

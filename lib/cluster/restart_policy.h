@@ -34,7 +34,7 @@ class RestartPolicy {
   int times_in_a_row(const FailureSummary& failure, const std::string& saved);
   /// Resets the count of restarts without progress: it says nothing about a start with another
   /// number of ranks.
-  void forget();
+  void reset_progress();
 
   /// Returns the pause before the ranks are restarted; nothing if they are not restarted. `saved`
   /// names the run's last saved state, "" if there is none yet.
@@ -45,15 +45,15 @@ class RestartPolicy {
   /// has just allowed.
   int without_progress() const { return without_progress_; }
   /// Returns the first failure since something new was saved, which later failures repeat.
-  const FailureSummary& first() const { return first_; }
+  const FailureSummary& first_failure() const { return first_failure_; }
 
  private:
   std::chrono::milliseconds delay() const;
 
   Options options_;
   int without_progress_ = 0;
-  std::optional<std::string> saved_;
-  FailureSummary first_;
+  std::optional<std::string> last_saved_;
+  FailureSummary first_failure_;
   /// The rank that caused the last failure, the number of its consecutive failures, and the state
   /// that was saved last before them.
   int failing_rank_ = -1;

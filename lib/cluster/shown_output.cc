@@ -47,8 +47,8 @@ void ShownOutput::write(OutputStream stream, std::string_view text) {
   const auto leave_out = [&] {
     to.dropped_lines += std::max<int64_t>(1, std::count(text.begin(), text.end(), '\n'));
   };
-  if (to.stands && !has_room(to.fd, {})) return leave_out();
-  if (std::exchange(to.stands, false)) {
+  if (to.is_blocked && !has_room(to.fd, {})) return leave_out();
+  if (std::exchange(to.is_blocked, false)) {
     const std::string shown =
         cat("\nnotice: ", to.dropped_lines, to.dropped_lines == 1 ? " line was" : " lines were",
             " dropped because the output was blocked; see the ranks' logs\n");
@@ -64,7 +64,7 @@ bool ShownOutput::write_all(Stream& stream, std::string_view& text, bool is_out)
   constexpr size_t kAtOnce = 4096;  // PIPE_BUF: a writable pipe takes it at once
   while (!text.empty()) {
     if (!wait_until_writable(stream)) {
-      stream.stands = true;
+      stream.is_blocked = true;
       return false;
     }
     const ssize_t done = ::write(stream.fd, text.data(), std::min(text.size(), kAtOnce));

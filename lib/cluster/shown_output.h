@@ -42,7 +42,7 @@ class ShownOutput {
   struct Stream {
     int fd = -1;
     OwnedFd terminal;  // the same terminal, opened for writes that do not block
-    bool stands = false;
+    bool is_blocked = false;
     int64_t dropped_lines = 0;
   };
 

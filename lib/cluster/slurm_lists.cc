@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMaxHosts = 65536;
 
-[[noreturn]] void malformed(const char* what, std::string_view text) {
+[[noreturn]] void throw_malformed(const char* what, std::string_view text) {
   throw Error(ExitCode::kUsage, cat("cannot read SLURM's ", what, " \"", text, "\""),
               "set MASTER_ADDR, RANK, WORLD_SIZE and LOCAL_RANK yourself, or report this text");
 }
@@ -31,14 +31,14 @@ std::vector<std::string> split_outside_brackets(std::string_view text) {
   for (const char c : text) {
     if (c == '[') ++depth;
     if (c == ']') --depth;
-    if (depth < 0 || depth > 1) malformed("host list", text);
+    if (depth < 0 || depth > 1) throw_malformed("host list", text);
     if (c == ',' && depth == 0) {
       parts.emplace_back();
     } else {
       parts.back() += c;
     }
   }
-  if (depth != 0) malformed("host list", text);
+  if (depth != 0) throw_malformed("host list", text);
   return parts;
 }
 
@@ -56,7 +56,7 @@ std::vector<std::string> expand_range(std::string_view range, std::string_view w
   const std::string_view last = dash == range.npos ? first : range.substr(dash + 1);
   const auto from = number(first), to = number(last);
   if (!from || !to || *from > *to || static_cast<size_t>(*to - *from) >= kMaxHosts)
-    malformed("host list", whole);
+    throw_malformed("host list", whole);
   std::vector<std::string> values;
   for (int i = *from; i <= *to; ++i) values.push_back(padded(i, first.size()));
   return values;
@@ -74,7 +74,7 @@ std::vector<std::string> expand_pattern(std::string_view pattern, std::string_vi
     for (const std::string& range : split(pattern.substr(open + 1, close - open - 1), ',')) {
       for (const std::string& value : expand_range(range, whole)) {
         for (const std::string& host : hosts) wider.push_back(host + value);
-        if (wider.size() > kMaxHosts) malformed("host list", whole);
+        if (wider.size() > kMaxHosts) throw_malformed("host list", whole);
       }
     }
     hosts = std::move(wider);
@@ -89,10 +89,10 @@ std::vector<std::string> expand_hostlist(std::string_view text) {
   std::vector<std::string> hosts;
   for (const std::string& pattern : split_outside_brackets(text)) {
     for (std::string& host : expand_pattern(pattern, text)) {
-      if (host.empty()) malformed("host list", text);
+      if (host.empty()) throw_malformed("host list", text);
       hosts.push_back(std::move(host));
     }
-    if (hosts.size() > kMaxHosts) malformed("host list", text);
+    if (hosts.size() > kMaxHosts) throw_malformed("host list", text);
   }
   return hosts;
 }
@@ -103,11 +103,12 @@ std::vector<int> expand_tasks_per_node(std::string_view text) {
     const size_t open = part.find("(x");
     const bool repeated = open != std::string::npos;
     const auto count = number(std::string_view(part).substr(0, open));
-    if (repeated && part.back() != ')') malformed("tasks per node", text);
+    if (repeated && part.back() != ')') throw_malformed("tasks per node", text);
     const auto times =
         repeated ? number(std::string_view(part).substr(open + 2, part.size() - open - 3)) : 1;
-    if (!count || !times || *count < 1 || *times < 1) malformed("tasks per node", text);
-    if (tasks.size() + static_cast<size_t>(*times) > kMaxHosts) malformed("tasks per node", text);
+    if (!count || !times || *count < 1 || *times < 1) throw_malformed("tasks per node", text);
+    if (tasks.size() + static_cast<size_t>(*times) > kMaxHosts)
+      throw_malformed("tasks per node", text);
     tasks.insert(tasks.end(), static_cast<size_t>(*times), *count);
   }
   return tasks;

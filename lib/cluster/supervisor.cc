@@ -531,7 +531,7 @@ class Restarts {
       if (!wanted) return std::nullopt;
       restart = std::move(*wanted);
     }
-    if (restart.local_ranks != next_.local_ranks) policy_.forget();
+    if (restart.local_ranks != next_.local_ranks) policy_.reset_progress();
     const auto delay = policy_.after(failure, saved);
     no_progress_ = !delay && policy_.without_progress() > 0;
     if (!delay) return std::nullopt;
@@ -553,7 +553,7 @@ class Restarts {
       log_error(last.text);
       return last.exit_code;
     }
-    const FailureSummary& first = policy_.first();
+    const FailureSummary& first = policy_.first_failure();
     log_error(cat(first.text, "\n  gave up after ",
                   count_text(policy_.without_progress(), "restart"),
                   " without a new checkpoint; the last failure: rank ", last.rank, ": ",

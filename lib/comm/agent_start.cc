@@ -34,7 +34,7 @@ std::optional<std::string> find_text(c10d::Store& store, const std::string& key)
   return text_of(store.get(key));
 }
 
-AgentStart start_of(const std::string& word, const std::vector<std::string>& lines) {
+AgentStart make_start(const std::string& word, const std::vector<std::string>& lines) {
   return {prefix_of(word), {lines[0], std::stoi(lines[1])}};
 }
 
@@ -48,8 +48,8 @@ AgentStart start_of(const std::string& word, const std::vector<std::string>& lin
 
 /// Announces this start's word until all ranks have registered under it. It is announced again when
 /// it was overwritten: a rank 0 of an earlier start may still be announcing its own word.
-AgentStart lead(c10d::Store& store, const RendezvousOptions& options, const std::string& own,
-                Clock::time_point deadline) {
+AgentStart propose_start(c10d::Store& store, const RendezvousOptions& options,
+                         const std::string& own, Clock::time_point deadline) {
   const std::string drawn = hex_text(random_bytes(kWordBytes)),
                     word = hex_text(random_bytes(kWordBytes));
   const std::string launch = text_of(store.compareSet("ftrun/launch", {}, bytes_of(drawn)));
@@ -71,11 +71,11 @@ AgentStart lead(c10d::Store& store, const RendezvousOptions& options, const std:
   std::vector<std::string> lines{launch, std::to_string(earlier), own};
   for (const std::string& key : keys) lines.push_back(text_of(store.get(key)));
   store.set(members_key(word), bytes_of(join(lines, "\n")));
-  return start_of(word, lines);
+  return make_start(word, lines);
 }
 
-AgentStart follow(c10d::Store& store, const RendezvousOptions& options, const std::string& own,
-                  Clock::time_point deadline) {
+AgentStart join_start(c10d::Store& store, const RendezvousOptions& options, const std::string& own,
+                      Clock::time_point deadline) {
   const std::string world = cat(options.world, " ");
   std::string asked;
   while (Clock::now() < deadline) {
@@ -86,8 +86,8 @@ AgentStart follow(c10d::Store& store, const RendezvousOptions& options, const st
       asked = word;
       if (const auto members = find_text(store, members_key(word))) {
         const std::vector<std::string> lines = split(*members, '\n');
-        const size_t place = 2 + static_cast<size_t>(options.rank);
-        if (place < lines.size() && lines[place] == own) return start_of(word, lines);
+        const size_t line = 2 + static_cast<size_t>(options.rank);
+        if (line < lines.size() && lines[line] == own) return make_start(word, lines);
       }
     }
     std::this_thread::sleep_for(kBetweenLooks);
@@ -100,8 +100,8 @@ AgentStart follow(c10d::Store& store, const RendezvousOptions& options, const st
 AgentStart agree_on_start(c10d::Store& store, const RendezvousOptions& options) {
   const std::string own = hex_text(random_bytes(kWordBytes));
   const auto deadline = Clock::now() + options.timeout;
-  return options.rank == 0 ? lead(store, options, own, deadline)
-                           : follow(store, options, own, deadline);
+  return options.rank == 0 ? propose_start(store, options, own, deadline)
+                           : join_start(store, options, own, deadline);
 }
 
 }  // namespace ftrun

@@ -27,7 +27,7 @@ void CollectiveWatch::announce(const CollectiveRecord& record, int64_t handle) {
   entries_.push_back({record, handle, Clock::now()});
 }
 
-void CollectiveWatch::issued() {
+void CollectiveWatch::mark_issued() {
   {
     const std::lock_guard lock(mutex_);
     entries_.back().issued = true;
@@ -64,20 +64,20 @@ void CollectiveWatch::serve() {
     if (entries_.empty() || gave_up_) continue;
     const WatchedCollective entry = entries_.front();
     lock.unlock();
-    const bool rest = poll(entry);
+    const bool should_pause = poll(entry);
     lock.lock();
-    if (rest) changed_.wait_for(lock, kInterval, [&] { return stopping_; });
+    if (should_pause) changed_.wait_for(lock, kInterval, [&] { return stopping_; });
   }
 }
 
 bool CollectiveWatch::poll(const WatchedCollective& entry) {
   try {
     if (!entry.issued) {
-      since_ = entry.announced;
-    } else if (!begun_) {
-      begun_ = watched_.has_begun(entry.handle);
-      since_ = Clock::now();
-      if (!begun_) return true;
+      waits_since_ = entry.announced;
+    } else if (!first_has_begun_) {
+      first_has_begun_ = watched_.has_begun(entry.handle);
+      waits_since_ = Clock::now();
+      if (!first_has_begun_) return true;
       watched_.on_begin(entry.record);
     }
     if (entry.issued && watched_.has_ended(entry.handle)) {
@@ -85,10 +85,10 @@ bool CollectiveWatch::poll(const WatchedCollective& entry) {
       watched_.release(entry.handle);
       const std::lock_guard lock(mutex_);
       entries_.pop_front();
-      begun_ = false;
+      first_has_begun_ = false;
       return false;
     }
-    const auto waited = Clock::now() - since_;
+    const auto waited = Clock::now() - waits_since_;
     if (is_late(waited))
       give_up(entry,
               {cat("waited ", human_seconds(std::chrono::duration<double>(waited).count()), " in"),
@@ -106,8 +106,8 @@ bool CollectiveWatch::poll(const WatchedCollective& entry) {
 
 bool CollectiveWatch::is_time_for_members() {
   const auto now = Clock::now();
-  if (now < members_at_) return false;
-  members_at_ = now + kPatience;
+  if (now < next_member_check_) return false;
+  next_member_check_ = now + kPatience;
   return true;
 }
 

@@ -52,10 +52,11 @@ class CollectiveWatch {
   CollectiveWatch& operator=(const CollectiveWatch&) = delete;
 
   /// Announces a collective before it is put into the stream, in the order of the stream; the call
-  /// of NCCL that enqueues it may block the host. issued() follows. `handle` is the back end's.
+  /// of NCCL that enqueues it may block the host. mark_issued() follows. `handle` is the back
+  /// end's.
   void announce(const CollectiveRecord& record, int64_t handle);
-  void issued();
-  /// Replaces issued() for a collective that did not get into the stream.
+  void mark_issued();
+  /// Replaces mark_issued() for a collective that did not get into the stream.
   void withdraw();
   void set_limit(std::chrono::milliseconds limit);
   /// Ends the thread; collectives in progress are no longer followed. Call it before the back end's
@@ -87,11 +88,11 @@ class CollectiveWatch {
   std::chrono::milliseconds limit_;
   bool stopping_ = false;
   /// The first entry has begun; only the thread uses it.
-  bool begun_ = false;
+  bool first_has_begun_ = false;
   bool gave_up_ = false;
-  Clock::time_point since_;
+  Clock::time_point waits_since_;
   /// The time of the next check of the members.
-  Clock::time_point members_at_;
+  Clock::time_point next_member_check_;
   std::thread thread_;
 };
 

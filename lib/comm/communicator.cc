@@ -24,14 +24,16 @@ constexpr int kMaxRounds = 16;
 
 /// Lists the collective that each rank has entered, if all ranks have entered the collective of the
 /// same sequence number and their calls differ; else nothing.
-std::optional<std::vector<CollectiveRecord>> meanings(const std::vector<PeerView>& views,
-                                                      const CollectiveRecord& mine, int self) {
+std::optional<std::vector<CollectiveRecord>> differing_calls(const std::vector<PeerView>& views,
+                                                             const CollectiveRecord& mine,
+                                                             int self) {
   if (between_two(mine.kind)) return std::nullopt;
   std::vector<CollectiveRecord> all;
   for (size_t i = 0; i < views.size(); ++i) {
     const CollectiveRecord& record = static_cast<int>(i) == self ? mine : views[i].record;
-    const bool came = static_cast<int>(i) == self || record.state != CollectiveState::kNone;
-    if (!came || between_two(record.kind) || record.sequence != mine.sequence) return std::nullopt;
+    const bool has_entered = static_cast<int>(i) == self || record.state != CollectiveState::kNone;
+    if (!has_entered || between_two(record.kind) || record.sequence != mine.sequence)
+      return std::nullopt;
     all.push_back(record);
   }
   const bool equal = std::ranges::all_of(
@@ -189,7 +191,8 @@ void Communicator::check_counts(const Collective& collective) const {
   if (sent > record.count) bug(cat(describe(record), ": ", sent, " are sent"));
   check_counted(collective, rank(), collective.sends[static_cast<size_t>(rank())]);
   if (is_recording())
-    bug(cat(describe(record), ": what is counted again each time cannot be recorded"));
+    bug(cat(describe(record),
+            ": a counted all-to-all cannot be recorded: its counts change on each replay"));
 }
 
 void Communicator::check_arguments(const Collective& collective) const {
@@ -283,7 +286,7 @@ void Communicator::end_replay() {
 
 /// Returns whether `earlier` must finish before `wanted`. Order is kept among collectives, among
 /// receives from one peer, and among sends to one peer.
-bool Communicator::blocks(const Pending& earlier, const Pending& wanted) const {
+bool Communicator::must_finish_before(const Pending& earlier, const Pending& wanted) const {
   const CollectiveRecord& a = earlier.collective.record;
   const CollectiveRecord& b = wanted.collective.record;
   if (!between_two(a.kind) || !between_two(b.kind))
@@ -297,7 +300,7 @@ void Communicator::wait_for(int64_t id) {
   if (wanted == pending_.end()) return;  // a later wait has finished it
   const Pending target{.id = id, .collective = {.record = wanted->collective.record}};
   for (size_t i = 0; i < pending_.size() && pending_[i].id <= id;) {
-    if (blocks(pending_[i], target)) {
+    if (must_finish_before(pending_[i], target)) {
       finish(i);
     } else {
       ++i;
@@ -407,7 +410,7 @@ Error Communicator::give_up(const CollectiveRecord& record, const CollectiveFail
 
 Error Communicator::failure(const CollectiveRecord& record, const CollectiveFailure& failure) {
   const std::vector<PeerView> views = view_peers();
-  if (const auto all = meanings(views, record, rank())) return disagreement(*all);
+  if (const auto all = differing_calls(views, record, rank())) return disagreement(*all);
   std::vector<PeerView> others;
   // Each round views the ranks for which the ranks of the previous round wait.
   for (int round = 0; round < kMaxRounds && setup_.view_ranks; ++round) {

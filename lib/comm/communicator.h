@@ -288,7 +288,7 @@ class Communicator {
   Work issue(Collective collective, CallSite site);
   void wait_for(int64_t id);
   void finish(size_t index);
-  bool blocks(const Pending& earlier, const Pending& wanted) const;
+  bool must_finish_before(const Pending& earlier, const Pending& wanted) const;
   void check_arguments(const Collective& collective) const;
   void check_counts(const Collective& collective) const;
   void account(const Collective& collective, double seconds);

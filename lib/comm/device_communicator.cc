@@ -38,7 +38,7 @@ void DeviceCommunicator::start_watch() {
 void DeviceCommunicator::stop_watch() {
   {
     const std::lock_guard lock(lost_mutex_);
-    asked_ = true;
+    loss_was_checked_ = true;
   }
   lost_changed_.notify_all();
   watch_.reset();
@@ -51,9 +51,9 @@ void DeviceCommunicator::set_timeout(std::chrono::milliseconds timeout) {
 
 void DeviceCommunicator::check() {
   std::unique_lock lock(lost_mutex_);
-  lost_changed_.wait(lock, [&] { return !losing_ || lost_; });
+  lost_changed_.wait(lock, [&] { return !loss_noticed_ || lost_; });
   if (!lost_) return;
-  asked_ = true;
+  loss_was_checked_ = true;
   lost_changed_.notify_all();
   std::rethrow_exception(lost_);
 }
@@ -102,7 +102,7 @@ void DeviceCommunicator::on_device_failed(const CollectiveRecord& record, const 
 
 void DeviceCommunicator::mark_group_lost() {
   const std::lock_guard lock(lost_mutex_);
-  losing_ = true;
+  loss_noticed_ = true;
 }
 
 template <typename Failed>
@@ -118,7 +118,8 @@ void DeviceCommunicator::show_lost(const Failed& error) {
 /// process must not hang.
 void DeviceCommunicator::wait_until_checked_or_exit(const FailureReport& report) {
   std::unique_lock lock(lost_mutex_);
-  if (lost_changed_.wait_for(lock, setup().abort_patience, [&] { return asked_; })) return;
+  if (lost_changed_.wait_for(lock, setup().abort_patience, [&] { return loss_was_checked_; }))
+    return;
   report_failure(report);
   const std::string text = cat("error: ", report.message, "\n");
   [[maybe_unused]] const ssize_t done = ::write(2, text.data(), text.size());
@@ -142,7 +143,7 @@ void DeviceCommunicator::issue_watched(const Collective& collective) {
     throw;
   }
   mark_end(handle);
-  watch_->issued();
+  watch_->mark_issued();
 }
 
 /// Watches all collectives of a replay as if they were its first one, which then ends when all have
@@ -155,7 +156,7 @@ void DeviceCommunicator::on_replay_begin(const CollectiveRecord& first) {
 
 void DeviceCommunicator::on_replay_end() {
   mark_end(replay_mark_);
-  watch_->issued();
+  watch_->mark_issued();
 }
 
 void DeviceCommunicator::run(const Collective& collective) {

@@ -129,10 +129,10 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   std::mutex lost_mutex_;
   std::condition_variable lost_changed_;
   /// A peer is lost; lost_ follows once it is known which.
-  bool losing_ = false;
+  bool loss_noticed_ = false;
   /// An Error, or the RankError of this rank's device.
   std::exception_ptr lost_;
-  bool asked_ = false;
+  bool loss_was_checked_ = false;
 };
 
 }  // namespace ftrun

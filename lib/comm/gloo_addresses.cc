@@ -8,7 +8,7 @@
 namespace ftrun {
 namespace {
 
-[[noreturn]] void more_than_addresses(const char* what) {
+[[noreturn]] void throw_unsupported_call(const char* what) {
   bug(cat("Gloo asks its store for more than addresses (", what, ")"));
 }
 
@@ -17,14 +17,14 @@ size_t rank_of(const std::string& key) {
   const char* const end = key.data() + key.size();
   size_t rank = 0;
   const auto [read, error] = std::from_chars(key.data() + key.rfind('/') + 1, end, rank);
-  if (error != std::errc() || read != end) more_than_addresses(key.c_str());
+  if (error != std::errc() || read != end) throw_unsupported_call(key.c_str());
   return rank;
 }
 
 }  // namespace
 
 void GlooAddresses::set(const std::string& key, const std::vector<uint8_t>& value) {
-  if (!addresses_.empty()) more_than_addresses(key.c_str());
+  if (!addresses_.empty()) throw_unsupported_call(key.c_str());
   addresses_ = exchange_(text_of(value));
   require(rank_of(key) < addresses_.size(), "a member of a group has its address there");
 }
@@ -36,19 +36,19 @@ std::vector<uint8_t> GlooAddresses::get(const std::string& key) {
 }
 
 c10::intrusive_ptr<c10d::Store> GlooAddresses::clone() {
-  more_than_addresses("clone");
+  throw_unsupported_call("clone");
 }
 int64_t GlooAddresses::add(const std::string&, int64_t) {
-  more_than_addresses("add");
+  throw_unsupported_call("add");
 }
 bool GlooAddresses::deleteKey(const std::string&) {
-  more_than_addresses("deleteKey");
+  throw_unsupported_call("deleteKey");
 }
 bool GlooAddresses::check(const std::vector<std::string>&) {
-  more_than_addresses("check");
+  throw_unsupported_call("check");
 }
 int64_t GlooAddresses::getNumKeys() {
-  more_than_addresses("getNumKeys");
+  throw_unsupported_call("getNumKeys");
 }
 
 }  // namespace ftrun

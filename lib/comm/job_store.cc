@@ -77,10 +77,10 @@ constexpr const char* kOneTokenEach =
     "FTRUN_TOKEN=$(openssl rand -hex 32)";
 
 /// Throws an error with the reason why rank 0 does not accept this process as one of its ranks.
-[[noreturn]] void refused(const StorePlace& place, const StoreMember& own, StoreVerdict verdict,
-                          const StoreMember& serving) {
-  const std::string who =
-      cat("rank ", own.rank, " was refused by rank 0 at ", place.address, ":", place.port, ": ");
+[[noreturn]] void throw_refused(const StoreEndpoint& endpoint, const StoreMember& own,
+                                StoreVerdict verdict, const StoreMember& serving) {
+  const std::string who = cat("rank ", own.rank, " was refused by rank 0 at ", endpoint.address,
+                              ":", endpoint.port, ": ");
   const std::string job = own.job.empty() ? "a job without a name" : cat("job \"", own.job, "\"");
   switch (verdict) {
     case StoreVerdict::kOtherJob:
@@ -114,9 +114,9 @@ constexpr const char* kOneTokenEach =
   throw AdmissionRefused("what answers there does not know this job's token");
 }
 
-/// Joined is a connection on which both sides have proved that they know the token without showing
-/// it, with rank 0's verdict on this member.
-struct Joined {
+/// AdmittedConnection is a connection on which both sides have proved that they know the token
+/// without showing it, with rank 0's verdict on this member.
+struct AdmittedConnection {
   OwnedFd fd;
   StoreVerdict verdict;
   StoreMember serving;
@@ -124,43 +124,47 @@ struct Joined {
 
 /// Connects to the store. A host name that cannot be resolved is not a reason to give up: rank 0's
 /// machine may start later.
-OwnedFd connect_at(const StorePlace& place, Clock::time_point deadline) {
+OwnedFd connect_at(const StoreEndpoint& endpoint, Clock::time_point deadline) {
   try {
-    return connect_to(place.address, place.port, std::min(deadline, Clock::now() + kConnect));
+    return connect_to(endpoint.address, endpoint.port, std::min(deadline, Clock::now() + kConnect));
   } catch (const Error& error) {
     throw std::runtime_error(error.what());
   }
 }
 
-Joined greet(const StorePlace& place, const StoreMember& member, Clock::time_point deadline) {
-  OwnedFd fd = connect_at(place, deadline);
+AdmittedConnection greet(const StoreEndpoint& endpoint, const StoreMember& member,
+                         Clock::time_point deadline) {
+  OwnedFd fd = connect_at(endpoint, deadline);
   const int yes = 1;
   ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-  const auto until = std::min(deadline, Clock::now() + kHandshake);
-  const std::string greeting = receive(fd.get(), kStoreGreeting.size() + kChallengeBytes, until);
+  const auto handshake_end = std::min(deadline, Clock::now() + kHandshake);
+  const std::string greeting =
+      receive(fd.get(), kStoreGreeting.size() + kChallengeBytes, handshake_end);
   if (!greeting.starts_with(kStoreGreeting))
     throw std::runtime_error("something else answers there, or nothing");
   const std::string theirs = greeting.substr(kStoreGreeting.size()),
                     own = random_bytes(kChallengeBytes);
   const std::string bytes = member_bytes(member);
-  send_all(fd.get(), own + bytes + client_proof(place.token, theirs, own, bytes));
-  const std::string welcome = receive(fd.get(), kWelcomeBytes, until);
+  send_all(fd.get(), own + bytes + client_proof(endpoint.token, theirs, own, bytes));
+  const std::string welcome = receive(fd.get(), kWelcomeBytes, handshake_end);
   if (welcome == std::string(kWelcomeBytes, '\0'))
     throw AdmissionRefused(
         "the store there does not know this job's token: it is another job's, or FTRUN_TOKEN "
         "differs");
   const auto verdict = static_cast<StoreVerdict>(welcome[0]);
   const std::string serving = welcome.substr(1, kMemberBytes);
-  if (welcome.substr(1 + kMemberBytes) != server_proof(place.token, theirs, own, verdict, serving))
+  if (welcome.substr(1 + kMemberBytes) !=
+      server_proof(endpoint.token, theirs, own, verdict, serving))
     throw AdmissionRefused("what answers there does not know this job's token");
   return {std::move(fd), verdict, member_from(serving)};
 }
 
-OwnedFd join(const StorePlace& place, const StoreMember& member, Clock::time_point deadline) {
-  Joined joined = greet(place, member, deadline);
-  if (joined.verdict != StoreVerdict::kAdmitted)
-    refused(place, member, joined.verdict, joined.serving);
-  return std::move(joined.fd);
+OwnedFd connect_admitted(const StoreEndpoint& endpoint, const StoreMember& member,
+                         Clock::time_point deadline) {
+  AdmittedConnection connection = greet(endpoint, member, deadline);
+  if (connection.verdict != StoreVerdict::kAdmitted)
+    throw_refused(endpoint, member, connection.verdict, connection.serving);
+  return std::move(connection.fd);
 }
 
 std::string_view view(const std::vector<uint8_t>& bytes) {
@@ -172,11 +176,11 @@ std::vector<std::string_view> views(const std::vector<std::string>& texts) {
 
 }  // namespace
 
-bool serves_store(const StorePlace& place, Milliseconds limit) {
+bool serves_store(const StoreEndpoint& endpoint, Milliseconds limit) {
   try {
     // The job name in this greeting is random, so no server admits it; a server that accepts the
     // token answers with a refusal.
-    greet(place, {.job = hex_text(random_bytes(kInstanceBytes))}, Clock::now() + limit);
+    greet(endpoint, {.job = hex_text(random_bytes(kInstanceBytes))}, Clock::now() + limit);
     return true;
   } catch (const std::exception&) {
     return false;
@@ -193,9 +197,9 @@ JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline, bo
   bool answered = false;
   do {
     try {
-      if (const auto place = find()) {
-        fd_ = join(*place, member_, deadline);
-        place_ = *place;
+      if (const auto endpoint = find()) {
+        fd_ = connect_admitted(*endpoint, member_, deadline);
+        endpoint_ = *endpoint;
         return;
       }
       if (!answered) why = "rank 0 has not said where yet";
@@ -215,8 +219,9 @@ JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline, bo
 }
 
 c10::intrusive_ptr<c10d::Store> JobStore::clone() {
-  auto copy = c10::make_intrusive<JobStore>([place = place_] { return std::optional(place); },
-                                            member_, Clock::now() + getTimeout(), false, served_);
+  auto copy =
+      c10::make_intrusive<JobStore>([endpoint = endpoint_] { return std::optional(endpoint); },
+                                    member_, Clock::now() + getTimeout(), false, served_);
   copy->setTimeout(getTimeout());
   return copy;
 }

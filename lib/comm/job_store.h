@@ -18,29 +18,29 @@
 
 namespace ftrun {
 
-/// StorePlace specifies the address of the job's store, and the token that it asks for.
-struct StorePlace {
+/// StoreEndpoint specifies the address of the job's store, and the token that it asks for.
+struct StoreEndpoint {
   std::string address;
   int port = 0;
   std::string token;
 };
 
-/// Returns whether rank 0 serves the store at `place`: false if no server that knows the token
+/// Returns whether rank 0 serves the store at `endpoint`: false if no server that knows the token
 /// answers within `limit`.
-bool serves_store(const StorePlace& place, std::chrono::milliseconds limit);
+bool serves_store(const StoreEndpoint& endpoint, std::chrono::milliseconds limit);
 
 /// JobStore is a client of the job's store (StoreServer). It sends one request at a time; several
 /// threads take turns. Every call throws std::runtime_error if the server has ended, and waits
 /// forever while the server is stopped.
 class JobStore final : public c10d::Store {
  public:
-  /// Tries to connect until `deadline`. Each try calls `find` for the store's place (nothing: not
-  /// known yet; std::runtime_error: not known yet, for this reason; Error: never). Throws
+  /// Tries to connect until `deadline`. Each try calls `find` for the store's endpoint (nothing:
+  /// not known yet; std::runtime_error: not known yet, for this reason; Error: never). Throws
   /// std::runtime_error with the last reason. If `patient` is false, `find` always returns the same
-  /// place, and a refused token throws at once. Throws Error(kUsage) at once if rank 0 does not
+  /// endpoint, and a refused token throws at once. Throws Error(kUsage) at once if rank 0 does not
   /// accept `member` as one of its ranks. `served` is kept alive as long as this client.
   /// `record_failure` receives the reason why a try failed.
-  using Find = std::function<std::optional<StorePlace>()>;
+  using Find = std::function<std::optional<StoreEndpoint>()>;
   JobStore(Find find, StoreMember member, std::chrono::steady_clock::time_point deadline,
            bool patient, std::shared_ptr<StoreServer> served = nullptr,
            const std::function<void(const std::string& why)>& record_failure = nullptr);
@@ -63,7 +63,7 @@ class JobStore final : public c10d::Store {
                 const std::vector<std::vector<uint8_t>>& values) override;
   bool hasExtendedApi() const override { return true; }
 
-  const StorePlace& place() const { return place_; }
+  const StoreEndpoint& endpoint() const { return endpoint_; }
 
  private:
   struct Reply {
@@ -77,7 +77,7 @@ class JobStore final : public c10d::Store {
              std::chrono::milliseconds timeout = std::chrono::milliseconds::max());
 
   const StoreMember member_;
-  StorePlace place_;
+  StoreEndpoint endpoint_;
   OwnedFd fd_;
   std::mutex mutex_;
   std::shared_ptr<StoreServer> served_;

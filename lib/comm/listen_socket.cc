@@ -35,7 +35,7 @@ Resolved resolve(const std::string& address, int port, int type) {
   return {found, ::freeaddrinfo};
 }
 
-[[noreturn]] void cannot_bind(const std::string& address, int port, int reason) {
+[[noreturn]] void throw_bind_error(const std::string& address, int port, int reason) {
   if (reason == EADDRINUSE)
     throw Error(ExitCode::kEnvironment,
                 cat("port ", port, " on ", address, " is in use by another process"),
@@ -70,9 +70,9 @@ bool is_connected_to_itself(int fd) {
 /// Returns the first address of a host name; nothing if it cannot be resolved.
 std::optional<sockaddr_in> first_address(const std::string& address) {
   try {
-    const Resolved place = resolve(address, 9, SOCK_DGRAM);  // any port
+    const Resolved resolved = resolve(address, 9, SOCK_DGRAM);  // any port
     sockaddr_in first{};
-    std::memcpy(&first, place->ai_addr, sizeof first);
+    std::memcpy(&first, resolved->ai_addr, sizeof first);
     return first;
   } catch (const Error&) {
     return std::nullopt;
@@ -114,24 +114,24 @@ int bound_port(int fd) {
 }
 
 ListenSocket listen_on(const std::string& address, int port) {
-  const Resolved place = resolve(address, port, SOCK_STREAM);
+  const Resolved resolved = resolve(address, port, SOCK_STREAM);
   ListenSocket result{OwnedFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), 0};
   const int yes = 1;
   if (result.fd)  // a port whose last user has just ended may be bound again
     ::setsockopt(result.fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  if (!result.fd || ::bind(result.fd.get(), place->ai_addr, place->ai_addrlen) != 0 ||
+  if (!result.fd || ::bind(result.fd.get(), resolved->ai_addr, resolved->ai_addrlen) != 0 ||
       ::listen(result.fd.get(), 512) != 0)
-    cannot_bind(address, port, errno);
+    throw_bind_error(address, port, errno);
   result.port = bound_port(result.fd.get());
   return result;
 }
 
 OwnedFd connect_to(const std::string& address, int port,
                    std::chrono::steady_clock::time_point deadline) {
-  const Resolved place = resolve(address, port, SOCK_STREAM);
+  const Resolved resolved = resolve(address, port, SOCK_STREAM);
   OwnedFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   int error = fd ? 0 : errno;
-  if (fd && ::connect(fd.get(), place->ai_addr, place->ai_addrlen) != 0) error = errno;
+  if (fd && ::connect(fd.get(), resolved->ai_addr, resolved->ai_addrlen) != 0) error = errno;
   if (error == EINPROGRESS) {
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
@@ -148,12 +148,12 @@ OwnedFd connect_to(const std::string& address, int port,
 }
 
 std::string local_address_towards(const std::string& address, int port) {
-  const Resolved place = resolve(address, port, SOCK_DGRAM);
+  const Resolved resolved = resolve(address, port, SOCK_DGRAM);
   const OwnedFd probe(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_in own{};
   socklen_t size = sizeof own;
   // Connecting a datagram socket sends nothing; it only chooses the route.
-  if (!probe || ::connect(probe.get(), place->ai_addr, place->ai_addrlen) != 0 ||
+  if (!probe || ::connect(probe.get(), resolved->ai_addr, resolved->ai_addrlen) != 0 ||
       ::getsockname(probe.get(), reinterpret_cast<sockaddr*>(&own), &size) != 0)
     return "127.0.0.1";
   char text[INET_ADDRSTRLEN] = {};

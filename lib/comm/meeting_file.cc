@@ -24,7 +24,7 @@ constexpr std::string_view kFirstLine = "ftrun rendezvous 2";
 constexpr const char* kOtherWays =
     "choose another output_dir, or give every rank the same FTRUN_TOKEN and MASTER_PORT";
 
-[[noreturn]] void something_else(const std::string& path) {
+[[noreturn]] void throw_not_meeting_file(const std::string& path) {
   throw Error(ExitCode::kEnvironment, cat(path, ": exists, but is not ftrun's rendezvous file"),
               kOtherWays);
 }
@@ -35,9 +35,9 @@ std::optional<std::string> text_of(const std::string& path) {
   if (!fd && errno == ENOENT) return std::nullopt;
   struct stat status {};
   const bool known = fd && ::fstat(fd.get(), &status) == 0;
-  const bool ours = known && S_ISREG(status.st_mode) && status.st_uid == ::geteuid() &&
-                    (status.st_mode & 077) == 0;
-  if (!ours)
+  const bool is_own_file = known && S_ISREG(status.st_mode) && status.st_uid == ::geteuid() &&
+                           (status.st_mode & 077) == 0;
+  if (!is_own_file)
     throw Error(
         ExitCode::kEnvironment,
         cat(path, ": the rendezvous file must be a regular file of this user with mode 0600"),
@@ -49,13 +49,13 @@ std::optional<std::string> text_of(const std::string& path) {
 
 }  // namespace
 
-MeetingFile::MeetingFile(std::string path, const MeetingPlace& place)
+MeetingFile::MeetingFile(std::string path, const MeetingFileContent& content)
     : path_(std::move(path)),
-      content_(cat(kFirstLine, "\njob ", place.job, "\naddress ", place.address, "\nport ",
-                   place.port, "\ntoken ", place.token, "\n")) {
+      content_(cat(kFirstLine, "\njob ", content.job, "\naddress ", content.address, "\nport ",
+                   content.port, "\ntoken ", content.token, "\n")) {
   if (const auto before = text_of(path_);
       before && !before->empty() && !before->starts_with(kAnyVersion))
-    something_else(path_);
+    throw_not_meeting_file(path_);
   const std::string parent = std::filesystem::path(path_).parent_path().string();
   if (!parent.empty()) make_lasting_folder(umask_files(), parent);
   write_file_atomic(posix_files(), path_, content_);
@@ -81,22 +81,22 @@ void MeetingFile::require_ours() const {
               "start one job at a time in an output_dir, or choose another");
 }
 
-std::optional<MeetingPlace> MeetingFile::read(const std::string& path) {
+std::optional<MeetingFileContent> MeetingFile::read(const std::string& path) {
   const auto text = text_of(path);
   if (!text) return std::nullopt;
   const std::vector<std::string> lines = split(*text, '\n');
   const auto value = [&](size_t line, std::string_view name) {
-    if (lines.size() <= line || !lines[line].starts_with(name)) something_else(path);
+    if (lines.size() <= line || !lines[line].starts_with(name)) throw_not_meeting_file(path);
     return lines[line].substr(name.size());
   };
   // A file of another version was left by an earlier start.
   if (text->starts_with(kAnyVersion) && lines[0] != kFirstLine) return std::nullopt;
-  if (lines[0] != kFirstLine) something_else(path);
-  MeetingPlace place{.job = value(1, "job "), .address = value(2, "address ")};
+  if (lines[0] != kFirstLine) throw_not_meeting_file(path);
+  MeetingFileContent content{.job = value(1, "job "), .address = value(2, "address ")};
   const std::string port = value(3, "port ");
-  place.token = value(4, "token ");
-  std::from_chars(port.data(), port.data() + port.size(), place.port);
-  return place;
+  content.token = value(4, "token ");
+  std::from_chars(port.data(), port.data() + port.size(), content.port);
+  return content;
 }
 
 }  // namespace ftrun

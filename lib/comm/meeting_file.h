@@ -5,10 +5,10 @@
 
 namespace ftrun {
 
-/// MeetingPlace is how ranks that were not started by a common supervisor find each other: the
-/// contents of a file beside the run folder, readable only by this user, that exists until all
+/// MeetingFileContent is how ranks that were not started by a common supervisor find each other:
+/// the contents of a file beside the run folder, readable only by this user, that exists until all
 /// ranks have met.
-struct MeetingPlace {
+struct MeetingFileContent {
   /// The launcher's name of the job, "" if it gives none. A file of another job is ignored.
   std::string job;
   /// The address at which rank 0 serves the store.
@@ -23,14 +23,14 @@ struct MeetingPlace {
 /// check whether rank 0 still serves at the address.
 class MeetingFile {
  public:
-  MeetingFile(std::string path, const MeetingPlace& place);
+  MeetingFile(std::string path, const MeetingFileContent& content);
   ~MeetingFile();
   MeetingFile(const MeetingFile&) = delete;
   MeetingFile& operator=(const MeetingFile&) = delete;
 
   /// Reads the file; nothing if it does not exist. Throws Error(kEnvironment) if it is not a
   /// meeting file, or if other users can write it: they could send the ranks elsewhere.
-  static std::optional<MeetingPlace> read(const std::string& path);
+  static std::optional<MeetingFileContent> read(const std::string& path);
   /// Throws Error(kUsage) if the file is no longer the one that this rank wrote: ranks that have
   /// not connected yet would connect to another job.
   void require_ours() const;

@@ -17,13 +17,13 @@ using Milliseconds = std::chrono::milliseconds;
 constexpr Milliseconds kSlice{1000};  // the longest wait between two checks for dead peers
 /// The time after the limit that the first rank has to collect the texts of a group that has
 /// arrived.
-constexpr Milliseconds kToPutTogether{2000};
+constexpr Milliseconds kCollectTime{2000};
 /// The most ranks that a log message about a wait lists, with what they are doing.
-constexpr std::ptrdiff_t kTold = 8;
+constexpr std::ptrdiff_t kMaxListed = 8;
 
 /// Writes "1, 2, 3", "1, 2, 3, 4, 5, 6, 7, 8 and 24 more".
 std::string few_ranks(const std::vector<int>& ranks) {
-  const auto shown = std::min(kTold, std::ssize(ranks));
+  const auto shown = std::min(kMaxListed, std::ssize(ranks));
   const std::string list =
       join_numbers(std::vector<int>(ranks.begin(), ranks.begin() + shown), ", ");
   return shown == std::ssize(ranks) ? list : cat(list, " and ", std::ssize(ranks) - shown, " more");
@@ -72,12 +72,12 @@ class ShownExchange {
 
 /// Finds which of `ranks` have not come, by bisection: a few absent ranks are found with few
 /// requests.
-std::vector<int> Rendezvous::Impl::missing(const TextExchange& exchange,
-                                           std::span<const int> ranks) {
+std::vector<int> Rendezvous::Impl::find_missing(const TextExchange& exchange,
+                                                std::span<const int> ranks) {
   if (ranks.empty() || control.has_all(exchange.keys(ranks))) return {};
   if (ranks.size() == 1) return {ranks.front()};
-  std::vector<int> absent = missing(exchange, ranks.first(ranks.size() / 2));
-  const std::vector<int> others = missing(exchange, ranks.subspan(ranks.size() / 2));
+  std::vector<int> absent = find_missing(exchange, ranks.first(ranks.size() / 2));
+  const std::vector<int> others = find_missing(exchange, ranks.subspan(ranks.size() / 2));
   absent.insert(absent.end(), others.begin(), others.end());
   return absent;
 }
@@ -108,7 +108,7 @@ void Rendezvous::Impl::remove_left(const TextExchange& exchange) {
 }
 
 Rendezvous::Impl::MissingRanks Rendezvous::Impl::absent_for_first(const TextExchange& exchange) {
-  const std::vector<int> absent = missing(exchange, exchange.members);
+  const std::vector<int> absent = find_missing(exchange, exchange.members);
   if (exchange.members.size() <= TextExchange::kFew) return {absent};
   std::string list;
   for (const int rank : absent) put_field(list, std::to_string(rank));
@@ -120,10 +120,10 @@ Rendezvous::Impl::MissingRanks Rendezvous::Impl::absent_for_first(const TextExch
 /// Lists the ranks whose keys this rank checks, if it is not the first. In a large group only the
 /// first rank checks all keys: if every rank did so once a second, the store would have no time for
 /// other work. If the first rank reports nobody as absent, each rank checks once, at the end.
-std::vector<int> Rendezvous::Impl::asked_about(const TextExchange& exchange, bool look_at_all) {
+std::vector<int> Rendezvous::Impl::ranks_to_check(const TextExchange& exchange, bool check_all) {
   if (exchange.members.size() <= TextExchange::kFew) return exchange.members;
   if (!control.has(exchange.of(exchange.first()))) return {exchange.first()};
-  if (!control.has(exchange.absent())) return look_at_all ? exchange.members : std::vector<int>();
+  if (!control.has(exchange.absent())) return check_all ? exchange.members : std::vector<int>();
   const std::string list = text_of(control.get(exchange.absent()));
   std::vector<int> ranks;
   for (const std::string_view rank : fields_of(list).value_or(std::vector<std::string_view>()))
@@ -132,16 +132,16 @@ std::vector<int> Rendezvous::Impl::asked_about(const TextExchange& exchange, boo
 }
 
 Rendezvous::Impl::MissingRanks Rendezvous::Impl::absent_for_others(const TextExchange& exchange,
-                                                                   bool look_at_all) {
-  const std::vector<int> asked = asked_about(exchange, look_at_all);
+                                                                   bool check_all) {
+  const std::vector<int> candidates = ranks_to_check(exchange, check_all);
   // The first member may have stopped since it reported which ranks are absent, so its list is
   // checked again. For a long list, one request checks whether any of these ranks is still absent.
-  const bool each = look_at_all || asked.size() <= TextExchange::kFew;
+  const bool each = check_all || candidates.size() <= TextExchange::kFew;
   MissingRanks absence;
   if (each)
-    absence.ranks = missing(exchange, asked);
-  else if (!control.has_all(exchange.keys(asked)))
-    absence.ranks = asked;
+    absence.ranks = find_missing(exchange, candidates);
+  else if (!control.has_all(exchange.keys(candidates)))
+    absence.ranks = candidates;
   if (absence.ranks.empty()) absence = {{exchange.first()}, true};
   // The members' own texts are deleted once all have been read, so their absence means nothing
   // then.
@@ -164,7 +164,7 @@ std::string Rendezvous::Impl::wait_text(const TextExchange& exchange, const Miss
   std::string text =
       cat("rank ", options.rank, " of ", options.world, " has waited ", waited, " for rank ",
           few_ranks(absence.ranks), exchange.begins_run ? " to come" : cat(" in ", exchange.what));
-  const auto shown = std::min(kTold, std::ssize(absence.ranks));
+  const auto shown = std::min(kMaxListed, std::ssize(absence.ranks));
   for (const PeerView& view : view_ranks({absence.ranks.begin(), absence.ranks.begin() + shown}))
     if (const std::string doing = activity_text(view.state); !doing.empty())
       text += cat("; rank ", view.global_rank, " is in ", doing);
@@ -174,8 +174,9 @@ std::string Rendezvous::Impl::wait_text(const TextExchange& exchange, const Miss
                    human_seconds(static_cast<double>(options.timeout.count()) * 1e-3));
 }
 
-void Rendezvous::Impl::did_not_come(const TextExchange& exchange, const MissingRanks& absence,
-                                    const std::vector<int>& gone, Milliseconds waited) {
+void Rendezvous::Impl::throw_missing_ranks(const TextExchange& exchange,
+                                           const MissingRanks& absence,
+                                           const std::vector<int>& gone, Milliseconds waited) {
   const std::vector<int>& named = gone.empty() ? absence.ranks : gone;
   std::vector<std::string> names, doing;
   for (const PeerView& view : view_ranks(named)) {
@@ -238,13 +239,13 @@ void Rendezvous::Impl::await_keys(const TextExchange& exchange,
     if (meeting != nullptr) meeting->require_ours();
     try {
       const auto waited = std::chrono::duration_cast<Milliseconds>(Clock::now() - start);
-      const bool look_at_all = patience == WaitPolicy::kTimeout && waited >= options.timeout;
-      MissingRanks absence = find_absent(look_at_all);
+      const bool check_all = patience == WaitPolicy::kTimeout && waited >= options.timeout;
+      MissingRanks absence = find_absent(check_all);
       std::vector<int> gone = ended_among(absence.awaited(exchange.first()));
       if (!gone.empty()) {
         // The absent ranks are searched again: a rank that has ended may have left its text after
         // the first search.
-        absence = find_absent(look_at_all);
+        absence = find_absent(check_all);
         const std::vector<int> awaited = absence.awaited(exchange.first());
         std::erase_if(gone,
                       [&](int rank) { return std::ranges::find(awaited, rank) == awaited.end(); });
@@ -252,9 +253,9 @@ void Rendezvous::Impl::await_keys(const TextExchange& exchange,
       answered = Clock::now();
       if (patience == WaitPolicy::kWhileAlive)
         for (const int rank : absence.ranks) signs.record_heartbeat(rank, last_heartbeat(rank));
-      const auto limit = absence.has_arrived ? options.timeout + kToPutTogether : options.timeout;
+      const auto limit = absence.has_arrived ? options.timeout + kCollectTime : options.timeout;
       const bool over = waited >= limit && !signs.all_within(absence.ranks, life_limit());
-      if (over || !gone.empty()) did_not_come(exchange, absence, gone, waited);
+      if (over || !gone.empty()) throw_missing_ranks(exchange, absence, gone, waited);
       if (reports_wait(exchange, absence))
         notice.poll(
             [&](const std::string& time) { return wait_text(exchange, absence, patience, time); });
@@ -312,7 +313,7 @@ std::string Rendezvous::Impl::all_texts(const TextExchange& exchange, const std:
   }
   run_or_publish_failure(exchange, exchange.of(options.rank), put_own);
   await_keys(
-      exchange, {key}, [&](bool look_at_all) { return absent_for_others(exchange, look_at_all); },
+      exchange, {key}, [&](bool check_all) { return absent_for_others(exchange, check_all); },
       patience);
   return main.call([key](c10d::Store& server) { return read_text(server, key); }, options.timeout);
 }

@@ -45,10 +45,10 @@ struct Rendezvous::Impl {
 
   void start_heartbeat() {
     if (options.world == 1) return;
-    heart = std::jthread([this](std::stop_token stop) { beat(stop); });
+    heart = std::jthread([this](std::stop_token stop) { send_heartbeats(stop); });
     watch = std::jthread([this](std::stop_token stop) { watch_collectives(stop); });
   }
-  void beat(const std::stop_token& stop);
+  void send_heartbeats(const std::stop_token& stop);
   void watch_collectives(const std::stop_token& stop);
   std::optional<std::string> collective_wait_text(const RankState::GroupState& group,
                                                   const std::string& waited);
@@ -104,7 +104,7 @@ struct Rendezvous::Impl {
     }
   };
 
-  using FindAbsent = std::function<MissingRanks(bool look_at_all)>;
+  using FindAbsent = std::function<MissingRanks(bool check_all)>;
   std::string all_texts(const TextExchange& exchange, const std::string& text, WaitPolicy patience);
   std::string gather_texts(const TextExchange& exchange, WaitPolicy patience);
   template <typename Work>
@@ -112,12 +112,12 @@ struct Rendezvous::Impl {
   void publish_failure(const TextExchange& exchange, const std::string& key,
                        const Error& error) noexcept;
   MissingRanks absent_for_first(const TextExchange& exchange);
-  MissingRanks absent_for_others(const TextExchange& exchange, bool look_at_all);
-  std::vector<int> asked_about(const TextExchange& exchange, bool look_at_all);
+  MissingRanks absent_for_others(const TextExchange& exchange, bool check_all);
+  std::vector<int> ranks_to_check(const TextExchange& exchange, bool check_all);
   void await_keys(const TextExchange& exchange, const std::vector<std::string>& keys,
                   const FindAbsent& find_absent, WaitPolicy patience);
   bool wait_for_keys(const std::vector<std::string>& keys, Milliseconds limit);
-  std::vector<int> missing(const TextExchange& exchange, std::span<const int> ranks);
+  std::vector<int> find_missing(const TextExchange& exchange, std::span<const int> ranks);
   void put(const TextExchange& exchange, const std::string& key, const std::string& text,
            int64_t last_use);
   void remove_left(const TextExchange& exchange);
@@ -129,8 +129,8 @@ struct Rendezvous::Impl {
   bool reports_wait(const TextExchange& exchange, const MissingRanks& absence) const;
   std::string wait_text(const TextExchange& exchange, const MissingRanks& absence,
                         WaitPolicy patience, const std::string& waited);
-  [[noreturn]] void did_not_come(const TextExchange& exchange, const MissingRanks& absence,
-                                 const std::vector<int>& gone, Milliseconds waited);
+  [[noreturn]] void throw_missing_ranks(const TextExchange& exchange, const MissingRanks& absence,
+                                        const std::vector<int>& gone, Milliseconds waited);
   Error lost_store(const TextExchange& exchange, const std::string& why) const;
   ProcessState state_of(int rank) const {
     return process_state(identities[static_cast<size_t>(rank)],

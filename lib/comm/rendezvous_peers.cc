@@ -29,7 +29,7 @@ void Rendezvous::Impl::show_state() {
   control.set(alive_key(options.rank), bytes);
 }
 
-void Rendezvous::Impl::beat(const std::stop_token& stop) {
+void Rendezvous::Impl::send_heartbeats(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     try {
       show_state();

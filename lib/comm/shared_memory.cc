@@ -55,7 +55,7 @@ std::string remedy_of(int error, const char* otherwise) {
   return otherwise;
 }
 
-[[noreturn]] void no_memory(int64_t bytes) {
+[[noreturn]] void throw_no_memory(int64_t bytes) {
   const int error = errno;
   throw Error(ExitCode::kEnvironment,
               cat("no shared memory for a communication buffer of ", human_bytes(bytes), ": ",
@@ -113,9 +113,9 @@ CommBuffer allocate(int64_t bytes, void (*free)(void*, int64_t)) {
   // The kernel creates the file accessible to everyone who can open this process's /proc/PID/fd.
   if (!segment.fd || ::fchmod(segment.fd.get(), 0600) != 0 ||
       ::ftruncate(segment.fd.get(), bytes) != 0 || ::fstat(segment.fd.get(), &status) != 0)
-    no_memory(bytes);
+    throw_no_memory(bytes);
   std::byte* base = map_shared(segment.fd.get(), bytes);
-  if (base == nullptr) no_memory(bytes);
+  if (base == nullptr) throw_no_memory(bytes);
   segment.inode = status.st_ino;
   segment.asked.resize(static_cast<size_t>(bytes / kHugePage));
   const std::lock_guard lock(registry().mutex);
@@ -123,31 +123,31 @@ CommBuffer allocate(int64_t bytes, void (*free)(void*, int64_t)) {
   return {base, bytes, free};
 }
 
-std::string segment_path(const PeerIdentity& owner, const SharedPlace& place) {
-  return cat("/proc/", owner.pid, "/fd/", place.fd);
+std::string segment_path(const PeerIdentity& owner, const SharedLocation& location) {
+  return cat("/proc/", owner.pid, "/fd/", location.fd);
 }
 
 /// Finds the owner's descriptor without opening its file: the number may belong to a pipe or a
 /// device by now, and opening that could have an effect or block. Returns none, with errno set, if
 /// the owner has freed the segment.
-OwnedFd find_segment(const PeerIdentity& owner, const SharedPlace& place) {
-  OwnedFd found(::open(segment_path(owner, place).c_str(), O_PATH | O_CLOEXEC));
+OwnedFd find_segment(const PeerIdentity& owner, const SharedLocation& location) {
+  OwnedFd found(::open(segment_path(owner, location).c_str(), O_PATH | O_CLOEXEC));
   struct stat status {};
   if (!found || ::fstat(found.get(), &status) != 0) return OwnedFd();
-  if (S_ISREG(status.st_mode) && status.st_ino == place.inode) return found;
+  if (S_ISREG(status.st_mode) && status.st_ino == location.inode) return found;
   errno = ENOENT;  // another file has the number now
   return OwnedFd();
 }
 
 /// Opens the segment. Returns none, with errno set, if the owner has freed it.
-OwnedFd open_segment(const PeerIdentity& owner, const SharedPlace& place) {
-  const OwnedFd found = find_segment(owner, place);
+OwnedFd open_segment(const PeerIdentity& owner, const SharedLocation& location) {
+  const OwnedFd found = find_segment(owner, location);
   return found ? OwnedFd(::open(cat("/proc/self/fd/", found.get()).c_str(), O_RDWR | O_CLOEXEC))
                : OwnedFd();
 }
 
-void unmap(std::byte* base, const SharedPlace& place) {
-  ::munmap(base, static_cast<size_t>(place.segment_bytes));
+void unmap(std::byte* base, const SharedLocation& location) {
+  ::munmap(base, static_cast<size_t>(location.segment_bytes));
 }
 
 }  // namespace
@@ -159,7 +159,7 @@ CommBuffer allocate_shared_lasting(int64_t bytes) {
   return allocate(bytes, free_lasting);
 }
 
-SharedPlace find_shared(const void* data, int64_t bytes) {
+SharedLocation find_shared(const void* data, int64_t bytes) {
   const auto* start = static_cast<const std::byte*>(data);
   const std::lock_guard lock(registry().mutex);
   auto next = registry().segments.upper_bound(start);
@@ -194,21 +194,21 @@ void drop_mapped_pages(std::byte* data, int64_t bytes) {
 }
 
 PeerMemory::~PeerMemory() {
-  for (const Segment& segment : segments_) unmap(segment.base, segment.place);
+  for (const Segment& segment : segments_) unmap(segment.base, segment.location);
 }
 
 /// Unmaps segments that the peer has freed; otherwise all its past buffers would stay mapped.
 void PeerMemory::close_freed() {
   std::erase_if(segments_, [&](const Segment& segment) {
-    if (segment.kept || find_segment(peer_, segment.place)) return false;
-    unmap(segment.base, segment.place);
+    if (segment.kept || find_segment(peer_, segment.location)) return false;
+    unmap(segment.base, segment.location);
     return true;
   });
 }
 
-PeerMemory::Segment& PeerMemory::open(const SharedPlace& place) {
-  const OwnedFd fd = open_segment(peer_, place);
-  std::byte* base = fd ? map_shared(fd.get(), place.segment_bytes) : nullptr;
+PeerMemory::Segment& PeerMemory::open(const SharedLocation& location) {
+  const OwnedFd fd = open_segment(peer_, location);
+  std::byte* base = fd ? map_shared(fd.get(), location.segment_bytes) : nullptr;
   const int error = base == nullptr ? errno : 0;
   if (base == nullptr && process_state(peer_, own_identity()) == ProcessState::kGone)
     throw Error(ExitCode::kPeerLost,
@@ -217,30 +217,30 @@ PeerMemory::Segment& PeerMemory::open(const SharedPlace& place) {
   if (base == nullptr)
     throw Error(
         ExitCode::kEnvironment,
-        cat("cannot open shared memory of process ", peer_.pid, " (", segment_path(peer_, place),
+        cat("cannot open shared memory of process ", peer_.pid, " (", segment_path(peer_, location),
             "): ", errno_text(error)),
         remedy_of(
             error,
             "let the ranks run in one container and as one user, or choose the gloo back end"));
   close_freed();
-  return segments_.emplace_back(Segment{place, base});
+  return segments_.emplace_back(Segment{location, base});
 }
 
-PeerMemory::Segment& PeerMemory::find(const SharedPlace& place) {
+PeerMemory::Segment& PeerMemory::find(const SharedLocation& location) {
   const auto known = std::find_if(segments_.begin(), segments_.end(), [&](const Segment& segment) {
-    return segment.place.inode == place.inode;
+    return segment.location.inode == location.inode;
   });
-  return known != segments_.end() ? *known : open(place);
+  return known != segments_.end() ? *known : open(location);
 }
 
-std::byte* PeerMemory::at(const SharedPlace& place) {
-  return find(place).base + place.offset;
+std::byte* PeerMemory::at(const SharedLocation& location) {
+  return find(location).base + location.offset;
 }
 
-std::byte* PeerMemory::keep(const SharedPlace& place) {
-  Segment& segment = find(place);
+std::byte* PeerMemory::map_lasting(const SharedLocation& location) {
+  Segment& segment = find(location);
   segment.kept = true;
-  return segment.base + place.offset;
+  return segment.base + location.offset;
 }
 
 }  // namespace ftrun

@@ -10,9 +10,9 @@
 
 namespace ftrun {
 
-/// SharedPlace specifies where a range of one process's shared memory lies, so that another process
-/// of the machine can map it. Trivially copyable. inode 0: not shared.
-struct SharedPlace {
+/// SharedLocation specifies where a range of one process's shared memory lies, so that another
+/// process of the machine can map it. Trivially copyable. inode 0: not shared.
+struct SharedLocation {
   uint64_t inode = 0;
   int64_t segment_bytes = 0;
   int64_t offset = 0;
@@ -31,7 +31,7 @@ CommBuffer allocate_shared(int64_t bytes);
 CommBuffer allocate_shared_lasting(int64_t bytes);
 /// Returns the place of [data, data + bytes) if it lies in memory of allocate_shared(), else a
 /// place that is not shared.
-SharedPlace find_shared(const void* data, int64_t bytes);
+SharedLocation find_shared(const void* data, int64_t bytes);
 
 /// Asks the kernel to collapse the parts of this process's shared memory that a range touches into
 /// huge pages (MADV_COLLAPSE), if all their memory is allocated; each is asked for only once. Peers
@@ -57,18 +57,18 @@ class PeerMemory {
 
   /// Maps a place and returns its address, valid until the next call. Throws Error(kEnvironment) if
   /// the place cannot be opened, Error(kPeerLost) if its owner's process has ended.
-  std::byte* at(const SharedPlace& place);
+  std::byte* at(const SharedLocation& location);
   /// Maps a place so that it stays mapped even after its owner frees it.
-  std::byte* keep(const SharedPlace& place);
+  std::byte* map_lasting(const SharedLocation& location);
 
  private:
   struct Segment {
-    SharedPlace place;
+    SharedLocation location;
     std::byte* base;
     bool kept = false;
   };
-  Segment& find(const SharedPlace& place);
-  Segment& open(const SharedPlace& place);
+  Segment& find(const SharedLocation& location);
+  Segment& open(const SharedLocation& location);
   void close_freed();
 
   PeerIdentity peer_;

@@ -26,9 +26,9 @@ constexpr int64_t kMinCopyBytes = 256 << 10, kMaxSpareBytes = 64 << 20;
 
 /// Returns the bytes from an address in a peer's memory to the beginning of the next window, in
 /// whole elements of any type.
-int64_t window_at(const std::byte* place) {
+int64_t window_at(const std::byte* address) {
   constexpr int64_t kWidest = 8;
-  return kShmMappedBytes - static_cast<int64_t>(reinterpret_cast<uintptr_t>(place)) %
+  return kShmMappedBytes - static_cast<int64_t>(reinterpret_cast<uintptr_t>(address)) %
                                kShmMappedBytes / kWidest * kWidest;
 }
 
@@ -50,7 +50,7 @@ class ShmCommunicator final : public Communicator {
         rendezvous_(rendezvous),
         group_(rendezvous, name(), members(), rank()),
         inputs_(static_cast<size_t>(size())),
-        moved_(static_cast<size_t>(size())) {}
+        piece_inputs_(static_cast<size_t>(size())) {}
   ~ShmCommunicator() override { group_.leave(ShmGroup::MemberState::kLeft); }
 
   std::string_view backend() const override { return "shm"; }
@@ -106,26 +106,26 @@ class ShmCommunicator final : public Communicator {
   void arrive_and_wait();
   void await(ShmSignal& signal, uint32_t target, int peer);
   [[noreturn]] void fail_wait(ShmGroup::WaitResult verdict, Clock::time_point start) const;
-  void announce(const Collective& work, const SharedPlace& in);
-  SharedPlace offer(const void* data, int64_t bytes) const;
+  void announce(const Collective& work, const SharedLocation& in);
+  SharedLocation offer(const void* data, int64_t bytes) const;
   bool everyone_shares(const CollectiveRecord& record);
   void collect_inputs(const Collective& work);
   template <typename Use>
-  void in_windows(int64_t begin, int64_t end, Use use);
+  void for_each_common_window(int64_t begin, int64_t end, Use use);
   void copy_between(int peer, void* to, const void* from, int64_t bytes);
-  void copy_from(int peer, const SharedPlace& place, void* to, int64_t bytes);
+  void copy_from(int peer, const SharedLocation& location, void* to, int64_t bytes);
   void add_up(const CollectiveRecord& record, void* out, int64_t count);
 
   template <typename Fill, typename Use>
-  void in_pieces(const Collective& work, bool announced, int64_t total, int64_t step, Fill fill,
-                 Use use);
+  void run_in_pieces(const Collective& work, bool announced, int64_t total, int64_t step, Fill fill,
+                     Use use);
 
   void all_reduce_now(const Collective& work);
   void all_reduce_small(const Collective& work);
   void all_reduce_in_place(const Collective& work);
   void all_reduce_staged(const Collective& work);
-  void add_slice(const CollectiveRecord& record, uint32_t meeting, std::byte* slice, int64_t place,
-                 int64_t count);
+  void add_slice(const CollectiveRecord& record, uint32_t meeting, std::byte* slice,
+                 int64_t slot_offset, int64_t count);
   void reduce_in_place(const CollectiveRecord& record, int64_t begin, int64_t end);
   void reduce_scatter_now(const Collective& work);
   void reduce_scatter_staged(const Collective& work, bool announced);
@@ -135,7 +135,7 @@ class ShmCommunicator final : public Communicator {
   /// SentBytes holds the bytes that each rank sends each rank, by sender and receiver.
   using SentBytes = std::vector<std::vector<int64_t>>;
   void move_blocks_now(const Collective& work);
-  SentBytes announced_counts(const Collective& work, const SharedPlace& in);
+  SentBytes announced_counts(const Collective& work, const SharedLocation& in);
   void blocks_in_place(const Collective& work, const SentBytes& sent);
   void blocks_staged(const Collective& work, const SentBytes& sent, bool announced);
   void broadcast_now(const Collective& work);
@@ -152,7 +152,7 @@ class ShmCommunicator final : public Communicator {
   Rendezvous& rendezvous_;
   ShmGroup group_;
   std::vector<std::byte*> inputs_;  // each rank's input, as mapped in this process
-  std::vector<const void*> moved_;  // the same, advanced to a piece
+  std::vector<const void*> piece_inputs_;  // the same, advanced to a piece
   std::vector<PeerSends> outgoing_ = std::vector<PeerSends>(static_cast<size_t>(size()));
   CommBuffer spare_;  // the largest copy that no peer reads any more
   int64_t transported_ = 0;
@@ -179,7 +179,7 @@ void ShmCommunicator::await(ShmSignal& signal, uint32_t target, int peer) {
 }
 
 /// Announces the collective, waits for all members, and throws if their announcements differ.
-void ShmCommunicator::announce(const Collective& work, const SharedPlace& in) {
+void ShmCommunicator::announce(const Collective& work, const SharedLocation& in) {
   const int64_t sequence = work.record.sequence;
   group_.announcement(rank(), sequence) = {work.record, in};
   arrive_and_wait();
@@ -192,8 +192,8 @@ void ShmCommunicator::announce(const Collective& work, const SharedPlace& in) {
   }
 }
 
-/// Returns the place of this rank's memory, for the others to read.
-SharedPlace ShmCommunicator::offer(const void* data, int64_t bytes) const {
+/// Returns the location of this rank's memory, for the others to read.
+SharedLocation ShmCommunicator::offer(const void* data, int64_t bytes) const {
   collapse_into_huge_pages(data, bytes);
   return find_shared(data, bytes);
 }
@@ -220,9 +220,9 @@ void ShmCommunicator::copy_between(int peer, void* to, const void* from, int64_t
   if (peer != rank()) transported_ += bytes;
 }
 
-/// Reduces the arrays to which moved_ points, one in every rank's memory, into `out`.
+/// Reduces the arrays to which piece_inputs_ points, one in every rank's memory, into `out`.
 void ShmCommunicator::add_up(const CollectiveRecord& record, void* out, int64_t count) {
-  reduce_in_order(record.dtype, record.op, moved_.data(), size(), out, count);
+  reduce_in_order(record.dtype, record.op, piece_inputs_.data(), size(), out, count);
   transported_ += (size() - 1) * count * dtype_bytes(record.dtype);
 }
 
@@ -231,7 +231,7 @@ void ShmCommunicator::add_up(const CollectiveRecord& record, void* out, int64_t 
 /// windows are those of the next rank's input. The other inputs mostly begin at the same offset of
 /// their memory, so that the windows are theirs too.
 template <typename Use>
-void ShmCommunicator::in_windows(int64_t begin, int64_t end, Use use) {
+void ShmCommunicator::for_each_common_window(int64_t begin, int64_t end, Use use) {
   each_window(inputs_[static_cast<size_t>((rank() + 1) % size())], begin, end,
               [&](int64_t at, int64_t bytes) {
                 use(at, bytes);
@@ -241,12 +241,12 @@ void ShmCommunicator::in_windows(int64_t begin, int64_t end, Use use) {
               });
 }
 
-/// Copies the bytes at `place` of `peer`, one window at a time.
-void ShmCommunicator::copy_from(int peer, const SharedPlace& place, void* to, int64_t bytes) {
-  std::byte* from = group_.memory(peer, place);
-  each_window(from, 0, bytes, [&](int64_t at, int64_t some) {
-    copy_between(peer, static_cast<std::byte*>(to) + at, from + at, some);
-    drop_mapped_pages(from + at, some);
+/// Copies the bytes at `location` of `peer`, one window at a time.
+void ShmCommunicator::copy_from(int peer, const SharedLocation& location, void* to, int64_t bytes) {
+  std::byte* from = group_.memory(peer, location);
+  each_window(from, 0, bytes, [&](int64_t at, int64_t bytes_now) {
+    copy_between(peer, static_cast<std::byte*>(to) + at, from + at, bytes_now);
+    drop_mapped_pages(from + at, bytes_now);
   });
 }
 
@@ -254,8 +254,8 @@ void ShmCommunicator::copy_from(int peer, const SharedPlace& place, void* to, in
 /// piece, `use` reads the data of all ranks. The first meeting is also the announcement, unless the
 /// collective has been announced.
 template <typename Fill, typename Use>
-void ShmCommunicator::in_pieces(const Collective& work, bool announced, int64_t total, int64_t step,
-                                Fill fill, Use use) {
+void ShmCommunicator::run_in_pieces(const Collective& work, bool announced, int64_t total,
+                                    int64_t step, Fill fill, Use use) {
   int64_t at = 0;
   do {
     const int64_t count = std::min(step, total - at);
@@ -286,7 +286,7 @@ void ShmCommunicator::all_reduce_small(const Collective& work) {
   copy_bytes(group_.staging(rank(), meeting), work.in, bytes);
   announce(work, {});
   for (int peer = 0; peer < size(); ++peer)
-    moved_[static_cast<size_t>(peer)] = group_.staging(peer, meeting);
+    piece_inputs_[static_cast<size_t>(peer)] = group_.staging(peer, meeting);
   add_up(work.record, work.out, work.record.count);
 }
 
@@ -297,16 +297,17 @@ void ShmCommunicator::all_reduce_in_place(const Collective& work) {
   collect_inputs(work);
   const int64_t width = dtype_bytes(record.dtype);
   const int64_t part = round_up((record.count + size() - 1) / size(), kAlignElements);
-  in_windows(std::min(record.count, part * rank()) * width,
-             std::min(record.count, part * (rank() + 1)) * width,
-             [&](int64_t at, int64_t bytes) { reduce_in_place(record, at, at + bytes); });
+  for_each_common_window(
+      std::min(record.count, part * rank()) * width,
+      std::min(record.count, part * (rank() + 1)) * width,
+      [&](int64_t at, int64_t bytes) { reduce_in_place(record, at, at + bytes); });
   arrive_and_wait();
 }
 
 void ShmCommunicator::reduce_in_place(const CollectiveRecord& record, int64_t begin, int64_t end) {
   for (int64_t at = begin; at < end; at += kPushBytes) {
     const int64_t bytes = std::min(kPushBytes, end - at);
-    for (size_t peer = 0; peer < inputs_.size(); ++peer) moved_[peer] = inputs_[peer] + at;
+    for (size_t peer = 0; peer < inputs_.size(); ++peer) piece_inputs_[peer] = inputs_[peer] + at;
     std::byte* own = inputs_[static_cast<size_t>(rank())] + at;
     add_up(record, own, bytes / dtype_bytes(record.dtype));
     for (int peer = 0; peer < size(); ++peer)
@@ -334,33 +335,33 @@ void ShmCommunicator::all_reduce_staged(const Collective& work) {
   for (int64_t at = 0; at < record.count + piece; at += piece) {
     const uint32_t meeting = group_.next_meeting();
     std::byte* own = group_.staging(rank(), meeting);
-    for_peers(at, [&](int, std::byte* slice, int64_t place, int64_t bytes) {
-      copy_bytes(own + place, slice, bytes);
+    for_peers(at, [&](int, std::byte* slice, int64_t slot_offset, int64_t bytes) {
+      copy_bytes(own + slot_offset, slice, bytes);
     });
     arrive_and_wait();
-    const int64_t mine = at + rank() * slot;
-    add_slice(record, meeting, data + mine * width, rank() * slot * width,
-              std::min(slot, record.count - mine));
+    const int64_t own_slice = at + rank() * slot;
+    add_slice(record, meeting, data + own_slice * width, rank() * slot * width,
+              std::min(slot, record.count - own_slice));
     if (at == 0) continue;
-    for_peers(at - piece, [&](int peer, std::byte* slice, int64_t place, int64_t bytes) {
-      copy_between(peer, slice, group_.staging(peer, meeting) + place, bytes);
+    for_peers(at - piece, [&](int peer, std::byte* slice, int64_t slot_offset, int64_t bytes) {
+      copy_between(peer, slice, group_.staging(peer, meeting) + slot_offset, bytes);
     });
   }
 }
 
-/// Adds up what all ranks have staged for a meeting at byte `place`. The sum is written into this
-/// rank's slice, and into its staging area for the next meeting.
+/// Adds up what all ranks have staged for a meeting at byte `slot_offset`. The sum is written into
+/// this rank's slice, and into its staging area for the next meeting.
 void ShmCommunicator::add_slice(const CollectiveRecord& record, uint32_t meeting, std::byte* slice,
-                                int64_t place, int64_t count) {
+                                int64_t slot_offset, int64_t count) {
   const int64_t width = dtype_bytes(record.dtype), step = kPushBytes / width;
-  std::byte* next = group_.staging(rank(), meeting + 1) + place;
+  std::byte* next = group_.staging(rank(), meeting + 1) + slot_offset;
   for (int64_t at = 0; at < count; at += step) {
-    const int64_t some = std::min(step, count - at);
+    const int64_t count_now = std::min(step, count - at);
     for (int peer = 0; peer < size(); ++peer)
-      moved_[static_cast<size_t>(peer)] =
-          (peer == rank() ? slice : group_.staging(peer, meeting) + place) + at * width;
-    add_up(record, slice + at * width, some);
-    copy_bytes(next + at * width, slice + at * width, some * width);
+      piece_inputs_[static_cast<size_t>(peer)] =
+          (peer == rank() ? slice : group_.staging(peer, meeting) + slot_offset) + at * width;
+    add_up(record, slice + at * width, count_now);
+    copy_bytes(next + at * width, slice + at * width, count_now * width);
   }
 }
 
@@ -372,10 +373,10 @@ void ShmCommunicator::reduce_scatter_now(const Collective& work) {
   if (!everyone_shares(record)) return reduce_scatter_staged(work, true);
   collect_inputs(work);
   const int64_t begin = rank() * payload_bytes(record);
-  in_windows(begin, begin + payload_bytes(record), [&](int64_t at, int64_t some) {
-    for (size_t peer = 0; peer < inputs_.size(); ++peer) moved_[peer] = inputs_[peer] + at;
+  for_each_common_window(begin, begin + payload_bytes(record), [&](int64_t at, int64_t bytes_now) {
+    for (size_t peer = 0; peer < inputs_.size(); ++peer) piece_inputs_[peer] = inputs_[peer] + at;
     add_up(record, static_cast<std::byte*>(work.out) + (at - begin),
-           some / dtype_bytes(record.dtype));
+           bytes_now / dtype_bytes(record.dtype));
   });
   arrive_and_wait();  // the others have read this rank's input
 }
@@ -384,7 +385,7 @@ void ShmCommunicator::reduce_scatter_staged(const Collective& work, bool announc
   const CollectiveRecord& record = work.record;
   const int64_t width = dtype_bytes(record.dtype);
   const auto* in = static_cast<const std::byte*>(work.in);
-  in_pieces(
+  run_in_pieces(
       work, announced, record.count, std::max<int64_t>(ShmGroup::kHalfBytes / width / size(), 1),
       [&](std::byte* staging, int64_t at, int64_t count) {
         for (int block = 0; block < size(); ++block)
@@ -394,7 +395,7 @@ void ShmCommunicator::reduce_scatter_staged(const Collective& work, bool announc
       },
       [&](uint32_t meeting, int64_t at, int64_t count) {
         for (int peer = 0; peer < size(); ++peer)
-          moved_[static_cast<size_t>(peer)] =
+          piece_inputs_[static_cast<size_t>(peer)] =
               peer == rank() ? in + (rank() * record.count + at) * width
                              : group_.staging(peer, meeting) + rank() * count * width;
         add_up(record, static_cast<std::byte*>(work.out) + at * width, count);
@@ -408,15 +409,15 @@ void ShmCommunicator::all_gather_now(const Collective& work) {
   announce(work, offer(work.in, bytes));
   if (!everyone_shares(record)) return all_gather_staged(work, true);
   collect_inputs(work);
-  in_windows(0, bytes, [&](int64_t at, int64_t some) {
+  for_each_common_window(0, bytes, [&](int64_t at, int64_t bytes_now) {
     for (int peer = 0; peer < size(); ++peer)
-      moved_[static_cast<size_t>(peer)] = inputs_[static_cast<size_t>(peer)] + at;
-    place_blocks(work, at, some);
+      piece_inputs_[static_cast<size_t>(peer)] = inputs_[static_cast<size_t>(peer)] + at;
+    place_blocks(work, at, bytes_now);
   });
   arrive_and_wait();  // the others have read this rank's input
 }
 
-/// Copies the data to which moved_ points into bytes [at, at + bytes) of every block of an
+/// Copies the data to which piece_inputs_ points into bytes [at, at + bytes) of every block of an
 /// all-gather's result. Each rank begins with a different block, so that not all ranks read the
 /// same memory at the same time.
 void ShmCommunicator::place_blocks(const Collective& work, int64_t at, int64_t bytes) {
@@ -424,19 +425,19 @@ void ShmCommunicator::place_blocks(const Collective& work, int64_t at, int64_t b
   auto* out = static_cast<std::byte*>(work.out);
   for (int step = 0; step < size(); ++step) {
     const int peer = (rank() + step) % size();
-    copy_between(peer, out + peer * block + at, moved_[static_cast<size_t>(peer)], bytes);
+    copy_between(peer, out + peer * block + at, piece_inputs_[static_cast<size_t>(peer)], bytes);
   }
 }
 
 void ShmCommunicator::all_gather_staged(const Collective& work, bool announced) {
   const int64_t bytes = payload_bytes(work.record);
   const auto* in = static_cast<const std::byte*>(work.in);
-  in_pieces(
+  run_in_pieces(
       work, announced, bytes, ShmGroup::kHalfBytes,
       [&](std::byte* staging, int64_t at, int64_t count) { copy_bytes(staging, in + at, count); },
       [&](uint32_t meeting, int64_t at, int64_t count) {
         for (int peer = 0; peer < size(); ++peer)
-          moved_[static_cast<size_t>(peer)] =
+          piece_inputs_[static_cast<size_t>(peer)] =
               peer == rank() ? in + at : group_.staging(peer, meeting);
         place_blocks(work, at, count);
       });
@@ -445,7 +446,7 @@ void ShmCommunicator::all_gather_staged(const Collective& work, bool announced) 
 /// Announces a counted all-to-all together with the counts that this rank sends; returns the bytes
 /// that each rank sends to each rank.
 ShmCommunicator::SentBytes ShmCommunicator::announced_counts(const Collective& work,
-                                                             const SharedPlace& in) {
+                                                             const SharedLocation& in) {
   const int64_t bytes = size() * static_cast<int64_t>(sizeof(int64_t));
   require(bytes <= ShmGroup::kHalfBytes, "the counts of a group fit its staging memory");
   const uint32_t meeting = group_.next_meeting();
@@ -469,7 +470,7 @@ void ShmCommunicator::move_blocks_now(const Collective& work) {
   const int64_t bytes =
       payload_bytes(record) * (record.kind == CollectiveKind::kAllToAll ? size() : 1);
   const bool large = bytes > kShmStagedBytes;
-  const SharedPlace in = large ? offer(work.in, bytes) : SharedPlace{};
+  const SharedLocation in = large ? offer(work.in, bytes) : SharedLocation{};
   SentBytes sent;
   if (counted)
     sent = announced_counts(work, in);
@@ -509,25 +510,25 @@ void ShmCommunicator::blocks_in_place(const Collective& work, const SentBytes& s
 void ShmCommunicator::blocks_staged(const Collective& work, const SentBytes& sent, bool announced) {
   const auto own = static_cast<size_t>(rank());
   const bool shifts = work.record.kind == CollectiveKind::kShift;
-  const int64_t place = std::max<int64_t>(
+  const int64_t slot_bytes = std::max<int64_t>(
       ShmGroup::kHalfBytes / (shifts ? 1 : size()) / kAlignElements * kAlignElements, 1);
   int64_t longest = 0;
   for (const std::vector<int64_t>& row : sent)
     longest = std::max(longest, *std::ranges::max_element(row));
   const auto* in = static_cast<const std::byte*>(work.in);
   auto* out = static_cast<std::byte*>(work.out);
-  // Returns how many of the bytes [at, at + place) the block from one rank to another has.
-  const auto some = [&](size_t from, size_t to, int64_t at) {
-    return std::clamp<int64_t>(sent[from][to] - at, 0, place);
+  // Returns how many of the bytes [at, at + slot_bytes) the block from one rank to another has.
+  const auto block_bytes = [&](size_t from, size_t to, int64_t at) {
+    return std::clamp<int64_t>(sent[from][to] - at, 0, slot_bytes);
   };
-  in_pieces(
-      work, announced, longest, place,
+  run_in_pieces(
+      work, announced, longest, slot_bytes,
       [&](std::byte* staging, int64_t at, int64_t) {
         const std::byte* block = in;
         for (size_t to = 0; to < sent.size(); ++to) {
           if (to != own)
-            copy_bytes(staging + (shifts ? 0 : static_cast<int64_t>(to) * place), block + at,
-                       some(own, to, at));
+            copy_bytes(staging + (shifts ? 0 : static_cast<int64_t>(to) * slot_bytes), block + at,
+                       block_bytes(own, to, at));
           block += sent[own][to];
         }
       },
@@ -535,10 +536,10 @@ void ShmCommunicator::blocks_staged(const Collective& work, const SentBytes& sen
         std::byte* block = out;
         for (size_t from = 0; from < sent.size(); ++from) {
           const std::byte* staged =
-              from == own
-                  ? in + std::reduce(sent[own].begin(), sent[own].begin() + rank()) + at
-                  : group_.staging(static_cast<int>(from), meeting) + (shifts ? 0 : rank() * place);
-          copy_between(static_cast<int>(from), block + at, staged, some(from, own, at));
+              from == own ? in + std::reduce(sent[own].begin(), sent[own].begin() + rank()) + at
+                          : group_.staging(static_cast<int>(from), meeting) +
+                                (shifts ? 0 : rank() * slot_bytes);
+          copy_between(static_cast<int>(from), block + at, staged, block_bytes(from, own, at));
           block += sent[from][own];
         }
       });
@@ -549,14 +550,14 @@ void ShmCommunicator::broadcast_now(const Collective& work) {
   const int root = work.record.peer;
   auto* data = static_cast<std::byte*>(work.out);
   if (bytes > kShmStagedBytes) {
-    announce(work, rank() == root ? find_shared(data, bytes) : SharedPlace{});
-    const SharedPlace place = group_.announcement(root, work.record.sequence).in;
-    if (place.shared()) {
-      if (rank() != root) copy_from(root, place, data, bytes);
+    announce(work, rank() == root ? find_shared(data, bytes) : SharedLocation{});
+    const SharedLocation location = group_.announcement(root, work.record.sequence).in;
+    if (location.shared()) {
+      if (rank() != root) copy_from(root, location, data, bytes);
       return arrive_and_wait();
     }
   }
-  in_pieces(
+  run_in_pieces(
       work, bytes > kShmStagedBytes, bytes, ShmGroup::kHalfBytes,
       [&](std::byte* staging, int64_t at, int64_t count) {
         if (rank() == root) copy_bytes(staging, data + at, count);
@@ -610,14 +611,14 @@ void ShmCommunicator::publish(const Collective& work) {
   const CollectiveRecord& record = work.record;
   PeerSends& outgoing = outgoing_[static_cast<size_t>(record.peer)];
   ShmMailbox& box = group_.mailbox(rank(), record.peer);
-  SharedPlace place = find_shared(work.in, payload_bytes(record));
-  if (!place.shared() && record.count > 0) {
+  SharedLocation location = find_shared(work.in, payload_bytes(record));
+  if (!location.shared() && record.count > 0) {
     CommBuffer owned = spare_buffer(payload_bytes(record));
     copy_bytes(owned.data(), work.in, payload_bytes(record));
-    place = find_shared(owned.data(), payload_bytes(record));
+    location = find_shared(owned.data(), payload_bytes(record));
     outgoing.copies.emplace_back(record.sequence, std::move(owned));
   }
-  box.places[static_cast<size_t>(record.sequence) % ShmMailbox::kDepth] = {record, place};
+  box.slots[static_cast<size_t>(record.sequence) % ShmMailbox::kDepth] = {record, location};
   outgoing.published = record.sequence;
   box.sent.raise_to(static_cast<uint32_t>(record.sequence));
 }
@@ -641,7 +642,7 @@ void ShmCommunicator::receive_now(const Collective& work) {
   publish_deferred();
   await(box.sent, static_cast<uint32_t>(record.sequence), record.peer);
   const ShmAnnouncement message =
-      box.places[static_cast<size_t>(record.sequence) % ShmMailbox::kDepth];
+      box.slots[static_cast<size_t>(record.sequence) % ShmMailbox::kDepth];
   check_message(message.record, record);
   if (record.count > 0) copy_from(record.peer, message.in, work.out, payload_bytes(record));
   box.taken.raise_to(static_cast<uint32_t>(record.sequence));

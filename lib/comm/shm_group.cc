@@ -14,20 +14,20 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::string place_text(const SharedPlace& place) {
-  return cat(place.inode, " ", place.segment_bytes, " ", place.offset, " ", place.fd);
+std::string location_text(const SharedLocation& location) {
+  return cat(location.inode, " ", location.segment_bytes, " ", location.offset, " ", location.fd);
 }
 
-SharedPlace parse_place(const std::string& text) {
-  SharedPlace place;
+SharedLocation parse_location(const std::string& text) {
+  SharedLocation location;
   unsigned long long inode = 0;
   long long bytes = 0, offset = 0;
-  if (std::sscanf(text.c_str(), "%llu %lld %lld %d", &inode, &bytes, &offset, &place.fd) != 4)
+  if (std::sscanf(text.c_str(), "%llu %lld %lld %d", &inode, &bytes, &offset, &location.fd) != 4)
     bug(cat("a rank sent \"", text, "\" as its shared memory"));
-  place.inode = inode;
-  place.segment_bytes = bytes;
-  place.offset = offset;
-  return place;
+  location.inode = inode;
+  location.segment_bytes = bytes;
+  location.offset = offset;
+  return location;
 }
 
 /// Returns how long to poll. Polling pays only if every rank has a core of its own.
@@ -44,14 +44,14 @@ ShmGroup::ShmGroup(Rendezvous& rendezvous, const std::string& name, const std::v
   if (rank_ == 0) control_ = allocate_shared_lasting(control_bytes());
   staging_ = allocate_shared_lasting(2 * kHalfBytes);
   const auto place_of = [](const CommBuffer& buffer) {
-    return place_text(find_shared(buffer.data(), buffer.bytes()));
+    return location_text(find_shared(buffer.data(), buffer.bytes()));
   };
   const std::string own = rank_ == 0 ? place_of(control_) : "";
   const auto controls = rendezvous.exchange_text("shm/" + name, own, members_);
   const auto stagings = rendezvous.exchange_text("shm/" + name, place_of(staging_), members_);
-  common_ = peers_[0].keep(parse_place(controls[0]));
+  common_ = peers_[0].map_lasting(parse_location(controls[0]));
   for (size_t peer = 0; peer < peers_.size(); ++peer)
-    stagings_.push_back(peers_[peer].keep(parse_place(stagings[peer])));
+    stagings_.push_back(peers_[peer].map_lasting(parse_location(stagings[peer])));
   // No rank may leave before all ranks have mapped its memory.
   rendezvous.exchange_text("shm/" + name, "opened", members_);
 }
@@ -85,7 +85,7 @@ bool ShmGroup::lost(int peer) const {
 
 /// Returns whether any member is lost: a meeting needs every rank, not only the one that is waited
 /// for.
-bool ShmGroup::someone_lost() const {
+bool ShmGroup::is_any_member_lost() const {
   for (int peer = 0; peer < size(); ++peer) {
     if (peer != rank_ && lost(peer)) return true;
   }
@@ -124,7 +124,7 @@ ShmGroup::WaitResult ShmGroup::arrive_and_wait(std::chrono::milliseconds timeout
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank_) continue;
     const WaitResult verdict =
-        wait_until(part(peer).progress, target, deadline, [this] { return someone_lost(); });
+        wait_until(part(peer).progress, target, deadline, [this] { return is_any_member_lost(); });
     if (verdict != WaitResult::kReached) return verdict;
   }
   return WaitResult::kReached;

@@ -18,16 +18,16 @@ namespace ftrun {
 /// ShmAnnouncement is what a rank announces about the collective that it enters.
 struct ShmAnnouncement {
   CollectiveRecord record;
-  SharedPlace in;
+  SharedLocation in;
 };
 
-/// ShmMailbox carries messages from one rank to another. The sender fills places[n % kDepth] and
+/// ShmMailbox carries messages from one rank to another. The sender fills slots[n % kDepth] and
 /// raises `sent` to n; the receiver raises `taken` to n when it has copied the message.
 struct ShmMailbox {
   static constexpr uint32_t kDepth = 64;
   ShmSignal sent;
   ShmSignal taken;
-  std::array<ShmAnnouncement, kDepth> places;
+  std::array<ShmAnnouncement, kDepth> slots;
 };
 
 /// ShmGroup is the shared memory of a group, with a barrier of its ranks. Every rank owns one part
@@ -66,9 +66,9 @@ class ShmGroup {
   WaitResult wait_for(ShmSignal& signal, uint32_t target, int peer,
                       std::chrono::milliseconds timeout, const std::function<void()>& idle);
 
-  /// Returns the memory behind a place that `rank` announced.
-  std::byte* memory(int rank, const SharedPlace& place) {
-    return peers_[static_cast<size_t>(rank)].at(place);
+  /// Returns the memory at the location that `rank` announced.
+  std::byte* memory(int rank, const SharedLocation& location) {
+    return peers_[static_cast<size_t>(rank)].at(location);
   }
   /// Shows the others that this rank has finished or gives up, and wakes the ranks that wait for
   /// it.
@@ -84,7 +84,7 @@ class ShmGroup {
   int64_t control_bytes() const;
   MemberBoard& part(int rank);
   bool lost(int peer) const;
-  bool someone_lost() const;
+  bool is_any_member_lost() const;
   template <typename Lost>
   WaitResult wait_until(ShmSignal& signal, uint32_t target,
                         std::chrono::steady_clock::time_point deadline, Lost lost_now);

@@ -101,18 +101,18 @@ int port_of_token(const std::string& token) {
 JobStore::Find finder(const RendezvousOptions& options) {
   if (!options.token.empty()) {
     const int port = options.port > 0 ? options.port : port_of_token(options.token);
-    return [=] { return std::optional(StorePlace{options.address, port, options.token}); };
+    return [=] { return std::optional(StoreEndpoint{options.address, port, options.token}); };
   }
-  return [options]() -> std::optional<StorePlace> {
-    const auto place = MeetingFile::read(options.meeting_file);
-    if (!place) return std::nullopt;
-    if (place->job != options.job)
-      throw std::runtime_error(cat(options.meeting_file, " is of another job (\"", place->job,
+  return [options]() -> std::optional<StoreEndpoint> {
+    const auto content = MeetingFile::read(options.meeting_file);
+    if (!content) return std::nullopt;
+    if (content->job != options.job)
+      throw std::runtime_error(cat(options.meeting_file, " is of another job (\"", content->job,
                                    "\", this one is \"", options.job, "\")"));
-    if (options.port > 0 && place->port != options.port)
-      throw std::runtime_error(cat(options.meeting_file, " says port ", place->port,
+    if (options.port > 0 && content->port != options.port)
+      throw std::runtime_error(cat(options.meeting_file, " says port ", content->port,
                                    ", and MASTER_PORT is ", options.port));
-    return StorePlace{options.address, place->port, place->token};
+    return StoreEndpoint{options.address, content->port, content->token};
   };
 }
 
@@ -148,9 +148,9 @@ c10::intrusive_ptr<JobStore> job_store(const RendezvousOptions& options, const S
                                        OpeningReason* reason = nullptr) {
   int port = options.port;
   const auto noting = [&]() {
-    const auto place = find();
-    if (place) port = place->port;
-    return place;
+    const auto endpoint = find();
+    if (endpoint) port = endpoint->port;
+    return endpoint;
   };
   try {
     const auto note = [reason](const std::string& why) {
@@ -195,12 +195,12 @@ Stores serve_store(const RendezvousOptions& options) {
     token = hex_text(random_bytes(32));
     require_nobody_meets(options);
     stores.meeting = std::make_unique<MeetingFile>(
-        options.meeting_file, MeetingPlace{options.job, options.address, socket.port, token});
+        options.meeting_file, MeetingFileContent{options.job, options.address, socket.port, token});
   }
-  const StorePlace place{options.address, socket.port, token};
+  const StoreEndpoint endpoint{options.address, socket.port, token};
   const StoreMember member = member_of(options, random_bytes(kInstanceBytes));
   const auto server = std::make_shared<StoreServer>(std::move(socket.fd), token, member);
-  const JobStore::Find find = [place] { return std::optional(place); };
+  const JobStore::Find find = [endpoint] { return std::optional(endpoint); };
   stores.main = job_store(options, member, find, server);
   stores.control = job_store(options, member, find, server);
   stores.connect_again = [=]() -> StorePtr { return job_store(options, member, find, server); };
@@ -212,8 +212,9 @@ Stores find_store(const RendezvousOptions& options, OpeningReason& reason) {
   warn_if_unreachable(options);
   const StoreMember member = member_of(options, random_bytes(kInstanceBytes));
   const auto main = job_store(options, member, finder(options), nullptr, &reason);
-  // Later connections need the place, because the meeting file is removed once all ranks have met.
-  const JobStore::Find find = [place = main->place()] { return std::optional(place); };
+  // Later connections need the endpoint, because the meeting file is removed once all ranks have
+  // met.
+  const JobStore::Find find = [endpoint = main->endpoint()] { return std::optional(endpoint); };
   return {main,
           job_store(options, member, find),
           [=]() -> StorePtr { return job_store(options, member, find); },

@@ -78,14 +78,14 @@ Value value_of(std::string_view key, std::string_view text, int64_t& sum) {
 
 struct StoreRequest {
   StoreOperation operation{};
-  std::optional<Clock::time_point> until;
+  std::optional<Clock::time_point> deadline;
   std::vector<std::string> fields;
   /// Bytes of all fields.
   size_t bytes = 0;
   /// The number of keys that were there at the last check.
-  size_t seen = 0;
+  size_t found_keys = 0;
 
-  const std::string& missing() const { return fields[seen]; }
+  const std::string& missing() const { return fields[found_keys]; }
 };
 
 /// Outgoing holds the bytes that are still to be sent to a peer.
@@ -107,11 +107,11 @@ struct Peer {
   Peer(OwnedFd connection, int64_t& sum) : fd(std::move(connection)), counted(sum) {}
 
   OwnedFd fd;
-  std::list<Peer>::iterator place;
+  std::list<Peer>::iterator position;
   bool member = false;
   /// The events for which epoll watches the peer.
   uint32_t events = 0;
-  Clock::time_point came = Clock::now();
+  Clock::time_point connected_at = Clock::now();
   std::string challenge;
   std::string in;
   Outgoing out;
@@ -170,11 +170,11 @@ struct StoreServer::Loop {
   bool write_to(Peer& peer);
   bool take_input(Peer& peer);
   bool admit(Peer& peer);
-  StoreVerdict judge(std::string_view member);
+  StoreVerdict admit_member(std::string_view member);
   std::optional<StoreRequest> parse(std::string_view body) const;
   void start(Peer& peer, StoreRequest request);
   StoreRequest stop_waiting(Peer& peer);
-  bool keys_are_there(StoreRequest& request) const;
+  bool has_all_keys(StoreRequest& request) const;
   Outgoing run(const StoreRequest& request);
   Outgoing values_of(const std::vector<std::string>& keys) const;
   bool send_next(Peer& peer);
@@ -206,11 +206,11 @@ struct StoreServer::Loop {
   /// The waiting peers, by the first key that was missing at the last check; and by their
   /// deadline.
   std::unordered_map<std::string, std::unordered_set<Peer*>> waiting;
-  std::set<std::pair<Clock::time_point, Peer*>> until;
+  std::set<std::pair<Clock::time_point, Peer*>> deadlines;
   /// Keys that have arrived and for which a peer waits.
   std::vector<std::string> arrived;
   std::optional<Clock::time_point> accept_after;
-  bool told_shortage = false;
+  bool reported_shortage = false;
 };
 
 StoreServer::StoreServer(OwnedFd listening, std::string token, const StoreMember& own,
@@ -287,7 +287,7 @@ void StoreServer::Loop::drop(Peer& peer) {
   // which a child process that is being started still has a copy.
   watch(EPOLL_CTL_DEL, peer.fd.get(), 0, &peer);
   if (!peer.member) ++owner.refused_;
-  (peer.member ? members : unauthenticated).erase(peer.place);
+  (peer.member ? members : unauthenticated).erase(peer.position);
 }
 
 int StoreServer::Loop::next_timeout() const {
@@ -296,8 +296,8 @@ int StoreServer::Loop::next_timeout() const {
     first = std::min(first.value_or(when), when);
   };
   if (!unauthenticated.empty())
-    consider(unauthenticated.front().came + std::chrono::milliseconds(limits.handshake_ms));
-  if (!until.empty()) consider(until.begin()->first);
+    consider(unauthenticated.front().connected_at + std::chrono::milliseconds(limits.handshake_ms));
+  if (!deadlines.empty()) consider(deadlines.begin()->first);
   if (!first) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(*first - Clock::now());
   return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000));
@@ -312,7 +312,7 @@ void StoreServer::Loop::accept_all() {
       continue;
     }
     if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
-    if (!std::exchange(told_shortage, true))
+    if (!std::exchange(reported_shortage, true))
       log_warning(
           cat("rank 0, which serves the job's store, cannot take another connection for now: ",
               errno_text(errno), errno == EMFILE ? "; raise ulimit -n on its machine" : ""));
@@ -333,7 +333,7 @@ void StoreServer::Loop::greet(OwnedFd connection) {
   if (static_cast<int>(unauthenticated.size()) >= limits.max_unauthenticated)
     drop(unauthenticated.front());
   Peer& peer = unauthenticated.emplace_back(std::move(connection), held_bytes);
-  peer.place = std::prev(unauthenticated.end());
+  peer.position = std::prev(unauthenticated.end());
   peer.challenge = random_bytes(kChallengeBytes);
   peer.out.bytes = cat(kStoreGreeting, peer.challenge);
   if (watch(EPOLL_CTL_ADD, peer.fd.get(), 0, &peer) && write_to(peer))
@@ -381,13 +381,13 @@ void StoreServer::Loop::update_peer(Peer& peer) {
   peer.events = wanted;
   peer.counted.set(peer.in.capacity() + peer.out.bytes.size() +
                    (peer.waiting ? peer.waiting->bytes : 0));
-  owner.most_bytes_ = std::max(owner.most_bytes_.load(), held_bytes);
+  owner.peak_bytes_ = std::max(owner.peak_bytes_.load(), held_bytes);
 }
 
 void StoreServer::Loop::record_stored() {
   owner.keys_ = static_cast<int64_t>(values.size());
   owner.stored_bytes_ = static_cast<int64_t>(stored_bytes);
-  owner.most_bytes_ = std::max(owner.most_bytes_.load(), held_bytes);
+  owner.peak_bytes_ = std::max(owner.peak_bytes_.load(), held_bytes);
 }
 
 /// Handles requests one at a time: the next is read when the answer to the last has been sent.
@@ -425,12 +425,12 @@ bool StoreServer::Loop::admit(Peer& peer) {
   if (!equal_in_constant_time(bytes_of(expected), bytes_of(given)))
     return refuse(std::string(kWelcomeBytes, '\0'));
   if (static_cast<int>(members.size()) >= limits.members) return false;
-  const StoreVerdict verdict = judge(member);
+  const StoreVerdict verdict = admit_member(member);
   const std::string reply = cat(static_cast<char>(verdict), own,
                                 server_proof(token, peer.challenge, theirs, verdict, own));
   if (verdict != StoreVerdict::kAdmitted) return refuse(reply);
   peer.member = true;
-  members.splice(members.end(), unauthenticated, peer.place);
+  members.splice(members.end(), unauthenticated, peer.position);
   ++owner.admitted_;
   peer.in.clear();
   peer.out.bytes += reply;
@@ -438,7 +438,7 @@ bool StoreServer::Loop::admit(Peer& peer) {
 }
 
 /// Admits or refuses a client that knows the token.
-StoreVerdict StoreServer::Loop::judge(std::string_view member) {
+StoreVerdict StoreServer::Loop::admit_member(std::string_view member) {
   const StoreVerdict verdict = compare_members(own, member);
   if (verdict != StoreVerdict::kAdmitted) return verdict;
   const StoreMember joining = member_from(member);
@@ -451,7 +451,7 @@ std::optional<StoreRequest> StoreServer::Loop::parse(std::string_view body) cons
   if (body.size() < kHead) return std::nullopt;
   StoreRequest request{.operation = static_cast<StoreOperation>(body[0])};
   const auto wait = number_at<uint64_t>(body, 1);
-  if (wait < uint64_t{1} << 40) request.until = Clock::now() + std::chrono::milliseconds(wait);
+  if (wait < uint64_t{1} << 40) request.deadline = Clock::now() + std::chrono::milliseconds(wait);
   const auto fields = fields_of(body.substr(kHead));
   if (!fields) return std::nullopt;
   request.fields.assign(fields->begin(), fields->end());
@@ -462,8 +462,8 @@ std::optional<StoreRequest> StoreServer::Loop::parse(std::string_view body) cons
 void StoreServer::Loop::start(Peer& peer, StoreRequest request) {
   const bool waits =
       request.operation == StoreOperation::kGet || request.operation == StoreOperation::kWait;
-  if (waits && !keys_are_there(request)) {
-    if (request.until) until.emplace(*request.until, &peer);
+  if (waits && !has_all_keys(request)) {
+    if (request.deadline) deadlines.emplace(*request.deadline, &peer);
     waiting[request.missing()].insert(&peer);
     peer.waiting = std::move(request);
     return;
@@ -475,7 +475,7 @@ void StoreServer::Loop::start(Peer& peer, StoreRequest request) {
 StoreRequest StoreServer::Loop::stop_waiting(Peer& peer) {
   StoreRequest request = std::move(*peer.waiting);
   peer.waiting.reset();
-  if (request.until) until.erase({*request.until, &peer});
+  if (request.deadline) deadlines.erase({*request.deadline, &peer});
   const auto others = waiting.find(request.missing());
   if (others != waiting.end() && others->second.erase(&peer) == 1 && others->second.empty())
     waiting.erase(others);
@@ -485,15 +485,15 @@ StoreRequest StoreServer::Loop::stop_waiting(Peer& peer) {
 /// Returns whether all keys of a request are there. Continues where the last check ended, so that a
 /// request for many keys is not checked from the start at each arrival. When the end is reached,
 /// all keys are checked again, because some may have been deleted meanwhile.
-bool StoreServer::Loop::keys_are_there(StoreRequest& request) const {
+bool StoreServer::Loop::has_all_keys(StoreRequest& request) const {
   const std::vector<std::string>& keys = request.fields;
   const auto first_missing = [&](size_t from) {
     while (from < keys.size() && values.contains(keys[from])) ++from;
     return from;
   };
-  request.seen = first_missing(request.seen);
-  if (request.seen == keys.size()) request.seen = first_missing(0);
-  return request.seen == keys.size();
+  request.found_keys = first_missing(request.found_keys);
+  if (request.found_keys == keys.size()) request.found_keys = first_missing(0);
+  return request.found_keys == keys.size();
 }
 
 Outgoing StoreServer::Loop::values_of(const std::vector<std::string>& keys) const {
@@ -603,11 +603,11 @@ void StoreServer::Loop::check_waiting(const std::string& key) {
 
 void StoreServer::Loop::expire() {
   const auto now = Clock::now();
-  while (!unauthenticated.empty() &&
-         now >= unauthenticated.front().came + std::chrono::milliseconds(limits.handshake_ms))
+  while (!unauthenticated.empty() && now >= unauthenticated.front().connected_at +
+                                                std::chrono::milliseconds(limits.handshake_ms))
     drop(unauthenticated.front());
-  while (!until.empty() && now >= until.begin()->first) {
-    Peer& peer = *until.begin()->second;
+  while (!deadlines.empty() && now >= deadlines.begin()->first) {
+    Peer& peer = *deadlines.begin()->second;
     stop_waiting(peer);
     peer.out = answer(StoreAnswer::kTimeout);
     update_peer(peer);

@@ -42,11 +42,11 @@ class StoreServer {
   /// Returns the number of requests that were answered.
   int64_t requests() const { return requests_; }
   /// Returns the number of stored keys; stored_bytes() returns the bytes of keys and values;
-  /// most_bytes() returns the most bytes that were kept at one time: stored, requested and not sent
+  /// peak_bytes() returns the most bytes that were kept at one time: stored, requested and not sent
   /// yet.
   int64_t keys() const { return keys_; }
   int64_t stored_bytes() const { return stored_bytes_; }
-  int64_t most_bytes() const { return most_bytes_; }
+  int64_t peak_bytes() const { return peak_bytes_; }
 
  private:
   struct Loop;
@@ -55,7 +55,7 @@ class StoreServer {
   std::atomic<int64_t> requests_ = 0;
   std::atomic<int64_t> keys_ = 0;
   std::atomic<int64_t> stored_bytes_ = 0;
-  std::atomic<int64_t> most_bytes_ = 0;
+  std::atomic<int64_t> peak_bytes_ = 0;
   OwnedFd wake_;
   std::unique_ptr<Loop> loop_;
   std::thread thread_;

@@ -22,14 +22,14 @@ namespace ftrun {
 class StoreWorker {
  public:
   StoreWorker()
-      : queue_(std::make_shared<Queue>(64)), late_(std::make_shared<OverdueOperations>()) {
+      : queue_(std::make_shared<Queue>(64)), overdue_(std::make_shared<OverdueOperations>()) {
     thread_ = std::thread([queue = queue_] {
       while (const auto task = queue->pop()) (*task)();
     });
   }
   ~StoreWorker() {
     queue_->close();
-    if (late_->none_within(std::chrono::milliseconds(0))) {
+    if (overdue_->none_within(std::chrono::milliseconds(0))) {
       thread_.join();
     } else {
       thread_.detach();
@@ -39,7 +39,7 @@ class StoreWorker {
   StoreWorker& operator=(const StoreWorker&) = delete;
 
   /// Returns whether an operation that missed its deadline still waits, even after another `limit`.
-  bool is_stuck(std::chrono::milliseconds limit) { return !late_->none_within(limit); }
+  bool is_stuck(std::chrono::milliseconds limit) { return !overdue_->none_within(limit); }
 
   /// Returns the result of `operation` or throws its exception; returns nothing if it does not end
   /// within `limit`. It may then run on after the call, or never start, so it must own what it
@@ -49,16 +49,16 @@ class StoreWorker {
       -> std::optional<std::invoke_result_t<Operation>> {
     using Result = std::invoke_result_t<Operation>;
     const auto deadline = std::chrono::steady_clock::now() + limit;
-    if (!late_->none_within(limit)) return std::nullopt;
+    if (!overdue_->none_within(limit)) return std::nullopt;
     auto task = std::make_shared<std::packaged_task<Result()>>(std::move(operation));
     std::future<Result> result = task->get_future();
     const auto given_up = std::make_shared<bool>(false);
-    queue_->push([task, given_up, late = late_] {
+    queue_->push([task, given_up, late = overdue_] {
       if (!late->is(*given_up)) (*task)();
       late->ended(*given_up);
     });
     result.wait_until(deadline);
-    if (late_->began(*given_up, result)) return std::nullopt;
+    if (overdue_->began(*given_up, result)) return std::nullopt;
     return result.get();
   }
 
@@ -99,7 +99,7 @@ class StoreWorker {
   };
 
   std::shared_ptr<Queue> queue_;
-  std::shared_ptr<OverdueOperations> late_;
+  std::shared_ptr<OverdueOperations> overdue_;
   std::thread thread_;
 };
 

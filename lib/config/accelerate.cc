@@ -152,7 +152,7 @@ class Translator {
     read_processes();
     if (const ConfigNode* cpu = root_.find("use_cpu"); cpu != nullptr && cpu->boolean)
       put(config_, "device", ConfigNode::of_text(cpu->at, "cpu"));
-    name_the_others();
+    report_keys_without_meaning();
     return std::move(config_);
   }
 
@@ -264,7 +264,7 @@ class Translator {
 
   // Adds one notice that names all keys without a meaning here. Keys that are not Accelerate's are
   // read as keys of a config.
-  void name_the_others() {
+  void report_keys_without_meaning() {
     std::vector<std::string> named;
     const ConfigEntry* first = nullptr;
     const auto name = [&](const ConfigEntry& entry, const std::string& shown, const Key& key) {

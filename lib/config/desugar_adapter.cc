@@ -25,18 +25,18 @@ constexpr std::array<std::string_view, 17> kOtherArithmetic{
     "ensure_weight_tying"};
 
 /// Keys that PEFT writes into every file and that do not change what the adapter computes here.
-constexpr std::array<std::string_view, 10> kOfPeft{
+constexpr std::array<std::string_view, 10> kPeftOnlyKeys{
     "task_type",      "peft_version",   "base_model_name_or_path", "revision",
     "auto_mapping",   "inference_mode", "megatron_core",           "qalora_group_size",
     "layers_pattern", "runtime_config"};
 
 /// Keys of ftrun that no PEFT file has.
-constexpr std::array<std::string_view, 6> kOfOurs{"type",
-                                                  "path",
-                                                  "target_pattern",
-                                                  "exclude_pattern",
-                                                  "rank_pattern_ranks",
-                                                  "alpha_pattern_alphas"};
+constexpr std::array<std::string_view, 6> kFtrunOnlyKeys{"type",
+                                                         "path",
+                                                         "target_pattern",
+                                                         "exclude_pattern",
+                                                         "rank_pattern_ranks",
+                                                         "alpha_pattern_alphas"};
 
 bool is_on(const ConfigNode& value) {
   switch (value.kind) {
@@ -54,8 +54,8 @@ bool is_on(const ConfigNode& value) {
 }
 
 void expand_peft_file(ConfigNode& adapter, Problems& problems) {
-  for (const std::string_view key : kOfPeft) adapter.erase(key);
-  for (const std::string_view key : kOfOurs)
+  for (const std::string_view key : kPeftOnlyKeys) adapter.erase(key);
+  for (const std::string_view key : kFtrunOnlyKeys)
     if (const ConfigEntry* entry = adapter.entry(key); entry != nullptr) {
       problems.error(entry->at, cat("adapter.", key, ": not a key of PEFT's adapter_config.json"),
                      "remove it from the file");

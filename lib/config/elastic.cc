@@ -46,8 +46,8 @@ std::vector<int64_t> candidates(const std::vector<int64_t>& micros, int64_t limi
 
 /// Lists the numbers of groups with which each group's share of the batch is a multiple of one of
 /// the micro-batches.
-std::vector<int64_t> sharers(int64_t batch, const std::vector<int64_t>& micros, int64_t fewest,
-                             int64_t most) {
+std::vector<int64_t> fitting_group_counts(int64_t batch, const std::vector<int64_t>& micros,
+                                          int64_t fewest, int64_t most) {
   std::vector<int64_t> out;
   for (int64_t groups = fewest; groups <= most && groups <= batch; ++groups)
     if (std::any_of(micros.begin(), micros.end(), [&](int64_t micro) {
@@ -92,7 +92,8 @@ ElasticBatch choose_elastic_batch(const ElasticityConfig& e) {
   // Batches ascend: without prefer_larger_batch the first of equally good ones is kept, else the
   // last.
   for (const int64_t batch : candidates(e.micro_batch_sizes, largest_micro_batch(e))) {
-    const std::vector<int64_t> groups = sharers(batch, e.micro_batch_sizes, fewest, most);
+    const std::vector<int64_t> groups =
+        fitting_group_counts(batch, e.micro_batch_sizes, fewest, most);
     const size_t needed = best.data_ranks.size() + (e.prefer_larger_batch ? 0 : 1);
     if (!groups.empty() && groups.size() >= needed) best = {batch, groups};
   }

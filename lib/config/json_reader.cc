@@ -33,7 +33,7 @@ class JsonReader {
       skip_blank();
       root = read_value(0);
       skip_blank();
-      if (!at_end()) stop(cat("found ", seen(), " after the end of the config"));
+      if (!at_end()) stop(cat("found ", describe_next(), " after the end of the config"));
     } catch (const SyntaxStop&) {
     }
     report_placeholders();
@@ -47,7 +47,7 @@ class JsonReader {
 
   void advance() { step_over(text_[next_++], here_); }
 
-  std::string seen() const {
+  std::string describe_next() const {
     if (at_end()) return "the end of the file";
     const auto c = static_cast<unsigned char>(text_[next_]);
     if (c < 0x20 || c >= 0x7f) return cat("the byte ", static_cast<int>(c));
@@ -112,7 +112,8 @@ class JsonReader {
       const Position key_at = here();
       std::string key = read_key();
       skip_blank();
-      if (peek() != ':') stop(cat("expected ':' after the key \"", key, "\", found ", seen()));
+      if (peek() != ':')
+        stop(cat("expected ':' after the key \"", key, "\", found ", describe_next()));
       advance();
       skip_blank();
       check_key(map, key, key_at);
@@ -175,13 +176,15 @@ class JsonReader {
     }
     if (peek() == close) return false;
     if (at_end()) stop_at(opened, cat("this '", close == '}' ? '{' : '[', "' is never closed"));
-    stop(cat("expected ',' or '", close, "', found ", seen()), "is a comma missing before it?");
+    stop(cat("expected ',' or '", close, "', found ", describe_next()),
+         "is a comma missing before it?");
   }
 
   std::string read_key() {
     if (peek() == '"') return read_text();
     if (peek() == '\'') stop("found a key in single quotes", "write it in double quotes");
-    stop(cat("expected a key in double quotes, found ", seen()), "write keys as \"key\": value");
+    stop(cat("expected a key in double quotes, found ", describe_next()),
+         "write keys as \"key\": value");
   }
 
   std::string read_text() {
@@ -247,17 +250,18 @@ class JsonReader {
       out += static_cast<char>(code);
       return;
     }
-    const int more = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+    const int continuation_bytes = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
     static constexpr uint32_t kLead[] = {0, 0xC0, 0xE0, 0xF0};
-    out += static_cast<char>(kLead[more] | (code >> (6 * more)));
-    for (int i = more - 1; i >= 0; --i) out += static_cast<char>(0x80 | ((code >> (6 * i)) & 0x3F));
+    out += static_cast<char>(kLead[continuation_bytes] | (code >> (6 * continuation_bytes)));
+    for (int i = continuation_bytes - 1; i >= 0; --i)
+      out += static_cast<char>(0x80 | ((code >> (6 * i)) & 0x3F));
   }
 
   // Reads a number, a word of JSON (true, null, ...), or text that is neither.
   ConfigNode read_word() {
     const Position at = here();
     const std::string word = scan_word();
-    if (word.empty()) stop_at(at, cat("expected a value, found ", seen()));
+    if (word.empty()) stop_at(at, cat("expected a value, found ", describe_next()));
     if (word == "null" || word == "true" || word == "false" || word == "NaN" ||
         word == "Infinity" || word == "-Infinity")
       return scalar_node(at, word);

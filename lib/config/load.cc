@@ -81,10 +81,10 @@ std::string shown_override(const std::string& text) {
   return escape_not_utf8("--set " + shown);
 }
 
-Position place_of_byte(const std::string& name, std::string_view text, size_t at) {
-  Position place{name, 1, 1};
-  for (const char byte : text.substr(0, at)) step_over(byte, place);
-  return place;
+Position position_of_byte(const std::string& name, std::string_view text, size_t at) {
+  Position position{name, 1, 1};
+  for (const char byte : text.substr(0, at)) step_over(byte, position);
+  return position;
 }
 
 ConfigNode parse(const std::string& name, const std::string& text, Problems& problems) {
@@ -100,7 +100,7 @@ ConfigNode parse(const std::string& name, const std::string& text, Problems& pro
   // Texts of a config are later written to JSON files, which must be UTF-8.
   if (const auto bad = first_not_utf8(text)) {
     problems.error(
-        place_of_byte(name, text, *bad), "this byte is not UTF-8",
+        position_of_byte(name, text, *bad), "this byte is not UTF-8",
         "save the file in UTF-8; where the byte belongs to the name of a file, rename that file");
     return {};
   }

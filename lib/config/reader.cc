@@ -61,8 +61,8 @@ std::string feature_name(const std::string& doc, const std::string& name) {
 
 bool is_off(const Field& field, const FieldValue& value) {
   const auto* number = std::get_if<int64_t>(&value);
-  return value == field.default_value ||
-         (number != nullptr && field.off_up_to && static_cast<double>(*number) <= *field.off_up_to);
+  return value == field.default_value || (number != nullptr && field.largest_off_value &&
+                                          static_cast<double>(*number) <= *field.largest_off_value);
 }
 
 class TreeReader {

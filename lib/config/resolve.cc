@@ -171,7 +171,7 @@ Resolution resolve(const WrittenConfig& written, const ResolveContext& context) 
   return resolve_from(with_defaults(written), context);
 }
 
-std::set<std::string> objections(const Config& resolved) {
+std::set<std::string> list_objections(const Config& resolved) {
   const ParallelConfig& mesh = resolved.parallel;
   ResolveContext context;
   context.world_size = std::max<int64_t>(1, mesh.data) * model_ranks(mesh);

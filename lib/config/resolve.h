@@ -64,6 +64,6 @@ std::string unfinished_rise(const SchedulerConfig& scheduler, int64_t steps);
 /// had been written like this: keys that contradict each other, and features that cannot run in
 /// this build. It is for configs that are changed after resolve(): objections that were not there
 /// before are caused by the change.
-std::set<std::string> objections(const Config& resolved);
+std::set<std::string> list_objections(const Config& resolved);
 
 }  // namespace ftrun

@@ -31,7 +31,7 @@ std::optional<int64_t> product(const BatchSizes& b) {
 }
 
 /// Multiplies with saturation; the result is used only in messages.
-int64_t times(int64_t a, int64_t b) {
+int64_t saturating_product(int64_t a, int64_t b) {
   int64_t out = 0;
   return __builtin_mul_overflow(a, b, &out) ? INT64_MAX : out;
 }
@@ -64,7 +64,7 @@ std::string nearest_totals(int64_t total, int64_t unit) {
 /// ranks of a tensor group read the same sequences.
 BatchSizes counting_all_ranks(const Resolving& r, const BatchSizes& given) {
   BatchSizes b = given;
-  b.ranks = times(given.ranks, r.config.parallel.tensor);
+  b.ranks = saturating_product(given.ranks, r.config.parallel.tensor);
   derive(b);
   return b;
 }
@@ -113,18 +113,18 @@ bool has_no_contradiction(Resolving& r, const BatchSizes& given, const BatchSize
     return refuse(cat(arithmetic(b), " is too large a batch"));
   if (b.micro == 0)
     return refuse(
-        cat("train_batch_size ", b.total, " < accumulation ", b.accumulation,
-            " × data-parallel ", b.ranks, ": less than one sequence for each rank and micro-batch"),
-        nearest_totals(b.total, times(b.accumulation, b.ranks)));
+        cat("train_batch_size ", b.total, " < accumulation ", b.accumulation, " × data-parallel ",
+            b.ranks, ": less than one sequence for each rank and micro-batch"),
+        nearest_totals(b.total, saturating_product(b.accumulation, b.ranks)));
   if (b.accumulation == 0)
     return refuse(
         cat("train_batch_size ", b.total, " < micro ", b.micro, " × data-parallel ", b.ranks, " = ",
-            times(b.micro, b.ranks), ": less than one micro-batch for each rank"),
-        nearest_totals(b.total, times(b.micro, b.ranks)));
+            saturating_product(b.micro, b.ranks), ": less than one micro-batch for each rank"),
+        nearest_totals(b.total, saturating_product(b.micro, b.ranks)));
   const int64_t value = *product(b);
   if (value == b.total) return true;
   const bool all_given = given.total != 0 && given.micro != 0 && given.accumulation != 0;
-  const int64_t unit = times(given.micro != 0 ? b.micro : b.accumulation, b.ranks);
+  const int64_t unit = saturating_product(given.micro != 0 ? b.micro : b.accumulation, b.ranks);
   return refuse(
       cat("train_batch_size ", b.total, " ≠ ", arithmetic(b), " = ", value),
       all_given ? contradiction_remedy(r, given, value) : nearest_totals(b.total, unit));

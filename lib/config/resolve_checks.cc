@@ -15,7 +15,7 @@ namespace {
 
 /// Formats the position of the other key of a contradicting pair: " (bf16.enabled at
 /// cfg.yaml:3:17)".
-std::string other_place(const Resolving& r, const std::string& path) {
+std::string other_position_text(const Resolving& r, const std::string& path) {
   const std::string place = to_text(r.config.origins.position(path));
   return place.empty() ? "" : cat(" (", path, " at ", place, ")");
 }
@@ -85,14 +85,14 @@ void check_bf16_states(Resolving& r) {
   if (c.bf16.bf16_master_weights_and_grads && gradient_dtype(c) == ConfigDtype::kFp32)
     r.error(master,
             cat(master, " contradicts data_types.grad_accum_dtype fp32",
-                other_place(r, "data_types.grad_accum_dtype")),
+                other_position_text(r, "data_types.grad_accum_dtype")),
             cat("remove grad_accum_dtype, or keep the master weights fp32 and write "
                 "bf16_optimizer_states alone"));
   if (c.bf16.bf16_optimizer_states && optimizer_of(c.optimizer.type).coded)
     r.error(moments,
             cat(moments, " does not go with ", name_of(c.optimizer.type),
                 ", whose states are 8-bit codes, and fp32 for small tensors",
-                other_place(r, "optimizer.type")),
+                other_position_text(r, "optimizer.type")),
             "remove it");
   else if (c.bf16.bf16_optimizer_states && !c.bf16.bf16_master_weights_and_grads)
     r.notice(moments, cat(moments,
@@ -105,7 +105,7 @@ void check_precision(Resolving& r) {
   if (c.fp16.enabled && c.bf16.enabled)
     return r.error(
         "fp16.enabled",
-        cat("fp16.enabled and bf16.enabled are both true", other_place(r, "bf16.enabled")),
+        cat("fp16.enabled and bf16.enabled are both true", other_position_text(r, "bf16.enabled")),
         "switch one of them off; bf16 needs no loss scaling");
   check_loss_scale(r);
   check_param_dtype(r);
@@ -122,7 +122,8 @@ void check_reduction(Resolving& r) {
   if (reduction.prescale_gradients && reduction.gradient_predivide_factor != 1.0)
     r.notice("gradient_predivide_factor",
              cat("gradient_predivide_factor ", number_text(reduction.gradient_predivide_factor),
-                 " has no effect with prescale_gradients", other_place(r, "prescale_gradients")));
+                 " has no effect with prescale_gradients",
+                 other_position_text(r, "prescale_gradients")));
   if (zero.stage < 2 || !zero.reduce_scatter) return;
   if (reduction.prescale_gradients)
     r.error("prescale_gradients",

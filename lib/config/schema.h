@@ -93,8 +93,8 @@ struct Field {
   /// The reason why a key with kNotice has no effect, if its doc does not say it.
   std::string why;
   std::vector<std::string> aliases;
-  bool zero_unset = false;          // the member's 0 means "not written": printed as null
-  std::optional<double> off_up_to;  // of kRejectIfOn numbers: so much is off too
+  bool zero_means_unset = false;            // the member's 0 means "not written": printed as null
+  std::optional<double> largest_off_value;  // of kRejectIfOn numbers: so much is off too
   /// Says whether the word "auto" is a choice that is not among the member's values: resolve() then
   /// decides the value.
   bool decides_auto = false;
@@ -123,10 +123,10 @@ struct Field {
   Field& honoured() { return action = Action::kImplement, *this; }
   Field& reject() { return action = Action::kReject, *this; }
   Field& reject_if_on() { return action = Action::kRejectIfOn, *this; }
-  Field& reject_above(double off) { return off_up_to = off, reject_if_on(); }
+  Field& reject_above(double off) { return largest_off_value = off, reject_if_on(); }
   Field& or_auto();
   Field& or_null() { return forms.null = true, *this; }
-  Field& unset_is_zero() { return zero_unset = forms.null = true, *this; }
+  Field& unset_is_zero() { return zero_means_unset = forms.null = true, *this; }
   Field& word(const char* text, int64_t value) {
     return forms.words.push_back({text, value, ""}), *this;
   }

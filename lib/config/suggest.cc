@@ -95,7 +95,7 @@ std::string containing(const std::string& word, const std::vector<std::string>& 
 }
 
 /// Finds a key of another section whose name is similar.
-std::string nearly_elsewhere(const std::string& section, const std::string& key) {
+std::string find_similar_elsewhere(const std::string& section, const std::string& key) {
   std::vector<std::string> names;
   for (const Field& field : Schema::get().fields())
     if (field.section != section) names.push_back(field.name);
@@ -118,7 +118,7 @@ std::string suggestion(const std::string& section, const std::string& key,
   if (!elsewhere.empty() && (section.empty() || near.empty()))
     return did_you_mean(elsewhere.front());
   if (near.empty()) near = containing(key, candidates);
-  if (near.empty()) near = nearly_elsewhere(section, key);
+  if (near.empty()) near = find_similar_elsewhere(section, key);
   return did_you_mean(near);
 }
 

@@ -77,7 +77,7 @@ using Lines = std::map<const Field*, Line>;
 
 /// Formats a value; if 0 means that the key is not written, 0 is formatted as null.
 std::string text_of(const Field& field, const FieldValue& value) {
-  return field.zero_unset && is_zero(value) ? "null" : yaml_text(value);
+  return field.zero_means_unset && is_zero(value) ? "null" : yaml_text(value);
 }
 
 /// Returns whether the type of optimizer or scheduler in the config has the key.

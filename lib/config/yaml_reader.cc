@@ -177,12 +177,12 @@ std::vector<YAML::Mark> first_documents(const std::string& text) {
 }
 
 /// Replaces all positions by that of the override, which has no lines.
-void forget_places(ConfigNode& node, const Position& at) {
+void set_positions(ConfigNode& node, const Position& at) {
   node.at = at;
-  for (ConfigNode& item : node.items) forget_places(item, at);
+  for (ConfigNode& item : node.items) set_positions(item, at);
   for (ConfigEntry& entry : node.entries) {
     entry.at = at;
-    forget_places(entry.value, at);
+    set_positions(entry.value, at);
   }
 }
 
@@ -216,7 +216,7 @@ ConfigNode read_yaml_value(const std::string& place, const std::string& text, Pr
   Problems found;
   ConfigNode node = read_yaml(place, text, found);
   for (const Problem& p : found.all()) problems.error({place, 0, 0}, p.message);
-  forget_places(node, {place, 0, 0});
+  set_positions(node, {place, 0, 0});
   return node;
 }
 

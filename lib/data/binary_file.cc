@@ -148,7 +148,7 @@ void BinaryFile::read(int64_t first, std::span<int32_t> ids, std::span<int32_t> 
     labels[i] = trained_.at(first + static_cast<int64_t>(i)) ? ids[i] : kIgnoredLabel;
 }
 
-TokenPlace BinaryFile::place(int64_t token) const {
+TokenLocation BinaryFile::locate(int64_t token) const {
   const int64_t offset = layout_.data_offset + token * dtype_bytes(layout_.dtype);
   return {
       .file = path_, .offset = offset, .value = token_value(file_.bytes(), offset, layout_.dtype)};

@@ -43,7 +43,7 @@ class BinaryFile : public TokenFile {
   int64_t document_start(int64_t d) const override;
   void read(int64_t first, std::span<int32_t> ids, std::span<int32_t> labels,
             ReadScratch& scratch) const override;
-  TokenPlace place(int64_t token) const override;
+  TokenLocation locate(int64_t token) const override;
   void check_not_cut() const override;
 
  private:

@@ -28,8 +28,8 @@ int64_t document_of(const TokenDataset& data, int64_t token) {
 }
 
 std::string where(const SampleSet& samples, int64_t token) {
-  const TokenPlace place = samples.data().place(token);
-  std::string text = place.file + ": ";
+  const TokenLocation location = samples.data().locate(token);
+  std::string text = location.file + ": ";
   if (samples.rows().packing() == SequencePacking::kConcat) {
     const int64_t length = samples.sequence_length();
     const int64_t row = std::min(token / length, samples.size() - 1);
@@ -38,8 +38,8 @@ std::string where(const SampleSet& samples, int64_t token) {
     const int64_t document = document_of(samples.data(), token);
     text += cat("document ", document, ", token ", token - samples.data().document_start(document));
   }
-  const std::string line = place.line > 0 ? cat("line ", place.line, ", ") : "";
-  return text + cat(" (", line, "file offset ", place.offset, ")");
+  const std::string line = location.line > 0 ? cat("line ", location.line, ", ") : "";
+  return text + cat(" (", line, "file offset ", location.offset, ")");
 }
 
 int64_t count_long_documents(const SampleSet& samples) {
@@ -82,7 +82,7 @@ class Scan {
       s.min_id = std::min<int64_t>(s.min_id, id);
       s.max_id = std::max<int64_t>({s.max_id, id, label});
       if (id < 0 || id >= vocab_rows_)
-        add_problem(token, samples_.data().place(token).value);
+        add_problem(token, samples_.data().locate(token).value);
       else if (label != kIgnoredLabel && (label < 0 || label >= vocab_rows_))
         add_problem(token, label);
     }

@@ -65,7 +65,8 @@ void add(DataStatistics& total, const DataStatistics& more) {
   total.trained_tokens += more.trained_tokens;
 }
 
-void widen(DataStatistics& s, std::span<const int32_t> ids, std::span<const int32_t> labels) {
+void add_statistics(DataStatistics& s, std::span<const int32_t> ids,
+                    std::span<const int32_t> labels) {
   for (const int32_t id : ids) {
     s.min_id = std::min<int64_t>(s.min_id, id);
     s.max_id = std::max<int64_t>(s.max_id, id);
@@ -86,7 +87,7 @@ bool count_ids(const TokenFile& file, DataStatistics& s, const std::atomic<bool>
     ids.resize(n);
     labels.resize(n);
     file.read(at, ids, labels, scratch);
-    widen(s, ids, labels);
+    add_statistics(s, ids, labels);
   }
   return true;
 }

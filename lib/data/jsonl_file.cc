@@ -120,7 +120,7 @@ void JsonlFile::read(int64_t first, std::span<int32_t> ids, std::span<int32_t> l
   }
 }
 
-TokenPlace JsonlFile::place(int64_t token) const {
+TokenLocation JsonlFile::locate(int64_t token) const {
   const int64_t document = document_of(token);
   const int64_t offset = offsets_[static_cast<size_t>(document)];
   ReadScratch scratch;

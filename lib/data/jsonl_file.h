@@ -21,7 +21,7 @@ class JsonlFile : public TokenFile {
   int64_t document_start(int64_t d) const override { return starts_[static_cast<size_t>(d)]; }
   void read(int64_t first, std::span<int32_t> ids, std::span<int32_t> labels,
             ReadScratch& scratch) const override;
-  TokenPlace place(int64_t token) const override;
+  TokenLocation locate(int64_t token) const override;
   int64_t scratch_ids() const override { return longest_line_; }
   std::vector<std::string> notes() const override;
   void check_not_cut() const override { check_mapping_not_cut(file_); }

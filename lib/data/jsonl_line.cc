@@ -47,7 +47,7 @@ void for_each_entry(std::string_view list, const Use& use) {
   }
 }
 
-std::string shown(std::string_view value) {
+std::string shorten(std::string_view value) {
   constexpr size_t kMaxShownBytes = 40;
   return value.size() <= kMaxShownBytes ? std::string(value)
                                         : cat(value.substr(0, kMaxShownBytes), "...");
@@ -97,15 +97,15 @@ std::string problem_of(JsonlField field, const JsonValue& value) {
     case JsonlField::kDesirable:
       if (is_true_text(value.text)) return "";
       return is_false_text(value.text)
-                 ? cat("is ", shown(value.text),
+                 ? cat("is ", shorten(value.text),
                        ": what the line says must not be imitated; remove the line")
-                 : cat("is ", shown(value.text),
+                 : cat("is ", shorten(value.text),
                        ", expected true (to be imitated) or false; remove the "
                        "field if it says something else");
     case JsonlField::kTrain:
       return is_true_text(value.text)
                  ? ""
-                 : cat("is ", shown(value.text),
+                 : cat("is ", shorten(value.text),
                        ", expected true; remove a line that is not to be trained on");
     case JsonlField::kOtherTargets:
       return cat("is not read: ", kWriteLabels);
@@ -183,11 +183,11 @@ class LineReader {
     else if (field == JsonlField::kPositionIds)
       read_positions();
     else
-      handle_other(key, field, read_value());
+      process_plain_field(key, field, read_value());
   }
 
   /// Stores, counts or refuses a field that is not an array of tokens.
-  void handle_other(std::string_view key, JsonlField field, const JsonValue& value) {
+  void process_plain_field(std::string_view key, JsonlField field, const JsonValue& value) {
     if (value.holds_nothing() || field == JsonlField::kMetadata) return;
     if (field == JsonlField::kLossMask) {
       loss_masks_.emplace_back(key, value);
@@ -351,7 +351,7 @@ class LineReader {
     fail("expected a value");
   }
 
-  void same_length(int64_t length, const char* key) const {
+  void require_same_length(int64_t length, const char* key) const {
     if (length >= 0 && length != id_count_)
       throw LineError{cat("input_ids has ", id_count_, " entries, ", key, " has ", length)};
   }
@@ -364,9 +364,9 @@ class LineReader {
         if (*count == 0) *count = -1;  // an empty list counts as absent
     check_loss_masks();
     for (const std::string_view key : unknown_) count_unread(key);
-    same_length(label_count_, "labels");
-    same_length(mask_count_, "attention_mask");
-    same_length(position_count_, "position_ids");
+    require_same_length(label_count_, "labels");
+    require_same_length(mask_count_, "attention_mask");
+    require_same_length(position_count_, "position_ids");
     if (label_count_ < 0) labels_.assign(ids_.begin(), ids_.end());
     if (mask_count_ < 0) return;
     for (std::vector<int32_t>* list : {&ids_, &labels_}) {
@@ -386,9 +386,10 @@ class LineReader {
       if (label_count_ != id_count_) throw LineError{cat(name, " is not read: ", kWriteLabels)};
       for_each_entry(mask.text, [&](size_t i, std::string_view entry) {
         if (!is_true_text(entry) && !is_false_text(entry))
-          throw LineError{cat(name, " holds ", shown(entry), " at index ", i, ", expected 0 or 1")};
+          throw LineError{
+              cat(name, " holds ", shorten(entry), " at index ", i, ", expected 0 or 1")};
         if (is_false_text(entry) && labels_[i] != kIgnoredLabel)
-          throw LineError{cat(name, " holds ", shown(entry), " at index ", i,
+          throw LineError{cat(name, " holds ", shorten(entry), " at index ", i,
                               ", where labels trains on ", labels_[i],
                               ": labels alone are read; write -100 there, or remove the mask")};
       });

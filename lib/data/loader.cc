@@ -41,7 +41,7 @@ void Loader::shutdown() {
 bool Loader::wait_for_space(int64_t made) {
   std::unique_lock lock(mutex_);
   const auto size = static_cast<int64_t>(buffers_.size());
-  space_.wait(lock, [&] { return stop_ || made - released_ < size; });
+  space_.wait(lock, [&] { return stop_ || made - released_steps_ < size; });
   return !stop_;
 }
 
@@ -52,7 +52,7 @@ void Loader::run() {
       reader_.read(options_.first_step + made,
                    buffers_[static_cast<size_t>(made) % buffers_.size()]);
       const std::lock_guard lock(mutex_);
-      made_ = made + 1;
+      made_steps_ = made + 1;
       ready_.notify_all();
     }
   } catch (...) {
@@ -67,12 +67,12 @@ Loader::Fetched Loader::next() {
   std::unique_lock lock(mutex_);
   require(!stop_, "next() is called before shutdown()");
   require(!finished(next_step()), "next() is called at most once for each step");
-  released_ = taken_;
+  released_steps_ = taken_steps_;
   space_.notify_all();
   WaitNotice notice(options_.notices, begin);
   const auto end = begin + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
                                std::chrono::duration<double>(options_.timeout_seconds));
-  const auto has_news = [&] { return made_ > taken_ || error_ != nullptr || stop_; };
+  const auto has_news = [&] { return made_steps_ > taken_steps_ || error_ != nullptr || stop_; };
   while (!ready_.wait_until(
       lock, std::min(end, std::chrono::steady_clock::now() + options_.notices.first), has_news)) {
     if (std::chrono::steady_clock::now() >= end) refuse_wait();
@@ -81,18 +81,18 @@ Loader::Fetched Loader::next() {
                  " for its data: their file system does not answer, or is slow");
     });
   }
-  if (made_ <= taken_) {
+  if (made_steps_ <= taken_steps_) {
     require(error_ != nullptr, "shutdown() while next() waits");
     std::rethrow_exception(error_);
   }
-  const StepBatch& batch = buffers_[static_cast<size_t>(taken_) % buffers_.size()];
-  ++taken_;
+  const StepBatch& batch = buffers_[static_cast<size_t>(taken_steps_) % buffers_.size()];
+  ++taken_steps_;
   return {batch, seconds_since(begin)};
 }
 
 int64_t Loader::ready_steps() {
   const std::lock_guard lock(mutex_);
-  return made_ - taken_;
+  return made_steps_ - taken_steps_;
 }
 
 void Loader::refuse_wait() const {

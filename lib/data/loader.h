@@ -55,7 +55,7 @@ class Loader {
   /// Returns the next step's data. Rethrows an error of the thread when its step is requested.
   Fetched next();
   /// Returns the step that next() will return, which a checkpoint stores.
-  int64_t next_step() const { return options_.first_step + taken_; }
+  int64_t next_step() const { return options_.first_step + taken_steps_; }
   /// Returns the number of steps that are ready and were not returned yet: next() does not wait for
   /// these.
   int64_t ready_steps();
@@ -73,9 +73,9 @@ class Loader {
   std::vector<StepBatch> buffers_;  // a ring: step first_step + i lies in buffer i % size
   std::mutex mutex_;
   std::condition_variable space_, ready_;
-  int64_t made_ = 0;      // steps the thread has finished
-  int64_t taken_ = 0;     // steps handed out; the last of them may still be in use
-  int64_t released_ = 0;  // steps whose buffers may be filled again
+  int64_t made_steps_ = 0;      // steps the thread has finished
+  int64_t taken_steps_ = 0;     // steps handed out; the last of them may still be in use
+  int64_t released_steps_ = 0;  // steps whose buffers may be filled again
   bool stop_ = false;
   std::exception_ptr error_;
   std::thread thread_;

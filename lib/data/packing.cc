@@ -13,11 +13,11 @@ constexpr int64_t kBlockRows = 64;
 }  // namespace
 
 RowTable::RowTable(const TokenDataset& data, SequencePacking packing, int64_t sequence_length,
-                   bool apart)
+                   bool separates_sets)
     : data_(data), packing_(packing), length_(sequence_length) {
   require(length_ >= 1, "the sequence length is at least 1");
   const bool concat = packing_ == SequencePacking::kConcat;
-  if (apart)
+  if (separates_sets)
     set_begins_ = concat ? data_.path_tokens() : data_.path_documents();
   else
     set_begins_ = {0, concat ? data_.tokens() : data_.documents()};
@@ -114,7 +114,7 @@ void RowTable::reserve(std::vector<Piece>& out, PackScratch& scratch) const {
   scratch.used.reserve(most_pieces_);
 }
 
-void RowTable::pieces(int64_t row, std::vector<Piece>& out, PackScratch& scratch) const {
+void RowTable::list_pieces(int64_t row, std::vector<Piece>& out, PackScratch& scratch) const {
   require(row >= 0 && row < rows_, "the row lies inside the data set");
   out.clear();
   if (packing_ == SequencePacking::kConcat) {
@@ -138,8 +138,9 @@ void RowTable::pieces(int64_t row, std::vector<Piece>& out, PackScratch& scratch
     if (scratch.row_of_piece[i] == row - block.first_row) out.push_back(scratch.pieces[i]);
 }
 
-int64_t RowTable::counted(int64_t row, std::vector<Piece>& buffer, PackScratch& scratch) const {
-  pieces(row, buffer, scratch);
+int64_t RowTable::count_labels(int64_t row, std::vector<Piece>& buffer,
+                               PackScratch& scratch) const {
+  list_pieces(row, buffer, scratch);
   int64_t total = 0;
   for (const Piece& piece : buffer) total += data_.trained(piece.first_token + 1, piece.length);
   return total;

@@ -29,20 +29,20 @@ struct PackScratch {
 /// or a piece of one that has no trained label is left out.
 class RowTable {
  public:
-  /// Finds the rows. `data` must outlive this table. With `apart` no row holds tokens of two of the
-  /// paths with which the data was opened: the rows of the first path come first, then those of the
-  /// second.
+  /// Finds the rows. `data` must outlive this table. With `separates_sets` no row holds tokens of
+  /// two of the paths with which the data was opened: the rows of the first path come first, then
+  /// those of the second.
   RowTable(const TokenDataset& data, SequencePacking packing, int64_t sequence_length,
-           bool apart = false);
+           bool separates_sets = false);
 
   int64_t size() const { return rows_; }
   int64_t sequence_length() const { return length_; }
   SequencePacking packing() const { return packing_; }
   /// Lists the pieces of row r, in the order in which they lie in the row; their lengths sum to at
   /// most T.
-  void pieces(int64_t row, std::vector<Piece>& out, PackScratch& scratch) const;
+  void list_pieces(int64_t row, std::vector<Piece>& out, PackScratch& scratch) const;
   /// Returns the number of labels of row r that count in the loss.
-  int64_t counted(int64_t row, std::vector<Piece>& buffer, PackScratch& scratch) const;
+  int64_t count_labels(int64_t row, std::vector<Piece>& buffer, PackScratch& scratch) const;
   /// Sizes the buffers for any row, so that later calls allocate nothing.
   void reserve(std::vector<Piece>& out, PackScratch& scratch) const;
   /// Returns the first row of each set, and size(). A set is one of the paths with which the data

@@ -32,7 +32,7 @@ void RowReader::start(Batch& batch, int64_t count) const {
 }
 
 void RowReader::fill(Batch& batch, int64_t batch_row, int64_t row) {
-  samples_.rows().pieces(row, pieces_, pack_scratch_);
+  samples_.rows().list_pieces(row, pieces_, pack_scratch_);
   const int64_t first = batch_row * samples_.row_positions();
   int64_t slot = 0;
   for (const Piece& piece : pieces_) {
@@ -63,19 +63,19 @@ void RowReader::check_ids(int64_t row, int64_t row_slot, const Piece& piece) con
     const int32_t id = ids_[static_cast<size_t>(i)], label = labels_[static_cast<size_t>(i)];
     if (static_cast<uint32_t>(id) >= limit)
       refuse_id(row, row_slot + i, piece.first_token + i,
-                samples_.data().place(piece.first_token + i).value);
+                samples_.data().locate(piece.first_token + i).value);
     if (label != kIgnoredLabel && static_cast<uint32_t>(label) >= limit)
       refuse_id(row, row_slot + i, piece.first_token + i, label);
   }
 }
 
 void RowReader::refuse_id(int64_t row, int64_t token_in_row, int64_t token, int64_t value) const {
-  const TokenPlace place = samples_.data().place(token);
-  const std::string line = place.line > 0 ? cat("line ", place.line, ", ") : "";
+  const TokenLocation location = samples_.data().locate(token);
+  const std::string line = location.line > 0 ? cat("line ", location.line, ", ") : "";
   throw Error(
       ExitCode::kBadInput,
-      cat(place.file, ": sample ", row, ", token ", token_in_row, " (", line, "file offset ",
-          place.offset, "): id ", value, " is outside the model's ", vocab_rows_, " rows"),
+      cat(location.file, ": sample ", row, ", token ", token_in_row, " (", line, "file offset ",
+          location.offset, "): id ", value, " is outside the model's ", vocab_rows_, " rows"),
       "prepare the data with this model's own tokenizer");
 }
 

@@ -24,7 +24,9 @@ class RowReader {
   /// naming file, row, token, offset, value and limit if an id is outside the model's rows.
   void fill(Batch& batch, int64_t batch_row, int64_t row);
   /// Returns the number of labels of a row that count, without reading its tokens.
-  int64_t counted(int64_t row) { return samples_.rows().counted(row, pieces_, pack_scratch_); }
+  int64_t count_labels(int64_t row) {
+    return samples_.rows().count_labels(row, pieces_, pack_scratch_);
+  }
 
  private:
   void fill_piece(Batch& batch, size_t batch_position, int64_t row_slot, const Piece& piece);

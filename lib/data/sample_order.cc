@@ -65,8 +65,8 @@ int64_t total_epoch_rows(const std::vector<MixedRows>& sets) {
   require(!sets.empty(), "a mix has at least one data set");
   int64_t total = 0;
   for (const MixedRows& set : sets) {
-    require(set.rows >= 1 && set.taken >= 1, "each data set of a mix gives at least one row");
-    total += set.taken;
+    require(set.rows >= 1 && set.epoch_rows >= 1, "each data set of a mix gives at least one row");
+    total += set.epoch_rows;
   }
   return total;
 }
@@ -82,7 +82,7 @@ MixedOrder::MixedOrder(const std::vector<MixedRows>& sets, bool shuffle, uint64_
         mix_bits(seed + 1) + sets_.size();  // sets of equal size get different orders
     sets_.push_back({rows_, slot, SampleOrder(set.rows, shuffle, own)});
     rows_ += set.rows;
-    slot += set.taken;
+    slot += set.epoch_rows;
   }
 }
 

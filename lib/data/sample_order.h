@@ -31,7 +31,7 @@ class SampleOrder {
 /// them (with repetitions) an epoch of the mix uses.
 struct MixedRows {
   int64_t rows = 0;
-  int64_t taken = 0;
+  int64_t epoch_rows = 0;
   bool operator==(const MixedRows&) const = default;
 };
 

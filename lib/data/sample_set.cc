@@ -47,12 +47,12 @@ void SampleSet::count_mix(const std::vector<double>& weights) {
   for (size_t set = 0; set < weights.size(); ++set) {
     int64_t tokens = 0;
     for (int64_t row = begins[set]; row < begins[set + 1]; ++row)
-      tokens += rows_.counted(row, pieces, scratch);
+      tokens += rows_.count_labels(row, pieces, scratch);
     if (tokens == 0) {
-      const int64_t held = data_.path_tokens()[set + 1] - data_.path_tokens()[set];
+      const int64_t set_tokens = data_.path_tokens()[set + 1] - data_.path_tokens()[set];
       throw Error(ExitCode::kBadInput,
                   cat("data set ", set + 1, " of the ", weights.size(),
-                      " in data.train has nothing to train on: ", held, " tokens make ",
+                      " in data.train has nothing to train on: ", set_tokens, " tokens make ",
                       begins[set + 1] - begins[set], " rows of ", sequence_length(),
                       ", and no label of them counts"),
                   "take it out of data.train, lower data.sequence_length, or write it again with "
@@ -74,7 +74,8 @@ void SampleSet::count_mix(const std::vector<double>& weights) {
                       " in data.train, beside ", number_text(weights[largest]),
                       " of the largest, makes an epoch of ", number_text(rows), " rows"),
                   "give the largest data set more weight");
-    mix_[set].taken = set == largest ? mix_[set].rows : std::max<int64_t>(std::llround(rows), 1);
+    mix_[set].epoch_rows =
+        set == largest ? mix_[set].rows : std::max<int64_t>(std::llround(rows), 1);
   }
 }
 
@@ -96,7 +97,7 @@ void SampleSet::refuse_unusable() const {
   std::vector<Piece> pieces;
   PackScratch scratch;
   for (int64_t row = 0; row < size(); ++row)
-    if (rows_.counted(row, pieces, scratch) > 0) return;
+    if (rows_.count_labels(row, pieces, scratch) > 0) return;
   throw Error(
       ExitCode::kBadInput,
       cat(data_.name(), ": none of its ", data_.tokens(),
@@ -109,7 +110,7 @@ void SampleSet::refuse_unusable() const {
 int64_t SampleSet::epoch_rows(int64_t global_batch, bool drop_last) const {
   require(global_batch >= 1, "the global batch is at least 1");
   int64_t rows = mix_.empty() ? size() : 0;
-  for (const MixedRows& set : mix_) rows += set.taken;
+  for (const MixedRows& set : mix_) rows += set.epoch_rows;
   if (!drop_last) return rows;
   if (rows < global_batch)
     throw Error(ExitCode::kBadInput,
@@ -129,14 +130,14 @@ std::vector<std::string> mix_lines(const SampleSet& samples) {
   std::vector<double> tokens;
   for (size_t set = 0; set < mix.size(); ++set)
     tokens.push_back(static_cast<double>(samples.mix_tokens()[set]) *
-                     static_cast<double>(mix[set].taken) / static_cast<double>(mix[set].rows));
+                     static_cast<double>(mix[set].epoch_rows) / static_cast<double>(mix[set].rows));
   const double all = std::accumulate(tokens.begin(), tokens.end(), 0.0);
   std::vector<std::string> lines;
   for (size_t set = 0; set < mix.size(); ++set)
     lines.push_back(cat("data set ", set + 1, " of ", mix.size(), ": ",
                         number_text(std::round(1000 * tokens[set] / all) / 10),
                         "% of the tokens trained on, seen ",
-                        number_text(std::round(100.0 * static_cast<double>(mix[set].taken) /
+                        number_text(std::round(100.0 * static_cast<double>(mix[set].epoch_rows) /
                                                static_cast<double>(mix[set].rows)) /
                                     100),
                         " times per epoch"));

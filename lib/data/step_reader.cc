@@ -33,15 +33,15 @@ void StepReader::read(int64_t step, StepBatch& out) {
 int64_t StepReader::count_others(int64_t step) {
   const bool uniform =
       samples_.data().all_trained() && samples_.rows().packing() == SequencePacking::kConcat;
-  const int64_t others = shape_.global_batch() - shape_.micro_batch * shape_.accumulation;
-  if (uniform) return others * samples_.sequence_length();
+  const int64_t other_rows = shape_.global_batch() - shape_.micro_batch * shape_.accumulation;
+  if (uniform) return other_rows * samples_.sequence_length();
   int64_t total = 0;
   BatchSlots other = shape_;
   for (other.rank = 0; other.rank < shape_.ranks; ++other.rank) {
     if (other.rank == shape_.rank) continue;
     for (int64_t slot = 0; slot < shape_.accumulation; ++slot)
       for (int64_t m = 0; m < shape_.micro_batch; ++m)
-        total += reader_.counted(order_.row(other.first_sample(step, slot) + m));
+        total += reader_.count_labels(order_.row(other.first_sample(step, slot) + m));
   }
   return total;
 }

@@ -22,7 +22,7 @@ size_t file_of(const std::vector<int64_t>& starts, int64_t at) {
 
 /// Returns whether a name in data.train is an existing file or folder, or the prefix of a data
 /// file.
-bool is_there(const std::string& name) {
+bool names_data(const std::string& name) {
   std::error_code error;
   return fs::exists(name, error) || find_data_file(name).has_value();
 }
@@ -45,13 +45,13 @@ std::vector<std::string> missing_parts(const std::string& path) {
 
 /// Lists the paths that match `part` in each folder (empty, or ending with a slash): `part` itself
 /// if it exists, else its matches, sorted.
-std::vector<std::string> extended(const std::vector<std::string>& folders,
-                                  const std::string& part) {
+std::vector<std::string> list_matching_paths(const std::vector<std::string>& folders,
+                                             const std::string& part) {
   std::vector<std::string> paths;
   std::error_code error;
   for (const std::string& path : folders) {
     const std::string folder = path.empty() || path.ends_with('/') ? path : path + "/";
-    if (is_there(folder + part) || !is_pattern(part)) {
+    if (names_data(folder + part) || !is_pattern(part)) {
       paths.push_back(folder + part);
       continue;
     }
@@ -66,15 +66,15 @@ std::vector<std::string> extended(const std::vector<std::string>& folders,
 }  // namespace
 
 std::vector<std::string> matching_files(const std::string& named) {
-  const std::string pattern = is_there(named) ? named : find_hub_file(named);
-  if (is_there(pattern)) return {pattern};
+  const std::string pattern = names_data(named) ? named : find_hub_file(named);
+  if (names_data(pattern)) return {pattern};
   const std::vector<std::string> rest = missing_parts(pattern);
   if (std::none_of(rest.begin(), rest.end(), is_pattern)) return {pattern};
   size_t rest_bytes = rest.size() - 1;  // the slashes between them
   for (const std::string& part : rest) rest_bytes += part.size();
   std::vector<std::string> paths{pattern.substr(0, pattern.size() - rest_bytes)};
-  for (const std::string& part : rest) paths = extended(paths, part);
-  std::erase_if(paths, [](const std::string& path) { return !is_there(path); });
+  for (const std::string& part : rest) paths = list_matching_paths(paths, part);
+  std::erase_if(paths, [](const std::string& path) { return !names_data(path); });
   if (paths.empty())
     throw Error(ExitCode::kBadInput, cat(pattern, ": no file matches this pattern"),
                 "check the pattern; it is relative to the working directory");
@@ -122,9 +122,9 @@ void TokenDataset::read(int64_t first, std::span<int32_t> ids, std::span<int32_t
   }
 }
 
-TokenPlace TokenDataset::place(int64_t token) const {
+TokenLocation TokenDataset::locate(int64_t token) const {
   const size_t f = file_of(token_starts_, token);
-  return files_[f]->place(token - token_starts_[f]);
+  return files_[f]->locate(token - token_starts_[f]);
 }
 
 std::vector<std::string> TokenDataset::notes() const {

@@ -40,7 +40,7 @@ class TokenDataset {
   /// Reads tokens as TokenFile::read does, over the whole stream.
   void read(int64_t first, std::span<int32_t> ids, std::span<int32_t> labels,
             ReadScratch& scratch) const;
-  TokenPlace place(int64_t token) const;
+  TokenLocation locate(int64_t token) const;
   /// Lists findings from opening the files that do not stop training, one sentence each.
   std::vector<std::string> notes() const;
   /// Returns whether every token counts as a label.

@@ -65,7 +65,7 @@ DataFormat format_by_name(const std::string& path) {
 }
 
 /// Finds the file itself, or the file of a prefix.
-std::string resolved(const std::string& path) {
+std::string find_named_file(const std::string& path) {
   std::error_code error;
   if (fs::is_directory(path, error)) refuse_folder(path);
   if (const auto file = find_data_file(path)) return *file;
@@ -93,7 +93,7 @@ void refuse_lost_companion(const std::string& path) {
 
 std::unique_ptr<TokenFile> open_token_file(const std::string& given,
                                            const TokenFileOptions& options) {
-  const std::string path = resolved(given);
+  const std::string path = find_named_file(given);
   refuse_lost_companion(path);
   const std::string stem = fs::path(path).replace_extension().string();
   switch (options.format == DataFormat::kAuto ? format_by_name(path) : options.format) {

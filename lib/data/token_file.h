@@ -17,8 +17,8 @@ namespace ftrun {
 /// The label of a position that does not count in the loss, as in Hugging Face data sets.
 constexpr int32_t kIgnoredLabel = -100;
 
-/// TokenPlace specifies where a token is and which id the file holds there, for messages.
-struct TokenPlace {
+/// TokenLocation specifies where a token is and which id the file holds there, for messages.
+struct TokenLocation {
   std::string file;
   /// The offset in bytes in the file (of the line's first byte in JSONL).
   int64_t offset = 0;
@@ -63,7 +63,7 @@ class TokenFile {
   /// returned as -1. Both spans have the same length and lie inside the stream.
   virtual void read(int64_t first, std::span<int32_t> ids, std::span<int32_t> labels,
                     ReadScratch& scratch) const = 0;
-  virtual TokenPlace place(int64_t token) const = 0;
+  virtual TokenLocation locate(int64_t token) const = 0;
   /// Returns the most ids that a ReadScratch may hold.
   virtual int64_t scratch_ids() const { return 0; }
   /// Lists findings from opening the file that do not stop training, one sentence each.

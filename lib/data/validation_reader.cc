@@ -15,7 +15,7 @@ ValidationReader::ValidationReader(const SampleSet& samples, int64_t sequences, 
       ranks_(ranks),
       rank_(rank),
       batches_(static_cast<size_t>(micro_batches)) {
-  for (int64_t row = 0; row < sequences_; ++row) counted_ += reader_.counted(row);
+  for (int64_t row = 0; row < sequences_; ++row) counted_ += reader_.count_labels(row);
 }
 
 int64_t ValidationReader::rounds() const {

@@ -306,7 +306,7 @@ void record_operations(const SampledModel& sampled, const Rates& rates, Slowdown
 }
 
 /// Returns the floating-point operations per second of the fastest matrix product of the models.
-double best_product(const std::vector<SampledModel>& models) {
+double fastest_product_rate(const std::vector<SampledModel>& models) {
   double best = 0;
   for (const SampledModel& sampled : models)
     for (const auto& bench : sampled.benches)
@@ -336,7 +336,7 @@ Rates measure_rates(int ranks, int threads, bool quick) {
   SlowdownPoints points;
   flat.record(rates, points);
   for (const auto& [dtype, sampled] : models) {
-    rates.products[dtype] = best_product(sampled);
+    rates.products[dtype] = fastest_product_rate(sampled);
     for (const SampledModel& model : sampled) record_operations(model, rates, points);
   }
   std::vector<double> all;
@@ -507,7 +507,7 @@ std::map<std::string, Curve> measure_exchanges_of(int ranks, int processors) {
 /// Number of passes over all measurements. With two, a slow period of the host spoils only one.
 constexpr int kPasses = 2;
 /// The share of the time by which the passes may differ without a warning.
-constexpr double kUneven = 0.15;
+constexpr double kMaxPassDifference = 0.15;
 
 /// Returns the seconds that a block of the second sampled model takes at the rates. This number
 /// compares the speed of the machine in different passes.
@@ -567,7 +567,7 @@ Machine bench_machine(const BenchRequest& request) {
     unevenness = std::max(unevenness, slow->seconds / fast->seconds - 1);
     machine.rates.push_back(std::move(fast->rates));
   }
-  if (unevenness > kUneven)
+  if (unevenness > kMaxPassDifference)
     request.say(cat("the machine computed unevenly: one pass took ", std::lround(100 * unevenness),
                     " % longer than the other, and the faster one is kept; measure again while "
                     "nothing else runs"));

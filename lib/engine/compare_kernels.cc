@@ -87,7 +87,7 @@ Bytes some_codes(int64_t count, uint64_t seed) {
 
 /// Decodes codes and their scales to numbers. The distance of two numbers says how near their codes
 /// are, so one code map serves for all states.
-Bytes decoded(const Bytes& codes, const Bytes& scales) {
+Bytes decode_states(const Bytes& codes, const Bytes& scales) {
   std::vector<float> numbers;
   for (size_t i = 0; i < codes.size(); ++i) {
     float scale = 0;
@@ -100,7 +100,7 @@ Bytes decoded(const Bytes& codes, const Bytes& scales) {
 Bytes packed(const std::vector<float>& numbers, const Value& value) {
   const auto count = static_cast<int64_t>(numbers.size());
   PackScales scales(value.packed, count, value.dims.back());
-  scales.show(numbers);
+  scales.add(numbers);
   require(scales.finish(), "random weights are finite");
   Bytes records(static_cast<size_t>(value.bytes()));
   pack_values(value.packed, scales, 0, numbers, 0, records.data());
@@ -195,7 +195,7 @@ class GraphComparison {
         graph_(std::move(graph)),
         documents_(documents),
         on_host_(graph_) {
-    on_host_.dtypes.kernels = Kernels::kProcessor;
+    on_host_.dtypes.kernels = Kernels::kCpu;
     for (const std::vector<Op>* list : {&graph_.forward, &graph_.backward})
       for (const Op& op : *list) host_ops_.push_back(host_op(op));
     const std::vector<int64_t> places = places_of(on_host_), on_device = places_of(graph_);
@@ -254,7 +254,7 @@ class GraphComparison {
     std::vector<int32_t> numbers(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i) {
       int64_t number = i * 37 % model_.vocab_rows;
-      if (holds == PortHolds::kPlaces) number = i;
+      if (holds == PortHolds::kPositions) number = i;
       if (holds == PortHolds::kStarts) number = documents_ && i >= count / 3 ? count / 3 : 0;
       numbers[static_cast<size_t>(i)] = static_cast<int32_t>(number);
     }
@@ -408,8 +408,8 @@ void Comparison::compare_update(const Config& config, bool coded) {
     compare_values("the optimizer's update", tolerated, DType::kF32, found_in(state + 3),
                    parts[state + 3]);
     compare_values("the optimizer's update of codes", DType::kBF16, DType::kF32,
-                   decoded(found_in(state), found_in(state + 3)),
-                   decoded(parts[state], parts[state + 3]));
+                   decode_states(found_in(state), found_in(state + 3)),
+                   decode_states(parts[state], parts[state + 3]));
   }
 }
 

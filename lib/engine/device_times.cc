@@ -8,7 +8,7 @@ namespace {
 
 /// Returns the seconds of `interval` that intervals of `busy` cover. `busy` is disjoint and
 /// ascending.
-double beside(const Interval& interval, const std::vector<Interval>& busy) {
+double overlap_seconds(const Interval& interval, const std::vector<Interval>& busy) {
   const auto first = std::partition_point(
       busy.begin(), busy.end(), [&](const Interval& other) { return other.end <= interval.begin; });
   double seconds = 0;
@@ -24,8 +24,8 @@ double seconds(const Interval& interval) {
 
 /// Returns the intervals of instructions whose lane satisfies the condition.
 template <typename IsSuch>
-std::vector<Interval> of_lanes(const Program& program, const std::vector<Interval>& by_instr,
-                               IsSuch is_such) {
+std::vector<Interval> intervals_of_lanes(const Program& program,
+                                         const std::vector<Interval>& by_instr, IsSuch is_such) {
   std::vector<Interval> found;
   for (size_t i = 0; i < by_instr.size(); ++i)
     if (is_such(program.instrs[i].lane)) found.push_back(by_instr[i]);
@@ -34,10 +34,10 @@ std::vector<Interval> of_lanes(const Program& program, const std::vector<Interva
 
 /// Returns the seconds of communication that `busy` does not cover. Collectives of several groups
 /// at the same time count once.
-double exposed(std::vector<Interval> communication, const std::vector<Interval>& busy) {
+double exposed_seconds(std::vector<Interval> communication, const std::vector<Interval>& busy) {
   double sum = 0;
   for (const Interval& interval : union_of(std::move(communication)))
-    sum += seconds(interval) - beside(interval, busy);
+    sum += seconds(interval) - overlap_seconds(interval, busy);
   return sum;
 }
 
@@ -66,11 +66,12 @@ DeviceTimes account_times(const Program& program, const std::vector<Interval>& b
   DeviceTimes times;
   for (size_t i = 0; i < by_instr.size(); ++i)
     times.by_kind[static_cast<size_t>(program.instrs[i].kind)] += seconds(by_instr[i]);
-  const std::vector<Interval> busy = of_lanes(program, by_instr, computes);
-  times.exposed_communication = exposed(of_lanes(program, by_instr, is_communication), busy);
-  for (const Interval& copy : of_lanes(program, by_instr, moves_between_tiers)) {
+  const std::vector<Interval> busy = intervals_of_lanes(program, by_instr, computes);
+  times.exposed_communication =
+      exposed_seconds(intervals_of_lanes(program, by_instr, is_communication), busy);
+  for (const Interval& copy : intervals_of_lanes(program, by_instr, moves_between_tiers)) {
     times.copies += seconds(copy);
-    times.hidden_copies += beside(copy, busy);
+    times.hidden_copies += overlap_seconds(copy, busy);
   }
   return times;
 }

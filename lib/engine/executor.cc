@@ -33,10 +33,10 @@ std::vector<Communicator*> communicators_of(const Program& program, const RankGr
 std::vector<Activity> activities_of(const Program& program, bool asynchronous) {
   std::vector<Activity> all;
   for (const Instr& instr : program.instrs) {
-    const bool alone =
+    const bool runs_alone =
         !is_communication(instr.lane) && !(asynchronous && instr.kind == InstrKind::kDecide);
     all.push_back(
-        activity(alone ? ActivityKind::kAlone : ActivityKind::kExchange, instr_label(instr)));
+        activity(runs_alone ? ActivityKind::kAlone : ActivityKind::kExchange, instr_label(instr)));
   }
   return all;
 }
@@ -84,8 +84,8 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
       groups_(communicators_of(program, groups)),
       board_(groups.board),
       device_(make_lane_device(program, memory, groups_)),
-      shown_(board_ == nullptr ? std::vector<Activity>()
-                               : activities_of(program, device_->is_asynchronous())),
+      activities_(board_ == nullptr ? std::vector<Activity>()
+                                    : activities_of(program, device_->is_asynchronous())),
       seconds_(static_cast<size_t>(lane_count(program))),
       early_disk_(early_disk_requests(program)),
       disk_tickets_(program.instrs.size()),
@@ -215,7 +215,7 @@ void Executor::record_loss(const double* loss) {
   std::copy_n(loss + kLossNumbers, kVotes, result.all_votes.counts().begin());
 }
 
-NonfinitePlace Executor::find_nonfinite(StepRun& step) {
+NonfiniteLocation Executor::find_nonfinite(StepRun& step) {
   looks_for_nonfinite_ = true;
   nonfinite_ = {};
   run(step);
@@ -238,7 +238,7 @@ void Executor::run_timed(const Instr& instr) {
   const auto lane = static_cast<int>(instr.lane);
   device_->enter(instr);
   if (board_ != nullptr)
-    board_->enter_lane(lane, shown_[static_cast<size_t>(&instr - program_.instrs.data())]);
+    board_->enter_lane(lane, activities_[static_cast<size_t>(&instr - program_.instrs.data())]);
   if (!instr.if_finite || updates()) run_instr(instr);
   device_->leave(instr);
   if (board_ != nullptr) board_->leave_lane(lane);
@@ -325,13 +325,13 @@ void Executor::run_ops(const Instr& instr) {
                    {.accumulate = instr.ops().accumulate,
                     .layer = instr.layer,
                     .first_token = batch.first_token});
-  if (looks_for_nonfinite_) note_nonfinite(instr);
+  if (looks_for_nonfinite_) record_nonfinite(instr);
 }
 
 /// Records the first value, in the order of ids, that is not finite. Checks the values that leave
 /// the list, or that leave the part of the list between two collectives which this instruction
 /// runs.
-void Executor::note_nonfinite(const Instr& instr) {
+void Executor::record_nonfinite(const Instr& instr) {
   if (nonfinite_.instr >= 0) return;
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(instr.ops().graph)];
   const std::set<ValueId> later = values_for_later(graph, instr);
@@ -425,26 +425,27 @@ void Executor::move_counted(const Instr& instr, Communicator& group) {
   std::vector<int64_t> sends = device_->counts(instr.lane, own),
                        receives = device_->counts(instr.lane, theirs);
   const int64_t size = dtype_bytes(exchange.dtype) * exchange.row;
-  const int64_t rows = instr.reads[0].bytes / size, room = instr.writes[0].bytes / size;
+  const int64_t rows = instr.reads[0].bytes / size, capacity = instr.writes[0].bytes / size;
   const int64_t sent = std::reduce(sends.begin(), sends.end()),
                 received = std::reduce(receives.begin(), receives.end());
   if (sent > rows) bug(cat(instr_label(instr), " counts ", sent, " rows of ", rows));
-  if (received > room)
+  if (received > capacity)
     throw Error(ExitCode::kEnvironment,
                 cat("the other ranks send ", received, " rows of ", site.what,
-                    " to a rank that has room for ", room),
+                    " to a rank that has room for ", capacity),
                 "report this: the program reserves too few rows");
   for (std::vector<int64_t>* counts : {&sends, &receives})
     for (int64_t& count : *counts) count *= exchange.row;
   TypedSpan to = span_of(instr.writes[0]);
   to.dtype = exchange.dtype;
-  to.count = room * exchange.row;
+  to.count = capacity * exchange.row;
   group
       .counted_all_to_all(address<std::byte>(instr.reads[0]), sends, to.data, receives,
                           rows * exchange.row, exchange.dtype, site)
       .wait();
-  if (received < room)
-    device_->clear(instr.lane, to.part(received * exchange.row, (room - received) * exchange.row));
+  if (received < capacity)
+    device_->clear(instr.lane,
+                   to.part(received * exchange.row, (capacity - received) * exchange.row));
 }
 
 /// Runs a send or a receive on the lane of its link, so a late receiver delays only later transfers

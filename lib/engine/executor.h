@@ -97,8 +97,8 @@ struct RunTrace {
   std::vector<Interval> instrs;
 };
 
-/// NonfinitePlace is the place where a rank first found a value that is not finite.
-struct NonfinitePlace {
+/// NonfiniteLocation is the place where a rank first found a value that is not finite.
+struct NonfiniteLocation {
   /// The instruction that computed the value; -1: every value is finite.
   InstrId instr = -1;
   /// The place as text: "forward layer 3 mb 0 (layers.2): hidden".
@@ -122,7 +122,7 @@ class Executor {
   /// that is not. Weights and state have not changed, so the values are the same again. The
   /// repetition changes no weight or state, even if the step is now finite (`step.result.finite`).
   /// Collective.
-  NonfinitePlace find_nonfinite(StepRun& step);
+  NonfiniteLocation find_nonfinite(StepRun& step);
 
   /// Destroys the device's recordings of the program; the next run records the program again.
   void drop_recordings();
@@ -149,7 +149,7 @@ class Executor {
   void begin(const Instr& instr);
   void load_batch(const Instr& instr);
   void run_ops(const Instr& instr);
-  void note_nonfinite(const Instr& instr);
+  void record_nonfinite(const Instr& instr);
   std::string nonfinite_weights(const Instr& instr);
   void run_collective(const Instr& instr);
   Work start_collective(const Instr& instr, size_t index, Communicator& group);
@@ -186,7 +186,7 @@ class Executor {
   std::vector<Communicator*> groups_;
   ProgressBoard* board_;
   std::unique_ptr<LaneDevice> device_;
-  std::vector<Activity> shown_;
+  std::vector<Activity> activities_;
   /// Addresses of a list's values, by instruction.
   std::map<const Instr*, std::vector<void*>> storage_;
   /// The spans whose squares the gradient norm sums, and the addresses of the sums.
@@ -216,7 +216,7 @@ class Executor {
   std::vector<int64_t> recorded_tokens_;
   bool looks_for_nonfinite_ = false;
   PhaseClock phases_;
-  NonfinitePlace nonfinite_;
+  NonfiniteLocation nonfinite_;
   Lanes lanes_;
 };
 

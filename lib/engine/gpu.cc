@@ -46,7 +46,7 @@ DeviceStream Gpu::stream(Lane lane) const {
   return lanes_.at(lane).stream;
 }
 
-void Gpu::separate_runs() {
+void Gpu::add_lane_barrier() {
   kernels_->bind_thread();
   const DeviceStream compute = stream(Lane::kCompute);
   for (const auto& [lane, open] : lanes_) {
@@ -101,8 +101,8 @@ void Gpu::download(void* to, const void* from, int64_t bytes) {
     const int64_t piece = std::min(kStagingBytes, bytes - at);
     std::byte* const slot = staging_->ring.acquire();
     kernels_->copy(slot, static_cast<const std::byte*>(from) + at, piece, drained);
-    staging_->ring.sent(drained);
-    staging_->ring.wait(staging_->ring.at());
+    staging_->ring.record_use(drained);
+    staging_->ring.wait(staging_->ring.slot());
     std::memcpy(static_cast<std::byte*>(to) + at, slot, static_cast<size_t>(piece));
   }
 }
@@ -159,19 +159,20 @@ GpuEvent::GpuEvent(GpuEvent&& other) noexcept
 PinnedRing::PinnedRing(Gpu& gpu, int64_t slot_bytes)
     : gpu_(gpu),
       memory_(GpuBlock::pinned(gpu, 2 * ((slot_bytes + 63) / 64 * 64))),
-      used_{GpuEvent(gpu, GpuEvent::Use::kHostWait), GpuEvent(gpu, GpuEvent::Use::kHostWait)} {}
+      slot_events_{GpuEvent(gpu, GpuEvent::Use::kHostWait),
+                   GpuEvent(gpu, GpuEvent::Use::kHostWait)} {}
 
 std::byte* PinnedRing::acquire() {
-  at_ = 1 - at_;
-  used_[at_].synchronize();
-  return memory_.data() + static_cast<int64_t>(at_) * slot_bytes();
+  slot_ = 1 - slot_;
+  slot_events_[slot_].synchronize();
+  return memory_.data() + static_cast<int64_t>(slot_) * slot_bytes();
 }
 
 void PinnedRing::send(void* to, const void* from, int64_t bytes, DeviceStream stream) {
   std::byte* const slot = acquire();
   std::memcpy(slot, from, static_cast<size_t>(bytes));
   gpu_.kernels().copy(to, slot, bytes, stream);
-  sent(stream);
+  record_use(stream);
 }
 
 }  // namespace ftrun

@@ -42,7 +42,7 @@ class Gpu {
 
   /// Makes all later work of any lane wait for all earlier work of every lane. Must not be called
   /// while lanes run.
-  void separate_runs();
+  void add_lane_barrier();
   /// Begins a recording on the compute lane's stream that includes the streams of all lanes;
   /// end_recording() ends it there. Must not be called while lanes run.
   void begin_recording();
@@ -135,19 +135,19 @@ class PinnedRing {
   /// Returns the next slot, once the copy that used it last is done.
   std::byte* acquire();
   /// Records that the work now in the stream reads or writes the slot acquired last.
-  void sent(DeviceStream stream) { used_[at_].record(stream); }
+  void record_use(DeviceStream stream) { slot_events_[slot_].record(stream); }
   /// Copies host data that fits a slot to the device through the next slot. The data may change
   /// once this returns.
   void send(void* to, const void* from, int64_t bytes, DeviceStream stream);
   /// Returns the number of the slot acquired last; wait() waits for the copy of a slot.
-  size_t at() const { return at_; }
-  void wait(size_t slot) { used_[slot].synchronize(); }
+  size_t slot() const { return slot_; }
+  void wait(size_t slot) { slot_events_[slot].synchronize(); }
 
  private:
   Gpu& gpu_;
   GpuBlock memory_;
-  std::array<GpuEvent, 2> used_;
-  size_t at_ = 0;
+  std::array<GpuEvent, 2> slot_events_;
+  size_t slot_ = 0;
 };
 
 }  // namespace ftrun

@@ -172,7 +172,7 @@ void GpuDevice::make_staging() {
 void GpuDevice::begin_run(const StepScalars& scalars, bool traced) {
   is_timed_ = traced || gpu_.options().timed;
   if (is_timed_ && timings_.empty()) make_timings();
-  gpu_.separate_runs();
+  gpu_.add_lane_barrier();
   scalars_ = &scalars;
   host_.begin_run(scalars, traced);
   const DeviceStream stream = gpu_.stream(Lane::kCompute);
@@ -246,15 +246,15 @@ std::vector<Interval> GpuDevice::intervals() {
 }
 
 void GpuDevice::clear(Lane lane, const TypedSpan& to) {
-  if (inputs_ == Inputs::kStage) return;  // the recording clears it
+  if (input_mode_ == InputMode::kStage) return;  // the recording clears it
   if (to.tier != Tier::kDevice) return host_.clear(lane, to);
   kernels().fill_zero(to.data, to.bytes(), gpu_.stream(lane));
 }
 
 void GpuDevice::begin_recording(InstrId first) {
   recorded_from_ = first;
-  if (recordings_.empty()) inputs_at_ = 0;
-  inputs_ = Inputs::kRecord;
+  if (recordings_.empty()) staged_bytes_ = 0;
+  input_mode_ = InputMode::kRecord;
   for (Communicator* group : groups_) group->begin_recording();
   gpu_.begin_recording();
 }
@@ -263,11 +263,11 @@ void GpuDevice::end_recording() {
   Recording& made = recordings_.emplace_back(Recording{gpu_.end_recording(), {}});
   for (Communicator* group : groups_) made.collectives.push_back(group->end_recording());
   recorded_from_ = 0;
-  inputs_ = Inputs::kSend;
+  input_mode_ = InputMode::kSend;
 }
 
 void GpuDevice::replay(size_t recording) {
-  inputs_ = Inputs::kSend;
+  input_mode_ = InputMode::kSend;
   const DeviceStream stream = gpu_.stream(Lane::kCompute);
   Recording& recorded = recordings_.at(recording);
   for (size_t i = 0; i < groups_.size(); ++i) {
@@ -280,7 +280,7 @@ void GpuDevice::replay(size_t recording) {
 }
 
 void GpuDevice::drop_recordings() {
-  if (inputs_ == Inputs::kRecord) end_broken_recording();
+  if (input_mode_ == InputMode::kRecord) end_broken_recording();
   if (recordings_.empty()) return;
   for (const Recording& recording : recordings_) kernels().destroy(recording.graph);
   for (Communicator* group : groups_)
@@ -294,35 +294,36 @@ void GpuDevice::end_broken_recording() {
   try {
     end_recording();
   } catch (const std::exception&) {
-    inputs_ = Inputs::kSend;  // the device has discarded the recording
+    input_mode_ = InputMode::kSend;  // the device has discarded the recording
   }
 }
 
 void GpuDevice::stage_inputs() {
   inputs_read_->synchronize();  // the previous replay has read its inputs
-  inputs_ = Inputs::kStage;
-  inputs_at_ = 0;
+  input_mode_ = InputMode::kStage;
+  staged_bytes_ = 0;
 }
 
 /// Copies input data into pinned memory at a fixed address for each input, because a recorded copy
 /// reads the same address in every replay.
 void GpuDevice::stage_input(void* to, const void* from, int64_t bytes, DeviceStream stream) {
-  std::byte* const place = recorded_inputs_.data() + inputs_at_;
-  inputs_at_ += aligned(bytes);
-  require(inputs_at_ <= recorded_inputs_.bytes(), "a recorded run has room for its inputs");
-  std::memcpy(place, from, static_cast<size_t>(bytes));
-  if (inputs_ == Inputs::kRecord) kernels().copy(to, place, bytes, stream);
+  std::byte* const staged = recorded_inputs_.data() + staged_bytes_;
+  staged_bytes_ += aligned(bytes);
+  require(staged_bytes_ <= recorded_inputs_.bytes(), "a recorded run has room for its inputs");
+  std::memcpy(staged, from, static_cast<size_t>(bytes));
+  if (input_mode_ == InputMode::kRecord) kernels().copy(to, staged, bytes, stream);
 }
 
 void GpuDevice::put(Lane lane, double* to, std::span<const double> numbers) {
   const auto bytes = static_cast<int64_t>(numbers.size_bytes());
-  if (inputs_ != Inputs::kSend) return stage_input(to, numbers.data(), bytes, gpu_.stream(lane));
+  if (input_mode_ != InputMode::kSend)
+    return stage_input(to, numbers.data(), bytes, gpu_.stream(lane));
   put_ring_->send(to, numbers.data(), bytes, gpu_.stream(lane));
 }
 
 void GpuDevice::load(Lane lane, std::span<const void* const> from, std::span<const TypedSpan> to) {
   const DeviceStream stream = gpu_.stream(lane);
-  if (inputs_ != Inputs::kSend) {
+  if (input_mode_ != InputMode::kSend) {
     for (size_t i = 0; i < to.size(); ++i) stage_input(to[i].data, from[i], to[i].bytes(), stream);
     return;
   }
@@ -332,7 +333,7 @@ void GpuDevice::load(Lane lane, std::span<const void* const> from, std::span<con
     kernels().copy(to[i].data, slot, to[i].bytes(), stream);
     slot += aligned(to[i].bytes());
   }
-  batch_ring_->sent(stream);
+  batch_ring_->record_use(stream);
 }
 
 void GpuDevice::run_ops(const LayerGraph& graph, std::span<const Op> ops,
@@ -359,7 +360,7 @@ void GpuDevice::copy(Lane lane, const TypedSpan& from, const TypedSpan& to) {
 void GpuDevice::add(Lane lane, const TypedSpan& from, const TypedSpan& to) {
   const bool from_host = from.tier != Tier::kDevice;
   const bool to_host = to.tier != Tier::kDevice;
-  require(to_host || !from_host, "nothing of the host tier is added to what lies on the device");
+  require(to_host || !from_host, "a host-tier span is not added to a device span");
   if (from_host) return host_.add(lane, from, to);
   if (to_host) return apply_on_host(lane, from, to, &HostDevice::add);
   kernels().add_into(to.data, to.dtype, from.data, from.dtype, from.count, gpu_.stream(lane));
@@ -381,8 +382,8 @@ void GpuDevice::apply_on_host(Lane lane, const TypedSpan& from, const TypedSpan&
     const TypedSpan source = from.part(first, std::min(most, from.count - first));
     const TypedSpan piece{ring.acquire(), from.dtype, source.count, Tier::kHost};
     kernels().copy(piece.data, source.data, source.bytes(), stream);
-    ring.sent(stream);
-    return PendingPiece{piece, first, ring.at()};
+    ring.record_use(stream);
+    return PendingPiece{piece, first, ring.slot()};
   };
   if (from.count == 0) return;
   for (PendingPiece now = send(0);;) {
@@ -404,7 +405,7 @@ void GpuDevice::convert_to_device(Lane lane, const TypedSpan& from, const TypedS
     const TypedSpan piece{ring.acquire(), to.dtype, count, Tier::kHost};
     host_.copy(lane, from.part(first, count), piece);
     kernels().copy(to.part(first, count).data, piece.data, piece.bytes(), stream);
-    ring.sent(stream);
+    ring.record_use(stream);
   }
 }
 
@@ -422,7 +423,7 @@ void GpuDevice::sums_of_squares(Lane lane, std::span<const TypedSpan> from,
     *on_host = sum_of_squares(part.data, part.dtype, part.count);
     kernels().copy(to[i], on_host++, sizeof(double), stream);
   }
-  if (sum_ring_) sum_ring_->sent(stream);
+  if (sum_ring_) sum_ring_->record_use(stream);
 }
 
 void GpuDevice::update(Lane lane, const FlatUpdate& update, Tier tier,

@@ -108,10 +108,10 @@ class GpuDevice final : public LaneDevice {
   int64_t summed_elements_ = 0;
   int64_t host_sums_ = 0;
 
-  /// Inputs describes how load() and put() treat their data: they send it, record it, or stage it
-  /// for a replay.
-  enum class Inputs { kSend, kRecord, kStage };
-  Inputs inputs_ = Inputs::kSend;
+  /// InputMode describes how load() and put() treat their data: they send it, record it, or stage
+  /// it for a replay.
+  enum class InputMode { kSend, kRecord, kStage };
+  InputMode input_mode_ = InputMode::kSend;
   bool can_record_ = false;
   /// The first instruction of the current recording: all instructions before it are over when it is
   /// replayed.
@@ -123,11 +123,11 @@ class GpuDevice final : public LaneDevice {
   };
   std::vector<Recording> recordings_;
   /// The pinned memory of the batches and numbers that a recorded run reads, in their order.
-  /// input_bytes_ is the size of all of them, inputs_at_ the size of those staged so far.
+  /// input_bytes_ is the size of all of them, staged_bytes_ the size of those staged so far.
   GpuBlock recorded_inputs_;
   std::optional<GpuEvent> inputs_read_;
   int64_t input_bytes_ = 0;
-  int64_t inputs_at_ = 0;
+  int64_t staged_bytes_ = 0;
   int64_t most_counts_ = 0;
 
   GpuBlock device_scalars_;

@@ -14,7 +14,7 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/mix_bits.h"
-#include "base/side_by_side.h"
+#include "base/run_in_parallel.h"
 #include "inputs/row_lengths.h"
 #include "inputs/weights_check.h"
 #include "kernels/kernels.h"
@@ -23,7 +23,7 @@ namespace ftrun {
 namespace {
 
 /// Maps the upper 24 bits to a number in [0, 1).
-double unit(uint64_t bits) {
+double to_unit_interval(uint64_t bits) {
   return static_cast<double>(bits >> 40) * 0x1p-24;
 }
 
@@ -35,8 +35,8 @@ uint64_t key_of(std::string_view name, uint64_t seed) {
 /// position).
 double normal(uint64_t key, int64_t place) {
   const uint64_t bits = splitmix64(key ^ static_cast<uint64_t>(place));
-  return std::sqrt(-2 * std::log(1 - unit(bits))) *
-         std::cos(2 * std::numbers::pi * unit(splitmix64(bits)));
+  return std::sqrt(-2 * std::log(1 - to_unit_interval(bits))) *
+         std::cos(2 * std::numbers::pi * to_unit_interval(splitmix64(bits)));
 }
 
 /// Makes a matrix of orthonormal rows from normal numbers by the Gram-Schmidt process, which runs
@@ -132,7 +132,8 @@ void make_elements(const TensorInfo& tensor, uint64_t seed, int64_t begin, int64
   for (int64_t i = begin; i < end; ++i) {
     double value = 0;
     if (kind == InitialSource::kUniform)
-      value = tensor.initial.magnitude * (2 * unit(splitmix64(key ^ static_cast<uint64_t>(i))) - 1);
+      value = tensor.initial.magnitude *
+              (2 * to_unit_interval(splitmix64(key ^ static_cast<uint64_t>(i))) - 1);
     if (kind == InitialSource::kNormal) value = tensor.initial.magnitude * normal(key, i);
     out[static_cast<size_t>(i - begin)] = static_cast<float>(value);
   }
@@ -167,7 +168,7 @@ void InitialWeights::measure_lengths(const std::vector<TensorPart>& wanted, size
     if (!stored_.contains(part.tensor->name))
       lengths_[part.tensor->name] = {
           part.begin, std::vector<float>(static_cast<size_t>(part.end - part.begin))};
-  side_by_side(
+  run_in_parallel(
       wanted.size(),
       [&](size_t i) {
         if (const auto found = lengths_.find(wanted[i].tensor->name); found != lengths_.end())

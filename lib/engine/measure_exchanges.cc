@@ -99,11 +99,11 @@ class ExchangeTimer {
   /// Returns the larger of two times of a collective: after some computation (without the time of
   /// the computation), and without any.
   double seconds_of(const std::function<void()>& collective) {
-    return std::max({time_alone(collective), time_after_work(collective), kMinSeconds});
+    return std::max({measure_alone(collective), measure_after_work(collective), kMinSeconds});
   }
 
  private:
-  double time_alone(const std::function<void()>& collective) {
+  double measure_alone(const std::function<void()>& collective) {
     std::vector<double> samples;
     for (int round = 0; round < kRounds; ++round) {
       group_.barrier({"start"});
@@ -114,7 +114,7 @@ class ExchangeTimer {
     return middle_mean(std::move(samples));
   }
 
-  double time_after_work(const std::function<void()>& collective) {
+  double measure_after_work(const std::function<void()>& collective) {
     std::vector<double> samples;
     for (int round = 0; round < kRounds; ++round) {
       const auto start = Clock::now();

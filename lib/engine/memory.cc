@@ -87,30 +87,32 @@ RankMemory::RankMemory(Communicator& group, SwapOptions swap, MemoryAdvice advic
 
 /// Describes a refused allocation: its purpose, the available memory, and the memory that the rank
 /// holds already.
-std::string RankMemory::refusal(int64_t bytes, Tier tier, const std::string& what,
-                                const Error& error) const {
-  int64_t held = 0;
+std::string RankMemory::refusal_text(int64_t bytes, Tier tier, const std::string& what,
+                                     const Error& error) const {
+  int64_t held_bytes = 0;
   for (const Tier each : kTiers)
-    if (each != Tier::kNvme && (gpu_ == nullptr || each == tier)) held += allocated(each).total;
+    if (each != Tier::kNvme && (gpu_ == nullptr || each == tier))
+      held_bytes += allocated(each).total;
   // The error of the GPU states its free memory.
   const std::string available =
       gpu_ != nullptr && tier == Tier::kDevice ? "" : cat(available_text(), ", ");
   return cat("out of memory: ", what, " needs ", human_bytes(bytes), " in the ", tier_name(tier),
-             " tier, ", available, "the rank has ", human_bytes(held),
+             " tier, ", available, "the rank has ", human_bytes(held_bytes),
              " already: ", error.message());
 }
 
 /// Runs an allocation. If the system refuses it, throws an error with a remedy.
 template <typename Allocate>
-auto RankMemory::granted(int64_t bytes, Tier tier, const std::function<std::string()>& what,
-                         Allocate allocate) const {
+auto RankMemory::allocate_or_explain(int64_t bytes, Tier tier,
+                                     const std::function<std::string()>& what,
+                                     Allocate allocate) const {
   try {
     return allocate();
   } catch (const Error& error) {
     if (error.code() != ExitCode::kEnvironment) throw;
     const bool in_main_memory = gpu_ == nullptr || tier == Tier::kHost;
     const bool pins = gpu_ != nullptr && tier == Tier::kHost && gpu_->options().pin_memory;
-    throw Error(ExitCode::kEnvironment, refusal(bytes, tier, what(), error),
+    throw Error(ExitCode::kEnvironment, refusal_text(bytes, tier, what(), error),
                 pins ? cat(error.remedy(), "; or set \"pin_memory\": false for what is offloaded")
                 : advice_ ? advice_(tier, in_main_memory ? lacking_bytes(bytes) : 0)
                           : error.remedy());
@@ -119,7 +121,7 @@ auto RankMemory::granted(int64_t bytes, Tier tier, const std::function<std::stri
 
 TierBlock RankMemory::allocate_block(int64_t bytes, Tier tier, bool shared, const std::string& name,
                                      const std::function<std::string()>& what) const {
-  return granted(bytes, tier, what, [&] {
+  return allocate_or_explain(bytes, tier, what, [&] {
     TierBlock block;
     if (gpu_ != nullptr && tier == Tier::kDevice)
       block.gpu = GpuBlock::on_device(*gpu_, bytes);
@@ -214,20 +216,20 @@ bool RankMemory::on_disk(const Program& program, const Range& range) const {
   return program.at(range.buffer).tier == Tier::kNvme;
 }
 
-bool RankMemory::in_reach(const Program& program, const Range& range) const {
+bool RankMemory::is_in_main_memory(const Program& program, const Range& range) const {
   const Tier tier = program.at(range.buffer).tier;
   return tier == Tier::kHost || (tier == Tier::kDevice && gpu_ == nullptr);
 }
 
 void RankMemory::read(const Program& program, const Range& range, void* out) const {
-  if (in_reach(program, range))
+  if (is_in_main_memory(program, range))
     std::memcpy(out, at(program, range), static_cast<size_t>(range.bytes));
   else
     gpu_->download(out, at(program, range), range.bytes);
 }
 
 void RankMemory::write(const Program& program, const Range& range, const void* data) const {
-  if (in_reach(program, range))
+  if (is_in_main_memory(program, range))
     std::memcpy(at(program, range), data, static_cast<size_t>(range.bytes));
   else
     gpu_->upload(at(program, range), data, range.bytes);
@@ -288,7 +290,7 @@ RankMemory::TierBytes RankMemory::sum(Tier tier, Measure measure) const {
 }
 
 RankMemory::TierBytes RankMemory::allocated(Tier tier) const {
-  TierBytes all = sum(tier, [](const TierBlock& block) { return block.obtained(); });
+  TierBytes all = sum(tier, [](const TierBlock& block) { return block.allocated_bytes(); });
   if (tier == Tier::kNvme && swap_) all.total = swap_->reserved_on_disk();
   return all;
 }

@@ -57,7 +57,9 @@ struct TierBlock {
   std::byte* data() const;
   int64_t bytes() const { return host.bytes() + shared.bytes() + gpu.bytes(); }
   /// Returns the bytes that the block's allocator provided.
-  int64_t obtained() const { return host.mapped() + whole_pages(shared.bytes()) + gpu.bytes(); }
+  int64_t allocated_bytes() const {
+    return host.mapped() + whole_pages(shared.bytes()) + gpu.bytes();
+  }
   bool shows_pages() const { return gpu.data() == nullptr; }
 };
 
@@ -91,7 +93,7 @@ class RankMemory {
   /// Returns the GPU whose memory is the device tier; null on a CPU.
   Gpu* gpu() const { return gpu_; }
   /// Returns whether host code may read and write the range in place, because it is in main memory.
-  bool in_reach(const Program& program, const Range& range) const;
+  bool is_in_main_memory(const Program& program, const Range& range) const;
   /// Copies a range in memory to main memory; write() copies back. Must not be called while lanes
   /// run.
   void read(const Program& program, const Range& range, void* out) const;
@@ -143,11 +145,12 @@ class RankMemory {
   template <typename Measure>
   TierBytes sum(Tier tier, Measure measure) const;
   template <typename Allocate>
-  auto granted(int64_t bytes, Tier tier, const std::function<std::string()>& what,
-               Allocate allocate) const;
+  auto allocate_or_explain(int64_t bytes, Tier tier, const std::function<std::string()>& what,
+                           Allocate allocate) const;
   TierBlock allocate_block(int64_t bytes, Tier tier, bool shared, const std::string& name,
                            const std::function<std::string()>& what) const;
-  std::string refusal(int64_t bytes, Tier tier, const std::string& what, const Error& error) const;
+  std::string refusal_text(int64_t bytes, Tier tier, const std::string& what,
+                           const Error& error) const;
   void allocate_persistent(const Buffer& buffer);
   void allocate_arenas(const Program& program);
   void open_swap(const Program& program);

@@ -164,9 +164,9 @@ void PeakMemory::begin() {
 
 void PeakMemory::end() {
   const ProcessMemory now = read_process_memory();
-  held_ = std::max(held_, now.held());
+  peak_bytes_ = std::max(peak_bytes_, now.held());
   if (now.peak_resident > resident_before_)
-    held_ = std::max(held_, now.peak_resident - now.file_backed);
+    peak_bytes_ = std::max(peak_bytes_, now.peak_resident - now.file_backed);
 }
 
 }  // namespace ftrun

@@ -74,11 +74,11 @@ class PeakMemory {
   void begin();
   void end();
 
-  int64_t held() const { return held_; }
+  int64_t peak_bytes() const { return peak_bytes_; }
 
  private:
   int64_t resident_before_ = 0;
-  int64_t held_ = 0;
+  int64_t peak_bytes_ = 0;
 };
 
 }  // namespace ftrun

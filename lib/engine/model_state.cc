@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/packed_values.h"
 #include "base/round_up.h"
-#include "base/side_by_side.h"
+#include "base/run_in_parallel.h"
 #include "base/text.h"
 #include "kernels/copy.h"
 #include "kernels/kernels.h"
@@ -151,7 +151,7 @@ int64_t ModelState::bytes_of(const StatePiece& piece, int64_t elements) const {
   return stored_bytes(dtype(piece), packed(piece), divide_up(elements, piece.block));
 }
 
-Range ModelState::part(const StatePiece& piece, int64_t begin, int64_t end) const {
+Range ModelState::range_of(const StatePiece& piece, int64_t begin, int64_t end) const {
   return {piece.range.buffer, piece.range.offset + bytes_of(piece, begin - piece.begin),
           bytes_of(piece, end - begin)};
 }
@@ -160,9 +160,9 @@ Range ModelState::part(const StatePiece& piece, int64_t begin, int64_t end) cons
 /// piece lies on disk. If it lies on disk or in GPU memory, `room` is the buffer of the conversion.
 void ModelState::store(const StatePiece& piece, int64_t begin, int64_t end, DType source,
                        const void* data, std::byte* room) {
-  const Range to = part(piece, begin, end);
+  const Range to = range_of(piece, begin, end);
   const bool converts = dtype(piece) != source;
-  if (memory_.in_reach(program_, to)) {
+  if (memory_.is_in_main_memory(program_, to)) {
     if (converts) return convert(data, source, memory_.at(program_, to), dtype(piece), end - begin);
     std::memcpy(memory_.at(program_, to), data, static_cast<size_t>(to.bytes));
     return;
@@ -179,7 +179,7 @@ void ModelState::store(const StatePiece& piece, int64_t begin, int64_t end, DTyp
 /// `reading.of_snapshot` is set, reads the values of the snapshot.
 void ModelState::fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out,
                        StateReading reading) const {
-  const Range from = part(piece, begin, end);
+  const Range from = range_of(piece, begin, end);
   if (!memory_.on_disk(program_, from)) return memory_.read(program_, from, out);
   std::optional<BounceBuffer> own;
   if (reading.sectors.empty()) reading.sectors = own.emplace().sectors();
@@ -229,7 +229,7 @@ void ModelState::fill(const StatePiece& piece, DType source, const ReadTensor& r
       }
     }
   };
-  if (dtype(piece) == source && memory_.in_reach(program_, piece.range))
+  if (dtype(piece) == source && memory_.is_in_main_memory(program_, piece.range))
     return fill_part(piece.begin, piece.end, memory_.at(program_, piece.range));
   const BounceBuffer bounce;
   const BounceBuffer converted;  // uses no memory until it is written
@@ -241,7 +241,7 @@ void ModelState::fill(const StatePiece& piece, DType source, const ReadTensor& r
   }
 }
 
-ModelState::ReadTensor ModelState::reading(const InitialWeights& first) const {
+ModelState::ReadTensor ModelState::make_reader(const InitialWeights& first) const {
   return [&first](const StatePiece&, const TensorInfo& tensor, const Box& box, void* out) {
     auto* to = static_cast<float*>(out);
     int64_t from = tensor.numel();
@@ -285,8 +285,8 @@ void ModelState::pack(const StatePiece& piece, const Slice& slice, const Initial
       pack_values(format, scales, run.begin, read(run.begin, run.end), run.position,
                   records.data());
     const int64_t in_unit = slice.position_in_unit + (at - slice.offset);
-    const Range to = part(piece, in_unit, in_unit + (end - at));
-    if (memory_.in_reach(program_, to))
+    const Range to = range_of(piece, in_unit, in_unit + (end - at));
+    if (memory_.is_in_main_memory(program_, to))
       std::memcpy(memory_.at(program_, to), records.data(), static_cast<size_t>(to.bytes));
     else
       memory_.write(program_, to, records.data());
@@ -295,10 +295,10 @@ void ModelState::pack(const StatePiece& piece, const Slice& slice, const Initial
 
 /// Fills a piece with the values that it has when training begins. Frozen state keeps these values.
 void ModelState::fill_first(const StatePiece& piece, const InitialWeights& first) {
-  if (!packed(piece)) return fill(piece, DType::kF32, reading(first));
+  if (!packed(piece)) return fill(piece, DType::kF32, make_reader(first));
   const std::vector<Slice> slices = slices_in(partition_.unit(piece.unit), piece.begin, piece.end);
-  if (memory_.in_reach(program_, piece.range)) {
-    side_by_side(
+  if (memory_.is_in_main_memory(program_, piece.range)) {
+    run_in_parallel(
         slices.size(), [&](size_t i) { pack(piece, slices[i], first); },
         static_cast<size_t>(kernel_threads()));
     return;
@@ -376,17 +376,17 @@ std::vector<StateSlice> ModelState::slices(std::span<std::byte> sectors) const {
 /// Takes a snapshot. State on disk is not copied: its present bytes are kept, and later writes go
 /// elsewhere on the disk.
 std::vector<StateSlice> ModelState::snapshot(std::span<std::byte> sectors) {
-  std::vector<CopiedRange> in_reach;
+  std::vector<CopiedRange> in_main_memory;
   for (const StatePiece& piece : pieces_) {
     if (piece.snapshot.bytes == 0) continue;
-    const Range from = part(piece, piece.saved.begin, piece.saved.end);
+    const Range from = range_of(piece, piece.saved.begin, piece.saved.end);
     std::byte* const to = memory_.at(program_, piece.snapshot);
-    if (memory_.in_reach(program_, from))
-      in_reach.push_back({to, memory_.at(program_, from), from.bytes});
+    if (memory_.is_in_main_memory(program_, from))
+      in_main_memory.push_back({to, memory_.at(program_, from), from.bytes});
     else
       memory_.read(program_, from, to);
   }
-  copy_streamed(in_reach);
+  copy_streamed(in_main_memory);
   memory_.keep_disk();
   return slices_of({.of_snapshot = true, .sectors = sectors});
 }
@@ -422,11 +422,11 @@ std::vector<StateSlice> ModelState::slices_of(StateReading reading) const {
 StateSlice ModelState::saved_slice(const StatePiece& piece, const TensorInfo& tensor,
                                    const Box& box, int64_t first, StateReading reading) const {
   StateSlice saved{tensor.name, kind_of(piece.state), dtype(piece), tensor.shape, box};
-  const Range range = part(piece, first, first + box.numel() * piece.block);
+  const Range range = range_of(piece, first, first + box.numel() * piece.block);
   if (reading.of_snapshot && !memory_.on_disk(program_, range)) {
     if (piece.snapshot.bytes <= 0) bug(cat("the snapshot has no space for ", tensor.name));
     saved.data = memory_.at(program_, piece.snapshot) + bytes_of(piece, first - piece.saved.begin);
-  } else if (memory_.in_reach(program_, range)) {
+  } else if (memory_.is_in_main_memory(program_, range)) {
     saved.data = memory_.at(program_, range);
   } else {
     saved.read = [this, &piece, first, reading](int64_t begin, int64_t end, void* out) {

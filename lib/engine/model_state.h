@@ -75,7 +75,7 @@ class ModelState {
                                         const Box& box, void* out)>;
 
   bool trains(const StatePiece& piece) const { return partition_.unit(piece.unit).trainable; }
-  ReadTensor reading(const InitialWeights& first) const;
+  ReadTensor make_reader(const InitialWeights& first) const;
   std::string kind_of(int32_t state) const;
   /// Returns the dtype of a state as a checkpoint holds it.
   DType stored_dtype(const StatePiece& piece) const;
@@ -87,7 +87,7 @@ class ModelState {
   /// of the blocks.
   TensorInfo stored_tensor(const StatePiece& piece, TensorId id) const;
   int64_t bytes_of(const StatePiece& piece, int64_t elements) const;
-  Range part(const StatePiece& piece, int64_t begin, int64_t end) const;
+  Range range_of(const StatePiece& piece, int64_t begin, int64_t end) const;
   std::vector<StateSlice> slices_of(StateReading reading) const;
   StateSlice saved_slice(const StatePiece& piece, const TensorInfo& tensor, const Box& box,
                          int64_t first, StateReading reading) const;

@@ -9,7 +9,7 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/rank_error.h"
-#include "base/side_by_side.h"
+#include "base/run_in_parallel.h"
 #include "base/text.h"
 #include "checkpoint/safetensors.h"
 #include "partition/flat_layout.h"
@@ -177,7 +177,7 @@ void ReplicaCheck::find_shared() {
 }
 
 uint64_t ReplicaCheck::hash_of(const StatePart& part) const {
-  if (memory_.in_reach(program_, part.range))
+  if (memory_.is_in_main_memory(program_, part.range))
     return xxh3(memory_.at(program_, part.range), static_cast<size_t>(part.range.bytes));
   Xxh3Stream stream;
   std::vector<std::byte> piece(static_cast<size_t>(std::min(kPiece, part.range.bytes)));
@@ -192,11 +192,11 @@ uint64_t ReplicaCheck::hash_of(const StatePart& part) const {
 /// Returns the hash of each part of a set.
 std::vector<uint64_t> ReplicaCheck::hashes(const StateSet& set) const {
   std::vector<uint64_t> found(set.parts.size());
-  const auto take = [&](size_t i) { found[i] = hash_of(set.parts[i]); };
+  const auto hash_part = [&](size_t i) { found[i] = hash_of(set.parts[i]); };
   if (memory_.gpu() == nullptr) {
-    side_by_side(set.parts.size(), take);
+    run_in_parallel(set.parts.size(), hash_part);
   } else {
-    for (size_t i = 0; i < found.size(); ++i) take(i);
+    for (size_t i = 0; i < found.size(); ++i) hash_part(i);
   }
   return found;
 }
@@ -231,7 +231,7 @@ void ReplicaCheck::check(int64_t step) const {
     }
 }
 
-std::string ReplicaCheck::signed_parts(const StateSet& set) const {
+std::string ReplicaCheck::hashes_text(const StateSet& set) const {
   if (set.shared < 0) return "-";
   std::string text = set.key;
   const std::vector<uint64_t> found = hashes(set);
@@ -242,7 +242,7 @@ std::string ReplicaCheck::signed_parts(const StateSet& set) const {
 
 /// Finds the ranks whose state differs, and throws an error that names them. Collective.
 void ReplicaCheck::name_culprit(size_t set, int64_t step) const {
-  for (const auto& [key, holders] : holders_of(exchange_(signed_parts(sets_[set]))))
+  for (const auto& [key, holders] : holders_of(exchange_(hashes_text(sets_[set]))))
     for (size_t part = 0; part < holders.front().parts.size(); ++part) {
       std::map<std::string, std::vector<int>> versions;
       for (const ReplicaHolder& holder : holders)

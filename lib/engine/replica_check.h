@@ -62,7 +62,7 @@ class ReplicaCheck {
   void find_shared();
   uint64_t hash_of(const StatePart& part) const;
   std::vector<uint64_t> hashes(const StateSet& set) const;
-  std::string signed_parts(const StateSet& set) const;
+  std::string hashes_text(const StateSet& set) const;
   [[noreturn]] void name_culprit(size_t set, int64_t step) const;
 
   const Program& program_;

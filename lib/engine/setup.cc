@@ -28,8 +28,8 @@ SwapOptions swap_options(const Config& config, const std::string& run, int rank)
 /// Measures the memory that the process holds before it allocates anything for the model. First
 /// makes the libraries allocate their threads and working memory, and allocates the save buffers:
 /// otherwise these would count as memory of the model.
-int64_t measure_baseline_bytes(const Gpu* gpu, SaveBuffers& room) {
-  room.populate();
+int64_t measure_baseline_bytes(const Gpu* gpu, SaveBuffers& buffers) {
+  buffers.populate();
   if (gpu == nullptr) {
     const HostBlock operands(kWarmUpBytes, "the first product");
     warm_up_products(operands.data());
@@ -49,7 +49,7 @@ PlannedModel::PlannedModel(const Config& from, int rank)
     : folder(folder_of(from.model)),
       config(parse_model_config(folder.config_json(), folder.path() + "/config.json")),
       plan(plan_steps(from, config, rank)) {
-  name_as_model(folder, plan.train.model, /*tells=*/rank == 0);
+  map_to_model_names(folder, plan.train.model, /*logs_notices=*/rank == 0);
 }
 
 TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const RankGroups& groups,

@@ -43,7 +43,7 @@ class Derivation {
   // --- forward values ---
 
   /// Returns a forward value as backward reads it: given, saved, or recomputed at this point.
-  ValueId needed(ValueId id);
+  ValueId backward_value(ValueId id);
   /// Saves a value, so that backward reads the one that forward left.
   void save(ValueId id) { value(id).role = ValueRole::kSaved; }
 
@@ -71,8 +71,8 @@ class Derivation {
   ValueId whole_gradient(ValueId id, ValueId term, int64_t ranks);
   /// Delays the emission of weight gradients until after the next collective, so that they can run
   /// at the same time.
-  void after_collective(std::function<void()> emit) { waiting_.push_back(std::move(emit)); }
-  void emit_waiting();
+  void after_collective(std::function<void()> emit) { delayed_.push_back(std::move(emit)); }
+  void emit_delayed();
 
  private:
   /// List names the list to which an operation of backward belongs. kReader stands for the list of
@@ -92,7 +92,7 @@ class Derivation {
   void drop_short_lived();
   void start_from_outputs();
   void finish_inputs();
-  bool is_smaller_when_made(size_t at) const;
+  bool saves_memory_if_run_early(size_t at) const;
   void split_lists();
   void mark_deferred();
 
@@ -103,7 +103,7 @@ class Derivation {
   std::map<ValueId, ValueId> recomputed_;
   std::vector<ValueId> short_lived_;
   int depth_ = 0;
-  std::vector<std::function<void()>> waiting_;
+  std::vector<std::function<void()>> delayed_;
   /// The list of each operation in the backward list.
   std::vector<List> lists_;
   std::map<ValueId, std::vector<ValueId>> terms_;

@@ -81,7 +81,7 @@ ValueId Derivation::param_grad(ValueId param) {
   return value(param).grad;
 }
 
-ValueId Derivation::needed(ValueId id) {
+ValueId Derivation::backward_value(ValueId id) {
   const ValueRole role = value(id).role;
   if (role == ValueRole::kInput || role == ValueRole::kParam || role == ValueRole::kSaved)
     return id;
@@ -112,7 +112,7 @@ bool Derivation::is_available(ValueId id) const {
 }
 
 void Derivation::recompute_op(Op op) {
-  for (ValueId& in : op.in) in = needed(in);
+  for (ValueId& in : op.in) in = backward_value(in);
   for (ValueId& out : op.out) {
     const ValueId again = temp_like(out, value(out).name + ".again");
     recomputed_[out] = again;
@@ -156,7 +156,7 @@ void Derivation::finish_inputs() {
 /// memory. The operation recomputes a value that only weight gradients read. If it ran with these,
 /// the operands that only it reads would have to be kept until then; if it runs earlier, its result
 /// is kept instead. (Gate and up of a gated activation have twice the bytes of its result.)
-bool Derivation::is_smaller_when_made(size_t at) const {
+bool Derivation::saves_memory_if_run_early(size_t at) const {
   const Op& op = graph_.backward[at];
   if (is_collective(op.kind)) return false;
   int64_t saves = 0;
@@ -196,7 +196,7 @@ void Derivation::split_lists() {
     if (for_reader && lists_[i] == List::kWeightGrad) for_weight_grads.push_back(i);
   }
   for (const size_t i : for_weight_grads)
-    if (is_smaller_when_made(i)) lists_[i] = List::kInputGrad;
+    if (saves_memory_if_run_early(i)) lists_[i] = List::kInputGrad;
   for (size_t i = 0; i < lists_.size(); ++i)
     (lists_[i] == List::kInputGrad ? graph_.input_grad : graph_.weight_grad)
         .push_back(graph_.backward[i]);
@@ -263,8 +263,8 @@ ValueId Derivation::whole_gradient(ValueId id, ValueId term, int64_t ranks) {
   return whole;
 }
 
-void Derivation::emit_waiting() {
-  for (const auto& emit : std::exchange(waiting_, {})) emit();
+void Derivation::emit_delayed() {
+  for (const auto& emit : std::exchange(delayed_, {})) emit();
 }
 
 void gradients_of::no_operand(Derivation& /*derivation*/, const Op& /*op*/) {}

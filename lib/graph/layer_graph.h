@@ -41,7 +41,7 @@ enum class Port : uint8_t {
 /// PortHolds specifies what the numbers at a port of the batch mean.
 enum class PortHolds : uint8_t {
   kVocabulary,  // token ids: rows of the vocabulary
-  kPlaces,      // positions of the tokens, ascending
+  kPositions,   // positions of the tokens, ascending
   kStarts,      // the position of the first token of each token's document
 };
 
@@ -80,7 +80,7 @@ struct Value {
 
 /// Kernels says for which kernels a graph is made. Kernels of CPUs and GPUs need different scratch
 /// memory, and compute different amounts of the head at a time.
-enum class Kernels : uint8_t { kProcessor, kGpu };
+enum class Kernels : uint8_t { kCpu, kGpu };
 
 /// ModelDtypes holds the element types of a model's graphs, and the kernels that compute with them.
 /// Independently of the members, statistics (rstd, lse) are F32 (F64 if `compute` is F64), rotary
@@ -91,7 +91,7 @@ struct ModelDtypes {
   DType compute = DType::kF32;
   /// Gradients of parameters: F32, BF16 or F16 (F64 with F64).
   DType gradients = DType::kF32;
-  Kernels kernels = Kernels::kProcessor;
+  Kernels kernels = Kernels::kCpu;
   /// The packed format of the blocks' weight matrices, if these are packed; they do not train then.
   PackedFormat packed = {};
   bool operator==(const ModelDtypes&) const = default;

@@ -30,13 +30,13 @@ class OpAttrs {
   OpAttrs(NoAttrs) {}
   template <class A>
   requires(!std::is_same_v<A, OpAttrs>) OpAttrs(A attrs)
-      : held_(std::make_shared<const Holder<A>>(std::move(attrs))) {}
+      : holder_(std::make_shared<const Holder<A>>(std::move(attrs))) {}
 
   /// Returns the value, or null where the attributes are of another type.
   template <class A>
   const A* get_if() const {
-    const bool has = held_ != nullptr && held_->type == typeid(A);
-    return has ? &static_cast<const Holder<A>*>(held_.get())->value : nullptr;
+    const bool has = holder_ != nullptr && holder_->type == typeid(A);
+    return has ? &static_cast<const Holder<A>*>(holder_.get())->value : nullptr;
   }
   /// Returns the value; throws std::bad_cast where the attributes are of another type.
   template <class A>
@@ -56,8 +56,8 @@ class OpAttrs {
     return get_if<A>() != nullptr;
   }
   bool operator==(const OpAttrs& other) const {
-    if (held_ == nullptr || other.held_ == nullptr) return held_ == other.held_;
-    return held_->type == other.held_->type && held_->equals(*other.held_);
+    if (holder_ == nullptr || other.holder_ == nullptr) return holder_ == other.holder_;
+    return holder_->type == other.holder_->type && holder_->equals(*other.holder_);
   }
 
  private:
@@ -78,7 +78,7 @@ class OpAttrs {
     A value;
   };
 
-  std::shared_ptr<const Held> held_;
+  std::shared_ptr<const Held> holder_;
 };
 
 /// Op is one operation of a list, with its operands, results and attributes.

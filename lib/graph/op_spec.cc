@@ -33,7 +33,7 @@ Operands operands_of(const OpSpec& spec) {
 const OpSpec& shared_spec(OpKind kind, char letter) {
   const OpSpec& spec = op_spec(kind);
   if (spec.shared_by.find(letter) == std::string_view::npos)
-    bug(cat(spec.name, " is not shared out along ", std::string(1, letter)));
+    bug(cat("tensor-parallel ranks cannot divide ", spec.name, " along ", std::string(1, letter)));
   return spec;
 }
 

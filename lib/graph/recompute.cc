@@ -40,7 +40,7 @@ void drop_results(const Op& op, std::vector<bool>& kept) {
   for (const ValueId id : op.out) kept[static_cast<size_t>(id)] = false;
 }
 
-LayerGraph derived(const LayerGraph& graph, const std::vector<bool>& kept) {
+LayerGraph derive_copy(const LayerGraph& graph, const std::vector<bool>& kept) {
   LayerGraph copy = graph;
   derive_keeping(copy, kept);
   return copy;
@@ -72,7 +72,7 @@ int64_t collectives_in(std::span<const Op> list) {
 /// Chooses the values to keep within a budget. Communication is never repeated, because its cost is
 /// not known here.
 std::vector<bool> keep_within(const LayerGraph& graph, double budget) {
-  const LayerGraph plain = derived(graph, keep_all(graph));
+  const LayerGraph plain = derive_copy(graph, keep_all(graph));
   // Every choice keeps a subset of the values that `plain` keeps. Keeping any other value would
   // only serve to recompute a value of the same size.
   std::vector<bool> base(graph.values.size());
@@ -85,7 +85,7 @@ std::vector<bool> keep_within(const LayerGraph& graph, double budget) {
     std::vector<bool> kept = base;
     for (size_t i = 0; i < ops.size(); ++i)
       if ((choice >> i & 1) != 0) drop_results(*ops[i], kept);
-    const LayerGraph trial = derived(graph, kept);
+    const LayerGraph trial = derive_copy(graph, kept);
     const std::pair<int64_t, double> cost{plan_saved(trial).bytes,
                                           list_cost(trial, trial.backward)};
     if (cost.second > limit || cost >= least) continue;

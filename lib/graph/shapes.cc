@@ -28,7 +28,7 @@ class Letters {
     if (letters.size() != dims.size()) return false;
     for (size_t i = 0; i < dims.size(); ++i)
       if (known_.try_emplace(letters[i], dims[i]).first->second != dims[i]) return false;
-    return agree("F", 2, "G") && agree("C", known_.at("t"), "P");
+    return is_multiple("F", 2, "G") && is_multiple("C", known_.at("t"), "P");
   }
 
   /// Returns the fault of sums, which can be checked only once all operands are known: J is the sum
@@ -52,7 +52,7 @@ class Letters {
     return sum == known->second;
   }
 
-  bool agree(const char* one, int64_t times, const char* other) const {
+  bool is_multiple(const char* one, int64_t times, const char* other) const {
     const auto a = known_.find(one), b = known_.find(other);
     return a == known_.end() || b == known_.end() || times * a->second == b->second;
   }

@@ -1,6 +1,7 @@
 #include "graph/storage.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <limits>
 #include <numeric>
@@ -100,7 +101,9 @@ class IntervalTree {
     const auto begun = std::partition_point(by_first_.begin(), by_first_.end(), [&](size_t other) {
       return requests_[other].first <= request.last;
     });
-    visit(1, 0, leaves_, static_cast<size_t>(begun - by_first_.begin()), request.first, found);
+    const auto limit = static_cast<size_t>(begun - by_first_.begin());
+    ++examined_;
+    if (may_hold(1, 0, limit, request.first)) visit(1, 0, leaves_, limit, request.first, found);
   }
 
   /// Counts the nodes of the tree that were examined.
@@ -109,16 +112,23 @@ class IntervalTree {
  private:
   static constexpr int64_t kNobody = std::numeric_limits<int64_t>::min();
 
-  /// Visits the node of leaves [begin, begin + width). Only the leaves below `limit` begin early
-  /// enough to overlap the interval.
+  /// Returns whether a request of the node may overlap the interval: it is alive at `first` or
+  /// later, and the node's first leaf, `begin`, is below `limit`, so that it begins early enough.
+  bool may_hold(size_t node, size_t begin, size_t limit, int64_t first) const {
+    return begin < limit && latest_[node] >= first && latest_[node] != kNobody;
+  }
+
+  /// Visits the node of leaves [begin, begin + width), which may hold a match. It tests the
+  /// children before it visits them: most hold none and then cost no call.
   template <typename Found>
   void visit(size_t node, size_t begin, size_t width, size_t limit, int64_t first,
              const Found& found) {
-    ++examined_;
-    if (begin >= limit || latest_[node] < first || latest_[node] == kNobody) return;
     if (width == 1) return found(by_first_[begin]);
-    visit(2 * node, begin, width / 2, limit, first, found);
-    visit(2 * node + 1, begin + width / 2, width / 2, limit, first, found);
+    examined_ += 2;
+    const size_t half = width / 2;
+    if (may_hold(2 * node, begin, limit, first)) visit(2 * node, begin, half, limit, first, found);
+    if (may_hold(2 * node + 1, begin + half, limit, first))
+      visit(2 * node + 1, begin + half, half, limit, first, found);
   }
 
   std::span<const StorageRequest> requests_;
@@ -129,55 +139,113 @@ class IntervalTree {
   int64_t examined_ = 0;
 };
 
-/// Bytes [begin, end) of an arena.
-using Extent = std::pair<int64_t, int64_t>;
+/// Extent is the bytes [begin, end) of an arena; both are aligned.
+struct Extent {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
 
-/// Calls `found` with the aligned beginning and the end of each gap that `taken` leaves in an arena
-/// of `bytes` bytes, from the lowest on, until `found` returns true. Sorts `taken`.
+/// ExtentSorter sorts extents by their beginning: first into buckets by the leading bits, then each
+/// bucket. A comparison sort of all extents mispredicts about half of its branches and took most of
+/// the time of large plans.
+class ExtentSorter {
+ public:
+  void sort(std::vector<Extent>& extents) {
+    if (extents.size() < kFewExtents) return sort_few(extents.begin(), extents.end());
+    const auto [least, most] = std::minmax_element(extents.begin(), extents.end(), is_lower);
+    const int64_t begin = least->begin;
+    const int width = std::bit_width(static_cast<uint64_t>(most->begin - begin));
+    const int shift = std::max(width - kBucketBits, 0);
+    const auto bucket_of = [&](const Extent& extent) {
+      return static_cast<size_t>((extent.begin - begin) >> shift);
+    };
+    ends_.fill(0);
+    for (const Extent& extent : extents) ++ends_[bucket_of(extent)];
+    std::partial_sum(ends_.begin(), ends_.end(), ends_.begin());
+    sorted_.resize(extents.size());
+    for (const Extent& extent : extents) sorted_[--ends_[bucket_of(extent)]] = extent;
+    extents.swap(sorted_);
+    // ends_ now holds where each bucket begins.
+    for (size_t bucket = 0; bucket < kBuckets; ++bucket) {
+      const size_t end = bucket + 1 < kBuckets ? ends_[bucket + 1] : extents.size();
+      if (end - ends_[bucket] > 1)
+        sort_few(extents.begin() + static_cast<std::ptrdiff_t>(ends_[bucket]),
+                 extents.begin() + static_cast<std::ptrdiff_t>(end));
+    }
+  }
+
+ private:
+  static constexpr int kBucketBits = 8;
+  static constexpr size_t kBuckets = size_t{1} << kBucketBits;
+  static constexpr size_t kFewExtents = 32;
+
+  static bool is_lower(const Extent& a, const Extent& b) { return a.begin < b.begin; }
+  static void sort_few(std::vector<Extent>::iterator begin, std::vector<Extent>::iterator end) {
+    std::sort(begin, end, is_lower);
+  }
+
+  std::array<size_t, kBuckets> ends_{};
+  std::vector<Extent> sorted_;
+};
+
+/// Calls `found` with the beginning and the end of each gap that `taken` leaves in an arena of
+/// `bytes` bytes, from the lowest on, until `found` returns true. Sorts `taken`.
 template <typename Found>
-void find_gap(std::vector<Extent>& taken, int64_t bytes, int64_t alignment, const Found& found) {
-  std::sort(taken.begin(), taken.end());
+void find_gap(std::vector<Extent>& taken, ExtentSorter& sorter, int64_t bytes, const Found& found) {
+  sorter.sort(taken);
   int64_t offset = 0;
-  for (const auto& [begin, end] : taken) {
-    if (offset < begin && found(offset, begin)) return;
-    offset = std::max(offset, round_up(end, alignment));
+  for (const Extent& extent : taken) {
+    if (offset < extent.begin && found(offset, extent.begin)) return;
+    offset = std::max(offset, extent.end);
   }
   if (offset < bytes) found(offset, bytes);
 }
 
 /// Returns the lowest offset at which `wanted` bytes are free in an arena of `bytes` bytes; -1:
 /// there is none.
-int64_t lowest_place(std::vector<Extent>& taken, int64_t bytes, int64_t alignment, int64_t wanted) {
-  int64_t place = -1;
-  find_gap(taken, bytes, alignment, [&](int64_t begin, int64_t end) {
+int64_t lowest_offset(std::vector<Extent>& taken, ExtentSorter& sorter, int64_t bytes,
+                      int64_t wanted) {
+  int64_t offset = -1;
+  find_gap(taken, sorter, bytes, [&](int64_t begin, int64_t end) {
     if (end - begin < wanted) return false;
-    place = begin;
+    offset = begin;
     return true;
   });
-  return place;
+  return offset;
+}
+
+/// Returns the bytes of each request, rounded up to the alignment.
+std::vector<int64_t> aligned_bytes(std::span<const StorageRequest> requests, int64_t alignment) {
+  std::vector<int64_t> bytes;
+  bytes.reserve(requests.size());
+  for (const StorageRequest& request : requests)
+    bytes.push_back(round_up(request.bytes, alignment));
+  return bytes;
 }
 
 /// Assigns to each request, in the given order, the lowest offset that is free during its whole
-/// lifetime.
-StorageLayout place(std::span<const StorageRequest> requests, const std::vector<size_t>& order,
-                    int64_t alignment, IntervalTree& live) {
+/// lifetime. `aligned` has the rounded-up bytes of each request, because a division for each pair
+/// of requests would take longer than everything else.
+StorageLayout place_in_order(std::span<const StorageRequest> requests,
+                             const std::vector<size_t>& order, std::span<const int64_t> aligned,
+                             IntervalTree& live) {
   StorageLayout layout;
   layout.offset.assign(requests.size(), -1);
   live.clear();
   std::vector<Extent> taken;
+  ExtentSorter sorter;
   for (const size_t at : order) {
     const StorageRequest& request = requests[at];
     taken.clear();
     live.for_each_overlapping(request, [&](size_t other) {
-      taken.emplace_back(layout.offset[other], layout.offset[other] + requests[other].bytes);
+      taken.push_back({layout.offset[other], layout.offset[other] + aligned[other]});
     });
     const int64_t offset =
-        lowest_place(taken, std::numeric_limits<int64_t>::max(), alignment, request.bytes);
+        lowest_offset(taken, sorter, std::numeric_limits<int64_t>::max(), request.bytes);
     layout.offset[at] = offset;
-    layout.bytes = std::max(layout.bytes, offset + request.bytes);
+    layout.bytes = std::max(layout.bytes, offset + aligned[at]);
     live.add(at);
   }
-  layout.bytes = round_up(layout.bytes, alignment);
   return layout;
 }
 
@@ -195,28 +263,30 @@ class Gaps {
  public:
   Gaps(const PackedArena& arena, int64_t alignment) : bytes_(arena.bytes), alignment_(alignment) {
     for (size_t i = 0; i < arena.requests.size(); ++i)
-      if (arena.offset[i] >= 0) taken_.push_back({arena.requests[i], arena.offset[i]});
+      if (arena.offset[i] >= 0) add(arena.requests[i], arena.offset[i]);
   }
 
   /// Returns the lowest offset that is free during the whole lifetime of `request`; -1: there is
   /// none.
   int64_t lowest_gap(const StorageRequest& request) const {
     std::vector<Extent> taken = occupied_beside(request);
-    return lowest_place(taken, bytes_, alignment_, request.bytes);
+    return lowest_offset(taken, sorter_, bytes_, request.bytes);
   }
 
   /// Returns the bytes of the largest gap at `time`: no larger request that is alive then can fit.
   int64_t largest_gap(int64_t time) const {
     std::vector<Extent> taken = occupied_beside({1, time, time});
     int64_t most = 0;
-    find_gap(taken, bytes_, alignment_, [&](int64_t begin, int64_t end) {
+    find_gap(taken, sorter_, bytes_, [&](int64_t begin, int64_t end) {
       most = std::max(most, end - begin);
       return false;
     });
     return most;
   }
 
-  void add(const StorageRequest& request, int64_t offset) { taken_.push_back({request, offset}); }
+  void add(const StorageRequest& request, int64_t offset) {
+    placed_.push_back({request, {offset, offset + round_up(request.bytes, alignment_)}});
+  }
 
   /// Counts the placed requests that were examined.
   int64_t examined() const { return examined_; }
@@ -224,22 +294,23 @@ class Gaps {
  private:
   struct Placed {
     StorageRequest request;
-    int64_t offset = 0;
+    Extent extent;
   };
 
   std::vector<Extent> occupied_beside(const StorageRequest& request) const {
-    examined_ += static_cast<int64_t>(taken_.size());
+    examined_ += static_cast<int64_t>(placed_.size());
     std::vector<Extent> taken;
-    for (const Placed& other : taken_)
-      if (overlap(other.request, request))
-        taken.emplace_back(other.offset, other.offset + other.request.bytes);
+    for (const Placed& other : placed_)
+      if (overlap(other.request, request)) taken.push_back(other.extent);
     return taken;
   }
 
   int64_t bytes_;
   int64_t alignment_;
-  std::vector<Placed> taken_;
+  std::vector<Placed> placed_;
   mutable int64_t examined_ = 0;
+  /// Sorts the occupied extents; kept because it holds buffers.
+  mutable ExtentSorter sorter_;
 };
 
 /// Finds the largest request that is alive at `time`, has no offset yet and fits into a gap.
@@ -248,19 +319,21 @@ std::pair<size_t, int64_t> largest_fitting(std::span<const StorageRequest> reque
                                            std::span<const int64_t> offset, int64_t time,
                                            const Gaps& gaps) {
   size_t largest = 0;
-  int64_t place = -1;
-  const int64_t room = gaps.largest_gap(time);
+  int64_t gap_offset = -1;
+  const int64_t largest_gap = gaps.largest_gap(time);
   for (size_t i = 0; i < requests.size(); ++i) {
     const StorageRequest& request = requests[i];
     if (!needs_storage(request) || request.first > time || request.last < time || offset[i] >= 0)
       continue;
-    if (request.bytes > room || (place >= 0 && request.bytes <= requests[largest].bytes)) continue;
+    if (request.bytes > largest_gap ||
+        (gap_offset >= 0 && request.bytes <= requests[largest].bytes))
+      continue;
     const int64_t gap = gaps.lowest_gap(request);
     if (gap < 0) continue;
     largest = i;
-    place = gap;
+    gap_offset = gap;
   }
-  return {largest, place};
+  return {largest, gap_offset};
 }
 
 }  // namespace
@@ -269,19 +342,19 @@ std::vector<int64_t> fill_gaps(std::span<const StorageRequest> requests, const P
                                int64_t alignment, int64_t enough) {
   std::vector<int64_t> offset(requests.size(), -1);
   Gaps gaps(arena, alignment);
-  LiveBytes staying(requests, alignment);
-  auto [time, most] = staying.peak();
+  LiveBytes remaining(requests, alignment);
+  auto [time, most] = remaining.peak();
   int64_t least = most;
   std::vector<size_t> moved;
   size_t useful = 0;  // the number of moves that led to the smallest peak of the rest so far
   while (most > enough && gaps.examined() < kMaxExaminedGaps) {
-    const auto [request, place] = largest_fitting(requests, offset, time, gaps);
-    if (place < 0 || requests[request].bytes < most / kMinPart) break;
-    gaps.add(requests[request], place);
-    staying.remove(requests[request]);
-    offset[request] = place;
+    const auto [request, gap_offset] = largest_fitting(requests, offset, time, gaps);
+    if (gap_offset < 0 || requests[request].bytes < most / kMinPart) break;
+    gaps.add(requests[request], gap_offset);
+    remaining.remove(requests[request]);
+    offset[request] = gap_offset;
     moved.push_back(request);
-    std::tie(time, most) = staying.peak();
+    std::tie(time, most) = remaining.peak();
     if (most >= least) continue;
     least = most;
     useful = moved.size();
@@ -300,13 +373,14 @@ StorageLayout pack_storage(std::span<const StorageRequest> requests, int64_t ali
                                                   : requests[a].first < requests[b].first;
   });
   IntervalTree live(requests, order);
-  StorageLayout best = place(requests, order, alignment, live);
+  const std::vector<int64_t> aligned = aligned_bytes(requests, alignment);
+  StorageLayout best = place_in_order(requests, order, aligned, live);
   const int64_t bound = LiveBytes(requests, alignment).peak().second;  // no layout is smaller
   StorageLayout layout = best;
   for (int tries = 1; tries < kMaxTries && live.examined() < kMaxExamined && best.bytes > bound;
        ++tries) {
     promote_highest(requests, layout, order);
-    layout = place(requests, order, alignment, live);
+    layout = place_in_order(requests, order, aligned, live);
     if (layout.bytes < best.bytes) best = layout;
   }
   best.examined = live.examined();

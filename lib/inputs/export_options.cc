@@ -34,12 +34,12 @@ std::vector<ExportTensor> file_tensors(const Tensors& tensors, Part part) {
 
 /// Lists the file tensors that hold a tensor of the model: one, or several of equal size.
 std::vector<ExportTensor> stored_tensors(const TensorInfo& tensor) {
-  const StoredPlace& place = tensor.stored;
+  const StoredLocation& location = tensor.stored;
   std::vector<ExportTensor> files;
   for (const std::string& name : tensor.file_names())
-    files.push_back({name, tensor.file_shape(), {{tensor.name, tensor.shape, place}}});
-  if (place.pieces == 0) return files;
-  const int64_t elements = element_count(place.shape);
+    files.push_back({name, tensor.file_shape(), {{tensor.name, tensor.shape, location}}});
+  if (location.pieces == 0) return files;
+  const int64_t elements = element_count(location.shape);
   for (size_t i = 0; i < files.size(); ++i) {
     ExportPart& part = files[i].parts.front();
     part.begin = static_cast<int64_t>(i) * elements;
@@ -154,7 +154,7 @@ std::vector<ExportTensor> export_tensors(const ExportOptions& options,
   if (options.format != ExportFormat::kAdapter) return model_tensors(options, model);
   return file_tensors(adapter_tensors(model), [](const AdapterTensor& tensor) {
     return std::vector<ExportTensor>{
-        {tensor.stored, tensor.stored_shape, {{tensor.tensor, tensor.shape, tensor.place}}}};
+        {tensor.stored, tensor.stored_shape, {{tensor.tensor, tensor.shape, tensor.location}}}};
   });
 }
 

@@ -32,7 +32,7 @@ int64_t steps_of_run(const Config& config, const SampleSet& train) {
 
 LoaderOptions loader_options(const Config& config, const StepPlan& plan, int64_t first_step,
                              int64_t end_step) {
-  const ShardPlace place = sample_place(plan.options.state);
+  const MemberIndex place = sample_place(plan.options.state);
   LoaderOptions options;
   options.shape = {config.train_micro_batch_size_per_gpu, config.gradient_accumulation_steps,
                    place.count, place.index};

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/stored_place.h"
+#include "base/stored_location.h"
 #include "checkpoint/weight_conversion.h"
 #include "model/multimodal.h"
 #include "model/stored_names.h"
@@ -58,38 +58,38 @@ std::map<std::string, std::string> names_in_adapter(const std::vector<AdapterTen
 
 }  // namespace
 
-void name_as_model(ModelFolder& folder, const ModelDescription& model, bool tells) {
+void map_to_model_names(ModelFolder& folder, const ModelDescription& model, bool logs_notices) {
   const StoredNames names = find_stored_names(model, folder.names());
   folder.rename(names.stored);
   for (const TensorInfo& tensor : model.tensors) {
-    const StoredPlace& place = tensor.stored;
-    if (place.name.empty() || tensor.initial.source != InitialSource::kFolder) continue;
+    const StoredLocation& location = tensor.stored;
+    if (location.name.empty() || tensor.initial.source != InitialSource::kFolder) continue;
     // require_weights() reports what is missing or misshapen.
-    const std::vector<std::string> stored = place.names();
-    const bool is_there = std::all_of(stored.begin(), stored.end(), [&](const std::string& name) {
+    const std::vector<std::string> stored = location.names();
+    const bool has_all = std::all_of(stored.begin(), stored.end(), [&](const std::string& name) {
       const StoredTensor* found = folder.find(name);
-      return found && found->shape == place.shape;
+      return found && found->shape == location.shape;
     });
-    if (is_there) folder.name_part(tensor.name, tensor.shape, place);
+    if (has_all) folder.name_part(tensor.name, tensor.shape, location);
   }
-  if (const size_t quantized = folder.quantized_tensors(); tells && quantized > 0)
+  if (const size_t quantized = folder.quantized_tensors(); logs_notices && quantized > 0)
     log_notice(cat(folder.path(), ": ", quantized,
                    " of its matrices are quantized; they are read as the bf16 numbers that their "
                    "codes stand for, and exported as these"));
-  if (tells && !model.multimodal.empty()) {
+  if (logs_notices && !model.multimodal.empty()) {
     const std::vector<std::string> stored = folder.names();
     log_notice(cat(folder.path(), ": is a ", model.multimodal, " model, whose decoder trains; ",
                    std::count_if(stored.begin(), stored.end(), is_outside_decoder),
                    " tensors of its other parts stay as they are, and are exported with it"));
   } else if (const std::string spelling = stored_name_example(model, names);
-             tells && !spelling.empty())
+             logs_notices && !spelling.empty())
     log_notice(cat(folder.path(), ": the weights have other names than the model's (", spelling,
                    "); they are read, and exported under the model's"));
 }
 
 ModelFolder open_model_folder(const std::string& path, const ModelDescription& model) {
   ModelFolder folder(path);
-  name_as_model(folder, model, /*tells=*/true);
+  map_to_model_names(folder, model, /*logs_notices=*/true);
   return folder;
 }
 
@@ -131,23 +131,23 @@ std::map<std::string, AdapterTensor> require_adapter(const ModelDescription& mod
       wanted.stored = other->second;
     // Several model tensors may be parts of one stored tensor. The first of them reports its
     // problems.
-    const bool tells = known.insert(wanted.stored).second;
+    const bool is_first = known.insert(wanted.stored).second;
     const StoredTensor* stored = adapter.find(wanted.stored);
     if (stored == nullptr) {
       // A bias may be missing, because PEFT leaves biases out of some files. A tied matrix has two
       // names, and one of them is enough.
-      if (tells && !wanted.tensor.ends_with(".bias") && !is_stored(wanted.tensor))
+      if (is_first && !wanted.tensor.ends_with(".bias") && !is_stored(wanted.tensor))
         add_shape_problem(wanted.stored, nullptr, wanted.stored_shape, problems);
     } else if (stored->shape != wanted.stored_shape) {
-      if (tells) add_shape_problem(wanted.stored, &stored->shape, wanted.stored_shape, problems);
+      if (is_first) add_shape_problem(wanted.stored, &stored->shape, wanted.stored_shape, problems);
     } else if (!is_weight_dtype(stored->dtype)) {
-      if (tells)
+      if (is_first)
         problems.push_back(cat("tensor ", wanted.stored, " holds ", dtype_name(stored->dtype)));
     } else if (const auto [first, added] = places.emplace(wanted.tensor, wanted);
                !added && !adapter.holds_equal(first->second.stored, wanted.stored)) {
       problems.push_back(
           cat(last_part(family.embedding), " and ", last_part(family.head),
-              " differ: PEFT trains copies of a tied matrix apart, and here it stays one"));
+              " differ: PEFT trained separate copies of a tied matrix; ftrun keeps them tied"));
     }
   }
   for (const StoredTensor& stored : adapter.tensors())
@@ -164,8 +164,8 @@ std::map<std::string, AdapterTensor> require_adapter(const ModelDescription& mod
 
 void read_adapter(const AdapterFolder& adapter, const AdapterTensor& tensor, int64_t begin,
                   int64_t end, std::span<float> out) {
-  if (tensor.place.name.empty()) return adapter.read_f32(tensor.stored, begin, end, out);
-  read_stored<float>(tensor.place, tensor.shape, begin, end, out,
+  if (tensor.location.name.empty()) return adapter.read_f32(tensor.stored, begin, end, out);
+  read_stored<float>(tensor.location, tensor.shape, begin, end, out,
                      [&](int64_t from, int64_t to, std::span<float> run) {
                        adapter.read_f32(tensor.stored, from, to, run);
                      });

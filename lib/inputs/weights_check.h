@@ -13,9 +13,9 @@
 namespace ftrun {
 
 /// Makes the folder's tensors, and the parts of them that are tensors of the model, readable under
-/// the model's names. If `tells`, logs quantized matrices, parts of a multimodal model that do not
-/// train, and names that differ.
-void name_as_model(ModelFolder& folder, const ModelDescription& model, bool tells);
+/// the model's names. If `logs_notices`, logs quantized matrices, parts of a multimodal model that
+/// do not train, and names that differ.
+void map_to_model_names(ModelFolder& folder, const ModelDescription& model, bool logs_notices);
 
 /// Opens the folder of a model. Tensors that the folder stores under other names
 /// (find_stored_names()) are read under the model's names.

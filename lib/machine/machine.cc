@@ -44,7 +44,7 @@ namespace {
 
 /// Returns the seconds that a curve gives for `bytes`. Beyond the last point they grow in
 /// proportion to the bytes.
-double along(const Curve& curve, double bytes) {
+double seconds_at(const Curve& curve, double bytes) {
   const double last = curve.points().back().first;
   return bytes <= last ? curve.at(bytes) : curve.at(last) * bytes / last;
 }
@@ -84,7 +84,7 @@ double exchange_seconds(const Machine& machine, std::string_view kind, double by
   }
   if (const auto found = machine.exchanges.find(cat(kind, " ", ranks));
       found != machine.exchanges.end())
-    return along(found->second, bytes);
+    return seconds_at(found->second, bytes);
   if (machine.node.bandwidth == 0)
     throw Error(ExitCode::kUsage,
                 cat("the machine ", machine.name,

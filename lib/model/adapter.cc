@@ -54,11 +54,11 @@ class ModuleChoice {
       alphas_.push_back({pattern, compile_end(pattern, "alpha_pattern"), alpha});
   }
 
-  bool wants(const std::string& module) {
+  bool is_target(const std::string& module) {
     if (target_) return matches(*target_, module);
     bool any = false;
     for (const std::string& entry : targets_)
-      if (entry == kAllLinear || ends_at_dot(module, entry)) any = note(entry);
+      if (entry == kAllLinear || ends_at_dot(module, entry)) any = mark_used(entry);
     return any;
   }
 
@@ -88,7 +88,7 @@ class ModuleChoice {
     adapter.rank = first_match(ranks_, module).value_or(options_.r);
     const double alpha = first_match(alphas_, module).value_or(options_.alpha);
     const auto rank = static_cast<double>(adapter.rank);
-    if (options_.begin == LoraInit::kOrthogonal && adapter.rank % 2 != 0 &&
+    if (options_.init == LoraInit::kOrthogonal && adapter.rank % 2 != 0 &&
         !std::exchange(told_odd_, true))
       problems.push_back(cat("init_lora_weights orthogonal: ", module, " has rank ", adapter.rank,
                              ", which is not even; make r and the ranks of rank_pattern even"));
@@ -133,7 +133,7 @@ class ModuleChoice {
     }
   }
 
-  bool note(const std::string& entry) {
+  bool mark_used(const std::string& entry) {
     used_.insert(entry);
     return true;
   }
@@ -159,7 +159,7 @@ class ModuleChoice {
     std::optional<T> found;
     for (const NumberOfModules<T>& one : all) {
       if (!one.pattern || !matches(*one.pattern, module)) continue;
-      note(one.written);
+      mark_used(one.written);
       if (!found) found = one.number;
     }
     return found;
@@ -209,7 +209,7 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
   require_blocks(config, options, choice.problems);
   if (options.r <= 0) choice.problems.push_back(cat("r ", options.r, ": must be above 0"));
   Adapter adapter;
-  adapter.begin = options.begin;
+  adapter.init = options.init;
   adapter.dropout = options.dropout;
   bool any = false;
   for (int64_t layer = 0; layer < config.layers; ++layer) {
@@ -219,7 +219,7 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
     for (const ProductModule& of_products : product_modules(names)) {
       const std::string module = path_in_memory(config, names.in_block(layer, of_products.name));
       // An entry that is a whole path counts whatever layers are wanted, as in PEFT.
-      if (!choice.wants(module) || choice.excludes(module) ||
+      if (!choice.is_target(module) || choice.excludes(module) ||
           !(is_wanted || contains(options.target_modules, module)))
         continue;
       const LowRank low = choice.adapter_of(module);

@@ -39,7 +39,7 @@ struct BlockAdapter {
 /// Adapter holds the adapters of a model's blocks; without entries the model has none.
 struct Adapter {
   std::vector<BlockAdapter> blocks;
-  LoraInit begin = LoraInit::kUniform;
+  LoraInit init = LoraInit::kUniform;
   /// The dropout in training of the elements that A multiplies.
   double dropout = 0;
 
@@ -75,7 +75,7 @@ struct LoraOptions {
   /// modules: the first match counts.
   std::vector<std::pair<std::string, int64_t>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
-  LoraInit begin = LoraInit::kUniform;
+  LoraInit init = LoraInit::kUniform;
   /// The dropout probability, from 0 to below 1.
   double dropout = 0;
   /// The adapters have magnitudes (BlockAdapter::magnitudes).

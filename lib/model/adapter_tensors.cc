@@ -21,9 +21,9 @@ std::vector<AdapterTensor> adapter_tensors(const ModelDescription& model) {
     const std::string module = file_name.substr(0, dot);
     const bool inner = adapted.contains(module) && !is_lora_name(tensor.name);
     const auto add = [&](std::string stored) {
-      StoredPlace place = tensor.stored;
-      if (!place.name.empty()) place.name = stored;
-      all.push_back({tensor.name, tensor.shape, std::move(stored), tensor.file_shape(), place});
+      StoredLocation location = tensor.stored;
+      if (!location.name.empty()) location.name = stored;
+      all.push_back({tensor.name, tensor.shape, std::move(stored), tensor.file_shape(), location});
     };
     const std::string in_memory =
         model.multimodal.empty() ? module : name_in_multimodal_model(module, names.root);

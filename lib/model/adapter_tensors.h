@@ -21,7 +21,7 @@ struct AdapterTensor {
   Dims stored_shape;
   /// The rows of the file's tensor that hold this one; without a name, the tensor is the whole file
   /// tensor.
-  StoredPlace place;
+  StoredLocation location;
 };
 
 /// Lists the tensors in PEFT's file of the model's adapter: all that train, a tied matrix under

@@ -51,7 +51,7 @@ class ConfigReader {
 
   /// Returns whether no problem was recorded so far. After a problem, checks that compare keys
   /// would only repeat it.
-  bool clean() const { return findings_.problems.empty(); }
+  bool has_no_problems() const { return findings_.problems.empty(); }
   void problem(std::string_view key, const std::string& what);
   void unsupported(std::string_view key, const std::string& what);
 

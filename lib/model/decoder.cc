@@ -508,7 +508,7 @@ class DecoderBuilder {
         mode_(mode),
         dtypes_(dtypes),
         recompute_(recompute),
-        table_(out_.tensors, split, adapter.begin) {
+        table_(out_.tensors, split, adapter.init) {
     out_.family = c_.family;
     out_.multimodal = c_.multimodal;
     out_.vocab_rows = c_.vocab_rows;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/box.h"
-#include "base/stored_place.h"
+#include "base/stored_location.h"
 #include "graph/layer_graph.h"
 #include "graph/recompute.h"
 #include "model/adapter.h"
@@ -72,7 +72,7 @@ struct TensorInfo {
   Initial initial;
   /// The rows of file tensors (of the model, or of its adapter) that hold this tensor; without a
   /// name, the files hold the tensor as it is.
-  StoredPlace stored;
+  StoredLocation stored;
 
   /// Return the number of elements of the whole tensor, and of this rank's part, its padding
   /// included.

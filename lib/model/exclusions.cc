@@ -39,7 +39,7 @@ std::optional<Adapter> find_adapter(const ModelConfig& config, LoraOptions optio
   options.r = 1;
   options.rank_pattern.clear();
   options.alpha_pattern.clear();
-  options.begin = LoraInit::kUniform;
+  options.init = LoraInit::kUniform;
   try {
     return make_adapter(config, options);
   } catch (const Error&) {

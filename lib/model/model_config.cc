@@ -100,7 +100,7 @@ void read_heads(ConfigReader& reader, ModelConfig& config, const Family& family)
 /// Checks that the dimensions fit together, and computes the head size if config.json does not give
 /// it.
 void finish_heads(ConfigReader& reader, ModelConfig& config, const Family& family) {
-  if (!reader.clean()) return;
+  if (!reader.has_no_problems()) return;
   const ConfigKeys& keys = family.keys;
   const int64_t heads = config.query_heads;
   const char* const size_key = keys.head_size ? keys.head_size : keys.hidden;
@@ -252,11 +252,11 @@ void check_quantization(ConfigReader& reader) {
   const std::string shown = known != kNames.end() ? std::string(known->second)
                             : names_one           ? found_text(*method_key)
                                                   : "an unnamed method";
-  reader.unsupported(
-      "quantization_config",
-      cat("the weights are quantized already, by ", shown,
-          ", which is not read (fp8 with scales and bitsandbytes are); give the original "
-          "model, which quantization quantizes while it is loaded"));
+  reader.unsupported("quantization_config",
+                     cat("the weights are already quantized with ", shown,
+                         ", which ftrun cannot read (it reads fp8 with scales, and bitsandbytes); "
+                         "give the original "
+                         "model, which quantization quantizes while it is loaded"));
 }
 
 void check_common(ConfigReader& reader, ModelConfig& config, const Family& family) {
@@ -286,22 +286,22 @@ void refuse(const ConfigFindings& findings, const std::string& where) {
 }
 
 /// Formats a number; whole numbers without an exponent: 500000, not 5e+05.
-std::string plain(double value) {
+std::string plain_number_text(double value) {
   const bool whole = std::abs(value) < 1e15 && std::trunc(value) == value;
   return whole ? std::to_string(static_cast<int64_t>(value)) : number_text(value);
 }
 
 std::string rope_text(const RopeConfig& rope) {
   std::string text(std::visit([](const auto& scaling) { return scaling.kName; }, rope.scaling));
-  text += " theta " + plain(rope.theta);
+  text += " theta " + plain_number_text(rope.theta);
   if (rope.partial != 1.0) text += cat(" of ", number_text(rope.partial), " of a head");
-  if (rope.is_scaled()) text += " factor " + plain(rope.factor());
+  if (rope.is_scaled()) text += " factor " + plain_number_text(rope.factor());
   if (const auto* llama3 = rope.as<Llama3Scaling>())
-    text += cat(" low ", plain(llama3->low_frequency_factor), " high ",
-                plain(llama3->high_frequency_factor));
+    text += cat(" low ", plain_number_text(llama3->low_frequency_factor), " high ",
+                plain_number_text(llama3->high_frequency_factor));
   if (const auto* yarn = rope.as<YarnScaling>())
-    text += cat(" fast ", plain(yarn->beta_fast), " slow ", plain(yarn->beta_slow),
-                yarn->truncate ? "" : " not truncated");
+    text += cat(" fast ", plain_number_text(yarn->beta_fast), " slow ",
+                plain_number_text(yarn->beta_slow), yarn->truncate ? "" : " not truncated");
   if (rope.original_positions() > 0) text += cat(" original ", rope.original_positions());
   if (rope.attention_factor() != 1.0)
     text += " attention " + fixed_text(rope.attention_factor(), 6);

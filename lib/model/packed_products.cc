@@ -23,7 +23,8 @@ bool keeps_runs(const TensorInfo& tensor, int64_t count) {
          tensor.local.extent[1] % count == 0;
 }
 
-std::string fault(const TensorInfo& tensor, const PackedFormat& format, bool ends_matrix) {
+std::string find_block_fault(const TensorInfo& tensor, const PackedFormat& format,
+                             bool ends_matrix) {
   const int64_t columns = tensor.local.extent[1];
   if (format.kind == PackedKind::kInt8 && columns % format.block != 0)
     return cat("rows of ", columns, " elements are not a multiple of ", format.block);
@@ -58,7 +59,8 @@ std::vector<Weight> weights_of(const ModelConfig& config, const TensorSplit& spl
 std::vector<std::string> faults(const std::vector<Weight>& weights, const PackedFormat& format) {
   std::vector<std::string> found;
   for (const Weight& weight : weights)
-    if (const std::string text = fault(weight.tensor, format, weight.ends_matrix); !text.empty())
+    if (const std::string text = find_block_fault(weight.tensor, format, weight.ends_matrix);
+        !text.empty())
       found.push_back(cat(weight.tensor.name, ": ", text));
   return found;
 }

@@ -93,8 +93,8 @@ std::optional<std::string> find_head(const std::map<std::string, std::string>& p
 }
 
 /// Sets cause and remedy: what the folder holds in place of the wanted tensors.
-void explain(const std::vector<std::string>& stored, const std::vector<std::string>& prefixes,
-             StoredNames& names) {
+void explain_missing(const std::vector<std::string>& stored,
+                     const std::vector<std::string>& prefixes, StoredNames& names) {
   const auto is_adapters = [](const std::string& name) {
     return std::any_of(kAdapterParts.begin(), kAdapterParts.end(),
                        [&](std::string_view part) { return name.find(part) != std::string::npos; });
@@ -134,7 +134,8 @@ StoredNames find_stored_names(const std::vector<std::string>& wanted,
     return names.stored.contains(name) ||
            std::find(stored.begin(), stored.end(), name) != stored.end();
   };
-  if (!std::all_of(wanted.begin(), wanted.end(), is_found)) explain(stored, prefixes, names);
+  if (!std::all_of(wanted.begin(), wanted.end(), is_found))
+    explain_missing(stored, prefixes, names);
   return names;
 }
 

@@ -177,7 +177,7 @@ ModelConfig without_idle_rope(ModelConfig config) {
 /// Notes collects the limits of features, and numbers them in the order in which they occur.
 class Notes {
  public:
-  std::string mark(const Error& limit) {
+  std::string refer_to(const Error& limit) {
     std::string text = limit.message();
     for (const std::string& before : {cat(kWhere, ":\n  "), cat(kWhere, ": ")})
       if (text.starts_with(before)) text.erase(0, before.size());
@@ -214,7 +214,7 @@ std::string feature_cell(const Family& family, const Feature& feature, Notes& no
     return is_run || !is_same ? "yes" : "unchanged";
   } catch (const Error& limit) {
     if (limit.code() == ExitCode::kBug) throw;
-    return notes.mark(limit);
+    return notes.refer_to(limit);
   }
 }
 

@@ -103,16 +103,16 @@ TensorInfo TensorTable::by_outputs(const ModulePart& part, std::string_view end,
 
 TensorId TensorTable::add_a(TensorInfo tensor) {
   const auto rank = static_cast<double>(tensor.shape[0]);
-  tensor.initial = begin_ == LoraInit::kGaussian ? Initial{InitialSource::kNormal, 1.0 / rank}
-                   : begin_ == LoraInit::kOrthogonal
+  tensor.initial = init_ == LoraInit::kGaussian ? Initial{InitialSource::kNormal, 1.0 / rank}
+                   : init_ == LoraInit::kOrthogonal
                        ? Initial{InitialSource::kOrthogonalA, kOrthogonalSize}
                        : as_linear(tensor);
   return add(std::move(tensor));
 }
 
 TensorId TensorTable::add_b(TensorInfo tensor) {
-  tensor.initial = begin_ == LoraInit::kBothUniform ? as_linear(tensor)
-                   : begin_ == LoraInit::kOrthogonal
+  tensor.initial = init_ == LoraInit::kBothUniform ? as_linear(tensor)
+                   : init_ == LoraInit::kOrthogonal
                        ? Initial{InitialSource::kOrthogonalB, kOrthogonalSize}
                        : Initial{InitialSource::kZero};
   return add(std::move(tensor));

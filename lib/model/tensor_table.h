@@ -24,8 +24,8 @@ namespace ftrun {
 /// bias.
 class TensorTable {
  public:
-  TensorTable(std::vector<TensorInfo>& tensors, const TensorSplit& split, LoraInit begin)
-      : tensors_(tensors), split_(split), begin_(begin) {}
+  TensorTable(std::vector<TensorInfo>& tensors, const TensorSplit& split, LoraInit init)
+      : tensors_(tensors), split_(split), init_(init) {}
 
   TensorId add(TensorInfo tensor) {
     tensors_.push_back(std::move(tensor));
@@ -128,7 +128,7 @@ class TensorTable {
 
   std::vector<TensorInfo>& tensors_;
   TensorSplit split_;
-  LoraInit begin_;
+  LoraInit init_;
 };
 
 /// BlockTensors holds the ids of a block's tensors; -1 for tensors that it does not have.

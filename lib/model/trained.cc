@@ -136,10 +136,10 @@ void require_unpacked(const ModelDescription& model, const std::set<std::string>
         if (param.packed && trained.contains(model.tensor(id).name))
           names.push_back(model.tensor(id).name);
   if (names.empty()) return;
-  const size_t more = names.size() - std::min(names.size(), kMaxShown);
+  const size_t unshown = names.size() - std::min(names.size(), kMaxShown);
   names.resize(std::min(names.size(), kMaxShown));
   problems.push_back(cat("quantized weights cannot train: ", join(names, ", "),
-                         more > 0 ? cat(" and ", more, " more") : ""));
+                         unshown > 0 ? cat(" and ", unshown, " more") : ""));
 }
 
 }  // namespace

@@ -14,9 +14,9 @@
 namespace ftrun {
 namespace {
 
-/// ModulePlace holds a module's path without the number of its block, and that number; modules
+/// ModuleInBlock holds a module's path without the number of its block, and that number; modules
 /// outside of blocks have none.
-struct ModulePlace {
+struct ModuleInBlock {
   std::string name;
   std::optional<int64_t> block;
 };
@@ -27,7 +27,7 @@ bool is_number(const std::string& part) {
 }
 
 /// Splits a module's path. `root` is the prefix of most module names.
-ModulePlace place_of_module(const std::string& module, std::string_view root) {
+ModuleInBlock split_module_path(const std::string& module, std::string_view root) {
   const std::vector<std::string> parts = split(module, '.');
   const auto number = std::find_if(parts.begin(), parts.end(), is_number);
   if (number == parts.end())
@@ -49,8 +49,8 @@ struct TrainedModules {
   std::set<std::string> own;
   int64_t parameters = 0;
 
-  void add(const TensorInfo& tensor, const ModulePlace& place) {
-    if (place.block) blocks.insert(*place.block);
+  void add(const TensorInfo& tensor, const ModuleInBlock& module_in_block) {
+    if (module_in_block.block) blocks.insert(*module_in_block.block);
     parameters += tensor.numel();
     const std::string module = module_of(tensor);
     const std::string& name = tensor.file_name();
@@ -62,7 +62,7 @@ struct TrainedModules {
       magnitudes = magnitudes || name == lora_magnitude_name(module);
   }
 
-  std::string how() const {
+  std::string method_text() const {
     std::vector<std::string> parts;
     if (!ranks.empty()) {
       const int64_t least = *ranks.begin(), most = *ranks.rbegin();
@@ -104,11 +104,12 @@ std::vector<std::string> trained_table(const ModelDescription& model) {
   std::vector<std::string> names, others;
   int64_t parameters = 0;
   for (const TensorInfo& tensor : model.tensors) {
-    const ModulePlace place = place_of_module(module_of(tensor), tensor_names(model.family).root);
+    const ModuleInBlock module =
+        split_module_path(module_of(tensor), tensor_names(model.family).root);
     std::vector<std::string>& list = tensor.trainable ? names : others;
-    if (std::find(list.begin(), list.end(), place.name) == list.end()) list.push_back(place.name);
+    if (std::find(list.begin(), list.end(), module.name) == list.end()) list.push_back(module.name);
     if (!tensor.trainable) continue;
-    trained[place.name].add(tensor, place);
+    trained[module.name].add(tensor, module);
     parameters += tensor.numel();
   }
   const int64_t total = count_parameters(model).total;
@@ -118,7 +119,7 @@ std::vector<std::string> trained_table(const ModelDescription& model) {
   size_t width = 0, how_width = 0;
   for (const std::string& name : names) {
     width = std::max(width, name.size());
-    how_width = std::max(how_width, trained.at(name).how().size());
+    how_width = std::max(how_width, trained.at(name).method_text().size());
   }
   for (const std::string& name : names) {
     const TrainedModules& modules = trained.at(name);
@@ -126,8 +127,8 @@ std::vector<std::string> trained_table(const ModelDescription& model) {
         modules.blocks.empty() ? ""
                                : cat(modules.blocks.size(), " of ", model.block_count, " blocks",
                                      missing_text(modules.blocks, model.block_count), ", ");
-    lines.push_back(cat("  ", padded(name, width), "  ", padded(modules.how(), how_width), "  ",
-                        blocks, modules.parameters, " parameters"));
+    lines.push_back(cat("  ", padded(name, width), "  ", padded(modules.method_text(), how_width),
+                        "  ", blocks, modules.parameters, " parameters"));
   }
   std::erase_if(others, [&](const std::string& name) { return trained.count(name) > 0; });
   if (!others.empty()) lines.push_back(cat("  not trained: ", join(others, ", ")));

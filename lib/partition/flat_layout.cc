@@ -82,13 +82,14 @@ std::vector<UpdatePart> update_parts(const Unit& unit,
   for (const Slice& slice : slices_in(unit, begin, end)) {
     const UpdateKind kind = kind_of(slice);
     if (!parts.empty() && parts.back().kind == kind) continue;
-    const bool alone = kind.straddling >= 0;
+    const bool has_own_part = kind.straddling >= 0;
     if (!parts.empty()) parts.back().end = std::min(parts.back().end, slice.position_in_unit);
-    parts.push_back({parts.empty() && !alone ? begin : slice.position_in_unit,
-                     alone ? slice.position_in_unit + slice.extent : end, kind});
+    parts.push_back({parts.empty() && !has_own_part ? begin : slice.position_in_unit,
+                     has_own_part ? slice.position_in_unit + slice.extent : end, kind});
   }
   // The range holds only padding, so any update kind of the unit is correct.
-  if (parts.empty() && begin < end) parts.push_back({begin, end, {.coded = !unit.uncoded}});
+  if (parts.empty() && begin < end)
+    parts.push_back({begin, end, {.coded = !unit.has_plain_states}});
   return parts;
 }
 

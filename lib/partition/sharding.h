@@ -9,9 +9,9 @@
 
 namespace ftrun {
 
-/// ShardPlace is a rank's index among the ranks that share one copy of a state, and the number of
+/// MemberIndex is a rank's index among the ranks that share one copy of a state, and the number of
 /// these ranks.
-struct ShardPlace {
+struct MemberIndex {
   int count = 1;
   int index = 0;
 };
@@ -26,10 +26,10 @@ class Sharding {
   /// `cut_small`, and only if every rank gets at least one block: cut finer, a unit would be mostly
   /// padding (16 MB for a norm at 1,024 ranks), while a whole copy costs only a few kilobytes on
   /// each rank.
-  Sharding(const Partition& partition, const std::function<ShardPlace(const Unit&)>& place_of,
+  Sharding(const Partition& partition, const std::function<MemberIndex(const Unit&)>& place_of,
            bool cut_small);
   /// Cuts all units over the same ranks.
-  Sharding(const Partition& partition, ShardPlace place, bool cut_small);
+  Sharding(const Partition& partition, MemberIndex place, bool cut_small);
   /// Cuts nothing.
   explicit Sharding(const Partition& partition);
 

@@ -33,30 +33,30 @@ class UnitBuilder {
 
  private:
   void add_layer(int index) {
-    std::vector<ParamPlace> places;
+    std::vector<ParamLocation> locations;
     for (const GraphParam& param : model_.layers[static_cast<size_t>(index)].params) {
       require(!param.tensors.empty(), "a parameter has at least one tensor");
       const auto& first = placed_[static_cast<size_t>(param.tensors.front())];
-      places.push_back(first ? shared_place(param) : place(index, param));
-      record_reader(places.back().unit, index);
+      locations.push_back(first ? shared_location(param) : place_param(index, param));
+      record_reader(locations.back().unit, index);
     }
-    out_.places.push_back(std::move(places));
+    out_.param_locations.push_back(std::move(locations));
   }
 
-  ParamPlace place(int layer, const GraphParam& param) {
-    const auto [coded, uncoded] = kinds_of_states(param);
+  ParamLocation place_param(int layer, const GraphParam& param) {
+    const auto [has_coded, has_plain] = kinds_of_states(param);
     Unit& unit =
         unit_for(layer, param.part,
-                 {is_small(param), trains(param), param.packed, param.fp32, coded, uncoded});
+                 {is_small(param), trains(param), param.packed, param.fp32, has_coded, has_plain});
     unit.padded = start_behind(unit.padded, param);
-    const ParamPlace start{unit.id, unit.padded};
+    const ParamLocation start{unit.id, unit.padded};
     for (TensorId tensor : param.tensors) {
       auto& spot = placed_[static_cast<size_t>(tensor)];
       require(!spot, "a tensor belongs to one parameter");
       // The slice leaves out the padding that the tensor itself may have. Like padding between
       // parameters, it belongs to no slice.
       const TensorInfo& info = model_.tensor(tensor);
-      spot = ParamPlace{unit.id, unit.padded};
+      spot = ParamLocation{unit.id, unit.padded};
       unit.slices.push_back({tensor, 0, info.local.numel(), unit.padded});
       unit.padded += info.local_numel();
       unit.numel += info.local_numel();
@@ -78,13 +78,13 @@ class UnitBuilder {
     return within_block && cut && elements <= kUnitBlock ? next_cut : start;
   }
 
-  // Returns the place of a parameter whose tensors belong to an earlier parameter already, such as
-  // a tied matrix. Both parameters must have the same tensors in the same order.
-  ParamPlace shared_place(const GraphParam& param) {
-    const ParamPlace start = *placed_[static_cast<size_t>(param.tensors.front())];
+  // Returns the location of a parameter whose tensors belong to an earlier parameter already, such
+  // as a tied matrix. Both parameters must have the same tensors in the same order.
+  ParamLocation shared_location(const GraphParam& param) {
+    const ParamLocation start = *placed_[static_cast<size_t>(param.tensors.front())];
     int64_t position = start.position;
     for (TensorId tensor : param.tensors) {
-      const ParamPlace expected{start.unit, position};
+      const ParamLocation expected{start.unit, position};
       require(placed_[static_cast<size_t>(tensor)] == expected, "tensors are shared in one order");
       position += model_.tensor(tensor).local_numel();
     }
@@ -130,8 +130,8 @@ class UnitBuilder {
     bool trainable = true;
     bool packed = false;
     bool fp32 = false;
-    bool coded = false;
-    bool uncoded = true;
+    bool has_coded_states = false;
+    bool has_plain_states = true;
     auto operator<=>(const Common&) const = default;
   };
 
@@ -141,7 +141,9 @@ class UnitBuilder {
     const auto [it, added] =
         by_key_.try_emplace({key, common}, static_cast<UnitId>(out_.units.size()));
     const char* const kind = common.packed ? ".packed" : common.trainable ? "" : ".frozen";
-    const char* const states = !common.coded ? "" : common.uncoded ? ".partly_coded" : ".coded";
+    const char* const states = !common.has_coded_states  ? ""
+                               : common.has_plain_states ? ".partly_coded"
+                                                         : ".coded";
     if (added)
       out_.units.push_back({.id = it->second,
                             .name = cat(name, common.small && !common.fp32 ? ".small" : "", kind,
@@ -150,8 +152,8 @@ class UnitBuilder {
                             .trainable = common.trainable,
                             .packed = common.packed,
                             .fp32 = common.fp32,
-                            .coded = common.coded,
-                            .uncoded = common.uncoded});
+                            .has_coded_states = common.has_coded_states,
+                            .has_plain_states = common.has_plain_states});
     return out_.units[static_cast<size_t>(it->second)];
   }
 
@@ -180,8 +182,8 @@ class UnitBuilder {
   const std::function<bool(const TensorInfo&)>& coded_;
   int64_t small_elements_ = 0;
   Partition out_;
-  /// The place of each tensor; empty until the tensor is placed.
-  std::vector<std::optional<ParamPlace>> placed_;
+  /// The location of each tensor; empty until the tensor is placed.
+  std::vector<std::optional<ParamLocation>> placed_;
   std::map<std::pair<std::pair<int, int>, Common>, UnitId> by_key_;
 };
 
@@ -195,7 +197,8 @@ int64_t Partition::numel() const {
 
 std::vector<UnitId> Partition::units_of(int layer) const {
   std::vector<UnitId> ids;
-  for (const ParamPlace& place : places[static_cast<size_t>(layer)]) ids.push_back(place.unit);
+  for (const ParamLocation& location : param_locations[static_cast<size_t>(layer)])
+    ids.push_back(location.unit);
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   return ids;

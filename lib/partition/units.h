@@ -60,27 +60,27 @@ struct Unit {
   bool packed = false;
   /// The unit holds tensors that are fp32 where layers compute in 16 bits. Such a unit is small.
   bool fp32 = false;
-  /// `coded`: some of the unit's tensors have optimizer states that are 8-bit codes. `uncoded`:
-  /// some have states that are plain numbers. Both are true where one matrix of a graph has tensors
-  /// of both kinds.
-  bool coded = false;
-  bool uncoded = true;
+  /// `has_coded_states`: some of the unit's tensors have optimizer states that are 8-bit codes.
+  /// `has_plain_states`: some have states that are plain numbers. Both are true where one matrix of
+  /// a graph has tensors of both kinds.
+  bool has_coded_states = false;
+  bool has_plain_states = true;
 };
 
-/// ParamPlace is the unit of a parameter of a layer's graph, and the element of the unit where it
-/// starts.
-struct ParamPlace {
+/// ParamLocation is the unit of a parameter of a layer's graph, and the element of the unit where
+/// it starts.
+struct ParamLocation {
   UnitId unit = -1;
   int64_t position = 0;
-  bool operator==(const ParamPlace&) const = default;
+  bool operator==(const ParamLocation&) const = default;
 };
 
-/// Partition holds the units of a model and the place of each parameter in them.
+/// Partition holds the units of a model and the location of each parameter in them.
 struct Partition {
   /// The units in forward order of first use.
   std::vector<Unit> units;
-  /// places[layer][i] is the place of model.layers[layer].params[i].
-  std::vector<std::vector<ParamPlace>> places;
+  /// param_locations[layer][i] is the location of model.layers[layer].params[i].
+  std::vector<std::vector<ParamLocation>> param_locations;
 
   const Unit& unit(UnitId id) const { return units[static_cast<size_t>(id)]; }
   /// Returns the number of elements of all parameters, without padding.

@@ -79,7 +79,7 @@ int32_t GradientReduction::chunk_of(UnitId id) const {
   bug("a gradient is made by a layer of the stage");
 }
 
-Range GradientReduction::gradient_range(const ParamPlace& place, int64_t bytes,
+Range GradientReduction::gradient_range(const ParamLocation& place, int64_t bytes,
                                         int32_t micro_batch) {
   const UnitId id = place.unit;
   const StateSpec& state = placement_.spec(id);

@@ -46,7 +46,7 @@ class GradientReduction {
       : program_(program), model_(model), options_(options), placement_(placement) {}
 
   /// Returns the range into which an operation list writes a parameter's gradient in a micro-batch.
-  Range gradient_range(const ParamPlace& place, int64_t bytes, int32_t micro_batch);
+  Range gradient_range(const ParamLocation& place, int64_t bytes, int32_t micro_batch);
   const std::vector<GradientUse>& uses() const { return uses_; }
 
   /// Returns whether a tensor's gradient must be zero before backward. In a unit with a tied matrix

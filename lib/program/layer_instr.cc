@@ -6,34 +6,6 @@
 #include "base/error.h"
 
 namespace ftrun {
-namespace {
-
-/// ListValues holds the values that an operation list uses.
-struct ListValues {
-  std::set<ValueId> reads;  // before the list writes them
-  std::set<ValueId> writes;
-};
-
-ListValues values_of(std::span<const Op> list) {
-  ListValues used;
-  for (const Op& op : list) {
-    for (const ValueId id : op.in)
-      if (!used.writes.contains(id)) used.reads.insert(id);
-    used.writes.insert(op.out.begin(), op.out.end());
-    if (op.workspace >= 0) used.writes.insert(op.workspace);
-  }
-  return used;
-}
-
-}  // namespace
-
-void place_planned(const LayerGraph& graph, const ScratchPlan& plan, BufferId buffer,
-                   ValuePlaces& places) {
-  for (size_t v = 0; v < plan.offset.size(); ++v)
-    if (plan.offset[v] >= 0)
-      places[static_cast<ValueId>(v)] = {buffer, plan.offset[v], graph.values[v].bytes()};
-}
-
 InstrKind kind_of(Phase phase) {
   switch (phase) {
     case Phase::kForward:
@@ -76,43 +48,64 @@ std::span<const Op> ops_of(const LayerGraph& graph, const Instr& instr) {
                                  static_cast<size_t>(instr.ops().op_count));
 }
 
-void bind_ops(Instr& instr, const LayerGraph& graph, const ValuePlaces& places) {
-  const ListValues used = values_of(ops_of(graph, instr));
-  const auto place = [&](ValueId id) {
-    const auto found = places.find(id);
-    if (found == places.end())
-      bug(cat(graph.name, ": ", graph.at(id).name, " has no place in ", instr_label(instr)));
-    return found->second;
-  };
-  std::set<ValueId> all = used.reads;
-  all.insert(used.writes.begin(), used.writes.end());
-  for (const ValueId id : all) instr.ops().bindings.push_back({id, place(id)});
-  for (const ValueId id : used.reads) add_range(instr.reads, place(id));
-  for (const ValueId id : used.writes) add_range(instr.writes, place(id));
-  if (!instr.ops().accumulate) return;
-  for (const ValueId id : used.writes)
-    if (graph.at(id).role == ValueRole::kParamGrad) add_range(instr.reads, place(id));
+TouchedValues touched_values(std::span<const Op> list) {
+  std::set<ValueId> reads, writes;
+  for (const Op& op : list) {
+    for (const ValueId id : op.in)
+      if (!writes.contains(id)) reads.insert(id);
+    writes.insert(op.out.begin(), op.out.end());
+    if (op.workspace >= 0) writes.insert(op.workspace);
+  }
+  std::set<ValueId> all = reads;
+  all.insert(writes.begin(), writes.end());
+  return {{reads.begin(), reads.end()}, {writes.begin(), writes.end()}, {all.begin(), all.end()}};
 }
 
-std::set<ValueId> values_read(const std::vector<Op>& list) {
-  std::set<ValueId> read;
-  for (const Op& op : list) read.insert(op.in.begin(), op.in.end());
+void bind_ops(Instr& instr, const LayerGraph& graph, const TouchedValues& touched,
+              const ValuePlaces& places) {
+  LayerOps& ops = instr.ops();
+  ops.bindings.reserve(touched.all.size());
+  for (const ValueId id : touched.all) {
+    if (!places.has(id))
+      bug(cat(graph.name, ": ", graph.at(id).name, " has no place in ", instr_label(instr)));
+    ops.bindings.push_back({id, places.at(id)});
+  }
+  // One allocation of the exact size for each list: lists that grow are allocated several times
+  // and keep unused capacity.
+  std::vector<Range> ranges;
+  ranges.reserve(touched.reads.size() + touched.writes.size());
+  for (const ValueId id : touched.writes) add_range(ranges, places.at(id));
+  instr.writes.assign(ranges.begin(), ranges.end());
+  ranges.clear();
+  for (const ValueId id : touched.reads) add_range(ranges, places.at(id));
+  if (ops.accumulate)
+    for (const ValueId id : touched.writes)
+      if (graph.at(id).role == ValueRole::kParamGrad) add_range(ranges, places.at(id));
+  instr.reads.assign(ranges.begin(), ranges.end());
+}
+
+std::vector<char> values_read(const LayerGraph& graph, const std::vector<Op>& list) {
+  std::vector<char> read(graph.values.size(), 0);
+  for (const Op& op : list)
+    for (const ValueId id : op.in) read[static_cast<size_t>(id)] = 1;
   return read;
 }
 
-std::set<ValueId> values_written(const std::vector<Op>& list) {
-  std::set<ValueId> written;
-  for (const Op& op : list) written.insert(op.out.begin(), op.out.end());
+std::vector<char> values_written(const LayerGraph& graph, const std::vector<Op>& list) {
+  std::vector<char> written(graph.values.size(), 0);
+  for (const Op& op : list)
+    for (const ValueId id : op.out) written[static_cast<size_t>(id)] = 1;
   return written;
 }
 
 std::set<UnitId> units_read(const ModelDescription& model, const Partition& partition, size_t layer,
                             const std::vector<Op>& list) {
-  const std::set<ValueId> read = values_read(list);
+  const std::vector<char> read = values_read(model.graph_of(model.layers[layer]), list);
   const std::vector<GraphParam>& params = model.layers[layer].params;
   std::set<UnitId> units;
   for (size_t i = 0; i < params.size(); ++i)
-    if (read.contains(params[i].value)) units.insert(partition.places[layer][i].unit);
+    if (read[static_cast<size_t>(params[i].value)] != 0)
+      units.insert(partition.param_locations[layer][i].unit);
   return units;
 }
 

@@ -1,28 +1,37 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
 #include <set>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "axes/pipeline/schedule.h"
+#include "base/error.h"
 #include "graph/layer_graph.h"
-#include "graph/scratch.h"
 #include "model/description.h"
 #include "partition/units.h"
 #include "program/program.h"
 
 namespace ftrun {
 
-/// ValuePlaces maps the values of a graph to their storage. bind_ops() uses it to set the operands
-/// of a layer's instructions.
-using ValuePlaces = std::map<ValueId, Range>;
+/// ValuePlaces holds the storage of each value of a graph. bind_ops() uses it to set the operands
+/// of a layer's instructions. It is an array indexed by value, not a map: a step has millions of
+/// values.
+class ValuePlaces {
+ public:
+  explicit ValuePlaces(const LayerGraph& graph) : places_(graph.values.size()) {}
 
-/// Adds to `places` the values that `plan` places into `buffer`.
-void place_planned(const LayerGraph& graph, const ScratchPlan& plan, BufferId buffer,
-                   ValuePlaces& places);
+  void set(ValueId id, const Range& place) { places_[static_cast<size_t>(id)] = place; }
+  bool has(ValueId id) const { return places_[static_cast<size_t>(id)].buffer >= 0; }
+  /// Returns the storage of a value that has one.
+  const Range& at(ValueId id) const {
+    require(has(id), "a value has a place");
+    return places_[static_cast<size_t>(id)];
+  }
+
+ private:
+  std::vector<Range> places_;
+};
 
 /// Returns the kind of instruction that runs a phase of a layer.
 InstrKind kind_of(Phase phase);
@@ -33,13 +42,23 @@ bool has_ops(const LayerGraph& graph, const Instr& instr);
 /// Returns the operations that the instruction runs.
 std::span<const Op> ops_of(const LayerGraph& graph, const Instr& instr);
 
-/// Sets the bindings, reads and writes of `instr` to the storage that its operations touch, found
-/// in `places`.
-void bind_ops(Instr& instr, const LayerGraph& graph, const ValuePlaces& places);
+/// TouchedValues lists the values that operations read and write, each list in ascending order.
+struct TouchedValues {
+  /// The values that are read before the operations write them.
+  std::vector<ValueId> reads;
+  std::vector<ValueId> writes;
+  std::vector<ValueId> all;
+};
+TouchedValues touched_values(std::span<const Op> list);
 
-/// Collects the values that the operations of `list` read, or write.
-std::set<ValueId> values_read(const std::vector<Op>& list);
-std::set<ValueId> values_written(const std::vector<Op>& list);
+/// Sets the bindings, reads and writes of `instr` to the storage, found in `places`, of the values
+/// that its operations touch.
+void bind_ops(Instr& instr, const LayerGraph& graph, const TouchedValues& touched,
+              const ValuePlaces& places);
+
+/// Returns, for each value of `graph`, whether the operations of `list` read it (or write it).
+std::vector<char> values_read(const LayerGraph& graph, const std::vector<Op>& list);
+std::vector<char> values_written(const LayerGraph& graph, const std::vector<Op>& list);
 
 /// Collects the units whose parameters are read by `list`, an operation list of layer number
 /// `layer`.

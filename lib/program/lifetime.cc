@@ -74,16 +74,20 @@ std::vector<int64_t> start_times(const Program& program, const LaneClocks& known
 }  // namespace
 
 std::vector<StorageRequest> buffer_lifetimes(const Program& program) {
+  return buffer_lifetimes(program, known_done(program));
+}
+
+std::vector<StorageRequest> buffer_lifetimes(const Program& program, const LaneClocks& known) {
   std::vector<StorageRequest> lifetimes(program.buffers.size());
-  const LaneClocks known = known_done(program);
   const std::vector<int64_t> start = start_times(program, known);
   const std::vector<int64_t> done = completion_times(program, known);
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const auto touch = [&](const Range& range) {
       StorageRequest& life = lifetimes[static_cast<size_t>(range.buffer)];
-      life.bytes = program.at(range.buffer).bytes;
+      const Buffer& buffer = program.at(range.buffer);
+      life.bytes = buffer.bytes;
       life.first = std::min(life.first, start[i]);
-      const bool is_result = program.at(range.buffer).is_result;
+      const bool is_result = buffer.is_result;
       life.last =
           std::max(life.last, is_result ? static_cast<int64_t>(program.instrs.size()) : done[i]);
     };

@@ -11,8 +11,12 @@ int64_t sum_of(const CategoryBytes& bytes) {
 }
 
 std::vector<CategoryBytes> arena_history(const Program& program, Tier tier) {
+  return arena_history(program, buffer_lifetimes(program), tier);
+}
+
+std::vector<CategoryBytes> arena_history(const Program& program,
+                                         const std::vector<StorageRequest>& lives, Tier tier) {
   std::vector<CategoryBytes> history(program.instrs.size() + 2);
-  const std::vector<StorageRequest> lives = buffer_lifetimes(program);
   for (size_t b = 0; b < lives.size(); ++b) {
     const Buffer& buffer = program.buffers[b];
     if (buffer.persistent || buffer.tier != tier || lives[b].first > lives[b].last) continue;

@@ -33,9 +33,10 @@ std::string label_at(const Program& program, size_t at) {
   return instrs.empty() ? "" : instr_label(instrs[std::min(at, instrs.size() - 1)]);
 }
 
-/// Raises the arena maxima in `plan` where the program's arenas of this tier hold more.
-void note_arenas(const Program& program, Tier tier, TierPlan& plan) {
-  const std::vector<CategoryBytes> history = arena_history(program, tier);
+/// Keeps what a program's arenas of a tier hold at moments that are fuller than `plan` knows.
+void note_arenas(const Program& program, const std::vector<StorageRequest>& lives, Tier tier,
+                 TierPlan& plan) {
+  const std::vector<CategoryBytes> history = arena_history(program, lives, tier);
   for (size_t at = 0; at < history.size(); ++at) {
     for (size_t c = 0; c < kCategoryCount; ++c)
       plan.arena_peak[c] = std::max(plan.arena_peak[c], history[at][c]);
@@ -50,8 +51,9 @@ void add_arenas(const std::vector<const Program*>& programs, MemoryPlan& plan) {
   for (const Program* program : programs) {
     for (size_t a = 0; a < kArenaCount; ++a)
       largest[a] = std::max(largest[a], program->arena_bytes[a]);
+    const std::vector<StorageRequest> lives = buffer_lifetimes(*program);
     for (const Tier tier : {Tier::kDevice, Tier::kHost})
-      note_arenas(*program, tier, plan.tiers[static_cast<size_t>(tier)]);
+      note_arenas(*program, lives, tier, plan.tiers[static_cast<size_t>(tier)]);
   }
   const auto bytes = [&](Arena arena) { return largest[static_cast<size_t>(arena)]; };
   plan.tiers[static_cast<size_t>(Tier::kDevice)].arenas =

@@ -11,27 +11,29 @@ namespace {
 /// AccessLog records which instructions touched which bytes of each buffer so far, by lane.
 class AccessLog {
  public:
-  explicit AccessLog(const Program& program)
-      : buffers_(program.buffers.size(),
-                 std::vector<Log>(static_cast<size_t>(lane_count(program)))) {}
+  explicit AccessLog(const Program& program) : buffers_(program.buffers.size()) {}
 
   void add(InstrId id, const Instr& instr) {
     for (const Range& range : instr.reads) note(id, range, log_of(range, instr.lane).reads);
     for (const Range& range : instr.writes) note(id, range, log_of(range, instr.lane).writes);
   }
 
-  /// Finds the last instruction of `lane` that conflicts with `instr`: it wrote bytes that `instr`
-  /// touches, or read bytes that `instr` writes. Returns -1 if there is none. Waiting for the last
-  /// one suffices, because the instructions of a lane run in order.
-  InstrId last_conflict(const Instr& instr, Lane lane) {
-    InstrId last = -1;
-    for (const Range& range : instr.reads)
-      last = std::max(last, last_meeting(range, log_of(range, lane).writes));
-    for (const Range& range : instr.writes) {
-      last = std::max(last, last_meeting(range, log_of(range, lane).writes));
-      last = std::max(last, last_meeting(range, log_of(range, lane).reads));
-    }
-    return last;
+  /// Raises `last` to the last instruction of each lane that wrote what `instr` touches or read
+  /// what it writes; instructions before it on that lane are done when it is. Does not look for
+  /// instructions of a lane up to those of `known`, which are done in any case.
+  void find_conflicts(const Instr& instr, std::span<const InstrId> known, LaneClock& last) const {
+    const auto search = [&](const Range& range, bool reads_too) {
+      for (const LaneLog& log : buffers_[static_cast<size_t>(range.buffer)]) {
+        if (log.lane == instr.lane) continue;
+        const auto lane = static_cast<size_t>(log.lane);
+        InstrId& latest = last[lane];
+        latest = last_meeting(range, log.writes, std::max(latest, known[lane]), latest);
+        if (reads_too)
+          latest = last_meeting(range, log.reads, std::max(latest, known[lane]), latest);
+      }
+    };
+    for (const Range& range : instr.reads) search(range, false);
+    for (const Range& range : instr.writes) search(range, true);
   }
 
  private:
@@ -40,13 +42,18 @@ class AccessLog {
     int64_t begin;
     int64_t end;
   };
-  struct Log {
+  /// LaneLog holds the accesses of one lane, the latest last.
+  struct LaneLog {
+    Lane lane;
     std::vector<Access> reads;
     std::vector<Access> writes;
   };
 
-  Log& log_of(const Range& range, Lane lane) {
-    return buffers_[static_cast<size_t>(range.buffer)][static_cast<size_t>(lane)];
+  LaneLog& log_of(const Range& range, Lane lane) {
+    std::vector<LaneLog>& logs = buffers_[static_cast<size_t>(range.buffer)];
+    for (LaneLog& log : logs)
+      if (log.lane == lane) return log;
+    return logs.emplace_back(LaneLog{lane, {}, {}});
   }
 
   static void note(InstrId id, const Range& range, std::vector<Access>& log) {
@@ -60,14 +67,16 @@ class AccessLog {
     log.push_back({id, range.offset, end});
   }
 
-  static InstrId last_meeting(const Range& range, const std::vector<Access>& log) {
-    for (auto it = log.rbegin(); it != log.rend(); ++it)
+  /// Finds the last access after `known` that meets the range; `otherwise` where there is none.
+  static InstrId last_meeting(const Range& range, const std::vector<Access>& log, InstrId known,
+                              InstrId otherwise) {
+    for (auto it = log.rbegin(); it != log.rend() && it->id > known; ++it)
       if (it->begin < range.offset + range.bytes && range.offset < it->end) return it->id;
-    return -1;
+    return otherwise;
   }
 
-  /// Accesses by buffer and lane.
-  std::vector<std::vector<Log>> buffers_;
+  /// The logs of each buffer, of those lanes that have touched it.
+  std::vector<std::vector<LaneLog>> buffers_;
 };
 
 /// BucketsInFlight limits how far compute may run ahead of the lanes that reduce gradients. Compute
@@ -175,7 +184,8 @@ class Orderer {
         log_(program),
         buckets_(program),
         sends_(program),
-        latest_(nothing_done(program)) {}
+        latest_(nothing_done(program)),
+        needed_(latest_) {}
 
   void add(InstrId id) {
     Instr& instr = program_.instrs[static_cast<size_t>(id)];
@@ -183,10 +193,10 @@ class Orderer {
     const std::span<InstrId> now = known_[static_cast<size_t>(id)];
     if (latest_[own] >= 0)
       std::ranges::copy(known_[static_cast<size_t>(latest_[own])], now.begin());
-    const LaneClock needed = needed_before(instr);
+    find_needed(instr, now);
     instr.waits.clear();
     for (size_t lane = 0; lane < known_.lanes(); ++lane)
-      if (lane != own && needed[lane] > now[lane]) wait_for(instr, needed[lane], now);
+      if (lane != own && needed_[lane] > now[lane]) wait_for(instr, needed_[lane], now);
     drop_implied(instr.waits);
     now[own] = id;
     log_.add(id, instr);
@@ -197,25 +207,22 @@ class Orderer {
   }
 
  private:
-  LaneClock needed_before(const Instr& instr) {
-    LaneClock needed = nothing_done(program_);
-    for (size_t lane = 0; lane < known_.lanes(); ++lane) {
-      const bool all = !overlap_ && alternates(instr, lane);
-      needed[lane] = all ? latest_[lane] : log_.last_conflict(instr, static_cast<Lane>(lane));
-    }
-    for (const InstrId wait : instr.waits) {
-      InstrId& latest = needed[static_cast<size_t>(program_.instr(wait).lane)];
-      latest = std::max(latest, wait);
-    }
-    if (instr.if_finite) needed[kComputeLane] = std::max(needed[kComputeLane], decision_);
-    if (const InstrId sent = sends_.before(instr); sent >= 0) {
-      InstrId& latest = needed[static_cast<size_t>(program_.instr(sent).lane)];
-      latest = std::max(latest, sent);
-    }
-    if (const LaneClock* older = buckets_.before(instr))
+  /// Finds the instructions that must be done before `instr`, in needed_; it leaves out some that
+  /// `now` contains.
+  void find_needed(const Instr& instr, std::span<const InstrId> now) {
+    std::fill(needed_.begin(), needed_.end(), -1);
+    log_.find_conflicts(instr, now, needed_);
+    const auto need = [&](size_t lane, InstrId id) { needed_[lane] = std::max(needed_[lane], id); };
+    if (!overlap_)
       for (size_t lane = 0; lane < known_.lanes(); ++lane)
-        needed[lane] = std::max(needed[lane], (*older)[lane]);
-    return needed;
+        if (alternates(instr, lane)) need(lane, latest_[lane]);
+    for (const InstrId wait : instr.waits)
+      need(static_cast<size_t>(program_.instr(wait).lane), wait);
+    if (instr.if_finite) need(kComputeLane, decision_);
+    if (const InstrId sent = sends_.before(instr); sent >= 0)
+      need(static_cast<size_t>(program_.instr(sent).lane), sent);
+    if (const LaneClock* older = buckets_.before(instr))
+      for (size_t lane = 0; lane < known_.lanes(); ++lane) need(lane, (*older)[lane]);
   }
 
   /// Returns whether `instr` must alternate with the instructions of a lane when overlap is off:
@@ -242,6 +249,7 @@ class Orderer {
 
   /// Drops the waits of an instruction that its other waits imply.
   void drop_implied(std::vector<InstrId>& waits) const {
+    if (waits.size() < 2) return;
     const std::vector<InstrId> all = waits;
     std::erase_if(waits, [&](InstrId wait) {
       const auto lane = static_cast<size_t>(program_.instr(wait).lane);
@@ -259,6 +267,7 @@ class Orderer {
   BucketsInFlight buckets_;
   SendsInFlight sends_;
   LaneClock latest_;
+  LaneClock needed_;
   InstrId decision_ = -1;
 };
 

@@ -153,7 +153,7 @@ inline constexpr size_t kInstrKinds = static_cast<size_t>(InstrKind::kUpdate) + 
 /// them.
 struct ProgramGroup {
   RankGroup ranks;
-  ShardPlace place;
+  MemberIndex place;
 };
 
 /// Binding is the storage of one value of a layer's graph.
@@ -277,7 +277,7 @@ struct Program {
   /// programs of a rank have the same list.
   std::vector<ProgramGroup> groups;
   /// The rank's place among the stages of the pipeline.
-  ShardPlace stage;
+  MemberIndex stage;
   /// Bytes of each arena; set by plan_memory.
   ArenaBytes arena_bytes{};
 
@@ -291,7 +291,9 @@ struct Program {
   int64_t arena(Arena which) const { return arena_bytes[static_cast<size_t>(which)]; }
   const ProgramGroup& group(GroupId id) const { return groups[static_cast<size_t>(id)]; }
   /// Returns this rank's place in a group; for kNoGroup, place 0 of 1.
-  ShardPlace place_in(GroupId id) const { return id == kNoGroup ? ShardPlace{} : group(id).place; }
+  MemberIndex place_in(GroupId id) const {
+    return id == kNoGroup ? MemberIndex{} : group(id).place;
+  }
 };
 
 /// Finds a persistent buffer; -1 where the program has none.

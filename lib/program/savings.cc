@@ -156,7 +156,7 @@ class SettingChanges {
 /// Returns whether a change causes new objections. Such a change is not advised, because `ftrun
 /// check` would refuse it.
 bool brings_objections(const Config& changed, const std::set<std::string>& before) {
-  const std::set<std::string> now = objections(changed);
+  const std::set<std::string> now = list_objections(changed);
   return !std::includes(before.begin(), before.end(), now.begin(), now.end());
 }
 
@@ -182,7 +182,7 @@ std::vector<Saving> memory_savings(const Config& config, const ModelConfig& mode
                                    const MemoryMeasure& measure) {
   const int64_t now = measure(memory_plan(plan_steps(config, model, rank)));
   std::vector<Saving> savings;
-  const std::set<std::string> before = objections(config);
+  const std::set<std::string> before = list_objections(config);
   for (const SettingChange& other : SettingChanges(config).release()) {
     if (brings_objections(other.config, before)) continue;
     try {

@@ -80,7 +80,7 @@ StateGroups state_groups(const StateOptions& state) {
                              });
     grouping.group_id(groups) = static_cast<GroupId>(std::distance(list.begin(), known));
     if (known != list.end()) continue;
-    const ShardPlace place{group.size(), group.index_of(rank)};
+    const MemberIndex place{group.size(), group.index_of(rank)};
     list.push_back({std::move(group), place});
   }
   return groups;

@@ -16,7 +16,7 @@ namespace {
 /// because the tier must not change the order of additions. With one micro-batch there is nothing
 /// to add, so a single rank keeps the gradients where they are computed, unless the optimizer is in
 /// another tier.
-bool reduces_micro_batches(const StateOptions& options, ShardPlace place, int32_t micro_batches) {
+bool reduces_micro_batches(const StateOptions& options, MemberIndex place, int32_t micro_batches) {
   return options.stage >= 2 &&
          (place.count > 1 || micro_batches > 1 || options.optimizer_tier != Tier::kDevice);
 }
@@ -101,7 +101,7 @@ std::vector<StraddlingTensor> straddling_tensors(const ModelDescription& model,
   std::map<Tier, int64_t> blocks;
   for (const Unit& unit : partition.units) {
     const StateSpec& spec = specs[static_cast<size_t>(unit.id)];
-    if (!spec.held || !spec.trainable || !unit.coded) continue;
+    if (!spec.held || !spec.trainable || !unit.has_coded_states) continue;
     const Tier tier = spec.tiers.optimizer == Tier::kDevice ? Tier::kDevice : Tier::kHost;
     for (const Slice& slice : unit.slices) {
       if (update_kind(model, options, slice).straddling < 0) continue;
@@ -173,7 +173,7 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     spec.formats.communication = {options.communication};
     spec.formats.master = {master_dtype(unit, options)};
     for (const KeptState& state : options.optimizer_states) {
-      const bool kept = state.coded ? unit.coded : unit.uncoded;
+      const bool kept = state.coded ? unit.has_coded_states : unit.has_plain_states;
       spec.formats.states.push_back(
           kept ? std::optional<StorageFormat>({.dtype = state.dtype, .block = state.block})
                : std::nullopt);

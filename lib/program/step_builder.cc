@@ -4,6 +4,7 @@
 #include <iterator>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -48,50 +49,127 @@ InstrKind instr_kind(OpCollective collective) {
 void sum_in_place(const LayerGraph& graph, const std::vector<Op>& list, ValuePlaces& places) {
   for (const Op& op : list) {
     if (op_spec(op.kind).collective != OpCollective::kAllReduce) continue;
-    const Range& out = places.at(op.out[0]);
+    const Range out = places.at(op.out[0]);
     const bool moves =
         graph.at(op.in[0]).role == ValueRole::kTemp && places.at(op.in[0]).buffer != out.buffer;
-    if (moves) places[op.in[0]] = out;
+    if (moves) places.set(op.in[0], out);
   }
 }
+
+/// ListPart is a part of a list that one instruction runs: one collective, or the operations
+/// between two cuts. The list is cut at each collective, which runs on its group's lane, and before
+/// the first operation that reads the collective's result: the operations between the two run
+/// beside it.
+struct ListPart {
+  size_t first = 0;
+  size_t end = 0;
+  bool is_collective = false;
+  /// The values that the operations touch; empty for a collective.
+  TouchedValues touched = {};
+};
+
+std::vector<ListPart> cut_list(const std::vector<Op>& list) {
+  std::vector<ListPart> parts;
+  size_t first = 0;
+  const auto add_ops = [&](size_t end) {
+    if (first < end)
+      parts.push_back(
+          {first, end, false, touched_values(std::span(list).subspan(first, end - first))});
+    first = end;
+  };
+  std::set<ValueId> on_the_way;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const Op& op = list[i];
+    if (is_collective(op.kind)) {
+      add_ops(i);
+      parts.push_back({i, i + 1, true});
+      on_the_way.insert(op.out[0]);
+      first = i + 1;
+      continue;
+    }
+    size_t arrived = 0;
+    for (const ValueId id : op.in) arrived += on_the_way.erase(id);
+    if (arrived > 0) add_ops(i);
+  }
+  add_ops(list.size());
+  return parts;
+}
+
+/// BufferPlan is a buffer of a layer and the values that lie in it.
+struct BufferPlan {
+  BufferPlan(const LayerGraph& graph, const ScratchPlan& plan) : bytes(plan.bytes) {
+    for (size_t v = 0; v < plan.offset.size(); ++v)
+      if (plan.offset[v] >= 0)
+        values.emplace_back(static_cast<ValueId>(v),
+                            Range{-1, plan.offset[v], graph.values[v].bytes()});
+  }
+
+  int64_t bytes;
+  /// The ranges have no buffer yet.
+  std::vector<std::pair<ValueId, Range>> values;
+};
+
+/// ListFacts holds what all instructions of one list have in common, whatever their layer and
+/// micro-batch.
+struct ListFacts {
+  ListFacts(const LayerGraph& graph, const std::vector<Op>& of_graph)
+      : list(of_graph),
+        reads(values_read(graph, list)),
+        writes(values_written(graph, list)),
+        parts(cut_list(list)),
+        scratch(graph, plan_scratch(graph, list)) {}
+
+  const std::vector<Op>& list;
+  /// Whether the list reads or writes a value, by value.
+  std::vector<char> reads;
+  std::vector<char> writes;
+  std::vector<ListPart> parts;
+  BufferPlan scratch;
+};
 
 /// GraphStorage is the storage of a graph's values, made once for all layers that share the graph.
 class GraphStorage {
  public:
   GraphStorage(const LayerGraph& graph, bool weight_grads_apart)
-      : saved(plan_saved(graph, weight_grads_apart ? SavedFor::kWeightGrad : SavedFor::kBackward)),
-        deferred(plan_deferred(graph)),
-        graph_(&graph) {
-    if (weight_grads_apart) saved_for_input_grad = plan_saved(graph, SavedFor::kInputGrad);
+      : saved(graph,
+              plan_saved(graph, weight_grads_apart ? SavedFor::kWeightGrad : SavedFor::kBackward)),
+        saved_for_input_grad(
+            graph, weight_grads_apart ? plan_saved(graph, SavedFor::kInputGrad) : ScratchPlan()),
+        deferred(graph, plan_deferred(graph)),
+        graph_(&graph) {}
+
+  /// Returns the facts of the list that instructions of a kind run, found when first asked for.
+  const ListFacts& facts(InstrKind kind) {
+    const auto known = facts_.find(kind);
+    if (known != facts_.end()) return known->second;
+    return facts_.try_emplace(kind, *graph_, list_of(*graph_, kind)).first->second;
   }
 
-  /// Returns the scratch plan of the operation list that instructions of a kind run. The plan is
-  /// made at the first request.
-  const ScratchPlan& scratch(InstrKind kind) {
-    const auto known = scratch_.find(kind);
-    if (known != scratch_.end()) return known->second;
-    return scratch_.emplace(kind, plan_scratch(*graph_, list_of(*graph_, kind))).first->second;
-  }
-
-  /// The layout of the values that forward saves for backward (`saved`), and of those that the
-  /// input-gradient pass leaves for the weight-gradient pass (`deferred`). If the two passes run
-  /// separately, values of forward that the weight-gradient pass does not read have their own
-  /// buffer (`saved_for_input_grad`), which is free after the input-gradient pass.
-  ScratchPlan saved;
-  ScratchPlan saved_for_input_grad;
-  ScratchPlan deferred;
+  /// The places of values that forward leaves for backward, and input gradients for weight
+  /// gradients. If the two lists run separately, values of forward that weight gradients do not
+  /// read have their own buffer, which ends with the input gradients.
+  BufferPlan saved;
+  BufferPlan saved_for_input_grad;
+  BufferPlan deferred;
 
  private:
   const LayerGraph* graph_;
-  std::map<InstrKind, ScratchPlan> scratch_;
+  std::map<InstrKind, ListFacts> facts_;
 };
 
-/// Returns the letter of a pass for names of buffers: 'f', 'b', 'i' or 'w'.
-char letter(InstrKind kind) {
-  return kind == InstrKind::kForward      ? 'f'
-         : kind == InstrKind::kInputGrad  ? 'i'
-         : kind == InstrKind::kWeightGrad ? 'w'
-                                          : 'b';
+/// Returns the beginning of the names of a list's scratch buffers.
+const char* scratch_name(InstrKind kind) {
+  return kind == InstrKind::kForward      ? "scratch.f"
+         : kind == InstrKind::kInputGrad  ? "scratch.i"
+         : kind == InstrKind::kWeightGrad ? "scratch.w"
+                                          : "scratch.b";
+}
+
+/// Names a buffer of a layer in a micro-batch. It appends instead of calling cat(), which takes
+/// several times as long: there are millions of these names.
+std::string numbered_name(std::string name, size_t layer, int32_t micro_batch) {
+  name.append(std::to_string(layer)).append(".").append(std::to_string(micro_batch));
+  return name;
 }
 
 /// Lists the actions of a step that does not train. A chunk runs as many micro-batches as there are
@@ -217,16 +295,17 @@ class StepBuilder {
   void place_inputs(size_t layer, const Flow& flow, ValuePlaces& places) const;
   void place_outputs(size_t layer, Flow& flow, BufferId result, ValuePlaces& places);
   void place_hidden_gradients(size_t layer, Flow& flow, ValuePlaces& places);
-  void place_parameters(size_t layer, int32_t micro_batch, const std::vector<Op>& list,
+  void place_parameters(size_t layer, int32_t micro_batch, const ListFacts& facts,
                         ValuePlaces& places);
-  void place_gradients(size_t layer, int32_t micro_batch, const std::set<ValueId>& made,
+  void place_gradients(size_t layer, int32_t micro_batch, const ListFacts& facts,
                        ValuePlaces& places);
-  void place_in(BufferId& buffer, const std::string& name, size_t layer, const ScratchPlan& plan,
+  void place_in(BufferId& buffer, const char* name, size_t layer, const BufferPlan& plan,
                 int32_t micro_batch, ValuePlaces& places);
-  void run_list(Instr like, const std::vector<Op>& list, ValuePlaces& places);
-  void run_ops(const Instr& like, size_t first, size_t end, const ValuePlaces& places);
+  void run_list(const Instr& like, const ListFacts& facts, ValuePlaces& places);
+  void run_ops(const Instr& like, const ListPart& part, const ValuePlaces& places);
   void run_collective(const Instr& like, const Op& op, const ValuePlaces& places);
-  bool accumulates(size_t layer, int32_t micro_batch, const std::set<ValueId>& made);
+  bool accumulates(size_t layer, int32_t micro_batch, const ListFacts& facts);
+  const std::set<UnitId>& units_read_by(size_t layer, InstrKind kind);
   std::vector<std::vector<BufferId>> leaving_outputs() const;
   GatherLimits gather_limits() const;
 
@@ -242,6 +321,8 @@ class StepBuilder {
   GradientReduction gradients_;
   std::vector<StatePiece> pieces_;
   std::vector<GraphStorage> storage_;
+  /// The units that each layer's lists read, found when first asked for.
+  std::map<std::pair<size_t, InstrKind>, std::set<UnitId>> units_read_;
   std::map<int32_t, Flow> flows_;
   /// The tensors whose gradients an operation list has written already, by micro-batch; -1 for
   /// gradients that all micro-batches share.
@@ -296,20 +377,20 @@ void StepBuilder::load_batch(Flow& flow) {
 void StepBuilder::make_rope_table(Flow& flow) {
   if (model_.rope_graph < 0) return;
   const LayerGraph& graph = model_.graphs[static_cast<size_t>(model_.rope_graph)];
-  ValuePlaces places;
+  ValuePlaces places(graph);
   for (const ValueId id : graph.with_role(ValueRole::kInput))
-    places[id] = whole(flow.ports.at(graph.at(id).port));
+    places.set(id, whole(flow.ports.at(graph.at(id).port)));
   for (const ValueId id : graph.with_role(ValueRole::kOutput)) {
     flow.ports[graph.at(id).port] =
         temporary(cat(port_name(graph.at(id).port), ".", flow.micro_batch), graph.at(id).bytes());
-    places[id] = whole(flow.ports.at(graph.at(id).port));
+    places.set(id, whole(flow.ports.at(graph.at(id).port)));
   }
   Instr instr;
   instr.kind = InstrKind::kForward;
   instr.micro_batch = flow.micro_batch;
   instr.detail =
       LayerOps{.graph = model_.rope_graph, .op_count = static_cast<int32_t>(graph.forward.size())};
-  bind_ops(instr, graph, places);
+  bind_ops(instr, graph, touched_values(graph.forward), places);
   program_.instrs.push_back(std::move(instr));
 }
 
@@ -317,7 +398,7 @@ void StepBuilder::place_inputs(size_t layer, const Flow& flow, ValuePlaces& plac
   const LayerGraph& graph = graph_of(layer);
   for (const ValueId id : graph.with_role(ValueRole::kInput)) {
     const Port port = graph.at(id).port;
-    places[id] = whole(port == Port::kHidden ? flow.hidden[layer - 1] : flow.ports.at(port));
+    places.set(id, whole(port == Port::kHidden ? flow.hidden[layer - 1] : flow.ports.at(port)));
   }
 }
 
@@ -325,13 +406,13 @@ void StepBuilder::place_outputs(size_t layer, Flow& flow, BufferId result, Value
   const LayerGraph& graph = graph_of(layer);
   for (const ValueId id : graph.with_role(ValueRole::kOutput)) {
     const Value& value = graph.at(id);
-    const std::string name = cat(port_name(value.port), ".", layer, ".", flow.micro_batch);
+    std::string name = numbered_name(cat(port_name(value.port), "."), layer, flow.micro_batch);
     BufferId to = result;
     if (value.port == Port::kHidden)
-      to = flow.hidden[layer] = exchanged(name, value.bytes());
+      to = flow.hidden[layer] = exchanged(std::move(name), value.bytes());
     else if (value.port == Port::kRope)
-      to = flow.ports[Port::kRope] = temporary(name, value.bytes());
-    places[id] = {to, 0, value.bytes()};
+      to = flow.ports[Port::kRope] = temporary(std::move(name), value.bytes());
+    places.set(id, {to, 0, value.bytes()});
   }
 }
 
@@ -340,81 +421,62 @@ void StepBuilder::place_outputs(size_t layer, Flow& flow, BufferId result, Value
 void StepBuilder::place_hidden_gradients(size_t layer, Flow& flow, ValuePlaces& places) {
   const LayerGraph& graph = graph_of(layer);
   if (const ValueId id = graph.find(ValueRole::kOutputGrad, Port::kHidden); id >= 0)
-    places[id] = whole(flow.d_hidden[layer + 1]);
+    places.set(id, whole(flow.d_hidden[layer + 1]));
   const ValueId id = graph.find(ValueRole::kInputGrad, Port::kHidden);
   if (id < 0) return;
   BufferId& buffer = flow.d_hidden[layer];
   if (buffer < 0)
-    buffer = exchanged(cat("d_hidden.", layer, ".", flow.micro_batch), graph.at(id).bytes());
-  places[id] = whole(buffer);
+    buffer = exchanged(numbered_name("d_hidden.", layer, flow.micro_batch), graph.at(id).bytes());
+  places.set(id, whole(buffer));
 }
 
-void StepBuilder::place_parameters(size_t l, int32_t micro_batch, const std::vector<Op>& list,
+void StepBuilder::place_parameters(size_t l, int32_t micro_batch, const ListFacts& facts,
                                    ValuePlaces& places) {
-  const std::set<ValueId> read = values_read(list);
   const Layer& layer = model_.layers[l];
   for (size_t i = 0; i < layer.params.size(); ++i) {
     const ValueId id = layer.params[i].value;
-    if (!read.contains(id)) continue;
-    places[id] =
-        parameters_.place(partition_.places[l][i], graph_of(l).at(id).bytes(), micro_batch);
+    if (facts.reads[static_cast<size_t>(id)] == 0) continue;
+    places.set(id, parameters_.place(partition_.param_locations[l][i], graph_of(l).at(id).bytes(),
+                                     micro_batch));
   }
 }
 
-/// Assigns storage to the parameter gradients among the values in `made`, which an operation list
-/// writes.
-void StepBuilder::place_gradients(size_t l, int32_t micro_batch, const std::set<ValueId>& made,
+/// Places those of the gradients that a list makes.
+void StepBuilder::place_gradients(size_t l, int32_t micro_batch, const ListFacts& facts,
                                   ValuePlaces& places) {
   const Layer& layer = model_.layers[l];
   const LayerGraph& graph = graph_of(l);
   for (size_t i = 0; i < layer.params.size(); ++i) {
     const ValueId id = graph.at(layer.params[i].value).grad;
-    if (id < 0 || !made.contains(id)) continue;
-    places[id] =
-        gradients_.gradient_range(partition_.places[l][i], graph.at(id).bytes(), micro_batch);
+    if (id < 0 || facts.writes[static_cast<size_t>(id)] == 0) continue;
+    places.set(id, gradients_.gradient_range(partition_.param_locations[l][i], graph.at(id).bytes(),
+                                             micro_batch));
   }
 }
 
-/// Assigns the values of a storage plan to `buffer`, and adds that buffer at its first use.
-void StepBuilder::place_in(BufferId& buffer, const std::string& name, size_t layer,
-                           const ScratchPlan& plan, int32_t micro_batch, ValuePlaces& places) {
+/// Places the values of a storage plan in a buffer that is made when it is first needed.
+void StepBuilder::place_in(BufferId& buffer, const char* name, size_t layer, const BufferPlan& plan,
+                           int32_t micro_batch, ValuePlaces& places) {
   if (plan.bytes == 0) return;
-  if (buffer < 0) buffer = exchanged(cat(name, layer, ".", micro_batch), plan.bytes);
-  place_planned(graph_of(layer), plan, buffer, places);
+  if (buffer < 0) buffer = exchanged(numbered_name(name, layer, micro_batch), plan.bytes);
+  for (const auto& [id, range] : plan.values) places.set(id, {buffer, range.offset, range.bytes});
 }
 
-/// Adds the instructions of an operation list. The list is cut at each collective, which runs on
-/// its group's lane, and before the first operation that reads the collective's result. The
-/// operations between these two cuts overlap the collective.
-void StepBuilder::run_list(Instr like, const std::vector<Op>& list, ValuePlaces& places) {
-  sum_in_place(graph_of(static_cast<size_t>(like.layer)), list, places);
-  size_t first = 0;
-  std::set<ValueId> on_the_way;
-  for (size_t i = 0; i < list.size(); ++i) {
-    const Op& op = list[i];
-    if (is_collective(op.kind)) {
-      run_ops(like, first, i, places);
-      run_collective(like, op, places);
-      on_the_way.insert(op.out[0]);
-      first = i + 1;
-      continue;
-    }
-    size_t arrived = 0;
-    for (const ValueId id : op.in) arrived += on_the_way.erase(id);
-    if (arrived == 0) continue;
-    run_ops(like, first, i, places);
-    first = i;
+void StepBuilder::run_list(const Instr& like, const ListFacts& facts, ValuePlaces& places) {
+  sum_in_place(graph_of(static_cast<size_t>(like.layer)), facts.list, places);
+  for (const ListPart& part : facts.parts) {
+    if (part.is_collective)
+      run_collective(like, facts.list[part.first], places);
+    else
+      run_ops(like, part, places);
   }
-  run_ops(like, first, list.size(), places);
 }
 
-void StepBuilder::run_ops(const Instr& like, size_t first, size_t end, const ValuePlaces& places) {
-  if (first == end) return;
-  Instr instr = like;
-  instr.ops().first_op = static_cast<int32_t>(first);
-  instr.ops().op_count = static_cast<int32_t>(end - first);
-  bind_ops(instr, model_.graphs[static_cast<size_t>(instr.ops().graph)], places);
-  program_.instrs.push_back(std::move(instr));
+void StepBuilder::run_ops(const Instr& like, const ListPart& part, const ValuePlaces& places) {
+  Instr& instr = program_.instrs.emplace_back(like);
+  instr.ops().first_op = static_cast<int32_t>(part.first);
+  instr.ops().op_count = static_cast<int32_t>(part.end - part.first);
+  bind_ops(instr, model_.graphs[static_cast<size_t>(instr.ops().graph)], part.touched, places);
 }
 
 void StepBuilder::run_collective(const Instr& like, const Op& op, const ValuePlaces& places) {
@@ -437,17 +499,18 @@ void StepBuilder::run_collective(const Instr& like, const Op& op, const ValuePla
       make_collective(instr_kind(op_spec(op.kind).collective), exchange, sums ? out : in, out));
 }
 
-/// Returns whether an operation list adds to the gradients that it writes. The first operation list
-/// that writes a parameter's gradient overwrites it, and later ones add to it. "First" refers to
-/// the step if all micro-batches share one gradient buffer, otherwise to the micro-batch.
-bool StepBuilder::accumulates(size_t l, int32_t micro_batch, const std::set<ValueId>& made) {
+/// Returns whether a list adds to gradients: the first list that writes a parameter's gradient
+/// overwrites, later ones add, within a step where one buffer holds it all the time, else within a
+/// micro-batch.
+bool StepBuilder::accumulates(size_t l, int32_t micro_batch, const ListFacts& facts) {
   bool seen = false;
   bool fresh = false;
   const Layer& layer = model_.layers[l];
   for (size_t i = 0; i < layer.params.size(); ++i) {
     const GraphParam& param = layer.params[i];
-    if (!made.contains(graph_of(l).at(param.value).grad)) continue;
-    const UnitId unit = partition_.places[l][i].unit;
+    const ValueId grad = graph_of(l).at(param.value).grad;
+    if (grad < 0 || facts.writes[static_cast<size_t>(grad)] == 0) continue;
+    const UnitId unit = partition_.param_locations[l][i].unit;
     const bool apart = placement_.spec(unit).reduces_micro_batches;
     for (const TensorId tensor : param.tensors) {
       const bool first = written_[apart ? micro_batch : -1].insert(tensor).second;
@@ -464,32 +527,36 @@ void StepBuilder::run_layer(InstrKind kind, size_t l, Flow& flow, BufferId resul
   like.layer = static_cast<int32_t>(l);
   like.micro_batch = flow.micro_batch;
   like.detail = LayerOps{.graph = model_.layers[l].graph};
-  const std::vector<Op>& list = list_of(graph_of(l), kind);
-  if (list.empty()) return;
+  if (list_of(graph_of(l), kind).empty()) return;
   GraphStorage& storage = storage_[static_cast<size_t>(like.ops().graph)];
+  const ListFacts& facts = storage.facts(kind);
   const bool forward = kind == InstrKind::kForward;
-  ValuePlaces places;
-  place_parameters(l, flow.micro_batch, list, places);
+  ValuePlaces places(graph_of(l));
+  place_parameters(l, flow.micro_batch, facts, places);
   place_inputs(l, flow, places);
   if (forward)
     place_outputs(l, flow, result, places);
   else
     place_hidden_gradients(l, flow, places);
   if (trains_) {
-    const std::set<ValueId> made = values_written(list);
-    place_gradients(l, flow.micro_batch, made, places);
-    like.ops().accumulate = accumulates(l, flow.micro_batch, made);
+    place_gradients(l, flow.micro_batch, facts, places);
+    like.ops().accumulate = accumulates(l, flow.micro_batch, facts);
   }
   BufferId scratch = -1;
-  place_in(scratch, cat("scratch.", letter(kind)), l, storage.scratch(kind), flow.micro_batch,
-           places);
+  place_in(scratch, scratch_name(kind), l, facts.scratch, flow.micro_batch, places);
   if (trains_) place_in(flow.saved[l], "saved.", l, storage.saved, flow.micro_batch, places);
   if (trains_ && kind != InstrKind::kWeightGrad)
     place_in(flow.saved_for_input_grad[l], "saved_for_input_grad.", l, storage.saved_for_input_grad,
              flow.micro_batch, places);
   if (kind == InstrKind::kInputGrad || kind == InstrKind::kWeightGrad)
     place_in(flow.deferred[l], "deferred.", l, storage.deferred, flow.micro_batch, places);
-  run_list(std::move(like), list, places);
+  run_list(like, facts, places);
+}
+
+const std::set<UnitId>& StepBuilder::units_read_by(size_t layer, InstrKind kind) {
+  const auto [known, is_new] = units_read_.try_emplace({layer, kind});
+  if (is_new) known->second = units_read(model_, partition_, layer, list_of(graph_of(layer), kind));
+  return known->second;
 }
 
 /// Adds the buffer for the value that an action receives from another stage: the output of the
@@ -502,8 +569,8 @@ void StepBuilder::receive(const Transfer& transfer, size_t action, Flow& flow) {
   const ValueId id =
       graph.find(transfer.gradient ? ValueRole::kOutputGrad : ValueRole::kInput, Port::kHidden);
   BufferId& buffer = transfer.gradient ? flow.d_hidden[next] : flow.hidden[next - 1];
-  buffer = temporary(cat(transfer.gradient ? "d_hidden." : "hidden.",
-                         transfer.gradient ? next : next - 1, ".", flow.micro_batch),
+  buffer = temporary(numbered_name(transfer.gradient ? "d_hidden." : "hidden.",
+                                   transfer.gradient ? next : next - 1, flow.micro_batch),
                      graph.at(id).bytes());
   transfers_.push_back({transfer, buffer, action});
 }
@@ -534,9 +601,7 @@ void StepBuilder::run(const ScheduleAction& action, BufferId result) {
     const size_t l = static_cast<size_t>(chunk.first) + (forward ? k : layers - 1 - k);
     run_layer(kind, l, flow, result);
     const size_t next = forward ? l + 1 : l - 1;
-    parameters_.release(k + 1 < layers
-                            ? units_read(model_, partition_, next, list_of(graph_of(next), kind))
-                            : std::set<UnitId>());
+    parameters_.release(k + 1 < layers ? units_read_by(next, kind) : std::set<UnitId>());
   }
   send(moved.sent, number, flow);
 }

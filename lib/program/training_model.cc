@@ -71,7 +71,7 @@ DType dtype_of(ConfigDtype dtype) {
 
 ModelDtypes model_dtypes(const Config& config) {
   return {dtype_of(training_dtype(config)), dtype_of(gradient_dtype(config)),
-          config.device == DeviceKind::kCuda ? Kernels::kGpu : Kernels::kProcessor,
+          config.device == DeviceKind::kCuda ? Kernels::kGpu : Kernels::kCpu,
           packed_format(config.quantization)};
 }
 
@@ -108,7 +108,7 @@ LoraOptions lora_options(const AdapterConfig& config) {
   options.rank_pattern = pattern("rank_pattern", config.rank_pattern, config.rank_pattern_ranks);
   options.alpha_pattern =
       pattern("alpha_pattern", config.alpha_pattern, config.alpha_pattern_alphas);
-  options.begin = config.init_lora_weights;
+  options.init = config.init_lora_weights;
   return options;
 }
 

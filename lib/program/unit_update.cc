@@ -469,7 +469,7 @@ void add_norm(Program& program, const StateOptions& options, const UnitPlacement
               BufferId norm) {
   Instr sum;
   sum.kind = InstrKind::kGradientNorm;
-  const ShardPlace tensor = options.tensor;
+  const MemberIndex tensor = options.tensor;
   const auto ranks = static_cast<int32_t>(ranks_with_slots(options, placement));
   const NormSlots slots{ranks,
                         ranks == 1 ? 0 : state_place(options).index * tensor.count + tensor.index};

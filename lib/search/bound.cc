@@ -11,7 +11,7 @@
 #include "axes/pipeline/schedule.h"
 #include "base/dtype.h"
 #include "base/error.h"
-#include "base/side_by_side.h"
+#include "base/run_in_parallel.h"
 #include "graph/collective_attrs.h"
 #include "graph/op_spec.h"
 #include "graph/scratch.h"
@@ -184,7 +184,7 @@ void Bounds::add_missing(const Layout& layout, Models& models) const {
 void Bounds::prepare(const Models& models) {
   const std::vector<std::pair<ModelCostsKey, Layout>> wanted(models.begin(), models.end());
   std::vector<ModelCosts> made(wanted.size());
-  side_by_side(wanted.size(), [&](size_t i) { made[i] = make_model_costs(wanted[i].second); });
+  run_in_parallel(wanted.size(), [&](size_t i) { made[i] = make_model_costs(wanted[i].second); });
   for (size_t i = 0; i < wanted.size(); ++i)
     model_costs_.emplace(wanted[i].first, std::move(made[i]));
 }

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/processors.h"
-#include "base/side_by_side.h"
+#include "base/run_in_parallel.h"
 #include "search/enumerate.h"
 #include "search/layout_rules.h"
 #include "search/rank_place.h"
@@ -223,7 +223,7 @@ class Search {
   void plan(const std::vector<size_t>& numbers, bool timed = true) {
     const double before = passed();
     std::vector<Evaluation> found(numbers.size());
-    side_by_side(
+    run_in_parallel(
         numbers.size(),
         [&](size_t i) { found[i] = planned(candidates_[numbers[i]].layout, timed); },
         kPlannedTogether);

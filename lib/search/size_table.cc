@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/round_up.h"
-#include "base/side_by_side.h"
+#include "base/run_in_parallel.h"
 #include "base/text.h"
 #include "config/load.h"
 #include "model/presets.h"
@@ -199,8 +199,8 @@ std::vector<MemoryTableRow> size_rows(const MemoryTableModel& model,
                                       const std::vector<MemoryTableQuery>& questions,
                                       const Machine* machine) {
   std::vector<MemoryTableRow> rows(questions.size());
-  side_by_side(questions.size(),
-               [&](size_t i) { rows[i] = size_row(model, questions[i], machine); });
+  run_in_parallel(questions.size(),
+                  [&](size_t i) { rows[i] = size_row(model, questions[i], machine); });
   return rows;
 }
 

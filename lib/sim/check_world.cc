@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/side_by_side.h"
+#include "base/run_in_parallel.h"
 #include "program/lifetime.h"
 #include "program/update_operands.h"
 #include "sim/check_lists.h"
@@ -65,26 +65,42 @@ bool check_ranges(const Program& program, Faults& faults) {
   return sound;
 }
 
-/// WrittenBytes holds the bytes of one buffer that were written, as the begin and the end of
-/// separate intervals.
+/// WrittenBytes are the bytes of one buffer that were written: begin and end of intervals that do
+/// not touch, ascending. Most buffers have one interval.
 class WrittenBytes {
  public:
   void add(int64_t begin, int64_t end) {
-    auto it = ends_.upper_bound(begin);
-    if (it != ends_.begin() && std::prev(it)->second >= begin) --it;
-    for (; it != ends_.end() && it->first <= end; it = ends_.erase(it)) {
-      begin = std::min(begin, it->first);
-      end = std::max(end, it->second);
+    // The intervals that touch the new one are joined with it.
+    auto first = after(begin);
+    if (first != intervals_.begin() && std::prev(first)->second >= begin) --first;
+    auto last = first;
+    for (; last != intervals_.end() && last->first <= end; ++last) {
+      begin = std::min(begin, last->first);
+      end = std::max(end, last->second);
     }
-    ends_[begin] = end;
+    if (first == last) {
+      intervals_.insert(first, {begin, end});
+      return;
+    }
+    *first = {begin, end};
+    intervals_.erase(std::next(first), last);
   }
-  bool hold(int64_t begin, int64_t end) const {
-    const auto it = ends_.upper_bound(begin);
-    return begin >= end || (it != ends_.begin() && std::prev(it)->second >= end);
+  bool hold(int64_t begin, int64_t end) {
+    const auto next = after(begin);
+    return begin >= end || (next != intervals_.begin() && std::prev(next)->second >= end);
   }
 
  private:
-  std::map<int64_t, int64_t> ends_;
+  using Interval = std::pair<int64_t, int64_t>;
+
+  /// Finds the first interval that begins after a byte.
+  std::vector<Interval>::iterator after(int64_t byte) {
+    return std::upper_bound(
+        intervals_.begin(), intervals_.end(), byte,
+        [](int64_t value, const Interval& interval) { return value < interval.first; });
+  }
+
+  std::vector<Interval> intervals_;
 };
 
 void check_written_before_read(const Program& program, Faults& faults) {
@@ -164,7 +180,7 @@ void check_moved(const Program& program, size_t at, Faults& faults) {
 /// exchange, or are U8.
 void check_parts(const Program& program, size_t at, Faults& faults) {
   const Instr& instr = program.instrs[at];
-  const ShardPlace group = program.place_in(instr.group());
+  const MemberIndex group = program.place_in(instr.group());
   const bool sums = instr.kind == InstrKind::kAllReduce;
   const bool gathers = instr.kind == InstrKind::kAllGather;
   for (size_t i = 0; i < instr.writes.size(); ++i) {
@@ -211,14 +227,26 @@ bool runs_on_its_link(const Program& program, const Instr& instr) {
   return instr.lane == (to == Tier::kHost ? Lane::kToHost : Lane::kToDevice);
 }
 
-/// Lists the ranges that `by` does not cover completely.
+/// Returns whether ranges of `by` together hold all bytes of a range. It follows them from the
+/// range's begin to its end: an instruction has few, so that sets of intervals would take longer.
+bool is_covered(const Range& range, const std::vector<Range>& by) {
+  const int64_t end = range.offset + range.bytes;
+  for (int64_t at = range.offset; at < end;) {
+    int64_t reached = at;
+    for (const Range& other : by)
+      if (other.buffer == range.buffer && other.offset <= at)
+        reached = std::max(reached, other.offset + other.bytes);
+    if (reached == at) return false;
+    at = reached;
+  }
+  return true;
+}
+
+/// Lists those of the ranges, whole, that `by` does not cover to the last byte.
 std::vector<Range> uncovered(const std::vector<Range>& ranges, const std::vector<Range>& by) {
-  std::map<BufferId, WrittenBytes> covered;
-  for (const Range& range : by) covered[range.buffer].add(range.offset, range.offset + range.bytes);
   std::vector<Range> left;
   for (const Range& range : ranges)
-    if (!covered[range.buffer].hold(range.offset, range.offset + range.bytes))
-      left.push_back(range);
+    if (!is_covered(range, by)) left.push_back(range);
   return left;
 }
 
@@ -285,7 +313,7 @@ bool is_sound_measure(const Program& program, const Instr& instr) {
 }
 
 /// Returns this rank's place in the group whose all-reduce sums a buffer.
-ShardPlace place_of_sum(const Program& program, BufferId buffer) {
+MemberIndex place_of_sum(const Program& program, BufferId buffer) {
   for (const Instr& instr : program.instrs)
     if (instr.kind == InstrKind::kAllReduce && instr.writes[0].buffer == buffer)
       return program.place_in(instr.group());
@@ -297,7 +325,7 @@ ShardPlace place_of_sum(const Program& program, BufferId buffer) {
 /// the same bits on all ranks. If ranks share slots, the all-reduce adds their sums.
 bool is_sound_norm(const Program& program, const Instr& instr) {
   if (instr.writes.empty()) return instr.reads.empty() && instr.lane == Lane::kCompute;
-  ShardPlace place = place_of_sum(program, instr.writes[0].buffer);
+  MemberIndex place = place_of_sum(program, instr.writes[0].buffer);
   place.count = std::max(1, place.count / program.stage.count);
   place.index %= place.count;
   const auto& slots = std::get<NormSlots>(instr.detail);
@@ -440,30 +468,49 @@ void check_decision(const Program& program, const LaneClocks& known, Faults& fau
   }
 }
 
-void check_order(const Program& program, Faults& faults) {
+/// BufferUses lists the instructions of one lane that touch a buffer, ascending.
+struct BufferUses {
+  Lane lane;
+  std::vector<size_t> instrs;
+};
+
+/// Lists the buffers that an instruction touches, ascending, each once.
+void list_buffers(const Instr& instr, std::vector<BufferId>& buffers) {
+  buffers.clear();
+  for (const auto* ranges : {&instr.reads, &instr.writes})
+    for (const Range& range : *ranges) buffers.push_back(range.buffer);
+  std::sort(buffers.begin(), buffers.end());
+  buffers.erase(std::unique(buffers.begin(), buffers.end()), buffers.end());
+}
+
+void check_order(const Program& program, const LaneClocks& known, Faults& faults) {
   check_waits(program, faults);
-  const auto known = known_done(program);
   check_decision(program, known, faults);
-  // Instructions are listed by buffer and lane. Only instructions that touch the same buffer can
-  // conflict. On each lane, instructions before one that is known to be done need no check.
-  using ByLane = std::vector<std::vector<size_t>>;
-  std::vector<ByLane> touching(program.buffers.size(), ByLane(known.lanes()));
+  // Instructions are listed by the buffer that they touch and by lane: only instructions of one
+  // buffer can conflict, and those before a known completed instruction of a lane need no second
+  // check. Most buffers are touched on one or two of the lanes.
+  std::vector<std::vector<BufferUses>> touching(program.buffers.size());
+  std::vector<BufferId> mine;
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
-    std::set<BufferId> mine;
-    for (const Range& range : instr.reads) mine.insert(range.buffer);
-    for (const Range& range : instr.writes) mine.insert(range.buffer);
+    list_buffers(instr, mine);
     std::set<size_t> unordered;
     for (const BufferId buffer : mine) {
-      auto& lanes = touching[static_cast<size_t>(buffer)];
-      for (size_t lane = 0; lane < known.lanes(); ++lane) {
-        if (lane == static_cast<size_t>(instr.lane)) continue;
-        for (auto j = lanes[lane].rbegin(); j != lanes[lane].rend(); ++j) {
-          if (static_cast<InstrId>(*j) <= known[i][lane]) break;
+      std::vector<BufferUses>& lanes = touching[static_cast<size_t>(buffer)];
+      std::vector<size_t>* own = nullptr;
+      for (BufferUses& uses : lanes) {
+        if (uses.lane == instr.lane) {
+          own = &uses.instrs;
+          continue;
+        }
+        const InstrId done = known[i][static_cast<size_t>(uses.lane)];
+        for (auto j = uses.instrs.rbegin(); j != uses.instrs.rend(); ++j) {
+          if (static_cast<InstrId>(*j) <= done) break;
           if (touches_together(instr, program.instrs[*j])) unordered.insert(*j);
         }
       }
-      lanes[static_cast<size_t>(instr.lane)].push_back(i);
+      if (own == nullptr) own = &lanes.emplace_back(BufferUses{instr.lane, {}}).instrs;
+      own->push_back(i);
     }
     for (const size_t j : unordered)
       faults.push_back(cat(place(program, i), " does not wait for ", place(program, j),
@@ -505,8 +552,8 @@ class InUse {
   std::set<std::pair<int64_t, size_t>> ends_;
 };
 
-void check_arena(const Program& program, Faults& faults) {
-  const std::vector<StorageRequest> lives = buffer_lifetimes(program);
+void check_arena(const Program& program, const LaneClocks& known, Faults& faults) {
+  const std::vector<StorageRequest> lives = buffer_lifetimes(program, known);
   std::vector<size_t> order;
   for (size_t b = 0; b < lives.size(); ++b) {
     const Buffer& buffer = program.buffers[b];
@@ -569,8 +616,9 @@ bool check_alone(const Program& program, Faults& faults) {
   if (!check_ranges(program, faults)) return false;
   check_forms(program, faults);
   check_written_before_read(program, faults);
-  check_order(program, faults);
-  check_arena(program, faults);
+  const LaneClocks known = known_done(program);
+  check_order(program, known, faults);
+  check_arena(program, known, faults);
   check_result(program, faults);
   check_disk_requests(program, faults);
   return true;
@@ -588,8 +636,8 @@ std::vector<std::string> check_world(const World& world) {
   }
   std::vector<Faults> found(first.size());
   std::vector<char> sound(first.size());
-  side_by_side(first.size(),
-               [&](size_t p) { sound[p] = check_alone(*first[p].program, found[p]) ? 1 : 0; });
+  run_in_parallel(first.size(),
+                  [&](size_t p) { sound[p] = check_alone(*first[p].program, found[p]) ? 1 : 0; });
   for (size_t p = 0; p < first.size(); ++p)
     for (std::string& fault : found[p])
       faults.push_back(first.size() > 1 ? cat("rank ", first[p].rank, ": ", fault)

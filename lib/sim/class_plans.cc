@@ -4,7 +4,7 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
-#include "base/side_by_side.h"
+#include "base/run_in_parallel.h"
 #include "base/text.h"
 #include "sim/check_world.h"
 
@@ -28,7 +28,8 @@ ClassPlans::ClassPlans(const Config& config, const ModelConfig& model, int rank,
   std::vector<int> ranks;
   for (int32_t c = 0; c < classes_.count(); ++c)
     if (c != own_class) ranks.push_back(rank_of(c));
-  side_by_side(ranks.size(), [&](size_t i) { others_[i] = plan_steps(config, model, ranks[i]); });
+  run_in_parallel(ranks.size(),
+                  [&](size_t i) { others_[i] = plan_steps(config, model, ranks[i]); });
 }
 
 std::vector<std::string> ClassPlans::check() const {
@@ -63,7 +64,7 @@ uint64_t ClassPlans::hash() const {
 
 std::vector<MemoryPlan> ClassPlans::memory() const {
   std::vector<MemoryPlan> needed(plans_.size());
-  side_by_side(plans_.size(), [&](size_t c) { needed[c] = memory_plan(*plans_[c]); });
+  run_in_parallel(plans_.size(), [&](size_t c) { needed[c] = memory_plan(*plans_[c]); });
   return needed;
 }
 

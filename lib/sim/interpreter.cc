@@ -93,9 +93,7 @@ Interpreter::Interpreter(const ModelDescription& model, const Partition& partiti
   std::vector<const Program*> programs;
   for (const SymbolicMemory& rank : ranks_) programs.push_back(&rank.step.program);
   world_ = world_of_all(programs);
-  Announcements announcements;
-  for (const Program* program : programs)
-    schedules_.push_back(whole_schedule(*program, announcements));
+  for (const Program* program : programs) schedules_.push_back(whole_schedule(*program));
   walk_.emplace(world_, schedules_);
 }
 

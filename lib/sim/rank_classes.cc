@@ -52,7 +52,7 @@ class ShardTraits {
     state_.context.index = index % state_.context.count;
     ShardTrait shard;
     for (const Unit* unit : units_) {
-      const ShardPlace place = unit_place(state_, *unit);
+      const MemberIndex place = unit_place(state_, *unit);
       const UnitRange own = shard_range(*unit, place.index, place.count);
       add_norm(*unit, own, shard.norms);
       if (!cut_.cut(unit->id)) continue;

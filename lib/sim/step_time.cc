@@ -11,6 +11,7 @@
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/round_up.h"
+#include "base/run_in_parallel.h"
 #include "base/step_parts.h"
 #include "base/text.h"
 #include "program/traffic.h"
@@ -221,10 +222,9 @@ std::vector<bool> crossing_groups(const Program& program, const std::vector<int>
 /// Finds the kinds of ranks, and makes each rank of the world refer to the program of its kind.
 RankKinds split_by_nodes(const ClassPlans& all, const Machine& machine, int ranks_here,
                          const std::vector<SlowRank>& slow, World& world) {
-  Announcements announcements;
-  std::vector<LaneSchedule> of_class;
-  for (const Program* program : world.programs)
-    of_class.push_back(whole_schedule(*program, announcements));
+  std::vector<LaneSchedule> of_class(world.programs.size());
+  run_in_parallel(of_class.size(),
+                  [&](size_t p) { of_class[p] = whole_schedule(*world.programs[p]); });
   RankKinds kinds;
   std::map<std::tuple<int32_t, std::vector<int>, double>, int32_t> numbers;
   const auto node_of = [&](int32_t rank) {

@@ -52,10 +52,9 @@ class TimedWalk {
 
  private:
   using LaneStep = Walk::LaneStep;
-  /// RunningStep is an instruction that is running. Element i of running_ belongs to
-  /// walk_.ready()[i].
+  /// RunningStep is a step that runs; entry i is that of walk_.ready()[i]. What is left of it is in
+  /// left_.
   struct RunningStep {
-    Picoseconds left = 0;
     int threads = 0;
     bool on_compute = false;
     InstrKind kind = InstrKind::kBegin;
@@ -98,7 +97,10 @@ class TimedWalk {
     const InstrCost cost = walk_.takes_part(lane_step) ? cost_(rank.program, instr) : InstrCost();
     const bool on_compute = instr.lane == Lane::kCompute && !instr.communicates();
     if (on_compute) record_wait(lane_step.rank, instr);
-    running_.push_back({cost.alone, cost.threads, on_compute, instr.kind, now_});
+    running_.push_back({cost.threads, on_compute, instr.kind, now_});
+    left_.push_back(cost.alone);
+    if (cost.threads == 0) return;
+    ++threaded_;
     for (const int32_t member : walk_.members(lane_step))
       busy_[static_cast<size_t>(node_of(member))] += cost.threads;
   }
@@ -155,27 +157,42 @@ class TimedWalk {
   /// Finds the running instruction that ends first, and advances all running instructions to that
   /// time.
   size_t next() {
+    if (threaded_ == 0) return next_unshared();
     size_t first = 0;
     Picoseconds soonest = INT64_MAX;
     crowds_.clear();
     for (size_t i = 0; i < running_.size(); ++i) {
       crowds_.push_back(crowd_of(i));
-      const Picoseconds lasts = scaled_up(running_[i].left, crowds_[i], shared_.processors);
+      const Picoseconds lasts = scaled_up(left_[i], crowds_[i], shared_.processors);
       if (lasts < soonest) {
         soonest = lasts;
         first = i;
       }
     }
-    // Sums of longer times could overflow. Such times come from a wrong rate in the machine file.
+    advance(soonest);
+    for (size_t i = 0; i < running_.size(); ++i)
+      left_[i] =
+          std::max<Picoseconds>(left_[i] - scaled_down(soonest, shared_.processors, crowds_[i]), 0);
+    return first;
+  }
+
+  /// Does the same where no running step shares a processor, as on GPUs: nothing is slowed down.
+  size_t next_unshared() {
+    const auto first = std::min_element(left_.begin(), left_.end());
+    const auto which = static_cast<size_t>(first - left_.begin());
+    const Picoseconds soonest = *first;
+    advance(soonest);
+    for (Picoseconds& left : left_) left -= soonest;
+    return which;
+  }
+
+  void advance(Picoseconds time) {
+    // Sums of longer times would wrap: such times come from a wrong rate.
     constexpr Picoseconds kMaxTime = 1'000'000'000'000'000'000;
-    if (soonest > kMaxTime - now_)
+    if (time > kMaxTime - now_)
       throw Error(ExitCode::kUsage, "a step would take more than 1,000,000 s",
                   "look at the rates of the machine file, and at --slow and --stack");
-    now_ += soonest;
-    for (size_t i = 0; i < running_.size(); ++i)
-      running_[i].left = std::max<Picoseconds>(
-          running_[i].left - scaled_down(soonest, shared_.processors, crowds_[i]), 0);
-    return first;
+    now_ += time;
   }
 
   void finish(size_t which) {
@@ -198,6 +215,9 @@ class TimedWalk {
     }
     running_[which] = running_.back();
     running_.pop_back();
+    left_[which] = left_.back();
+    left_.pop_back();
+    if (done.threads > 0) --threaded_;
     walk_.finish(which);
     start_new();
   }
@@ -209,7 +229,11 @@ class TimedWalk {
   const TimedInstrSink& sink_;
   std::vector<RankTime> times_;
   std::vector<RunningStep> running_;
-  /// The number of busy threads of each node.
+  /// The time that each running step still takes if nothing slows it down.
+  std::vector<Picoseconds> left_;
+  /// The number of running steps that have threads, which share the cores of their nodes.
+  int64_t threaded_ = 0;
+  /// Threads of what runs, by node.
   std::vector<int64_t> busy_;
   std::vector<int64_t> crowds_;
   std::vector<Picoseconds> compute_end_;

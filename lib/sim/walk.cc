@@ -6,9 +6,13 @@
 #include <set>
 #include <utility>
 
+#include "base/checksum.h"
 #include "base/error.h"
+#include "base/mix_bits.h"
+#include "base/run_in_parallel.h"
 #include "program/lifetime.h"
 #include "sim/folded_world.h"
+#include "sim/numbering.h"
 
 namespace ftrun {
 
@@ -34,27 +38,23 @@ bool adds_parts(const Program& program, const Instr& instr) {
          });
 }
 
-/// Writes the facts about a collective that must be equal on all members of its group. They include
-/// the offsets of ranges in whole copies, which are the same on every rank, but not the offset of
-/// the rank's own part.
-std::string announcement_of(const Program& program, const Instr& instr) {
+/// Writes what all members of a group must agree on when they meet in a collective: also where in
+/// whole copies the ranges lie, which is the same on every rank. Where a rank's own part lies does
+/// not matter here.
+void write_announcement(const Program& program, const Instr& instr, std::string& text) {
+  text.clear();
   if (instr.is_transfer()) {
     const Range& range = instr.kind == InstrKind::kSend ? instr.reads[0] : instr.writes[0];
-    // The addresses of the two buffers may differ, but both must be named after the same value.
-    std::string text("transfer ");
-    text.append(dtype_name(instr.exchange().dtype)).append(" ").append(std::to_string(range.bytes));
-    text.append(" of ")
-        .append(program.at(range.buffer).name)
-        .append("+")
-        .append(std::to_string(range.offset));
-    return text.append(" ")
-        .append(std::to_string(instr.layer))
-        .append(" ")
-        .append(std::to_string(instr.micro_batch));
+    // The two ranks may place their buffers differently, but both have the same value in them.
+    text.append("transfer ").append(dtype_name(instr.exchange().dtype)).append(" ");
+    text.append(std::to_string(range.bytes)).append(" of ");
+    text.append(program.at(range.buffer).name).append("+").append(std::to_string(range.offset));
+    text.append(" ").append(std::to_string(instr.layer)).append(" ");
+    text.append(std::to_string(instr.micro_batch));
+    return;
   }
-  // append() is several times faster than cat(), and millions of these texts are made.
-  std::string text(instr_name(instr.kind));
-  text.append(" ").append(dtype_name(instr.exchange().dtype));
+  // append() instead of cat(), which takes several times as long: there are millions of these.
+  text.append(instr_name(instr.kind)).append(" ").append(dtype_name(instr.exchange().dtype));
   if (instr.exchange().largest) text.append(" largest");
   if (instr.kind == InstrKind::kShift)
     text.append(" by ").append(std::to_string(instr.exchange().by));
@@ -62,19 +62,44 @@ std::string announcement_of(const Program& program, const Instr& instr) {
     text.append(" rows of ").append(std::to_string(instr.exchange().row));
   for (const auto* ranges : {&instr.reads, &instr.writes})
     for (const Range& range : *ranges) text.append(" ").append(std::to_string(range.bytes));
-  if (adds_copies_of_stages(program, instr))
-    return text.append(" ")
-        .append(category_name(program.at(instr.writes[0].buffer).category))
-        .append(" of unit ")
-        .append(std::to_string(instr.unit));
+  if (adds_copies_of_stages(program, instr)) {
+    text.append(" ").append(category_name(program.at(instr.writes[0].buffer).category));
+    text.append(" of unit ").append(std::to_string(instr.unit));
+    return;
+  }
   const bool parts = adds_parts(program, instr);
   for (const Range& range : instr.kind == InstrKind::kReduceScatter ? instr.reads : instr.writes)
     text.append(" ")
         .append(program.at(range.buffer).name)
         .append("+")
         .append(std::to_string(parts ? 0 : range.offset));
-  return text;
 }
+
+/// AnnouncementHasher hashes what ranks announce.
+class AnnouncementHasher {
+ public:
+  explicit AnnouncementHasher(const Program& program) : program_(program) {}
+
+  /// Hashes a step of a lane for all communication.
+  uint64_t of(const Instr& instr) {
+    write_announcement(program_, instr, text_);
+    return xxh3(text_.data(), text_.size());
+  }
+  /// Hashes a step of the instruction's own lane: collectives run on one lane on all ranks.
+  uint64_t on_lane(const Instr& instr) {
+    write_announcement(program_, instr, text_);
+    if (!instr.is_transfer())
+      text_.append(" ")
+          .append(instr_label(instr))
+          .append(" ")
+          .append(std::to_string(static_cast<int>(instr.lane)));
+    return xxh3(text_.data(), text_.size());
+  }
+
+ private:
+  const Program& program_;
+  std::string text_;
+};
 
 LaneSchedule::Step step_of(const Program& program, InstrId id) {
   const Instr& instr = program.instr(id);
@@ -97,7 +122,8 @@ void mark_used(LaneSchedule& schedule) {
 
 }  // namespace
 
-LaneSchedule whole_schedule(const Program& program, Announcements& announcements) {
+LaneSchedule whole_schedule(const Program& program) {
+  AnnouncementHasher hasher(program);
   LaneSchedule schedule = empty_schedule(program);
   // The number of steps of its lane that are done once an instruction is done.
   std::vector<int32_t> position(program.instrs.size());
@@ -114,14 +140,7 @@ LaneSchedule whole_schedule(const Program& program, Announcements& announcements
         schedule.waits.push_back(
             {static_cast<int32_t>(program.instr(wait).lane), position[static_cast<size_t>(wait)]});
       step.end_wait = static_cast<int32_t>(schedule.waits.size());
-      if (!instr.communicates()) continue;
-      std::string announced = announcement_of(program, instr);
-      if (!instr.is_transfer())
-        announced.append(" ")
-            .append(instr_label(instr))
-            .append(" ")
-            .append(std::to_string(static_cast<int>(instr.lane)));
-      step.announced = announcements.number_of(std::move(announced));
+      if (instr.communicates()) step.announced = hasher.on_lane(instr);
     }
   mark_used(schedule);
   return schedule;
@@ -137,7 +156,8 @@ size_t schedule_lane(const Program& program, size_t lane) {
 
 }  // namespace
 
-LaneSchedule collective_schedule(const Program& program, Announcements& announcements) {
+LaneSchedule collective_schedule(const Program& program) {
+  AnnouncementHasher hasher(program);
   LaneSchedule schedule = empty_schedule(program);
   const LaneClocks known = known_done(program);
   // The instructions of each lane of the schedule, in ascending order.
@@ -153,7 +173,7 @@ LaneSchedule collective_schedule(const Program& program, Announcements& announce
     }
     LaneSchedule::Step step{.instr = static_cast<InstrId>(i),
                             .group = instr.group(),
-                            .announced = announcements.number_of(announcement_of(program, instr)),
+                            .announced = hasher.of(instr),
                             .first_wait = static_cast<int32_t>(schedule.waits.size())};
     for (size_t lane = 0; lane < ids.size(); ++lane) {
       const auto steps =
@@ -175,8 +195,7 @@ namespace {
 /// group.
 class CollectiveJoiner {
  public:
-  CollectiveJoiner(const LaneSchedule& from, Announcements& announcements)
-      : from_(from), announcements_(announcements), known_(from.lanes.size(), 0) {
+  explicit CollectiveJoiner(const LaneSchedule& from) : from_(from), known_(from.lanes.size(), 0) {
     out_.lanes.resize(from.lanes.size());
     for (size_t lane = 1; lane < from.lanes.size(); ++lane)
       for (const LaneSchedule::Step& step : from.lanes[lane])
@@ -214,9 +233,8 @@ class CollectiveJoiner {
       LaneSchedule::Step& copy = steps.emplace_back(step);
       copy_waits(step, copy);
     } else {
-      int32_t& all = steps.back().announced;
-      all = announcements_.number_of(std::to_string(all) + ", then " +
-                                     std::to_string(step.announced));
+      uint64_t& all = steps.back().announced;
+      all = splitmix64(all) ^ step.announced;
     }
     joined_.push_back(static_cast<int32_t>(steps.size()));
   }
@@ -231,7 +249,6 @@ class CollectiveJoiner {
   }
 
   const LaneSchedule& from_;
-  Announcements& announcements_;
   LaneSchedule out_;
   /// The step counts of lane 0 for which other lanes wait.
   std::set<int32_t> awaited_;
@@ -242,8 +259,8 @@ class CollectiveJoiner {
 
 }  // namespace
 
-LaneSchedule join_collectives(const LaneSchedule& collectives, Announcements& announcements) {
-  return CollectiveJoiner(collectives, announcements).run();
+LaneSchedule join_collectives(const LaneSchedule& collectives) {
+  return CollectiveJoiner(collectives).run();
 }
 
 Walk::Walk(const World& world, std::span<const LaneSchedule> schedules)
@@ -499,8 +516,10 @@ std::vector<int32_t> schedule_numbers(std::span<const LaneSchedule> schedules) {
       const auto& steps = schedule.lanes[static_cast<size_t>(lane)];
       key.insert(key.end(), {lane, static_cast<int32_t>(steps.size())});
       for (const LaneSchedule::Step& step : steps) {
-        key.insert(key.end(), {step.group, step.announced, step.if_finite ? 1 : 0,
-                               step.decides ? 1 : 0, step.end_wait - step.first_wait});
+        const auto low = static_cast<int32_t>(step.announced),
+                   high = static_cast<int32_t>(step.announced >> 32);
+        key.insert(key.end(), {step.group, low, high, step.if_finite ? 1 : 0, step.decides ? 1 : 0,
+                               step.end_wait - step.first_wait});
         for (int32_t w = step.first_wait; w < step.end_wait; ++w)
           key.insert(key.end(), {schedule.waits[static_cast<size_t>(w)].lane,
                                  schedule.waits[static_cast<size_t>(w)].steps});
@@ -512,13 +531,12 @@ std::vector<int32_t> schedule_numbers(std::span<const LaneSchedule> schedules) {
 }
 
 std::string walk_collectives(const World& world) {
-  Announcements announcements;
-  std::vector<LaneSchedule> schedules;
-  std::vector<LaneSchedule> runs;
-  for (const Program* program : world.programs) {
-    schedules.push_back(collective_schedule(*program, announcements));
-    runs.push_back(join_collectives(schedules.back(), announcements));
-  }
+  std::vector<LaneSchedule> schedules(world.programs.size());
+  std::vector<LaneSchedule> runs(world.programs.size());
+  run_in_parallel(world.programs.size(), [&](size_t p) {
+    schedules[p] = collective_schedule(*world.programs[p]);
+    runs[p] = join_collectives(schedules[p]);
+  });
   const std::optional<World> folded = folded_world(world, schedule_numbers(runs));
   if (walk_to_the_end(folded ? *folded : world, runs).empty()) return "";
   // The walk over folded ranks and joined collectives found a fault, which may be caused by the

@@ -4,10 +4,8 @@
 #include <map>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "sim/numbering.h"
 #include "sim/world.h"
 
 namespace ftrun {
@@ -17,10 +15,11 @@ namespace ftrun {
 struct LaneSchedule {
   struct Step {
     InstrId instr = -1;
-    /// The group of a collective, and the number that all members must announce when they reach it
-    /// (Announcements).
+    /// The group of a collective, and the hash of what all members must announce when they reach
+    /// it: ranks with equal hashes may enter one collective. Schedules are made concurrently, so
+    /// there is no list of all announcements that could number them.
     GroupId group = kNoGroup;
-    int32_t announced = -1;
+    uint64_t announced = 0;
     /// The step's range in `waits`: [first_wait, end_wait).
     int32_t first_wait = 0;
     int32_t end_wait = 0;
@@ -40,25 +39,21 @@ struct LaneSchedule {
   std::vector<Wait> waits;
 };
 
-/// Announcements numbers the texts that describe collectives: ranks that announce equal numbers may
-/// enter a collective together.
-using Announcements = Numbering<std::unordered_map<std::string, int32_t>>;
+/// Makes the schedule of all instructions of a program, on their lanes.
+LaneSchedule whole_schedule(const Program& program);
 
-/// Makes the schedule of all instructions of a program, each on its own lane.
-LaneSchedule whole_schedule(const Program& program, Announcements& announcements);
+/// Makes the schedule of a program's communication: all collectives on one lane, in the order of
+/// the list, and transfers on the lanes of their links, with all that must be done before. If all
+/// ranks reach the end of these schedules, no order that the waits allow can hang, and collectives
+/// can be launched in one order everywhere: waits point backwards in the list, so the first step of
+/// this walk that has not run always can.
+LaneSchedule collective_schedule(const Program& program);
 
-/// Makes the schedule of a program's communication: all collectives on one lane, in program order,
-/// and transfers on the lanes of their links, with waits for all communication that must be done
-/// before. If all ranks reach the end of these schedules, no order that the waits allow can
-/// deadlock, and collectives can be launched in the same order on all ranks: waits point backwards
-/// in the program, so the first step of this walk that has not run yet can always run.
-LaneSchedule collective_schedule(const Program& program, Announcements& announcements);
-
-/// Joins consecutive collectives of the same group in a collective_schedule() into one step, except
-/// collectives that wait for transfers, or for which transfers wait. If all ranks reach the end of
-/// the joined schedules, they also reach the end without joining. If they do not, the joining may
-/// be the cause.
-LaneSchedule join_collectives(const LaneSchedule& collectives, Announcements& announcements);
+/// Joins collectives of a collective_schedule() that follow each other in one group into one step,
+/// except those that transfers wait for or that wait for transfers. If all ranks reach the end of
+/// the joined schedules, they also do without joining; if they do not, the cause may be
+/// the joining.
+LaneSchedule join_collectives(const LaneSchedule& collectives);
 
 /// Walk advances all ranks along their schedules. An instruction may run when everything that it
 /// waits for is done; a collective or a transfer may run when all members of its group have reached

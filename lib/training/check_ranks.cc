@@ -29,7 +29,7 @@ std::vector<int> traced_ranks(const TraceConfig& trace, const RankClasses& class
 CheckedRanks check_ranks(const Config& config, const TrainingSetup& setup, Session& session) {
   std::string all;
   CheckedRanks checked;
-  session.run_together("checking the step program", [&] {
+  session.run_on_all_ranks("checking the step program", [&] {
     const ClassPlans plans(config, setup.model_config(), session.rank(), setup.plan());
     plans.require_sound();
     all = hex64(plans.hash());

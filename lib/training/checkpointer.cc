@@ -58,7 +58,7 @@ std::optional<ResumedRun> Checkpointer::load(const std::function<RunManifest()>&
   model_fingerprint_ = parts_.model.fingerprint();
   if (decide_to_resume(describe)) return resume(describe);
   if (parts_.recorder != nullptr) parts_.recorder->record_new_start();
-  session_.run_together("reading the weights", [&] {
+  session_.run_on_all_ranks("reading the weights", [&] {
     const std::string& adapter = config_.adapter.path;
     std::optional<AdapterFolder> begun;
     if (!adapter.empty()) begun.emplace(find_adapter_folder(adapter).folder);
@@ -77,7 +77,7 @@ ResumedRun Checkpointer::resume(const std::function<RunManifest()>& describe) {
   const std::string folder = choose_checkpoint(RunPaths(config_.output_dir).checkpoints(),
                                                request_.resume.step, session_.checkpoint_group());
   ResumedRun resumed{folder, {}};
-  session_.run_together("reading the checkpoint", [&] {
+  session_.run_on_all_ranks("reading the checkpoint", [&] {
     Checkpoint checkpoint(folder);
     resumed.meta = checkpoint.meta();
     parts_.model.require_same_base(resumed.meta, folder);
@@ -118,7 +118,7 @@ bool Checkpointer::will_save(const TrainingProgress& progress) const {
 SaveOptions Checkpointer::save_options(const TrainingProgress& progress) const {
   return {.root = RunPaths(config_.output_dir).checkpoints(),
           .keep_last = config_.checkpoint.keep_last,
-          .room = parts_.model.save_buffers(),
+          .buffers = parts_.model.save_buffers(),
           .best = make_best_record(progress)};
 }
 
@@ -239,7 +239,7 @@ void Checkpointer::save(TrainingProgress& progress, const std::string& data_fing
 void Checkpointer::mark_best(const TrainingProgress& progress) {
   const std::optional<BestCheckpoint> best = make_best_record(progress);
   if (!best || marked_step_ == best->step) return;
-  session_.run_together("noting the best checkpoint", [&] {
+  session_.run_on_all_ranks("noting the best checkpoint", [&] {
     if (session_.is_first())
       write_best(parts_.files, RunPaths(config_.output_dir).checkpoints(), *best);
   });
@@ -262,7 +262,7 @@ void Checkpointer::restore_best(TrainingProgress& progress) {
   }
   const auto& best = progress.evaluations.best();
   if (!best) return;
-  session_.run_together("noting the best checkpoint", [&] {
+  session_.run_on_all_ranks("noting the best checkpoint", [&] {
     if (session_.is_first())
       write_best(parts_.files, root, {best->step, progress.evaluations.metric(), best->value});
   });
@@ -271,7 +271,7 @@ void Checkpointer::restore_best(TrainingProgress& progress) {
 
 void Checkpointer::drop_best(int64_t step) {
   const std::string root = RunPaths(config_.output_dir).checkpoints();
-  session_.run_together("removing the record of the best checkpoint", [&] {
+  session_.run_on_all_ranks("removing the record of the best checkpoint", [&] {
     if (!session_.is_first()) return;
     const std::optional<BestCheckpoint> best = read_best(parts_.files, root);
     if (best && best->step == step) remove_best(parts_.files, root);
@@ -283,7 +283,7 @@ void Checkpointer::load_best(const TrainingProgress& progress) {
   if (best->step == progress.step) return;
   const std::string folder = choose_checkpoint(RunPaths(config_.output_dir).checkpoints(),
                                                best->step, session_.checkpoint_group());
-  session_.run_together("reading the best checkpoint", [&] {
+  session_.run_on_all_ranks("reading the best checkpoint", [&] {
     Checkpoint checkpoint(folder);
     load_state(checkpoint);
   });
@@ -320,7 +320,7 @@ void Checkpointer::export_model(StopAgreement& stop) {
   session_.show_phase("the export");
   const ExportOutcome outcome =
       parts_.model.export_weights(session_.is_first(), [&stop] { return stop.vote(); });
-  session_.run_together("exporting the model", [&] {
+  session_.run_on_all_ranks("exporting the model", [&] {
     if (outcome.failure) std::rethrow_exception(outcome.failure);
     if (outcome.stopped) return;
     parts_.journal.print(cat("exported ", export_folder(config_), exported_step_text_));

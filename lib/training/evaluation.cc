@@ -34,7 +34,7 @@ std::optional<EvaluationResult> evaluate_set(const Config& config, TrainingSetup
                                              const NamedSamples& set, bool is_last,
                                              StopAgreement& stop) {
   const auto start = std::chrono::steady_clock::now();
-  const ShardPlace place = sample_place(setup.plan().options.state);
+  const MemberIndex place = sample_place(setup.plan().options.state);
   ValidationReader reader(*set.samples, config.train.evaluation.samples,
                           config.train_micro_batch_size_per_gpu, place.count, place.index,
                           setup.evaluate().model.vocab_rows, setup.plan().evaluation_micro_batches);

@@ -18,7 +18,7 @@ int64_t order_of(const ProgramPlan& train, InstrId id) {
 }  // namespace
 
 NonfiniteSearch find_nonfinite(Session& session, TrainingSetup& setup, StepRun step) {
-  const NonfinitePlace own = setup.train_executor().find_nonfinite(step);
+  const NonfiniteLocation own = setup.train_executor().find_nonfinite(step);
   const int data = sample_place(setup.plan().options.state).index;
   const std::vector<std::string> all = session.exchange(
       "nonfinite", encode_nonfinite({order_of(setup.train(), own.instr), data, own.text}));

@@ -64,7 +64,7 @@ std::string ResourceUse::stage_memory() const {
 
 void ResourceUse::total_memory(Session& session) {
   const ProcessMemory own = read_process_memory();
-  memory_ = report_memory(setup_, std::max(peak_.held(), own.held()));
+  memory_ = report_memory(setup_, std::max(peak_.peak_bytes(), own.held()));
   for (const std::string& text : session.exchange(
            "memory",
            cat(own.peak_resident, " ", own.held(), " ", own.file_backed, stage_memory()))) {

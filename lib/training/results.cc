@@ -51,7 +51,7 @@ std::vector<size_t> document_bounds(const Batch& row) {
 class InitialWeightsReader {
  public:
   InitialWeightsReader(const Config& config, const TrainingSetup& setup, DType dtype) {
-    if (!setup.folder().is_as_long()) return;
+    if (!setup.folder().has_intact_files()) return;
     try {
       const std::string& begun_from = config.adapter.path;
       if (!begun_from.empty()) adapter_.emplace(find_adapter_folder(begun_from).folder);
@@ -136,7 +136,7 @@ void require_loads(const ExportOptions& options, const ModelDescription& model) 
     return;
   }
   ModelFolder folder(options.folder);
-  name_as_model(folder, model, /*tells=*/false);
+  map_to_model_names(folder, model, /*logs_notices=*/false);
   require_weights(model, folder);
 }
 

@@ -52,7 +52,8 @@ void RunEvaluator::write_texts(int64_t step) {
   if (!texts_) texts_.emplace(config_, session_, setup_, *data_.validation[0].samples, journal_);
   samples_ = texts_->generate();
   sampled_step_ = step;
-  session_.run_together("recording the samples of text", [&] { journal_.record(step, samples_); });
+  session_.run_on_all_ranks("recording the samples of text",
+                            [&] { journal_.record(step, samples_); });
 }
 
 void RunEvaluator::print_text(int64_t step) {

@@ -33,7 +33,7 @@ std::string fewer_ranks_text(const TrainRequest& request) {
 }  // namespace
 
 void RunJournal::open_folder() {
-  session_.run_together("taking the run folder", [&] {
+  session_.run_on_all_ranks("taking the run folder", [&] {
     if (session_.is_first()) recorder_ = std::make_unique<Recorder>(request_);
   });
 }
@@ -42,12 +42,12 @@ void RunJournal::open(const std::function<RunManifest()>& describe, int64_t step
                       int64_t total_steps) {
   const Config& config = request_.config;
   const bool prefixed = session_.world() > 1 && request_.launch.kind != LaunchKind::kSupervised;
-  session_.run_together("writing the run folder", [&] {
+  session_.run_on_all_ranks("writing the run folder", [&] {
     if (recorder_) recorder_->start(describe(), steps_done == 0 ? 0 : steps_done + 1, total_steps);
   });
   // The logs are opened after run.json is written: a later start would refuse a folder that holds
   // logs and no run.
-  session_.run_together("opening the logs", [&] {
+  session_.run_on_all_ranks("opening the logs", [&] {
     open_log_({.level = log_level(config.log_level),
                .prefix = prefixed ? cat("rank ", session_.rank()) : "",
                .file = RunPaths(config.output_dir).log(session_.rank())});
@@ -71,7 +71,7 @@ void RunJournal::update(const std::function<void(RunManifest&)>& change) {
 
 void RunJournal::update_together(const std::string& what,
                                  const std::function<void(RunManifest&)>& change) {
-  session_.run_together(what, [&] { update(change); });
+  session_.run_on_all_ranks(what, [&] { update(change); });
 }
 
 void RunJournal::record(const StepMetrics& metrics) {

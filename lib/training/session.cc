@@ -142,7 +142,7 @@ Session::Session(const TrainRequest& request, std::unique_ptr<Rendezvous> rendez
 
 void Session::choose_device(const TrainRequest& request) {
   if (request.config.device != DeviceKind::kCuda) return;
-  run_together("opening the GPU", [&] { gpu_ = open_gpu(request.config, request.launch); });
+  run_on_all_ranks("opening the GPU", [&] { gpu_ = open_gpu(request.config, request.launch); });
   const std::vector<int> near_cores = bind_near(gpu_->info().bus_id);
   if (!near_cores.empty())
     log_debug(cat("runs on ", near_cores.size(), " cores beside GPU ", gpu_->info().bus_id));
@@ -185,10 +185,10 @@ int Session::share_processors(const ProcessorLimit& own) {
   return threads_of_rank(ranks, rank_);
 }
 
-void Session::run_together(const std::string& what, const std::function<void()>& work) {
+void Session::run_on_all_ranks(const std::string& what, const std::function<void()>& work) {
   show_phase(what);
   if (world_ == 1) return work();
-  ftrun::run_together(checkpoint_group(), what, [&] {
+  ftrun::run_on_all_ranks(checkpoint_group(), what, [&] {
     work();
     return std::string();
   });
@@ -197,8 +197,8 @@ void Session::run_together(const std::string& what, const std::function<void()>&
 std::string Session::broadcast_text(const std::string& what,
                                     const std::function<std::string()>& text) {
   if (world_ == 1) return text();
-  return ftrun::run_together(checkpoint_group(), what,
-                             [&] { return is_first() ? text() : std::string(); })[0];
+  return ftrun::run_on_all_ranks(checkpoint_group(), what,
+                                 [&] { return is_first() ? text() : std::string(); })[0];
 }
 
 bool Session::broadcast_decision(const std::string& what, const std::function<bool()>& question) {

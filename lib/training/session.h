@@ -55,7 +55,7 @@ class Session {
   std::vector<std::string> exchange(const std::string& what, const std::string& text);
   /// Collective: runs `work` on each rank. If any rank throws an Error, all ranks throw it; its
   /// message begins with `what` ("reading the data") and the rank.
-  void run_together(const std::string& what, const std::function<void()>& work);
+  void run_on_all_ranks(const std::string& what, const std::function<void()>& work);
   /// Collective: returns rank 0's text on every rank. If rank 0 throws an Error, all ranks throw
   /// it. The other ranks wait as long as rank 0 is alive.
   std::string broadcast_text(const std::string& what, const std::function<std::string()>& text);

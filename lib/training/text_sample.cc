@@ -36,7 +36,7 @@ std::vector<TextSample> TextSamples::generate() {
 /// Writes the texts on rank 0 alone; the other ranks wait as long as it is alive.
 std::vector<TextSample> TextSamples::generate_on_first() {
   std::vector<TextSample> samples;
-  session_.run_together("writing samples of text", [&] {
+  session_.run_on_all_ranks("writing samples of text", [&] {
     if (session_.is_first()) samples = generate_all();
   });
   return samples;
@@ -63,7 +63,7 @@ void TextSamples::prepare() {
   if (!prompts_.empty()) return;
   const auto read = [&] { prompts_ = sample_prompts(config_, setup_, validation_); };
   if (setup_.needs_all_ranks())
-    session_.run_together("preparing the samples of text", read);
+    session_.run_on_all_ranks("preparing the samples of text", read);
   else
     read();
 }

@@ -134,34 +134,35 @@ void Trainer::prepare_process() {
   threads_.share = session_.share_processors(processors);
   threads_.used = config_.threads > 0 ? static_cast<int>(config_.threads) : threads_.share;
   threads_.limited_by = quota_text(processors);
-  session_.run_together("starting threads", [&] { require_threads(threads_.used, "computing"); });
+  session_.run_on_all_ranks("starting threads",
+                            [&] { require_threads(threads_.used, "computing"); });
   set_kernel_threads(threads_.used);
   if (session_.gpu() != nullptr) return;
-  session_.run_together("choosing the library of matrix products", [&] {
+  session_.run_on_all_ranks("choosing the library of matrix products", [&] {
     products_ = use_products(pinned_products(config_.kernels),
                              config_.kernels.attention == AttentionChoice::kAmx);
   });
 }
 
 void Trainer::open_data() {
-  session_.run_together("opening the data", [&] { data_ = open_run_data(config_); });
+  session_.run_on_all_ranks("opening the data", [&] { data_ = open_run_data(config_); });
   total_steps_ = steps_of_run(config_, *data_.train);
   if (lr_schedule_.total_num_steps == 0) lr_schedule_.total_num_steps = total_steps_;
   if (session_.world() == 1) return;
   std::vector<NodeFact> inputs;
-  session_.run_together("comparing model and data of the nodes",
-                        [&] { inputs = input_facts(config_, data_); });
+  session_.run_on_all_ranks("comparing model and data of the nodes",
+                            [&] { inputs = input_facts(config_, data_); });
   session_.require_same("inputs", inputs);
 }
 
 void Trainer::open_model() {
   std::optional<PlannedModel> model;
-  session_.run_together("opening the model", [&] {
+  session_.run_on_all_ranks("opening the model", [&] {
     model.emplace(config_, session_.rank());
     refuse_unknown_tokens(data_, model->plan.train.model.vocab_rows);
   });
   session_.open_groups(config_, model->plan.options.state);
-  session_.run_together("allocating memory", [&] {
+  session_.run_on_all_ranks("allocating memory", [&] {
     setup_ = std::make_unique<TrainingSetup>(config_, std::move(*model), session_.groups(),
                                              swap_name(request_), session_.gpu());
   });
@@ -206,7 +207,7 @@ void Trainer::open_outputs() {
     stop_lead_.read_counters(recorder->earlier_manifest()->counters);
   stop_lead_.record_written();
   journal_.update([this](RunManifest& manifest) { stop_lead_.write_counters(manifest.counters); });
-  session_.run_together("beginning to read the data for its fingerprint", [this] {
+  session_.run_on_all_ranks("beginning to read the data for its fingerprint", [this] {
     if (!session_.is_first()) return;
     for (const std::string& note : opening_notes(parts())) journal_.print(note);
     // If the config has the number of steps, a notice of the config reports this already.
@@ -276,7 +277,7 @@ void Trainer::review_evaluations() {
 void Trainer::finish() {
   steps_->loader.shutdown();
   steps_->stepper.use().total(session_);
-  session_.run_together("recording what the run used", [this] {
+  session_.run_on_all_ranks("recording what the run used", [this] {
     journal_.update([this](RunManifest& manifest) {
       steps_->stepper.use().add_to(manifest);
       load_of_steps_ = steps_->stepper.load().shares();
@@ -285,7 +286,7 @@ void Trainer::finish() {
   });
   session_.allow_work_of_one_rank();
   steps_->loop.save_last();
-  session_.run_together("recording the checkpoints", [this] {
+  session_.run_on_all_ranks("recording the checkpoints", [this] {
     journal_.update([this](RunManifest& manifest) {
       model_->checkpointer.add_to(manifest);
       stop_lead_.record_save(model_->checkpointer.longest_save());
@@ -295,7 +296,7 @@ void Trainer::finish() {
   if (!stop_.reached() && config_.model_export.enabled) export_model();
   session_.show_phase("the end of the run");
   model_->evaluator.write_texts(progress_.step);
-  session_.run_together("finishing the run", [&] { conclude(); });
+  session_.run_on_all_ranks("finishing the run", [&] { conclude(); });
   if (!withheld_.empty())
     throw Error(ExitCode::kNumerical, withheld_,
                 cat("lower the learning rate, and start again from an earlier checkpoint or from "

@@ -11,7 +11,7 @@
 namespace ftrun {
 namespace {
 
-TEST_CASE("what the system refuses is the environment's, with the path where it is known") {
+TEST_CASE("what the system refuses is an environment error, with the path if it is known") {
   const auto told = [](const std::exception& exception) {
     const Error error = as_error(exception);
     return cat(static_cast<int>(error.code()), " ", error.what());
@@ -31,7 +31,8 @@ TEST_CASE("what the system refuses is the environment's, with the path where it 
         "with more memory");
 }
 
-TEST_CASE("an error stays what it is, and what nobody expected is a defect told in one line") {
+TEST_CASE(
+    "an Error stays unchanged, and an unexpected exception is a defect reported in one line") {
   const Error lost(ExitCode::kPeerLost, "rank 1 is gone", "look at its log");
   CHECK(as_error(lost).code() == ExitCode::kPeerLost);
   CHECK(std::string(as_error(lost).what()) == lost.what());

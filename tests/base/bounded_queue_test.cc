@@ -62,7 +62,7 @@ TEST_CASE("a push into a full queue waits until there is space") {
   CHECK(queue.pop() == 2);
 }
 
-TEST_CASE("a closed queue hands out what is left, then nothing, and takes no more") {
+TEST_CASE("a closed queue returns what is left, then nothing, and accepts no more") {
   BoundedQueue<int> queue(4);
   queue.push(1);
   queue.push(2);
@@ -89,17 +89,16 @@ TEST_CASE("closing wakes a consumer of an empty queue and a producer of a full o
   CHECK(nothing == 2);
 }
 
-TEST_CASE(
-    "a timed pop waits for what comes in its time, gives up after it, and still works after it") {
+TEST_CASE("a timed pop waits until its timeout, then gives up, and the queue still works") {
   BoundedQueue<int> queue(1);
-  // A pop that does not wait returns nothing.
+  // A pop with a timeout of 0 returns nothing.
   std::thread producer([&] {
     std::this_thread::sleep_for(milliseconds(30));
     queue.push(4);
   });
   CHECK(queue.pop_for(std::chrono::hours(1)) == 4);
   producer.join();
-  // CTest ends a pop that does not give up.
+  // If a pop did not give up, CTest would end the test.
   CHECK_FALSE(queue.pop_for(milliseconds(30)));
   queue.push(5);
   CHECK(queue.pop_for(milliseconds(30)) == 5);

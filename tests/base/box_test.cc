@@ -37,8 +37,8 @@ std::vector<Numbers> shapes() {
           {1, 3}, {0, 2}, {2, 2, 3}, {3, 2, 2}, {1, 3, 2}, {2, 1, 2}};
 }
 
-/// Returns the elements of a box in its row-major order, as numbers of elements of the tensor: one
-/// loop over all elements of the tensor.
+/// Returns the elements of a box in its row-major order, as indices in the tensor. Loops over all
+/// elements of the tensor.
 Numbers elements_of(const Numbers& shape, const Box& box) {
   Numbers found;
   const int64_t count = whole_box(shape).numel();
@@ -74,7 +74,7 @@ TEST_CASE("a box counts its elements, and a scalar has one") {
       REQUIRE(box.numel() == static_cast<int64_t>(elements_of(shape, box).size()));
 }
 
-TEST_CASE("cut boxes are the range's elements in order, each in one piece of its box") {
+TEST_CASE("boxes cut from a range have its elements in order, each as one run of its box") {
   for (const Numbers& shape : shapes())
     for (const Box& box : boxes_in(shape)) {
       const Numbers all = elements_of(shape, box);
@@ -100,13 +100,13 @@ TEST_CASE("whole rows are one box, and a range in a row is one") {
   REQUIRE(cut_box({{}, {}}, 0, 1) == std::vector<Box>{{{}, {}}});
 }
 
-TEST_CASE("a range that leaves the box is a bug of the caller") {
+TEST_CASE("a range that exceeds the box is a bug of the caller") {
   REQUIRE_THROWS_AS(cut_box(whole_box({2, 3}), 0, 7), Error);
   REQUIRE_THROWS_AS(cut_box(whole_box({2, 3}), -1, 2), Error);
   REQUIRE_THROWS_AS(cut_box(whole_box({2, 3}), 3, 2), Error);
 }
 
-TEST_CASE("runs are a box's elements in order, and no two of them touch") {
+TEST_CASE("runs are a box's elements in order, and no two of them are adjacent") {
   for (const Numbers& shape : shapes())
     for (const Box& box : boxes_in(shape)) {
       Numbers found;
@@ -122,7 +122,7 @@ TEST_CASE("runs are a box's elements in order, and no two of them touch") {
     }
 }
 
-TEST_CASE("a box that leaves the tensor has no runs") {
+TEST_CASE("a box that exceeds the tensor has no runs") {
   const auto visit = [](const Box& box) {
     visit_runs({2, 3}, box, [](int64_t, int64_t, int64_t) {});
   };
@@ -131,7 +131,7 @@ TEST_CASE("a box that leaves the tensor has no runs") {
   REQUIRE_THROWS_AS(visit({{0, -1}, {2, 3}}), Error);
 }
 
-TEST_CASE("intersection and difference share out the elements of a box") {
+TEST_CASE("intersection and difference divide the elements of a box") {
   for (const Numbers& shape : {Numbers{}, Numbers{4}, Numbers{3, 2}, Numbers{2, 2, 2}})
     for (const Box& box : boxes_in(shape))
       for (const Box& other : boxes_in(shape)) {
@@ -150,12 +150,12 @@ TEST_CASE("intersection and difference share out the elements of a box") {
           REQUIRE(part.numel() > 0);
           append(left, elements_of(shape, part));
         }
-        std::sort(left.begin(), left.end());  // an element that comes twice stays one that does
+        std::sort(left.begin(), left.end());  // an element that occurs twice stays visible
         REQUIRE(left == rest);
       }
 }
 
-TEST_CASE("shared runs lead from one box's elements to the other's") {
+TEST_CASE("shared runs map one box's elements to the other's") {
   for (const Numbers& shape : {Numbers{}, Numbers{4}, Numbers{3, 2}, Numbers{2, 2, 2}})
     for (const Box& source : boxes_in(shape))
       for (const Box& target : boxes_in(shape)) {

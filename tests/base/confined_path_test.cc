@@ -38,7 +38,7 @@ std::string refusal(const std::string& folder, std::string_view name) {
   return "accepted";
 }
 
-TEST_CASE("a plain name is joined to its folder, whether the file is there or not") {
+TEST_CASE("a plain name is joined to its folder, whether or not the file exists") {
   const TemporaryFolder folder;
   put_text(folder.file("model.safetensors"));
   CHECK(confined_path(folder.path(), "model.safetensors") == folder.file("model.safetensors"));
@@ -48,7 +48,7 @@ TEST_CASE("a plain name is joined to its folder, whether the file is there or no
   CHECK(confined_path(folder.path(), std::string(255, 'a')) == folder.file(std::string(255, 'a')));
 }
 
-TEST_CASE("names that are no plain names are refused with the reason") {
+TEST_CASE("names that are not plain are refused with the reason") {
   const TemporaryFolder folder;
   const std::string plain = "it must be a plain file name";
   for (const char* name : {".", "..", "/etc/passwd", "../x", "a/b", "a/../../x", "./x", "x/", "/"})
@@ -92,7 +92,7 @@ TEST_CASE("a named file may be a link that leads anywhere, and must be a regular
     CHECK_THROWS_AS(named_file(folder.path(), name), Error);
 }
 
-TEST_CASE("why a file cannot be read is told") {
+TEST_CASE("the reason why a file cannot be read is reported") {
   const TemporaryFolder folder;
   put_text(folder.file("real"));
   fs::create_symlink("real", folder.file("link"));
@@ -108,7 +108,8 @@ TEST_CASE("why a file cannot be read is told") {
   CHECK(reading_problem(folder.file("pipe")) == "it is not a regular file");
 }
 
-/// This process as another user for a moment: the superuser may read and write everything.
+/// AsNobody makes this process another user while it exists, because the superuser may read and
+/// write everything.
 class AsNobody {
  public:
   AsNobody() { became_ = ::geteuid() == 0 && ::seteuid(65534) == 0; }
@@ -122,7 +123,7 @@ class AsNobody {
   bool became_ = false;
 };
 
-TEST_CASE("what this user may not read or write is told without trying") {
+TEST_CASE("what this user may not read or write is reported without an attempt") {
   const TemporaryFolder folder;
   put_text(folder.file("closed"));
   fs::permissions(folder.path(), fs::perms(0755));

@@ -11,7 +11,7 @@ namespace {
 
 using fixtures::PseudoRoot;
 
-/// Returns the names of the groups with their folders below the root, innermost first: "/a/b at
+/// Returns the groups' names and their folders below the root, innermost first: "/a/b at
 /// /sys/fs/cgroup/a/b (2), ...".
 std::string groups_of(const PseudoRoot& root, const std::string& controller) {
   std::vector<std::string> texts;
@@ -21,7 +21,7 @@ std::string groups_of(const PseudoRoot& root, const std::string& controller) {
   return join(texts, ", ");
 }
 
-TEST_CASE("a group of version 2 is followed by those around it") {
+TEST_CASE("a group of version 2 is followed by the groups that contain it") {
   PseudoRoot root;
   root.write("/proc/self/cgroup", "0::/job/rank\n");
   root.write("/sys/fs/cgroup/job/rank/cpu.max", "max 100000\n");
@@ -30,7 +30,7 @@ TEST_CASE("a group of version 2 is followed by those around it") {
         "/sys/fs/cgroup (2)");
 }
 
-TEST_CASE("the hierarchy of version 1's controller counts, wherever it is mounted") {
+TEST_CASE("version 1 uses the controller's own hierarchy, wherever it is mounted") {
   PseudoRoot root;
   root.write("/proc/self/cgroup", "5:cpu,cpuacct:/job\n4:memory:/other\n3:cpuset:/set\n");
   root.write("/sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us", "-1\n");
@@ -46,7 +46,7 @@ TEST_CASE("the hierarchy of version 1's controller counts, wherever it is mounte
   CHECK(groups_of(root, "cpu") == "/job at /groups/of all/job (1), / at /groups/of all (1)");
 }
 
-TEST_CASE("both versions may be mounted, the second beside the first") {
+TEST_CASE("both versions may be mounted, version 2 next to version 1") {
   PseudoRoot root;
   root.write("/proc/self/cgroup", "4:memory:/one\n0::/two\n");
   root.write("/proc/self/mountinfo",
@@ -59,7 +59,7 @@ TEST_CASE("both versions may be mounted, the second beside the first") {
         "/sys/fs/cgroup/unified/two (2), / at /sys/fs/cgroup/unified (2)");
 }
 
-TEST_CASE("a container's mounted folder is its own group, below which it may have others") {
+TEST_CASE("a container's mounted folder is its own group, and may contain others") {
   PseudoRoot root;
   root.write("/proc/self/cgroup", "0::/docker/abc/inner\n");
   root.write("/proc/self/mountinfo",
@@ -67,12 +67,12 @@ TEST_CASE("a container's mounted folder is its own group, below which it may hav
   root.write("/sys/fs/cgroup/inner/cpu.max", "max 100000\n");
   CHECK(groups_of(root, "cpu") ==
         "/docker/abc/inner at /sys/fs/cgroup/inner (2), /docker/abc at /sys/fs/cgroup (2)");
-  // A group with the same prefix in its name is another group, of which only the mounted folder can
-  // be seen.
+  // A group whose name has the same prefix is another group, of which only the mounted folder is
+  // visible.
   root.write("/proc/self/cgroup", "0::/docker/abcdef\n");
   CHECK(groups_of(root, "cpu") == "/docker/abc at /sys/fs/cgroup (2)");
-  // A container with a namespace of its own sees itself as the outermost group; a process from
-  // outside is above that.
+  // A container with its own namespace sees itself as the outermost group; a process from outside
+  // is above that.
   root.write("/proc/self/mountinfo", "30 25 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
   for (const char* path : {"0::/\n", "0::/../other\n"}) {
     root.write("/proc/self/cgroup", path);
@@ -89,7 +89,7 @@ TEST_CASE(
   CHECK(groups_of(root, "cpu").empty());
 }
 
-TEST_CASE("a group's number is read, \"max\" and what is none are not") {
+TEST_CASE("a group's number is read, \"max\" and invalid numbers are not") {
   PseudoRoot root;
   root.write("/a", "123 456\n");
   root.write("/b", "max\n");

@@ -14,7 +14,7 @@ using namespace ftrun;
 TEST_CASE(
     "bytes are copied past the caches whatever their number and wherever both ranges begin and "
     "end") {
-  // The source ends where memory ends.
+  // The source ends at the end of mapped memory, so that reading beyond it would crash.
   const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE)), room = 8 * page;
   auto* memory = static_cast<uint8_t*>(
       ::mmap(nullptr, room + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));

@@ -26,7 +26,7 @@ TEST_CASE("every element type has safetensors' name and size, and its name leads
   CHECK(found.size() == kSafetensorsTypes.size());
 }
 
-TEST_CASE("the enumerators are the types they are called by") {
+TEST_CASE("the enumerators match the types in their names") {
   CHECK(dtype_name(DType::kF64) == "F64");
   CHECK(dtype_name(DType::kF32) == "F32");
   CHECK(dtype_name(DType::kBF16) == "BF16");

@@ -16,7 +16,7 @@ TEST_CASE("an error says what happened and, below it, what to do") {
   CHECK(std::string(error.what()) == "model.safetensors: cut short\n  remedy: download it again");
 }
 
-TEST_CASE("an error without a remedy is its message alone") {
+TEST_CASE("an error without a remedy is only its message") {
   CHECK(std::string(Error(ExitCode::kUsage, "no config given").what()) == "no config given");
 }
 
@@ -32,7 +32,7 @@ TEST_CASE("exit codes keep their numbers: supervisors and scripts decide by them
   CHECK(static_cast<int>(ExitCode::kRequeue) == 75);
 }
 
-TEST_CASE("a failed check of ours names its place and asks for a report") {
+TEST_CASE("a failed internal check names its source line and asks for a report") {
   const int line = __LINE__ + 2;
   try {
     bug("3 units, 4 places");

@@ -40,7 +40,7 @@ TEST_CASE("a pointer of Git LFS is refused by every reader with the line that fe
   CHECK(reading_problem(path) == "it is a Git LFS pointer; " + fetch);
 }
 
-TEST_CASE("a file name alone is fetched in the working directory") {
+TEST_CASE("a file name without a folder is fetched in the working directory") {
   const auto remedy = [](const std::string& text) {
     return placeholder_of("data.jsonl", std::as_bytes(std::span(text))).remedy;
   };
@@ -49,7 +49,7 @@ TEST_CASE("a file name alone is fetched in the working directory") {
 }
 
 TEST_CASE(
-    "pointers in older words and with other line ends are pointers; what is longer or begins "
+    "pointers of older versions and with other line ends are pointers; what is longer or begins "
     "otherwise is not") {
   const auto kind = [](const std::string& name, const std::string& text) {
     return placeholder_of(name, std::as_bytes(std::span(text))).kind;

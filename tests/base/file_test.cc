@@ -28,7 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 using fixtures::TemporaryFolder;
 
-/// Returns the error that `body` throws, or one that says it threw none.
+/// Returns the error that `body` throws, or an error that says that it threw none.
 Error error_of(const std::function<void()>& body) {
   try {
     body();
@@ -66,7 +66,8 @@ int mode_of(const std::string& path) {
   return ::lstat(path.c_str(), &info) == 0 ? static_cast<int>(info.st_mode & 07777) : -1;
 }
 
-TEST_CASE("what is made is for its owner alone, whatever the umask, unless it is for others") {
+TEST_CASE(
+    "what is created is for its owner only, whatever the umask, unless it is meant for others") {
   const TemporaryFolder folder;
   const mode_t before = ::umask(0022);
   posix_files().make_folder(folder.file("own/deep"));
@@ -83,7 +84,7 @@ TEST_CASE("what is made is for its owner alone, whatever the umask, unless it is
     CHECK(mode_of(folder.file(name)) == 0644);
 }
 
-TEST_CASE("a file is not made through a link of its name") {
+TEST_CASE("a file is not created through a link of its name") {
   const TemporaryFolder folder;
   put(folder.file("precious"), "text");
   fs::create_symlink(folder.file("precious"), folder.file("link"));
@@ -96,7 +97,7 @@ TEST_CASE("a file is not made through a link of its name") {
   CHECK(read_file(folder.file("link")) == "new");
 }
 
-TEST_CASE("a unique name is not met twice and is told from names of others") {
+TEST_CASE("a unique name does not repeat, and is distinguished from other names") {
   const std::string name = unique_name("run.json");
   CHECK(name != unique_name("run.json"));
   CHECK(origin_of_unique(name) == "run.json");
@@ -108,7 +109,7 @@ TEST_CASE("a unique name is not met twice and is told from names of others") {
     CHECK(origin_of_unique(other) == std::nullopt);
 }
 
-TEST_CASE("what a killed write left is removed, and nothing that only looks like it") {
+TEST_CASE("what a killed write left is removed, but nothing that only looks like it") {
   const TemporaryFolder folder;
   const std::vector<std::string> kept{"a.tmp", "a.tmp-1234567ax", "b.tmp-1234567a", "linked"};
   for (const std::string& name : kept) put(folder.file(name), "");
@@ -136,15 +137,14 @@ TEST_CASE("a file above the limit is refused before it is read") {
         folder.file("four") + ": has 4 B, at most 3 B are read");
 }
 
-TEST_CASE("pages of a file that lies in memory alone stay") {
+TEST_CASE("pages of a file that exists only in memory are kept") {
   const TemporaryFolder memory("/dev/shm");
   put(memory.file("f"), std::string(1 << 20, 'x'));
   CHECK_FALSE(drop_cached(memory.file("f")));
   CHECK_FALSE(drop_cached(memory.file("absent")));
 }
 
-TEST_CASE("a file's pages are given back to the kernel where a disk has the bytes",
-          "[.needs-disk]") {
+TEST_CASE("a file's pages are released if a disk has the bytes", "[.needs-disk]") {
   const TemporaryFolder disk;
   put(disk.file("f"), std::string(1 << 20, 'x'));
   CHECK(drop_cached(disk.file("f")));
@@ -155,7 +155,7 @@ TEST_CASE("a file's pages are given back to the kernel where a disk has the byte
   CHECK(read_file(disk.file("f")) == std::string(1 << 20, 'x'));
 }
 
-TEST_CASE("a reader beside a writer sees the old or the new content, never a part") {
+TEST_CASE("a reader concurrent with a writer sees the old or the new content, never a part") {
   const TemporaryFolder folder;
   const std::string path = folder.file("pointer");
   const std::string versions[] = {std::string(9000, 'a'), std::string(5000, 'b')};
@@ -174,12 +174,12 @@ TEST_CASE("a reader beside a writer sees the old or the new content, never a par
   CHECK(whole);
 }
 
-/// Passes everything on and writes down the calls that make a write durable; one of them may fail.
+/// Passes all calls on, and records those that make a write durable; one of them can fail.
 class RecordingFiles : public FileSystem {
  public:
   std::vector<std::string> calls;
   std::vector<std::string> synced;
-  /// The call that throws: "sync"; "" for none.
+  /// The name of the call that throws, for example "sync"; "": none.
   std::string failing;
 
   /// Returns a unique name without its random part.
@@ -270,7 +270,7 @@ TEST_CASE("an atomic write that fails keeps the old content and leaves no tempor
   }
 }
 
-TEST_CASE("an atomic write that cannot clean up tells of its own failure") {
+TEST_CASE("an atomic write that cannot clean up reports its original failure") {
   const TemporaryFolder folder;
   struct Broken : RecordingFiles {
     void remove_all(const std::string&) override {
@@ -282,7 +282,7 @@ TEST_CASE("an atomic write that cannot clean up tells of its own failure") {
   CHECK(error.message() == "sync failed");
 }
 
-TEST_CASE("a lasting folder is synced into its parent, and so is each parent that was made") {
+TEST_CASE("a lasting folder is synced into its parent, and so is each parent that was created") {
   const TemporaryFolder folder;
   RecordingFiles files;
   make_lasting_folder(files, folder.file("a/b/c"));
@@ -316,7 +316,7 @@ TEST_CASE("creating a file empties an old one of that name") {
   CHECK(read_file(folder.file("f")).empty());
 }
 
-TEST_CASE("reserved bytes are there before data is") {
+TEST_CASE("reserved bytes exist before data is written") {
   const TemporaryFolder folder;
   const auto file = posix_files().create(folder.file("f"));
   file->reserve(10000);
@@ -325,7 +325,7 @@ TEST_CASE("reserved bytes are there before data is") {
   file->close();
 }
 
-TEST_CASE("a folder that is missing is an error of the environment") {
+TEST_CASE("a folder that is missing is an environment error") {
   const TemporaryFolder folder;
   const std::string path = folder.file("absent/f");
   const Error error = error_of([&] { posix_files().create(path); });
@@ -348,8 +348,8 @@ TEST_CASE("folders are made with their parents, listed by name and removed with 
 }
 
 TEST_CASE(
-    "a file system that says nothing of its size has no limit, and sums with it do not overflow") {
-  CHECK(posix_files().free_bytes("/proc") == kFreeUnknown);  // which answers with zeros
+    "a file system that does not report its size has no limit, and sums with it do not overflow") {
+  CHECK(posix_files().free_bytes("/proc") == kFreeUnknown);  // /proc reports zeros
   CHECK(posix_files().free_bytes("/proc/not/there") == kFreeUnknown);
   CHECK(posix_files().free_bytes("not/there") < kFreeUnknown);
   CHECK(kFreeUnknown + kFreeUnknown + kFreeUnknown > kFreeUnknown);
@@ -406,9 +406,9 @@ TEST_CASE("what is not a regular file is not mapped, and a pipe does not block")
   CHECK(read_refusal("/dev/zero") == "/dev/zero: cannot be read: not a regular file");
 }
 
-TEST_CASE("a file that this process has no room for is no bad file") {
+TEST_CASE("a file that does not fit into the address space is not reported as a bad file") {
   const OwnedFd huge(::memfd_create("huge", MFD_CLOEXEC));
-  REQUIRE(::ftruncate(huge.get(), int64_t{1} << 48) == 0);  // more than there are addresses
+  REQUIRE(::ftruncate(huge.get(), int64_t{1} << 48) == 0);  // larger than the address space
   const std::string path = cat("/proc/self/fd/", huge.get());
   CHECK_THAT(fixtures::failure_of([&] { MappedFile file(path); }),
              Catch::Equals(cat("5: ", path,

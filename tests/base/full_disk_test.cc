@@ -21,7 +21,7 @@ namespace {
 using fixtures::failure_of;
 using fixtures::TemporaryFolder;
 
-/// Calls failure_of() in a new process in which no file may become larger than `bytes`.
+/// Calls failure_of() in a new process where no file may become larger than `bytes`.
 std::string failure_with_file_limit(rlim_t bytes, const std::function<void()>& body) {
   return testing::text_of([&] {
     ::signal(SIGXFSZ, SIG_IGN);
@@ -43,7 +43,7 @@ TEST_CASE("a full disk is named with the bytes wanted and free, and what to do")
                 R"( \| free space on that file system, or write to another one \(output_dir\))"))));
 }
 
-TEST_CASE("a file that may not grow further ends the write with the bytes that were left") {
+TEST_CASE("a file that may not grow further ends the write with an error that has the bytes left") {
   const TemporaryFolder folder;
   const std::string path = folder.file("shard");
   const std::string text = failure_with_file_limit(4096, [&] {
@@ -57,7 +57,7 @@ TEST_CASE("a file that may not grow further ends the write with the bytes that w
                      R"( \| raise the limit of file sizes \(ulimit -f\), which is 4\.00 KiB)"))));
 }
 
-TEST_CASE("reserving more than there is fails before any data is written") {
+TEST_CASE("reserving more than is free fails before any data is written") {
   const TemporaryFolder folder;
   const std::string path = folder.file("shard");
   const std::string text =

@@ -82,7 +82,7 @@ TEST_CASE("F32 rounds to the nearest F16, ties to even") {
   REQUIRE(f16_from_f32(0x1p-25F) == 0);  // tie between 0 and the smallest subnormal number
   REQUIRE(f16_from_f32(std::nextafter(0x1p-25F, 1.0F)) == 1);
   REQUIRE(f16_from_f32(std::numeric_limits<float>::denorm_min()) == 0);
-  // Against the two values around it.
+  // The result is compared with the two values around it.
   std::mt19937 random(4);
   for (int i = 0; i < 200'000; ++i) {
     const float value = std::ldexp(1 + static_cast<float>(random() >> 8) * 0x1p-24F,

@@ -17,7 +17,7 @@ TEST_CASE("SHA-256 of the standard's examples and of the lengths around a block"
   REQUIRE(hex(sha256("abc")) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   REQUIRE(hex(sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq")) ==
           "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
-  // The values are from another implementation.
+  // Another implementation computed these values.
   REQUIRE(hex(sha256(std::string(55, 'a'))) ==
           "9f4390f8d30c2dd92ec9f095b65e2b9ae9b0a925a5258e241c9f1e910f734318");
   REQUIRE(hex(sha256(std::string(56, 'a'))) ==
@@ -36,7 +36,7 @@ TEST_CASE("HMAC-SHA256 of RFC 4231, with short and with long keys") {
           "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
 }
 
-TEST_CASE("digests are equal when all bytes are, and random bytes do not come again") {
+TEST_CASE("digests are equal when all bytes are, and random bytes do not repeat") {
   const Digest a = sha256("a");
   Digest b = a;
   REQUIRE(equal_in_constant_time(a, b));

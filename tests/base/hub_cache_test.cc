@@ -29,7 +29,7 @@ void write(const std::string& path, const std::string& text) {
   std::ofstream(path) << text;
 }
 
-/// A cache as huggingface_hub lays it out: blobs, links to them in a snapshot, and refs that name
+/// A cache in huggingface_hub's layout: blobs, a snapshot with links to them, and refs that name
 /// commits.
 struct Cache {
   fixtures::TemporaryFolder root;
@@ -51,7 +51,7 @@ struct Cache {
 const std::string kFirst(40, 'a');
 const std::string kSecond(40, 'b');
 
-TEST_CASE("names of the Hub are told from paths") {
+TEST_CASE("names of the Hub are distinguished from paths") {
   const auto name = parse_hub_name("HuggingFaceTB/SmolLM2-135M");
   REQUIRE(name);
   CHECK(name->repository == "HuggingFaceTB/SmolLM2-135M");
@@ -75,8 +75,7 @@ TEST_CASE("the cache's folder follows huggingface_hub's variables in their order
   set["HF_HOME"] = "~/hf";
   CHECK(hub_cache_folder(variables(set)) == "/home/u/hf/hub");
   set["HUGGINGFACE_HUB_CACHE"] = "$SCRATCH/old";
-  CHECK(hub_cache_folder(variables(set)) ==
-        "$SCRATCH/old");  // a variable that is not set stays as it is
+  CHECK(hub_cache_folder(variables(set)) == "$SCRATCH/old");  // an unset variable is not expanded
   set["SCRATCH"] = "/scratch";
   CHECK(hub_cache_folder(variables(set)) == "/scratch/old");
   set["HF_HUB_CACHE"] = "${SCRATCH}/hub-$$/${";
@@ -85,7 +84,7 @@ TEST_CASE("the cache's folder follows huggingface_hub's variables in their order
   CHECK(hub_cache_folder(variables(set)).empty());  // the working directory
 }
 
-TEST_CASE("a home folder that no variable names is the user's own") {
+TEST_CASE("without a variable, the home folder is that of the user") {
   const passwd* user = ::getpwuid(::getuid());
   const std::string home = user == nullptr ? "~" : user->pw_dir;
   CHECK(hub_cache_folder(variables({})) == home + "/.cache/huggingface/hub");
@@ -106,7 +105,7 @@ TEST_CASE("a name leads to the snapshot of its revision") {
   CHECK(cache.find("acme/small-1.5@v1").commit == kFirst);
 }
 
-TEST_CASE("a path that is there is that path, and says whether the cache has its name") {
+TEST_CASE("an existing path is used, and it is reported whether the cache has its name too") {
   Cache cache;
   fixtures::TemporaryFolder here;
   const fs::path before = fs::current_path();
@@ -122,10 +121,10 @@ TEST_CASE("a path that is there is that path, and says whether the cache has its
   CHECK(beside.folder == "acme/small-1.5");
   CHECK(beside.hides_cached);
   CHECK(cache.find("/no/such/model").folder ==
-        "/no/such/model");  // its reader says that it is not there
+        "/no/such/model");  // its reader reports that it does not exist
 }
 
-TEST_CASE("what the cache lacks is said with the line that brings it") {
+TEST_CASE("what the cache lacks is reported with the command that downloads it") {
   Cache cache;
   const auto failure = [&](const std::string& name) {
     return fixtures::failure_of([&] { cache.find(name); });
@@ -149,10 +148,10 @@ TEST_CASE("what the cache lacks is said with the line that brings it") {
   fs::create_symlink("../../blobs/" + kFirst,
                      cache.repository + "/snapshots/" + kFirst + "/config.json");
   CHECK(failure("acme/small-1.5").find(" has no config.json") !=
-        std::string::npos);  // a link to a blob that is gone
+        std::string::npos);  // a link to a missing blob
 }
 
-TEST_CASE("a name that is nearly one in the cache is reported with that one") {
+TEST_CASE("a name that is similar to one in the cache is reported with that one") {
   Cache cache;
   cache.add("main", kFirst);
   CHECK(fixtures::failure_of([&] {
@@ -170,7 +169,7 @@ TEST_CASE("a name that is nearly one in the cache is reported with that one") {
     CHECK(like(path).empty());
 }
 
-TEST_CASE("a shortened commit is reported with the whole one") {
+TEST_CASE("a shortened commit is reported with the full one") {
   Cache cache;
   cache.add("main", kFirst);
   const auto failure = [&](const std::string& name) {
@@ -183,7 +182,7 @@ TEST_CASE("a shortened commit is reported with the whole one") {
   CHECK(failure("acme/small-1.5@bbbbbbb").find("(it holds main)") != std::string::npos);
 }
 
-TEST_CASE("a link of the name that leads nowhere is refused, not passed over") {
+TEST_CASE("a link of that name that leads nowhere is refused, not ignored") {
   Cache cache;
   cache.add("main", kFirst);
   fixtures::TemporaryFolder here;
@@ -198,7 +197,7 @@ TEST_CASE("a link of the name that leads nowhere is refused, not passed over") {
         "the link; or remove it, and the name is looked up in the Hugging Face cache");
 }
 
-TEST_CASE("data sets have folders and download lines of their own") {
+TEST_CASE("data sets have their own folders and download commands") {
   Cache cache;
   cache.repository = cache.root.file("datasets--acme--texts");
   cache.add("main", kFirst, "train.bin");
@@ -230,7 +229,7 @@ TEST_CASE("a file of a data set is named with a revision") {
   CHECK(find_hub_file("data/train.bin") == "data/train.bin");
 }
 
-TEST_CASE("a snapshot's folder tells the line that completes it") {
+TEST_CASE("a snapshot's folder gives the command that completes it") {
   CHECK(hub_download_line("/x/hub/models--acme--small/snapshots/" + kFirst) ==
         "hf download acme/small --revision " + kFirst);
   CHECK(hub_download_line("/x/hub/models--acme--small/snapshots/" + kFirst + "/") ==

@@ -46,7 +46,7 @@ TEST_CASE("each reason why a file cannot be written has its remedy") {
 }
 
 TEST_CASE(
-    "where no thread can be started the limits that hold are named with their values, the tightest "
+    "if no thread can be started the limits in force are named with their values, the tightest "
     "first") {
   PseudoRoot root;
   root.write("/proc/self/cgroup", "8:pids:/job/rank\n");
@@ -74,7 +74,7 @@ TEST_CASE(
         "(ulimit -v), which is 1.00 PiB; or end other programs of this user");
 }
 
-TEST_CASE("memory that is refused names the limit that holds") {
+TEST_CASE("memory that is refused names the limit in force") {
   const auto remedies = [](rlim_t space, rlim_t data) {
     return text_of([&] {
       limit(RLIMIT_AS, space);
@@ -93,7 +93,7 @@ TEST_CASE("memory that is refused names the limit that holds") {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)  // which map more addresses than any limit allows
+    !defined(__SANITIZE_THREAD__)  // sanitizers map more addresses than any limit allows
 TEST_CASE("threads that the system would not start are refused before a library tries") {
   const std::string refused = text_of([] {
     limit(RLIMIT_AS, rlim_t{100} << 20);  // the stacks of a dozen threads
@@ -114,11 +114,11 @@ TEST_CASE("threads that the system would not start are refused before a library 
 }
 #endif
 
-TEST_CASE("threads that start are started and ended") {
+TEST_CASE("a probe of threads that can start ends them all") {
   CHECK_NOTHROW(require_threads(4, "computing"));
 }
 
-TEST_CASE("a thread that any part of the program cannot start is told with the limits") {
+TEST_CASE("a thread that cannot start anywhere in the program is reported with the limits") {
   const Error error =
       as_error(std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again)));
   CHECK(error.code() == ExitCode::kEnvironment);
@@ -126,7 +126,7 @@ TEST_CASE("a thread that any part of the program cannot start is told with the l
   CHECK_FALSE(error.remedy().empty());
 }
 
-TEST_CASE("the limit of processor time is read in seconds") {
+TEST_CASE("the limit of CPU time is read in seconds") {
   CHECK(text_of([] {
           limit(RLIMIT_CPU, 1000);
           return std::to_string(processor_seconds_limit());

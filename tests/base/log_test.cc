@@ -24,7 +24,7 @@ namespace {
 
 using fixtures::TemporaryFolder;
 
-/// Returns the text that `body` writes to stderr, and resets the log to its defaults.
+/// Returns what `body` writes to stderr, and resets the log to its defaults.
 std::string stderr_of(const std::function<void()>& body) {
   const TemporaryFolder folder;
   const std::string path = folder.file("stderr");
@@ -53,7 +53,7 @@ TEST_CASE("lines go to stderr as they are, with a word before those that need at
         "lost\n");
 }
 
-TEST_CASE("a line waits for the reader of an output that stands still and does not wait") {
+TEST_CASE("a line waits for the reader of an output that is full and non-blocking") {
   int ends[2];
   REQUIRE(::pipe2(ends, O_NONBLOCK) == 0);
   const std::string much(4096, 'x');
@@ -68,7 +68,7 @@ TEST_CASE("a line waits for the reader of an output that stands still and does n
   });
   for (int tries = 0; tries < 100 && !is_written; ++tries)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  CHECK_FALSE(is_written);  // nobody has read yet
+  CHECK_FALSE(is_written);  // nothing was read yet
   std::string text, piece(1 << 16, 0);
   for (bool was_written = false; !was_written;) {
     was_written = is_written;
@@ -116,7 +116,7 @@ TEST_CASE("a message is never read as a format") {
         }) == "100% of {} and %v {0:d}\n");
 }
 
-TEST_CASE("a quiet log with a file writes there alone, with time and level, and appends") {
+TEST_CASE("a quiet log with a file writes only there, with time and level, and appends") {
   const TemporaryFolder folder;
   const std::string path = folder.file("rank0.log");
   const std::string text = stderr_of([&] {
@@ -135,7 +135,7 @@ TEST_CASE("a quiet log with a file writes there alone, with time and level, and 
   CHECK(lines[2].empty());
 }
 
-TEST_CASE("a log is for its owner alone and does not follow a link") {
+TEST_CASE("a log is for its owner only and does not follow a link") {
   const TemporaryFolder folder;
   const std::string path = folder.file("rank0.log");
   const mode_t before = ::umask(0);
@@ -165,7 +165,7 @@ TEST_CASE("a log with a file writes to both places") {
   CHECK(std::regex_match(read_file(path), std::regex(R"(\S+ I hello\n)")));
 }
 
-TEST_CASE("a warning that the screen has otherwise stands in the log's file like any other") {
+TEST_CASE("a warning shown elsewhere on the screen is in the log's file like any other") {
   const TemporaryFolder folder;
   const std::string path = folder.file("run.log");
   CHECK(stderr_of([&] {
@@ -177,7 +177,7 @@ TEST_CASE("a warning that the screen has otherwise stands in the log's file like
   CHECK(stderr_of([] { log_warning_to_file("disk slow"); }).empty());
 }
 
-TEST_CASE("a log that cannot be opened is the environment's, with its path") {
+TEST_CASE("a log that cannot be opened is an environment error, with its path") {
   const TemporaryFolder folder;
   try {
     log_start({.file = folder.path()});

@@ -13,15 +13,15 @@
 namespace ftrun {
 namespace {
 
-/// Returns what `body` returns in a network namespace of its own, where the loopback interface is
+/// Returns the result of `body` in a separate network namespace, where the loopback interface is
 /// down.
 std::string without_network(const std::function<std::string()>& body) {
   return testing::text_of(
       [&] { return ::unshare(CLONE_NEWNET) == 0 ? body() : std::string("no namespace"); });
 }
 
-/// Looks for the network. This is asked before the first test, outside of which nothing may be
-/// required.
+/// Checks whether such a namespace is possible. This runs before the first test, where REQUIRE is
+/// not allowed.
 const testing::Need kNetwork("network", [] {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(::unshare(CLONE_NEWNET) == 0 ? 0 : 1);
@@ -39,13 +39,14 @@ std::string refusal() {
   return "up";
 }
 
-TEST_CASE("a loopback interface that is up is none to speak of") {
+TEST_CASE("a loopback interface that is up is not reported") {
   CHECK(refusal() == "up");
 }
 
-TEST_CASE("a loopback interface that is down is named with what brings it up", "[.needs-network]") {
+TEST_CASE("a loopback interface that is down is reported with the command that brings it up",
+          "[.needs-network]") {
   CHECK(without_network(refusal) ==
-        "5: the ranks of this machine cannot reach each other: no way to 127.0.0.1: Network is "
+        "5: the ranks of this machine cannot reach each other: no route to 127.0.0.1: Network is "
         "unreachable | bring the loopback interface "
         "of this network namespace up: ip link set lo up");
 }

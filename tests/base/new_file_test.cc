@@ -20,7 +20,7 @@ size_t files_in(const std::string& folder) {
   return posix_files().list(folder).size();
 }
 
-TEST_CASE("a new file is whole, for its user alone, and leaves nothing beside it") {
+TEST_CASE("a new file is complete, for its user only, and leaves no other file") {
   const TemporaryFolder folder;
   const std::string path = folder.file("found.yaml");
   write_new_file(path, "one: 1\n");
@@ -32,7 +32,7 @@ TEST_CASE("a new file is whole, for its user alone, and leaves nothing beside it
   CHECK(files_in(folder.path()) == 1);
 }
 
-TEST_CASE("a new file never takes the place of a file, a link or a folder") {
+TEST_CASE("a new file never replaces a file, a link or a folder") {
   const TemporaryFolder folder;
   const std::string file = folder.file("mine"), link = folder.file("link"),
                     nowhere = folder.file("nowhere"), inner = folder.file("inner");
@@ -51,7 +51,7 @@ TEST_CASE("a new file never takes the place of a file, a link or a folder") {
   CHECK(files_in(folder.path()) == 4);
 }
 
-TEST_CASE("a new file in a folder that is not there is refused, and nothing is made") {
+TEST_CASE("a new file in a missing folder is refused, and nothing is created") {
   const TemporaryFolder folder;
   CHECK_THROWS_AS(write_new_file(folder.file("none/found.yaml"), "x"), Error);
   CHECK(files_in(folder.path()) == 0);

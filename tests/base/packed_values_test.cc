@@ -27,7 +27,7 @@ uint64_t hash_of(const void* data, size_t bytes) {
 
 constexpr int64_t kRows = 96, kColumns = 640;
 
-/// Makes values that are exact in fp32, and larger to the end.
+/// Returns a matrix of values that are exact in fp32 and become larger towards the end.
 std::vector<float> matrix() {
   std::vector<float> values(kRows * kColumns);
   for (size_t i = 0; i < values.size(); ++i)
@@ -43,7 +43,7 @@ struct Packed {
 
   Packed(const PackedFormat& how, const std::vector<float>& values, int64_t columns)
       : format(how), scales(how, static_cast<int64_t>(values.size()), columns) {
-    scales.show(values);
+    scales.add(values);
     REQUIRE(scales.finish());
     records.resize(static_cast<size_t>(how.bytes(static_cast<int64_t>(values.size()))));
     pack_values(how, scales, 0, values, 0, records.data());
@@ -54,7 +54,7 @@ struct Packed {
     unpack_values(format, records.data(), 0, out);
     return out;
   }
-  /// Returns the bytes of records from `offset` on.
+  /// Returns the bytes of the records from `offset` on.
   std::vector<std::byte> parts(int64_t offset, int64_t bytes) const {
     std::vector<std::byte> found;
     for (size_t at = 0; at < records.size(); at += static_cast<size_t>(format.record_bytes()))
@@ -65,10 +65,10 @@ struct Packed {
 };
 
 // The hashes are of the results of bitsandbytes 0.50.2 for these numbers. (Codes of scales are
-// those of its kernel for any device, which chooses the nearest code; the one for processors does
-// not always.)
+// those of its kernel for all devices, which chooses the nearest code; its CPU kernel does not
+// always do so.)
 TEST_CASE(
-    "nf4 codes, codes of scales and the numbers that they stand for are those of bitsandbytes") {
+    "nf4 codes, codes of scales and the numbers that they represent equal those of bitsandbytes") {
   const std::vector<float> values = matrix();
   const Packed packed({Kind::kNf4, 64, true, false}, values, kColumns);
   const std::vector<std::byte> codes = packed.parts(0, 128), scale_codes = packed.parts(128, 4);
@@ -116,7 +116,7 @@ TEST_CASE("int8 codes are the nearest ones of each row's scale, of weights in fp
 }
 
 TEST_CASE(
-    "any cut on blocks packs the same, and records that hold scales stand for the same numbers") {
+    "any cut at blocks packs the same, and records with plain scales represent the same numbers") {
   const std::vector<float> values = matrix();
   for (const PackedFormat& format :
        {PackedFormat{Kind::kNf4, 64, true, false}, PackedFormat{Kind::kNf4, 128, false, false},
@@ -135,7 +135,7 @@ TEST_CASE(
     PackedFormat holding = format;
     holding.holds_scales = true;
     CHECK(Packed(holding, values, kColumns).numbers(values.size()) == whole.numbers(values.size()));
-    // Values from the middle of a record on, by an odd element.
+    // The values begin in the middle of a record, at an odd element.
     std::vector<float> some(777);
     unpack_values(format, whole.records.data(), 1001, some);
     const std::vector<float> all = whole.numbers(values.size());
@@ -161,7 +161,7 @@ TEST_CASE("a block of columns packs as a part of the whole tensor") {
                      numbers.begin() + row * kColumns + kFirst));
 }
 
-TEST_CASE("normal numbers lose as much as the literature says") {
+TEST_CASE("normally distributed numbers have the error that the literature says") {
   std::mt19937_64 draw(7);
   std::normal_distribution<float> normal;
   std::vector<float> values(1 << 20);
@@ -190,7 +190,7 @@ TEST_CASE("blocks of zeros stay zero, and what is not finite is refused") {
   const auto finishes = [&](Kind kind, float x) {
     values[5] = x;
     PackScales scales({kind}, 512, 256);
-    scales.show(values);
+    scales.add(values);
     return scales.finish();
   };
   CHECK_FALSE(finishes(Kind::kNf4, std::numeric_limits<float>::quiet_NaN()));
@@ -199,7 +199,7 @@ TEST_CASE("blocks of zeros stay zero, and what is not finite is refused") {
   CHECK_FALSE(finishes(Kind::kInt8, std::bit_cast<float>(0xFFFFFFFFU)));
   CHECK_FALSE(finishes(Kind::kInt8, std::bit_cast<float>(0x7FFFFFFFU)));
   CHECK_FALSE(finishes(Kind::kNf4, std::bit_cast<float>(0xFFFFFFFFU)));
-  CHECK_FALSE(finishes(Kind::kInt8, 65520.0F));  // more than fp16 has
+  CHECK_FALSE(finishes(Kind::kInt8, 65520.0F));  // beyond the largest fp16 number
   CHECK(finishes(Kind::kInt8, 65519.0F));
   CHECK(finishes(Kind::kNf4, 65520.0F));
 }

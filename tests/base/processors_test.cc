@@ -14,8 +14,7 @@ namespace {
 
 using fixtures::PseudoRoot;
 
-TEST_CASE(
-    "a quota of version 2 is the time of so many processors, the least of all groups around") {
+TEST_CASE("a quota of version 2 is read as a number of CPUs, the least of all containing groups") {
   PseudoRoot root;
   root.write("/proc/self/cgroup", "0::/job/rank\n");
   root.write("/sys/fs/cgroup/job/rank/cpu.max", "max 100000\n");
@@ -31,7 +30,7 @@ TEST_CASE(
   CHECK_FALSE(read_processor_limit(root.path()).group_id.empty());
 }
 
-TEST_CASE("a quota of version 1 is the time of so many processors") {
+TEST_CASE("a quota of version 1 is read as a number of CPUs") {
   PseudoRoot root;
   root.write("/proc/self/cgroup", "5:cpu,cpuacct:/job\n");
   root.write("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
@@ -42,7 +41,7 @@ TEST_CASE("a quota of version 1 is the time of so many processors") {
   CHECK(read_processor_limit(root.path()).quota == 2.5);
 }
 
-TEST_CASE("texts without sense do not limit") {
+TEST_CASE("invalid texts do not limit") {
   PseudoRoot root;
   root.write("/proc/self/cgroup", "0::/job\n");
   for (const char* text :
@@ -52,8 +51,7 @@ TEST_CASE("texts without sense do not limit") {
   }
 }
 
-TEST_CASE(
-    "there are as many threads as can run at once: part of a processor is time for one more") {
+TEST_CASE("there are as many threads as can run at once: a fraction of a CPU counts as one more") {
   const auto count = [](size_t processors, double quota) {
     return ProcessorLimit{
         .allowed = std::vector<int>(processors, 0), .quota = quota, .group = "", .group_id = ""}
@@ -69,7 +67,7 @@ TEST_CASE(
   CHECK(count(0, 0) == 1);
 }
 
-TEST_CASE("a process that may run on one processor has one") {
+TEST_CASE("a process that may run on one CPU has one thread") {
   CHECK(testing::exit_of([] {
           cpu_set_t one;
           CPU_ZERO(&one);

@@ -7,13 +7,14 @@
 namespace ftrun {
 namespace {
 
-TEST_CASE("libraries of products are called as the config calls them") {
+TEST_CASE("matrix product libraries have the names that the config uses") {
   REQUIRE(product_library_name(ProductLibrary::kMkl) == "mkl");
   REQUIRE(product_library_name(ProductLibrary::kOneDnn) == "onednn");
   REQUIRE(product_library_name(ProductLibrary::kOpenBlas) == "openblas");
 }
 
-TEST_CASE("MKL is always there; another library that cannot be loaded is told with a remedy") {
+TEST_CASE(
+    "MKL is always available; another library that cannot be loaded is reported with a remedy") {
   REQUIRE_NOTHROW(require_product_library(ProductLibrary::kMkl));
   const Error error = product_library_error(ProductLibrary::kOneDnn, "libdnnl.so.3: no such file");
   REQUIRE(error.code() == ExitCode::kEnvironment);
@@ -23,7 +24,7 @@ TEST_CASE("MKL is always there; another library that cannot be loaded is told wi
           "install it (scripts/setup.sh does), or set kernels.products to auto or mkl");
 }
 
-TEST_CASE("a library is opened, or its loader's words say why not") {
+TEST_CASE("a library is opened, or the loader's message says why not") {
   for (const ProductLibrary library : {ProductLibrary::kOneDnn, ProductLibrary::kOpenBlas}) {
     const OpenedLibrary opened = open_product_library(library);
     REQUIRE((opened.handle == nullptr) == !opened.error.empty());

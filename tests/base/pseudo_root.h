@@ -8,7 +8,7 @@
 
 namespace ftrun::fixtures {
 
-/// PseudoRoot is a folder that holds files as proc and sys do.
+/// PseudoRoot is a folder with files like those of /proc and /sys.
 class PseudoRoot {
  public:
   void write(const std::string& path, const std::string& text) {

@@ -25,14 +25,14 @@
 
 #include <catch2/catch.hpp>
 
-// File systems of networks and of FUSE lack calls that a disk's have. Here the kernel refuses them
-// to a process, whatever its file system can.
+// Network and FUSE file systems lack calls that disk file systems have. In these tests the kernel
+// refuses the calls to a process, whatever its file system supports.
 
-/// The number of next calls that are interrupted, as a signal does on a network file system or on
-/// FUSE.
+/// The number of next fsync() calls that are interrupted, as by a signal on a network or FUSE file
+/// system.
 static int interruptions = 0;
 
-/// Instead of the C library's, for all of this executable.
+/// Replaces the C library's function in the whole executable.
 extern "C" int fsync(int fd) {
   if (interruptions == 0) return static_cast<int>(::syscall(SYS_fsync, fd));
   --interruptions;
@@ -45,7 +45,7 @@ namespace {
 
 using fixtures::TemporaryFolder;
 
-/// A system call that is refused where its argument number `argument` has all bits of `mask`.
+/// A system call that is refused if its argument number `argument` has all bits of `mask`.
 struct Refused {
   uint32_t call;
   int error_number;
@@ -73,7 +73,7 @@ void refuse_from_now_on(const Refused& refused) {
     ::_exit(9);
 }
 
-/// Calls failure_of() in a new process in which the call `refused` is refused.
+/// Calls failure_of() in a new process where the call `refused` is refused.
 std::string failure_without(const Refused& refused, const std::function<void()>& body) {
   return testing::text_of([&] {
     refuse_from_now_on(refused);
@@ -81,7 +81,7 @@ std::string failure_without(const Refused& refused, const std::function<void()>&
   });
 }
 
-TEST_CASE("a file system that cannot sync folders is no reason to stop; a disk that fails to is") {
+TEST_CASE("a file system that cannot sync folders is accepted; a disk that fails to is an error") {
   const TemporaryFolder folder;
   const auto failure = [&](int error_number) {
     return failure_without({SYS_fsync, error_number},
@@ -95,7 +95,7 @@ TEST_CASE("a file system that cannot sync folders is no reason to stop; a disk t
                             " | check that the folder exists and that this user may write to it"));
 }
 
-TEST_CASE("a file system that cannot sync files is named as what it is") {
+TEST_CASE("a file system that cannot sync files is reported as such") {
   const TemporaryFolder folder;
   for (const int error_number : {EINVAL, ENOSYS, EOPNOTSUPP}) {
     const std::string text = failure_without({SYS_fsync, error_number}, [&] {
@@ -109,7 +109,7 @@ TEST_CASE("a file system that cannot sync files is named as what it is") {
   }
 }
 
-TEST_CASE("what a signal interrupts while a file or a folder is synced is done all the same") {
+TEST_CASE("a sync of a file or folder that a signal interrupts is repeated") {
   const TemporaryFolder folder;
   const auto file = posix_files().create(folder.file("f"));
   file->write("1", 1);
@@ -138,8 +138,7 @@ TEST_CASE("a folder is replaced where names cannot be swapped") {
   }
 }
 
-TEST_CASE(
-    "a folder that a lower layer of a container holds is named as one that cannot be renamed") {
+TEST_CASE("a folder in a lower layer of a container is reported as one that cannot be renamed") {
   const TemporaryFolder root;
   for (const char* name : {"old", "new"}) posix_files().make_folder(root.file(name));
   CHECK(failure_without({SYS_renameat2, EXDEV},
@@ -161,7 +160,7 @@ TEST_CASE("files are read where shared mappings are refused") {
         }) == "no failure");
 }
 
-TEST_CASE("files are written where space cannot be reserved, nor the kernel's memory passed by") {
+TEST_CASE("files are written where space cannot be reserved, nor the page cache bypassed") {
   const std::string content(1 << 20, 'x');
   const std::unique_ptr<void, decltype(&std::free)> aligned(
       std::aligned_alloc(kDirectAlignment, content.size()), &std::free);

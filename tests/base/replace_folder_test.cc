@@ -31,7 +31,7 @@ bool anything(const Leftover&, const std::string&) {
   return true;
 }
 
-TEST_CASE("a folder takes a new name, or that of another, which goes") {
+TEST_CASE("a folder gets a new name, or that of another folder, which is removed") {
   const TemporaryFolder root;
   const std::string made = temporary_beside(root.file("a"));
   make(made, "first");
@@ -44,7 +44,7 @@ TEST_CASE("a folder takes a new name, or that of another, which goes") {
   CHECK(posix_files().list(root.path()) == Names{"a"});
 }
 
-TEST_CASE("an exchange gives each name what the other had") {
+TEST_CASE("an exchange swaps the contents of two names") {
   const TemporaryFolder root;
   make(root.file("a"), "of a");
   make(root.file("b"), "of b");
@@ -53,7 +53,7 @@ TEST_CASE("an exchange gives each name what the other had") {
   CHECK(content(root.file("b")) == "of a");
 }
 
-TEST_CASE("only whole names of leftovers are leftovers") {
+TEST_CASE("only complete names of leftovers are leftovers") {
   const auto told = [](std::string_view name) -> std::string {
     const auto leftover = leftover_of(name);
     return !leftover ? "none" : leftover->original + (leftover->complete ? ", complete" : "");
@@ -67,8 +67,7 @@ TEST_CASE("only whole names of leftovers are leftovers") {
     CHECK(told(name) == "none");
 }
 
-TEST_CASE(
-    "recovery puts a complete folder back where its place is empty, and removes what is ours") {
+TEST_CASE("recovery puts a complete folder back if its name is free, and removes our leftovers") {
   const TemporaryFolder root;
   make(root.file("a.replaced-000000a1"), "old a");
   make(root.file("b"), "new b");
@@ -87,16 +86,15 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "what recovery would free is counted before: what it removes, not what it puts back or "
-    "leaves") {
+    "the space that recovery would free counts what it removes, not what it puts back or leaves") {
   const TemporaryFolder root;
   const auto bytes = [&](const IsOurs& is_ours) {
     return leftover_bytes(posix_files(), root.path(), is_ours);
   };
   const std::string text(1 << 20, 'x');
   CHECK(leftover_bytes(posix_files(), root.file("absent"), anything) == 0);
-  make(root.file("a.replaced-000000a1"), text);  // goes back
-  make(root.file("d.tmp-notes"), text);          // not by its name
+  make(root.file("a.replaced-000000a1"), text);  // is put back
+  make(root.file("d.tmp-notes"), text);          // its name is not a leftover's
   CHECK(bytes(anything) == 0);
   make(root.file("c.tmp-000000a3/below"), text);
   const int64_t one = bytes(anything);
@@ -113,19 +111,19 @@ TEST_CASE(
   CHECK(posix_files().list(root.path()).size() == 5);
 }
 
-TEST_CASE("a folder is held until the one who holds it lets go") {
+TEST_CASE("a folder is held until its holder releases it") {
   const TemporaryFolder root;
   make(root.file("a"), "");
-  CHECK_FALSE(is_held(root.file("a")));
+  CHECK_FALSE(is_locked(root.file("a")));
   {
-    const OwnedFd held = hold_folder(root.file("a"));
-    CHECK(is_held(root.file("a")));
+    const OwnedFd held = lock_folder(root.file("a"));
+    CHECK(is_locked(root.file("a")));
     fs::rename(root.file("a"), root.file("b"));
-    CHECK(is_held(root.file("b")));
+    CHECK(is_locked(root.file("b")));
   }
-  CHECK_FALSE(is_held(root.file("b")));
-  CHECK_FALSE(is_held(root.file("absent")));
-  CHECK_FALSE(hold_folder(root.file("absent")));
+  CHECK_FALSE(is_locked(root.file("b")));
+  CHECK_FALSE(is_locked(root.file("absent")));
+  CHECK_FALSE(lock_folder(root.file("absent")));
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 namespace ftrun {
 namespace {
 
-TEST_CASE("names of secrets are told from names of tokens") {
+TEST_CASE("names of secrets are distinguished from names of tokens") {
   for (const char* name : {"api_key",        "apiKey",
                            "WANDB_API_KEY",  "experiment_key",
                            "password",       "db-password",

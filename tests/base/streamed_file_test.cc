@@ -55,7 +55,7 @@ void stream(const std::string& path, const std::string& text, size_t at_once, bo
   file.close();
 }
 
-/// Calls are what a piece may do to a file that is written.
+/// Calls are the operations of a stream on the file that it writes.
 struct Calls {
   int64_t written = 0;
   int64_t fails_at = -1;
@@ -94,7 +94,7 @@ TEST_CASE("a file's checksum is the same however it is read") {
   CHECK_THROWS_AS(xxh3_of_disk(folder.file("absent"), staging.area()), Error);
 }
 
-TEST_CASE("what is streamed to a file is what it holds, wherever it ends") {
+TEST_CASE("a streamed file holds what was streamed, wherever it ends") {
   const TemporaryFolder memory("/dev/shm");
   const TemporaryFolder disk;
   const Staging staging;
@@ -111,7 +111,7 @@ TEST_CASE("what is streamed to a file is what it holds, wherever it ends") {
       }
 }
 
-TEST_CASE("what is streamed to a disk does not stay in the kernel's memory", "[.needs-disk]") {
+TEST_CASE("what is streamed to a disk does not stay in the page cache", "[.needs-disk]") {
   const TemporaryFolder disk;
   const std::string text = text_of(20 * kPiece + 5000);
   stream(disk.file("f"), text, kPiece, true);
@@ -119,7 +119,7 @@ TEST_CASE("what is streamed to a disk does not stay in the kernel's memory", "[.
   std::vector<unsigned char> resident(mapped.bytes().size() / 4096 + 1);
   REQUIRE(::mincore(const_cast<std::byte*>(mapped.bytes().data()), mapped.bytes().size(),
                     resident.data()) == 0);
-  // Bytes at the end that do not fill a sector go that way.
+  // Bytes at the end that do not fill a sector stay in the page cache.
   CHECK(std::count_if(resident.begin(), resident.end(),
                       [](auto flags) { return (flags & 1) != 0; }) <= 16);
 }
@@ -143,7 +143,7 @@ TEST_CASE("a piece that cannot be written fails the stream, at its sync at the l
   }
 }
 
-TEST_CASE("a stream that is given up writes nothing afterwards") {
+TEST_CASE("a cancelled stream writes nothing afterwards") {
   Calls calls;
   {
     const Staging staging;
@@ -155,12 +155,12 @@ TEST_CASE("a stream that is given up writes nothing afterwards") {
   CHECK(calls.synced == 0);
 }
 
-TEST_CASE("a file that may not grow further says so, and keeps what was written of it") {
+TEST_CASE("a file that may not grow further says so, and keeps what was written") {
   const TemporaryFolder folder;
   rlimit before{};
   REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
   const auto old_action = std::signal(SIGXFSZ, SIG_IGN);
-  // The limits lie in the midst of a piece and of a sector.
+  // The limits are in the middle of a piece and of a sector.
   for (const size_t limit : {2 * kPiece, 2 * kPiece + 8192, 2 * kPiece + 777}) {
     INFO(limit);
     const rlimit lower{.rlim_cur = limit, .rlim_max = before.rlim_max};

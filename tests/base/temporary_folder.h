@@ -7,7 +7,7 @@
 
 namespace ftrun::fixtures {
 
-/// TemporaryFolder is a new folder that is removed with everything in it.
+/// TemporaryFolder creates a folder, which is removed with everything in it.
 class TemporaryFolder {
  public:
   explicit TemporaryFolder(

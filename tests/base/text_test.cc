@@ -45,7 +45,7 @@ TEST_CASE("seconds are shown in the two largest units") {
   CHECK(human_seconds(360000) == "100h 00m");
 }
 
-TEST_CASE("a number is formatted as printf does, whatever its length") {
+TEST_CASE("a number is formatted as by printf, whatever its length") {
   CHECK(format_number("%.2f", 1.005) == "1.00");
   CHECK(format_number("%+.1f %%", -12.34) == "-12.3 %");
   CHECK(format_number("%.3g", 1234567) == "1.23e+06");
@@ -119,7 +119,7 @@ TEST_CASE("the first of two equally near words is named") {
   CHECK(nearest("cat", {"hat", "bat"}) == "hat");
 }
 
-TEST_CASE("a shell word is quoted where a shell would read more than a word") {
+TEST_CASE("a shell word is quoted if a shell would not read it as one plain word") {
   CHECK(shell_word("runs/v1.2_a-b") == "runs/v1.2_a-b");
   CHECK(shell_word("") == "''");
   CHECK(shell_word("run [v2] a*b") == "'run [v2] a*b'");

@@ -13,7 +13,7 @@ namespace ftrun {
 namespace {
 namespace fs = std::filesystem;
 
-/// Returns a torch package of a version in a folder.
+/// Makes a torch package of a version in a folder; returns its path.
 std::string make_torch(const fs::path& folder, const std::string& version) {
   fs::create_directories(folder / "lib");
   std::ofstream(folder / "version.py")
@@ -45,14 +45,14 @@ TEST_CASE(
   CHECK(find_torch(at.search()) == at.built_with);
   const std::string module = make_torch(at.root.file("module/torch"), "2.11.0+cu130");
   at.variables["LD_LIBRARY_PATH"] = ":/nowhere:" + module + "/lib:";
-  CHECK(find_torch(at.search()) == at.built_with);  // holds no LibTorch
+  CHECK(find_torch(at.search()) == at.built_with);  // the folder has no LibTorch
   std::ofstream(module + "/lib/libtorch_cpu.so") << "";
   CHECK(find_torch(at.search()) == module);
   at.variables["CONDA_PREFIX"] = at.root.file("conda");
   const std::string conda = make_torch(at.packages("conda", "python3.12"), "2.11.0+cu130");
   CHECK(find_torch(at.search()) == conda);
   at.variables["VIRTUAL_ENV"] = at.root.file("venv");
-  make_torch(at.packages("venv", "python3.11"), "2.10.0+cu128");  // another version is passed over
+  make_torch(at.packages("venv", "python3.11"), "2.10.0+cu128");  // another version is ignored
   CHECK(find_torch(at.search()) == conda);
   const std::string venv = make_torch(at.packages("venv", "python3.9"), "2.11.0+cu130");
   CHECK(find_torch(at.search()) == venv);
@@ -66,8 +66,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a LibTorch that is not there is said with what is there instead, and FTRUN_TORCH is the only "
-    "place where it is set") {
+    "a missing LibTorch is reported with what exists instead, and FTRUN_TORCH is the only place "
+    "where it is set") {
   Places at;
   const std::string remedy =
       " | pip install torch==2.11.0 into the environment that ftrun is in or that is active, or "
@@ -85,7 +85,7 @@ TEST_CASE(
   CHECK(failure().find("; found: " + other + " |") != std::string::npos);
 }
 
-TEST_CASE("libraries are looked for in the torch package and in those installed beside it") {
+TEST_CASE("libraries are searched in the torch package and in those installed next to it") {
   Places at;
   const std::string torch = make_torch(at.packages("venv", "python3.11"), "2.11.0+cu130");
   fs::create_directories(fs::path(torch).parent_path() / "nvidia/cu13/lib");
@@ -94,7 +94,7 @@ TEST_CASE("libraries are looked for in the torch package and in those installed 
   CHECK(folders[0] == torch + "/lib");
   CHECK(folders[1] == (fs::path(torch).parent_path() / "nvidia/cu13/lib").string());
   CHECK(folders[2] ==
-        at.root.file("venv/lib"));  // of the environment: oneDNN's wheel puts its library there
+        at.root.file("venv/lib"));  // the environment's lib: oneDNN's wheel puts its library there
 }
 
 }  // namespace

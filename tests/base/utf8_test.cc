@@ -20,7 +20,7 @@ TEST_CASE("what a message holds cannot steer the terminal that shows it") {
   CHECK(terminal_text("\xc2\x9b"
                       "2J") == "\\xC2\\x9B2J");  // CSI as one character
   CHECK(terminal_text("a\xe2\x80\xae"
-                      "b") == "a\\xE2\\x80\\xAEb");  // right to left from here
+                      "b") == "a\\xE2\\x80\\xAEb");  // right-to-left override
 }
 
 }  // namespace

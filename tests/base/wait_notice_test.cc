@@ -10,7 +10,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-TEST_CASE("a wait is told after ten seconds and every half minute after that") {
+TEST_CASE("a wait is reported after ten seconds and every half minute after that") {
   std::vector<std::string> lines;
   const auto start = WaitNotice::Clock::now();
   WaitNotice notice({.say = [&](const std::string& line) { lines.push_back(line); }}, start);

@@ -12,7 +12,8 @@
 using namespace ftrun;
 using namespace std::chrono_literals;
 
-// Hidden test cases that fail, each in its own way, and those that run them by this same program.
+// These hidden test cases fail, each in a different way; the cases below run them in a process of
+// this program.
 
 TEST_CASE("waits: a limit that is reached", "[.waits]") {
   testing::await_that([] { return false; }, "a sign of life", 1ms);
@@ -47,8 +48,7 @@ TEST_CASE("fault: an error that is none of a wait", "[.fault]") {
 
 namespace {
 
-/// Returns the last line that this program prints when it runs the named test cases, all of which
-/// fail.
+/// Returns the last line that this program prints when it runs these test cases, all of which fail.
 std::string last_line(const std::string& cases) {
   FILE* output = ::popen(
       cat("'", testing::binary_dir(), "/bin/test_base", "' '", cases, "' 2>&1").c_str(), "r");

@@ -35,8 +35,7 @@ struct stat owned_by(uid_t user, mode_t mode) {
 }
 
 TEST_CASE(
-    "a link counts that is the user's or root's own, or lies where only the folder's owner may "
-    "write") {
+    "a link is trusted if it is the user's or root's, or if only the folder's owner may write") {
   const auto counts = [](uid_t link, uid_t folder, mode_t mode) {
     return may_follow_link(owned_by(link, S_IFLNK | 0777), owned_by(folder, S_IFDIR | mode), 1000);
   };
@@ -50,7 +49,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "the user's own links are followed on the way to what is written, one of a file's own name "
+    "the user's own links are followed on the path of what is written, one of the file's own name "
     "never") {
   const TemporaryFolder folder;
   fs::create_directories(folder.file("real/deep"));
@@ -64,7 +63,7 @@ TEST_CASE(
   CHECK(read_file(folder.file("real/moved")) == "x");
   files.remove_all(folder.file("second/a/"));
   CHECK(files.list(folder.file("real/deep")).empty());
-  files.remove_all(folder.file("second"));  // the link alone
+  files.remove_all(folder.file("second"));  // removes only the link
   CHECK(fs::exists(folder.file("real/deep")));
   files.remove_all(folder.file("none/at/all"));
   fs::create_symlink("moved", folder.file("real/alias"));
@@ -92,9 +91,7 @@ TEST_CASE("a relative path is walked from the working directory, the root is a p
   CHECK(open_parent("//x//").name == "x");
 }
 
-TEST_CASE(
-    "a file is made again where it was removed, and where its folder is gone it is left without a "
-    "name") {
+TEST_CASE("a removed file is created again, but not if its folder is gone") {
   const TemporaryFolder folder;
   fs::create_directory(folder.file("run"));
   const std::string path = folder.file("run/lines");

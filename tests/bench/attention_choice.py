@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Says what timings of attention on a GPU mean for the rule of kernels.attention: auto.
+"""Says what measured times of attention on a GPU mean for the setting kernels.attention: auto.
 
   tests/bench/attention_choice.py OWN CUDNN
 
 OWN and CUDNN are logs of gpu_kernel_bench.py, with --attention own and --attention cudnn. Shows
-how much faster cuDNN's attention is in each case, then the line for this GPU of
-lib/kernels/measured_attention.h. Heads of a size are cuDNN's where it takes less time in the
-geometric mean of their cases, forward and backward of a shape together. Ends with 1 where a
-log lacks a case of the other one, or both lack one that the rule needs.
+how much faster cuDNN's attention is in each case, then this GPU's line for
+lib/kernels/measured_attention.h. That line chooses cuDNN for a head size if it takes less time in
+the geometric mean of the size's cases, forward and backward of a shape together. The exit status
+is 1 if a log lacks a case of the other one, or both lack one that the rule needs.
 """
 import collections
 import math
@@ -16,7 +16,7 @@ import re
 import sys
 
 TABLE = "lib/kernels/measured_attention.h"
-# Elements of the heads of the benchmark's two models (HEADS of gpu_kernel_bench.py), narrow first.
+# Head sizes of the benchmark's two models (HEADS of gpu_kernel_bench.py), smallest first.
 SIZES = {"135M": 64, "8B": 128}
 BETWEEN = 96
 ROW = re.compile(r"^\| (attention[^|]*?) (\S+) (\d+ x \d+) \| ([0-9.]+) \|", re.M)
@@ -24,11 +24,11 @@ GPU = re.compile(r"^on (.+), compute capability (\d+)\.(\d+)$", re.M)
 
 
 class Incomplete(Exception):
-    """Logs from which no rule follows."""
+    """Incomplete is raised for logs from which no choice follows."""
 
 
 def times_of(log):
-    """Returns milliseconds by (documents, model, shape), forward and backward together."""
+    """Returns milliseconds by (documents, model, shape), the sum of forward and backward."""
     found = collections.defaultdict(dict)
     for what, model, shape, milliseconds in ROW.findall(log):
         found["documents" in what, model, shape][what] = float(milliseconds)
@@ -43,14 +43,15 @@ def gpu_of(log):
 
 
 def ratios(own, cudnn):
-    """Returns our time over cuDNN's, by case."""
+    """Returns the ratio of our time to cuDNN's for each case."""
     if own.keys() != cudnn.keys():
         raise Incomplete(f"only one of the logs has {sorted(own.keys() ^ cudnn.keys())}")
     return {case: own[case] / cudnn[case] for case in own}
 
 
 def narrowest(found, documents):
-    """Returns the narrowest head that cuDNN computes, as the table writes it."""
+    """Returns the smallest head size for which the table should choose cuDNN, as the table writes
+    it."""
     pays = {}
     for model in SIZES:
         some = [ratio for (of_documents, name, _), ratio in found.items()

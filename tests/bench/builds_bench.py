@@ -1,10 +1,11 @@
-"""Two builds of ftrun beside each other: the same trainings by both in interleaved pairs, and the
-ratio of their speeds.
+"""Compares two builds of ftrun: the same trainings by both in interleaved pairs, and the ratio of
+their speeds.
 
     builds_bench.py NEW OLD [--pairs 15] [--steps 8] [--shape 15-narrow-layers] [--only WORD]
 
-NEW and OLD are binaries. A pair counts when other processes kept at most 0.05 core busy. Medians
-of steps after the second are compared; above 1 NEW is the faster one."""
+NEW and OLD are binaries. A pair counts if other processes kept at most 0.05 core busy. The script
+compares median times of the steps after the second; a ratio above 1 means that NEW is faster.
+"""
 import argparse
 import json
 import pathlib
@@ -33,8 +34,8 @@ TIMEOUT = 600
 
 
 def train(binary, ranks, settings, model, tokens, folder):
-    """Trains; returns the median of the steps' seconds, and the cores that other processes kept
-    busy."""
+    """Trains; returns the median seconds of a step, and the number of cores that other processes
+    kept busy."""
     config = folder.with_suffix(".json")
     config.write_text(json.dumps({
         "model": {"path": str(model)}, "output_dir": str(folder),
@@ -59,7 +60,7 @@ def main():
             ratios = []
             for pair in range(2 * options.pairs):
                 found = {}
-                # The one that goes first is the other one each time.
+                # The builds take turns in going first.
                 for build in ("new", "old") if pair % 2 else ("old", "new"):
                     folder = scratch / f"{name}-{pair}-{build}"
                     binary = getattr(options, build)

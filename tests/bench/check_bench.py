@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Measures `ftrun check` of the shipped configs beside `ftrun --version`, which only starts.
+"""Measures `ftrun check` of the shipped configs, and `ftrun --version`, which only starts, for
+comparison.
 
   check_bench.py [--rounds 15] [--binary FTRUN] [--config NAME...]
 
-Each round runs `ftrun --version` and then `ftrun check` of each config, in turn, in a folder with a
-random model of SmolLM2-135M's shape and token files of its vocabulary, at the paths that the
-configs name. A check opens the headers of both, plans the step and its memory, and prints the
-effective config. Wall-clock and processor milliseconds of the processes and their ratio to the
-round's own `--version`: medians, lowest and highest in brackets. The load of the machine is printed
+Each round runs `ftrun --version` and then `ftrun check` of each config, in a folder with a random
+model of SmolLM2-135M's shape and token files of its vocabulary, at the paths that the configs name.
+A check opens the headers of both, plans the step and its memory, and prints the effective config.
+The script prints wall-clock and CPU milliseconds of the processes and their ratio to the same
+round's `--version`: medians, with lowest and highest in brackets. It prints the load of the machine
 before and after.
 """
 import argparse
@@ -26,8 +27,8 @@ import time
 from random_model import SHAPES, make
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-DOCUMENT, DOCUMENTS = 512, 2000  # tokens, and how many of them a data set has
-UINT16 = 8  # Megatron's code of the dtype
+DOCUMENT, DOCUMENTS = 512, 2000  # tokens per document; documents per data set
+UINT16 = 8  # Megatron's code for this dtype
 
 
 def write_data(prefix):
@@ -55,7 +56,7 @@ def lay_out(folder, configs):
 
 
 def measure(command, folder):
-    """Returns wall-clock and processor milliseconds of a process that must succeed."""
+    """Returns wall-clock and CPU milliseconds of a process, which must succeed."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     wall, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -89,7 +90,7 @@ def main():
         folder = pathlib.Path(scratch)
         lay_out(folder, configs)
         commands = {path: [args.binary, "check", "--config", path] for path in configs}
-        for command in commands.values():  # fills the page cache
+        for command in commands.values():  # to fill the page cache
             measure(command, folder)
         version, checks = [], {path: [] for path in configs}
         print(f"load averages before: {load_text()}")

@@ -1,23 +1,26 @@
 #!/usr/bin/env python3
-"""Checkpoints: how long training stands for one, how fast one is written and read, what training
-loses. README.md says how.
+"""Measures checkpoints: how long training pauses, how fast they are written and read, their cost.
+README.md says how.
 
-  checkpoint_bench.py --data TOKENS.bin [--model FOLDER] [--pairs 3]                  beside the
-  machine's own limits checkpoint_bench.py --data TOKENS.bin --peer-python PYTHON
-  beside torch.distributed.checkpoint checkpoint_bench.py --data TOKENS.bin --peer-python PYTHON
-  --peer deepspeed         beside DeepSpeed's writer checkpoint_bench.py --data TOKENS.bin
-  --peer-python PYTHON --peer deepspeed-decoupled    beside the one that writes in another process
+  checkpoint_bench.py --data TOKENS.bin [--model FOLDER] [--pairs 3]
+      compares ftrun with the machine's own limits
+  checkpoint_bench.py --data TOKENS.bin --peer-python PYTHON
+      compares ftrun with torch.distributed.checkpoint
+  checkpoint_bench.py --data TOKENS.bin --peer-python PYTHON --peer deepspeed
+      compares ftrun with DeepSpeed's writer
+  checkpoint_bench.py --data TOKENS.bin --peer-python PYTHON --peer deepspeed-decoupled
+      compares ftrun with DeepSpeed's writer in a separate process
 
-One process trains the model in fp32, so a checkpoint holds three floats a parameter. Everything
-lies below --folder, on the disk that is measured. The limits are measured in the same run, between
-trainings: a copy of as many bytes of memory on as many threads; a file of as many bytes that is
-written, synced, and read back after the kernel has given up its copy.
+One process trains the model in fp32, so a checkpoint holds three floats per parameter. All files
+are below --folder, on the disk that is measured. The same run measures the machine's limits between
+trainings: it copies as many bytes of memory on as many threads; it writes and syncs a file of as
+many bytes, drops it from the kernel's page cache, and reads it back.
 
-Beside a peer: who goes first alternates; both save and load in processes of their own with
-nothing else going on (what training is held for is of a save beside training, or the peer's
-asynchronous one); files and folders are synced before a save counts; they leave the kernel's
-memory before they are loaded, the same way on both sides. ftrun's load is all of a resume that
-reads: choosing, verifying, filling.
+With a peer, the two programs take turns in going first. Both save and load in processes of their
+own while nothing else runs, except that the pause of training is measured on a save during training
+(for the peer: on its asynchronous save). A save ends when its files and folders are synced. Before
+a load, the files are dropped from the page cache in the same way for both. ftrun's load is all of a
+resume that reads: choosing the checkpoint, verifying it, and filling the state.
 """
 import argparse
 import concurrent.futures
@@ -70,20 +73,19 @@ def train(args, name, steps, every, background=True, resume=False):
 
 
 def saved(text):
-    """Returns (bytes, seconds beside training, pause of training) of each checkpoint that was
-    written in the background."""
+    """Returns (bytes, seconds of writing during training, pause of training) of each checkpoint
+    that was written in the background."""
     found = re.findall(r"saved \S+ \(([\d.]+ \w+), in ([\d.]+\w+) while training went on, which "
                        r"paused for ([\d.]+ ?\w+)", text)
     return [tuple(map(quantity, one)) for one in found]
 
 
-# --- what the machine can do
-# -----------------------------------------------------------------------
+# --- the machine's limits ------------------------------------------------------------------------
 
 
 def copy_seconds(size, threads):
-    """Returns the seconds of copying `size` bytes between two regions whose pages are mapped, the
-    best of three."""
+    """Returns the least seconds of three to copy `size` bytes between two regions whose pages are
+    mapped."""
     count = size // 8
     source, target = np.ones(count), np.zeros(count)
     cuts = np.linspace(0, count, threads + 1).astype(int)
@@ -98,7 +100,7 @@ def copy_seconds(size, threads):
 
 
 def disk_seconds(folder, size):
-    """Returns the seconds to (write and sync, read from the disk) one file."""
+    """Returns the seconds to (write and sync one file, read it from the disk)."""
     path, piece = folder / "disk", np.random.default_rng(0).bytes(8 << 20)
     start = time.perf_counter()
     with open(path, "wb", buffering=0) as file:
@@ -120,12 +122,12 @@ def disk_seconds(folder, size):
 
 def costs_within(lines, every, seconds, held):
     """Returns what each checkpoint but the first cost the training: its pause, and the extra time
-    of the steps beside its writing over those before and after them. Both are of one training,
-    since the machine's rate may change more than that from one training to the next."""
+    of the steps during its writing over those before and after them. Both come from one training,
+    since the machine's speed may change by more than that between trainings."""
     times = {line["step"]: line["step_seconds"] for line in lines if "loss" in line}
     beside = math.ceil(seconds / statistics.median(times.values()))
     costs = []
-    if beside > every // 2:  # there is no time between two of them
+    if beside > every // 2:  # no steps are left between two of them
         return costs
     for save in range(2 * every, max(times) - every + 1, every):
         during = [times[save + i] for i in range(1, beside + 1)]
@@ -151,13 +153,14 @@ def beside_the_machine(args):
         found = saved(text)
         size = int(found[0][0])
         count = run["counters"]["checkpoints_saved"]
-        # The first copy may meet pages that the kernel has yet to give.
+        # The first copy may use pages that the kernel has not provided yet.
         held = statistics.median(pause for _, _, pause in found[1:] or found)
         copied = copy_seconds(size, args.threads)
         written, read = disk_seconds(args.scratch, size)
         seconds = statistics.median(seconds for _, seconds, _ in found)
-        # From one checkpoint to the next, of both trainings the same steps. Those before the first
-        # one meet, once in a run, the pages that the kernel has yet to give for the copy.
+        # These are all steps from one checkpoint to the next, in both trainings. Steps before the
+        # first checkpoint also pay, once per run, for the copy's pages that the kernel has not
+        # provided yet.
         whole = range(args.every + 1, args.steps // args.every * args.every + 1)
         step, mean = (statistics.fmean(line["step_seconds"] for line in one if "loss" in line
                                        and line["step"] in whole)
@@ -181,12 +184,11 @@ def beside_the_machine(args):
               flush=True)
 
 
-# --- the peers
-# -------------------------------------------------------------------------------------
+# --- the peers -----------------------------------------------------------------------------------
 
-# Each is a program `PEER save|load FOLDER SHAPES` in a process of its own. It saves the same state
-# twice, the first time to make what it keeps for later ones, and prints what the second took; it
-# says of what it saved and of what it loaded what it was ("state").
+# Each peer is a program `PEER save|load FOLDER SHAPES` that runs in a process of its own. It saves
+# the same state twice, first to make what it keeps for later saves, and prints the time of the
+# second save. It reports the content of the state that it saved or loaded ("state").
 PEER = '''
 import json, os, sys, time, torch
 kinds = ("param", "exp_avg", "exp_avg_sq")
@@ -233,8 +235,8 @@ if __name__ == "__main__":
     main(save, load)
 '''
 
-# Without ZeRO, whose fp32 checkpoints hold the weights twice. WRITER: what its
-# config says of "checkpoint".
+# DeepSpeed runs without ZeRO, with which fp32 checkpoints hold the weights twice. WRITER is
+# replaced by the value of "checkpoint" in its config.
 DEEPSPEED = PEER + '''
 import deepspeed
 class Model(torch.nn.Module):
@@ -278,8 +280,8 @@ if __name__ == "__main__":
     main(save, load)
 '''
 
-# DeepSpeed's default engine is torch.save; its "fast" writer wants memory pinned by CUDA, its plain
-# one does in a process of its own.
+# DeepSpeed's default engine is torch.save. Its "fast" writer needs memory pinned by CUDA; its plain
+# one can also run in a separate process.
 PEERS = {"dcp": ("DCP", DCP), "deepspeed": ("DeepSpeed", DEEPSPEED.replace("WRITER", "{}")),
          "deepspeed-decoupled": ("DeepSpeed, decoupled",
                                  DEEPSPEED.replace("WRITER", '{"writer": {"type": "python", '
@@ -287,7 +289,7 @@ PEERS = {"dcp": ("DCP", DCP), "deepspeed": ("DeepSpeed", DEEPSPEED.replace("WRIT
 
 
 def evict(folder):
-    """Removes files from the kernel's page cache, so that they are read from the disk; returns the
+    """Drops files from the kernel's page cache, so that they are read from the disk; returns the
     bytes of all files."""
     size = 0
     for path in folder.rglob("*"):
@@ -300,8 +302,8 @@ def evict(folder):
 
 
 def run_ftrun(args):
-    """Runs ftrun. The last of three checkpoints is written after training has ended: alone, as the
-    peer's are."""
+    """Runs ftrun. The last of three checkpoints is written after the end of training, so that
+    nothing else runs, as for the peer's checkpoints."""
     text, _, _ = train(args, "saving", 6, 2)
     held = saved(text)[-1][2]
     total, verified = map(quantity, re.findall(r"saved \S+ \([\d.]+ \w+, in ([\d.]+\w+); "
@@ -331,7 +333,7 @@ def run_peer(args, program):
             if line.startswith('{"'):
                 break
         try:
-            os.killpg(started.pid, signal.SIGKILL)  # with what it has started
+            os.killpg(started.pid, signal.SIGKILL)  # including its child processes
         except ProcessLookupError:
             pass
         started.wait()

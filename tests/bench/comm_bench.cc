@@ -1,11 +1,12 @@
-// comm_bench [RANKS] [ROUNDS] [BYTES]: collectives of this project against c10d's Gloo, ranks as
-// processes of one machine, one thread each. Every round runs all candidates one after the other;
-// the table shows the median and the least time of each and how many times faster than c10d it is
-// by either, and its share of what plain loops take for the bytes that the operation must move:
-// each rank (ranks - 1) / ranks of them (a gather of a block that lies elsewhere, all), at the
-// rates at which all ranks together copy a buffer of that size (a gather) and add two of them into
-// a third (a sum), in the same run. A time is from the first rank's start to the last one's end:
-// with fewer processors than ranks some are done before others begin.
+// comm_bench [RANKS] [ROUNDS] [BYTES] compares collectives of this project with those of c10d's
+// Gloo. Ranks are processes of one machine with one thread each. Every round runs all candidates
+// one after the other. The table shows the median and the least time of each, how many times faster
+// than c10d each of the two is, and which share the least possible time has of it: plain loops
+// would move (ranks - 1) / ranks of the bytes per rank (all of them for a gather of a block that
+// lies elsewhere), at the rates, measured in the same run, at which all ranks together copy a
+// buffer of that size (gather) or add two of them into a third (sum). A time is from the first
+// rank's start to the last one's end: with fewer processors than ranks, some ranks end before
+// others begin.
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -35,17 +36,17 @@ using Clock = std::chrono::steady_clock;
 struct Case {
   std::string name;
   std::function<void()> run;
-  /// A gather of a block that is not yet in its place.
+  /// The gathered block is not yet in its final memory.
   bool brings_own = false;
 };
 
 struct Buffers {
   float* full;
   float* part;
-  const float* source;  // of all_gather: the own block of `full` where that is the usual way
+  const float* source;  // of all_gather: this rank's block, usually in `full`
 };
 
-/// c10d's own calls, as PyTorch's users get them.
+/// Peer makes c10d's own calls, as PyTorch's users do.
 class Peer {
  public:
   explicit Peer(Rendezvous& rendezvous) {

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""The job of train_bench.py in fp64, in one process: losses and gradient norms that nobody's
-rounding is in. What is several ranks' micro-batch there is accumulated here (--acc)."""
+"""Runs the job of train_bench.py in fp64, in one process, for losses and gradient norms that
+contain no program's rounding. Where the job has a micro-batch on each of several ranks, this
+accumulates them (--acc).
+"""
 import json
 import sys
 

@@ -1,28 +1,26 @@
 #!/usr/bin/env python3
-"""Whole trainings on one GPU: tokens/s, memory and hidden copies by ZeRO stage,
-offload, adapter and kernels.
+"""Measures whole trainings on one GPU: tokens/s, memory and the share of hidden copies by ZeRO
+stage, offload, adapter and kernels.
 
   tests/bench/gpu_bench.py --model FOLDER --data train.bin [--binary build/bin/ftrun]
-  [--steps 12] [--way NAME]...
-                           [--hidden] [--peer]
+                           [--steps 12] [--way NAME]... [--hidden] [--peer]
 
-Trains the model at --model in bf16 on one rank, each way in a run of its own:
+Trains the model at --model in bf16 on one rank. Each way is a run of its own:
 
   tokens/s      of the median step, without the first two
   TFLOP/s       model FLOPs (below) times tokens/s
-  GPU           bytes in use on the GPU at the end, CUDA's own and other processes' among them
+  GPU           bytes in use on the GPU at the end, including CUDA's own and other processes'
   planned       bytes of the device tier, as `ftrun plan` prints them
   host          bytes of the host tier (pinned)
-  hidden        with --hidden: share of the time of copies between device and host in
-  which compute had work, from
-                events around every instruction. It is taken in a second run (wall_clock_breakdown),
-                because measuring waits for the GPU once a step.
+  hidden        with --hidden: share of the time of copies between device and host during which
+                compute had work, measured with events around every instruction. A second run
+                (wall_clock_breakdown) measures it, because this waits for the GPU once per step.
 
-Model FLOPs of a token are 6 for each weight that it is multiplied by (4 where the weight is
-frozen) and, of causal attention, 6 x layers x query width x sequence length. --peer puts a
-training loop of transformers beside it, on the same weights and tokens: fp32 weights under
-autocast to bf16, scaled-dot-product attention, fused AdamW, clipping. It runs as it is and, with
---compiled, by torch.compile as well.
+A token's model FLOPs are 6 for each weight that it is multiplied by (4 if the weight is frozen)
+and, for causal attention, 6 x layers x query width x sequence length. --peer compares with a
+training loop of transformers on the same weights and tokens: fp32 weights under autocast to bf16,
+scaled-dot-product attention, fused AdamW, clipping. It runs as it is and, with --compiled, also
+compiled by torch.compile.
 """
 import argparse
 import json
@@ -95,7 +93,7 @@ def run(args, scratch, settings):
 
 
 def hidden(printed):
-    """Returns hidden time over all time of copies, of all steps but the first two."""
+    """Returns the hidden share of the time of copies, over all steps but the first two."""
     found = [(float(ms), float(share)) for ms, share in
              re.findall(r"copies between device and host: ([\d.]+) ms, (\d+) % of it", printed)][2:]
     total = sum(ms for ms, _ in found)
@@ -103,8 +101,8 @@ def hidden(printed):
 
 
 def model_flops(folder, sequence, frozen):
-    """Returns floating-point operations of one token's forward and backward pass; the docstring
-    above has the formula."""
+    """Returns the floating-point operations of one token's forward and backward pass, by the
+    formula in this file's docstring."""
     c = json.loads((folder / "config.json").read_text())
     heads, kv, size = c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"]
     d, wide = c["hidden_size"], heads * size

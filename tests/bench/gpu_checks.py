@@ -1,25 +1,30 @@
 #!/usr/bin/env python3
-"""Whole trainings on a GPU that must hold: each check prints its figures and ends with
-0, 1, or 77 without a GPU.
+"""Runs whole trainings on a GPU and checks them: each check prints its figures. The exit status is
+0 if all hold, 1 if not, and 77 without a GPU.
 
   tests/bench/gpu_checks.py CHECK... [--binary FTRUN] [--scratch FOLDER] [--device cuda]
 
-  repeat     the same losses, bit for bit, twice, at ZeRO 0 and at ZeRO 3 with all on the host
-  recorded   kernels.step_graph gives the losses of steps that are not recorded, bit for bit
-  processor  the first ten losses within 5e-3 of the processor's
-  cudnn      losses of cuDNN's attention repeat, and are within 5e-3 of those of our kernels
-  documents  the same in rows of several documents, of few tokens too and more than cuDNN's lists
-  hold adapters   LoRA, LoRA on NF4 and on INT8, DoRA and DoRA on NF4: losses repeat, and are
-  within 5e-3 of the processor's precisions fp16 with loss scaling, and moments and master weights
-  in bf16: losses repeat, and are within 5e-3 of the processor's optimizers Lion, Adagrad, and SGD
-  with momentum: losses repeat, and are within 5e-3 of the processor's multipliers  the same of a
-  Granite model resume     a GPU's checkpoint continues on the processor, its next loss within
-  5e-3 of the GPU's own long       two layers of an 8B model at 32,768 tokens: finite, and the
-  same losses twice messages   no visible GPU, one that is not there, a batch that does not fit:
-  exit codes and what is said
+  repeat       two runs have the same losses, bit for bit, at ZeRO 0 and at ZeRO 3 with all state
+               on the host
+  recorded     kernels.step_graph gives the losses of unrecorded steps, bit for bit
+  processor    the first ten losses are within 5e-3 of those on the CPU
+  cudnn        losses of cuDNN's attention repeat, and are within 5e-3 of those of our kernels
+  documents    the same holds for rows of several documents, also for documents of few tokens and
+               for more documents than cuDNN's lists hold
+  adapters     LoRA, LoRA on NF4 and on INT8, DoRA and DoRA on NF4: losses repeat, and are within
+               5e-3 of those on the CPU
+  precisions   fp16 with loss scaling, and moments and master weights in bf16: losses repeat, and
+               are within 5e-3 of those on the CPU
+  optimizers   Lion, Adagrad, and SGD with momentum: losses repeat, and are within 5e-3 of those on
+               the CPU
+  multipliers  the same holds for a Granite model
+  resume       a GPU's checkpoint continues on the CPU, with a next loss within 5e-3 of the GPU's
+  long         two layers of an 8B model at 32,768 tokens: losses are finite, and the same twice
+  messages     no visible GPU, a GPU that does not exist, a batch that does not fit: exit codes and
+               messages
 
-Weights are random (random_model.py). --device cpu runs the checks on the processor, to see that
-they work; `messages` wants a GPU.
+Weights are random (random_model.py). --device cpu runs the checks on the CPU, to test the checks
+themselves; `messages` needs a GPU.
 """
 import argparse
 import json
@@ -56,7 +61,7 @@ def config(model, tokens, out, device, steps, sequence, **more):
 class Runs:
     def __init__(self, args):
         self.args = args
-        # Without a GPU only the checks themselves are looked at.
+        # A run without a GPU only tests the checks themselves.
         self.shape = "small" if args.device == "cuda" else "tiny"
 
     def model(self, shape):
@@ -144,8 +149,8 @@ def cudnn(runs):
 
 
 def documents(runs):
-    """Trains on documents of one token to more than a row; rows of 512 have eight places for
-    documents of up to 256 tokens."""
+    """Trains on documents from one token to more than a row; a row of 512 tokens has space for
+    eight documents of up to 256 tokens."""
     for name, lengths in (("several documents a row", (200, 90, 1, 700, 40, 300, 2, 150)),
                           ("more than the lists hold", (9, 3, 30, 1, 14, 5, 22))):
         file = runs.args.scratch / "documents.jsonl"

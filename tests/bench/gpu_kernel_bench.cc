@@ -1,13 +1,13 @@
-// Times the CUDA kernels at the shapes of Llama 3 8B and SmolLM2-135M, each by
-// events around several calls.
+// Times the CUDA kernels at the shapes of Llama 3 8B and SmolLM2-135M, with events around several
+// calls of each.
 //
 //   gpu_kernel_bench [--only word] [--attention own|cudnn] [--rounds N] [--small]
 //
-// Output is a line of JSON a case: {"case": ..., "ms": ..., "tflops": ..., "gbytes": ...}. The
-// floating-point operations and bytes are the plan's own (graph/cost.h): each operand moves once.
-// Operands hold random numbers, as zeros draw less power and run faster. --small runs every case at
-// toy sizes, to see that it runs; --rounds 1 calls each case once, for runs under a sanitizer.
-// Exits with 77 where there is no GPU. gpu_kernel_bench.py puts torch's figures beside these.
+// Prints a line of JSON per case: {"case": ..., "ms": ..., "tflops": ..., "gbytes": ...}. The
+// operations and bytes are those of the plan (graph/cost.h): each operand moves once.
+// Operands hold random numbers, since zeros draw less power and run faster. --small runs every case
+// at toy sizes, to test that it runs; --rounds 1 calls each case once, for runs under a sanitizer.
+// Exits with 77 if there is no GPU. gpu_kernel_bench.py compares these figures with torch's.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -38,19 +38,19 @@
 namespace ftrun {
 namespace {
 
-/// Calls that are timed at once, and rounds of them; the least round counts.
+/// The number of calls per timed group, and of such groups per case; the fastest group counts.
 constexpr int kCalls = 5, kRounds = 5;
-/// Elements of the random block that fills operands, repeated; no power of
-/// two, so that rows differ.
+/// The random block's elements, which fill operands again and again; no power of two, so that rows
+/// differ.
 constexpr int64_t kBlockElements = (1 << 22) - 12345;
 
-/// An operand: activations are bf16. Integers are random below `below`, or 0.
+/// Operand is an operand of a case: bf16 values, or integers that are random below `below`, or 0.
 struct Operand {
   std::vector<int64_t> dims;
   DType dtype = DType::kBF16;
   int32_t below = 0;
   PackedFormat packed = {};
-  /// Starts of documents in rows of so many tokens.
+  /// Tokens per row of documents, if the operand holds starts of documents.
   int64_t documents_of_row = 0;
 };
 
@@ -75,7 +75,7 @@ struct ModelShape {
   int64_t hidden, query_heads, kv_heads, head_size, feed_forward, vocabulary, tokens;
 };
 
-// The letters of graph/op_spec.h.
+// Fields are the letters in graph/op_spec.h.
 const ModelShape kLarge{"8B", 4096, 32, 8, 128, 14336, 128256, 4096};
 const ModelShape kSmall{"135M", 576, 9, 3, 64, 1536, 49152, 8192};
 const ModelShape kToyLarge{"8B", 64, 4, 2, 128, 96, 160, 128};
@@ -84,7 +84,7 @@ const ModelShape kToySmall{"135M", 64, 3, 1, 64, 96, 160, 128};
 Operand f32(std::vector<int64_t> dims) {
   return {std::move(dims), DType::kF32};
 }
-/// Starts of documents: all 0, one document a row.
+/// Makes an operand of document starts that are all 0: one document per row.
 Operand starts(int64_t tokens) {
   return {{tokens}, DType::kI32};
 }
@@ -115,7 +115,7 @@ void add_attention(std::vector<Case>& cases, const ModelShape& m, int64_t row_to
                    attrs});
 }
 
-/// Adds attention on rows of documents of 320 to 704 tokens.
+/// Adds attention on rows of documents with 320 to 704 tokens.
 void add_attention_of_documents(std::vector<Case>& cases, const ModelShape& m, int64_t row_tokens,
                                 int64_t rows) {
   std::vector<Case> made;
@@ -207,8 +207,8 @@ void add_model(std::vector<Case>& cases, const ModelShape& m) {
                    {f32({m.vocabulary, d})}});
 }
 
-/// Adds products of an adapter of rank 16 beside qkv, a packed base, and the head after one token
-/// was added.
+/// Adds products of an adapter of rank 16 for qkv, products with a quantized base, and the head
+/// after one token was added.
 void add_fine_tuning(std::vector<Case>& cases, const ModelShape& m) {
   constexpr int64_t kRank = 16;
   const int64_t n = m.tokens, d = m.hidden;
@@ -258,8 +258,8 @@ std::vector<Case> all_cases(bool small) {
   return cases;
 }
 
-/// Random bits in pinned memory, as numbers of either sign between 2^-7 and
-/// 2^-5, and positive ones.
+/// RandomBlock is pinned memory of random bits, which are numbers of either sign between 2^-7 and
+/// 2^-5, or positive ones.
 class RandomBlock {
  public:
   RandomBlock(DeviceKernels& gpu, DeviceStream stream) : gpu_(gpu), stream_(stream) {
@@ -418,7 +418,7 @@ class Bench {
     return starts;
   }
 
-  /// Zeros.
+  /// Returns memory that holds zeros.
   void* allocate(int64_t bytes) {
     void* const memory = gpu_.allocate(std::max<int64_t>(bytes, 1));
     gpu_.fill_zero(memory, bytes, stream_);

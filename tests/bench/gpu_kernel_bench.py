@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Puts torch's attention and products beside ours: `gpu_kernel_bench` and torch on the same
+"""Compares our attention and products with torch's: runs `gpu_kernel_bench` and torch on the same
 GPU, one after the other.
 
-  tests/bench/gpu_kernel_bench.py [--binary build/release/bin/gpu_kernel_bench] [--only
-  word] [--attention own|cudnn]
+  tests/bench/gpu_kernel_bench.py [--binary build/release/bin/gpu_kernel_bench] [--only word]
+                                  [--attention own|cudnn]
 
-Ratios above 1: ours is faster. All on random numbers. Ends with 77 where there is no GPU,
-or no torch that sees one.
+A ratio above 1 means that ours is faster. All inputs are random numbers. The exit status is 77 if
+there is no GPU, or no torch that sees one.
 """
 import argparse
 import json
@@ -45,8 +45,8 @@ def milliseconds(torch, body, calls=5, rounds=5):
 
 
 def attention(torch, name):
-    """Returns the milliseconds that torch's fastest kernel takes for forward, or for backward
-    alone, with these heads."""
+    """Returns the milliseconds of torch's fastest attention kernel for these heads: forward, or
+    backward alone."""
     model, rows, tokens = re.match(r"attention\S* (\S+) (\d+) x (\d+)", name).groups()
     query, kv, size = HEADS[model]
     shapes = ((int(rows), heads, int(tokens), size) for heads in (query, kv, kv))
@@ -100,7 +100,7 @@ def main():
         name = case["case"]
         timed = attention if name.startswith("attention") else product if name.startswith(
             "linear") else None
-        # torch has no such attention without a package
+        # torch has no such operation without another package.
         if "cross_entropy" in name or "documents" in name:
             timed = None
         theirs = timed(torch, name) if timed else None

@@ -1,14 +1,13 @@
-// Times each kernel at the shapes of SmolLM2-135M against ATen and against this machine's own
-// limits (matrix products, in-place add), all in one run.
+// Times each kernel at the shapes of SmolLM2-135M, and compares it with ATen and this machine's
+// own limits (matrix products, add in place), all in one run.
 //
-//   kernel_bench [--threads N] [--rows B] [--row-tokens T] [--isa
-//   avx2|avx512|avx512_bf16|amx] [--only word]
-//                [--dtype F32|BF16|F16] [--products mkl|onednn|openblas]
+//   kernel_bench [--threads N] [--rows B] [--row-tokens T] [--isa avx2|avx512|avx512_bf16|amx]
+//                [--only word] [--dtype F32|BF16|F16] [--products mkl|onednn|openblas]
 //
-// The dtype is that of activations; gradients of parameters are F32, and so is ATen's side.
+// The dtype is that of activations; gradients of parameters are F32, as is everything in ATen.
 //
-// With one thread, times are processor time, so that other load on the machine matters little.
-// Every figure is the least of several samples.
+// With one thread, times are CPU time, which other load on the machine hardly affects. Every figure
+// is the least of several samples.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -49,7 +48,7 @@ struct Options {
   DType dtype = DType::kF32;
 };
 
-// SmolLM2-135M.
+// Shapes of SmolLM2-135M.
 constexpr int64_t kHidden = 576, kQueryHeads = 9, kKvHeads = 3, kHead = 64, kFeedForward = 1536,
                   kVocabulary = 49152;
 constexpr int64_t kQkv = (kQueryHeads + 2 * kKvHeads) * kHead;
@@ -61,7 +60,8 @@ double now(int threads) {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-/// Returns the least seconds a call of `body`: samples of at least 20 ms, over about half a second.
+/// Returns the least seconds per call of `body`, from samples of at least 20 ms over about half a
+/// second.
 double seconds(int threads, const std::function<void()>& body) {
   body();
   double start = now(threads);
@@ -99,7 +99,7 @@ class Bench {
   }
 
   double time(const std::function<void()>& body) const { return seconds(options_.threads, body); }
-  /// Times one operation and prints its line; `aten` (may be empty) is the same in ATen.
+  /// Times one operation and prints its line; `aten`, which may be empty, does the same in ATen.
   void op(const char* label, OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
           OpAttrs attrs, const std::function<void()>& aten = {});
   void line(const char* label, double ours, double aten, double flops, double bytes) const;
@@ -174,7 +174,7 @@ void Bench::op(const char* label, OpKind kind, std::vector<ValueId> in, std::vec
   line(label, ours, aten ? time(aten) : 0.0, flops(graph_, op), traffic_bytes(graph_, op));
 }
 
-/// Measures what this machine gives a large square product and an add in place (3 passes over
+/// Measures this machine's limits: a large square product, and an add in place (3 passes over
 /// memory).
 void Bench::limits() {
   const at::Tensor a = at::randn({2048, 2048}), b = at::randn({2048, 2048});
@@ -323,8 +323,8 @@ void Bench::flat(const char* label, double bytes, const std::function<void()>& b
   line(label, time(body), 0.0, elements, bytes * elements);
 }
 
-/// Measures updates with states of mixed precision. Bytes are those of the least traffic:
-/// everything read once, written once.
+/// Measures updates with states of mixed precision. The bytes are the least possible traffic: each
+/// array is read once and written once.
 void Bench::mixed_optimizer() {
   if (!wanted("mixed")) return;
   const auto data = [&](ValueId id) { return memory_[static_cast<size_t>(id)].get(); };

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Adapters: tokens per second and memory beside PEFT, and a step beside one of full
-training. README.md says how.
+"""Compares adapters with PEFT in tokens per second and memory, and with full training in step time.
+README.md says how.
 
   lora_bench.py --data TOKENS.bin [--model FOLDER] [--pairs 5]
-  lora_bench.py --data TOKENS.bin --model FOLDER --alone        # memory of one run on an NF4 base,
-  as planned and as measured
+  lora_bench.py --data TOKENS.bin --model FOLDER --alone
+      planned and measured memory of one run on an NF4 base
 
-Each pair trains the same steps in turn, one process on as many threads: LoRA of rank 16 on
-all linear layers with ftrun, the same on an NF4 base, the same with transformers and PEFT,
-and all weights with ftrun (--dora: adapters with magnitudes, and LoRA in place of all
-weights). Times are the median of the steps after the first; memory is the most that the
-process held (VmHWM), libraries included.
+Each pair trains the same steps in turn, in one process on as many threads: LoRA of rank 16 on all
+linear layers with ftrun, the same on an NF4 base, the same with transformers and PEFT, and all
+weights with ftrun. With --dora the adapters have magnitudes, and LoRA takes the place of training
+all weights. Times are medians of the steps after the first; memory is the process's peak (VmHWM),
+libraries included.
 """
 import argparse
 import json

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Compares the planned peak memory of a process with the measured one: trains small models in every
-way that runs on processors, on 1, 2 and 4 ranks, and prints a row of a table for each.
+way that runs on CPUs, on 1, 2 and 4 ranks, and prints a table row for each.
 
     memory_bench.py [--binary build/release/bin/ftrun] [--only WORD] [--families] [--out FILE]
 
-The plan is that of rank 0 in run.json: what `ftrun plan` prints, what the process held before it
-allocated anything for the model, what it maps of its peers, and the bound of what it works in
-beside. The measured peak is the kernel's, whichever is larger: what VmHWM showed in the steps
-(run.json), or RssAnon + RssShmem in /proc/PID/status of the process of rank 0, read from outside
-every ten milliseconds of its life, loading, evaluation and export included."""
+The plan is rank 0's in run.json: what `ftrun plan` prints, what the process held before it
+allocated anything for the model, what it maps of its peers' memory, and a bound of other working
+memory. The measured peak is the larger of two figures of the kernel: VmHWM during the steps
+(run.json), and RssAnon + RssShmem in /proc/PID/status of rank 0's process, read from outside every
+ten milliseconds of its life, including loading, evaluation and export.
+"""
 import argparse
 import datetime
 import json
@@ -28,12 +29,12 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHAPE = "6-narrow-layers"
 MIB = 1 << 20
 STEPS = 3
-# The goal: the worst row is within this share or these bytes.
+# The goal: every row's error is within this share or these bytes.
 WORST_SHARE, WORST_BYTES = 0.015, 16 * MIB
 
 
 def layout(data=1, tensor=1, pipeline=1, rows=4, accumulation=1, **more):
-    """Returns settings of `rows` rows of 256 tokens a step, on that many ranks."""
+    """Returns settings with `rows` rows of 256 tokens per step, on the given number of ranks."""
     return {"parallel": {"data": data, "tensor": tensor, "pipeline": pipeline},
             "train_micro_batch_size_per_gpu": rows // data // accumulation,
             "gradient_accumulation_steps": accumulation} | more
@@ -146,7 +147,7 @@ def configs(scratch):
 
 
 def written(path, name, model, tokens, settings, out):
-    """Writes the config of a row."""
+    """Writes the config file of a table row."""
     settings = dict(settings)
     data = {"train": str(tokens), "token_dtype": "uint32", "sequence_length": 256}
     train = settings.pop("train", {"steps": STEPS})
@@ -162,7 +163,7 @@ def written(path, name, model, tokens, settings, out):
 
 
 def held(pid):
-    """Returns the anonymous and shared bytes that a process has in memory; 0 if it has ended."""
+    """Returns a process's anonymous and shared bytes in memory; 0 if it has ended."""
     try:
         text = pathlib.Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -171,7 +172,7 @@ def held(pid):
 
 
 def rank_below(pid):
-    """Returns the process of rank 0 below a process; None if there is none."""
+    """Returns the id of rank 0's process among a process's children; None if there is none."""
     try:
         below = [int(child) for task in pathlib.Path(f"/proc/{pid}/task").iterdir()
                  for child in (task / "children").read_text().split()]
@@ -183,7 +184,8 @@ def rank_below(pid):
 
 
 class Peak(threading.Thread):
-    """Reads what rank 0 holds until told to end. A single rank may be the process itself."""
+    """Peak records the most bytes that rank 0 holds until told to end. With a single rank, that may
+    be the watched process itself."""
 
     def __init__(self, root):
         super().__init__()
@@ -200,7 +202,7 @@ class Peak(threading.Thread):
 
 
 def run(binary, config, nproc):
-    """Trains; returns the most bytes that rank 0 was seen to hold."""
+    """Trains; returns the most bytes that rank 0 held, as read from outside."""
     with subprocess.Popen(
             [str(binary), "--config", str(config), "--nproc", str(nproc), "--restarts", "0"],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -218,7 +220,7 @@ def run(binary, config, nproc):
 
 
 def families(scratch):
-    """Makes the families' small models; yields (name, model, tokens, dtype)."""
+    """Makes small models of all families; yields (name, model, tokens, dtype)."""
     out = scratch / "families"
     subprocess.run([sys.executable, ROOT / "tests/model/reference.py", "families", out], check=True,
                    capture_output=True)

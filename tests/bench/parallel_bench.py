@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
-"""Tensor and pipeline parallelism on two ranks of one thread, beside PyTorch's and beside each
-other. README.md says how.
+"""Compares tensor and pipeline parallelism on two ranks of one thread with PyTorch's, and pipeline
+schedules with each other. README.md says how.
 
-  parallel_bench.py --tensor --peers FOLDER [--pairs 5] [--steps 4]    beside one process and
-  torch.distributed.tensor.parallel parallel_bench.py --pipeline --peers FOLDER
-  beside torch.distributed.pipelining parallel_bench.py --schedules [--shape 15-layers]
-  1F1B beside the others: steps, idle shares; six minutes parallel_bench.py --memory [--stages
-  1,2,4]                          bytes of each stage under each schedule
+  parallel_bench.py --tensor --peers FOLDER [--pairs 5] [--steps 4]
+      compares with one process and with torch.distributed.tensor.parallel
+  parallel_bench.py --pipeline --peers FOLDER
+      compares with torch.distributed.pipelining
+  parallel_bench.py --schedules [--shape 15-layers]
+      compares 1F1B with the other schedules: step times, idle shares; takes six minutes
+  parallel_bench.py --memory [--stages 1,2,4]
+      shows the bytes of each stage under each schedule
 
 Weights and tokens are random (random_model.py). --tensor: eight layers of Qwen2.5-0.5B's shape, one
-sequence a step. --pipeline: 15 layers of hidden 1024, feed-forward 2816, 16 query and 4 key/value
-heads, vocabulary 8,192, untied, as 8 + 7, eight micro-batches of one sequence. --schedules: the
-same at half the width, a quarter of the operations. --memory: 16 layers, two steps under each
-schedule. AdamW on all tensors, clip 1, fp32. A round is one run of each, by turns. FOLDER holds the
-peers (torch_tp.py, torch_pp.py and the common.py that they use).
+sequence per step. --pipeline: 15 layers of hidden size 1024, feed-forward size 2816, 16 query and 4
+key/value heads, vocabulary 8,192, untied, split as 8 + 7; eight micro-batches of one sequence.
+--schedules: the same model at half the width, a quarter of the operations. --memory: 16 layers, two
+steps under each schedule. AdamW on all tensors, clip 1, fp32. A round is one run of each, in turn.
+FOLDER holds the peers (torch_tp.py, torch_pp.py and the common.py that they use).
 """
 import argparse
 import json
@@ -34,7 +37,7 @@ PAIRS = {"tensor": 5, "pipeline": 5, "schedules": 2}
 SPLIT = [8, 7]
 MICRO_BATCHES = 8
 TIMEOUT = 1800
-# name: settings, parts of the model a stage.
+# Each name has its settings and the number of model parts per stage.
 SCHEDULES = {"gpipe": ({}, 1), "1f1b": ({}, 1), "interleaved": ({"virtual_stages": 2}, 2),
              "zb-h1": ({}, 1), "zbv": ({}, 2)}
 
@@ -59,7 +62,7 @@ def config(args, model, out, parallel, micro_batches, steps, threads):
 
 
 def train(args, model, parallel, micro_batches, steps, threads=1):
-    """Trains with ftrun; returns (run as it was watched, lines of metrics, run.json)."""
+    """Trains with ftrun; returns (watched run, lines of metrics, run.json)."""
     out, file = args.scratch / "run", args.scratch / "config.json"
     shutil.rmtree(out, ignore_errors=True)
     file.write_text(json.dumps(config(args, model, out, parallel, micro_batches, steps, threads)))
@@ -99,8 +102,8 @@ def run_peer(args, model, script, *options):
 
 
 def compare(args, runs):
-    """Trains all runs by turns, and compares the first with each other one, over the quiet rounds,
-    or over all if none was quiet."""
+    """Trains all runs in turn, and compares the first with each other one over the quiet rounds, or
+    over all rounds if none was quiet."""
     ours, *others = runs
     found = []
     for i in range(args.pairs):
@@ -158,7 +161,7 @@ def compare_pipeline(args):
 
 
 def compare_schedules(args):
-    """Compares schedules on a model that ftrun itself cuts into four parts."""
+    """Compares schedules on a model that ftrun itself divides into four parts."""
     names = [name for name in SCHEDULES if name != "gpipe"]
     print(f"{args.shape}, {args.tokens} tokens, {MICRO_BATCHES} micro-batches, two stages",
           flush=True)
@@ -194,9 +197,9 @@ def compare_schedules(args):
 
 
 def in_flight(schedule, stages, stage, micro_batches):
-    """Returns the most micro-batches whose activations a stage keeps, counted in whole stages, by
-    the schedules' papers: GPipe (Huang et al. 2019), 1F1B (Narayanan et al. 2019), interleaved 1F1B
-    (Narayanan et al. 2021), ZB-H1 and ZBV (Qi et al. 2024)."""
+    """Returns the most micro-batches whose activations a stage keeps, in units of whole stages,
+    according to the schedules' papers: GPipe (Huang et al. 2019), 1F1B (Narayanan et al. 2019),
+    interleaved 1F1B (Narayanan et al. 2021), ZB-H1 and ZBV (Qi et al. 2024)."""
     if schedule == "gpipe":
         return micro_batches
     if schedule == "1f1b":
@@ -207,7 +210,7 @@ def in_flight(schedule, stages, stage, micro_batches):
 
 
 def stage_bytes(args, model, schedule, stages, micro_batches):
-    """Returns bytes of each stage by category; of one process if there is no pipeline."""
+    """Returns each stage's bytes by category, or those of one process without a pipeline."""
     more, _ = SCHEDULES[schedule]
     parallel = {"pipeline": stages, "schedule": schedule, **more} if stages > 1 else {}
     _, lines, run = train(args, model, parallel, micro_batches, 2)
@@ -217,9 +220,9 @@ def stage_bytes(args, model, schedule, stages, micro_batches):
 
 
 def compare_memory(args):
-    """Compares memory. Activations of one micro-batch are a quarter of the difference between GPipe
-    runs of 4 and 8 micro-batches; gradients and scratch lie in memory that activations have
-    left."""
+    """Compares memory. The activations of one micro-batch are a quarter of the difference between
+    GPipe runs with 4 and with 8 micro-batches; gradients and scratch reuse memory of freed
+    activations."""
     model = random_model.make(MEMORY_SHAPE, args.scratch / "model")[0]
     print("| stages | schedule | stage | parameters | optimizer | temporary | of it in flight | "
           "process |")

@@ -1,18 +1,16 @@
 #!/usr/bin/env python3
-"""Measures the time and memory of `ftrun plan` for all ranks of a large run, beside the same for a
-few ranks.
+"""Measures the time and memory of `ftrun plan` for all ranks of a large run, and for a few ranks.
 
-  tests/bench/plan_bench.py [--binary build/release/bin/ftrun] [--config
-  tests/sim/llama-3-405b/plan.yaml] [--times 5]
-
+  tests/bench/plan_bench.py [--binary build/release/bin/ftrun]
+                            [--config tests/sim/llama-3-405b/plan.yaml] [--times 5]
   tests/bench/plan_bench.py --pipelines [--micro-batches 16,32,64]
 
---pipelines: tensor 8 x pipeline 16 x data 128 instead, under each schedule, with the time and
-memory of the picture (`--schedule`) and of plan and check added up. Else: each time plans and
-checks the config as it is, and with two data-parallel ranks, in turn: what differs is what all the
-other ranks cost. Processor seconds hardly depend on what else the machine does, wall-clock seconds
-do; of each the least and the median, of memory the most. The goal for Llama-3-405B on 16,384 ranks:
-under 5 s and under 2 GB.
+Without --pipelines, each repetition plans and checks the config as it is and then with two
+data-parallel ranks; the difference is the cost of all other ranks. With --pipelines, the config has
+tensor 8 x pipeline 16 x data 128 under each schedule; the script also measures the picture
+(`--schedule`), and adds up plan and check. CPU seconds hardly depend on other load of the machine,
+wall-clock seconds do. The script prints least and median seconds, and the most memory. The goal for
+Llama-3-405B on 16,384 ranks is under 5 s and under 2 GB.
 """
 import argparse
 import os
@@ -26,8 +24,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def plan(binary, config, *arguments):
-    """Runs `ftrun plan`; returns (what was checked, wall-clock seconds, processor seconds, peak
-    memory in bytes)."""
+    """Runs `ftrun plan`; returns (its checked figures, wall-clock seconds, CPU seconds, peak memory
+    in bytes)."""
     start = time.monotonic()
     process = subprocess.Popen([binary, "plan", "--config", config, *arguments],
                                stdout=subprocess.PIPE, text=True, cwd=ROOT)
@@ -52,7 +50,7 @@ def settings(*of_config):
 
 
 def draw(binary, config, *arguments):
-    """Draws the picture; returns (wall-clock seconds, processor seconds)."""
+    """Draws the picture; returns (wall-clock seconds, CPU seconds)."""
     start, before = time.monotonic(), os.times()
     subprocess.run([binary, "plan", "--schedule", "--config", config, *arguments], check=True,
                    stdout=subprocess.DEVNULL, cwd=ROOT)

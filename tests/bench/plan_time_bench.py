@@ -1,15 +1,15 @@
-"""Compares `ftrun plan --machine` with the time that steps take: trains a small decoder on a grid
-of layouts, each right after the machine was measured again, and prints predicted and measured
-medians.
+"""Compares `ftrun plan --machine` with measured step times: trains a small decoder on a grid of
+layouts, measures the machine anew before each, and prints predicted and measured medians.
 
     plan_time_bench.py ROOT [--out FILE] [--only WORD] [--steps N] [--full]
                        [--tries N] [--even SHARE]
 
-Steps after the second count. Nothing else should run meanwhile; the share of time that other
-processes took is printed beside. With --tries above 1 the machine is measured after the steps too.
-A try counts where the predictions of both measurements, and the quartiles of the measured steps,
-agree within SHARE: on a shared host the machine's own pace may change in between, which no plan
-knows. The prediction that is compared is always the one of the measurement before."""
+Steps after the second count. Nothing else should run meanwhile; the script also prints the share of
+time that other processes took. With --tries above 1 it measures the machine again after the steps,
+and a try counts only if the predictions of both measurements, and the quartiles of the measured
+steps, agree within SHARE: on a shared host, the machine's own speed may change in between, which no
+plan can know. The compared prediction is always that of the measurement before the steps.
+"""
 import argparse
 import itertools
 import json
@@ -74,8 +74,7 @@ def layouts():
 
 
 def stolen():
-    """Returns the hundredths of a second in which the host ran something other than this
-    machine."""
+    """Returns the hundredths of a second for which the host ran other machines."""
     return int(pathlib.Path("/proc/stat").read_text().split()[8])
 
 

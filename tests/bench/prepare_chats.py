@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Measures how fast chats become training data, beside transformers' apply_chat_template(
+"""Measures how fast chats become training data, compared with transformers' apply_chat_template(
 tokenize=True) on as many processes.
 
-  tests/bench/prepare_chats.py [--model models/smollm2-135m] [--chats 4000]
-  [--workers 2] [--turns 2]
+  tests/bench/prepare_chats.py [--model models/smollm2-135m] [--chats 4000] [--workers 2]
+                               [--turns 2]
 
-Both read the same JSON lines and give ids; prepare_data.py also finds what is trained on, renders
-every prompt as a server would, and writes its files. Prints both rates and their ratio: by the
-clock, with the start of prepare_data.py's processes, and by the processor's time, which other
-programs hardly disturb, without the start of either."""
+Both read the same JSON lines and produce token ids; prepare_data.py also finds the tokens to train
+on, renders every prompt as a server would, and writes its files. Prints both rates and their ratio
+by wall-clock time, which includes the start of prepare_data.py's processes, and by CPU time, which
+other programs hardly affect and which includes the start of neither.
+"""
 import argparse
 import json
 import multiprocessing
@@ -55,14 +56,14 @@ def apply(lines):
 
 
 def used():
-    """Returns processor seconds of this process and of its children that have ended."""
+    """Returns CPU seconds of this process and of its ended children."""
     both = resource.getrusage(resource.RUSAGE_CHILDREN), resource.getrusage(resource.RUSAGE_SELF)
     return sum(r.ru_utime + r.ru_stime for r in both)
 
 
 def reference(path, model, workers, times):
-    """Returns the seconds of processes that already hold the tokenizer, and tokens. Records when
-    they begin."""
+    """Returns the seconds of processes that have already loaded the tokenizer, and the tokens. Each
+    process records when it begins."""
     load(model)
     times.append(used())
     with multiprocessing.get_context("fork").Pool(workers) as pool, open(path) as file:
@@ -76,7 +77,7 @@ def reference(path, model, workers, times):
 
 
 def prepared(path, model, workers, out):
-    """Returns the seconds that the command itself reports, start of the processes included."""
+    """Returns the seconds that the command itself reports, including the start of its processes."""
     script = [sys.executable, str(ROOT / "scripts/prepare_data.py"), "--tokenizer", model, "--out",
               out, "--workers", str(workers), path]
     told = subprocess.run(script, check=True, capture_output=True, text=True).stdout

@@ -1,22 +1,23 @@
 #!/usr/bin/env python3
-"""Compares `ftrun plan --machine` with training speeds that others have published: plans each row
-of published_rows.tsv with the machine file of its GPU and the numbers of its software stack
-(configs/stacks), and prints predicted and published seconds of a step, good and bad.
+"""Compares `ftrun plan --machine` with published training speeds: plans each row of
+published_rows.tsv with the machine file of its GPU and the numbers of its software stack
+(configs/stacks), and prints predicted and published seconds per step, good and bad.
 
     published_rows.py [--binary build/release/bin/ftrun] [--only WORD] [--fit NUMBER,...]
     published_rows.py --check [--page docs/plan.md] [--only WORD]
 
-Rows with context ranks are listed as waiting for context parallelism. What a source does not say:
-recompute: none; micro-batch: the largest power of two that divides a rank's share of the batch,
-leaves a pipeline four micro-batches a stage, and whose plan fits the GPU; parts of a stage: one
-layer each where the micro-batches are a multiple of the stages, else 1.
+Rows with context ranks are listed as waiting for context parallelism. If a source does not say,
+recompute is none; the micro-batch is the largest power of two that divides a rank's share of the
+batch, leaves a pipeline four micro-batches per stage, and fits the GPU by its plan; a stage has
+parts of one layer each if its micro-batches are a multiple of the stages, else one part.
 
---check prints the rows that the page does not have as they are predicted now and, for all rows, an
-error of the goals or of the page's summary; it ends with exit code 1 where there is something.
+--check prints the rows that the page does not show as they are predicted now and, if all rows are
+checked, errors of the goals or of the page's summary. Its exit status is 1 if it prints anything.
 
---fit looks for the numbers of the stacks of the rows (say, products,memory) that make the mean
-square of log(predicted / published) least, with a small pull towards common numbers, and prints
-them; files stay."""
+--fit searches for the numbers of the rows' stacks (such as products,memory) with the least mean
+square of log(predicted / published), pulled slightly towards common numbers, and prints them. It
+changes no file.
+"""
 import argparse
 import concurrent.futures
 import csv
@@ -30,7 +31,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 STACKS = ROOT / "configs" / "stacks"
-# Bytes that libraries hold on a GPU beside the plan, where a rule asks what fits.
+# Bytes that libraries hold on a GPU in addition to the plan, if a rule asks what fits.
 BESIDE_PLAN = 3e9
 
 
@@ -44,7 +45,7 @@ def number(row, key):
 
 
 def model_config(row):
-    """Returns config.json of a row's shape: GPT's block for gelu, else blocks with RoPE."""
+    """Returns config.json for a row's shape: GPT's block if it has gelu, else blocks with RoPE."""
     if row["mlp"] == "gelu":
         return {"model_type": "gpt2", "vocab_size": number(row, "vocab"),
                 "n_embd": number(row, "hidden"), "n_layer": number(row, "layers"),
@@ -90,7 +91,7 @@ def settings(row, micro_batch, parts):
 
 
 def plan(binary, row, stack, micro_batch, parts):
-    """Returns what `ftrun plan --json` answers, or None and its error."""
+    """Returns the result of `ftrun plan --json`, or None and its error."""
     with tempfile.TemporaryDirectory() as folder:
         config = pathlib.Path(folder) / "config.json"
         config.write_text(json.dumps(model_config(row)))
@@ -116,7 +117,7 @@ def machine_memory(row):
 
 
 def choices(row):
-    """Yields the micro-batches and parts that the row's rules allow, the first that fits first."""
+    """Yields the micro-batches and parts that the row's rules allow, in order of preference."""
     share = number(row, "batch") // number(row, "data")
     stages = number(row, "pipeline")
     least = 4 * stages if stages > 1 else 1
@@ -131,7 +132,7 @@ def choices(row):
 
 
 def settle(binary, row, stack):
-    """Chooses what the row's question marks leave open, by the rules."""
+    """Chooses the values that the row marks with question marks, by the rules."""
     made = list(choices(row))
     for micro_batch, parts in made[:-1]:
         answer, _ = plan(binary, row, stack, micro_batch, parts)
@@ -141,8 +142,8 @@ def settle(binary, row, stack):
 
 
 def model_flops(row):
-    """Returns floating-point operations of a step as Megatron-LM counts them: 12 B s L h^2 (2 + s/h
-    + 2 ffn/(2 h) + V/(2 L h)), attention's scores whole, without recompute."""
+    """Returns the floating-point operations of a step as Megatron-LM counts them: 12 B s L h^2 (2 +
+    s/h + 2 ffn/(2 h) + V/(2 L h)), with all of attention's scores and without recompute."""
     hidden, layers, tokens = (number(row, key) for key in ("hidden", "layers", "row"))
     inner = 2 + tokens / hidden + number(row, "ffn") / hidden + number(row, "vocab") / (
         2 * layers * hidden)
@@ -180,7 +181,7 @@ class Rows:
                 lambda row: settle(binary, row, STACKS / f"{row['stack']}.yaml"), rows))
 
     def predicted(self, values_of):
-        """Returns the predicted seconds of each row, by the numbers of its stack."""
+        """Returns the predicted seconds of each row, with its stack's numbers from `values_of`."""
         with tempfile.TemporaryDirectory() as folder:
             for name, values in values_of.items():
                 pathlib.Path(folder, f"{name}.yaml").write_text(stack_text(name, values))
@@ -195,13 +196,14 @@ class Rows:
                 return list(pool.map(one, range(len(self.rows))))
 
 
-# Numbers that cost nothing in a fit: with few rows a stack, what these do not decide stays near.
+# These values have no penalty in a fit: a stack has few rows, and numbers that these do not
+# determine stay near them.
 PRIOR = {"products": 0.75, "attention": 0.5, "memory": 0.75, "node": 1, "cluster": 1}
 PULL = 0.002
 
 
 def descend(error, start, keys):
-    """Returns the numbers with the least error near `start`, found by halving steps."""
+    """Returns the numbers near `start` with the least error, found with steps that are halved."""
     best, least, step = start, error(start), 0.2
     while step > 1e-3:
         moved = False
@@ -218,8 +220,9 @@ def descend(error, start, keys):
 
 
 def fit(binary, rows, keys):
-    """Fits the numbers. Seconds are assumed linear in the inverses of the numbers, with slopes from
-    one run of each; a second call, which begins with the printed numbers, corrects the rest."""
+    """Fits the numbers. The fit assumes that seconds are linear in the numbers' inverses, with
+    slopes from one changed run per number; calling it again with the printed numbers corrects the
+    remaining error."""
     for name in sorted({row["stack"] for row in rows}):
         mine = Rows(binary, [row for row in rows if row["stack"] == name])
         start = read_stack(name)
@@ -240,7 +243,7 @@ def fit(binary, rows, keys):
               + ", ".join(f"{key} {best[key]:.3g}" for key in best), flush=True)
 
 
-# The goals for all rows: mean error, rows within 15 %, worst error.
+# The goals for all rows: mean error, number of rows within 15 %, worst error.
 MEAN, WITHIN, WORST = 0.06, 23, 0.2
 
 
@@ -259,7 +262,7 @@ def waiting_text(row):
 
 
 def faults(lines, errors, page, is_whole):
-    """Returns what the page states wrongly, and the goals that are missed."""
+    """Returns the page's wrong statements, and the missed goals."""
     text = page.read_text()
     found = [f"not in {page}: {line}" for line in lines if line not in text.splitlines()]
     if not is_whole:

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes a model folder of random bf16 weights and a file of tokens, with the standard library
-alone.
+"""Writes a model folder of random bf16 weights and a file of tokens, using only the standard
+library.
 
   tests/bench/random_model.py --shape NAME --out FOLDER
 
-For machines that no weights can be carried to. The same shape gives the same bytes. Norm
-weights are 1, all others have either sign and sizes between 2^-7 and 2^-5. Llama and Granite
-models with a head of their own, and one Qwen2, whose head is its embedding and whose query,
-key and value have biases.
+It is for machines that no weights can be copied to. The same shape gives the same bytes. Norm
+weights are 1; all others have either sign and sizes between 2^-7 and 2^-5. The shapes are Llama and
+Granite models with a head of their own, and one Qwen2 model, whose head is its embedding and whose
+query, key and value projections have biases.
 """
 import argparse
 import json
@@ -25,10 +25,10 @@ SHAPES = {
     "smollm2-12-heads": (576, 1536, 30, 12, 4, 64, 49152),
     "8b-two-layers": (4096, 14336, 2, 32, 8, 128, 128256),
     "qwen2.5-3b": (2048, 11008, 36, 16, 2, 128, 151936),
-    # Eight layers of Qwen2.5-0.5B: query and key/value heads that two
-    # tensor ranks share out evenly.
+    # Eight layers of Qwen2.5-0.5B, whose query and key/value heads two tensor ranks can divide
+    # evenly.
     "qwen2.5-0.5b-eight-layers": (896, 4864, 8, 14, 2, 64, 49152),
-    # Two equal stages: the head costs one layer.
+    # For two equal stages: the head costs as much as one layer.
     "15-layers": (1024, 2816, 15, 16, 4, 64, 8192),
     "15-narrow-layers": (512, 1408, 15, 8, 2, 64, 4096),
     "6-narrow-layers": (512, 1408, 6, 8, 4, 64, 4096),
@@ -38,7 +38,7 @@ SHAPES = {
 }
 TOKENS = 1 << 20
 ONE = b"\x80\x3f"
-# The upper byte of a bf16 number: sign, and the exponent's upper bits.
+# Maps a random byte to the upper byte of a bf16 number: the sign, and the exponent's upper bits.
 UPPER = bytes((byte & 0x80) | 0x3C for byte in range(256))
 PIECE = 1 << 22
 
@@ -65,7 +65,7 @@ def tensors(shape):
         yield "lm_head.weight", (vocabulary, hidden)
 
 
-# Of a Granite model.
+# These are a Granite model's multipliers.
 MULTIPLIERS = {"embedding_multiplier": 12.0, "residual_multiplier": 0.22,
                "attention_multiplier": 0.015625, "logits_scaling": 8.0}
 
@@ -130,7 +130,7 @@ def config(shape):
 
 
 def make(shape, out):
-    """Makes the model's folder and the tokens' file, once; returns both."""
+    """Makes the model's folder and the token file unless they exist; returns both paths."""
     out = pathlib.Path(out)
     out.mkdir(parents=True, exist_ok=True)
     done = out / "made"
@@ -139,8 +139,7 @@ def make(shape, out):
         write_weights(out / "model.safetensors", shape)
         vocabulary = SHAPES[shape][-1]
         source = random.Random(2)
-        # Sixteen words in turn, and any other one time in ten: there is
-        # something to learn, and soon.
+        # Sixteen words repeat in turn, and one token in ten is any other: this is quickly learned.
         words = [source.randrange(vocabulary) for _ in range(16)]
         tokens = [words[i % 16] if source.random() < 0.9 else source.randrange(vocabulary)
                   for i in range(TOKENS)]

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Measures the start of ranks: whole runs of two steps of a tiny model, nearly all of which is
-start and end.
+"""Measures the start of ranks: whole runs of two steps of a tiny model, which consist almost only
+of start and end.
 
   start_bench.py [--ranks 1 2 4 8] [--pairs 5] [--binary FTRUN]
 
-Each pair, in turn: ranks that `ftrun --nproc` starts, which share what their supervisor has loaded,
-and as many processes with RANK and WORLD_SIZE, as a launcher starts them, each of which loads
-LibTorch itself. Processor and wall-clock time of the whole run, and the ratio of the two; medians,
-lowest and highest in brackets.
+Each pair runs, in turn, ranks started by `ftrun --nproc`, which share what their supervisor has
+loaded, and as many processes with RANK and WORLD_SIZE, as a launcher starts them, each of which
+loads LibTorch itself. The script prints CPU and wall-clock time of the whole run, and the ratio
+between the two ways: medians, with lowest and highest in brackets.
 """
 import argparse
 import json
@@ -45,8 +45,8 @@ def write_config(folder, name, ranks):
 
 
 def measured(commands):
-    """Returns processor and wall-clock seconds of processes that run concurrently, each with its
-    own environment."""
+    """Returns CPU and wall-clock seconds of processes that run concurrently, each with its own
+    environment."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     started = [subprocess.Popen(command, env={**os.environ, **more}, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, text=True)

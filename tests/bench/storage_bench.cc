@@ -1,7 +1,8 @@
-// storage_bench FOLDER [MIB] [BLOCK_KIB] [DEPTH] [ROUNDS]: a swap file against fio on the same file
-// system, with the same block size and depth. Every round runs all candidates one after the other;
-// the table shows the median rate of each and its ratio to fio's. fio gets what makes it fastest:
-// io_uring, direct I/O, registered buffers and file; what it writes is reserved and written before.
+// storage_bench FOLDER [MIB] [BLOCK_KIB] [DEPTH] [ROUNDS] compares a swap file with fio on the same
+// file system, with the same block size and depth. Every round runs all candidates one after the
+// other. The table shows each one's median rate and its ratio to fio's. fio uses what makes it
+// fastest: io_uring, direct I/O, registered buffers and a registered file; its file is reserved and
+// written before.
 #include <unistd.h>
 
 #include <algorithm>
@@ -32,7 +33,7 @@ struct Settings {
   int rounds = 5;
 };
 
-/// A machine whose kernel refuses io_uring.
+/// WithoutRing is the machine's storage with a kernel that refuses io_uring.
 class WithoutRing : public StorageSystem {
  public:
   int make_folder(const std::string& path) override { return machine_.make_folder(path); }
@@ -54,8 +55,8 @@ class WithoutRing : public StorageSystem {
   StorageSystem& machine_ = machine_storage();
 };
 
-/// A swap file used as the disk lane uses it: two windows of memory, one in flight while the other
-/// would be computed on.
+/// Candidate uses a swap file as the disk lane does: with two windows of memory, one of which is in
+/// flight while the other would be computed on.
 class Candidate {
  public:
   Candidate(const Settings& settings, const std::string& name, StorageSystem& system)
@@ -70,7 +71,7 @@ class Candidate {
 
   const SwapFile& file() const { return file_; }
 
-  /// Returns the bytes per second over the whole file.
+  /// Returns the bytes per second of a pass over the whole file.
   double rate(bool write) {
     const auto start = Clock::now();
     SwapFile::Ticket before{};
@@ -90,7 +91,7 @@ class Candidate {
 
  private:
   static constexpr int64_t kWindow = int64_t{16} << 20;  // a layer of a small model
-  SwapMemory memory_;                                    // stays until the file is gone
+  SwapMemory memory_;                                    // must outlive the file
   SwapFile file_;
 };
 
@@ -103,7 +104,7 @@ std::string output_of(const std::string& command) {
   return ::pclose(pipe) == 0 ? text : "";
 }
 
-/// Returns fio's own figure for one pass over its file; 0 when it failed.
+/// Returns the rate that fio reports for one pass over its file; 0 if it failed.
 double fio_rate(const Settings& settings, const SwapFile& like, bool write) {
   const std::string text = output_of(
       cat("fio --name=bench --filename='", settings.folder, "/fio.tmp' --size=", settings.bytes,

@@ -1,9 +1,10 @@
-"""Measures what tracing a step costs, in trainings in which every other step is traced.
+"""Measures what tracing a step costs, in trainings that trace every other step.
 
     trace_bench.py BINARY [--ranks 2] [--stage 3] [--runs 3] [--shape 15-narrow-layers]
 
-Prints the ratio of each traced step to the mean of its two neighbours, which are not traced: the
-median and the quartiles."""
+Prints the ratio of each traced step's time to the mean of its two untraced neighbours: median and
+quartiles.
+"""
 import argparse
 import json
 import pathlib

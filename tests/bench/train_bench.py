@@ -1,22 +1,29 @@
 #!/usr/bin/env python3
-"""Training beside the peers: interleaved pairs of the same job in one run, ratios of each
-pair. README.md says how.
+"""Compares training with other programs (the peers): interleaved pairs of the same job in one run,
+and the ratios of each pair. README.md says how.
 
-  train_bench.py --data train.bin --peers FOLDER --case NAME|all [--pairs 5] [--steps 4] [--out
-  results.jsonl] train_bench.py --data train.bin --peers FOLDER --case NAME --exact    losses and
-  gradient norms of all against fp64 train_bench.py --data train.bin --bound      ftrun beside the
-  machine's matrix products, by the best library at each train_bench.py --data train.bin --plain
-  ZeRO-3 beside ftrun's own plain data parallel train_bench.py --data train.bin --disk       the
-  optimizer on disk beside its update and its transfers train_bench.py --data train.bin --ways
-  memory and tokens/s of ftrun's ways to save memory train_bench.py --table [--out results.jsonl]
-  what has been measured so far
+  train_bench.py --data train.bin --peers FOLDER --case NAME|all [--pairs 5] [--steps 4]
+                 [--out results.jsonl]
+  train_bench.py --data train.bin --peers FOLDER --case NAME --exact
+      compares all programs' losses and gradient norms with those in fp64
+  train_bench.py --data train.bin --bound
+      compares ftrun with the machine's matrix products, each by its fastest library
+  train_bench.py --data train.bin --plain
+      compares ftrun's ZeRO-3 with its own plain data parallelism
+  train_bench.py --data train.bin --disk
+      compares a step with the optimizer on disk with its update and its transfers
+  train_bench.py --data train.bin --ways
+      shows memory and tokens/s of ftrun's ways to save memory
+  train_bench.py --table [--out results.jsonl]
+      prints what has been measured so far
 
-The job: SmolLM2-135M, fp32, sequence 512, no shuffling, AdamW on all tensors, clip 1. A case is
-ftrun's settings and the peers to run them against, as they are usually configured and at their
-sensible best. One pair is one run of each; with two ranks a third run, of ftrun held to Gloo, shows
-what is due to shared memory. A pair counts only when other processes kept at most 0.05 core busy
-during the timed steps of all of its runs; runs go on until --pairs did, at most twice as many. Each
-run is a line of --out as soon as it is done: the same command goes on where an earlier one stopped.
+The job is SmolLM2-135M in fp32: sequence 512, no shuffling, AdamW on all tensors, clip 1. A case is
+ftrun's settings and the peers to run them against, both as usually configured and at their sensible
+best. A pair is one run of each; with two ranks, a third run with ftrun on Gloo shows what shared
+memory gains. A pair counts only if other processes kept at most 0.05 core busy during the timed
+steps of all its runs; the script runs until --pairs pairs count, or twice as many have run. Each
+run is written to --out as soon as it is done, so the same command continues where an earlier one
+stopped.
 """
 import argparse
 import datetime
@@ -35,12 +42,12 @@ from watched_run import QUIET_CORES, step_of_ftrun, step_of_peer, watch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
-QUIET_PAIRS = 5     # fewer are no result
-SETTLE_SECONDS = 3  # the system takes a while to clear up after gigabytes of the process before
+QUIET_PAIRS = 5     # fewer only indicate a result
+SETTLE_SECONDS = 3  # the system needs time to free the previous process's gigabytes
 TIMEOUT = 1800
 TUNED = "tuned_peer.py"
-# name: ranks, micro-batch, ftrun's settings (as for --set) and the peers' command lines. Those of
-# tuned_peer.py also get huge pages and tcmalloc.
+# Each name has its ranks, micro-batch, ftrun's settings (as for --set) and the peers' command
+# lines. Those of tuned_peer.py also get huge pages and tcmalloc.
 CASES = {
     "single": dict(ranks=1, mb=1, settings=[], peers=["hf_single.py", f"{TUNED} single",
                                                       f"{TUNED} single --compile"]),
@@ -67,7 +74,8 @@ CASES = {
                                    f"{TUNED} deepspeed --stage 3 --meta --ckpt"]),
 }
 CPU, DISK = "{device: cpu}", "{device: nvme, nvme_path: FOLDER}"
-# What the README's table shows, on two ranks: settings beside those of plain data parallel.
+# The ways in the README's table, on two ranks: their settings in addition to those of plain data
+# parallelism.
 WAYS = {
     "ZeRO 0 (data parallel)": [],
     "ZeRO 1": ["zero_optimization.stage=1"],
@@ -91,15 +99,15 @@ CATEGORIES = ("parameters", "optimizer", "temporary")
 
 
 def tuned_environment(args):
-    """Returns an environment with huge pages for tensors and for malloc, or with tcmalloc if it is
+    """Returns an environment with huge pages for tensors and malloc, and with tcmalloc if it is
     installed."""
     env = {"THP_MEM_ALLOC_ENABLE": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     return env | ({"LD_PRELOAD": str(args.tcmalloc)} if args.tcmalloc else {})
 
 
 def peer_environment(args):
-    """Returns the peer's environment. DeepSpeed compiles an extension at its first start; a folder
-    of its own keeps it from waiting on another's lock."""
+    """Returns the peer's environment. DeepSpeed compiles an extension at its first start; with a
+    folder of its own it does not wait for another process's lock."""
     return {"PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false", "DS_ACCELERATOR": "cpu",
             "DS_BUILD_OPS": "0", "MAX_JOBS": "2",
@@ -129,8 +137,8 @@ def json_lines(text):
 
 
 def figures(watched, steps, tokens, **more):
-    """Returns the figures that are compared, of either program. Step times are each program's own;
-    the rest is measured from outside."""
+    """Returns the figures to compare, for either program. Each program reports its own step times;
+    all else is measured from outside."""
     times = [step["step_s"] for step in steps][1:]
     return {"tokens_per_s": tokens / statistics.median(times),
             "first_step_s": watched.first_step_seconds,
@@ -180,8 +188,8 @@ def ftrun_config(args, case, out):
 
 
 def kinds_of(printed):
-    """Returns median seconds of each kind of instruction that wall_clock_breakdown printed, without
-    the first step."""
+    """Returns the median seconds of each kind of instruction that wall_clock_breakdown printed,
+    without the first step."""
     steps = [dict(re.findall(r"(\w+): ([\d.]+)", line)) for line in printed.splitlines()
              if "time (ms) |" in line][1:]
     return {kind: statistics.median(float(step[kind]) / 1e3 for step in steps)
@@ -211,7 +219,8 @@ def run_ftrun(args, case, settings=()):
 
 
 class Results:
-    """Lines of JSON, one a pair or round: {"name", "when", "quiet", "runs": {who: figures}}."""
+    """Results holds lines of JSON, one per pair or round: {"name", "when", "quiet", "runs": {who:
+    figures}}."""
 
     def __init__(self, path):
         self.path = pathlib.Path(path)
@@ -233,14 +242,14 @@ class Results:
 
 
 def counted(records):
-    """Returns the quiet pairs if there are enough, else all, which only indicate a result."""
+    """Returns the quiet pairs if there are enough, else all pairs, which only indicate a result."""
     quiet = [record for record in records if record["quiet"]]
     return quiet if len(quiet) >= QUIET_PAIRS else records
 
 
 def repeat(args, name, once, print_one):
-    """Runs `once(i)` until --pairs of the runs recorded under `name` were quiet, at most twice as
-    many in all."""
+    """Calls `once(i)` until --pairs of the runs recorded under `name` were quiet, at most twice as
+    often in total."""
     while True:
         found = args.results.of(name)
         if sum(record["quiet"] for record in found) >= args.pairs or len(found) >= 2 * args.pairs:
@@ -249,7 +258,7 @@ def repeat(args, name, once, print_one):
 
 
 def run_all(runs, i):
-    """Runs each once, beginning with another one in each round."""
+    """Runs each run once, beginning with a different one in each round."""
     names = list(runs)
     turned = names[i % len(names):] + names[:i % len(names)]
     found = {name: runs[name]() for name in turned}
@@ -355,9 +364,9 @@ def table(args):
 
 
 def disk(args):
-    """Measures the update with the optimizer on disk, beside the longer of its two parts. Sequences
-    are short, so that a step does little else; the rest is measured by the same step with the
-    optimizer in memory."""
+    """Measures a step's update with the optimizer on disk, compared with the longer of its two
+    parts, update and transfers. Sequences are short, so that the step does little else; the rest is
+    measured by the same step with the optimizer in memory."""
     common = ["data.sequence_length=32", "zero_optimization.stage=1", "wall_clock_breakdown=true"]
     case = dict(ranks=1, mb=1, settings=common)
 
@@ -376,7 +385,7 @@ def disk(args):
 
 
 def ways(args):
-    """Measures each way once a round."""
+    """Measures each way once per round."""
     runs = {name: (lambda settings=settings: run_ftrun(args,
                                                        dict(ranks=2, mb=1, settings=settings)))
             for name, settings in WAYS.items()}
@@ -448,8 +457,8 @@ print(json.dumps({"step": 1, "seconds": seconds, "best": won}), flush=True)
 
 
 def bound(args):
-    """Measures tokens/s beside the rate that the step's matrix products alone would allow, each by
-    the fastest of all libraries, in the same run."""
+    """Measures tokens/s, compared with the rate that the step's matrix products alone would allow,
+    each by the fastest of all libraries, in the same run."""
     def products():
         time.sleep(SETTLE_SECONDS)
         watched = watch([sys.executable, "-c", BOUND, "2", "512"], {"OMP_NUM_THREADS": "2"},
@@ -478,8 +487,8 @@ def exact_text(runs):
 
 def exact(args, name):
     """Prints losses and gradient norms of ftrun, of each peer, and of one process in fp64 over the
-    same global batches, which shows whose rounding makes the difference. Speed and load do not
-    matter here."""
+    same global batches, to show whose rounding causes differences. Speed and load do not matter
+    here."""
     case = CASES[name]
     words = [args.peer_python, HERE / "exact_reference.py", "--common", args.peers, "--model",
              args.model, "--data", args.data,
@@ -499,8 +508,8 @@ def exact(args, name):
 
 
 def flat_data(args):
-    """Links the token file under a name of its own beside the files that the peers read, and
-    without an index, which would make it another kind of file."""
+    """Links the token file into a folder without the files that the peers read, and without an
+    index, which would make it another kind of file."""
     folder = args.scratch / "tokens"
     folder.mkdir()
     (folder / "train.bin").symlink_to(pathlib.Path(args.data).resolve())
@@ -566,7 +575,7 @@ def main():
                            "MKL_ENABLE_INSTRUCTIONS": args.isa.upper()})
     if not args.tcmalloc and args.peers:
         print("no tcmalloc (Debian: libtcmalloc-minimal4): tuned peers run with huge pages alone")
-    # Compiled code of the peers outlives a run: its first use is not what is measured.
+    # Code that peers have compiled is kept between runs: its first use is not measured.
     args.cache = pathlib.Path(args.out).resolve().with_suffix(".cache")
     with tempfile.TemporaryDirectory() as scratch:
         args.scratch = pathlib.Path(scratch)

@@ -1,23 +1,21 @@
 #!/usr/bin/env python3
-"""Runs the peers as somebody would run them who wants their best on this machine; train_bench.py
-starts it.
+"""Runs the peers with settings that make them fastest on this machine. train_bench.py starts this.
 
-  tuned_peer.py KIND --common FOLDER [--compile] [--meta] [--stage 1|2|3] [the
-  arguments of FOLDER/common.py]
+  tuned_peer.py KIND --common FOLDER [--compile] [--meta] [--stage 1|2|3]
+                [the arguments of FOLDER/common.py]
 
-KIND is single, ddp, fsdp2 or deepspeed. FOLDER holds common.py, which both these and the plain
-baseline trainers share: data order, loss, optimizer, report. What is different here:
+KIND is single, ddp, fsdp2 or deepspeed. FOLDER holds common.py, which the plain baseline trainers
+use, too: data order, loss, optimizer, report. What is different here:
 
   --compile   the model through torch.compile (inductor; FSDP2 and DeepSpeed compile layer by layer)
-  --meta      FSDP2: the model is made on the meta device, sharded there, and each rank
-  reads its own shards only;
-              DeepSpeed stage 3: parameters are sharded as they are made
+  --meta      FSDP2: the model is made on the meta device and sharded there, and each rank reads
+              only its own shards; DeepSpeed stage 3: parameters are sharded as they are made
               (zero.Init) and read shard by shard
   ddp         static graph, gradients as views of the buckets
-  fsdp2       the next layer's gather is started ahead (set_modules_to_forward_prefetch), the root
-  stays gathered deepspeed   overlap_comm with buckets small enough to overlap (5e6 elements, the
-  launcher's own), contiguous gradients,
-              prefetch; its CPU Adam with --cpu-adam
+  fsdp2       the next layer's gather is started ahead (set_modules_to_forward_prefetch), and the
+              root stays gathered
+  deepspeed   overlap_comm with buckets small enough to overlap (5e6 elements, the launcher's own),
+              contiguous gradients, prefetch; its CPU Adam with --cpu-adam
 
 Huge pages and tcmalloc are environment variables, which train_bench.py sets.
 """
@@ -47,8 +45,8 @@ def join_group():
 
 
 def compiled(a, own, model):
-    """Compiles the model: whole if one process holds all of it, layer by layer if hooks stand
-    between layers."""
+    """Compiles the model: all of it at once if one process holds it, else layer by layer, since
+    hooks run between the layers."""
     if not own.compile:
         return model
     import torch
@@ -60,7 +58,7 @@ def compiled(a, own, model):
 
 
 def empty_model(a):
-    """Returns the model on the meta device, which takes no memory yet."""
+    """Returns the model on the meta device, where it takes no memory yet."""
     import torch
     import transformers
     config = transformers.AutoConfig.from_pretrained(a.model)
@@ -74,13 +72,13 @@ def empty_model(a):
 
 
 def fill_shards(a, model):
-    """Reads this rank's rows of every tensor (FSDP2 shards the first dimension as torch.chunk
+    """Reads this rank's rows of every tensor (FSDP2 divides the first dimension as torch.chunk
     does)."""
     import torch
     from safetensors import safe_open
     model.to_empty(device="cpu")
     model.tie_weights()
-    for module in model.modules():  # what no file has: the frequencies of the rotation
+    for module in model.modules():  # RoPE's frequencies, which no file has
         if type(module).__name__.endswith("RotaryEmbedding"):
             module.__init__(model.config)
     tensors = {}
@@ -163,7 +161,7 @@ def train_with_deepspeed(a, own, common):
     kept = None
     if own.meta and own.stage == 3:
         from transformers.integrations import HfDeepSpeedConfig
-        # from_pretrained then shards what it reads, for as long as this lives
+        # from_pretrained shards what it reads for as long as this object exists.
         kept = HfDeepSpeedConfig(settings)
     model = compiled(a, own, common.load_model(a))
     if own.cpu_adam:
@@ -190,7 +188,7 @@ def main():
     import common
     whole = sys.argv[:]
     sys.argv = [sys.argv[0], *rest]
-    # common.parse starts this script again under torchrun, with all of its arguments.
+    # common.parse restarts this script under torchrun, with all of its arguments.
     if "--ranks" in rest and int(rest[rest.index("--ranks") + 1]) > 1 and "RANK" not in os.environ:
         sys.argv = whole
         launch(common, rest)

@@ -1,5 +1,6 @@
-"""A command that is watched while it trains: when each of its steps was done, counted from its
-launch, and how many cores other processes kept busy during the steps that are timed."""
+"""Watches a command while it trains: when each of its steps ended, counted from its launch, and how
+many cores other processes kept busy during the timed steps.
+"""
 import dataclasses
 import json
 import os
@@ -11,22 +12,22 @@ import sys
 import tempfile
 import time
 
-# Other load, in cores, up to which a run counts.
+# The other load, in cores, up to which a run counts as quiet.
 QUIET_CORES = 0.05
 TICKS = os.sysconf("SC_CLK_TCK")
-# A benchmark that is ended takes what it has started with it.
+# A benchmark that is terminated ends the processes that it started.
 signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
 def busy_seconds():
-    """Returns busy seconds of all processors since the machine started; time that a hypervisor took
-    counts as another's."""
+    """Returns busy seconds of all processors since the machine started; time that the hypervisor
+    took counts as other processes'."""
     fields = [int(x) for x in open("/proc/stat").readline().split()[1:9]]
     return (fields[0] + fields[1] + fields[2] + fields[5] + fields[6] + fields[7]) / TICKS
 
 
 def processes():
-    """Returns parent and processor seconds (those of ended children included) of every process."""
+    """Returns every process's parent and CPU seconds, including those of its ended children."""
     found = {}
     for path in pathlib.Path("/proc").iterdir():
         if not path.name.isdigit():
@@ -34,13 +35,13 @@ def processes():
         try:
             fields = (path / "stat").read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # it ended
+            continue  # it has ended
         found[int(path.name)] = (int(fields[1]), sum(map(int, fields[11:15])) / TICKS)
     return found
 
 
 def seconds_of_tree(root):
-    """Returns processor seconds of a process and its descendants."""
+    """Returns CPU seconds of a process and its descendants."""
     table = processes()
     children = {}
     for pid, (parent, _) in table.items():
@@ -55,7 +56,7 @@ def seconds_of_tree(root):
 
 @dataclasses.dataclass
 class Mark:
-    """A moment at which a step was seen to be done."""
+    """Mark is a moment at which the end of a step was seen."""
     seconds: float
     busy: float
     own: float
@@ -64,7 +65,7 @@ class Mark:
 @dataclasses.dataclass
 class Watched:
     output: str
-    # By number, from 1. At least the first and the last.
+    # Marks by step number, from 1; at least of the first and the last step.
     steps: dict
 
     @property
@@ -73,8 +74,8 @@ class Watched:
 
     @property
     def foreign_cores(self):
-        """Returns the cores that other processes used between the end of the first step and the end
-        of the last, the steps whose time is reported."""
+        """Returns the cores that other processes used from the end of the first step to the end of
+        the last, the steps whose time is reported."""
         first, last = self.steps[1], self.steps[max(self.steps)]
         return max(0.0,
                    (last.busy - first.busy) - (last.own - first.own)) / (
@@ -82,9 +83,9 @@ class Watched:
 
 
 def watch(command, env, step_of, timeout):
-    """Runs `command`; `step_of(line)` is the number of the step that a line of its output
-    ends, or None. Raises RuntimeError with the end of its output when it fails or takes longer
-    than `timeout` seconds."""
+    """Runs `command`. `step_of(line)` returns the number of the step whose end a line of its output
+    reports, or None. Raises RuntimeError with the end of the output if the command fails or takes
+    longer than `timeout` seconds."""
     with tempfile.TemporaryFile("w+") as errors:
         start = time.monotonic()
         process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=errors,

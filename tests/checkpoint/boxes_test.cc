@@ -1,4 +1,5 @@
-// Checkpoints of parts of tensors: whatever boxes were saved, any others can be read.
+// These tests check checkpoints of parts of tensors: whatever boxes were saved, any other boxes can
+// be read.
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -51,7 +52,7 @@ Box random_box(Random& random, const std::vector<int64_t>& shape) {
   return box;
 }
 
-/// Cuts a box in two, and the parts again, some times.
+/// Cuts a box in two, then some of the parts again.
 std::vector<Box> random_tiling(Random& random, const std::vector<int64_t>& shape) {
   std::vector<Box> boxes{whole_box(shape)};
   for (int round = 0; round < 12 && !shape.empty(); ++round) {
@@ -76,14 +77,14 @@ std::vector<int64_t> elements_of(const std::vector<int64_t>& shape, const Box& b
   return elements;
 }
 
-/// A slice of tensor "a" in which each element is its own number in the tensor.
+/// A slice of tensor "a" where the value of each element is its index in the tensor.
 struct NumberedSlice {
   NumberedSlice(const std::vector<int64_t>& shape, const Box& box) {
     for (const int64_t element : elements_of(shape, box))
       values.push_back(static_cast<float>(element));
     slice = {"a", "param", DType::kF32, shape, box, nullptr, nullptr};
   }
-  /// Returns the slice with the data that is saved, or read.
+  /// Returns the slice with `data` as the memory to save from or to read into.
   StateSlice with_data(std::vector<float>& data) const {
     StateSlice made = slice;
     made.data = data.data();
@@ -95,7 +96,8 @@ struct NumberedSlice {
 
 }  // namespace
 
-TEST_CASE("what ranks save of any cut, by rows, columns or flat ranges, ranks of any other load") {
+TEST_CASE(
+    "slices that ranks save by rows, columns or flat ranges can be loaded with any other cut") {
   for (const Layout& writer : kLayouts) {
     const TempFolder run;
     const auto errors = run_ranks(writer.ranks, [&](const CheckpointGroup& group) {
@@ -116,7 +118,7 @@ TEST_CASE("what ranks save of any cut, by rows, columns or flat ranges, ranks of
   }
 }
 
-TEST_CASE("a part of columns is a tensor of its own in the file") {
+TEST_CASE("a part of columns is a separate tensor in the file") {
   const TempFolder run;
   std::vector<NumberedSlice> halves{{{3, 4}, {{0, 0}, {3, 2}}}, {{3, 4}, {{0, 2}, {3, 2}}}};
   save_checkpoint(posix_files(), {.root = run.path()}, toy_meta(1, 1),
@@ -166,7 +168,7 @@ TEST_CASE("any box is filled from any boxes, and the first element that is missi
   REQUIRE(incomplete > sweep_rounds(1000));
 }
 
-TEST_CASE("random boxes in the files of several ranks are read as any others") {
+TEST_CASE("random boxes in the files of several ranks are read as any other boxes") {
   Random random(11);
   for (int round = 0; round < 60; ++round) {
     const TempFolder run;
@@ -193,7 +195,7 @@ TEST_CASE("random boxes in the files of several ranks are read as any others") {
   }
 }
 
-TEST_CASE("one of several boxes that hold the same is read") {
+TEST_CASE("of several equal boxes one is read") {
   const StoredBoxes stored(
       "a", {4, 4},
       {{{{0, 0}, {4, 4}}, 0, 0, 0}, {{{0, 0}, {4, 4}}, 1, 0, 0}, {{{2, 0}, {2, 4}}, 2, 0, 0}});
@@ -204,16 +206,19 @@ TEST_CASE("one of several boxes that hold the same is read") {
   REQUIRE(files == std::vector<size_t>{0});
 }
 
-TEST_CASE("boxes that interlock as no ranks' do are refused before they take hours") {
-  // Columns of heights that are all different: what is left has a step at each of them.
+TEST_CASE("boxes that interlock in a way no run produces are refused before they take hours") {
+  // Columns of different heights: what remains to be read has a step at each column.
   const int64_t columns = 8192;
   std::vector<StoredBox> boxes;
   for (int64_t column = 0; column < columns; ++column)
     boxes.push_back({{{0, column}, {1 + column * 7919 % 16000, 1}}, 0, 0, 0});
   const StoredBoxes stored("f: tensor \"a\"", {16384, columns}, boxes);
-  REQUIRE(bad_input([&] {
-            stored.cover(whole_box({16384, columns}), [](const StoredBox&, const Box&) {});
-          }) == "f: tensor \"a\": its slices interlock in more than 2048 places");
+  REQUIRE(
+      bad_input([&] {
+        stored.cover(whole_box({16384, columns}), [](const StoredBox&, const Box&) {});
+      }) ==
+      "f: tensor \"a\": its slices overlap in a way no layout of ranks produces (more than 2048 "
+      "pieces)");
 }
 
 TEST_CASE("files that disagree about a state's shape or dtype are refused") {
@@ -268,9 +273,9 @@ TEST_CASE("a slice that is empty or leaves its tensor is a bug of the caller") {
   }
 }
 
-// tests/checkpoint/format-1 was written by the last ftrun that wrote format 1: element i of tensor
-// number t (by name) is 1000 t + i, in "exp_avg" as the bits of a BF16. Two ranks, cut in the
-// middle of rows; "vector" is in both files.
+// The last ftrun that wrote format 1 has written tests/checkpoint/format-1. Element i of tensor
+// number t, by name, is 1000 t + i; "exp_avg" is in BF16. The tensors are cut over two ranks in the
+// middle of rows, and "vector" is in both files.
 TEST_CASE("a checkpoint of format 1 is read") {
   const std::string root = testing::source_dir() + "/tests/checkpoint/format-1";
   REQUIRE(verify_checkpoint(root).empty());

@@ -84,7 +84,7 @@ TEST_CASE("a checkpoint of 3 ranks and one of 1 rank load on 2 ranks") {
   REQUIRE(loads_as(run / "step-00000002", 2, 2));
 }
 
-TEST_CASE("what a run needs beside tensors comes back as it was") {
+TEST_CASE("what a run needs besides tensors is restored unchanged") {
   const TempFolder run;
   CheckpointMeta meta = toy_meta(3, 1);
   meta.skipped_steps = 2;
@@ -179,9 +179,9 @@ TEST_CASE(
     "a state is read in the precision that is asked for: rounded to the nearest, ties to even, or "
     "exact") {
   const TempFolder run;
-  // The values lie between neighbours of bf16: ties to either side, one bit off them, and up to
-  // infinity; values that stay unchanged are at the end. They are repeated until they are converted
-  // in several pieces.
+  // The values are between neighbours of bf16: ties to either side, one bit off a tie, and up to
+  // infinity. Values that rounding does not change are at the end. All are repeated, so that the
+  // conversion takes several pieces.
   const auto repeated = [](const auto& values) {
     auto all = values;
     for (int i = 1; i < 8'000; ++i) all.insert(all.end(), values.begin(), values.end());
@@ -210,7 +210,8 @@ TEST_CASE(
   for (const uint16_t bits : narrow) expected.push_back(static_cast<uint32_t>(bits) << 16);
   checkpoint.read(slice("exp_avg", DType::kF32, 0, elements, widened.data()));
   REQUIRE((widened == expected));  // too long to be shown
-  // The rounded values are read in two parts, the second of which is verified already.
+  // The rounded values are read in two parts; the file is already verified when the second one is
+  // read.
   std::vector<uint16_t> rounded(narrow.size());
   checkpoint.read(slice("param", DType::kBF16, 0, 4, rounded.data()));
   checkpoint.read(slice("param", DType::kBF16, 4, elements, rounded.data() + 4));
@@ -218,7 +219,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a manifest that is far too large is refused before it is read, and its folder passed over") {
+    "a manifest that is far too large is refused before it is read, and its folder is skipped") {
   const TempFolder run;
   save(run.path(), 2, 1, 1);
   const std::string folder = run / "step-00000001";
@@ -289,7 +290,7 @@ TEST_CASE("files of another checkpoint of the same layout are refused") {
   REQUIRE(message.substr(0, start.size()) == start);
 }
 
-TEST_CASE("the newest checkpoint that verifies is chosen, and each one passed over is told") {
+TEST_CASE("the newest checkpoint that verifies is chosen, and each one that is skipped is logged") {
   const TempFolder run;
   for (int step = 1; step <= 3; ++step) save(run.path(), 2, step, step);
   const auto choose = [&](std::optional<int64_t> step) {
@@ -358,7 +359,7 @@ TEST_CASE("a step that is saved again replaces the old folder") {
   REQUIRE(loads_as(run / "step-00000100", 1, 2));
 }
 
-TEST_CASE("what has the name of a step and is no checkpoint stays, under a name beside it") {
+TEST_CASE("a folder with a step's name that is not a checkpoint is kept under another name") {
   const TempFolder run, elsewhere;
   write_text(elsewhere / "thesis.tex", "mine");
   const auto linked = [&] {
@@ -404,8 +405,8 @@ TEST_CASE("keep_last removes older commits and never the newest good one") {
 }
 
 TEST_CASE(
-    "the best checkpoint is kept beside those of keep_last, and its record outlasts what cannot be "
-    "read") {
+    "the best checkpoint is kept besides those of keep_last, and its record survives what cannot "
+    "be read") {
   const TempFolder run;
   const auto save_as = [&](int64_t step, std::optional<BestCheckpoint> best) {
     ToyState state(1, 0, static_cast<int>(step));
@@ -427,7 +428,7 @@ TEST_CASE(
     REQUIRE_THROWS_WITH(read_best(posix_files(), run.path()),
                         Catch::Contains("best: does not name a checkpoint, its metric and value"));
   }
-  save_as(7, std::nullopt);  // nothing is removed meanwhile
+  save_as(7, std::nullopt);  // nothing is removed in this save
   REQUIRE(loads_as(run / "step-00000005", 1, 5));
   REQUIRE(loads_as(run / "step-00000004", 1, 4));
 }
@@ -454,7 +455,7 @@ TEST_CASE("what only looks like a leftover stays, and a link is not followed") {
   const TempFolder run, elsewhere;
   save(run.path(), 1, 1, 1);
   write_text(elsewhere / "precious", "years of work");
-  // Names near to ours, and files where we make folders.
+  // These names are similar to temporary ones, or are files where temporary names are folders.
   for (const char* name :
        {"step-00000003.tmp-backup", "step-3.tmp-0011aabb", "my.replaced-0011aabb",
         "step-00000001.replaced-by-me", "step-00000003.tmp-0011aabb.old"})
@@ -513,8 +514,8 @@ TEST_CASE("a person can read what a checkpoint holds") {
           (run / "other/checkpoints") + ": holds no checkpoint\n");
 }
 
-/// Returns what a save into `root` reports about the source of the bytes that were read back, and
-/// what its manifest says.
+/// Saves into `root`. Returns whether the save reports that files were read back from memory, and
+/// what its manifest says about reading back.
 std::pair<bool, std::string> read_back(const std::string& root, bool verify) {
   ToyState state(1, 0, 1);
   const SaveOptions options{.root = root, .verify_written = verify};
@@ -535,7 +536,7 @@ TEST_CASE("a save reads its files back from the disk", "[.needs-disk]") {
   REQUIRE(read_back(disk.path(), true) == std::pair(true, std::string("disk")));
 }
 
-TEST_CASE("a checkpoint is for its owner alone") {
+TEST_CASE("only its owner can read a checkpoint") {
   const TempFolder run;
   const mode_t before = ::umask(0);
   save(run / "checkpoints", 1, 1, 1);

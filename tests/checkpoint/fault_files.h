@@ -12,46 +12,46 @@
 
 namespace ftrun::test {
 
-/// Survival says what is on a machine's disk when the power is back. With the first value it is
-/// exactly the synced data; a file system may have written more, in any order.
+/// Survival says what is on a machine's disk after a power cut. kSyncedOnly keeps exactly the
+/// synced data; a file system may also have written more, in any order, as the other values do.
 enum class Survival {
   kSyncedOnly,       // entries of synced folders, bytes of synced files
   kEntriesAndZeros,  // all entries; bytes that were not synced are zeros
   kEntriesShort,     // all entries; files cut to what was synced
   kEverything,       // a killed process: the machine stayed up
-  // all entries; of what was not synced each sector is there, zeros, or what was synced
+  // all entries; each sector that was not synced is either written, zeros, or as it was synced
   kTornSectors,
-  kRandom,  // each change of a folder and each file decides for itself
+  kRandom,  // a random choice for each file and each change of a folder
 };
 
-/// FaultFileSystem is a file system on a real folder that counts calls, makes the k-th fail, or
-/// cuts the power there. It models what is durable: a file's bytes after sync(), a folder's entries
-/// after sync_folder(). Reads see unsynced data too, as on a running machine. Safe for several
-/// threads.
+/// FaultFileSystem is a file system on a real folder. It counts calls, and can make the k-th call
+/// fail or cut the power there. It models which data survive: a file's bytes after sync(), and a
+/// folder's entries after sync_folder(). Reads also see unsynced data, as on a running machine.
+/// Several threads may use it.
 class FaultFileSystem : public FileSystem {
  public:
   /// Makes a file system below `root`, which exists; its contents count as durable.
   explicit FaultFileSystem(const std::string& root);
 
-  /// Makes call number `k` (from 0, counted from now) fail with this errno; a write leaves half its
-  /// bytes.
+  /// Makes call number `k` (counted from 0, beginning now) fail with this errno. A failing write
+  /// writes half its bytes.
   void fail_call(int64_t k, int error_number);
-  /// Makes the next call `what` ("reserve", "sync", ...) on a path that holds `part` fail with this
-  /// errno, whichever thread makes it and whatever other threads do before.
+  /// Makes the next call of kind `what` ("reserve", "sync", ...) on a path that contains `part`
+  /// fail with this errno, whichever thread makes it.
   void fail_next(const std::string& what, const std::string& part, int error_number);
-  /// Cuts the power at call number `k`: from it on nothing reaches the disk any more, and every
-  /// call throws.
+  /// Cuts the power at call number `k`: this call and all later ones throw, and nothing reaches the
+  /// disk.
   void cut_power_at(int64_t k);
-  /// Changes one bit of writes to files whose path holds `part`.
+  /// Flips one bit in each write to a file whose path contains `part`.
   void corrupt_writes(const std::string& part) { corrupted_ = part; }
-  /// Makes syncs do nothing: shows that the tests would notice.
+  /// Makes syncs do nothing, to show that the tests would notice a missing sync.
   void ignore_syncs() { ignore_syncs_ = true; }
   /// Makes the file system unable to swap two names.
   void refuse_exchange() { can_exchange_ = false; }
   int64_t calls() const { return calls_; }
   /// Returns the names of all calls since the last restart, for messages.
   const std::vector<std::string>& history() const { return history_; }
-  /// Puts the surviving data onto the real folder; counts and faults start anew.
+  /// Writes the surviving data to the real folder, and resets counts and faults.
   void restart(Survival survival, uint64_t seed = 0);
   /// Restores the state of the power cut before the last restart, so that another selection of data
   /// can survive it.
@@ -77,14 +77,15 @@ class FaultFileSystem : public FileSystem {
     bool is_folder = false;
     std::string bytes, durable_bytes;
     Entries entries, durable_entries;
-    /// Changes of the entries since the folder was synced: any combination of them may survive,
-    /// each atomically (a rename is one). A null node is a removed name.
+    /// The changes of the entries since the folder was synced. Any combination of them may survive,
+    /// but each change is atomic (a rename is one change). A null node is a removed name.
     std::vector<Entries> unsynced;
   };
   static void change(const NodePtr& folder, const Entries& changes);
   static void apply(Entries& entries, const Entries& changes);
 
-  /// Counts a call; throws when it is to fail. `partial` runs when only half of it happens.
+  /// Counts a call; throws if the call is to fail. `partial` does half of the call's work, for a
+  /// call that fails halfway.
   void enter(const std::string& what, const std::string& path);
   bool fails_now() const { return calls_ == fail_at_; }
   NodePtr load(const std::string& path);

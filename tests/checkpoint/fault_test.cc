@@ -39,7 +39,7 @@ std::vector<std::string> save_step(FileSystem& files, const std::string& root, i
   });
 }
 
-// The version that a new run would resume with, or 0.
+// Returns the version that a new run would resume with, or 0.
 int resumed_version(const std::string& root) {
   std::string folder;
   try {
@@ -56,14 +56,15 @@ int resumed_version(const std::string& root) {
   return -1;
 }
 
-// Replacing says how a folder gets the name of another one.
+// Replacing selects how a folder replaces another one: in one exchange of names, or by moving the
+// old one away first.
 enum class Replacing { kExchange, kStepAside };
 
 void replace_by(FaultFileSystem& files, Replacing way) {
   if (way == Replacing::kStepAside) files.refuse_exchange();
 }
 
-// Counts the file-system calls of a save over an earlier one.
+// Returns the number of file-system calls of a save that replaces an earlier one.
 int64_t calls_of_a_save(int64_t step, int64_t keep_last, Replacing way) {
   Scene scene;
   FaultFileSystem files(scene.run.path());
@@ -81,12 +82,13 @@ bool has_leftovers(const std::string& root) {
   return false;
 }
 
-/// The stride at which calls fail or lose power: under sanitizers one in six, because a save makes
-/// the same calls for each of its files. The release build tries them all.
+/// The stride of the calls that fail or lose power. Under sanitizers it is six, because a save
+/// makes the same calls for each of its files; the release build tries every call.
 constexpr auto kCallStride = static_cast<int64_t>(sweep_stride(1));
 
-/// Fails each file-system call of a save in turn, and requires each time that a resume finds what
-/// the message says and that the run can save again. Returns a line with the counts.
+/// Makes each file-system call of a save fail in turn. Each time a resume must find the checkpoint
+/// that the message of the save implies, and the run must be able to save again. Returns a line
+/// with the counts.
 std::string fail_each_call(int error_number, int64_t step, int64_t keep_last,
                            Replacing way = Replacing::kExchange) {
   const int64_t count = calls_of_a_save(step, keep_last, way);
@@ -112,14 +114,14 @@ std::string fail_each_call(int error_number, int64_t step, int64_t keep_last,
       REQUIRE(errors[0].find(cat("checkpoint ", name, " was not written: rank ")) == 0);
     clean_checkpoints(files, scene.root);
     REQUIRE(!has_leftovers(scene.root));
-    // A resume finds what the message says.
+    // A resume finds the new checkpoint exactly if the message says that it is in place.
     REQUIRE(resumed_version(scene.root) == (errors[0].empty() || in_place ? 2 : 1));
     // The run can save again.
     REQUIRE(save_step(files, scene.root, step, 3)[0] == "");
     REQUIRE(resumed_version(scene.root) == 3);
   }
   REQUIRE(refused > tried / 2);
-  // The folder's sync, and the write of latest.
+  // The calls that may fail after the commit: the sync of the folder, and writing `latest`.
   REQUIRE(committed >= (kCallStride == 1 ? 3 : 1));
   return cat("failing calls: ", tried, " of the ", count, " of a save, ", errno_text(error_number),
              "; ", refused, " saves said so\n");
@@ -132,7 +134,7 @@ void fail_and_tell(int error_number, int64_t step, int64_t keep_last,
   std::cout << told;
 }
 
-/// Returns the number of flips that FTRUN_SOAK_FLIPS asks for (scripts/soak.sh).
+/// Returns the number of bit flips that FTRUN_SOAK_FLIPS sets (scripts/soak.sh).
 int flips_wanted() {
   const char* const text = std::getenv("FTRUN_SOAK_FLIPS");
   return text == nullptr ? 700 : std::atoi(text);
@@ -165,7 +167,8 @@ Outcomes cut_power_at_each_call(int64_t step, int64_t keep_last, bool clean_firs
       if (k == count) REQUIRE(version == 2);
       if (posix_files().exists(scene.root + "/latest")) {
         const std::string latest = read_text(scene.root + "/latest");
-        // Until the pointer is synced, its own bytes may be incomplete or zero; it is only a hint.
+        // Until the pointer is synced, its bytes may be incomplete or zero; readers take it only as
+        // a hint.
         const bool is_name = step_of_folder(latest).has_value();
         REQUIRE((!is_name || posix_files().exists(scene.root + "/" + latest)));
       }
@@ -191,9 +194,8 @@ TEST_CASE("a failure at any call of a save over the same step leaves one of the 
   fail_and_tell(EIO, 1, 0, Replacing::kStepAside);
 }
 
-// The removal fails as on a network file system, while another process reads a file of it.
-TEST_CASE(
-    "a checkpoint that was replaced and cannot be removed is a warning, and never comes back") {
+// The removal fails as on a network file system where another process still reads one of the files.
+TEST_CASE("a replaced checkpoint that cannot be removed causes a warning, and is never restored") {
   for (const Replacing way : {Replacing::kExchange, Replacing::kStepAside}) {
     Scene scene;
     FaultFileSystem files(scene.run.path());
@@ -205,7 +207,7 @@ TEST_CASE(
             std::string::npos);
     REQUIRE(resumed_version(scene.root) == 2);
     REQUIRE(has_leftovers(scene.root));
-    // The checkpoint that replaced it may have gone by the next start.
+    // By the next start, the checkpoint that replaced it may have been removed.
     REQUIRE(save_step(files, scene.root, 2, 3, 1)[0] == "");
     files.fail_next("remove_all", "/step-00000001.tmp-", EBUSY);
     const std::string again = logged([&] { clean_checkpoints(files, scene.root); });
@@ -219,7 +221,7 @@ TEST_CASE(
 
 namespace {
 
-/// Has no memory left for one call.
+/// A file system whose rename throws std::bad_alloc for one name.
 class ForgetfulFileSystem final : public FaultFileSystem {
  public:
   using FaultFileSystem::FaultFileSystem;
@@ -233,7 +235,7 @@ class ForgetfulFileSystem final : public FaultFileSystem {
 }  // namespace
 
 TEST_CASE(
-    "a lack of memory after the new checkpoint is in place costs neither it nor the one that it "
+    "a lack of memory after the new checkpoint is in place loses neither it nor the one that it "
     "replaces") {
   Scene scene;
   ForgetfulFileSystem files(scene.run.path());
@@ -244,7 +246,7 @@ TEST_CASE(
                          "the save failed: out of memory") == 0);
   REQUIRE(errors[1] == errors[0]);
   REQUIRE(resumed_version(scene.root) == 2);
-  // The one that it replaces, which is known to be on the disk.
+  // The replaced checkpoint, which is known to be on the disk, is still there.
   const std::vector<std::string> names = posix_files().list(scene.root);
   REQUIRE(names.size() == 3);
   REQUIRE(names[2].starts_with("step-00000001.tmp-"));
@@ -270,7 +272,7 @@ TEST_CASE("after a power cut while a step is replaced one of the two loads", "[l
     REQUIRE(cut_power_at_each_call(1, 0, true, Replacing::kStepAside).versions ==
             std::set<int>{1, 2});
   });
-  // With a single step, a reader that reads before the clean-up also finds a whole checkpoint.
+  // With a single step, a reader that reads before the clean-up also finds a complete checkpoint.
   logged([] { REQUIRE(cut_power_at_each_call(1, 0, false).versions == std::set<int>{1, 2}); });
 }
 

@@ -57,7 +57,7 @@ std::vector<ExportTensor> weights_of(const std::string& checkpoint) {
   return tensors;
 }
 
-/// Base is a model folder with further files, which an export must copy, and a folder in it.
+/// Base is a model folder with additional files and a folder, which an export must copy.
 struct Base {
   Base() {
     fs::create_directories(folder / "additional_chat_templates");
@@ -72,7 +72,7 @@ struct Base {
   TempFolder folder;
 };
 
-/// Rounds to so many digits of a normal number, ties to even.
+/// Rounds to a number of significant bits, for normal numbers; ties to even.
 float rounded(float value, int digits) {
   const int last = std::ilogb(value) - digits + 1;
   return std::ldexp(std::nearbyint(std::ldexp(value, -last)), last);
@@ -109,7 +109,7 @@ TEST_CASE("an export in one file holds every weight, in fp32 or rounded to 16 bi
   }
 }
 
-TEST_CASE("what fp16 cannot hold is no infinity of an export") {
+TEST_CASE("values that fp16 cannot hold are refused, not exported as infinity") {
   const TempFolder folder;
   ExportOptions options = options_for(folder / "export");
   options.dtype = DType::kF16;
@@ -130,7 +130,7 @@ TEST_CASE("what fp16 cannot hold is no infinity of an export") {
 TEST_CASE("an export above the limit is sharded in model order, with an index") {
   const TempFolder folder;
   ExportOptions options = options_for(folder / "export");
-  options.shard_bytes = 112;  // the last two fit in one file exactly; the first is larger alone
+  options.shard_bytes = 112;  // the last two fill one file exactly; the first alone is larger
   export_model(posix_files(), options, kTensors, read_values);
   check_values(folder / "export", DType::kF32);
   const ModelFolder model(folder / "export");
@@ -145,7 +145,7 @@ TEST_CASE("an export above the limit is sharded in model order, with an index") 
           "    \"model.norm.weight\": \"model-00002-of-00002.safetensors\"\n  }\n}\n");
 }
 
-TEST_CASE("the pieces that helpers must gather come in the order of the export") {
+TEST_CASE("the pieces that helpers must gather are in the order of the export") {
   const TempFolder folder;
   ExportOptions options = options_for(folder / "export");
   options.shard_bytes = 112;
@@ -197,7 +197,7 @@ TEST_CASE("tokenizer and other files pass through byte for byte, weights do not"
           std::string::npos);
 }
 
-TEST_CASE("files of a hub's cache, all of them links, come along as files") {
+TEST_CASE("files of a hub's cache, all of them links, are copied as files") {
   const TempFolder cache;
   const std::string snapshot = cache / "models--me--tiny/snapshots/0123";
   fs::create_directories(cache / "models--me--tiny/blobs");
@@ -216,7 +216,7 @@ TEST_CASE("files of a hub's cache, all of them links, come along as files") {
   check_values(folder / "export", DType::kF32);
 }
 
-TEST_CASE("a link that leads elsewhere is followed, and said") {
+TEST_CASE("a link that leads elsewhere is followed and reported") {
   const TempFolder elsewhere;
   const TempFolder source;
   const TempFolder folder;
@@ -230,7 +230,7 @@ TEST_CASE("a link that leads elsewhere is followed, and said") {
   REQUIRE(read_text(folder / "export/vocab.txt") == "words");
 }
 
-TEST_CASE("files that cannot come along are all named before anything is written") {
+TEST_CASE("files that cannot be copied are all named before anything is written") {
   const TempFolder source;
   const TempFolder folder;
   fs::create_symlink("../../blobs/77", source / "tokenizer.json");
@@ -238,7 +238,7 @@ TEST_CASE("files that cannot come along are all named before anything is written
   write_text(source / "special_tokens_map.json",
              "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n");
   fs::create_directories(source / "onnx");
-  fs::create_symlink(source / "gone.bin", source / "pytorch_model.bin");  // does not come along
+  fs::create_symlink(source / "gone.bin", source / "pytorch_model.bin");  // is not copied
   ExportOptions options = options_for(folder / "export");
   options.source_folder = source.path();
   REQUIRE(bad_input([&] { export_model(posix_files(), options, kTensors, read_values); }) ==
@@ -252,7 +252,7 @@ TEST_CASE("files that cannot come along are all named before anything is written
   REQUIRE(posix_files().list(folder.path()).empty());
 }
 
-TEST_CASE("config.json keeps what it held and is spelt for old and new readers") {
+TEST_CASE("config.json keeps its keys and is written for old and new readers") {
   const auto config = [](const std::string& text, DType dtype) {
     return nlohmann::ordered_json::parse(exported_config(text, dtype, "", "c"));
   };
@@ -302,7 +302,9 @@ TEST_CASE("config.json keeps what it held and is spelt for old and new readers")
           "c: key \"a\" comes twice in one object");
 }
 
-TEST_CASE("the config of a multimodal model's decoder is spelt inside, and only where it is one") {
+TEST_CASE(
+    "the config of a multimodal model's decoder is written inside, and only for multimodal "
+    "models") {
   const std::string text =
       R"({"rope_theta": 1e4, "text_config": {"rope_theta": 1e6, "dtype": "float16"}})";
   const auto inside =
@@ -327,11 +329,11 @@ TEST_CASE("an export replaces an empty folder and an earlier export") {
   check_values(folder / "out", DType::kF32);
   REQUIRE(posix_files().list(folder / "out") ==
           std::vector<std::string>{"config.json", kOutputMark, "model.safetensors"});
-  // A parent that is not there is made.
+  // A parent folder that does not exist is created.
   options.folder = folder / "a/b/out";
   export_model(posix_files(), options, kTensors, read_values);
   check_values(folder / "a/b/out", DType::kF32);
-  // The target of a link is the folder; the link stays.
+  // The export replaces the folder that a link leads to; the link stays.
   fs::create_directories(folder / "disk");
   fs::create_symlink("disk", folder / "link");
   options.folder = folder / "link";
@@ -345,7 +347,7 @@ TEST_CASE("an export replaces an empty folder and an earlier export") {
 
 namespace {
 
-/// Returns everything below a folder, names and contents.
+/// Returns the names and contents of everything below a folder.
 std::string everything(const std::string& folder) {
   std::map<std::string, std::string> found;
   for (const auto& entry : fs::recursive_directory_iterator(folder))
@@ -355,7 +357,7 @@ std::string everything(const std::string& folder) {
   return text;
 }
 
-/// Returns the refusal of an export, which has changed nothing.
+/// Returns the message with which an export is refused; requires that it has changed nothing.
 std::string export_refusal(const TempFolder& folder, const ExportOptions& options) {
   const std::string before = everything(folder.path());
   const std::string checked = bad_input([&] { check_export(posix_files(), options, kTensors); });
@@ -392,7 +394,7 @@ TEST_CASE("a folder that this program did not write is never replaced") {
           "written");
 }
 
-TEST_CASE("an export to which something was done is not replaced, and what was done is named") {
+TEST_CASE("a modified export is not replaced, and the modification is named") {
   const TempFolder folder;
   const ExportOptions options = options_for(folder / "out");
   const std::string start = options.folder + ": is not replaced: since ftrun wrote it, ";
@@ -405,7 +407,7 @@ TEST_CASE("an export to which something was done is not replaced, and what was d
   fs::remove(folder / "out/notes");
   export_model(posix_files(), options, kTensors, read_values);
 
-  // A single bit changes; size and time stay.
+  // A single bit changes; size and time stay the same.
   const auto time = fs::last_write_time(folder / "out/model.safetensors");
   std::string weights = read_text(folder / "out/model.safetensors");
   weights.back() ^= 1;
@@ -427,7 +429,7 @@ TEST_CASE("an export to which something was done is not replaced, and what was d
           start + "a was added, b was added, c was added, d was added, e was added and 4 more");
 }
 
-TEST_CASE("a folder in an export is guarded as the export is") {
+TEST_CASE("a folder in an export is guarded like the export itself") {
   const Base base;
   const TempFolder folder;
   const ExportOptions options = base.export_to(folder / "out");
@@ -457,7 +459,7 @@ TEST_CASE("a folder in an export is guarded as the export is") {
 TEST_CASE("an export never touches what is read for it") {
   const TempFolder folder;
   ExportOptions options = options_for(folder / "base");
-  export_model(posix_files(), options, kTensors, read_values);  // a model that this program wrote
+  export_model(posix_files(), options, kTensors, read_values);  // this program wrote the base
   fs::create_symlink("base", folder / "alias");
   for (const std::string out : {"base", "alias", "base/../base", "alias/."})
     for (const std::string source : {"base", "alias"}) {
@@ -482,7 +484,7 @@ TEST_CASE("an export never touches what is read for it") {
   export_model(posix_files(), options, kTensors, read_values);
 }
 
-TEST_CASE("too little room for an export is told before anything is written") {
+TEST_CASE("too little space for an export is reported before anything is written") {
   const TempFolder folder;
   FaultFileSystem files(folder.path());
   files.set_free_bytes(271);
@@ -520,8 +522,7 @@ TEST_CASE("an export that was changed while the next one was written is not repl
 }
 
 TEST_CASE(
-    "of two exports into one folder that are under way together the first that is done wins and "
-    "the other fails") {
+    "of two concurrent exports into one folder the first that finishes wins and the other fails") {
   for (const bool is_new : {true, false}) {
     const TempFolder folder;
     const ExportOptions options = options_for(folder / "out");
@@ -544,7 +545,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("files whose names are not UTF-8 come along, and the export stays replaceable") {
+TEST_CASE("files whose names are not UTF-8 are copied, and the export stays replaceable") {
   const TempFolder source;
   const TempFolder folder;
   write_text(source / "caf\xe9 \"x\".txt", "words");
@@ -563,7 +564,7 @@ TEST_CASE("files whose names are not UTF-8 come along, and the export stays repl
               R"(: is not replaced: since ftrun wrote it, caf\xe9 "x".txt was changed)");
 }
 
-TEST_CASE("an export that is under way is no leftover") {
+TEST_CASE("an export in progress is not a leftover") {
   const TempFolder folder;
   const ExportOptions options = options_for(folder / "out");
   const auto beside = [&] { return posix_files().list(folder.path()).size(); };
@@ -582,7 +583,7 @@ TEST_CASE("an export that is under way is no leftover") {
   REQUIRE(beside() == 1);
 }
 
-TEST_CASE("looking at sizes alone reads no contents of an earlier export") {
+TEST_CASE("a check of sizes only does not read an earlier export") {
   const TempFolder folder;
   const ExportOptions options = options_for(folder / "out");
   export_model(posix_files(), options, kTensors, read_values);
@@ -601,7 +602,7 @@ TEST_CASE("looking at sizes alone reads no contents of an earlier export") {
 
 namespace {
 
-/// Returns the dtype of the whole export under its name.
+/// Returns the dtype of the complete export that has its final name.
 DType exported_dtype(const std::string& folder) {
   const DType dtype = ModelFolder(folder).at("model.norm.weight").dtype;
   check_values(folder, dtype);
@@ -609,7 +610,7 @@ DType exported_dtype(const std::string& folder) {
   return dtype;
 }
 
-/// Makes the options of an export in bf16 over one in fp32, whose mark and shards differ.
+/// Returns the options of an export in bf16 over one in fp32, with another mark and other shards.
 ExportOptions second_export(const Base& base, const TempFolder& folder) {
   ExportOptions options = base.export_to(folder / "export");
   options.shard_bytes = 112;
@@ -629,7 +630,8 @@ TEST_CASE("a failure at any call of an export leaves the old folder or the new o
   const Base base;
   for (const bool can_exchange : {true, false}) {
     int64_t refused = 0;
-    // Under sanitizers one call in six fails, other ones without the exchange than with it.
+    // Under sanitizers one call in six fails; with and without the exchange of names, these are
+    // different calls.
     const auto stride = static_cast<int64_t>(sweep_stride(1));
     for (int64_t k = can_exchange ? 0 : stride / 2;; k += stride) {
       const TempFolder folder;
@@ -650,7 +652,7 @@ TEST_CASE("a failure at any call of an export leaves the old folder or the new o
       refused += failed ? 1 : 0;
       INFO("call " << k << ", exchange " << can_exchange);
       exported_dtype(folder / "export");
-      // The export can be written again, and nothing is left beside it.
+      // The export can be written again, and leaves nothing else behind.
       export_model(files, second_export(base, folder), kTensors, read_values);
       REQUIRE(exported_dtype(folder / "export") == DType::kBF16);
       REQUIRE(posix_files().list(folder.path()) == std::vector<std::string>{"export"});
@@ -688,7 +690,8 @@ TEST_CASE(
       }
     }
     REQUIRE(found == std::set<DType>{DType::kF32, DType::kBF16});
-    // Swapped, a folder is never without its name, not even before the next start.
+    // With an exchange of names, a folder with the final name exists at all times, even before the
+    // next start.
     REQUIRE((apart == 0) == can_exchange);
   }
 }
@@ -702,15 +705,15 @@ TEST_CASE("what only looks like a leftover of an export stays") {
   fs::create_directories(folder / "out.replaced-1234567a");
   write_text(folder / "out.replaced-1234567a/thesis.txt", "years of work");
   export_model(posix_files(), options, kTensors, read_values);
-  // Copies of an export: under the date of a day, with something of somebody's, and with something
-  // changed.
+  // Copies of an export that must stay: named with a date, with an added file, and with a changed
+  // file.
   for (const char* name : {"out.tmp-20251125", "out.replaced-20251125", "out.tmp-0123abcd",
                            "out.replaced-0123abcd", "out.tmp-4567abcd"})
     fs::copy(options.folder, folder / name, fs::copy_options::recursive);
   for (const std::string copy : {"out.tmp-0123abcd", "out.replaced-0123abcd"})
     write_text(folder / (copy + "/notes.md"), "what I found");
   write_text(folder / "out.tmp-4567abcd/config.json", "{}");
-  // An export that was cut short, to which somebody has added something.
+  // An interrupted export to which somebody has added a file.
   begin_output(posix_files(), folder / "out.tmp-89abcdef", {"model.safetensors"}).reset();
   write_text(folder / "out.tmp-89abcdef/model.safetensors", "half of it");
   write_text(folder / "out.tmp-89abcdef/notes.md", "what I found");
@@ -747,10 +750,10 @@ TEST_CASE("tensors of the model are written as parts of the files' and read back
   struct Part {
     std::string name;
     std::vector<int64_t> shape;
-    StoredPlace place;
+    StoredLocation location;
   };
-  // Rows of one matrix, head by head in turn; a matrix that files hold transposed; vectors; one
-  // vector in three tensors.
+  // The files have: rows of one matrix, alternating by head; a transposed matrix; vectors; one
+  // vector that is split into three tensors.
   const std::vector<int64_t> fused{14, 3}, turned{3, 10};
   const std::vector<Part> parts{
       {"q", {8, 3}, {.name = "qkv", .shape = fused, .run = 4, .stride = 7}},
@@ -766,12 +769,12 @@ TEST_CASE("tensors of the model are written as parts of the files' and read back
       {"qkv", fused, {}}, {"ab", turned, {}}, {"xy", {5}, {}}, {"z", {2, 2}}};
   for (const Part& part : parts)
     for (ExportTensor& tensor : tensors)
-      if (tensor.name == part.place.name)
-        tensor.parts.push_back({part.name, part.shape, part.place});
+      if (tensor.name == part.location.name)
+        tensor.parts.push_back({part.name, part.shape, part.location});
   const Part& heads = parts.back();
   for (const int64_t i : {0, 1, 2})
     tensors.push_back(
-        {cat("h.", i), {2}, {{heads.name, heads.shape, heads.place, 2 * i, 2 * i + 2}}});
+        {cat("h.", i), {2}, {{heads.name, heads.shape, heads.location, 2 * i, 2 * i + 2}}});
   const TempFolder base;
   for (const int64_t piece : {1, 5, 7, 1000}) {
     INFO(piece << " elements at once");
@@ -792,14 +795,14 @@ TEST_CASE("tensors of the model are written as parts of the files' and read back
       CHECK(asked[i].end - asked[i].begin <= piece);
     }
     ModelFolder model(options.folder);
-    // Row 9 of qkv is the third of the second head of q; column 6 of ab is row 2 of b.
+    // Row 9 of qkv is the third row of the second head of q; column 6 of ab is row 2 of b.
     std::vector<float> row(3), column(1);
     model.read_f32("qkv", 9 * 3, 10 * 3, row);
     for (int64_t i = 0; i < 3; ++i) CHECK(row[static_cast<size_t>(i)] == value_of("q", 6 * 3 + i));
     model.read_f32("ab", 10 + 6, 10 + 7, column);
     CHECK(column[0] == value_of("b", 2 * 3 + 1));
     for (const Part& part : parts) {
-      model.name_part(part.name, part.shape, part.place);
+      model.name_part(part.name, part.shape, part.location);
       const StoredTensor& info = model.at(part.name);
       CHECK(info.shape == part.shape);
       for (int64_t begin = 0; begin < info.elements; ++begin)

@@ -15,7 +15,7 @@ namespace {
 struct Case {
   const char* what;
   std::string bytes;
-  std::string message;  // after "<path>: "
+  std::string message;  // the message after "<path>: "
 };
 
 std::string entry(const std::string& name, const std::string& fields) {
@@ -200,7 +200,7 @@ void check_all(const std::vector<Case>& cases) {
 
 }  // namespace
 
-TEST_CASE("safetensors whose size or length field lies are refused") {
+TEST_CASE("safetensors whose size or length field is wrong are refused") {
   check_all(size_cases());
 }
 TEST_CASE("safetensors whose tensors do not tile the data are refused") {
@@ -249,7 +249,7 @@ TEST_CASE("any mutation of a good file is read or refused, never anything else")
       if (kind == 3) bytes.insert(at, 1, alphabet[random() % alphabet.size()]);
       if (bytes.empty()) break;
     }
-    // Exactly as long as the data: a read past the end is one that a sanitizer sees.
+    // The copy is exactly as long as the data, so that a sanitizer sees each read past the end.
     const std::vector<char> exact(bytes.begin(), bytes.end());
     try {
       const auto header = parse_safetensors(std::as_bytes(std::span(exact)), "x");

@@ -35,7 +35,7 @@ std::string changed_json(std::string text, const std::string& from, const std::s
   return text.replace(at, from.size(), to);
 }
 
-/// Writes states for an import; element i of the n-th entry is 100 n + i.
+/// Writes the states of an import; element i of entry n is 100 n + i.
 std::string write_import_states(const std::string& path, const std::vector<TensorSpec>& given) {
   SafetensorsWriter writer(posix_files(), path, given);
   float n = 0;
@@ -59,7 +59,7 @@ std::vector<TensorSpec> import_states(const std::string& tensor,
   return all;
 }
 
-/// Returns an imported folder as the script writes it, with its mark.
+/// Returns an imported folder with its mark, as the import script writes it.
 std::string imported_folder(const TempFolder& temp, const std::string& json,
                             const std::vector<TensorSpec>& states) {
   const std::string folder = temp / "imported";
@@ -88,7 +88,8 @@ std::string import_refusal(const TempFolder& temp, const std::string& json,
 
 }  // namespace
 
-TEST_CASE("an import becomes a checkpoint with its states, numbers and what is not known") {
+TEST_CASE(
+    "an import becomes a checkpoint with its states and numbers, and a list of what is unknown") {
   const TempFolder temp;
   const ImportedState state(imported_folder(temp, kWholeImport, import_states("w", {2, 3})));
   REQUIRE(state.model() == "/m");
@@ -106,7 +107,7 @@ TEST_CASE("an import becomes a checkpoint with its states, numbers and what is n
   REQUIRE(checkpoint.meta().loss_scaler->scale == 1024);
   REQUIRE(checkpoint.meta().loss_scaler->last_overflow == -1);
   REQUIRE(import_record_from(checkpoint.meta().extra.at(kImportRecord), "x").source == "a test");
-  // The values as they are stored: w.exp_avg, w.exp_avg_sq, w.param.
+  // The values in the order in which they are stored: w.exp_avg, w.exp_avg_sq, w.param.
   std::vector<float> found(2);
   checkpoint.read({"w", "param", DType::kF32, {2, 3}, Box{{1, 1}, {1, 2}}, found.data(), nullptr});
   REQUIRE(found == std::vector<float>{204, 205});
@@ -115,7 +116,7 @@ TEST_CASE("an import becomes a checkpoint with its states, numbers and what is n
   REQUIRE(found == std::vector<float>{1, 2});
 }
 
-TEST_CASE("an import is refused whose numbers or tensors are not what they must be") {
+TEST_CASE("an import with wrong numbers or tensors is refused") {
   const TempFolder temp;
   const auto states = import_states("w", {2});
   REQUIRE(import_refusal(temp, changed_json(kWholeImport, "ftrun-import", "other"), states) ==
@@ -148,7 +149,7 @@ TEST_CASE("an import is refused whose numbers or tensors are not what they must 
           "/import.json: has 65.00 MiB, at most 64.00 MiB are read");
 }
 
-TEST_CASE("an import whose files are not those that were written is refused") {
+TEST_CASE("an import whose files were changed after writing is refused") {
   const TempFolder temp;
   const std::string folder = imported_folder(temp, kWholeImport, import_states("w", {2}));
   write_text(folder + "/notes.txt", "mine");

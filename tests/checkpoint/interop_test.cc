@@ -1,4 +1,5 @@
-// The C++ half of interop_test.py, which runs these hidden cases with a folder to work in.
+// This file is the C++ half of interop_test.py, which runs these hidden cases with a folder to work
+// in.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -66,7 +67,7 @@ TEST_CASE("print what Python wrote", "[.interop-read]") {
   }
 }
 
-// Copies the folder "model", which transformers made, to "export-f32" and "export-bf16".
+// This case copies the folder "model", which transformers wrote, to "export-f32" and "export-bf16".
 TEST_CASE("export a model for Python", "[.interop-export]") {
   const std::string folder = work_folder();
   const ModelFolder model(folder + "/model");

@@ -1,4 +1,4 @@
-"""Files of ftrun load with safetensors and transformers, and theirs load with ftrun.
+"""Loads ftrun's files with safetensors and transformers, and their files with ftrun.
 
 usage: interop_test.py <the test_checkpoint program>
 """

@@ -27,9 +27,9 @@ int64_t status_bytes(const std::string& field) {
   return 0;
 }
 
-/// Returns the most memory that this process holds while `work` runs, beyond what it held before.
+/// Returns the peak of this process's memory while `work` runs, beyond what it used before.
 int64_t peak_of(const std::function<void()>& work) {
-  std::ofstream("/proc/self/clear_refs") << "5";  // the peak counts from now on
+  std::ofstream("/proc/self/clear_refs") << "5";  // resets the peak
   const int64_t before = status_bytes("VmRSS:");
   work();
   return status_bytes("VmHWM:") - before;
@@ -39,7 +39,7 @@ float loaded_value(int64_t element) {
   return static_cast<float>(element % 16777213);
 }
 
-/// Saves one tensor, cut by rows or by columns over two files.
+/// Saves one tensor in two files, cut by rows or by columns; returns the path of the checkpoint.
 std::string saved_tensor(const TempFolder& temp, bool columns) {
   const auto errors = run_ranks(2, [&](const CheckpointGroup& group) {
     const Box box =
@@ -60,7 +60,8 @@ std::string saved_tensor(const TempFolder& temp, bool columns) {
   return temp / step_folder_name(columns ? 2 : 1);
 }
 
-/// Reads a box as `dtype` into `state`; returns the memory that this needed besides the box itself.
+/// Reads a box as `dtype` into `state`; returns the peak of memory that this needed besides the
+/// box.
 template <typename T>
 int64_t beside_a_read(const std::string& folder, const Box& box, DType dtype,
                       std::vector<T>& state) {
@@ -95,7 +96,7 @@ int64_t beside_when_reading(const std::string& folder, const Box& box) {
 
 }  // namespace
 
-// [long]: sanitizers' own memory would be counted.
+// [long]: under sanitizers, their own memory would be counted too.
 TEST_CASE("loading holds the state and little more, however the checkpoint was cut", "[long]") {
   const TempFolder temp;
   const std::vector<Box> wanted{whole_box({kLoadedRows, kLoadedColumns}),

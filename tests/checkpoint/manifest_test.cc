@@ -26,7 +26,7 @@ CheckpointManifest small_manifest() {
   return manifest;
 }
 
-// Puts the right checksum over a text that was changed.
+// Returns a changed text with its correct checksum.
 std::string sealed(std::string text) {
   const size_t start = std::string("{\n\"xxh3\": \"").size();
   const std::string rest = text.substr(start + 16);
@@ -95,7 +95,7 @@ TEST_CASE("every change of a manifest's bytes is noticed") {
     REQUIRE_THROWS_AS(manifest_from(good.substr(0, size), "m"), Error);
 }
 
-TEST_CASE("manifests that verify and yet make no sense are refused") {
+TEST_CASE("manifests that verify but make no sense are refused") {
   REQUIRE(refusal("") == "m: does not begin as a checkpoint manifest");
   REQUIRE(refusal(with("\"format\": 2", "\"format\": 3")) ==
           "m: has checkpoint format 3, this ftrun reads formats 1 and 2");
@@ -159,7 +159,7 @@ TEST_CASE("two slices of one rank with the same entry are refused") {
   slices.push_back(slices[0]);
   REQUIRE(refusal(manifest_text(manifest)) ==
           "m: rank-00000.safetensors: slice \"a.weight.param[0:2,1:3]\" comes twice");
-  // The whole tensor of a kind has the name of a part of another kind.
+  // The whole tensor of one kind has the same name as a part of another kind.
   slices.back() =
       slice_record("a.weight", "param[0:2,1:3]", DType::kBF16, {2, 2}, {{0, 0}, {2, 2}});
   REQUIRE(refusal(manifest_text(manifest)) ==
@@ -209,7 +209,7 @@ TEST_CASE("ranges of format 1 are read as boxes, and refused where they leave th
           where + "shape has too many elements");
 }
 
-TEST_CASE("hostile JSON is refused with its place") {
+TEST_CASE("hostile JSON is refused with its position") {
   const auto refused = [](const std::string& text) {
     return bad_input([&] { parse_json_strict(text, "f"); });
   };
@@ -223,7 +223,7 @@ TEST_CASE("hostile JSON is refused with its place") {
   REQUIRE(parse_json_strict("{\"a\":{\"b\":1},\"b\":{\"b\":2}}", "f").size() == 2);
 }
 
-TEST_CASE("any mutation of a manifest under a right checksum is read or refused") {
+TEST_CASE("any mutation of a manifest under a correct checksum is read or refused") {
   const std::string good = manifest_text(small_manifest());
   std::mt19937_64 random(11);
   for (int round = 0; round < sweep_rounds(20'000); ++round) {

@@ -148,7 +148,7 @@ TEST_CASE("a folder that is no model is refused with what it lacks") {
           folder.path() + ": holds its weights as pickles (pytorch_model*.bin) only");
 }
 
-TEST_CASE("an index that lies is found out") {
+TEST_CASE("an index with wrong entries is refused") {
   const TempFolder folder;
   make_sharded(folder);
   const std::string index = folder / "model.safetensors.index.json";
@@ -239,7 +239,7 @@ TEST_CASE("asking for what the weights do not hold is refused") {
 }
 
 TEST_CASE(
-    "a tensor that the folder spells otherwise is read by its new name, and the samples of weights "
+    "a tensor with another name in the folder is read by its new name, and the samples of weights "
     "stay those of the files") {
   const TempFolder folder;
   write_text(folder / "config.json", kConfig);
@@ -257,7 +257,7 @@ TEST_CASE(
   CHECK(model.weights_fingerprint() == before);
 }
 
-TEST_CASE("the fingerprint changes with config, names and shapes and with nothing else") {
+TEST_CASE("the fingerprint changes with config, names and shapes and nothing else") {
   const TempFolder folder;
   make_sharded(folder);
   const std::string first = ModelFolder(folder.path()).fingerprint();

@@ -17,7 +17,7 @@
 namespace ftrun::test {
 namespace {
 
-/// RawTensor is a tensor as bytes, whatever they mean.
+/// RawTensor is a tensor as uninterpreted bytes.
 struct RawTensor {
   DType dtype;
   std::vector<int64_t> shape;
@@ -36,7 +36,7 @@ RawTensor codes(DType dtype, const std::vector<int64_t>& shape,
   return {dtype, shape, bytes_of(values)};
 }
 
-/// Folder has one file, which is written when it is opened.
+/// Folder is a model folder with one file, which is written when the folder is opened.
 struct Folder {
   std::unique_ptr<TempFolder> root = std::make_unique<TempFolder>();
   std::string quantization;
@@ -67,7 +67,7 @@ std::vector<float> read(const ModelFolder& folder, const std::string& name, int6
   return values;
 }
 
-/// Makes a 3 x 5 matrix in blocks of 2 x 2: whole blocks, and cut ones at both edges.
+/// Returns a 3 x 5 fp8 matrix in blocks of 2 x 2, so that blocks at two edges are incomplete.
 Folder fp8_folder() {
   Folder folder;
   folder.quantization = R"({"quant_method": "fp8", "weight_block_size": [2, 2]})";
@@ -80,7 +80,7 @@ Folder fp8_folder() {
   return folder;
 }
 
-/// Makes bitsandbytes' tensors of 5 numbers in blocks of 4.
+/// Returns bitsandbytes' tensors of a weight of 5 numbers in blocks of 4.
 Folder four_bit_folder() {
   Folder folder;
   folder.quantization = R"({"quant_method": "bitsandbytes", "load_in_4bit": true})";
@@ -97,7 +97,7 @@ Folder four_bit_folder() {
 
 }  // namespace
 
-TEST_CASE("8-bit floats stand for what PyTorch's float8_e4m3fn says") {
+TEST_CASE("8-bit floats have the values of PyTorch's float8_e4m3fn") {
   CHECK(f32_from_e4m3(0x00) == 0);
   CHECK(std::signbit(f32_from_e4m3(0x80)));
   CHECK(f32_from_e4m3(0x01) == 0x1p-9F);  // the smallest subnormal number
@@ -110,7 +110,7 @@ TEST_CASE("8-bit floats stand for what PyTorch's float8_e4m3fn says") {
   CHECK(std::isnan(f32_from_e4m3(0xff)));
 }
 
-TEST_CASE("fp8 codes are multiplied by their block's scale, also where the edge cuts blocks") {
+TEST_CASE("fp8 codes are multiplied by their block's scale, even if the edge cuts blocks") {
   const Folder made = fp8_folder();
   const ModelFolder folder = made.open();
   CHECK(folder.names() == std::vector<std::string>{"a.weight", "norm.weight"});
@@ -162,7 +162,8 @@ TEST_CASE("fp8 matrices whose parts are missing or do not fit are refused") {
         "[128, 128]");
 }
 
-TEST_CASE("4-bit codes are places in the folder's table, the first of a byte in its upper half") {
+TEST_CASE(
+    "4-bit codes are indices into the folder's table, the first of a byte in its upper half") {
   const Folder made = four_bit_folder();
   const ModelFolder folder = made.open();
   CHECK(folder.names() == std::vector<std::string>{"a.weight"});
@@ -185,7 +186,7 @@ TEST_CASE("scales of 4-bit codes may be 8-bit codes themselves") {
       R"({"blocksize": 4, "shape": [1, 5], "nested_blocksize": 1, "nested_offset": 3.0})";
   made.tensors["a.weight.quant_state.bitsandbytes__nf4"] = {
       DType::kU8, {static_cast<int64_t>(state.size())}, state};
-  // Scales 0.25 * 4 + 3 and -0.5 * 2 + 3.
+  // The scales are 0.25 * 4 + 3 and -0.5 * 2 + 3.
   CHECK(read(made.open(), "a.weight", 0, 5) == std::vector<float>{4, 28, -32, 0, -2});
   made.tensors["a.weight.nested_absmax"] = floats({1}, {4});
   CHECK(made.refusal() ==
@@ -234,7 +235,7 @@ TEST_CASE("8-bit rows are codes times their row's largest magnitude over 127") {
         "has 1 rows");
 }
 
-TEST_CASE("codes without a quantization_config are no weights") {
+TEST_CASE("codes without a quantization_config are refused as weights") {
   Folder made = fp8_folder();
   made.quantization = "null";
   const ModelFolder folder = made.open();

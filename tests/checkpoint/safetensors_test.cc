@@ -74,7 +74,7 @@ TEST_CASE("a file that was written is read back, in the library's order") {
   REQUIRE((raw.size() - (8 + 6 * 4 + 4 + 8 + 3)) % 8 == 0);
 }
 
-TEST_CASE("a header is padded to 8 bytes and says that it is PyTorch's") {
+TEST_CASE("a header is padded to 8 bytes and names PyTorch as its format") {
   const std::string header = safetensors_header({{"w", DType::kF32, {1}}}, {});
   REQUIRE(header.substr(8) ==
           "{\"__metadata__\":{\"format\":\"pt\"},\"w\":{\"dtype\":\"F32\",\"shape\":[1],"
@@ -82,7 +82,7 @@ TEST_CASE("a header is padded to 8 bytes and says that it is PyTorch's") {
   REQUIRE(static_cast<unsigned char>(header[0]) == header.size() - 8);
 }
 
-TEST_CASE("a file without tensors is a file") {
+TEST_CASE("a file without tensors is valid") {
   const TempFolder folder;
   SafetensorsWriter writer(posix_files(), folder / "none", {});
   writer.finish();

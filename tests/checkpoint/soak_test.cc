@@ -1,6 +1,6 @@
-// These tests simulate runs that lose power repeatedly while they save. Each is drawn from a seed;
-// FTRUN_SOAK_STATES is their number (scripts/soak.sh). A run must find again everything that was
-// reported as saved.
+// These tests simulate runs that lose power repeatedly while they save. A run must always find the
+// state that was last reported as saved, or a newer one. Each run is drawn from a seed;
+// FTRUN_SOAK_STATES sets the number of tested states (scripts/soak.sh).
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -34,7 +34,7 @@ struct SimulatedRun {
   std::mt19937_64 random;
   int ranks = 1;
   int64_t keep_last = 2;
-  /// The newest step whose save returned, and the newest that was begun.
+  /// The newest step whose save returned successfully.
   int64_t saved = 0;
   int64_t begun = 0;
 
@@ -44,13 +44,13 @@ struct SimulatedRun {
     if (random() % 2 == 0) files.refuse_exchange();
   }
 
-  /// Saves a step. Returns false when that failed.
+  /// Saves a step; returns false if this failed.
   bool save(int64_t step) {
     begun = std::max(begun, step);
     const auto errors = run_ranks(ranks, [&](const CheckpointGroup& group) {
       ToyState state(ranks, group.rank, static_cast<int>(step));
-      const SaveBuffers room(4 * 4096);  // so that a file has several pieces
-      save_checkpoint(files, {.root = root, .keep_last = keep_last, .room = &room},
+      const SaveBuffers buffers(4 * 4096);  // so that a file has several pieces
+      save_checkpoint(files, {.root = root, .keep_last = keep_last, .buffers = &buffers},
                       toy_meta(step, ranks), state.slices(), group);
     });
     if (!errors[0].empty()) return false;
@@ -58,8 +58,8 @@ struct SimulatedRun {
     return true;
   }
 
-  /// Returns the step from which a new start continues, whose state is then known to be that
-  /// step's; 0 for none.
+  /// Returns the step from which a new start would continue, or 0. Requires that the checkpoint
+  /// holds that step's state.
   int64_t resume_step() {
     if (list_checkpoints(root).empty()) return 0;
     Checkpoint checkpoint(choose_checkpoint(root, std::nullopt, CheckpointGroup{}));
@@ -74,7 +74,7 @@ struct SimulatedRun {
 };
 
 TEST_CASE(
-    "a run that loses power at any moment finds what it was told is saved, or something newer") {
+    "a run that loses power at any moment finds what was reported as saved, or something newer") {
   int64_t states = 0, newer = 0, in_clean_up = 0, empty = 0;
   const int64_t wanted = requested_states(sweep_rounds(80));
   logged([&] {
@@ -88,7 +88,7 @@ TEST_CASE(
         while (life.save(++step) && step < life.saved + 5 && life.files.calls() < 150) {
         }
         life.files.restart(Survival::kRandom, life.random());
-        if (life.random() % 3 == 0) {  // and again while what was left is removed
+        if (life.random() % 3 == 0) {  // lose power again during the clean-up
           life.files.cut_power_at(static_cast<int64_t>(life.random() % 12));
           try {
             clean_checkpoints(life.files, life.root);

@@ -17,7 +17,8 @@ namespace {
 
 constexpr int64_t kMiB = 1 << 20;
 
-/// Returns a run of 10 steps, a checkpoint of 100 MiB every 2, two kept, an export of 30 MiB.
+/// Returns a run of 10 steps that saves a checkpoint of 100 MiB every 2 steps, keeps two, and
+/// exports 30 MiB.
 SpaceWanted wanted_in(const TempFolder& run) {
   SpaceWanted wanted;
   wanted.checkpoints = run / "checkpoints";
@@ -30,7 +31,7 @@ SpaceWanted wanted_in(const TempFolder& run) {
   return wanted;
 }
 
-/// Returns what is said of `wanted` when so much is free.
+/// Returns the message about `wanted` if `free` bytes are free.
 std::string said(const TempFolder& run, const SpaceWanted& wanted, int64_t free) {
   FaultFileSystem files(run.path());
   files.set_free_bytes(free);
@@ -49,7 +50,7 @@ void save_empty(const TempFolder& run, int64_t step) {
 
 }  // namespace
 
-TEST_CASE("space for the kept checkpoints, the one under way and the export is enough") {
+TEST_CASE("space for the kept checkpoints, the one in progress and the export is enough") {
   const TempFolder run;
   REQUIRE(said(run, wanted_in(run), 330 * kMiB) == "");
 }
@@ -96,28 +97,28 @@ TEST_CASE("more checkpoints than a number of bytes can count are too many") {
 TEST_CASE("no more checkpoints are counted than the run will save") {
   const TempFolder run;
   SpaceWanted wanted = wanted_in(run);
-  wanted.every = 0;  // at the end alone
+  wanted.every = 0;  // one checkpoint, at the end
   REQUIRE(said(run, wanted, 130 * kMiB) == "");
-  wanted.every = 8;  // and one at step 8
+  wanted.every = 8;  // and another one at step 8
   REQUIRE(said(run, wanted, 230 * kMiB) == "");
   REQUIRE(said(run, wanted, 229 * kMiB) != "");
   wanted.keep_last = 0;
   wanted.every = 3;  // 3, 6, 9, 10, all kept
   REQUIRE(said(run, wanted, 430 * kMiB) == "");
   REQUIRE(said(run, wanted, 429 * kMiB) != "");
-  wanted.steps = 0;  // as many as the data say, later
+  wanted.steps = 0;  // the data will tell the number later
   REQUIRE(said(run, wanted, 230 * kMiB) == "");
   REQUIRE(said(run, wanted, 229 * kMiB) != "");
 }
 
-TEST_CASE("checkpoints by minutes are as many as there may be") {
+TEST_CASE("checkpoints by minutes count as many as the run may save") {
   const TempFolder run;
   SpaceWanted wanted = wanted_in(run);
   wanted.every = 0;
   wanted.by_minutes = true;
-  REQUIRE(said(run, wanted, 330 * kMiB) == "");  // two kept and the one under way
+  REQUIRE(said(run, wanted, 330 * kMiB) == "");  // two kept and the one in progress
   REQUIRE(said(run, wanted, 329 * kMiB) != "");
-  wanted.keep_last = 0;  // all kept: the next two
+  wanted.keep_last = 0;  // all are kept: counts the next two
   REQUIRE(said(run, wanted, 230 * kMiB) == "");
   REQUIRE(said(run, wanted, 229 * kMiB) != "");
   wanted.steps = 0;
@@ -127,7 +128,7 @@ TEST_CASE("checkpoints by minutes are as many as there may be") {
   REQUIRE(said(run, wanted, 130 * kMiB) == "");
 }
 
-TEST_CASE("what the disk tier takes of the same file system is not free") {
+TEST_CASE("what the disk tier uses on the same file system is not free") {
   const TempFolder run;
   SpaceWanted wanted = wanted_in(run);
   wanted.swap = run / "swap";
@@ -147,12 +148,12 @@ TEST_CASE("what the disk tier takes of the same file system is not free") {
   REQUIRE(said(run, wanted, 330 * kMiB) == "");
 }
 
-TEST_CASE("checkpoints that are there already need no space") {
+TEST_CASE("existing checkpoints need no further space") {
   const TempFolder run;
   save_empty(run, 2);
   save_empty(run, 4);
   REQUIRE(said(run, wanted_in(run), 130 * kMiB) == "");
-  // The older ones go before the model is exported.
+  // The older checkpoints are removed before the model is exported.
   REQUIRE(said(run, wanted_in(run), 129 * kMiB) != "");
   REQUIRE(refused(run, wanted_in(run), 99 * kMiB) ==
           run / "checkpoints" + ": 1 checkpoint of 100.00 MiB: 100.00 MiB needed, 99.00 MiB free");
@@ -179,7 +180,7 @@ TEST_CASE("what a killed run left and the start will remove counts as free") {
   REQUIRE(checkpoint_leftover_bytes(posix_files(), run / "checkpoints") == 0);
 }
 
-TEST_CASE("where the file system does not say what is free everything fits") {
+TEST_CASE("if the file system does not report its free space everything fits") {
   const TempFolder run;
   save_empty(run, 2);
   SpaceWanted wanted = wanted_in(run);

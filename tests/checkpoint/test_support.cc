@@ -30,7 +30,8 @@ std::vector<Box> flat_part(const Box& box, int count, int index) {
   return cut_box(box, box.numel() * index / count, box.numel() * (index + 1) / count);
 }
 
-/// Cuts a box along a dimension; nothing if there are fewer places than parts.
+/// Returns part `index` of `count` of a box along a dimension; empty if the dimension is shorter
+/// than `count`.
 std::vector<Box> part_along(Box box, size_t dimension, int count, int index) {
   const int64_t size = box.extent[dimension];
   box.offset[dimension] = size * index / count;
@@ -53,7 +54,7 @@ std::vector<Box> boxes_of_rank(const std::vector<int64_t>& shape, int world_size
 
 }  // namespace
 
-// Thousands of files are synced: in memory where that can be had.
+// Thousands of files are synced, so the folder is in memory if possible.
 TempFolder::TempFolder(const std::string& parent) {
   const bool has_memory = ::access("/dev/shm", W_OK) == 0;
   const fs::path usual = has_memory ? fs::path("/dev/shm") : fs::temp_directory_path();

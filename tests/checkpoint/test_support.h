@@ -13,10 +13,10 @@
 
 namespace ftrun::test {
 
-/// TempFolder is a folder of its own, removed at the end.
+/// TempFolder creates a folder and removes it in its destructor.
 class TempFolder {
  public:
-  /// Makes a folder in memory where there is /dev/shm, unless a parent is given.
+  /// Creates the folder in `parent`; by default in memory (/dev/shm) if possible.
   explicit TempFolder(const std::string& parent = "");
   ~TempFolder();
   TempFolder(const TempFolder&) = delete;
@@ -34,8 +34,8 @@ std::string read_text(const std::string& path);
 /// Returns a safetensors file of this header text and data.
 std::string safetensors_bytes(const std::string& header, const std::string& data);
 
-/// Returns the message (without remedy) of the Error(code) that `action` throws; fails the test
-/// when it throws nothing, another kind, or another code.
+/// Returns the message (without remedy) of the Error with this code that `action` throws. Fails the
+/// test if it throws nothing, or something else.
 std::string error_of(ExitCode code, const std::function<void()>& action);
 inline std::string bad_input(const std::function<void()>& action) {
   return error_of(ExitCode::kBadInput, action);
@@ -49,21 +49,21 @@ std::vector<std::string> run_ranks(int world_size,
 /// Returns everything logged while `action` ran.
 std::string logged(const std::function<void()>& action);
 
-/// ToyCut says how the tensors of a ToyState are cut over ranks.
+/// ToyCut selects how the tensors of a ToyState are divided among ranks.
 enum class ToyCut {
-  kFlat,     // ranges of the flattened tensor that need not fall on its rows
+  kFlat,     // ranges of the flattened tensor that may begin and end within rows
   kRows,     // along the first dimension
   kColumns,  // along the last
-  kBoth,     // along the last over pairs of ranks, and what a pair has as kFlat: ranks are even
+  kBoth,     // along the last among pairs of ranks (an even number), within a pair as kFlat
 };
 
-/// ToyState is the state of a small made-up model, cut over ranks. A scalar is the last rank's.
+/// ToyState is a rank's part of the state of a small made-up model. The last rank has the scalar.
 class ToyState {
  public:
-  /// Makes a state whose values are a function of tensor, kind, element and `version`.
+  /// Makes a state whose values follow from tensor, kind, element and `version`.
   ToyState(int world_size, int rank, int version, ToyCut cut = ToyCut::kFlat);
   std::vector<StateSlice> slices();
-  /// Returns whether the memory holds exactly what `version` of this layout holds.
+  /// Returns whether the memory holds exactly the values of `version`.
   bool equals(int version) const;
   void clear();
   static std::vector<std::pair<std::string, std::vector<int64_t>>> tensors();

@@ -10,23 +10,23 @@
 namespace ftrun {
 namespace {
 
-/// Returns the exit code of a process that is sent `signals` before training begins.
+/// Returns the exit code of a process that gets `signals` before training begins.
 int exit_after(std::initializer_list<int> signals) {
   return testing::exit_of([&] {
     for (const int signal : signals)
-      std::signal(signal, SIG_DFL);  // the test program has handlers of its own
+      std::signal(signal, SIG_DFL);  // the test program has its own handlers
     end_at_once_on_signals();
     for (const int signal : signals) ::raise(signal);
     return 0;
   });
 }
 
-TEST_CASE("before the first step a wish to be started again ends with 75, other signals kill") {
+TEST_CASE("before the first step a request to restart ends with code 75, other signals kill") {
   CHECK(exit_after({SIGUSR1}) == 75);
   CHECK(exit_after({SIGTERM}) == -SIGTERM);
 }
 
-TEST_CASE("signals that stop a run are heard though they were inherited blocked") {
+TEST_CASE("signals that stop a run are received although they were inherited blocked") {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP})
     CHECK(testing::exit_of([&] {
             std::signal(signal, SIG_DFL);

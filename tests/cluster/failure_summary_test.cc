@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kSecond = 1'000'000'000;
 }
 
-TEST_CASE("a failure report survives the pipe with its line ends, tabs flattened") {
+TEST_CASE("a failure report passes the pipe with its line ends, and tabs become spaces") {
   const FailureReport sent{.rank = 3,
                            .unix_ns = 12345678901,
                            .exit_code = 5,
@@ -31,7 +31,7 @@ TEST_CASE("a failure report survives the pipe with its line ends, tabs flattened
   REQUIRE(got->of_device);
 }
 
-TEST_CASE("a report is one line that a pipe takes whole, however long the message") {
+TEST_CASE("a report is one line that a pipe takes in one piece, however long the message") {
   const std::string line = failure_line({.message = std::string(100'000, 'x')});
   REQUIRE(line.size() <= 4000);
   REQUIRE(line.back() == '\n');
@@ -51,7 +51,7 @@ TEST_CASE("a report that is too long keeps how it begins and its remedy") {
   REQUIRE(kept.size() > 3900);
   const std::string fits = "disk full" + std::string(3000, 'y') + remedy;
   REQUIRE(told(fits) == fits);
-  // A long remedy does not push out what happened, and characters stay whole.
+  // A long remedy does not displace the message, and characters stay complete.
   const std::string both = told("short\n  remedy: " + std::string(9'000, 'z'));
   REQUIRE(both.starts_with("short [...]\n  remedy: zzz"));
   for (const char* shift : {"", "a", "ab"}) {
@@ -64,7 +64,7 @@ TEST_CASE("a report that is too long keeps how it begins and its remedy") {
   }
 }
 
-TEST_CASE("what ends at once and what is the same wish") {
+TEST_CASE("which second signals end at once, and which repeat the same request") {
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
     REQUIRE_FALSE(ends_at_once(signal, signal, 0));
     REQUIRE_FALSE(ends_at_once(signal, SIGHUP, 60'000));
@@ -79,7 +79,7 @@ TEST_CASE("what ends at once and what is the same wish") {
   REQUIRE(ends_at_once(SIGHUP, SIGTERM, kSameSignalMs));
 }
 
-TEST_CASE("what is not a report is not taken for one") {
+TEST_CASE("other lines are not mistaken for reports") {
   for (const char* line :
        {"", "hello", "ftrun-failure-3\t1\t2", "ftrun-failure-3\tx\t0\t1\t-1\t0\t\t",
         "ftrun-failure-3\t1\t0\t1\t-1\tx\t\t", "ftrun-failure-3\t1\t0\t1\t-1\t0\ta"})
@@ -143,7 +143,7 @@ TEST_CASE("when every rank only lost a peer, that is the result") {
   REQUIRE(summary.exit_code == 6);
 }
 
-TEST_CASE("ranks that ended as asked are no failures") {
+TEST_CASE("ranks that ended as requested are not failures") {
   REQUIRE(summarize_failures({.ends = {{.rank = 0}, {.rank = 1}}}).exit_code == 0);
   REQUIRE(summarize_failures({.ends = {{.rank = 0, .exit_code = 75}, {.rank = 1, .exit_code = 75}}})
               .exit_code == 75);
@@ -155,7 +155,7 @@ TEST_CASE("ranks that ended as asked are no failures") {
   REQUIRE(interrupted.rank == -1);
 }
 
-TEST_CASE("ranks that one of them was asked to stop ended as asked too") {
+TEST_CASE("if one rank was asked to stop, the others ended as requested too") {
   const FailureSummary stopped =
       summarize_failures({.ends = {{.rank = 0, .exit_code = 143}, {.rank = 1, .exit_code = 143}}});
   REQUIRE(stopped.exit_code == 143);
@@ -169,7 +169,7 @@ TEST_CASE("ranks that one of them was asked to stop ended as asked too") {
   REQUIRE_FALSE(killed.text.empty());
 }
 
-TEST_CASE("what all ranks say is said once") {
+TEST_CASE("a message of all ranks is shown once") {
   const FailureSummary summary = summarize_failures(
       {.ends = {{.rank = 0, .unix_ns = 9, .exit_code = 5},
                 {.rank = 1, .unix_ns = 9, .exit_code = 5}},
@@ -178,7 +178,7 @@ TEST_CASE("what all ranks say is said once") {
   REQUIRE(summary.text == "rank 0, 1: exit code 5, 0.0s after the start: the disk is full");
 }
 
-TEST_CASE("a rank that fails tells whose failure it is") {
+TEST_CASE("a report says which rank's failure it is") {
   const Error full(ExitCode::kEnvironment, "rank 0: disk full");
   REQUIRE(failure_report(1, full, full).culprit == -1);
   REQUIRE(failure_report(1, RankError(full, 0, false), full).culprit == 0);
@@ -186,7 +186,7 @@ TEST_CASE("a rank that fails tells whose failure it is") {
   REQUIRE_FALSE(failure_report(1, RankError(full, 0, false), full).of_device);
   REQUIRE(failure_report(1, RankError(full, RankError::kThisRank, true), full).of_device);
   REQUIRE(failure_report(1, RankError(full, RankError::kThisRank, true), full).culprit == -1);
-  // A lost peer was no cause.
+  // A lost peer is never the cause.
   const Error lost(ExitCode::kPeerLost, "rank 0: lost rank 2");
   REQUIRE(failure_report(1, RankError(lost, 0, false), lost).culprit == -1);
 }
@@ -217,8 +217,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "of ranks that waited for each other the one counts whose rank waited for nobody; in a ring "
-    "the first to tell") {
+    "of ranks that waited for others, the one that waited for nobody is the cause; in a ring the "
+    "first to tell") {
   const auto summary = [](std::vector<FailureReport> reports) {
     std::vector<RankEnd> ends;
     for (FailureReport& report : reports) {
@@ -239,7 +239,7 @@ TEST_CASE(
               .rank == 0);
 }
 
-TEST_CASE("what all ranks tell of one is that one's, whoever is the first to tell") {
+TEST_CASE("what all ranks report about one rank is that rank's failure, whoever reports first") {
   const auto told = [](bool of_device) {
     const auto report = [&](int rank, int64_t at, int culprit) {
       return FailureReport{.rank = rank,
@@ -257,7 +257,7 @@ TEST_CASE("what all ranks tell of one is that one's, whoever is the first to tel
   REQUIRE((told(true).rank == 0 && told(true).belongs_to_rank));
 }
 
-TEST_CASE("a rank that used up its processor time was not ended for memory") {
+TEST_CASE("a rank that used up its CPU time was not killed for memory") {
   const auto how = [](double seconds, int signal, int64_t limit = 20) {
     return summarize_failures({.ends = {{.exit_code = 128 + signal,
                                          .signal = signal,
@@ -284,7 +284,8 @@ TEST_CASE("SIGUSR1 never ends a run with the code of a process that it killed") 
   const auto code = [](int forwarded, RankEnd end) {
     return summarize_failures({.ends = {end}, .forwarded = forwarded}).exit_code;
   };
-  // Killed by the second signal; ended by the first one before it caught signals; both.
+  // The ranks were: killed by the second signal; ended by the first one before it was handled;
+  // both.
   REQUIRE(code(SIGUSR1, {.exit_code = 137, .signal = SIGKILL, .told_to_stop = true}) == 75);
   REQUIRE(code(SIGUSR1, {.exit_code = 138, .signal = SIGUSR1}) == 75);
   REQUIRE(code(SIGTERM, {.exit_code = 137, .signal = SIGKILL, .told_to_stop = true}) == 143);

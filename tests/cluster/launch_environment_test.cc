@@ -69,7 +69,9 @@ TEST_CASE("no launcher: one process on one machine") {
   REQUIRE(launch.world == 1);
 }
 
-TEST_CASE("torchrun: rank, node and agent store; each agent's count of restarts is not the job's") {
+TEST_CASE(
+    "torchrun: rank, node and agent store; each agent's count of restarts is not used as the "
+    "job's") {
   const LaunchEnvironment launch = detect(kTorchrun);
   REQUIRE(launch.kind == LaunchKind::kTorchrun);
   REQUIRE(launch.is_rank());
@@ -91,7 +93,7 @@ TEST_CASE("torchrun inside a SLURM step is torchrun") {
   REQUIRE(detect(both).kind == LaunchKind::kTorchrun);
 }
 
-TEST_CASE("our supervisor's ranks are known by its variables") {
+TEST_CASE("our supervisor's ranks are recognised by its variables") {
   const LaunchEnvironment launch = detect({{"FTRUN_SUPERVISOR", "123"},
                                            {"FTRUN_STORE_FD", "7"},
                                            {"RANK", "0"},
@@ -144,8 +146,8 @@ TEST_CASE("MASTER_ADDR and MASTER_PORT override what SLURM suggests") {
 }
 
 TEST_CASE(
-    "Open MPI on one machine needs no address: rank 0 chooses a port and tells it under the job's "
-    "name") {
+    "Open MPI on one machine needs no address: rank 0 chooses a port and publishes it under the "
+    "job's name") {
   const Env env = {{"OMPI_COMM_WORLD_RANK", "1"},       {"OMPI_COMM_WORLD_SIZE", "2"},
                    {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
                    {"OMPI_COMM_WORLD_NODE_RANK", "1"},  {"PMIX_NAMESPACE", "prterun-1@1"}};
@@ -232,7 +234,7 @@ TEST_CASE("SLURM tasks per node expand their repeats") {
   REQUIRE(expand_tasks_per_node("8") == std::vector<int>{8});
 }
 
-TEST_CASE("malformed SLURM lists are quoted, not followed") {
+TEST_CASE("malformed SLURM lists are quoted in an error, not used") {
   for (const char* text : {"", "n[1-", "n]1[", "n[3-1]", "n[a]", "n[]", "n[[1]]", "a,,b",
                            "n[1-99999999]", "n[0-65535][0-65535]"})
     REQUIRE_THROWS_WITH(expand_hostlist(text),
@@ -243,8 +245,7 @@ TEST_CASE("malformed SLURM lists are quoted, not followed") {
         Catch::StartsWith(cat("cannot read SLURM's tasks per node \"", text, "\"")));
 }
 
-TEST_CASE(
-    "a token that is short enough to be tried out is refused, a long one is the job's secret") {
+TEST_CASE("a token that is short enough to be guessed is refused, a long one is the job's secret") {
   const Env env = {{"RANK", "0"},
                    {"WORLD_SIZE", "2"},
                    {"LOCAL_RANK", "0"},
@@ -256,7 +257,7 @@ TEST_CASE(
           "FTRUN_TOKEN has 6 characters, and 16 are the least");
 }
 
-TEST_CASE("a rank of several says which variables made it one, and how many others it waits for") {
+TEST_CASE("a rank of several says which variables define it, and how many others it waits for") {
   REQUIRE(launch_text(detect(kTorchrun)) ==
           "rank 3 of 4, by the variables of torchrun (RANK=3, WORLD_SIZE=4, LOCAL_RANK=1, "
           "LOCAL_WORLD_SIZE=2): it waits for the 3 others at n1:29500; "
@@ -285,18 +286,18 @@ TEST_CASE("a rank of several says which variables made it one, and how many othe
           "7 others at n1:29500; unset them where no launcher has set them for this run");
 }
 
-TEST_CASE("one rank alone waits for nobody, and says that variables allow no more") {
+TEST_CASE("a single rank waits for nobody, and says that the variables allow no more") {
   REQUIRE(launch_text(detect({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}})) ==
           "rank 0 of 1, by the variables of torchrun (RANK=0, WORLD_SIZE=1, LOCAL_RANK=0); unset "
           "them where no launcher has set them for this run");
 }
 
-TEST_CASE("a process without such variables, and a rank of our supervisor, say nothing of them") {
+TEST_CASE("a process without such variables, and a rank of our supervisor, do not report any") {
   REQUIRE(launch_text(detect({})).empty());
   REQUIRE(launch_text(detect(with(kTorchrun, "FTRUN_SUPERVISOR", "1"))).empty());
 }
 
-TEST_CASE("the job's secret is no variable to show") {
+TEST_CASE("the job's secret is not shown") {
   const LaunchEnvironment launch = detect(with(kTorchrun, "FTRUN_TOKEN", "0123456789abcdef0123"));
   REQUIRE(launch_text(launch).find("0123456789abcdef") == std::string::npos);
 }

@@ -12,7 +12,7 @@ namespace ftrun {
 namespace {
 
 TEST_CASE(
-    "a process is gone when it has ended, waited for or not, and when another has its number") {
+    "a process is gone if it has ended, reaped or not, or if another process has its number") {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);
   siginfo_t ended{};
@@ -27,7 +27,7 @@ TEST_CASE(
   CHECK(process_state(other, own_identity()) == ProcessState::kGone);
 }
 
-TEST_CASE("a process that has no descriptor left declares no other process gone") {
+TEST_CASE("a process without free descriptors declares no other process gone") {
   const PeerIdentity parent = own_identity();
   CHECK(testing::exit_of([&] {
           const PeerIdentity self = own_identity();

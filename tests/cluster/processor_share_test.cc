@@ -12,7 +12,7 @@ ProcessorLimit on(std::vector<int> allowed, double quota = 0, const std::string&
   return {.allowed = std::move(allowed), .quota = quota, .group = group, .group_id = group};
 }
 
-/// Returns the threads of each rank: "2 2".
+/// Returns the number of threads of each rank, as "2 2".
 std::string threads(const std::vector<RankProcessors>& ranks) {
   std::vector<int> counts;
   for (size_t rank = 0; rank < ranks.size(); ++rank)
@@ -20,7 +20,7 @@ std::string threads(const std::vector<RankProcessors>& ranks) {
   return join_numbers(counts, " ");
 }
 
-TEST_CASE("the ranks of a machine share its processors equally") {
+TEST_CASE("the ranks of a machine divide its CPUs equally") {
   const ProcessorLimit four = on({0, 1, 2, 3});
   CHECK(threads({{"n1", four}}) == "4");
   CHECK(threads({{"n1", four}, {"n1", four}}) == "2 2");
@@ -34,18 +34,18 @@ TEST_CASE("ranks that a launcher has pinned to cores of their own have all of th
   CHECK(threads({{"n1", on({0, 1, 2, 3})}, {"n1", on({4})}, {"n1", on({0, 1, 2, 3})}}) == "2 1 2");
 }
 
-TEST_CASE("a quota is shared by the ranks of its group") {
+TEST_CASE("a quota is divided among the ranks of its group") {
   const std::vector<int> eight{0, 1, 2, 3, 4, 5, 6, 7};
   CHECK(threads({{"n1", on(eight, 0.5, "job")}}) == "1");
   CHECK(threads({{"n1", on(eight, 1.5, "job")}}) == "2");
   CHECK(threads({{"n1", on(eight, 4, "job")}, {"n1", on(eight, 4, "job")}}) == "2 2");
   CHECK(threads({{"n1", on(eight, 0.5, "job")}, {"n1", on(eight, 0.5, "job")}}) == "1 1");
-  // The ranks are in separate containers, on the same processors.
+  // The ranks are in separate containers, on the same CPUs.
   CHECK(threads({{"n1", on(eight, 2, "a")}, {"n1", on(eight, 3, "b")}}) == "2 3");
   CHECK(threads({{"n1", on(eight, 64, "job")}}) == "8");
 }
 
-TEST_CASE("a limit survives the way to the other ranks") {
+TEST_CASE("a limit is sent to the other ranks unchanged") {
   const auto there = [](const ProcessorLimit& limit) {
     const ProcessorLimit back = parse_processors(processor_text(limit));
     return cat(join_numbers(back.allowed, " "), " | ", number_text(back.quota), " | ", back.group,

@@ -19,7 +19,7 @@ TEST_CASE("the tensor axis is the fastest and the pipeline axis the slowest") {
   REQUIRE(mesh.coordinate(7) == MeshPoint{.pp = 1, .dp_shard = 1, .tp = 1});
 }
 
-TEST_CASE("a rank's coordinate leads back to the rank, over the whole mesh") {
+TEST_CASE("a rank's coordinate maps back to the rank, over the whole mesh") {
   const RankMesh mesh({.pp = 2, .dp_replicate = 3, .dp_shard = 2, .cp = 2, .tp = 4});
   for (int rank = 0; rank < mesh.world(); ++rank)
     REQUIRE(mesh.rank_at(mesh.coordinate(rank)) == rank);
@@ -110,7 +110,7 @@ TEST_CASE("a group knows the axes along which its ranks differ, whatever it is c
   CHECK(shards.runs_within(state));
   CHECK_FALSE(shards.runs_within({MeshAxis::kShard}));
   CHECK(shards.runs_along(MeshAxis::kContext));
-  // Along the tensor axis there is one rank.
+  // There is only one rank along the tensor axis.
   CHECK(mesh.group_of(5, {MeshAxis::kShard, MeshAxis::kTensor}).axes() ==
         MeshAxes{MeshAxis::kShard});
   CHECK(mesh.group_of(5, {MeshAxis::kTensor}).ranks == std::vector<int>{5});

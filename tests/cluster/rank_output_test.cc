@@ -17,7 +17,7 @@ struct Screen {
 };
 }  // namespace
 
-TEST_CASE("lines of ranks come whole, whatever pieces they arrive in") {
+TEST_CASE("lines of ranks are complete, whatever pieces they arrive in") {
   Screen screen(false);
   screen.err(1, "hal");
   screen.err(2, "two\nthr");
@@ -71,7 +71,7 @@ TEST_CASE("a pipe gets plain lines: what a carriage return overwrote is dropped"
   REQUIRE(screen.text == "[rank 0] step 2\n[rank 0] next\n");
 }
 
-TEST_CASE("a line without end is cut so that memory stays bounded") {
+TEST_CASE("an endless line is cut, so that memory stays bounded") {
   Screen screen(false);
   for (int i = 0; i < 100; ++i) screen.err(1, std::string(1024, 'x'));
   REQUIRE(screen.text.size() > 60 * 1024);

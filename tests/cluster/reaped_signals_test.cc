@@ -1,6 +1,6 @@
 // These tests check that no signal is sent to a process that has been reaped, because its number
-// may belong to another process then. kill() and wait4() of the whole test are the functions below,
-// which record the calls.
+// may belong to another process then. The functions below replace kill() and wait4() in the whole
+// test program, and record the calls.
 
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -20,7 +20,7 @@
 
 namespace {
 
-/// Seen is the record of this process; the tests' ranks have their own.
+/// Seen is this process's record of calls; ranks in other processes have their own.
 struct Seen {
   std::mutex mutex;
   std::set<pid_t> reaped;
@@ -50,7 +50,9 @@ extern "C" pid_t wait4(pid_t pid, int* status, int options, rusage* used) {
   return done;
 }
 
-TEST_CASE("a rank that has been waited for gets no signal, and what it started is ended before") {
+TEST_CASE(
+    "a rank that has been waited for gets no signal, and the processes that it started are ended "
+    "before") {
   {
     const std::lock_guard lock(seen().mutex);
     seen().reaped.clear();

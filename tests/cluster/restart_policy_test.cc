@@ -14,33 +14,33 @@ FailureSummary failed(int code) {
 }  // namespace
 
 TEST_CASE(
-    "what the environment, a peer or a signal did may pass; all else fails the same way again") {
+    "failures by the environment, a peer or a signal may pass; all others would happen again") {
   for (const int code : {5, 6, 129, 134, 137, 139}) CHECK(may_succeed_on_restart(failed(code)));
   for (const int code : {1, 2, 3, 4, 7, 75, 127}) CHECK_FALSE(may_succeed_on_restart(failed(code)));
 }
 
-TEST_CASE("restarts in vain wait longer each time, and are given up after so many") {
+TEST_CASE("restarts without progress wait longer each time, and end after the maximum") {
   RestartPolicy policy({.without_progress = 3, .first_delay = 1s, .longest_delay = 3s});
   CHECK(policy.after(failed(137), "") == 1000ms);
   CHECK(policy.after(failed(6), "") == 2000ms);
   CHECK(policy.after(failed(6), "") == 3000ms);
   CHECK(policy.without_progress() == 3);
   CHECK_FALSE(policy.after(failed(6), ""));
-  CHECK(policy.first().exit_code == 137);
+  CHECK(policy.first_failure().exit_code == 137);
 }
 
-TEST_CASE("something new that is saved has restarts counted from one again") {
+TEST_CASE("a new checkpoint resets the count of restarts") {
   RestartPolicy policy({.without_progress = 2, .first_delay = 1s, .longest_delay = 8s});
   CHECK(policy.after(failed(137), "step-00000010") == 1000ms);
   CHECK(policy.after(failed(5), "step-00000010") == 2000ms);
   CHECK(policy.after(failed(6), "step-00000020") == 1000ms);
-  CHECK(policy.first().exit_code == 6);
+  CHECK(policy.first_failure().exit_code == 6);
   CHECK(policy.after(failed(137), "step-00000020") == 2000ms);
   CHECK_FALSE(policy.after(failed(137), "step-00000020"));
 }
 
 TEST_CASE(
-    "a rank that fails again is counted as long as nothing new is saved and no other one fails") {
+    "a rank's failures are consecutive as long as nothing new is saved and no other one fails") {
   RestartPolicy policy({.without_progress = 3});
   const auto of_rank = [](int rank) {
     FailureSummary failure = failed(137);
@@ -54,7 +54,7 @@ TEST_CASE(
   CHECK(policy.times_in_a_row(of_rank(1), "step-20") == 1);
   CHECK(policy.times_in_a_row(of_rank(3), "step-20") == 1);
   CHECK(policy.times_in_a_row(of_rank(3), "step-20") == 2);
-  policy.forget();
+  policy.reset_progress();
   CHECK(policy.times_in_a_row(of_rank(3), "step-20") == 1);
   // A failure that belongs to no rank is not counted, and failures before and after it are not
   // consecutive.
@@ -65,17 +65,17 @@ TEST_CASE(
   CHECK(policy.times_in_a_row(of_rank(3), "step-20") == 1);
 }
 
-TEST_CASE("with other ranks restarts in vain are counted from one again") {
+TEST_CASE("with other ranks the count of restarts begins again") {
   RestartPolicy policy({.without_progress = 1, .first_delay = 1s});
   CHECK(policy.after(failed(137), "") == 1000ms);
-  policy.forget();
+  policy.reset_progress();
   CHECK(policy.after(failed(6), "") == 1000ms);
-  CHECK(policy.first().exit_code == 6);
+  CHECK(policy.first_failure().exit_code == 6);
   CHECK_FALSE(policy.after(failed(6), ""));
 }
 
 TEST_CASE(
-    "nothing is started again where none is asked for, or where the failure is no matter of "
+    "nothing is restarted if no restarts are configured, or if the failure is not a matter of "
     "chance") {
   CHECK_FALSE(RestartPolicy({}).after(failed(137), ""));
   RestartPolicy policy({.without_progress = 3});

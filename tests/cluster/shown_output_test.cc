@@ -20,14 +20,14 @@ using namespace std::chrono_literals;
 
 constexpr const char* kLine = "a line that nobody reads\n";
 
-/// Returns a terminal, and the end that shows it as the reader.
+/// Returns a terminal, and the end from which a test reads what the terminal shows.
 Pipe make_terminal() {
   int shown = -1, terminal = -1;
   REQUIRE(::openpty(&shown, &terminal, nullptr, nullptr, nullptr) == 0);
   return {OwnedFd(shown), OwnedFd(terminal)};
 }
 
-/// Reads what is there now.
+/// Reads what is available now.
 std::string read_from(const OwnedFd& reader) {
   ::fcntl(reader.get(), F_SETFL, O_NONBLOCK);
   std::string text, piece(4096, 0);
@@ -40,26 +40,26 @@ ShownOutputOptions options_for(const Pipe& ends) {
   return {.descriptors = {ends.writer.get(), ends.writer.get()}, .patience = 50ms};
 }
 
-TEST_CASE("what an output that stands cannot take is left out, and told once there is room again") {
+TEST_CASE("what a blocked output cannot take is dropped, and reported once there is room again") {
   for (const bool is_terminal : {false, true}) {
     const Pipe ends = is_terminal ? make_terminal() : make_pipe();
     ShownOutput shown(options_for(ends));
     const std::string much(5000, 'x');
     for (int i = 0; i < 100; ++i)
-      shown.write(OutputStream::kOut, much + "\n");  // more than either holds
-    for (int i = 0; i < 1000; ++i) shown.write(OutputStream::kOut, kLine);  // none of which waits
+      shown.write(OutputStream::kOut, much + "\n");  // more than a pipe or a terminal holds
+    for (int i = 0; i < 1000; ++i) shown.write(OutputStream::kOut, kLine);  // none of these waits
     CHECK(shown.dropped_lines() > 1000);
     std::string read = read_from(ends.reader);
     CHECK(read.starts_with(much.substr(0, 1000)));
     CHECK(read.find(kLine) == read.npos);
     shown.write(OutputStream::kOut, "read again\n");
     read = read_from(ends.reader);
-    std::erase(read, '\r');  // of a terminal
+    std::erase(read, '\r');  // the terminal's carriage returns
     CAPTURE(is_terminal, read);
     const size_t told = read.find("\nnotice: ");
     REQUIRE(told != read.npos);
     CHECK(shown.dropped_lines() == 0);
-    // The number of lines that were left out: all except those that the output held.
+    // The number of dropped lines: all except those that the output holds.
     const int left_out = std::stoi(read.substr(told + 9));
     CHECK((left_out > 1000 && left_out < 1100));
     CHECK(read.ends_with(
@@ -67,7 +67,7 @@ TEST_CASE("what an output that stands cannot take is left out, and told once the
   }
 }
 
-TEST_CASE("a reader that is slow gets all, also when the ranks are to end") {
+TEST_CASE("a slow reader gets everything, even when the ranks have to end") {
   const Pipe ends = make_pipe();
   ::fcntl(ends.writer.get(), F_SETPIPE_SZ, 4096);
   std::string read, wanted;

@@ -79,14 +79,14 @@ std::string content(const std::string& path) {
   return text.str();
 }
 
-/// Returns whether the process is there and no zombie.
+/// Returns whether the process exists and is not a zombie.
 bool alive(pid_t pid) {
   const std::string stat = content("/proc/" + std::to_string(pid) + "/stat");
   const size_t state = stat.rfind(") ");
   return state != std::string::npos && stat[state + 2] != 'Z' && stat[state + 2] != 'X';
 }
 
-/// Starts supervise_helper as a process; its output is written to a file.
+/// Starts supervise_helper as a process whose output is written to a file.
 pid_t spawn_supervisor(int ranks, std::vector<std::string> words, const std::string& output,
                        const std::vector<int>& ignored = {}) {
   std::vector<std::string> all = {kSupervise, std::to_string(ranks), kRank};
@@ -94,15 +94,15 @@ pid_t spawn_supervisor(int ranks, std::vector<std::string> words, const std::str
   return testing::start_program(all, output, ignored);
 }
 
-/// Returns whether a child has ended; its exit code is still to be had.
+/// Returns whether a child has ended; does not reap it.
 bool has_ended(pid_t child) {
   siginfo_t info{};
   return ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
          info.si_pid == child;
 }
 
-/// Waits until a child has ended, whose exit code is still to be had; one that takes longer is
-/// killed, and fails the test case by waiting.
+/// Waits until a child has ended; does not reap it. If that takes longer than `limit`, kills it and
+/// fails the test case by waiting.
 void await_end(pid_t child, std::chrono::milliseconds limit) {
   try {
     await_that([&] { return has_ended(child); }, "a child has ended", limit);
@@ -127,7 +127,7 @@ std::vector<pid_t> rank_pids(const std::string& prefix, int ranks) {
 
 }  // namespace
 
-TEST_CASE("every rank gets its place and the address of the rendezvous") {
+TEST_CASE("every rank gets its rank number and the address of the rendezvous") {
   const Outcome outcome = supervise(2,
                                     {"env", "RANK", "env", "WORLD_SIZE", "env", "LOCAL_RANK", "env",
                                      "LOCAL_WORLD_SIZE", "env", "MASTER_ADDR", "env", "EXTRA"},
@@ -142,7 +142,7 @@ TEST_CASE("every rank gets its place and the address of the rendezvous") {
   }
 }
 
-TEST_CASE("a failure is handed over once, with the rank that was the cause") {
+TEST_CASE("a failure is passed on once, with the rank that was the cause") {
   std::vector<FailureSummary> failures;
   SupervisorOptions options;
   options.on_failure = [&](const FailureSummary& failure) { failures.push_back(failure); };
@@ -156,7 +156,7 @@ TEST_CASE("a failure is handed over once, with the rank that was the cause") {
   REQUIRE(failures[0].reason == "bad file");
 }
 
-TEST_CASE("failed ranks are started again, and a run that then ends well has done so") {
+TEST_CASE("failed ranks are started again, and a run that then succeeds has exit code 0") {
   std::vector<FailureSummary> failures;
   SupervisorOptions options;
   options.restarts = {.without_progress = 3, .first_delay = 1ms};
@@ -176,7 +176,7 @@ TEST_CASE("failed ranks are started again, and a run that then ends well has don
 }
 
 TEST_CASE(
-    "a restart may have fewer ranks, with further arguments, and is told how often the rank has "
+    "a restart may have fewer ranks and additional arguments, and learns how often the rank has "
     "failed") {
   std::vector<int> told;
   SupervisorOptions options;
@@ -195,13 +195,13 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a rank that always fails is given up after so many restarts, and its first failure is the "
-    "result") {
+    "a rank that always fails is given up after the maximum of restarts, and its first failure is "
+    "the result") {
   int failures = 0;
   SupervisorOptions options;
   options.restarts = {.without_progress = 3, .first_delay = 1ms};
   options.on_failure = [&](const FailureSummary&) { ++failures; };
-  // The first time it is killed, later it reports what it lacks.
+  // The first start is killed; later ones report an error.
   const Outcome outcome = supervise(2, {"only", "1", "before", "1", "signal", "9"}, options);
   REQUIRE(outcome.code == 0);
   failures = 0;
@@ -209,7 +209,7 @@ TEST_CASE(
   REQUIRE(failures == 4);
 }
 
-TEST_CASE("a config, data, a defect and numbers that fail are not tried again") {
+TEST_CASE("failures by config, data, defects and numerics are not tried again") {
   for (const int code : {1, 2, 3, 4, 7}) {
     int failures = 0;
     SupervisorOptions options;
@@ -220,7 +220,7 @@ TEST_CASE("a config, data, a defect and numbers that fail are not tried again") 
   }
 }
 
-TEST_CASE("a checkpoint that a restart reached has restarts counted anew") {
+TEST_CASE("a checkpoint that a restart reached resets the count of restarts") {
   int failures = 0, saved = 0;
   SupervisorOptions options;
   options.restarts = {.without_progress = 1, .first_delay = 1ms};
@@ -260,7 +260,7 @@ TEST_CASE("rank 0, and only rank 0, inherits a listening socket for the store") 
           std::vector<std::string>{"", "[rank 0] store listens", "[rank 1] store none"});
 }
 
-TEST_CASE("ranks of a second node count on from the first's") {
+TEST_CASE("ranks of a second node continue the numbering of the first's") {
   const Outcome outcome =
       supervise(2, {"env", "RANK", "env", "WORLD_SIZE", "env", "FTRUN_STORE_FD"},
                 {.nodes = 3, .node = 1, .master_addr = "h", .master_port = 9});
@@ -302,21 +302,21 @@ TEST_CASE("a rank that ignores SIGTERM is killed after the grace") {
   REQUIRE(outcome.code == 3);
   const Outcome stubborn =
       supervise(2, {"ignore", "15", "sleep", "100", "only", "0", "exit", "3", "sleep", "3600000"},
-                {.grace = 200ms});  // an hour: not killed, it would outlast CTest's patience
+                {.grace = 200ms});  // an hour: if it were not killed, CTest would time out
   REQUIRE(stubborn.code == 3);
 }
 
 TEST_CASE("a stopped rank is killed after the grace when another fails") {
   const Outcome outcome =
       supervise(2, {"stopif", "1", "sleep", "50", "only", "0", "exit", "3"}, {.grace = 200ms});
-  REQUIRE(outcome.code == 3);  // a stopped rank ends no other way
+  REQUIRE(outcome.code == 3);  // nothing else ends a stopped rank
 }
 
 TEST_CASE("a hang ends when a rank names who holds it up, not when it has ended itself") {
   FailureSummary failure;
   const auto note = [&](const FailureSummary& summary) { failure = summary; };
-  // The ranks run for an hour: a test that waits for one of them to end would exceed CTest's time
-  // limit.
+  // The ranks run for an hour: if the supervisor waited for one of them to end, the test would
+  // exceed CTest's time limit.
   const std::vector<std::string> held = {
       "ignore", "15", "blameif", "0", "2", "rank 2 did not arrive in time", "sleep", "3600000"};
   REQUIRE(supervise(3, held, {.on_failure = note}).code == 6);
@@ -324,7 +324,7 @@ TEST_CASE("a hang ends when a rank names who holds it up, not when it has ended 
   REQUIRE(failure.reason == "rank 2 did not arrive in time");
 }
 
-TEST_CASE("a rank that is named and tells of its own failure a moment later is the cause by that") {
+TEST_CASE("a rank that others name and that then reports its own failure is the cause") {
   FailureSummary failure;
   const auto note = [&](const FailureSummary& summary) { failure = summary; };
   const std::vector<std::string> late = {
@@ -340,7 +340,8 @@ TEST_CASE(
     "for") {
   FailureSummary failure;
   const auto note = [&](const FailureSummary& summary) { failure = summary; };
-  // Rank 0 ends within the longer time; after the shorter time it is asked to stop while it ends.
+  // Rank 0 ends within the longer grace period; after the shorter one it is asked to stop while it
+  // ends.
   for (const auto moment : {60000ms, 1ms}) {
     const Folder folder;
     const std::string pid = folder.path + "/pid";
@@ -378,7 +379,7 @@ TEST_CASE("signals are passed on to the ranks, whose exit code is returned") {
   }
 }
 
-TEST_CASE("ranks that a passed-on signal ends give 128 + n and no complaint") {
+TEST_CASE("ranks that a passed-on signal ends give 128 + n and no error message") {
   const Folder folder;
   const pid_t supervisor =
       spawn_supervisor(2, {"touch", folder.path + "/pid", "sleep", "60000"}, folder.path + "/out");
@@ -388,21 +389,21 @@ TEST_CASE("ranks that a passed-on signal ends give 128 + n and no complaint") {
   REQUIRE(content(folder.path + "/out").empty());
 }
 
-TEST_CASE("a lost terminal stops nothing where it is inherited ignored") {
+TEST_CASE("a lost terminal stops nothing if its signal is inherited ignored") {
   const Folder folder;
   const pid_t supervisor = spawn_supervisor(2, {"touch", folder.path + "/pid", "sleep", "60000"},
                                             folder.path + "/out", {SIGHUP});
   const auto pids = rank_pids(folder.path + "/pid", 2);
   ::kill(supervisor, SIGHUP);
   for (const pid_t pid : pids) ::kill(pid, SIGHUP);
-  // The following signal is the first that any process receives.
+  // The following signal is the first one that any process receives.
   ::kill(supervisor, SIGINT);
   REQUIRE(exit_code_of(supervisor) == 130);
   REQUIRE(content(folder.path + "/out").empty());
 }
 
-/// Sends a signal and awaits it: of two signals that are pending together the kernel delivers the
-/// one with the lower number first.
+/// Sends a signal and waits until it is delivered, because of two pending signals the kernel
+/// delivers the one with the lower number first.
 void send_and_await_delivery(pid_t pid, int signal) {
   ::kill(pid, signal);
   await_that(
@@ -416,7 +417,7 @@ void send_and_await_delivery(pid_t pid, int signal) {
       "the signal is delivered");
 }
 
-TEST_CASE("a terminal that is lost while the ranks stop hurries nobody") {
+TEST_CASE("a terminal that is lost while the ranks stop does not force an exit") {
   const Folder folder;
   const pid_t supervisor = spawn_supervisor(
       2, {"ignore", "2", "ignore", "1", "touch", folder.path + "/pid", "sleep", "60000"},
@@ -431,7 +432,7 @@ TEST_CASE("a terminal that is lost while the ranks stop hurries nobody") {
   REQUIRE_FALSE(alive(pids[0]));
 }
 
-TEST_CASE("ranks are waited for where the end of children is inherited ignored") {
+TEST_CASE("ranks are waited for if SIGCHLD is inherited ignored") {
   const Folder folder;
   const std::string out = folder.path + "/out";
   const pid_t supervisor = spawn_supervisor(2, {"only", "1", "exit", "4"}, out, {SIGCHLD});
@@ -447,8 +448,8 @@ TEST_CASE("a second signal kills the ranks at once") {
   ::kill(supervisor, SIGINT);
   std::this_thread::sleep_for(std::chrono::milliseconds(kSameSignalMs) + 500ms);
   REQUIRE(alive(pids[0]));
-  // The supervisor measures from the time at which it has read the first signal; a signal before
-  // that is not a second one.
+  // The supervisor measures from the moment at which it reads the first signal; a signal before
+  // that does not count as a second one.
   int64_t sent = 0;
   const auto begin = std::chrono::steady_clock::now();
   const auto sent_and_ended = [&] {
@@ -469,9 +470,9 @@ TEST_CASE("a second signal kills the ranks at once") {
 
 namespace {
 
-/// Returns whether the ranks of a supervisor survive two SIGTERM a tenth of a second apart, and end
-/// with a third signal; nothing if a second passed between the two on a busy machine, so that they
-/// may have counted as different requests.
+/// Returns whether the ranks of a supervisor survive two SIGTERMs a tenth of a second apart, and
+/// end with a third signal. Returns nothing if, on a busy machine, more than a second passed
+/// between the two, because then they may have counted as two requests.
 std::optional<bool> outlive_the_same_signal() {
   const Folder folder;
   const pid_t supervisor = spawn_supervisor(
@@ -493,7 +494,7 @@ std::optional<bool> outlive_the_same_signal() {
 
 }  // namespace
 
-TEST_CASE("the same signal again within a second is the first one, another is the second") {
+TEST_CASE("the same signal within a second is the first one repeated, another is a second one") {
   std::optional<bool> found;
   for (int tries = 0; !found && tries < 20; ++tries) found = outlive_the_same_signal();
   if (!found) testing::fail_waiting("20 tries for two signals within a second");
@@ -511,8 +512,7 @@ TEST_CASE("the earliest report is named as the cause, with the others below it")
 }
 
 TEST_CASE(
-    "a rank is a fork that has its environment and, of our descriptors, those that outlast an "
-    "exec") {
+    "a rank is a fork with its own environment and only those descriptors that survive an exec") {
   const int kept = ::open("/dev/null", O_RDONLY),
             closed = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   REQUIRE(kept > 2);
@@ -538,7 +538,7 @@ TEST_CASE(
       Catch::Contains("word; EXTRA=the rank's; 8; kept 1, closed 0, standard input /dev/null"));
 }
 
-TEST_CASE("what is printed and not yet flushed when ranks start is printed once") {
+TEST_CASE("output that is not flushed when ranks start is printed once") {
   const Folder folder;
   const std::string out = folder.path + "/out";
   REQUIRE(exit_of([&] {
@@ -550,7 +550,7 @@ TEST_CASE("what is printed and not yet flushed when ranks start is printed once"
   CHECK(content(out) == "before in C\nbefore in C++\n");
 }
 
-TEST_CASE("ranks print, though their supervisor could not") {
+TEST_CASE("ranks can print, although their supervisor could not") {
   const Folder folder;
   const std::string out = folder.path + "/out";
   REQUIRE(exit_of([&] {
@@ -571,7 +571,7 @@ TEST_CASE("ranks print, though their supervisor could not") {
   CHECK(content(out) == "0 [rank 0] well\n");
 }
 
-TEST_CASE("a rank that is killed for the processor time it used is told so") {
+TEST_CASE("a rank that is killed for its CPU time is reported as such") {
   const std::string reason = testing::text_of([] {
     const rlimit second{1, 1};
     ::setrlimit(RLIMIT_CPU, &second);
@@ -589,8 +589,7 @@ TEST_CASE("a rank that is killed for the processor time it used is told so") {
                          R"(use.*ulimit -t.*\))"));
 }
 
-TEST_CASE(
-    "ranks that take long to end after a signal are waited for with words, until a second signal") {
+TEST_CASE("waits for ranks that end slowly after a signal are reported, until a second signal") {
   std::string text;
   SupervisorOptions options;
   options.rank_main = testing::exec_program(kRank);
@@ -610,7 +609,7 @@ TEST_CASE(
 
 TEST_CASE("a process that cannot be started is reported") {
   CHECK(exit_of([] {
-          // A process that is not root's can be counted.
+          // A limit on processes has no effect on root's.
           const rlimit none{1, 1};
           ::setrlimit(RLIMIT_NPROC, &none);
           if (::getuid() == 0 && ::setuid(65534) != 0) return 99;
@@ -628,12 +627,12 @@ TEST_CASE("a process that cannot be started is reported") {
         }) == 0);
 }
 
-TEST_CASE("a rank that cannot have what it is to inherit is told") {
+TEST_CASE("a rank that cannot inherit its descriptors is reported") {
   REQUIRE_THROWS_WITH(start_rank_process({.main = [] { return 0; }, .inherited = {9999}}),
                       "cannot start a rank: Bad file descriptor");
 }
 
-TEST_CASE("too few descriptors are told with what helps, wherever a start runs out of them") {
+TEST_CASE("too few descriptors are reported with a remedy, wherever a start runs out of them") {
   const std::string told = testing::text_of([] {
     const int next = ::dup(0);
     ::close(next);
@@ -650,8 +649,8 @@ TEST_CASE("too few descriptors are told with what helps, wherever a start runs o
       }
     }
   });
-  // In the supervisor, which makes the rank's pipes, and in the rank, which opens its standard
-  // input.
+  // Descriptors can run out in the supervisor, which makes the rank's pipes, and in the rank, which
+  // opens its standard input.
   CHECK(told ==
         "cannot make a pipe: Too many open files\n  remedy: raise the limit of open files (ulimit "
         "-n)\n"
@@ -659,7 +658,7 @@ TEST_CASE("too few descriptors are told with what helps, wherever a start runs o
         "-n)");
 }
 
-TEST_CASE("a signal reaches the ranks though nobody reads what they print") {
+TEST_CASE("a signal reaches the ranks although nobody reads what they print") {
   int ends[2];
   REQUIRE(::pipe(ends) == 0);
   const pid_t supervisor = ::fork();
@@ -676,8 +675,8 @@ TEST_CASE("a signal reaches the ranks though nobody reads what they print") {
              "the pipe is full");
   ::kill(supervisor, SIGTERM);
   await_end(supervisor,
-            // what nobody reads is dropped a piece at a time, which took half a minute
-            // before a signal was passed on
+            // unread output is dropped piece by piece, which took half a minute before a signal was
+            // passed on
             15s);
   CHECK(exit_code_of(supervisor) == 143);
   for (const int end : ends) ::close(end);

@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-/// A folder of device files, as /dev has them.
+/// A folder with device files, like /dev.
 class Devices {
  public:
   explicit Devices(const std::vector<std::string>& files) {
@@ -30,7 +30,7 @@ class Devices {
   fixtures::TemporaryFolder folder_;
 };
 
-TEST_CASE("GPUs are counted by their files, and none is there without the driver's own") {
+TEST_CASE("GPUs are counted by their files, and there is none without the driver's own file") {
   CHECK(Devices(
             {"nvidiactl", "nvidia-uvm", "nvidia-modeset", "nvidia0", "nvidia1", "nvidia12", "null"})
             .visible() == 3);

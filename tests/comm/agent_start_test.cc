@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// The store of a torchrun's agent, which outlives the ranks that it starts.
+/// The store of a torchrun agent; it outlives the ranks that the agent starts.
 class AgentStore {
  public:
   AgentStore() {
@@ -44,8 +44,8 @@ struct Met {
   std::string failure;
 };
 
-/// Starts the ranks of one start, each of which comes `late` after the one before it; they end as
-/// kill -9 ends them: nothing is taken back.
+/// Runs the ranks of one start, each of which begins `late` after the previous one. They end as if
+/// killed: they remove nothing from the store.
 std::vector<Met> start_ranks(const AgentStore& agent, int world, const std::string& name,
                              std::chrono::milliseconds late = 0ms, std::vector<int> ranks = {}) {
   if (ranks.empty())
@@ -72,7 +72,7 @@ std::vector<Met> start_ranks(const AgentStore& agent, int world, const std::stri
 
 }  // namespace
 
-TEST_CASE("ranks that torchrun started again meet each other, and nothing of an earlier start") {
+TEST_CASE("ranks that torchrun started again meet each other, but not an earlier start") {
   const AgentStore agent;
   std::string launch;
   for (const char* name : {"a", "b", "c"}) {
@@ -103,7 +103,7 @@ TEST_CASE("texts longer than torchrun's store takes in one request reach every r
   }
 }
 
-TEST_CASE("a start that lost a rank while it met, or had another number of ranks, is nobody's") {
+TEST_CASE("no rank joins a start that lost a rank while meeting, or had another number of ranks") {
   const AgentStore agent;
   REQUIRE_THAT(
       start_ranks(agent, 3, "a", 0ms, {0, 2})[0].failure,
@@ -120,11 +120,11 @@ TEST_CASE("a start that lost a rank while it met, or had another number of ranks
   }
 }
 
-TEST_CASE("one of two processes that call themselves the same rank belongs to a start") {
+TEST_CASE("of two processes that claim the same rank, one belongs to a start") {
   const AgentStore agent;
   const auto met = start_ranks(agent, 2, "a");
   REQUIRE(met[1].texts == std::vector<std::string>{"a0", "a1"});
-  // Its own start's members are known, and another process is rank 1 of it.
+  // The members of this start are known already, and its rank 1 is another process.
   REQUIRE_THAT(start_ranks(agent, 2, "b", 0ms, {1})[0].failure,
                Catch::Contains("rank 1 waited 1.0s") && Catch::Contains("not all arrived in time"));
 }

@@ -23,7 +23,7 @@ namespace {
 const CommBackend kBackends[] = {CommBackend::kGloo, CommBackend::kSharedMemory};
 using Bytes = std::vector<unsigned char>;
 
-/// Makes what rank `rank` brings, the same in every test.
+/// Returns the input of rank `rank`, the same in every test.
 template <typename T>
 std::vector<T> input(int rank, int64_t count, int salt = 0) {
   std::mt19937 random(static_cast<unsigned>(1000 * salt + rank + 1));
@@ -54,7 +54,7 @@ T combine_naively(ReduceOp op, const std::vector<T>& column) {
   return static_cast<T>(sum);
 }
 
-/// Returns the oracle's result: element by element, in rank order, rounded once.
+/// Returns the expected result: each element is summed in rank order, and rounded once.
 template <typename T>
 std::vector<T> reduced(int world, int64_t count, ReduceOp op, int salt = 0) {
   std::vector<std::vector<T>> inputs;
@@ -73,7 +73,7 @@ bool same_bits(const T* a, const T* b, size_t count) {
   return count == 0 || std::memcmp(a, b, count * sizeof(T)) == 0;
 }
 
-/// Memory from the communicator or the program's own: both must work.
+/// Memory that the communicator or the program has allocated; collectives must accept both.
 template <typename T>
 struct Buffer {
   Buffer(Communicator& group, bool shared, int64_t count) {
@@ -143,7 +143,7 @@ TEST_CASE("all_reduce gives the same bits for 1 to 4 ranks, any size, shared buf
   }
 }
 
-TEST_CASE("one large all_reduce equals many small ones, whatever the pieces") {
+TEST_CASE("one large all_reduce equals many small ones, whatever their sizes") {
   constexpr int64_t kCount = 250'000;
   const std::vector<float> expected = reduced<float>(4, kCount, ReduceOp::kSum);
   for (const CommBackend backend : kBackends) {
@@ -168,7 +168,7 @@ TEST_CASE("reduce_scatter leaves each rank its block, also in place") {
   for (const CommBackend backend : kBackends) {
     for (const int world : {1, 2, 3, 4}) {
       for (const int64_t count : {1, 1'000, 150'001}) {
-        for (const int mode : {0, 1, 2}) {  // plain memory, shared, shared and in place
+        for (const int mode : {0, 1, 2}) {  // 0: plain memory, 1: shared, 2: shared and in place
           const auto expected = reduced<float>(world, count * world, ReduceOp::kSum);
           const auto failures = run_ranks(world, [&](Rendezvous& rendezvous) {
             const auto group = open_world(rendezvous, backend);
@@ -220,8 +220,8 @@ TEST_CASE("all_gather puts the ranks' blocks in order, also in place, for any ty
 
 namespace {
 
-/// Blocks that ranks give each other: `count(from, to)` numbers, which say from whom, to whom and
-/// which they are.
+/// Blocks that ranks exchange: count(from, to) numbers, each of which encodes its sender, its
+/// receiver and its index.
 struct Blocks {
   std::function<int64_t(int, int)> count;
 
@@ -258,7 +258,7 @@ void check_moved(CommBackend backend, int world, const Blocks& blocks, int64_t r
     const std::vector<float> given = blocks.given(rank, world), taken = blocks.taken(rank, world);
     Buffer<float> in(*group, shared, room),
         out(*group, shared, std::max<int64_t>(room, static_cast<int64_t>(taken.size())) + 1);
-    // Twice: the second time where shared pages were collapsed.
+    // The second round runs where shared pages were collapsed into huge ones.
     for (int round = 0; round < 2; ++round) {
       in.fill(given);
       std::fill_n(out.data, taken.size() + 1, -1.0F);
@@ -311,7 +311,7 @@ TEST_CASE("counted_all_to_all moves blocks of any length, and none") {
         }
 }
 
-TEST_CASE("shift moves each rank's numbers on by as many places, and round") {
+TEST_CASE("shift moves each rank's numbers by the given number of ranks, in a ring") {
   for (const CommBackend backend : kBackends)
     for (const int world : {1, 2, 3, 4})
       for (int by = 0; by < world; ++by)
@@ -324,7 +324,7 @@ TEST_CASE("shift moves each rank's numbers on by as many places, and round") {
                         });
 }
 
-TEST_CASE("several exchanges may be announced before the first is waited for") {
+TEST_CASE("several exchanges may be started before the first is waited for") {
   for (const CommBackend backend : kBackends) {
     const auto failures = run_ranks(3, [&](Rendezvous& rendezvous) {
       const auto group = open_world(rendezvous, backend);
@@ -344,7 +344,7 @@ TEST_CASE("several exchanges may be announced before the first is waited for") {
   }
 }
 
-TEST_CASE("ranks that mean different exchanges are told so, with what each means") {
+TEST_CASE("ranks that call different exchanges fail with a message that names both calls") {
   for (const CommBackend backend : kBackends) {
     const auto failures = run_ranks(3, [&](Rendezvous& rendezvous) {
       const auto group = open_world(rendezvous, backend);
@@ -362,7 +362,7 @@ TEST_CASE("ranks that mean different exchanges are told so, with what each means
   }
 }
 
-TEST_CASE("a counted_all_to_all in which a rank expects other counts than are sent says whose") {
+TEST_CASE("a counted_all_to_all with counts that differ from those sent names the rank") {
   for (const CommBackend backend : kBackends) {
     const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
       const auto group = open_world(rendezvous, backend);
@@ -381,7 +381,7 @@ TEST_CASE("a counted_all_to_all in which a rank expects other counts than are se
   }
 }
 
-TEST_CASE("arguments of exchanges that cannot be meant are refused") {
+TEST_CASE("senseless arguments of exchanges are refused") {
   const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
     const auto group = open_world(rendezvous, CommBackend::kSharedMemory);
     std::vector<float> in(8), out(8);
@@ -420,10 +420,10 @@ TEST_CASE("arguments of exchanges that cannot be meant are refused") {
 
 namespace {
 
-/// Checks collectives: all-reduces, scatters and gathers blocks of many huge pages and windows,
-/// behind others in the same memory.
+/// Checks all-reduce, reduce-scatter and all-gather of blocks of many huge pages. The blocks begin
+/// behind other data in the same memory.
 void check_large(int ranks, bool shared) {
-  constexpr int64_t kCount = 1'300'001, kBegin = 1'001;  // of a block: 5 MB
+  constexpr int64_t kCount = 1'300'001, kBegin = 1'001;  // elements of a block: 5 MB
   const int64_t all = ranks * kCount;
   const auto sum = reduced<float>(ranks, all, ReduceOp::kSum);
   const auto failures = run_ranks(ranks, [&](Rendezvous& rendezvous) {
@@ -432,7 +432,7 @@ void check_large(int ranks, bool shared) {
     float* const data = memory.data + kBegin;
     float* const own = data + group->rank() * kCount;
     const auto values = input<float>(group->rank(), all);
-    // The second time in memory that the first time collapsed into huge pages.
+    // The second round runs in memory that the first one collapsed into huge pages.
     for (int round = 0; round < 2; ++round) {
       std::copy(values.begin(), values.end(), data);
       group->reduce_scatter(data, out.data, kCount, DType::kF32, ReduceOp::kSum, {"t"}).wait();
@@ -461,14 +461,15 @@ TEST_CASE("large buffers are added and gathered bit for bit, wherever they begin
 
 namespace {
 
-/// Returns the bytes of a file that its file system keeps.
+/// Returns how many bytes of a file its file system stores.
 int64_t kept_bytes(int fd) {
   struct stat status {};
   REQUIRE(::fstat(fd, &status) == 0);
   return status.st_blocks * 512;
 }
 
-/// Returns the bytes of shared pages that this process has mapped, where all ranks of a test live.
+/// Returns the number of bytes of shared pages that this process has mapped; all ranks of a test
+/// are its threads.
 int64_t mapped_shared_bytes() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
@@ -476,7 +477,7 @@ int64_t mapped_shared_bytes() {
   return -1;
 }
 
-/// Maps all pages of a buffer.
+/// Maps all pages of a buffer by reading them.
 void touch(const CommBuffer& buffer) {
   for (int64_t at = 0; at < buffer.bytes(); at += 4096)
     *static_cast<volatile std::byte*>(buffer.as<>() + at);
@@ -491,10 +492,11 @@ TEST_CASE(
   const CommBuffer buffer = allocate_shared(kBytes);
   const int fd = find_shared(buffer.data(), kBytes).fd;
   const auto values = input<uint64_t>(0, kBytes / 8);
-  // Half of the second huge page is filled, then all of it; the last one is half a page.
+  // The cases fill half of the second huge page, then all of it, then everything; the last huge
+  // page is incomplete.
   for (const int64_t filled : {int64_t{3} << 20, int64_t{4} << 20, kBytes}) {
     std::copy_n(values.begin(), filled / 8, buffer.as<uint64_t>());
-    // Shared memory that comes in huge pages keeps more.
+    // If shared memory is allocated in huge pages, more bytes are stored.
     const int64_t kept = kept_bytes(fd);
     REQUIRE(kept >= filled);
     for (int round = 0; round < 2; ++round) {
@@ -505,7 +507,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("what a rank has read of its peers does not stay mapped, and so is none of its memory") {
+TEST_CASE("memory that a rank has read from its peers does not stay mapped") {
   constexpr int64_t kCount = 4 << 20, kSmall = 32 << 10;  // a huge page is 512 Ki elements
   int64_t before = 0, after = 0;
   const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
@@ -515,7 +517,7 @@ TEST_CASE("what a rank has read of its peers does not stay mapped, and so is non
     std::fill_n(data, kCount, 1.0F);
     std::vector<float> message(kSmall);
     const auto note = [&](int64_t& mapped) {
-      touch(shared);  // what was collapsed is mapped anew
+      touch(shared);  // maps collapsed pages again
       group->barrier({"t"});
       if (group->rank() == 0) mapped = mapped_shared_bytes();
       group->barrier({"t"});
@@ -565,7 +567,7 @@ TEST_CASE("two ranks may both send first and receive afterwards") {
         constexpr int64_t kCount = 20'000;
         std::vector<std::unique_ptr<Buffer<float>>> outgoing;
         std::vector<Work> sends;
-        for (int i = 0; i < 100; ++i) {  // more than a mailbox holds
+        for (int i = 0; i < 100; ++i) {  // more messages than a mailbox holds
           outgoing.push_back(std::make_unique<Buffer<float>>(*group, shared, kCount));
           outgoing.back()->fill(input<float>(group->rank(), kCount, i));
           if (i < 80)
@@ -591,7 +593,7 @@ TEST_CASE("two ranks may both send first and receive afterwards") {
 
 namespace {
 
-/// Counts the mappings of this process, where all ranks of a test live.
+/// Returns the number of mappings of this process; all ranks of a test are its threads.
 int64_t mappings() {
   std::ifstream maps("/proc/self/maps");
   std::string line;
@@ -600,8 +602,9 @@ int64_t mappings() {
   return lines;
 }
 
-/// Sends `sends` messages of up to `bytes` from rank 1 to rank 0, of memory that peers cannot read
-/// or of a new shared buffer each; returns by how many mappings the process grew behind the first.
+/// Sends `sends` messages of about `bytes` from rank 1 to rank 0: from memory that peers cannot
+/// read, or each from a new shared buffer. Returns how many mappings the process gained after the
+/// first message.
 int64_t growth_of_sends(int sends, int64_t bytes, bool shared) {
   int64_t before = 0, after = 0;
   const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
@@ -634,11 +637,11 @@ int64_t growth_of_sends(int sends, int64_t bytes, bool shared) {
 TEST_CASE("messages leave no mapping behind, whatever memory they come from") {
   REQUIRE(growth_of_sends(200, 1 << 20, false) < 8);
   REQUIRE(growth_of_sends(200, 1 << 20, true) < 8);
-  // Larger than what is kept for the next send.
+  // The message is larger than the buffer that is kept for the next send.
   REQUIRE(growth_of_sends(20, (64 << 20) + 4096, false) < 8);
 }
 
-TEST_CASE("groups of some ranks work beside each other and beside the whole") {
+TEST_CASE("groups of some ranks work at the same time as each other and as the group of all") {
   for (const CommBackend backend : kBackends) {
     const auto failures = run_ranks(4, [&](Rendezvous& rendezvous) {
       const int rank = rendezvous.rank();
@@ -678,10 +681,10 @@ TEST_CASE("ranks of one machine use shared memory by default") {
   REQUIRE(failures == std::vector<std::string>(2));
 }
 
-TEST_CASE("what shared memory carries is counted where it is copied, and is what theory says") {
+TEST_CASE("bytes over shared memory are counted where they are copied, and agree with theory") {
   constexpr int kRanks = 4;
   constexpr int64_t kCount = 64 * 1024, kBytes = 4 * kCount;  // of a block
-  // Peers read the buffers in place, or go through staging areas where they cannot.
+  // Peers read the buffers in place or, where they cannot, go through staging areas.
   for (const bool in_place : {true, false}) {
     std::atomic<int64_t> all_reduce{0}, reduce_scatter{0}, all_gather{0}, broadcast{0}, message{0};
     std::atomic<int64_t> all_to_all{0}, shift{0}, counted{0};
@@ -711,7 +714,7 @@ TEST_CASE("what shared memory carries is counted where it is copied, and is what
               [&] { return group->all_to_all(data, moved.data(), kCount, DType::kF32, {"t"}); });
       carried(shift,
               [&] { return group->shift(data, moved.data(), kCount, DType::kF32, 3, {"t"}); });
-      // Each rank sends everything to rank 2, half a block each.
+      // Every rank sends half a block to rank 2, and nothing to the others.
       std::vector<int64_t> sends(kRanks, 0), receives(kRanks, rank == 2 ? kCount / 2 : 0);
       sends[2] = kCount / 2;
       carried(counted, [&] {

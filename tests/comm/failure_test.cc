@@ -14,15 +14,16 @@ using namespace std::chrono_literals;
 namespace {
 const CommBackend kFailingBackends[] = {CommBackend::kGloo, CommBackend::kSharedMemory};
 
-/// Plays a rank that does not take its part until the others have said so; its peers know where it
-/// stands, however late its heartbeat is.
+/// Plays a rank that takes part in nothing until the others report it missing. First it publishes
+/// its state, so that its peers know where it is even if its heartbeat is late.
 void stay_away(Rendezvous& rendezvous) {
   rendezvous.view({rendezvous.rank()}, "world");
   rendezvous.exchange_text("away", "");
   rendezvous.exchange_text("noticed", "");
 }
 
-/// Runs the others' part: once that one stays away they wait for it no longer than `limit`.
+/// Runs the other ranks' calls, which must fail: once the missing rank stays away, they wait for at
+/// most `limit`.
 template <typename Calls>
 void notice(Rendezvous& rendezvous, Communicator& group, std::chrono::milliseconds limit,
             Calls calls) {
@@ -53,7 +54,7 @@ CollectiveRecord record(int64_t sequence, CollectiveState state, const char* sit
 }
 }  // namespace
 
-TEST_CASE("a rank that does not come is named with the collective, its place and the last it did") {
+TEST_CASE("a missing rank is named with the collective, its call site and the rank's last one") {
   for (const CommBackend backend : kFailingBackends) {
     std::vector<std::string> failures = run_ranks(3, [&](Rendezvous& rendezvous) {
       const auto group = open_world(rendezvous, backend);
@@ -67,7 +68,7 @@ TEST_CASE("a rank that does not come is named with the collective, its place and
     });
     CAPTURE(backend_name(backend));
     REQUIRE(failures[1].empty());
-    // Either may have noticed only that the other gave up.
+    // Either rank may have noticed only that the other one gave up.
     const bool first =
         failures[0].find("rank 1" + own_process() + " has not entered it") != std::string::npos;
     const std::string& told = first ? failures[0] : failures[2];
@@ -81,7 +82,7 @@ TEST_CASE("a rank that does not come is named with the collective, its place and
   }
 }
 
-TEST_CASE("ranks that disagree about size, type or operation are told so before anything is sent") {
+TEST_CASE("ranks that disagree about size, type or operation fail before anything is sent") {
   for (const CommBackend backend : kFailingBackends) {
     const auto sizes = run_ranks(2, [&](Rendezvous& rendezvous) {
       const auto group = open_world(rendezvous, backend);
@@ -121,7 +122,7 @@ TEST_CASE("a message of another size is refused by its receiver") {
     });
     REQUIRE_THAT(failures[1], Catch::StartsWith("rank 0 does send #1 (activation, 8 x F32) but "
                                                 "rank 1 does receive #1 (activation, 7 x F32)"));
-    // The sender may already have finished over Gloo.
+    // With Gloo the sender may have finished already.
     if (backend == CommBackend::kSharedMemory)
       REQUIRE_THAT(failures[0],
                    Catch::StartsWith(cat(
@@ -169,8 +170,8 @@ TEST_CASE("a rank that gives up makes the others fail at once, not at the timeou
   for (const CommBackend backend : kFailingBackends) {
     CAPTURE(backend_name(backend));
     const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
-      // The rank that aborts stays until the other has noticed it, because nothing else would
-      // report it.
+      // The aborting rank stays until the other rank has noticed, because nothing else would report
+      // the abort.
       const auto group = open_world(rendezvous, backend, 300s);
       float data = 0;
       if (rendezvous.rank() == 1) {
@@ -292,7 +293,8 @@ TEST_CASE("the progress board survives its trip through the store") {
   REQUIRE_THAT(activity_text(seen), Catch::StartsWith("step 4, forward layer 2, for "));
   REQUIRE(decode_state(std::vector<uint8_t>{1, 2, 3}).empty());
   std::vector<uint8_t> image = board.image();
-  // Whatever comes over the network: no text without an end, no list of members without one.
+  // Data from the network may be anything: a text without terminator or a list of members without
+  // end must not be read beyond its field.
   std::mt19937 random(7);
   for (int i = 0; i < 2000; ++i) {
     std::vector<uint8_t> bad = image;
@@ -313,7 +315,7 @@ TEST_CASE("the progress board survives its trip through the store") {
 }
 
 TEST_CASE(
-    "a group that was left or given up is shown as that until its place or its name is needed") {
+    "a group that was left or given up is shown as such until its slot or its name is reused") {
   using State = CollectiveState;
   ProgressBoard board(3);
   const auto shown = [&](const std::string& group) {
@@ -338,7 +340,7 @@ TEST_CASE(
   board.close(again);
 }
 
-TEST_CASE("long groups are shown as steps, and what has no such form as unknown") {
+TEST_CASE("long groups are shown as a stride, and irregular ones as unknown") {
   std::vector<int> even;
   for (int rank = 3; rank < 500; rank += 8) even.push_back(rank);
   REQUIRE(listed_members(shown_members(even)) == even);
@@ -348,7 +350,7 @@ TEST_CASE("long groups are shown as steps, and what has no such form as unknown"
 }
 
 TEST_CASE(
-    "what a rank shows in its supervisor's memory is read there while it changes, and only under "
+    "what a rank writes to its supervisor's memory is read there while it changes, and only under "
     "its own name") {
   LocalBoards made = LocalBoards::make(2);
   LocalBoards mapped = LocalBoards::open(OwnedFd(::dup(made.fd())));
@@ -380,7 +382,7 @@ TEST_CASE(
 namespace {
 using State = CollectiveState;
 
-/// Makes a rank in a picture of many: what it does by itself, or where it stands.
+/// Returns the view of a rank: its groups, and the work that it does on its own (`alone`), if any.
 PeerView rank_in(int rank, std::vector<RankState::GroupState> groups, const char* alone = nullptr) {
   PeerView view{.global_rank = rank, .process = ProcessState::kRunning};
   view.state.phase = activity(ActivityKind::kAlone, "step 12");
@@ -395,8 +397,7 @@ PeerView in_group(PeerView view, const std::string& group) {
 }
 }  // namespace
 
-TEST_CASE(
-    "a rank that has not come because it waits elsewhere leads to the one that waits for nobody") {
+TEST_CASE("a missing rank that waits in another group leads to the rank that waits for nobody") {
   // Rank 0 waits in dp for rank 1, which waits in tp for rank 3, which waits in pp
   // for rank 7, which computes.
   const CollectiveRecord mine = record(5, State::kEntered);
@@ -422,14 +423,14 @@ TEST_CASE(
   seven.process = ProcessState::kStopped;
   REQUIRE_THAT(explain_peers(views, mine, 0, {three, seven}).text,
                Catch::EndsWith("of group pp for rank 7, which is stopped"));
-  // A rank that lost its patience first was waiting all the same.
+  // A rank that gave up first was waiting too.
   const PeerView given_up = rank_in(
       3, {{"tp", {1, 3}, record(8, State::kFinished)}, {"pp", {3, 7}, record(2, State::kAborted)}});
   REQUIRE(explain_peers(views, mine, 0, {given_up, seven}).culprit == 7);
   REQUIRE_THAT(explain_peers(views, mine, 0, {given_up, seven}).text,
                Catch::EndsWith("for rank 3: it gave up waiting in all_reduce #2 (4 x F32) of group "
                                "pp for rank 7, which is stopped"));
-  // And round: no one is there by himself.
+  // A cycle: every rank waits for another one, so none is the culprit.
   seven = rank_in(7, {{"pp", {3, 7}, record(1, State::kFinished)},
                       {"dp2", {1, 7}, record(3, State::kEntered)}});
   REQUIRE_THAT(explain_peers(views, mine, 0, {three, seven}).text,

@@ -1,5 +1,5 @@
-// Hangs that a seeded injector makes: which rank all wait for must be named.
-// FTRUN_HANG_CASES and FTRUN_HANG_SEED choose how many and which; scripts/soak_hangs.py runs 200.
+// These tests inject random hangs; the rank for which all wait must be named. FTRUN_HANG_CASES and
+// FTRUN_HANG_SEED set the number and the seed; scripts/soak_hangs.py runs 200.
 #include <cstdlib>
 #include <random>
 
@@ -22,7 +22,7 @@ TEST_CASE("the culprit of each injected hang is named, with what it does") {
   const int64_t cases = number_from("FTRUN_HANG_CASES", 12);
   std::mt19937 random(static_cast<unsigned>(number_from("FTRUN_HANG_SEED", 20261123)));
   std::vector<HangCase> hangs;
-  // Every kind comes first once.
+  // The first cases have each kind once.
   for (int64_t i = 0; i < cases; ++i) {
     const auto drawn = static_cast<Hang>(random() % kHangs);
     const CommBackend backend = random() % 2 == 0 ? CommBackend::kSharedMemory : CommBackend::kGloo;

@@ -21,19 +21,19 @@ std::string text_of(const HangCase& hang) {
              hang.victim, ", step ", hang.step, ", collective ", hang.place);
 }
 
-/// Told is what the earliest rank to notice says.
+/// Told holds the message of the first rank that fails.
 struct Told {
   std::mutex mutex;
   std::condition_variable changed;
   std::string message;
   int culprit = -1;
   int failed = 0;
-  /// The victim has come to its step; and had not when the first rank failed.
+  /// The victim has reached its step (`injected`); the first rank failed before that (`too_early`).
   std::atomic<bool> injected = false;
   bool too_early = false;
 };
 
-/// Four ranks as two pairs along each of two axes, and all of them.
+/// A rank of four, which are in pairs along each of two axes, and all together in a third group.
 class Member {
  public:
   Member(Rendezvous& rendezvous, const HangCase& hang, const MakeHangDevice& make_device,
@@ -76,7 +76,8 @@ class Member {
     rendezvous_.board().show_phase(cat("step ", step));
     const bool now = step == hang_.step;
     if (now && rank_ == hang_.victim) told_.injected = true;
-    // Both pairs' other order: each waits for the next, in a ring.
+    // The victim and rank 3 - victim use their two pairs in the opposite order, so all four wait in
+    // a ring.
     const bool turned = now && hang_.hang == Hang::kDeadlock &&
                         (rank_ == hang_.victim || rank_ == 3 - hang_.victim);
     for (int place = 0; place < 3; ++place) {
@@ -89,7 +90,7 @@ class Member {
     device_->synchronize(groups());
   }
 
-  /// Takes turns in what it is, from step to step.
+  /// Starts a collective; its kind alternates from step to step.
   Work collective_of(int64_t step, int place, Communicator& group, int64_t count) {
     std::vector<float>& data = data_[static_cast<size_t>(place)];
     std::vector<float>& moved = moved_[static_cast<size_t>(place)];
@@ -102,7 +103,7 @@ class Member {
     return group.shift(data.data(), moved.data(), count, DType::kF32, 1, {"keys"});
   }
 
-  /// Leaves the collective out.
+  /// Makes the victim hang; returns whether it skips the collective.
   bool inject() {
     if (hang_.hang == Hang::kSkips) return true;
     if (hang_.hang != Hang::kComputes && hang_.hang != Hang::kSlowDisk) return false;
@@ -119,14 +120,15 @@ class Member {
   const HangCase& hang_;
   Told& told_;
   const int rank_;
-  /// Memory of a step, until the device is done with it.
+  /// The memory of a step's collectives, which must live until the device is done with them.
   std::array<std::vector<float>, 3> data_, moved_;
   std::unique_ptr<HangDevice> device_;
   std::unique_ptr<Communicator> tp_, dp_, world_;
 };
 
-/// Returns "" where the culprit was named right, else what was said; nothing where a rank failed
-/// before the hang was there, as on a machine that stands still for longer than the limit.
+/// Returns "" if the culprit was named correctly, otherwise what was said. Returns nothing if a
+/// rank failed before the hang was injected, for example because the machine stalled for longer
+/// than the limit.
 std::optional<std::string> named(const HangCase& hang, const MakeHangDevice& make_device) {
   Told told;
   auto all = Rendezvous::in_process(kRanks, 20s, 50ms);
@@ -151,8 +153,8 @@ std::optional<std::string> named(const HangCase& hang, const MakeHangDevice& mak
   return told.message.find(doing) != std::string::npos ? "" : wrong;
 }
 
-/// Returns what a try says. A try that says nothing is made again with twice the limit, up to
-/// sixteen times the first.
+/// Returns the result of named(). A try without a result is repeated with twice the limit, up to
+/// sixteen times the first limit.
 std::string verdict(HangCase hang, const MakeHangDevice& make_device) {
   std::optional<std::string> found = named(hang, make_device);
   for (int tries = 0; !found && tries < 4; ++tries) {
@@ -170,7 +172,7 @@ HangCase draw_hang(std::mt19937& random, Hang hang, CommBackend backend) {
                  .victim = static_cast<int>(random() % kRanks),
                  .step = static_cast<int64_t>(random() % 20),
                  .place = static_cast<int>(random() % 3)};
-  // Two that disagree do not tell which is wrong; of all four, three agree.
+  // If two ranks of a pair disagree, nobody can tell which is wrong; among all four, three agree.
   if (hang == Hang::kSkips || hang == Hang::kWrongSize) drawn.place = 2;
   return drawn;
 }
@@ -181,7 +183,7 @@ std::vector<std::string> wrongly_named(const std::vector<HangCase>& hangs,
   std::mutex mutex;
   std::vector<std::string> wrong;
   std::vector<std::thread> workers;
-  // Mostly they wait.
+  // More threads than CPUs do not matter, because they mostly wait.
   for (int worker = 0; worker < 4; ++worker)
     workers.emplace_back([&] {
       for (size_t i = next++; i < hangs.size(); i = next++) {

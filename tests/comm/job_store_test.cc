@@ -30,7 +30,7 @@ namespace {
 
 const std::string kToken = "the token of the tests' store";
 
-/// Returns a rank of the tests' job, as the process that the number names.
+/// Returns a rank of the tests' job in the process that `process` identifies.
 StoreMember rank_of(uint32_t rank, char process = 'p', uint32_t world = 4, uint32_t attempt = 1,
                     const std::string& job = "job 7") {
   return {.rank = rank,
@@ -51,7 +51,7 @@ struct Served {
                                       std::chrono::milliseconds limit = 20s) const {
     return c10::make_intrusive<JobStore>(
         [=, this] {
-          return std::optional(StorePlace{"127.0.0.1", port, token});
+          return std::optional(StoreEndpoint{"127.0.0.1", port, token});
         },
         member, std::chrono::steady_clock::now() + limit, false);
   }
@@ -67,7 +67,7 @@ OwnedFd stranger(int port) {
   return connect_to("127.0.0.1", port, std::chrono::steady_clock::now() + 20s);
 }
 
-/// Reads until so many bytes have come; false when the connection ends before.
+/// Reads `count` bytes; returns false if the connection ends before.
 bool reads(int fd, size_t count, std::string& text) {
   text.clear();
   char byte = 0;
@@ -78,8 +78,8 @@ bool reads(int fd, size_t count, std::string& text) {
   return true;
 }
 
-/// Does what any attacker can do who does not know the token: takes part in the handshake, and goes
-/// on as if let in.
+/// Acts as an attacker who does not know the token: takes part in the handshake, and continues as
+/// if admitted. Returns whether the store answers.
 bool gets_an_answer(int port, const std::string& proof) {
   const OwnedFd fd = stranger(port);
   std::string text;
@@ -133,7 +133,7 @@ TEST_CASE("the job's store does what c10d asks of one") {
 }
 
 TEST_CASE(
-    "who waits for several keys is answered when all are there at a time, and who has given up is "
+    "a wait for several keys is answered when all exist, and a client that has given up is "
     "not") {
   const Served served;
   const auto sets = served.client();
@@ -176,7 +176,7 @@ TEST_CASE("thousands of wrong tokens open the store to nobody") {
   REQUIRE(served.client()->getNumKeys() == 0);
 }
 
-TEST_CASE("a proof that was overheard opens nothing a second time") {
+TEST_CASE("an overheard proof opens nothing a second time") {
   const Served served;
   const OwnedFd fd = stranger(served.port);
   std::string greeting;
@@ -185,14 +185,14 @@ TEST_CASE("a proof that was overheard opens nothing a second time") {
   const std::string proof = client_proof(kToken, greeting.substr(kStoreGreeting.size()),
                                          std::string(kChallengeBytes, 'x'), member);
   REQUIRE_FALSE(gets_an_answer(served.port, proof));
-  // The server's proof cannot be sent back to it as a client's proof.
+  // The server's proof, sent back to it, is not valid as a client's proof.
   const auto by_server = [&](const char* a, const char* b) {
     return server_proof(kToken, a, b, StoreVerdict::kAdmitted, member);
   };
   REQUIRE(client_proof(kToken, "a", "b", member) != by_server("a", "b"));
   REQUIRE(client_proof(kToken, "a", "b", member) != by_server("b", "a"));
-  // A proof is one rank's of one start: nobody turns it into another's on its way, nor a
-  // refusal into an admission.
+  // A proof is for one rank of one start. An attacker in between cannot turn it into another
+  // rank's, nor a refusal into an admission.
   for (const StoreMember& other : {rank_of(2), rank_of(1, 'q'), rank_of(1, 'p', 5),
                                    rank_of(1, 'p', 4, 2), rank_of(1, 'p', 4, 1, "job 8")})
     REQUIRE(client_proof(kToken, "a", "b", member_bytes(other)) !=
@@ -214,14 +214,14 @@ TEST_CASE("a client does not trust a store that does not know the token") {
     const std::string proof(kWelcomeBytes, 'p');
     done = ::send(fd.get(), proof.data(), proof.size(), MSG_NOSIGNAL);
   });
-  const auto find = [&] { return std::optional(StorePlace{"127.0.0.1", socket.port, kToken}); };
+  const auto find = [&] { return std::optional(StoreEndpoint{"127.0.0.1", socket.port, kToken}); };
   REQUIRE_THROWS_WITH(c10::make_intrusive<JobStore>(find, rank_of(1),
                                                     std::chrono::steady_clock::now() + 20s, false),
                       "what answers there does not know this job's token");
   impostor.join();
 }
 
-TEST_CASE("what is left of an answer without sense is no answer to the next question") {
+TEST_CASE("the rest of a malformed answer is not taken for the next answer") {
   const ListenSocket socket = listen_on("127.0.0.1", 0);
   std::thread server([&] {
     const OwnedFd fd(::accept(socket.fd.get(), nullptr, nullptr));
@@ -242,7 +242,7 @@ TEST_CASE("what is left of an answer without sense is no answer to the next ques
     if (reads(fd.get(), 1, heard)) say(answers);
     while (reads(fd.get(), 1, heard)) continue;
   });
-  const auto find = [&] { return std::optional(StorePlace{"127.0.0.1", socket.port, kToken}); };
+  const auto find = [&] { return std::optional(StoreEndpoint{"127.0.0.1", socket.port, kToken}); };
   auto client = c10::make_intrusive<JobStore>(find, rank_of(1),
                                               std::chrono::steady_clock::now() + 20s, false);
   CHECK_THROWS_WITH(client->check({"key"}), Catch::Contains("an answer without sense"));
@@ -275,17 +275,17 @@ TEST_CASE(
         } catch (const std::exception&) {
         }
         ++tries;
-        std::this_thread::sleep_for(1ms);  // or they leave the ranks no processor and no port
+        std::this_thread::sleep_for(1ms);  // else they leave the ranks no CPU time and no port
       }
     });
   while (tries < 200) std::this_thread::sleep_for(1ms);
-  // This client is let in and stops in the middle of a request.
+  // A client that was admitted stops in the middle of a request.
   const OwnedFd half = stranger(served.port);
   std::vector<c10::intrusive_ptr<JobStore>> ranks;
   for (int rank = 0; rank < 4; ++rank)
     ranks.push_back(c10::make_intrusive<JobStore>(
         [&] {
-          return std::optional(StorePlace{"127.0.0.1", served.port, kToken});
+          return std::optional(StoreEndpoint{"127.0.0.1", served.port, kToken});
         },
         rank_of(static_cast<uint32_t>(rank)), std::chrono::steady_clock::now() + 60s, true));
   for (int i = 0; i < 200; ++i) {
@@ -295,12 +295,12 @@ TEST_CASE(
   over = true;
   for (std::thread& thread : attackers) thread.join();
   REQUIRE(served.server->admitted() >=
-          4);  // a rank that was dropped among the strangers comes again
+          4);  // a rank that was dropped with the strangers connects again
   REQUIRE(served.server->refused() > 100);
 }
 
 TEST_CASE(
-    "a request that is too long, or none at all, ends the connection of who sent it and no other") {
+    "a request that is too long, or none at all, closes the sender's connection and no other") {
   const Served served;
   const auto rank = served.client();
   std::mt19937 random(3);
@@ -325,13 +325,13 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "ranks that no supervisor started meet by a file of their own, which is gone when they have "
+    "ranks that no supervisor started meet by a file of their own, which is removed when they have "
     "met") {
   char name[] = "/tmp/ftrun_meeting_XXXXXX";
   const std::string folder = ::mkdtemp(name), path = folder + "/run.rendezvous";
-  // An earlier start has left a file behind, and another job has its own.
+  // An earlier start has left a file behind, and another job has its own file.
   const auto left_over = std::make_unique<MeetingFile>(
-      path, MeetingPlace{"slurm 7.0", "127.0.0.1", 1, "an old token, of nobody's"});
+      path, MeetingFileContent{"slurm 7.0", "127.0.0.1", 1, "an old token, of nobody's"});
   std::vector<std::string> heard(3);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 3; ++rank)
@@ -354,13 +354,13 @@ TEST_CASE(
     "refused") {
   char name[] = "/tmp/ftrun_meeting_XXXXXX";
   const std::string folder = ::mkdtemp(name), path = folder + "/run.rendezvous";
-  const MeetingPlace place{"job", "127.0.0.1", 4000, "a token of the test"};
+  const MeetingFileContent content{"job", "127.0.0.1", 4000, "a token of the test"};
   {
-    const MeetingFile file(path, place);
+    const MeetingFile file(path, content);
     struct stat status {};
     REQUIRE(::stat(path.c_str(), &status) == 0);
     REQUIRE((status.st_mode & 0777) == 0600);
-    REQUIRE(MeetingFile::read(path)->token == place.token);
+    REQUIRE(MeetingFile::read(path)->token == content.token);
     REQUIRE(MeetingFile::read(path)->port == 4000);
     REQUIRE(MeetingFile::read(path)->job == "job");
     REQUIRE(MeetingFile::read(path)->address == "127.0.0.1");
@@ -374,7 +374,7 @@ TEST_CASE(
   REQUIRE_FALSE(MeetingFile::read(path).has_value());
   std::ofstream(path) << "a thesis\n";
   ::chmod(path.c_str(), 0600);
-  REQUIRE_THROWS_WITH(MeetingFile(path, place),
+  REQUIRE_THROWS_WITH(MeetingFile(path, content),
                       Catch::Contains("exists, but is not ftrun's rendezvous file"));
   REQUIRE_THROWS_WITH(MeetingFile::read(path),
                       Catch::Contains("exists, but is not ftrun's rendezvous file"));
@@ -418,14 +418,14 @@ TEST_CASE("each rank of a start is one process, with as many connections as it w
               "8\""));
   REQUIRE(refused(rank_of(2, 'q', 4, 0)) ==
           cat("rank 2", at, "rank 0 has restart count 1, this rank has 0"));
-  // Rank 0 of a later start may be about to take the place of this one.
+  // Rank 0 of a later start may be about to replace this one.
   REQUIRE_THROWS_WITH(served.client(kToken, rank_of(2, 'q', 4, 2), 200ms),
                       "rank 0 still has restart count 1, this rank has 2");
   REQUIRE(refused(rank_of(2)) == "admitted");
   REQUIRE(served.server->admitted() == 4);
 }
 
-TEST_CASE("nobody is rank 0 but the process that serves the store, however early he comes") {
+TEST_CASE("only the process that serves the store is rank 0, however early another one connects") {
   const Served served;
   REQUIRE_THROWS_WITH(served.client(kToken, rank_of(0, 'q')),
                       Catch::Contains("another process is rank 0 of this job already"));
@@ -474,7 +474,7 @@ TEST_CASE("a rank that may not read the meeting file, or reads another job's, sa
     REQUIRE_THROWS_WITH(
         Rendezvous::connect(options),
         Catch::Contains(path + " is of another job (\"slurm 8.0\", this one is \"slurm 7.0\")"));
-    // The call fails at once, not only when its time is over.
+    // The call fails at once, not only at its timeout.
     RendezvousOptions patient = options;
     patient.timeout = 1h;
     ::chmod(path.c_str(), 0644);
@@ -486,8 +486,7 @@ TEST_CASE("a rank that may not read the meeting file, or reads another job's, sa
   std::filesystem::remove_all(folder);
 }
 
-TEST_CASE(
-    "rank 0 leaves a file alone by which another job meets, and notices when its own is replaced") {
+TEST_CASE("rank 0 leaves another job's meeting file alone, and notices when its own is replaced") {
   char name[] = "/tmp/ftrun_meeting_XXXXXX";
   const std::string folder = ::mkdtemp(name), path = folder + "/run.rendezvous";
   const Served served;
@@ -522,8 +521,7 @@ TEST_CASE(
   std::filesystem::remove_all(folder);
 }
 
-TEST_CASE(
-    "a value that is stored and being sent is counted once, and no more when the last has it") {
+TEST_CASE("a value that is stored and being sent is counted once, until the last client has it") {
   const Served served;
   constexpr int64_t kBytes = 8 << 20;
   std::vector<c10::intrusive_ptr<JobStore>> ranks;
@@ -533,7 +531,7 @@ TEST_CASE(
       ranks[i]->set(std::to_string(i), std::vector<uint8_t>(kBytes, 7));
   };
   set_all();
-  const int64_t stored = served.server->most_bytes();
+  const int64_t stored = served.server->peak_bytes();
   REQUIRE(stored >= 3 * kBytes);
   for (int round = 0; round < 2; ++round) {
     std::vector<std::thread> readers;
@@ -543,10 +541,10 @@ TEST_CASE(
     for (size_t i = 0; i < ranks.size(); ++i) ranks[i]->deleteKey(std::to_string(i));
     set_all();
   }
-  REQUIRE(served.server->most_bytes() < stored + kBytes / 2);
+  REQUIRE(served.server->peak_bytes() < stored + kBytes / 2);
 }
 
-TEST_CASE("the room that a long request took is not kept for each connection that has made one") {
+TEST_CASE("the buffer of a long request is not kept for each connection that made one") {
   const Served served;
   constexpr int64_t kBytes = 8 << 20;
   std::vector<c10::intrusive_ptr<JobStore>> connections;
@@ -554,12 +552,12 @@ TEST_CASE("the room that a long request took is not kept for each connection tha
     connections.push_back(served.client());
     connections.back()->set("key", std::vector<uint8_t>(kBytes, 7));
   }
-  // The value, the one that replaces it, and its request.
-  REQUIRE(served.server->most_bytes() <= 3 * kBytes + (1 << 20));
+  // At most these exist at once: the value, the value that replaces it, and its request.
+  REQUIRE(served.server->peak_bytes() <= 3 * kBytes + (1 << 20));
 }
 
 TEST_CASE(
-    "a store whose process has no descriptor left says so once, and takes who comes when it has") {
+    "a store without free file descriptors says so once, and accepts clients when it has some") {
   const Served served;
   char name[] = "/tmp/ftrun_log_XXXXXX";
   const OwnedFd log(::mkstemp(name)), screen(::dup(STDERR_FILENO));
@@ -584,7 +582,7 @@ TEST_CASE(
            text.find(line) != std::string::npos;
   };
   for (int tries = 0; !is_told() && tries < 60'000; ++tries) std::this_thread::sleep_for(1ms);
-  std::this_thread::sleep_for(300ms);  // in which it could be told again
+  std::this_thread::sleep_for(300ms);  // time to report it again
   ::setrlimit(RLIMIT_NOFILE, &before);
   std::string greeting;
   const bool greeted = reads(caller.get(), kStoreGreeting.size() + kChallengeBytes, greeting);

@@ -11,7 +11,7 @@ namespace {
 constexpr const char* kNames[] = {"NCCL_ALGO", "NCCL_NVLS_ENABLE", "NCCL_RUNTIME_CONNECT",
                                   "NCCL_GRAPH_REGISTER"};
 
-/// Returns the variables after prepare_nccl_environment(), which found them as `given`.
+/// Returns the environment after prepare_nccl_environment(), which started with `given`.
 std::map<std::string, std::string> prepared(const std::map<std::string, std::string>& given) {
   for (const char* name : kNames) ::unsetenv(name);
   for (const auto& [name, value] : given) ::setenv(name.c_str(), value.c_str(), 1);
@@ -52,7 +52,7 @@ TEST_CASE(
           "the ranks' GPUs may share memory in /no/shm, which cannot be looked at: No such file or "
           "directory" +
               remedy);
-  // A file system without room.
+  // This file system has no free space.
   REQUIRE(ftrun::shared_folder_warning(2, "/proc/sys")
               .starts_with("the ranks' GPUs may share memory in /proc/sys, which "));
   REQUIRE(ftrun::shared_folder_warning(0, ".").empty());

@@ -13,12 +13,13 @@
 namespace ftrun {
 namespace {
 
-// Aligned: where all thread-local data is one byte, mold 1.10 may let the pages that the loader
-// makes read-only begin in front of the first one that is mapped, and the program does not start.
+// The alignment avoids a bug: if all thread-local data is one byte, mold 1.10 may let the pages
+// that the loader makes read-only begin before the first mapped page, and the program does not
+// start.
 alignas(16) thread_local bool memory_is_refused = false;
 
-/// LibTorch's own allocator, until a thread is refused what it asks for: then that
-/// throws as its own one does.
+/// Uses LibTorch's own allocator until memory is refused to the calling thread; then it throws what
+/// LibTorch's allocator throws.
 class RefusingAllocator final : public at::Allocator {
  public:
   at::DataPtr allocate(size_t bytes) override {
@@ -34,8 +35,7 @@ class RefusingAllocator final : public at::Allocator {
   }
 };
 
-TEST_CASE(
-    "LibTorch's and the language's own lack of memory are known from all else that goes wrong") {
+TEST_CASE("LibTorch's and C++'s own out-of-memory errors are distinguished from all other errors") {
   CHECK(is_out_of_memory(std::bad_alloc()));
   CHECK_FALSE(is_out_of_memory(std::runtime_error("DefaultCPUAllocator: can't allocate memory")));
   const auto told = [](const auto& fails) {
@@ -52,7 +52,7 @@ TEST_CASE(
 }
 
 // [long]: a sanitizer's allocator ends the process on such a size.
-TEST_CASE("what LibTorch throws for more memory than there can be is a lack of memory", "[long]") {
+TEST_CASE("LibTorch's error for an impossible size counts as a lack of memory", "[long]") {
   try {
     (void)c10::GetDefaultCPUAllocator()->allocate(size_t{1} << 62);
     FAIL("it was given");

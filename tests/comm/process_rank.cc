@@ -1,13 +1,13 @@
-// This program is a rank that process_test.cc runs in a process of its own. Its scenarios:
-//   loop      all-reduces without end
-//   once      one all-reduce of 1000 elements, its first element is printed
-//   sizes     as once, but rank 1 brings fewer elements and nothing is compared before
+// This program is a rank that process_test.cc runs in a separate process. Its scenarios:
+//   loop      endless all-reduces
+//   once      one all-reduce of 1000 elements; prints its first element
+//   sizes     like once, but rank 1 passes fewer elements, and sizes are not compared before
 //   meet      only meets the others
-//   abort     the last rank stays out of a collective, another thread of the one before gives it up
-//   texts     exchanges texts without end, and counts them
-//   group     ranks 1 and 2 wait for the text of rank 3, which does not come
+//   abort     the last rank skips a collective; another thread of the rank before it gives up
+//   texts     endless exchanges of texts, which it counts
+//   group     ranks 1 and 2 wait for the text of rank 3, which never comes
 //   patient   all wait for the text of the last rank, which comes later than the timeout
-// A failure is printed as one line and its code is the exit code.
+// A failure is printed as one line, and its code is the exit code.
 #include "process_rank.h"
 
 #include <algorithm>
@@ -66,7 +66,7 @@ void give_up(Communicator& group) {
 
 void run(const ProcessRank& wanted) {
   const auto& [rank, world, port, backend, timeout, scenario] = wanted;
-  // The others take a while to come on a busy machine.
+  // On a busy machine the others take a while to arrive.
   const auto meeting = std::max<std::chrono::milliseconds>(timeout, std::chrono::minutes(1));
   const auto rendezvous = Rendezvous::connect({.rank = rank,
                                                .world = world,

@@ -11,7 +11,7 @@ struct ProcessRank {
   int port = 0;
   std::string backend;
   std::chrono::milliseconds timeout{};
-  /// A scenario that process_rank.cc lists.
+  /// The name of a scenario; process_rank.cc lists them.
   std::string scenario;
 };
 

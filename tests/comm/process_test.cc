@@ -24,7 +24,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// A limit of ranks' waits that no test waits for, and how long what ends at once may take.
+/// Milliseconds: a timeout that no test reaches, and the time within which immediate failures must
+/// end.
 constexpr int kFarOff = 300'000;
 constexpr std::chrono::seconds kEnough{150};
 
@@ -32,10 +33,10 @@ int free_port() {
   return listen_on("127.0.0.1", 0).port;
 }
 
-/// A limit of open files: that of a process, and the one that it may raise it to.
+/// A soft limit of open files, and the hard limit up to which the process may raise it.
 using FileLimit = std::optional<rlimit>;
 
-/// Ranks as processes; what they print goes to files. They are forked from this one, which has
+/// Runs ranks as processes whose output goes to files. They are forked from this process, which has
 /// loaded LibTorch, as ftrun's supervisor forks its ranks.
 class Ranks {
  public:
@@ -91,7 +92,7 @@ class Ranks {
     ::dup2(file, STDOUT_FILENO);
     ::dup2(file, STDERR_FILENO);
     ::close(file);
-    // Catch2's handlers are of this process.
+    // Catch2's signal handlers are for the test process only.
     for (const int signal : {SIGABRT, SIGFPE, SIGILL, SIGINT, SIGSEGV, SIGTERM})
       ::signal(signal, SIG_DFL);
     if (limit && ::setrlimit(RLIMIT_NOFILE, &*limit) != 0) ::_exit(127);
@@ -127,7 +128,7 @@ TEST_CASE("processes meet, add and part") {
 }
 
 TEST_CASE(
-    "rank 0 serves its store under the hard limit of open files, and says so where that is too "
+    "rank 0 serves its store under the hard limit of open files, and says so if that is too "
     "low") {
   {
     rlimit soft{};
@@ -148,7 +149,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a first rank that dies with its text given is missed at once, though another is still "
+    "a first rank that dies with its text given is reported at once, though another is still "
     "absent") {
   Ranks ranks(4, "shm", kFarOff, "group");
   ranks.await_text(2, "waiting");
@@ -184,7 +185,7 @@ TEST_CASE("a rank killed at a random moment is named as gone by the others") {
 
 namespace {
 
-/// Returns what the other of two ranks says when this one is stopped.
+/// Returns what the other of two ranks prints while `victim` is stopped.
 std::string output_of_stopped(const char* backend, int victim, int limit_ms, std::string& stopped) {
   Ranks ranks(2, backend, limit_ms, "loop");
   for (int rank = 0; rank < 2; ++rank) ranks.await_text(rank, "looping");
@@ -201,8 +202,8 @@ TEST_CASE("a rank stopped at a random moment is named as stopped when the wait e
   for (const char* backend : {"gloo", "shm"}) {
     for (const int victim : {0, 1}) {
       std::string said, stopped;
-      // A rank that is late by more than the limit before it is stopped is told as that:
-      // then there is a longer one.
+      // A rank that was late by more than the limit before it was stopped is reported as late; then
+      // the test tries again with a longer limit.
       for (const int limit_ms : {1'000, 5'000, 20'000}) {
         said = output_of_stopped(backend, victim, limit_ms, stopped);
         if (said.find(stopped) != std::string::npos) break;
@@ -250,7 +251,7 @@ TEST_CASE(
 TEST_CASE(
     "work of one rank alone is waited for beyond the timeout; a rank that stops in it is lost "
     "after that, one that dies at once") {
-  // Side by side: each waits for seconds.
+  // The cases run at the same time, because each waits for seconds.
   Ranks patient(3, "shm", 5'000, "patient"), stopped(2, "shm", 5'000, "patient"),
       killed(2, "shm", 5'000, "patient");
   for (const auto& [ranks, signal] : {std::pair(&stopped, SIGSTOP), std::pair(&killed, SIGKILL)}) {
@@ -276,7 +277,7 @@ TEST_CASE("sizes that Gloo chokes on end with a message and code 6, not with a c
   Ranks ranks(2, "gloo", 20'000, "sizes");
   const int first = ranks.wait(0), second = ranks.wait(1);
   CAPTURE(ranks.output(0), ranks.output(1));
-  // A rank whose peer has shown what it means before it ended says that they disagree.
+  // If a peer has published its arguments before it ended, the message says that the two disagree.
   const std::string differ =
       "failed: the ranks of group world disagree: rank 0 is in all_reduce #1 (gradient bucket 7, "
       "1000 x F32), rank 1 is in all_reduce #1 (gradient bucket 7, 500 x F32)";

@@ -10,7 +10,8 @@
 #include "comm/open.h"
 #include "waiting.h"
 
-/// Runs `body` on one thread a rank, over an in-process store; returns what each rank threw ("").
+/// Runs `body` on one thread per rank, over an in-process store. Returns the message of each rank's
+/// error, "" for none.
 inline std::vector<std::string> run_ranks(int world,
                                           const std::function<void(ftrun::Rendezvous&)>& body) {
   auto all = ftrun::Rendezvous::in_process(world, std::chrono::seconds(20));

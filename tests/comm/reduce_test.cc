@@ -15,15 +15,15 @@ using namespace ftrun;
 
 namespace {
 
-/// Returns every pattern of 16 bits.
+/// Returns all 2^16 bit patterns of 16 bits.
 std::vector<uint16_t> every_pattern() {
   std::vector<uint16_t> all;
   for (uint32_t bits = 0; bits < 65536; ++bits) all.push_back(static_cast<uint16_t>(bits));
   return all;
 }
 
-/// Returns fp32 numbers around every number, tie, infinity and NaN of 16 bits: every upper 19 bits
-/// with lower ones at, around and between the ties.
+/// Returns fp32 numbers that cover the conversion to 16 bits: all values of the upper 19 bits, with
+/// lower bits at, next to and between the ties.
 std::vector<float> many_floats() {
   std::vector<float> all;
   for (uint32_t upper = 0; upper < 1U << 19; ++upper)
@@ -50,7 +50,7 @@ uint16_t f16(float value) {
   return bits;
 }
 
-/// Returns the sum of two ranks, by PyTorch's conversions, element by element.
+/// Returns the sum of two ranks' numbers, converted by PyTorch, element by element.
 template <typename T>
 std::vector<T> naive_sum(const std::vector<T>& a, const std::vector<T>& b) {
   std::vector<T> out;
@@ -59,7 +59,7 @@ std::vector<T> naive_sum(const std::vector<T>& a, const std::vector<T>& b) {
   return out;
 }
 
-/// Checks a sum for which rank 0 has all patterns, and rank 1 has `other`.
+/// Checks sums of all patterns of 16 bits (rank 0) and `other` (rank 1).
 template <typename T>
 void check_sum(DType dtype, uint16_t other) {
   std::vector<T> a, b;
@@ -87,7 +87,7 @@ TEST_CASE("every CPU converts 16-bit floats to the same bits") {
   REQUIRE(equal_bits(converted(fast.narrow_bf16, floats), converted(plain.narrow_bf16, floats)));
 }
 
-TEST_CASE("runs of any length and place are converted whole, and nothing beside them") {
+TEST_CASE("ranges of any length and alignment are converted completely, and nothing outside them") {
   const std::vector<uint16_t> patterns = every_pattern();
   const NarrowFloats& fast = narrow_floats();
   for (int64_t count = 0; count < 40; ++count) {
@@ -121,7 +121,8 @@ TEST_CASE("fp16 rounds to nearest even, overflows to infinity and keeps a NaN's 
 }
 
 TEST_CASE("sums of 16-bit floats are those of PyTorch's conversions, bit for bit") {
-  // Zeros, denormals, the largest numbers, both infinities; numbers that make ties.
+  // The values are zeros, denormals, the largest numbers, both infinities, and numbers that make
+  // ties.
   for (const uint16_t other : {0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x3C00, 0x3C01, 0x9001,
                                0x7BFF, 0xFBFF, 0x7C00, 0xFC00}) {
     check_sum<c10::Half>(DType::kF16, other);

@@ -36,14 +36,14 @@ TEST_CASE("every rank gets every text, by rank, as often as a key is used") {
 }
 
 TEST_CASE(
-    "a connection beside another one exchanges apart from it, and neither waits for the other") {
+    "a second connection exchanges independently of the first, and neither waits for the other") {
   const auto failures = run_ranks(2, [](Rendezvous& rendezvous) {
     const auto beside = rendezvous.make_connection_for_thread();
     const std::string me = cat(rendezvous.rank());
     std::vector<std::string> slow;
     std::atomic<bool> came = false;
     std::thread other([&] {
-      // Rank 0 waits here for what rank 1 gives once both have come far.
+      // Rank 0 waits here for a text that rank 1 gives only after both are far along.
       while (rendezvous.rank() == 1 && !came) std::this_thread::sleep_for(1ms);
       slow = beside->exchange_text("text", "beside " + me, WaitPolicy::kWhileAlive);
     });
@@ -61,10 +61,10 @@ TEST_CASE(
 
 namespace {
 
-/// Returns another port beside that of an address of Gloo's, at which nobody listens.
+/// Returns Gloo's address with another port, on which nobody listens.
 std::string with_other_port(std::string address, int step) {
   const size_t at =
-      address.find(std::string("\x7f\0\0\1", 4));  // 127.0.0.1 of a sockaddr_in, behind its port
+      address.find(std::string("\x7f\0\0\1", 4));  // 127.0.0.1 in a sockaddr_in, after the port
   require(at != std::string::npos && at >= 2, "an address over IPv4");
   uint16_t port = 0;
   address.copy(reinterpret_cast<char*>(&port), sizeof port, at - sizeof port);
@@ -73,8 +73,8 @@ std::string with_other_port(std::string address, int step) {
                          sizeof port);
 }
 
-/// Returns what rank 0 says of a group over Gloo whose other rank gives its address and is never
-/// heard of again.
+/// Returns the error of rank 0 in a group over Gloo whose other rank gives its address and then
+/// disappears.
 std::string connecting_alone(int step) {
   const std::string name = cat("group", step);
   return run_ranks(2, [&](Rendezvous& rendezvous) {
@@ -94,9 +94,9 @@ std::string connecting_alone(int step) {
 }  // namespace
 
 TEST_CASE(
-    "a member that is lost between its address and its connection is not waited for to the end of "
+    "a member lost between giving its address and connecting is not waited for to the end of "
     "the time limit") {
-  // One of two ranks connects and the other waits: their ports say which of them does what.
+  // One of two ranks connects and the other accepts; which one, follows from their ports.
   const std::vector<std::string> told{connecting_alone(-1), connecting_alone(1)};
   const auto waited = [](const std::string& text) {
     return text.starts_with(
@@ -145,7 +145,7 @@ TEST_CASE("each of many ranks names the first rank if that did not come") {
                       Catch::Contains("s for \"program\": rank 0 did not arrive in time"));
 }
 
-TEST_CASE("ranks whose groups differ say so in words that do not grow with the group") {
+TEST_CASE("ranks whose groups differ say so in messages that do not grow with the group") {
   const auto failures = run_ranks(20, [](Rendezvous& rendezvous) {
     const auto backend = rendezvous.rank() == 3 ? CommBackend::kGloo : CommBackend::kSharedMemory;
     open_communicator(rendezvous, "world", everyone(20), {.backend = backend, .timeout = 20s});
@@ -158,14 +158,14 @@ TEST_CASE("ranks whose groups differ say so in words that do not grow with the g
 
 namespace {
 
-/// StoreUse is what rank 0's store held at most, and its keys in the end, when so many ranks have
-/// met and exchanged texts.
+/// StoreUse holds the most bytes that rank 0's store held, and its keys at the end, after a number
+/// of ranks have met and exchanged texts.
 struct StoreUse {
   int64_t most_bytes = 0;
   int64_t keys = 0;
 };
 
-/// Runs ranks that meet in a store that rank 0 serves. Returns what each threw ("").
+/// Runs ranks that meet in a store that rank 0 serves. Returns each rank's error, "" for none.
 std::vector<std::string> run_met(int world, std::chrono::milliseconds heartbeat,
                                  const std::function<void(Rendezvous&)>& body) {
   ListenSocket socket = listen_on("127.0.0.1", 0);
@@ -195,26 +195,26 @@ std::vector<std::string> run_met(int world, std::chrono::milliseconds heartbeat,
 StoreUse store_use_of(int world) {
   StoreUse use;
   const auto failures = run_met(world, 20s, [&](Rendezvous& rendezvous) {
-    // The keys are long: whoever waits for many keys has sent all of them.
+    // The keys are long, so that a rank that waits for many keys has to send all of them.
     const std::string key(200, 'k');
     for (int i = 0; i < 4; ++i) rendezvous.exchange_text(key, std::string(64, 'x'));
     rendezvous.exchange_text("once", std::string(64, 'y'));
     if (rendezvous.rank() == 0)
-      use = {rendezvous.server()->most_bytes(), rendezvous.server()->keys()};
+      use = {rendezvous.server()->peak_bytes(), rendezvous.server()->keys()};
   });
   REQUIRE(failures == std::vector<std::string>(static_cast<size_t>(world)));
   return use;
 }
 
-/// GroupUse is what rank 0's store holds when so many ranks have opened groups over Gloo, and what
-/// it was asked meanwhile.
+/// GroupUse holds the contents of rank 0's store after a number of ranks have opened groups over
+/// Gloo, and the number of requests meanwhile.
 struct GroupUse {
   int64_t keys = 0;
   int64_t bytes = 0;
   int64_t requests = 0;
 };
 
-/// Returns a group of all, and one of each half.
+/// Opens a group of all ranks, and one of each half.
 GroupUse group_use_of(int world) {
   GroupUse use;
   const auto failures = run_met(world, 20s, [&](Rendezvous& rendezvous) {
@@ -236,7 +236,7 @@ GroupUse group_use_of(int world) {
   return use;
 }
 
-/// Returns what a rank throws that exchanges a text; "" if it gets all.
+/// Returns the error of a rank that exchanges a text; "" if it gets all texts.
 std::string heard_in(Rendezvous& rendezvous, const std::string& key, const std::string& text,
                      WaitPolicy patience = WaitPolicy::kWhileAlive) {
   try {
@@ -247,12 +247,12 @@ std::string heard_in(Rendezvous& rendezvous, const std::string& key, const std::
   }
 }
 
-/// Leaves the text of a rank in the store, which itself goes no further.
+/// Writes a rank's text to the store; the rank itself does nothing more.
 void come(Rendezvous& store, const std::string& key, int rank) {
   prefixed_store(store, cat("x/", key, "/1"))->set(cat(rank), std::vector<uint8_t>{'='});
 }
 
-/// Tells, as the first one of a large group does, who is absent.
+/// Publishes who is absent, as the first rank of a large group does.
 void report_absent(Rendezvous& store, const std::string& key, const std::string& rank) {
   std::string list;
   put_field(list, rank);
@@ -260,8 +260,8 @@ void report_absent(Rendezvous& store, const std::string& key, const std::string&
       ->set("0", std::vector<uint8_t>(list.begin(), list.end()));
 }
 
-/// Returns the longest key of an exchange for which the store still takes the texts of all two
-/// ranks under one key, and no parts of them (own: nor those of one rank).
+/// Returns the longest key of an exchange with which the store accepts the texts of both ranks
+/// under one key, but not in parts; with `own` it rejects parts even of one rank's text.
 std::string long_key(bool own) {
   const std::string beside = own ? "x//1/1/part/0" : "x//1/all/0/part/0";
   return std::string(kMaxKeyBytes + 1 - beside.size(), 'k');
@@ -283,13 +283,13 @@ TEST_CASE(
         require(texts.at(rank) == std::string(kEach, static_cast<char>('a' + rank)),
                 "the text of each rank");
     }
-    // The first exchange removes all that was exchanged before.
+    // The first exchange removes the texts of all earlier ones.
     rendezvous.exchange_text("records", "");
     rendezvous.exchange_text("between", "");
     if (rendezvous.rank() == 0) keys = rendezvous.server()->keys();
   });
   REQUIRE(failures == std::vector<std::string>(3));
-  // Heartbeats and the last texts of each exchange key.
+  // Heartbeats and the last texts of each exchange are left.
   REQUIRE(keys <= 3 + 3 + 3);
 }
 
@@ -322,7 +322,7 @@ TEST_CASE("a rank whose text the store refuses tells the others, though it lives
     CHECK_THAT(each, Catch::StartsWith("rank 1 lost the rendezvous in \"kkk"));
 }
 
-TEST_CASE("ranks that come when the first one has given up are told so, and do not wait for it") {
+TEST_CASE("ranks that arrive after the first one gave up learn it, and do not wait for it") {
   auto all = Rendezvous::in_process(3, 300ms, 20ms);
   const std::string first = heard_in(*all[0], "program", "x", WaitPolicy::kTimeout);
   CHECK_THAT(first, Catch::StartsWith("rank 0 waited ") &&
@@ -332,7 +332,7 @@ TEST_CASE("ranks that come when the first one has given up are told so, and do n
 }
 
 TEST_CASE(
-    "a group that is complete when the time is over waits a moment for its texts, and then says "
+    "a group that is complete at the timeout waits a moment for its texts, and then says "
     "what it lacks") {
   auto all = Rendezvous::in_process(2, 300ms, 20ms);
   come(*all[0], "program", 0);
@@ -354,7 +354,7 @@ TEST_CASE("ranks that have come since a list of absent ranks was made are not ta
   for (int rank = 0; rank < kWorld; ++rank)
     if (rank != 5) come(*all[0], "program", rank);
   report_absent(*all[0], "program", "7");
-  all[0].reset();  // while rank 7 lives on
+  all[0].reset();  // rank 7 is still alive
   CHECK_THAT(heard_in(*all[5], "program", "x"),
              Catch::EndsWith("s for \"program\": rank 0 has not finished collecting the replies"));
 }
@@ -369,7 +369,7 @@ TEST_CASE(
     if (rendezvous.rank() == 0) server = rendezvous.server();
     rendezvous.exchange_text("begin", "");
     if (rendezvous.rank() == 0) before = rendezvous.server()->requests();
-    // The first rank connects and does not report who is absent.
+    // The first rank connects, but does not report who is absent.
     if (rendezvous.rank() == 0) come(rendezvous, "late", 0);
     if (rendezvous.rank() == 0 || rendezvous.rank() >= kWorld / 2)
       std::this_thread::sleep_for(1500ms);
@@ -399,15 +399,15 @@ TEST_CASE(
                    << " requests; 40 ranks: " << many.keys << " keys, " << many.bytes << " bytes, "
                    << many.requests << " requests");
   REQUIRE(few.requests > 0);
-  // Heartbeats, texts that are about to be removed, and a few of each group.
+  // Heartbeats, texts that will be removed next, and a few keys of each group are left.
   REQUIRE(few.keys <= 2 * 8 + 20);
   REQUIRE(many.keys <= 2 * 40 + 20);
   REQUIRE(many.bytes < 6 * few.bytes);
-  // A rank that waits for others on a busy machine asks about them each second.
+  // On a busy machine a rank that waits for others asks about them each second.
   REQUIRE(many.requests < 100 * 40);
 }
 
-TEST_CASE("an exchange with patience waits for ranks that live, however long they work") {
+TEST_CASE("an exchange with patience waits for live ranks, however long they work") {
   auto all = Rendezvous::in_process(2, 300ms, 20ms);
   std::vector<std::string> texts;
   std::thread worker([&] {

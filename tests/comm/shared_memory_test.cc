@@ -17,8 +17,8 @@
 namespace ftrun {
 namespace {
 
-/// OpenWatch says whether anybody has opened `path` since the last question; looks that open
-/// nothing do not count.
+/// OpenWatch reports whether anybody has opened `path` since the last question. Looking at the file
+/// without opening it does not count.
 class OpenWatch {
  public:
   explicit OpenWatch(const std::string& path) : events_(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC)) {
@@ -33,7 +33,7 @@ class OpenWatch {
   OwnedFd events_;
 };
 
-TEST_CASE("a peer's memory is mapped where it says that it lies") {
+TEST_CASE("a peer's memory is mapped from the file that the peer names") {
   const CommBuffer buffer = allocate_shared(64 << 10);
   std::memset(buffer.as<>() + 5000, 7, 3);
   PeerMemory memory(own_identity());
@@ -53,7 +53,7 @@ TEST_CASE("a pipe or another file that has the number of a peer's freed memory i
   REQUIRE(::fstat(other.get(), &status) == 0);
   OpenWatch watch(path);
   PeerMemory memory(own_identity());
-  // The inode of a file system may be the one that the memory had.
+  // The file's inode number may happen to be the one that the memory had.
   const uint64_t inode = pipe ? status.st_ino : status.st_ino + 1;
   CHECK_THROWS_AS(memory.at({inode, 4096, 0, other.get()}), Error);
   CHECK_FALSE(watch.opened());

@@ -41,18 +41,18 @@ void move(const OwnedFd& from, const OwnedFd& to, size_t bytes) {
   REQUIRE(::recv(to.get(), data.data(), bytes, MSG_WAITALL) == static_cast<ssize_t>(bytes));
 }
 
-TEST_CASE("the kernel's count of what came over this process's connections") {
+TEST_CASE("the kernel's byte counts of this process's connections are read") {
   const std::set<OpenSocket> before = tcp_connections();
   Pair pair;
   std::set<OpenSocket> opened;
   std::ranges::set_difference(tcp_connections(), before, std::inserter(opened, opened.end()));
-  REQUIRE(opened.size() == 2);  // neither the listener nor what was open before
+  REQUIRE(opened.size() == 2);  // neither the listener nor earlier connections
   REQUIRE(received_bytes(opened) == 0);
   move(pair.one, pair.other, 30'000);
   REQUIRE(received_bytes(opened) == 30'000);
   move(pair.other, pair.one, 7);
   REQUIRE(received_bytes(opened) == 30'007);
-  // A number that is used again is another connection.
+  // A reused descriptor number is another connection.
   const int number = pair.one.get();
   pair.one.reset();
   pair.other.reset();

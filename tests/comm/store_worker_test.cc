@@ -11,8 +11,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// Has the worker wait for `pause`, given up on. What it did not come to in time it does
-/// not try: then once more.
+/// Makes the worker wait for `pause`, and gives up on that operation. The worker does not start an
+/// operation that is late already, so the call is repeated until it has started.
 void keep_waiting(StoreWorker& worker, const std::shared_future<void>& pause) {
   const auto began = std::make_shared<std::atomic<bool>>(false);
   const auto wait = [began, pause] { return *began = true, pause.wait(), 1; };
@@ -32,7 +32,7 @@ TEST_CASE("a pause of the server ends: what was late is waited for, and the next
   std::promise<void> goes_on;
   StoreWorker worker;
   keep_waiting(worker, goes_on.get_future().share());
-  // No operation is tried while the server is silent, and those that were not tried are not
+  // While the server is silent no further operation is tried, and those that were not tried are not
   // repeated later.
   std::atomic<int> tried = 0;
   const auto count = [&tried] { return ++tried; };
@@ -53,7 +53,7 @@ TEST_CASE("a worker is stuck from an operation that was given up on to its end")
   REQUIRE_FALSE(worker.is_stuck(20s));
 }
 
-TEST_CASE("operations of two threads behind a silent server all return in time, and recover") {
+TEST_CASE("operations of two threads on a silent server all return in time, and recover") {
   std::promise<void> goes_on;
   StoreWorker worker;
   const auto paused = [pause = goes_on.get_future().share()] { return pause.wait(), 1; };
@@ -68,7 +68,7 @@ TEST_CASE("operations of two threads behind a silent server all return in time, 
 }
 
 TEST_CASE("a worker whose operation never returns does not hold up its owner") {
-  std::promise<void> never;  // outlives the worker
+  std::promise<void> never;  // must outlive the worker
   StoreWorker worker;
   keep_waiting(worker, never.get_future().share());
 }

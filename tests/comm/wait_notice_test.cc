@@ -13,8 +13,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// The lines that tell of waits of one kind, whichever thread says them: on a busy
-/// machine others last long, too.
+/// Collects the notices of waits of one kind, from whichever thread. On a busy machine other waits
+/// take long enough for a notice too.
 class Told {
  public:
   explicit Told(std::string kind) : kind_(std::move(kind)) {}
@@ -42,7 +42,7 @@ class Told {
   std::vector<std::string> lines_;
 };
 
-/// Runs `body` on each rank of `world` and returns what was told of waits of that kind.
+/// Runs `body` on each of `world` ranks, and returns the notices of waits of that kind.
 std::vector<std::string> notices_of(int world, const std::string& kind,
                                     const std::function<void(Rendezvous&, Told&)>& body) {
   Told told(kind);
@@ -69,14 +69,14 @@ TEST_CASE("the first rank of an exchange tells whom it waits for, and again afte
         }
         rendezvous.exchange_text("hash", "x");
       });
-  // Rank 1 speaks if rank 0 comes late itself, on a busy machine.
+  // Rank 1 reports the wait if rank 0 itself is late, on a busy machine.
   require_all(
       lines,
       R"(rank [01] of 3 has waited [\d.]+s for rank ([01], )?2 in "hash"; .*rank 2 is in reading )"
       R"(the data, for [\d.]+s; it gives up after 1m 00s)");
 }
 
-TEST_CASE("where the first rank of an exchange is missing the next one tells it") {
+TEST_CASE("if the first rank of an exchange is missing, the next one reports it") {
   const auto lines = notices_of(3, "for rank 0", [](Rendezvous& rendezvous, Told& told) {
     if (rendezvous.rank() == 0) told.await(1);
     rendezvous.exchange_text("hash", "x");
@@ -88,7 +88,7 @@ TEST_CASE("where the first rank of an exchange is missing the next one tells it"
 }
 
 TEST_CASE(
-    "the first rank that stands in a collective tells who is missing and what that one does") {
+    "the first rank that waits in a collective reports who is missing and what that one does") {
   const auto lines = notices_of(3, "writing a checkpoint", [](Rendezvous& rendezvous, Told& told) {
     const auto group = open_world(rendezvous, CommBackend::kSharedMemory);
     if (rendezvous.rank() == 1) {
@@ -119,7 +119,7 @@ TEST_CASE("a receive tells whom it waits for, whoever else waits") {
       R"(rank 2 has waited [\d.]+s in receive #1 \(hidden, 4 x F32\) of group world: rank 1 .*)");
 }
 
-TEST_CASE("a wait in a collective that is as long as steps of this run are is not told") {
+TEST_CASE("a wait in a collective that is as long as steps of this run are is not reported") {
   const auto lines = notices_of(2, "barrier #1", [](Rendezvous& rendezvous, Told&) {
     rendezvous.expect_waits(1h);
     const auto group = open_world(rendezvous, CommBackend::kSharedMemory);
@@ -129,9 +129,9 @@ TEST_CASE("a wait in a collective that is as long as steps of this run are is no
   CHECK(lines == std::vector<std::string>{});
 }
 
-TEST_CASE("a rank that cannot reach rank 0 tells where it looks, why in vain and for how long") {
+TEST_CASE("a rank that cannot reach rank 0 says where it looks, why it fails and for how long") {
   Told told("rendezvous");
-  const int port = listen_on("127.0.0.1", 0).port;  // and closed again
+  const int port = listen_on("127.0.0.1", 0).port;  // the socket is closed again
   const RendezvousOptions options{.rank = 1,
                                   .world = 4,
                                   .port = port,

@@ -5,8 +5,8 @@
 
 #include <catch2/catch.hpp>
 
-// Launcher files of Hugging Face Accelerate (tests/config/accelerate, in the form that `accelerate
-// config` writes) are read as configs.
+// These tests read launcher files of Hugging Face Accelerate as configs. The files are in
+// tests/config/accelerate, in the form that `accelerate config` writes.
 
 namespace ftrun {
 namespace {
@@ -36,7 +36,7 @@ const std::string kHead = "distributed_type: DEEPSPEED\n";
 
 }  // namespace
 
-TEST_CASE("an Accelerate file's block, process count and precision are a config") {
+TEST_CASE("an Accelerate file's block, process count and precision are read as a config") {
   const Config config = values_in("zero3.yaml");
   CHECK(config.zero.stage == 3);
   CHECK(config.zero.offload_optimizer.device == OffloadDevice::kCpu);
@@ -72,7 +72,7 @@ TEST_CASE("the DeepSpeed config that an Accelerate file names is read with it") 
   CHECK(config.fp16.enabled);
   CHECK(config.fp16.initial_scale_power == 12);
   CHECK_FALSE(config.bf16.enabled);
-  CHECK(config.origins.is_written("bf16.enabled"));  // not left to the hardware
+  CHECK(config.origins.is_written("bf16.enabled"));  // not decided by the hardware
   CHECK(config.parallel.data == 2);
   CHECK(
       values_in("names_a_file.yaml", {"parallel.data=4", "zero_optimization.stage=1"}).zero.stage ==
@@ -104,8 +104,7 @@ TEST_CASE("an Accelerate file and the config it names must agree") {
             "ds_bf16.json:1:22)\n  remedy: keep one of the two, or write \"auto\" in that file");
 }
 
-TEST_CASE(
-    "plain data parallelism of Accelerate is stage 0, and ftrun's sections may stand beside it") {
+TEST_CASE("plain data parallelism of Accelerate is stage 0, and ftrun's sections may be added") {
   const Config config = values_in("multi_gpu.yaml");
   CHECK(config.zero.stage == 0);
   CHECK(config.parallel.data == 2);
@@ -158,7 +157,7 @@ TEST_CASE("the launcher gives the ranks of several machines") {
   CHECK(config_of(text).parallel.data == 0);
 }
 
-TEST_CASE("what Accelerate has and ftrun has not is refused with what to write") {
+TEST_CASE("what Accelerate supports and ftrun does not is refused with what to write") {
   CHECK(problems_in("fsdp.yaml") ==
         Lines{"fsdp.yaml:2:19: error: distributed_type FSDP: an fsdp_config is not read; ftrun "
               "shards with ZeRO instead\n  remedy: write what it stands for: zero_optimization: "

@@ -42,18 +42,18 @@ struct Folder {
   std::filesystem::path path;
 };
 
-TEST_CASE("a section of adapters without a type is LoRA, one of type none and no section are not") {
+TEST_CASE("an adapter section without a type is LoRA; type none, or no section, is no adapter") {
   CHECK(read("adapter: {r: 4}").type == AdapterType::kLora);
   CHECK(read("adapter: {}").type == AdapterType::kLora);
   CHECK(read("adapter: {peft_type: LORA}").type == AdapterType::kLora);
   CHECK(read("adapter: {type: none, r: 4}").type == AdapterType::kNone);
   CHECK(read("adapter: none").type == AdapterType::kNone);
   CHECK(config_of("", {"adapter.r=4", "adapter=none"}).adapter.type ==
-        AdapterType::kNone);  // the later one wins
+        AdapterType::kNone);  // the later source has precedence
   CHECK(read("train: {steps: 1}").type == AdapterType::kNone);
 }
 
-TEST_CASE("what a server does not take is said with the remedy") {
+TEST_CASE("settings that a server does not support are reported with a remedy") {
   CHECK(serving_limits(read("train: {steps: 1}")).empty());
   CHECK(serving_limits(read("adapter: {r: 16}")).empty());
   using Lines = std::vector<std::string>;
@@ -112,7 +112,7 @@ TEST_CASE("a later config clears patterns, and two spellings of one are refused"
             .find("set together with") != std::string::npos);
 }
 
-TEST_CASE("what would make another adapter is refused by name, switched off it is not") {
+TEST_CASE("settings of other kinds of adapters are refused by name, unless they are off") {
   for (const char* key :
        {"lora_bias: true", "layer_replication: [[0, 2]]", "target_parameters: [w]",
         "eva_config: {rho: 2.0}", "alora_invocation_tokens: [1]"}) {
@@ -138,8 +138,9 @@ TEST_CASE("a share that drops everything is refused") {
         std::string::npos);
 }
 
-TEST_CASE("PEFT's own file is taken in place of the section, with the folder to go on from") {
-  // PEFT 0.21.2 writes the file in this form: every key, sorted.
+TEST_CASE(
+    "PEFT's own file is taken in place of the section, with the folder from which to continue") {
+  // PEFT 0.21.2 writes the file in this form, with every key, sorted.
   const Folder folder(R"({
   "alora_invocation_tokens": null, "alpha_pattern": {"v_proj": 3}, "arrow_config": null,
   "auto_mapping": null,

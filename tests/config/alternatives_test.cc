@@ -4,14 +4,15 @@
 
 #include <catch2/catch.hpp>
 
-// Of two keys that contradict each other, the later one replaces the other.
+// These tests set two keys that contradict each other: the later one replaces the other.
 
 namespace ftrun {
 namespace {
 
 const std::string kGivenBatch = "train_micro_batch_size_per_gpu: 1\n";
 
-/// Returns what is said of a file with overrides, without the file's name; every case must resolve.
+/// Returns the messages about a file with overrides, without the file's name; the config must
+/// resolve.
 Lines messages_of(const std::string& text, const Lines& overrides, Config* resolved = nullptr) {
   const LoadResult loaded = load_config_text("c.yaml", kGivenBatch + text, overrides);
   const Resolution resolution = resolve(loaded.written, {.world_size = 4});
@@ -22,7 +23,7 @@ Lines messages_of(const std::string& text, const Lines& overrides, Config* resol
 
 }  // namespace
 
-TEST_CASE("steps that are set later take the place of a file's epochs, and the other way round") {
+TEST_CASE("steps that are set later replace a file's epochs, and the other way round") {
   Config config;
   CHECK(messages_of("train: {epochs: 2}", {"train.steps=4"}, &config) ==
         Lines{"--set train.steps=4: notice: train.steps 4 replaces train.epochs 2 (c.yaml:2:17)"});
@@ -57,13 +58,13 @@ TEST_CASE("rates, decay and warm-up have two names, and the later one is taken")
   CHECK(messages_of("scheduler: {type: WarmupLR, params: {warmup_num_steps: 7}}",
                     {"train.warmup_steps=0"}, &config)
             .size() == 1);
-  CHECK(config.scheduler.warmup_num_steps == 1);  // of DeepSpeed's types the least
+  CHECK(config.scheduler.warmup_num_steps == 1);  // the least that DeepSpeed's types accept
   CHECK(messages_of("train: {warmup_steps: 7}", {"scheduler.params.warmup_num_steps=3"}, &config)
             .size() == 1);
   CHECK(config.scheduler.warmup_num_steps == 3);
 }
 
-TEST_CASE("precisions and shard groups that exclude each other follow the later one") {
+TEST_CASE("precisions and shard groups that exclude each other follow the later key") {
   Config config;
   CHECK(messages_of("fp16: {enabled: true}", {"bf16.enabled=true"}, &config) ==
         Lines{"--set bf16.enabled=true: notice: bf16.enabled true replaces fp16.enabled true "
@@ -140,7 +141,7 @@ TEST_CASE("max_grad_norm is read as gradient_clipping wherever other programs ha
               "  remedy: keep gradient_clipping"});
 }
 
-TEST_CASE("a schedule under PyTorch's name is an error that shows the right one") {
+TEST_CASE("a schedule under PyTorch's name is an error that shows ftrun's name") {
   CHECK(problems_of("c.yaml", "lr_scheduler: {type: WarmupLR, params: {}}") ==
         Lines{"c.yaml:1:1: error: lr_scheduler: unknown key (did you mean \"scheduler\"?)"});
 }

@@ -43,7 +43,7 @@ autotuning: {enabled: false, fast: true}
     REQUIRE(missing(std::string("scheduler: {type: ") + type + "}") == Lines{});
 }
 
-TEST_CASE("each feature that cannot run yet is named with key and place") {
+TEST_CASE("each feature that cannot run yet is named with key and position") {
   const auto one = [](const std::string& text, int64_t ranks = 1) {
     const Lines lines = missing(text, ranks);
     REQUIRE(lines.size() == 1);
@@ -74,7 +74,7 @@ TEST_CASE("each feature that cannot run yet is named with key and place") {
           "c.yaml:2:19: not supported yet: the class StepLR of PyTorch (scheduler.type)");
 }
 
-TEST_CASE("every memory and precision feature is there, but for a few that are named") {
+TEST_CASE("every memory and precision feature is supported, except a few that are named") {
   const auto features = [](const std::string& text, int64_t ranks = 1) {
     Lines out;
     for (const std::string& line : missing(text, ranks))
@@ -85,7 +85,7 @@ TEST_CASE("every memory and precision feature is there, but for a few that are n
        {"zero_optimization: {stage: 1}", "zero_optimization: {stage: 2}",
         "zero_optimization: {stage: 3, offload_optimizer: {device: nvme, nvme_path: /n, ratio: "
         "0.5}, offload_param: {device: cpu}}",
-        // The config uses one of the two alone.
+        // This config uses only one of the two.
         "zero_optimization: {stage: 3, offload_optimizer: {device: nvme, nvme_path: /n}, "
         "offload_param: {device: cpu, nvme_path: /m}}",
         "zero_optimization: {stage: 3, offload_optimizer: {device: cpu, nvme_path: /n}, "
@@ -108,7 +108,7 @@ TEST_CASE("every memory and precision feature is there, but for a few that are n
     REQUIRE(features(text) == Lines{});
 }
 
-TEST_CASE("tensor parallelism is there on processors, with every stage, tier and precision") {
+TEST_CASE("tensor parallelism is supported on CPUs, with every stage, tier and precision") {
   for (const char* text :
        {"parallel: {tensor: 2}", "parallel: {tensor: 4}", "parallel: {tensor: 2, sequence: false}",
         "parallel: {tensor: 2}\nzero_optimization: {stage: 1}\nbf16: {enabled: true}",
@@ -117,7 +117,7 @@ TEST_CASE("tensor parallelism is there on processors, with every stage, tier and
     REQUIRE(missing(text, 4) == Lines{});
 }
 
-TEST_CASE("GPUs refuse nothing that processors do; what only emulated ones have run is named") {
+TEST_CASE("GPUs refuse nothing that CPUs support; what only emulated GPUs have run is named") {
   const auto emulated = [](const std::string& text, int64_t ranks = 1) {
     const Resolution r =
         resolve(written_of("train_micro_batch_size_per_gpu: 1\n" + text), {.world_size = ranks});
@@ -151,7 +151,7 @@ TEST_CASE("GPUs refuse nothing that processors do; what only emulated ones have 
           Lines{"several GPUs", "gradients sent in fp16"});
 }
 
-TEST_CASE("the reference says what of a key cannot run yet") {
+TEST_CASE("the reference says which part of a key cannot run yet") {
   REQUIRE(unsupported_part("parallel.context") == "context parallelism");
   REQUIRE(unsupported_part("parallel.data") == "");
   REQUIRE(unsupported_part("export.dtype") == "");

@@ -16,8 +16,9 @@
 
 #include <catch2/catch.hpp>
 
-// Real DeepSpeed configs against what DeepSpeed itself says of them: verdict and resolved values,
-// and whether they can be run. Every difference is a reviewed row of corpus_differences.tsv.
+// These tests compare ftrun's verdict and resolved values for real DeepSpeed configs with
+// DeepSpeed's own, and check whether the configs can run. Every difference is a reviewed row of
+// corpus_differences.tsv.
 
 namespace ftrun {
 namespace {
@@ -31,8 +32,9 @@ std::string content(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// The oracle ran each file with a model of hidden size 4096 on bf16 hardware. The ranks that it
-// counts have different samples here; with autotp_size there are as many groups of ranks.
+// Returns the context in which DeepSpeed resolved each file: a model of hidden size 4096 on bf16
+// hardware. DeepSpeed's rank count is that of ranks with different samples; with autotp_size, these
+// are groups of ranks.
 ResolveContext oracle_context(const Json& entry) {
   ResolveContext context;
   const std::string world = entry.at("world_size").is_string()
@@ -54,7 +56,7 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-// "none" and an absent section are the same device.
+// Returns the name of a device; "none" stands for an absent section too.
 Json device(OffloadDevice d) {
   return std::string(name_of(d));
 }
@@ -100,7 +102,7 @@ bool same(const Json& a, const Json& b) {
   return a == b;
 }
 
-// file, what, ours, DeepSpeed's
+// A row holds: file, what differs, ftrun's value, DeepSpeed's value.
 using Row = std::vector<std::string>;
 
 std::vector<std::string> features(const Resolution& resolved) {
@@ -119,7 +121,7 @@ std::vector<Row> differences(const std::string& folder, const Json& entry) {
   std::vector<Row> rows;
   if (ours != theirs)
     rows.push_back({file, "verdict", ours ? "valid" : "invalid", theirs ? "valid" : "invalid"});
-  // DeepSpeed has all that its configs ask for.
+  // DeepSpeed supports everything that its configs ask for.
   if (ours && !resolved.not_yet.empty())
     rows.push_back(
         {file, "capability", cat("not yet: ", join(features(resolved), "; ")), "has it"});
@@ -132,7 +134,7 @@ std::vector<Row> differences(const std::string& folder, const Json& entry) {
   return rows;
 }
 
-// The table's rows with their reasons. "#" lines are comments.
+// Returns the table's rows with their reasons. Lines that begin with "#" are comments.
 std::map<Row, std::string> reviewed() {
   std::map<Row, std::string> rows;
   for (const std::string& line : split(content(kTable), '\n')) {

@@ -6,8 +6,8 @@
 
 #include <catch2/catch.hpp>
 
-// Real YAML files of neighbouring programs: each is recognised for what it is, and the message says
-// what to pass instead. corpus_yaml.golden was read line by line.
+// These tests read real YAML files of related programs. The program is recognised, and the message
+// says what to pass instead. A person has reviewed corpus_yaml.golden line by line.
 
 namespace ftrun {
 namespace {
@@ -23,7 +23,7 @@ std::string verdict_line(const std::string& folder, const std::string& file) {
 
 }  // namespace
 
-TEST_CASE("real YAML files of other programs are named for what they are", "[.needs-reference]") {
+TEST_CASE("real YAML files of other programs are recognised by program", "[.needs-reference]") {
   const std::string folder = corpus_folder();
   std::string found;
   const std::vector<std::string> files = corpus_files({".yaml", ".yml"});
@@ -32,8 +32,8 @@ TEST_CASE("real YAML files of other programs are named for what they are", "[.ne
   REQUIRE(compare_golden(testing::source_dir() + "/tests/config/corpus_yaml.golden", found) == "");
 }
 
-TEST_CASE("the DeepSpeed keys of a real gpt-neox file are a valid config of their own") {
-  // The file has the training keys of pythia 70M, moved as the message says.
+TEST_CASE("the DeepSpeed keys of a real gpt-neox file are a valid config by themselves") {
+  // The training keys are those of pythia 70M, moved as the message says.
   const LoadResult loaded = load_config_text("ds.yaml", R"(
 "optimizer": {"type": "Adam", "params": {"lr": 0.001, "betas": [0.9, 0.95], "eps": 1.0e-8}}
 "zero_optimization":

@@ -1,4 +1,5 @@
-// The states of a config between its sources and what is read: SourceTree and SchemaTree.
+// These tests check the states of a config between its sources and the final config: SourceTree and
+// SchemaTree.
 #include "config/desugar.h"
 
 #include <string>
@@ -23,7 +24,7 @@ SchemaTree tree_of(const std::string& yaml, Problems& problems) {
   return desugar({parsed(yaml)}, problems);
 }
 
-TEST_CASE("a later source wins key by key, however each of them spells the key") {
+TEST_CASE("a later source overrides each key, whichever names the sources use for it") {
   Problems problems;
   SchemaTree tree;
   tree.merge(tree_of("bfloat16: {enabled: true}\ntrain: {steps: 3}", problems), problems);
@@ -36,7 +37,7 @@ TEST_CASE("a later source wins key by key, however each of them spells the key")
   CHECK_FALSE(has_errors(problems.all()));
 }
 
-TEST_CASE("a source that is put on others takes away what it says by another key") {
+TEST_CASE("a later source removes what it sets by another key from the earlier ones") {
   Problems problems;
   SchemaTree tree = tree_of("train: {epochs: 2}", problems);
   const SchemaTree later = tree_of("train: {steps: 3}", problems);
@@ -48,7 +49,9 @@ TEST_CASE("a source that is put on others takes away what it says by another key
   CHECK(problems.all()[0].message == "train.steps 3 replaces train.epochs 2 (a.yaml:1:17)");
 }
 
-TEST_CASE("keys of PEFT's files are dropped from such a file alone, and its folder is the path") {
+TEST_CASE(
+    "keys of PEFT's files are dropped only from such a file, and its folder is the adapter's "
+    "path") {
   const std::string section = "adapter: {peft_type: LORA, task_type: CAUSAL_LM, r: 4}";
   Problems problems;
   const SchemaTree of_file =

@@ -11,7 +11,8 @@
 namespace ftrun {
 namespace {
 
-// Returns what a config with elasticity resolves to on these ranks: the batch, or its first error.
+// Returns what a config with elasticity resolves to on a number of ranks: the batch, or the first
+// error.
 std::string elastic(const std::string& keys, int64_t ranks, const std::string& more = "") {
   const Resolution r = resolve(written_of("elasticity: {enabled: true, " + keys + "}\n" + more),
                                {.world_size = ranks});
@@ -21,7 +22,7 @@ std::string elastic(const std::string& keys, int64_t ranks, const std::string& m
              r.config.gradient_accumulation_steps);
 }
 
-// The definition, tried out for every candidate that the description allows.
+// Returns the elastic batch by definition: tries every candidate that the description allows.
 ElasticBatch by_definition(const ElasticityConfig& e) {
   std::vector<int64_t> bases = e.micro_batch_sizes;
   int64_t common = 1;
@@ -58,7 +59,7 @@ const std::string kBig =
 }  // namespace
 
 TEST_CASE("elasticity chooses the batch that suits the most numbers of ranks") {
-  // DeepSpeed's own numbers for these limits.
+  // These numbers are DeepSpeed's own for such limits.
   ElasticityConfig e;
   e.max_train_batch_size = 10000;
   e.micro_batch_sizes = {8, 12, 16, 17};
@@ -95,7 +96,7 @@ TEST_CASE("elasticity agrees with its definition on many limits") {
 }
 
 TEST_CASE("version 0.2 counts machines") {
-  // 16 ranks, 8 a machine: the batch is a multiple of a machine's data-parallel ranks.
+  // 16 ranks, 8 per machine: the batch is a multiple of a machine's data-parallel ranks.
   const std::string keys =
       "max_train_batch_size: 64, micro_batch_sizes: [4, 8], min_gpus: 16, max_gpus: 16, "
       "num_gpus_per_node: 8";
@@ -161,7 +162,7 @@ TEST_CASE("contradictory elasticity is explained") {
           "  remedy: keep those that run well");
 }
 
-TEST_CASE("batch keys beside elasticity may repeat it, be ignored, or contradict it") {
+TEST_CASE("batch keys in addition to elasticity may repeat it, be ignored, or contradict it") {
   const std::string keys = "max_train_batch_size: 8, micro_batch_sizes: [2]";
   REQUIRE(elastic(keys, 1, "train_batch_size: 8\ngradient_accumulation_steps: 4\n") == "T8 m2 g4");
   REQUIRE(elastic(keys, 1, "train_batch_size: auto\n") == "T8 m2 g4");
@@ -181,13 +182,14 @@ TEST_CASE("fewer data-parallel ranks share the same batch, as few as elastic.min
     return join(out, ", ");
   };
   const std::string batch = "train_micro_batch_size_per_gpu: 3\ngradient_accumulation_steps: 2\n";
-  // 24 sequences a step: 3 of 4 ranks have 8 each, of which a micro-batch of 3 is no divisor.
+  // A step has 24 sequences: each of 3 ranks has 8 of them, which a micro-batch of 3 does not
+  // divide.
   REQUIRE(shares(batch + "elastic: {min_ranks: 1}", 4) == "d3 m2 g4, d2 m3 g4, d1 m3 g8");
   REQUIRE(shares(batch + "elastic: {min_ranks: 3}", 4) == "d3 m2 g4");
   REQUIRE(shares(batch + "elastic: {min_ranks: 4}", 4) == "");
   REQUIRE(shares(batch, 4) == "");
-  // Whole replicas: four ranks that share a model are four of elastic.min_ranks. 5 does not
-  // divide 36.
+  // Only whole replicas leave: elastic.min_ranks counts all four ranks that share a model. 5 does
+  // not divide 36.
   REQUIRE(shares(batch + "elastic: {min_ranks: 9}\nparallel: {tensor: 2, pipeline: 2}", 24) ==
           "d4 m3 g3, d3 m3 g4");
   REQUIRE(shares("elastic: {min_ranks: 5}\ntrain_batch_size: 7\ntrain_micro_batch_size_per_gpu: 1",
@@ -199,7 +201,7 @@ TEST_CASE("fewer data-parallel ranks share the same batch, as few as elastic.min
   REQUIRE(shares(deepspeed + "elastic: {min_ranks: 4}", 6) == "d4 m3 g2");
 }
 
-TEST_CASE("no rank may be removed where as few as possible remain, which is reported") {
+TEST_CASE("no rank may leave if already the fewest possible are left, which is reported") {
   const Resolution r = resolve(
       written_of("train_micro_batch_size_per_gpu: 1\nelastic: {min_ranks: 3}"), {.world_size = 2});
   REQUIRE(
@@ -208,7 +210,7 @@ TEST_CASE("no rank may be removed where as few as possible remain, which is repo
   REQUIRE(smaller_shares(r.config).empty());
 }
 
-TEST_CASE("hostile elasticity ends at once") {
+TEST_CASE("hostile elasticity is resolved or refused at once") {
   REQUIRE(elastic("max_train_batch_size: 9e18, micro_batch_sizes: [9223372036854775807, 1]", 1)
               .starts_with("c.yaml:1:76: error: micro-batch 9223372036854775807 × 1"));
   REQUIRE(elastic("max_train_batch_size: 9e18, micro_batch_sizes: [4000000000000000000, 3], "

@@ -10,7 +10,7 @@
 
 #include <catch2/catch.hpp>
 
-// These tests read the configs that are delivered with ftrun as a user does.
+// These tests read the example configs of ftrun as a user does.
 
 namespace ftrun {
 namespace {
@@ -42,7 +42,7 @@ TEST_CASE("every example config is free of problems and trains on as many ranks 
     REQUIRE(texts(r.problems) == Lines{});
     REQUIRE(r.config.output_dir == "runs/" + name);
     REQUIRE(r.not_yet.empty());
-    // 2 divides the heads of the one and not of the other.
+    // 2 tensor ranks divide the heads of one model, but not those of the other.
     REQUIRE(r.config.model.path == (name.starts_with("tp2") || name.starts_with("3d")
                                         ? "models/smollm2-135m-12-heads"
                                         : "models/smollm2-135m"));

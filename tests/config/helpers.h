@@ -11,16 +11,15 @@ namespace ftrun {
 /// Returns the texts of problems, in order.
 std::vector<std::string> texts(const std::vector<Problem>& problems);
 
-/// Returns the problems of a text read under this name.
+/// Returns the problems of a config text that is read under this name.
 std::vector<std::string> problems_of(const std::string& name, const std::string& text,
                                      const std::vector<std::string>& overrides = {});
 
-/// Reads a text; fails the test when it has errors.
+/// Returns the config written in a text; fails the test if it has errors.
 WrittenConfig written_of(const std::string& text, const std::vector<std::string>& overrides = {},
                          const std::string& name = "c.yaml");
 
-/// Returns the values that a text gives, and the defaults of other keys, before anything is
-/// resolved.
+/// Returns the values in a text, with the defaults of other keys, before anything is resolved.
 Config config_of(const std::string& text, const std::vector<std::string>& overrides = {},
                  const std::string& name = "c.yaml");
 

@@ -28,7 +28,7 @@ std::vector<std::string> faults(const std::string& text) {
   return texts(problems.all());
 }
 
-// The tree as nlohmann/json sees it.
+// Converts a node to nlohmann/json's representation.
 nlohmann::json as_json(const ConfigNode& node) {
   switch (node.kind) {
     case ConfigNodeKind::kNull:
@@ -56,7 +56,7 @@ nlohmann::json as_json(const ConfigNode& node) {
 
 }  // namespace
 
-TEST_CASE("a JSON reader knows the place of every key and value") {
+TEST_CASE("a JSON reader knows the position of every key and value") {
   const ConfigNode root = read("{\n  \"a\": {\"é\\u00e9\": [1,\n     2.5]},\n\t\"b\" : \"x\"\n}");
   const ConfigNode& inner = *root.find("a")->find("éé");
   REQUIRE(inner.at == Position{"c.json", 2, 20});
@@ -88,7 +88,7 @@ TEST_CASE("a JSON reader reads every kind of number and escape") {
   REQUIRE(root.items[8].text == "😀");
 }
 
-TEST_CASE("a JSON reader says where a key is written twice, at any depth") {
+TEST_CASE("a JSON reader reports where a key is written twice, at any depth") {
   REQUIRE(faults("{\"a\": {\"x\": 1,\n \"x\": 2}, \"b\": 1, \"b\": 1}") ==
           Lines{"c.json:2:2: error: the key \"x\" is written twice (first at line 1)\n"
                 "  remedy: keep one of the two",
@@ -103,7 +103,7 @@ TEST_CASE("a JSON reader names template placeholders once for a file") {
                 "  remedy: fill in the template first; the script beside it usually does"});
 }
 
-TEST_CASE("a JSON reader explains each syntax error at its place") {
+TEST_CASE("a JSON reader explains each syntax error with its position") {
   const auto one = [](const std::string& text) { return faults(text).front(); };
   REQUIRE(one("{\"a\": 1 \"b\": 2}") ==
           "c.json:1:9: error: expected ',' or '}', found '\"'\n  remedy: is a comma missing before "
@@ -154,7 +154,7 @@ TEST_CASE("a JSON reader stops at what no config holds: keys, values and names w
                 "this a config?"});
 }
 
-TEST_CASE("a JSON reader tells no word that stands under the name of a secret") {
+TEST_CASE("a JSON reader's messages never contain the value of a secret's key") {
   REQUIRE(faults("{\"wandb\": {\"api_key\": {\"value\": hunter2}}}") ==
           Lines{"c.json:1:33: error: this is not a JSON value\n"
                 "  remedy: write texts in double quotes"});

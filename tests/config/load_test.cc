@@ -58,7 +58,7 @@ TEST_CASE("later files and then overrides win, key by key") {
 }
 
 TEST_CASE(
-    "a config that is not UTF-8 is one error with its place, from files and overrides alike") {
+    "a config that is not UTF-8 is one error with its position, from files and overrides alike") {
   const std::string remedy = "where the byte belongs to the name of a file, rename that file";
   for (const std::string& bad :
        Lines{"\xff", "\xc3", "\xc0\xaf", "\xed\xa0\x80", "\xf5\x80\x80\x80", "\xe2\x82"}) {
@@ -98,7 +98,7 @@ TEST_CASE("a file that cannot be read is a problem like any other") {
   REQUIRE(problems_of("c.yaml", "# nothing\n") == Lines{});
 }
 
-TEST_CASE("what is no file of a config's size is refused before it is read") {
+TEST_CASE("anything but a file of a config's size is refused before it is read") {
   const std::string huge = temporary("huge.yaml", "");
   std::filesystem::resize_file(huge, uintmax_t{1} << 40);
   const auto refusal = [](const std::string& path) { return texts(load_config({path}).problems); };
@@ -118,7 +118,7 @@ TEST_CASE("what is no file of a config's size is refused before it is read") {
   std::filesystem::remove(pipe);
 }
 
-TEST_CASE("values of secrets are told by no message about a config") {
+TEST_CASE("no message about a config contains the value of a secret") {
   const std::string secrets =
       "train: {steps: {hf_token: [hunter2]}, api_key: hunter2}\n"
       "wandb: {enabled: false, api_key: hunter2}\n"
@@ -159,7 +159,7 @@ TEST_CASE("no key that config.yaml and run.json hold is a secret's") {
     }
 }
 
-TEST_CASE("the path of something that is there is no list or map, whatever it begins with") {
+TEST_CASE("an existing path is not read as a list or map, whatever it begins with") {
   namespace fs = std::filesystem;
   const fs::path before = fs::current_path();
   const fs::path folder = fs::temp_directory_path() / cat("ftrun-load-", ::getpid());
@@ -176,7 +176,7 @@ TEST_CASE("the path of something that is there is no list or map, whatever it be
   REQUIRE(loaded.written.get<Lines>("data.train") == Lines{"a", "b"});
 }
 
-TEST_CASE("an override without end is refused, and cut where it is told") {
+TEST_CASE("an endless override is refused, and its text is shortened in the message") {
   std::string deep = "a";
   for (int i = 0; i < 50'000; ++i) deep += ".a";
   const Lines problems = texts(load_config({}, {deep + "=1"}).problems);
@@ -195,7 +195,7 @@ TEST_CASE("an override that is not section.key=value is refused") {
   REQUIRE(texts(load_config({}, {"data.train=[a"}).problems).size() >= 1);
 }
 
-TEST_CASE("every problem of a config is reported at once, by place") {
+TEST_CASE("all problems of a config are reported at once, by position") {
   REQUIRE(problems_of("c.yaml", R"(train_batch_sise: 8
 zero_optimization:
   stag: 2
@@ -255,7 +255,7 @@ TEST_CASE("a key of another program is reported with ftrun's key") {
             "c.yaml:4:12: error: parallel.tp: unknown key (did you mean \"tensor\"?)"});
 }
 
-TEST_CASE("what is near in the section comes before the same name elsewhere") {
+TEST_CASE("a similar key of the same section is suggested before the same key of another one") {
   REQUIRE(problems_of("c.yaml",
                       "optimizer: {type: AdamW, params: {learning_rate: 1}}\n"
                       "scheduler: {type: WarmupLR, params: {warmup_steps: 5}}\n"
@@ -268,7 +268,7 @@ TEST_CASE("what is near in the section comes before the same name elsewhere") {
                 "\"train.learning_rate\"?)"});
 }
 
-TEST_CASE("a plain value in a section's place is told the section's form") {
+TEST_CASE("a plain value in place of a section is refused with the section's form") {
   REQUIRE(problems_of("c.yaml",
                       "bf16: true\nfp16: false\nmodel: m\n"
                       "zero_optimization: {stage: 1, offload_optimizer: cpu}\n") ==
@@ -282,7 +282,7 @@ TEST_CASE("a plain value in a section's place is told the section's form") {
                 "keys, found \"cpu\"\n  remedy: write offload_optimizer: {device: cpu}"});
 }
 
-TEST_CASE("every word of other programs leads to a key that exists") {
+TEST_CASE("every known key of another program is mapped to a key that exists") {
   const Schema& schema = Schema::get();
   for (const char* word :
        {"seq_len", "global_batch_size", "max_steps", "num_epochs", "clip_grad", "model_path",
@@ -338,7 +338,7 @@ TEST_CASE("numbers that do not fit are refused") {
             "c.json:2:53: error: gradient_clipping: expected a number of at least 0, found NaN"});
 }
 
-TEST_CASE("null stands for a key that is not written where DeepSpeed allows it") {
+TEST_CASE("null counts as an unwritten key where DeepSpeed allows it") {
   REQUIRE(problems_of("c.json", R"({"bf16": null, "gradient_accumulation_steps": null,
  "zero_optimization": {"offload_param": null, "overlap_comm": null}, "model": {"path": null}})") ==
           Lines{});

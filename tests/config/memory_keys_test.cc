@@ -41,7 +41,7 @@ int64_t stage_of(const std::string& word) {
 
 }  // namespace
 
-TEST_CASE("FSDP's words are stages") {
+TEST_CASE("FSDP's strategy names are ZeRO stages") {
   REQUIRE(stage_of("NO_SHARD") == 0);
   REQUIRE(stage_of("SHARD_GRAD_OP") == 2);
   REQUIRE(stage_of("FULL_SHARD") == 3);
@@ -76,7 +76,7 @@ TEST_CASE("stage words that mean two keys or contradict each other are explained
           "data_replicate");
 }
 
-TEST_CASE("an absent reuse distance is 0 and said, a written one stands") {
+TEST_CASE("an absent reuse distance is 0, which is reported, and a written one is kept") {
   const auto line = [](const Resolution& r) {
     for (const std::string& l : r.lines)
       if (l.find("max_reuse_distance") != std::string::npos) return l;
@@ -271,7 +271,7 @@ TEST_CASE("dtypes follow the training dtype unless they are written") {
   REQUIRE(dtypes("communication_data_type: fp16") == "fp32 fp32 fp16");
 }
 
-TEST_CASE("dtypes that do not go together are refused with place and remedy") {
+TEST_CASE("dtypes that contradict each other are refused with position and remedy") {
   const std::string bf16 = "bf16: {enabled: true}\n", fp16 = "fp16: {enabled: true}\n";
   REQUIRE(problem(bf16 + fp16) ==
           "3:17: error: fp16.enabled and bf16.enabled are both true (bf16.enabled at c.yaml:2:17)\n"

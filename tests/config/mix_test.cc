@@ -3,11 +3,11 @@
 
 #include <catch2/catch.hpp>
 
-// data.train as a list of data sets with weights.
+// These tests check data.train as a list of data sets with weights.
 
 namespace ftrun {
 
-TEST_CASE("data sets with weights are paths and weights") {
+TEST_CASE("data sets with weights are read as paths and weights") {
   const std::string mixed =
       "data:\n  train:\n    - {path: a, weight: 0.7}\n    - {path: b*.bin, weight: 2}\n    - "
       "{path: c}\n";
@@ -17,17 +17,17 @@ TEST_CASE("data sets with weights are paths and weights") {
   CHECK(config_of("data: {train: [a, 'b*.bin', c], train_weights: [0.7, 2, 1]}") == config);
   CHECK(config_of(R"({"data": {"train": [{"path": "a", "weight": 3}]}})", {}, "c.json")
             .data.train_weights == std::vector<double>{3});
-  // The printed config reads as the same.
+  // The printed config reads back as the same one.
   CHECK(config_of(effective_yaml(config)).data == config.data);
 }
 
-TEST_CASE("without weights train is one stream, and the config says nothing of them") {
+TEST_CASE("without weights train is one stream, and the printed config has none") {
   for (const char* text :
        {"data: {train: a}", "data: {train: [a, b]}", "data: {train: [a, b], train_weights: []}"})
     CHECK(config_of(text).data.train_weights.empty());
 }
 
-TEST_CASE("weights that make no mix are refused where they stand") {
+TEST_CASE("senseless weights are refused with their position") {
   CHECK(problems_of("c.yaml", "data:\n  train: [a, {path: b, weight: 1}]") ==
         Lines{"c.yaml:2:11: error: data.train: expected {path, weight} as in the other entries, "
               "found \"a\"\n  remedy: write each entry as {path: FILE, weight: NUMBER}"});

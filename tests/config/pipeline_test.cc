@@ -10,7 +10,8 @@
 
 #include <catch2/catch.hpp>
 
-// Pipelines in a config: their two names, the ranks they take, schedules and the parts a stage has.
+// These tests check pipelines in a config: the two names of the key, the ranks they need,
+// schedules, and the number of parts per stage.
 
 namespace ftrun {
 namespace {
@@ -22,7 +23,7 @@ Resolution piped_on(const std::string& text, int64_t ranks) {
   return resolve(written_of(kEightMicroBatches + text), {.world_size = ranks});
 }
 
-/// Returns the problems of a text after the lines of the batch.
+/// Returns the problems of a text that follows the batch lines.
 Lines pipeline_problems(const std::string& text, int64_t ranks) {
   return texts(piped_on(text, ranks).problems);
 }
@@ -110,7 +111,7 @@ TEST_CASE("a schedule decides the parts of a stage unless the config does") {
           "zbv, found \"zb-v\" (did you mean \"zbv\"?)");
 }
 
-TEST_CASE("interleaved schedules need as many micro-batches as fill whole rounds") {
+TEST_CASE("interleaved schedules need micro-batches that fill whole rounds") {
   REQUIRE(pipeline_problems("parallel: {pipeline: 4, schedule: interleaved}\n", 4) == Lines{});
   REQUIRE(pipeline_problem("parallel: {pipeline: 3, schedule: interleaved}\n", 3) ==
           "c.yaml:2:30: error: schedule interleaved runs micro-batches in rounds of one per stage: "
@@ -121,7 +122,7 @@ TEST_CASE("interleaved schedules need as many micro-batches as fill whole rounds
   REQUIRE(pipeline_problems("parallel: {pipeline: 3}\n", 3) == Lines{});
 }
 
-TEST_CASE("layers by hand are a number for each part") {
+TEST_CASE("hand-set layers are a number for each part") {
   const auto with = [](const std::string& keys) {
     return "parallel: {pipeline: 2, " + keys + "}\n";
   };
@@ -144,7 +145,7 @@ TEST_CASE("layers by hand are a number for each part") {
       "the model is cut\n  remedy: keep one of the two");
 }
 
-TEST_CASE("pipeline.partition says by what a model is cut") {
+TEST_CASE("pipeline.partition says how a model is cut") {
   REQUIRE(pipeline_partition("best") == PipelinePartition::kCost);
   REQUIRE(pipeline_partition("Parameters") == PipelinePartition::kParameters);
   REQUIRE(pipeline_partition("uniform") == PipelinePartition::kLayers);
@@ -165,7 +166,7 @@ TEST_CASE("pipeline.partition says by what a model is cut") {
           "type:REGEX, found \"fair\"");
 }
 
-TEST_CASE("one stage runs no schedule, which is said where one is written") {
+TEST_CASE("one stage runs no schedule, which is reported if one is written") {
   REQUIRE(
       pipeline_problem("parallel: {schedule: zbv}\n", 2) ==
       "c.yaml:3:22: notice: parallel.schedule zbv: has effect with parallel.pipeline above 1 only");
@@ -191,7 +192,7 @@ TEST_CASE("every ZeRO stage may be used with a pipeline, and DeepSpeed's refusal
           Lines{});
 }
 
-TEST_CASE("a unit of all layers cannot lie on several stages") {
+TEST_CASE("a unit of all layers cannot be on several stages") {
   REQUIRE(
       pipeline_problem("partition: {unit: model}\nparallel: {pipeline: 2}\n", 2) ==
       "c.yaml:3:19: error: partition.unit model makes one unit of all layers, and pipeline 2 puts "
@@ -199,13 +200,13 @@ TEST_CASE("a unit of all layers cannot lie on several stages") {
   REQUIRE(pipeline_problems("partition: {unit: block}\nparallel: {pipeline: 2}\n", 2) == Lines{});
 }
 
-TEST_CASE("pipelines run on processors and on GPUs") {
+TEST_CASE("pipelines run on CPUs and on GPUs") {
   for (const char* text : {"parallel: {pipeline: 2}\n", "parallel: {pipeline: 2}\ndevice: cuda\n",
                            "pipeline: {stages: 2}\ndevice: cuda\n"})
     REQUIRE(piped_on(text, 2).not_yet.empty());
 }
 
-TEST_CASE("an effective config says what runs, and is read as itself") {
+TEST_CASE("an effective config says what runs, and reads back as itself") {
   for (const char* keys :
        {"pipeline: 2", "pipeline: 2, schedule: zbv", "pipeline: 2, schedule: interleaved",
         "pipeline: 2, pipeline_layers: [4, 4]", "schedule: zbv", "pipeline: 1"}) {

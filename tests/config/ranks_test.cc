@@ -35,7 +35,7 @@ TEST_CASE(
       "1: one rank: no launcher, --nproc or parallel.data, and not all batch sizes, give a number");
 }
 
-TEST_CASE("a rule of the number of ranks says whether it names the mesh") {
+TEST_CASE("the rule for the number of ranks says whether the mesh gives it") {
   const auto names_mesh = [](const std::string& text, std::optional<int64_t> nproc = {}) {
     return count_ranks(written_of(text), {}, nproc).rule_names_mesh;
   };
@@ -46,7 +46,7 @@ TEST_CASE("a rule of the number of ranks says whether it names the mesh") {
   CHECK_FALSE(names_mesh("train_batch_size: 32"));
 }
 
-TEST_CASE("a batch or mesh that gives no number of ranks is explained") {
+TEST_CASE("a batch or mesh that does not give the number of ranks is explained") {
   const auto problem = [](const std::string& text) {
     return texts(count_ranks(written_of(text), {}, {}).problems);
   };
@@ -90,7 +90,7 @@ TEST_CASE("DeepSpeed's name of the tensor degree counts as ranks too") {
             "2: the mesh: data 2");
 }
 
-TEST_CASE("a mesh is told by its degrees above 1") {
+TEST_CASE("a mesh is printed by its degrees above 1") {
   ParallelConfig mesh;
   mesh.data = 2;
   REQUIRE(mesh_text(mesh) == "data 2");

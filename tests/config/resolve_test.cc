@@ -23,7 +23,7 @@ std::string batch_text(const Config& c) {
              c.gradient_accumulation_steps);
 }
 
-// The batch of a config on `ranks` data-parallel ranks, or its first problem.
+// Returns the batch of a config on `ranks` data-parallel ranks, or its first problem.
 std::string batch(const std::string& text, int64_t ranks = 4) {
   const Resolution r = resolved(text, {.world_size = ranks});
   return r.problems.empty() ? batch_text(r.config) : to_text(r.problems.front());
@@ -42,7 +42,7 @@ constexpr const char* kG = "gradient_accumulation_steps: ";
 
 }  // namespace
 
-TEST_CASE("batch sizes follow from each other as DeepSpeed has it") {
+TEST_CASE("batch sizes follow from each other as in DeepSpeed") {
   REQUIRE(batch(cat("{", kT, 32, ", ", kM, 2, "}")) == "T32 m2 g4");
   REQUIRE(batch(cat("{", kT, 32, ", ", kG, 2, "}")) == "T32 m4 g2");
   REQUIRE(batch(cat("{", kM, 2, ", ", kG, 3, "}")) == "T24 m2 g3");
@@ -217,7 +217,7 @@ TEST_CASE(
   CHECK_THAT(loaded.problems.front().message, Catch::Contains("betas"));
 }
 
-TEST_CASE("what a shell alone expands is refused in paths") {
+TEST_CASE("what only a shell expands is refused in paths") {
   const auto first = [](const std::string& text) {
     const Resolution r = resolved("train_batch_size: 8\n" + text);
     return r.problems.empty() ? std::string() : to_text(r.problems.front());
@@ -229,7 +229,7 @@ TEST_CASE("what a shell alone expands is refused in paths") {
         "c.yaml:2:13: error: output_dir: ${HOME}/x: ftrun does not expand variables\n  remedy: "
         "write the whole path, or give it on the command line: --set output_dir=\"${HOME}/x\"");
   CHECK(first("output_dir: runs~/$x\n").find("does not expand") == std::string::npos);
-  // A path that exists is meant as a path.
+  // If the path exists, it is used literally.
   namespace fs = std::filesystem;
   const fs::path before = fs::current_path(),
                  folder = fs::temp_directory_path() / cat("ftrun-resolve-", ::getpid());
@@ -244,7 +244,7 @@ TEST_CASE("what a shell alone expands is refused in paths") {
         std::string::npos);
 }
 
-TEST_CASE("contradictions between keys are errors at their place") {
+TEST_CASE("contradictions between keys are errors with their position") {
   const auto first = [](const std::string& text, ResolveContext context = {}) {
     const Resolution r = resolved("train_batch_size: 8\n" + text, context);
     return r.problems.empty() ? std::string() : to_text(r.problems.front());
@@ -310,7 +310,7 @@ TEST_CASE("contradictions between keys are errors at their place") {
       "\"loud\"");
 }
 
-TEST_CASE("what follows evaluations needs some before the last step") {
+TEST_CASE("keys that act on evaluations need some before the last step") {
   const auto messages_of = [](const std::string& text) {
     return texts(resolved("train_batch_size: 1\ndata: {validation: [v.bin]}\n" + text).problems);
   };
@@ -332,7 +332,7 @@ TEST_CASE("what follows evaluations needs some before the last step") {
                             "checkpoint: {keep_best: {metric: validation.loss}}\n")) == Lines{});
 }
 
-TEST_CASE("only steps and ranks that the run has are traced") {
+TEST_CASE("only steps and ranks of the run can be traced") {
   const auto messages_of = [](const std::string& trace, const std::string& more = "") {
     return texts(
         resolved(cat("train_batch_size: 1\ntrain: {steps: 10, trace: {", trace, "}}\n", more))
@@ -348,7 +348,7 @@ TEST_CASE("only steps and ranks that the run has are traced") {
   REQUIRE(messages_of("steps: [1], ranks: [1]") ==
           Lines{"c.yaml:2:47: error: train.trace.ranks: there is no rank 1: the run has rank 0 "
                 "alone\n  remedy: list ranks of this run, or remove train.trace.ranks"});
-  // A run that may lose ranks continues with the remaining ones.
+  // A run that may lose ranks continues with the remaining ones, so a missing rank is no error.
   REQUIRE(messages_of("steps: [1], ranks: [1]", "elastic: {min_ranks: 1}\n") == Lines{});
   std::string many = "1";
   for (int step = 0; step < 32; ++step) many += ", 2";
@@ -358,7 +358,7 @@ TEST_CASE("only steps and ranks that the run has are traced") {
                          "  remedy: list at most 32 steps"));
 }
 
-TEST_CASE("a text that continues nothing is a notice") {
+TEST_CASE("texts that have no documents to continue cause a notice") {
   const auto messages_of = [](const std::string& text) {
     return texts(
         resolved("train_batch_size: 1\ntrain: {generate: {prompt_tokens: 4}}\n" + text).problems);
@@ -401,7 +401,7 @@ TEST_CASE("the lengths of a schedule and of the run are compared") {
           Lines{});
 }
 
-TEST_CASE("a warm-up that is longer than the run is told of schedules that do not decay too") {
+TEST_CASE("a warm-up that is longer than the run is reported for schedules that do not decay too") {
   const auto messages_of = [](const std::string& steps, const std::string& rest) {
     return texts(resolved("train_batch_size: 1\ntrain: {steps: " + steps + rest).problems);
   };
@@ -423,7 +423,7 @@ TEST_CASE("a warm-up that is longer than the run is told of schedules that do no
             "training ends before the learning rate falls"});
 }
 
-TEST_CASE("an automatic value that is not taken says what is") {
+TEST_CASE("an automatic value that has no effect says which key counts") {
   const auto line = [](const std::string& text, const std::string& key) {
     for (const std::string& said : resolved("train_batch_size: 1\n" + text).lines)
       if (said.find(key + " = ") != std::string::npos) return said;
@@ -521,12 +521,12 @@ TEST_CASE("a fault in reading a key is not reported a second time as missing") {
   REQUIRE(texts(resolve(foreign.written, {.for_training = true}).problems) == Lines{});
 }
 
-TEST_CASE("a resolved config has the objections that a change brings") {
+TEST_CASE("a change of a resolved config reports the problems that it causes") {
   const auto added = [](const std::string& text, const std::function<void(Config&)>& change) {
     Config config = resolved(text, {.world_size = 4}).config;
-    REQUIRE(objections(config) == std::set<std::string>{});
+    REQUIRE(list_objections(config) == std::set<std::string>{});
     change(config);
-    return objections(config);
+    return list_objections(config);
   };
   using Texts = std::set<std::string>;
   const auto stage = [](int64_t wanted) { return [wanted](Config& c) { c.zero.stage = wanted; }; };
@@ -541,7 +541,7 @@ TEST_CASE("a resolved config has the objections that a change brings") {
   REQUIRE(added(micro, [](Config& c) { c.parallel.expert = 2; }) == Texts{"expert parallelism"});
   REQUIRE(added(micro, [](Config& c) { c.train_micro_batch_size_per_gpu = 3; }) ==
           Texts{"train_batch_size 8 ≠ micro 3 × accumulation 1 × data-parallel 4 = 12"});
-  // "auto" stays what it has become.
+  // "auto" keeps the value to which it was resolved.
   REQUIRE(added(micro + "bf16: {enabled: auto}\nfp16: {enabled: auto}\ntrain: {steps: 5}\n"
                         "scheduler: {type: linear}",
                 stage(1)) == Texts{});
@@ -564,7 +564,7 @@ TEST_CASE("conversations are packed with documents unless the config says otherw
   CHECK(packing("1\ndata: {packing: concat}", true).first == "concat");
 }
 
-TEST_CASE("device: auto is a GPU where each rank can have one that does what is asked for") {
+TEST_CASE("device: auto is a GPU if each rank can have one that supports the config") {
   const auto device = [](const std::string& text, ResolveContext context) {
     return resolved(text, context).config.device;
   };
@@ -576,7 +576,7 @@ TEST_CASE("device: auto is a GPU where each rank can have one that does what is 
   REQUIRE(device("{parallel: {tensor: 2}}", two) == DeviceKind::kCuda);
 }
 
-TEST_CASE("device: auto says why it leaves GPUs alone") {
+TEST_CASE("device: auto says why it does not use GPUs") {
   const auto notice = [](const std::string& text, ResolveContext context) {
     const Resolution r = resolved(text, context);
     REQUIRE(r.config.device == DeviceKind::kCpu);

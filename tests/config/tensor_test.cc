@@ -18,7 +18,7 @@ Resolution resolved_on(const std::string& text, int64_t ranks) {
   return resolve(written_of(text), {.world_size = ranks});
 }
 
-// The only problem of a text.
+// Returns the only problem of a text; fails if there is not exactly one.
 std::string only_problem(const std::string& text, int64_t ranks) {
   const Lines lines = texts(resolved_on(text, ranks).problems);
   for (const std::string& line : lines) UNSCOPED_INFO(line);
@@ -26,7 +26,7 @@ std::string only_problem(const std::string& text, int64_t ranks) {
   return lines.front();
 }
 
-// "T8 m1 g4 on data 2 × tensor 2", whatever notices there are.
+// Returns, for example, "T8 m1 g4 on data 2 × tensor 2"; notices are ignored.
 std::string batch_and_mesh(const std::string& text, int64_t ranks) {
   const Resolution r = resolved_on(text, ranks);
   for (const Problem& p : r.problems)
@@ -54,7 +54,7 @@ TEST_CASE("the ranks are data-parallel ranks × tensor, and batches count the fo
       "  remedy: use train_batch_size 8 or 12");
 }
 
-TEST_CASE("data-parallel ranks are found by division where parallel.data is auto") {
+TEST_CASE("data-parallel ranks are found by division if parallel.data is auto") {
   const Resolution r = resolved_on(kOneSequence + "parallel: {data: auto, tensor: 2}", 6);
   REQUIRE(r.config.parallel.data == 3);
   REQUIRE(r.lines.front() == "auto: parallel.data = 3 (6 ranks / (tensor 2))");
@@ -66,7 +66,7 @@ TEST_CASE("sequence parallelism is on unless it is switched off") {
   REQUIRE(resolved_on(kOneSequence + "parallel: {tensor: 2}", 2).config.parallel.sequence);
   REQUIRE_FALSE(resolved_on(kOneSequence + "parallel: {tensor: 2, sequence: false}", 2)
                     .config.parallel.sequence);
-  // The key is accepted alone.
+  // The key is accepted without the others.
   REQUIRE(texts(resolved_on(kOneSequence + "parallel: {sequence: false}", 2).problems) == Lines{});
 }
 
@@ -86,12 +86,12 @@ TEST_CASE("autotp_size is parallel.tensor, and both may be written when they agr
     REQUIRE(resolved_on(kOneSequence + says_nothing + "parallel: {tensor: 4}", 4)
                 .config.parallel.tensor == 4);
   }
-  // The config that a run has written reads as the same.
+  // The config that a run has written reads back as the same one.
   const Resolution again = resolved_on(effective_yaml(one), 4);
   REQUIRE(again.config == one);
 }
 
-TEST_CASE("where DeepSpeed would count all ranks the notice has both numbers") {
+TEST_CASE("if DeepSpeed would count all ranks, the notice has both numbers") {
   const std::string notice = "c.yaml:1:32: notice: train_batch_size ";
   REQUIRE(only_problem(kAutoTp + kOneSequence + "gradient_accumulation_steps: 4", 4) ==
           notice +
@@ -128,7 +128,7 @@ TEST_CASE("a batch in DeepSpeed's arithmetic is explained") {
   REQUIRE(only_problem(three + "12", 4) ==
           "c.yaml:4:19: error: train_batch_size 12 ≠ micro 1 × accumulation 4 × data-parallel 2 = "
           "8\n  remedy: remove one of the three: it follows from the other two");
-  // ftrun's own word promises nothing of DeepSpeed.
+  // ftrun's own key does not promise DeepSpeed's arithmetic, so there is no notice.
   REQUIRE(texts(resolved_on(kOneSequence + "parallel: {tensor: 2}", 4).problems) == Lines{});
 }
 
@@ -183,7 +183,7 @@ TEST_CASE("elasticity chooses a batch for data-parallel ranks, whatever the tens
       "change max_train_batch_size or micro_batch_sizes");
 }
 
-TEST_CASE("the other keys of tensor_parallel are ignored, each for its reason") {
+TEST_CASE("the other keys of tensor_parallel are ignored, each with its reason") {
   REQUIRE(problems_of("c.yaml",
                       "tensor_parallel:\n  autotp_size: 2\n  preset_model: llama\n"
                       "  partition_config: {layer_specs: []}\n  tp: {tp_size: 4}\n"
@@ -196,7 +196,7 @@ TEST_CASE("the other keys of tensor_parallel are ignored, each for its reason") 
                 "DeepSpeed), tp_overlap_comm "
                 "(it would change only the speed), keep_module_on_host (ranks read their own parts "
                 "of the weights), kernel_inject"});
-  // The keys' defaults have no effect.
+  // The default values of these keys have no effect.
   REQUIRE(
       problems_of("c.yaml", "tensor_parallel: {tp_overlap_comm: false, kernel_inject: false}") ==
       Lines{});

@@ -9,8 +9,8 @@
 
 #include <catch2/catch.hpp>
 
-// These tests misspell every key of the schema by one edit: all such configs are refused, and
-// nearly all messages suggest the right key.
+// These tests change every key of the schema by one typing error. All such configs must be refused,
+// and almost all messages must suggest the right key.
 
 namespace ftrun {
 namespace {
@@ -18,21 +18,21 @@ namespace {
 std::vector<std::string> one_edits(const std::string& name) {
   std::vector<std::string> out;
   for (size_t i = 0; i < name.size(); ++i) {
-    out.push_back(name.substr(0, i) + name.substr(i + 1));        // left out
-    out.push_back(name.substr(0, i) + name[i] + name.substr(i));  // doubled
+    out.push_back(name.substr(0, i) + name.substr(i + 1));        // a letter is missing
+    out.push_back(name.substr(0, i) + name[i] + name.substr(i));  // a letter is doubled
     std::string changed = name;
     changed[i] = changed[i] == 'x' ? 'q' : 'x';
-    out.push_back(changed);  // another letter
+    out.push_back(changed);  // a letter is replaced
     if (i + 1 < name.size() && name[i] != name[i + 1]) {
       std::string swapped = name;
       std::swap(swapped[i], swapped[i + 1]);
-      out.push_back(swapped);  // two swapped
+      out.push_back(swapped);  // two letters are swapped
     }
   }
   return out;
 }
 
-// A section's own type, so that its parameter is one of that type.
+// Returns the line that selects a section's type, so that the parameter belongs to that type.
 std::string type_line(const Field& field) {
   if (field.section != "optimizer.params" && field.section != "scheduler.params") return "";
   const std::string fallback = field.section == "optimizer.params" ? "AdamW" : "WarmupLR";
@@ -56,7 +56,7 @@ std::string config_with(const Field& field, const std::string& key) {
 
 }  // namespace
 
-TEST_CASE("a key with one typing error is always refused and nearly always told the right key") {
+TEST_CASE("a key with one typing error is always refused, and almost always with the right key") {
   int typos = 0, told = 0;
   std::mt19937_64 random(47);
   std::string wrong;

@@ -16,7 +16,7 @@
 namespace ftrun {
 namespace {
 
-// Reads a written config back and resolves it again: both must change nothing.
+// Reads a written config back and resolves it again; neither may change anything.
 void require_stable(const Resolution& first, const ResolveContext& context) {
   const std::string text = effective_yaml(first.config);
   INFO(text);
@@ -60,7 +60,7 @@ TEST_CASE("every real config that is valid has an effective config that reads ba
   int written = 0;
   for (const std::string& file : corpus_files({".json"})) {
     const LoadResult loaded = load_config({folder + "/" + file});
-    // Two data-parallel ranks.
+    // The oracle ran on two data-parallel ranks.
     const int64_t tensor =
         std::max<int64_t>(1, with_defaults(loaded.written).tensor_parallel.autotp_size);
     const ResolveContext context{.world_size = 2 * tensor, .hidden_size = 512};
@@ -95,12 +95,12 @@ TEST_CASE("every optimizer and scheduler has an effective config that reads back
   }
 }
 
-TEST_CASE("the surface of the config is frozen") {
+TEST_CASE("the set of keys and defaults is frozen") {
   REQUIRE(compare_golden(testing::source_dir() + "/tests/config/config_surface.golden",
                          config_surface()) == "");
 }
 
-TEST_CASE("docs/config.md is what the schema says") {
+TEST_CASE("docs/config.md agrees with the schema") {
   REQUIRE(compare_golden(testing::source_dir() + "/docs/config.md", config_markdown()) == "");
 }
 
@@ -125,7 +125,7 @@ TEST_CASE("every key of the schema is explained, or is ignored or refused") {
     INFO(field.path());
     const bool plain = field.action == Action::kImplement;
     if (plain) REQUIRE(field.doc.size() > 10);
-    // max_grad_norm is rewritten before keys are read.
+    // max_grad_norm is renamed before keys are read, so it has no reader.
     if (plain && field.name != "max_grad_norm") REQUIRE(field.load);
   }
 }

@@ -27,13 +27,14 @@ void add_auto_keys(const nlohmann::json& json, const std::string& path, Lines& k
     add_auto_keys(value, path.empty() ? key : cat(path, ".", key), keys);
 }
 
-/// Writes `key: auto` for all keys of the schema that take it.
+/// Returns a config text with `key: auto` for each key of the schema that accepts it.
 std::string all_auto() {
   nlohmann::json root;
   for (const Field& field : Schema::get().fields()) {
     const bool has_auto =
         std::find(field.choices.begin(), field.choices.end(), "auto") != field.choices.end();
-    // Switches that are off, and what only some types of optimizer and scheduler have.
+    // Leave out switches that are off, and keys that only some types of optimizer and scheduler
+    // have.
     if ((field.type == FieldType::kChoice && !has_auto) || !field.load || !field.types.empty() ||
         field.section == "adapter" || field.section == "quantization" ||
         field.section == "elasticity" || field.type == FieldType::kText ||
@@ -52,8 +53,7 @@ std::string all_auto() {
 
 }  // namespace
 
-TEST_CASE(
-    "a written config holds what is written alone, and the resolved one a value of each key") {
+TEST_CASE("a written config holds only what is written, the resolved one a value of each key") {
   const WrittenConfig written =
       written_of("train_batch_size: 8\ntrain_micro_batch_size_per_gpu: auto\ndevice: auto\n");
   CHECK(written.values().size() == 2);
@@ -65,12 +65,12 @@ TEST_CASE(
   CHECK(config.gradient_accumulation_steps == 1);
   CHECK(config.parallel.data == 2);
   CHECK(config.parallel.virtual_stages == 1);
-  // A written config is resolved for any number of ranks.
+  // A written config can be resolved for any number of ranks.
   CHECK(resolve(written, {.world_size = 4}).config.train_micro_batch_size_per_gpu == 2);
   CHECK(written.values().size() == 2);
 }
 
-TEST_CASE("a key is written in the place of the one before, and taken away as if it never was") {
+TEST_CASE("a key can be overwritten, and removed as if it had never been written") {
   WrittenConfig written = written_of("train: {seed: 3}");
   const Field& seed = Schema::get().at("train.seed");
   written.write(seed, int64_t{5}, {"elsewhere"});
@@ -81,7 +81,7 @@ TEST_CASE("a key is written in the place of the one before, and taken away as if
   CHECK_FALSE(written.origins.is_written("train.seed"));
 }
 
-TEST_CASE("every value is decided but those that fall where their object is known") {
+TEST_CASE("every value is decided, except those whose object is known only later") {
   const Resolution r = resolve(written_of(all_auto(), {}, "c.json"), {});
   for (const std::string& line : texts(r.problems)) UNSCOPED_INFO(line);
   CHECK(r.ok());
@@ -90,7 +90,7 @@ TEST_CASE("every value is decided but those that fall where their object is know
   CHECK(open == Lines{"checkpoint.keep_best.mode", "comm.backend", "data.format",
                       "data.token_dtype", "device", "export.dtype", "kernels.attention",
                       "kernels.products"});
-  // A later start decides two of these anew; here they have their values.
+  // A later start decides these two again; here they have their values already.
   CHECK(r.config.left_auto == std::set<std::string>{"checkpoint.keep_best.mode", "device"});
   CHECK(r.config.device == DeviceKind::kCpu);
 }
@@ -113,7 +113,9 @@ TEST_CASE("the best is the least loss and the most accuracy, unless the config s
   CHECK(mode(best("loss, mode: max")) == "max max");
 }
 
-TEST_CASE("norms and biases are exempt from decay where no optimizer is written, unless told so") {
+TEST_CASE(
+    "norms and biases are exempt from decay if no optimizer is written, unless the config says "
+    "otherwise") {
   const auto exempt = [](const std::string& text) {
     const Config config = resolve(written_of(kBatch + text), {}).config;
     CHECK(effective(config)["train"]["weight_decay_exempt"] ==
@@ -130,7 +132,7 @@ TEST_CASE("norms and biases are exempt from decay where no optimizer is written,
         DecayExempt::kNormsAndBiases);
 }
 
-TEST_CASE("a recorded config reads back as it was, with what it left to a later start") {
+TEST_CASE("a recorded config reads back as it was, with the values that it left to a later start") {
   const Config config =
       resolve(written_of(cat(kBatch, "train: {steps: 3}\noptimizer: {type: SGD}\n")), {}).config;
   const Config again = recorded_config(effective_json(config));

@@ -24,7 +24,7 @@ Lines yaml_faults(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("a YAML reader knows the place of every key and value") {
+TEST_CASE("a YAML reader knows the position of every key and value") {
   const ConfigNode root = read_yaml_text("# c\na:\n  b: [1, x]\nd: 5e8\né: [é, 7]\n");
   REQUIRE(root.find("é")->items[1].at == Position{"c.yaml", 5, 8});
   REQUIRE(root.find("a")->entries[0].at == Position{"c.yaml", 3, 3});
@@ -58,13 +58,13 @@ TEST_CASE("a YAML reader merges merge keys, own keys first") {
           Lines{"c.yaml:2:7: error: the merge key << expects a section, found 3"});
 }
 
-TEST_CASE("a YAML reader says where a key is written twice") {
+TEST_CASE("a YAML reader reports where a key is written twice") {
   REQUIRE(yaml_faults("a: 1\nb:\n  c: 1\n  c: 2\n") ==
           Lines{"c.yaml:4:3: error: the key \"c\" is written twice (first at line 3)\n"
                 "  remedy: keep one of the two"});
 }
 
-TEST_CASE("a YAML reader reports syntax errors with their place and what to look for") {
+TEST_CASE("a YAML reader reports syntax errors with their position and what to look for") {
   REQUIRE(yaml_faults("a: 1\n\tb: 2\n") ==
           Lines{"c.yaml:2:1: error: not valid YAML: illegal tab when looking for indentation\n"
                 "  remedy: indent with spaces: YAML allows no tabs there"});
@@ -76,7 +76,7 @@ TEST_CASE("a YAML reader reports syntax errors with their place and what to look
                 "  remedy: give each its own file; --config may be repeated"});
 }
 
-TEST_CASE("a YAML reader comes to an end where a document begins with what no value begins with") {
+TEST_CASE("a YAML reader ends on a document that begins with an invalid character") {
   const Lines nothing{
       "c.yaml:1:1: error: not valid YAML: no value begins with this\n  remedy: look at this line "
       "and the one above it"};
@@ -85,14 +85,14 @@ TEST_CASE("a YAML reader comes to an end where a document begins with what no va
   CHECK(yaml_faults("{a: 1}\n, b: 2\n")
             .front()
             .starts_with("c.yaml:2:1: error: a second YAML document begins here"));
-  // Whatever it finds, it ends.
+  // Whatever the reader finds, it must end.
   for (const std::string begin :
        {"]", "}", ":", "?", "-", "&a", "*a", "!t", "|", ">", "%", "@", "`", "---", "..."})
     for (const std::string end : {"", "\n", " a: 1\n", "\n---\n", "\n,\n"})
       yaml_faults(begin + end);
 }
 
-TEST_CASE("a YAML reader refuses aliases that grow or go round, and nesting without end") {
+TEST_CASE("a YAML reader refuses aliases that grow or are cyclic, and endless nesting") {
   std::string bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n";
   for (int i = 1; i < 10; ++i) {
     const std::string uses = join(Lines(10, cat("*a", i - 1)), ",");
@@ -103,7 +103,7 @@ TEST_CASE("a YAML reader refuses aliases that grow or go round, and nesting with
                 "repeat"});
   REQUIRE(yaml_faults("a: &a [*a]\n") == Lines{"c.yaml:1:1: error: nested deeper than 64 levels"});
   REQUIRE(yaml_faults(std::string(10'000, '[')).size() == 1);
-  // A long text used often is as large as many.
+  // A long text that is used often counts as many texts.
   std::string texts = "a: &a " + std::string(100'000, 'x') + "\nb: [";
   for (int i = 0; i < 100; ++i) texts += "*a,";
   REQUIRE(yaml_faults(texts + "]\n") ==
@@ -111,7 +111,7 @@ TEST_CASE("a YAML reader refuses aliases that grow or go round, and nesting with
                 "repeat"});
 }
 
-TEST_CASE("a YAML reader stops at what no config holds: keys and names without end") {
+TEST_CASE("a YAML reader stops at endless keys and names") {
   std::string keys, merged = "a: &a {";
   for (int i = 0; i <= 1000; ++i) keys += cat("k", i, ": 1\n");
   REQUIRE(
@@ -129,7 +129,7 @@ TEST_CASE("a YAML reader stops at what no config holds: keys and names without e
                 "is this a config?"});
 }
 
-TEST_CASE("a YAML reader counts columns in characters wherever in a line they stand") {
+TEST_CASE("a YAML reader counts columns in characters wherever in a line they are") {
   REQUIRE(yaml_faults("a: {\"ü\": [ä, ö], b: 1, b: 2}\n") ==
           Lines{"c.yaml:1:24: error: the key \"b\" is written twice (first at line 1)\n"
                 "  remedy: keep one of the two"});

@@ -29,7 +29,8 @@ Batch batch_of(const SampleSet& samples, const std::vector<int64_t>& rows,
 
 }  // namespace
 
-TEST_CASE("a concat row: inputs, labels one further, whole-row attention", "[batch]") {
+TEST_CASE("a concat row has inputs, labels shifted by one, and attention over the whole row",
+          "[batch]") {
   TempFolder folder;
   const SampleSet samples({folder.write("train.bin", counting_u16(9))}, {.sequence_length = 4});
   const Batch batch = batch_of(samples, {1, 0});
@@ -40,7 +41,8 @@ TEST_CASE("a concat row: inputs, labels one further, whole-row attention", "[bat
   REQUIRE(batch.counted_tokens == 8);
 }
 
-TEST_CASE("packed documents attend within themselves and pad with what does not count", "[batch]") {
+TEST_CASE("packed documents attend within themselves and have padding that does not count",
+          "[batch]") {
   TempFolder folder;
   folder.write("x.bin", raw_u16({10, 11, 12, 20, 21, 30, 31, 32}));
   folder.write("x.idx", MegatronIndex({3, 2, 3}).bytes());
@@ -54,7 +56,7 @@ TEST_CASE("packed documents attend within themselves and pad with what does not 
   REQUIRE(batch.counted_tokens == 5);
 }
 
-TEST_CASE("JSONL labels are shifted like the tokens they belong to", "[batch]") {
+TEST_CASE("JSONL labels are shifted together with their tokens", "[batch]") {
   TempFolder folder;
   const SampleSet samples(
       {folder.write("d.jsonl", R"({"input_ids":[1,2,3,4],"labels":[-100,-100,3,9]})")},
@@ -162,7 +164,7 @@ TEST_CASE("every rank knows the counted tokens of the global batch by itself", "
 }
 
 TEST_CASE(
-    "where a micro-batch stands in the global batch is the same in every step, and no two stand "
+    "a micro-batch has the same position in the global batch in every step, and no two have "
     "together",
     "[batch]") {
   TempFolder folder;
@@ -180,7 +182,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("unmasked concat counts without looking at the data", "[batch]") {
+TEST_CASE("unmasked concat counts tokens without reading the data", "[batch]") {
   TempFolder folder;
   const SampleSet samples({folder.write("train.bin", counting_u16(100))}, {.sequence_length = 8});
   StepReader reader(samples, {.micro_batch = 2, .accumulation = 3, .ranks = 5, .rank = 4},
@@ -225,12 +227,12 @@ TEST_CASE("without shuffling, step, slot and rank take the rows that other train
   StepReader reader(samples, {.micro_batch = 2, .accumulation = 2, .ranks = 2, .rank = 1},
                     SampleOrder(samples.size(), false, 0), kBatchVocab);
   StepBatch batch;
-  reader.read(1, batch);  // samples ((1*2 + a)*2 + 1)*2 + m = 10, 11 and 14, 15 of 10 rows
+  reader.read(1, batch);  // samples ((1*2 + a)*2 + 1)*2 + m = 10, 11 and 14, 15, modulo 10 rows
   REQUIRE(batch.micro_batches[0].tokens == Ids{0, 1, 2, 3, 4, 5, 6, 7});
   REQUIRE(batch.micro_batches[1].tokens == Ids{16, 17, 18, 19, 20, 21, 22, 23});
 }
 
-TEST_CASE("validation deals the first rows to ranks, the rest is padding", "[batch]") {
+TEST_CASE("validation distributes the first rows over ranks, the rest is padding", "[batch]") {
   TempFolder folder;
   const SampleSet samples({folder.write("train.bin", counting_u16(41))}, {.sequence_length = 4});
   int64_t counted = 0;
@@ -273,7 +275,7 @@ TEST_CASE("validation of several micro-batches a pass reads the same rows", "[ba
       REQUIRE(batch.labels == one.read(round).front().labels);
     }
   }
-  // Two passes of two: the second one's last micro-batch has no rows.
+  // Two passes have two micro-batches each; the second pass's last micro-batch has no rows.
   ValidationReader two(samples, 9, 2, 2, 1, kBatchVocab, 2);
   REQUIRE(two.rounds() == 2);
   const std::span<const Batch> last = two.read(1);
@@ -282,7 +284,7 @@ TEST_CASE("validation of several micro-batches a pass reads the same rows", "[ba
   REQUIRE(last[1].tokens.size() == 8);
 }
 
-TEST_CASE("epochs are turned into whole steps", "[batch]") {
+TEST_CASE("a number of epochs becomes a whole number of steps", "[batch]") {
   TempFolder folder;
   const SampleSet samples({folder.write("train.bin", counting_u16(41))}, {.sequence_length = 4});
   REQUIRE(samples.steps_for_epochs(1, 4) == 3);

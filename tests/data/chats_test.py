@@ -1,6 +1,6 @@
-"""Tests of scripts/training_data: chats of every shape, laid out by templates of the families, what
-of them is trained on, and what is told and refused. Expectations are written out by hand, or made
-by transformers' own apply_chat_template."""
+"""Tests of scripts/training_data: chats of every shape, as the templates of model families lay them
+out; which of their tokens are trained on; and what is reported and refused. Expected results are
+written by hand, or made by transformers' own apply_chat_template."""
 import collections
 import contextlib
 import copy
@@ -43,7 +43,8 @@ GEMMA = ("{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception
          "user/assistant/user/assistant/...') }}{% endif %}{{ '<start_of_turn>' + ('model' if "
          "m.role == 'assistant' else m.role) + '\\n' + m.content | trim + '<end_of_turn>\\n' }}{% "
          "endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}")
-# History loses its reasoning; the last answer always has a block of it.
+# A template that drops the reasoning of earlier answers; the last answer always has a reasoning
+# block.
 QWEN3 = """
 {%- set ns = namespace(last=0) %}
 {%- for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{%
@@ -146,7 +147,7 @@ class Case(unittest.TestCase):
         return err.removeprefix("prepare_data: error: ").removesuffix("\n")
 
     def shown(self, split="train"):
-        """Returns the samples, with [ ] around what is trained on."""
+        """Returns the samples, with [ ] around the tokens that are trained on."""
         found = []
         for ids, trained in read_pair(f"{self.out}/{split}"):
             text, begin = "", 0
@@ -185,7 +186,8 @@ class Templates(Case):
                           "[a<end_of_turn>]\n"])
 
     def test_an_end_that_no_server_knows_is_told_and_recorded(self):
-        """A model would learn to end its answers with it, and a server would not stop there."""
+        """A model would learn to end its answers with this token, and a server would not stop
+        there."""
         self.use(GEMMA, eos="<|end|>")
         out = self.prepare(self.chats(self.TURNS))
         self.assertIn("  warning: 2 of 2 answers end with <end_of_turn> (id 8), which is none of "
@@ -209,7 +211,8 @@ class Templates(Case):
         self.assertTrue(self.of(*self.TURNS)[0].endswith("[b<|im_end|>]\n"))
 
     def test_a_template_that_rewrites_history_gives_a_sample_for_each_answer(self):
-        """History has lost the reasoning of the first answer: a vector of four messages."""
+        """The first answer's reasoning is dropped from the history, so each answer needs a separate
+        sample."""
         self.use(QWEN3)
         turns = (user("a"), assistant("<think>\nr1\n</think>\n\nb"), user("c"), assistant("d"))
         out = self.prepare(self.chats(turns))
@@ -219,7 +222,7 @@ class Templates(Case):
             "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\n"
             "c<|im_end|>\n<|im_start|>assistant\n[<think>\n\n</think>\n\nd<|im_end|>]\n"])
         self.assertIn("1 chats became a sample for each answer", out)
-        # As the reasoning beside the content, which servers give.
+        # The reasoning may also be in a separate key, as servers return it.
         self.prepare(self.chats((user("a"), assistant("b", reasoning_content="r1"), user("c"),
                                  assistant("d"))))
         self.assertIn("[<think>\nr1\n</think>\n\nb<|im_end|>]", self.shown()[0])
@@ -275,7 +278,7 @@ class Templates(Case):
             self.assertEqual(self.of(user("q"), assistant("a", **left_out), user("r"),
                                      assistant("b", weight=1)),
                              [first + second + "[b<|im_end|>]\n"])
-        # What follows the last answer is learnt from by nothing.
+        # Nothing is trained on what follows the last answer.
         self.assertEqual(self.of(*self.TURNS[:2], user("more")),
                          [first.replace("a<|im_end|>", "[a<|im_end|>]")])
 
@@ -342,7 +345,7 @@ class Templates(Case):
                          "other")
 
     def test_arguments_of_calls_are_json_once_whatever_the_template_takes(self):
-        """Some templates read objects, some read texts, and some write the items themselves."""
+        """Some templates take objects, some take texts, and some write the items themselves."""
         call = "{% for c in m.tool_calls or [] %}{{ c.function.name + ' ' }}ARGS{% endfor %}"
         for args, written in (("{{ c.function.arguments | tojson }}", '{"k": "né", "n": 1}'),
                               ("{{ '' + c.function.arguments }}", '{"k": "né", "n": 1}'),
@@ -475,7 +478,8 @@ class Shapes(Case):
                                   "is not installed; run scripts/setup.sh")
 
 
-# In the manner of Qwen's: tools, calls with and without "function", a tool's name, a switch.
+# A template like Qwen's: tools, calls with and without "function", the name of a tool, and a
+# switch.
 TOOLS = ("{%- if quiet %}{{ '...' }}{%- endif %}{%- if tools %}{{ '<|im_start|>system\\nTools:' "
          "}}{%- for t in tools %}{{ '\\n' + t | tojson }}{%- endfor %}{{ '<|im_end|>\\n' }}{%- "
          "endif %}{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content }}{%- for "
@@ -489,8 +493,7 @@ CALL = {"id": "1", "type": "function", "function": {"name": "seek", "arguments":
 
 
 class Fields(Case):
-    """Strict about data as about configs: no field that says something is
-    passed over in silence."""
+    """Data are read as strictly as configs: no field with a meaning is ignored silently."""
 
     def setUp(self):
         super().setUp()
@@ -498,7 +501,8 @@ class Fields(Case):
         self.encoder = Encoder(self.model)
 
     def encoded(self, content):
-        """Returns (samples, names of what is counted as not read), or the text of the refusal."""
+        """Returns (samples, names of the fields that are counted as not read), or the message of
+        the refusal."""
         try:
             found = self.encoder.encode(Document("c", "c:1", 1, content))
         except BadDocument as bad:
@@ -651,7 +655,7 @@ class Fields(Case):
 
         return AutoTokenizer.from_pretrained(self.model)
 
-    # Calls and tools as OpenAI, Mistral, Qwen and Llama have them.
+    # Calls and tools in the forms of OpenAI, Mistral, Qwen and Llama.
     ARGUMENTS = {"k": "né", "n": 1}
     CALLS = ([{"id": "1", "type": "function", "function": {"name": "f", "arguments": ARGUMENTS}}],
              [{"name": "f", "arguments": ARGUMENTS}],
@@ -692,7 +696,8 @@ class Fields(Case):
             expected = self.server().apply_chat_template(turns, tools=given, tokenize=False)
             for tools in (given, json.dumps(given), [json.dumps(tool) for tool in given]):
                 self.assertEqual(self.read({"messages": turns, "tools": tools}), expected)
-        # OpenAI's first interface; and bare ones for a template that knows none.
+        # The form of OpenAI's first interface, and bare functions for a template that does not
+        # expect them.
         expected = self.server().apply_chat_template(turns, tools=[TOOL], tokenize=False)
         self.assertEqual(self.read({"messages": turns, "functions": [bare]}), expected)
         self.use(TOOLS.replace("t | tojson", "t.function.name"))
@@ -790,7 +795,7 @@ class Fields(Case):
                 "text": {"text": "p"}}[shape]
 
     def places(self, record):
-        """Yields (name of the level, its object) of all levels that can have a field."""
+        """Yields (name of the level, its object) for all levels that can have a field."""
         yield "", record
         for message in record.get("messages", record.get("completion", [])):
             if isinstance(message, dict):
@@ -802,7 +807,7 @@ class Fields(Case):
                     yield "call.", call["function"]
 
     def test_the_lists_of_harmless_fields_are_one(self):
-        """Lists stand in docs/data.md, in lib/data and in the scripts."""
+        """This list must be the same in docs/data.md, in lib/data and in the scripts."""
         docs = (ROOT / "docs/data.md").read_text().split("Harmless are:\n\n")[1].split("\n\n")[0]
         source = (ROOT / "lib/data/jsonl_fields.cc").read_text().split(
             "kHarmlessNames = {")[1].split("}")[0]
@@ -810,7 +815,7 @@ class Fields(Case):
         self.assertEqual(re.findall('"(.*?)"', source), list(fields.HARMLESS))
 
     def test_no_field_vanishes_silently(self):
-        """Fields are drawn: their shape, level, name in any spelling, and value."""
+        """The fields are random: their shape, level, name in any spelling, and value."""
         chance, outcomes = random.Random(20261126), collections.Counter()
         for _ in range(1000):
             shape = chance.choice(("messages", "parts", "pair", "lists", "alpaca", "text"))
@@ -831,9 +836,10 @@ class Fields(Case):
                                             "holds nothing", "read", "refused"], outcomes)
 
     def outcome(self, found, plain, name, value):
-        """Returns what became of the field; None if it vanished."""
+        """Returns how the field was handled; None if it was ignored silently."""
         known = fields.canonical(name)
-        # a list of messages, or what one says of itself, is named by the message
+        # A field that holds messages, or that is inside a message, is reported by the message's
+        # name.
         if isinstance(found, str):
             by_message = known in fields.spelled((*fields.RECORD["messages"],
                                                   *fields.MESSAGE["weight"],
@@ -859,7 +865,7 @@ class Lengths(Case):
     def setUp(self):
         super().setUp()
         self.use(CHATML)
-        # 28 tokens before the answer, 3 after its text: <|im_end|>, the newline.
+        # There are 28 tokens before the answer; after its text come 3: <|im_end|> and the newline.
         self.file = self.lines("c.jsonl",
                                [{"prompt": "p", "completion": "c" * n} for n in (2, 3, 40)])
         self.before = len(self.ids("")) - 2
@@ -875,7 +881,7 @@ class Lengths(Case):
                      for ids, trained in read_pair(self.out + "/train")]
 
     def test_long_samples_are_refused_with_a_histogram(self):
-        rows = self.before + 4  # holds samples of one more token: an answer of three and its two
+        rows = self.before + 4  # fits samples of one token more: an answer of 3 and 2 ends
         err = self.refusal(self.file, "--sequence-length", str(rows))
         self.assertIn(f"1 of 3 samples (33.3%) are longer than a row of {rows} tokens "
                       f"(--sequence-length): {self.file}:3 ({self.before + 42} tokens)\n", err)
@@ -956,7 +962,7 @@ class Report(Case):
         self.assertIn(f"  the first sample, {path}:1, what is trained on between >>> and <<<:\n"
                       "<|im_start|>user\n<b><|im_end|>\n<|im_start|>assistant\n>>>c & "
                       "d<|im_end|><<<\n", out)
-        # A terminal is not told what to do.
+        # The output must not contain control sequences for a terminal.
         self.assertIn(">>>?[2J<|im_end|><<<",
                       self.prepare(self.lines("e.jsonl",
                                               [{"prompt": "p", "completion": "\x1b[2J"}])))

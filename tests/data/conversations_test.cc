@@ -10,7 +10,7 @@
 namespace ftrun {
 namespace {
 
-/// Returns a data set of which nothing but its .json is there.
+/// Writes only the .json of a data set; returns the data set's path.
 std::string described(const test::TempFolder& folder, const std::string& name, int64_t trained,
                       std::optional<int64_t> conversations) {
   Sidecar side;
@@ -48,8 +48,8 @@ TEST_CASE("without that count, tokens that are not trained on say so") {
 }
 
 TEST_CASE(
-    "a JSONL file is recognised as its reader reads it: after a mark and blank lines, by "
-    "data.format and by prefix") {
+    "a JSONL file is recognised as its reader reads it: after a byte order mark and blank lines, "
+    "by data.format and by prefix") {
   const test::TempFolder folder;
   const std::string masked = R"({"input_ids": [1, 2], "labels": [-100, 2]})", mark = "\xEF\xBB\xBF";
   CHECK(holds_conversations({folder.write("mark.jsonl", mark + masked + "\n")}));
@@ -59,14 +59,14 @@ TEST_CASE(
   for (const char* name : {"a.ndjson", "a.json"}) {
     const std::string path = folder.write(name, masked + "\n" + masked + "\n");
     CHECK(holds_conversations({path}, DataFormat::kJsonl));
-    CHECK_FALSE(holds_conversations({path}));  // and the reader refuses it
+    CHECK_FALSE(holds_conversations({path}));  // the reader refuses it as well
   }
   CHECK(holds_conversations({folder.file("mark")}));
 }
 
 TEST_CASE("a prefix with a dot names the files of its own data set") {
   const test::TempFolder folder;
-  described(folder, "chats", 10, 0);  // of other data
+  described(folder, "chats", 10, 0);  // for other data
   folder.write("chats.v1.bin", "");
   CHECK_FALSE(holds_conversations({folder.file("chats.v1")}));
   folder.write("chats.v1.mask", "");
@@ -127,7 +127,7 @@ TEST_CASE("conversations longer than a row are refused, wherever rows keep docum
   REQUIRE(errors(64, SequencePacking::kNone).size() == 1);
   CHECK(errors(64, SequencePacking::kNone).front().find("the rest would be cut off\n") !=
         std::string::npos);
-  side.longest_conversation = std::nullopt;  // of an older version
+  side.longest_conversation = std::nullopt;  // as written by an older version
   folder.write("chats.json", sidecar_text(side));
   CHECK(errors(64, SequencePacking::kDocuments).empty());
 }

@@ -12,11 +12,11 @@
 namespace {
 std::atomic<int64_t> allocations = 0;
 std::atomic<int64_t> frees = 0;
-/// The thread-local of the thread that may go on; null for everybody.
+/// The thread-local mark of the only thread that may allocate; null: every thread may.
 std::atomic<const char*> goes_on = nullptr;
-// The variable is aligned, because where all thread-local data is one byte, mold 1.10 may let the
-// pages that the loader makes read-only begin in front of the first one that is mapped, and the
-// program does not start.
+// The variable is aligned to avoid a bug: if all thread-local data is one byte, mold 1.10 may let
+// the pages that the loader makes read-only begin before the first mapped page, and the program
+// does not start.
 alignas(16) thread_local char own_mark = 0;
 
 void count() {

@@ -4,13 +4,13 @@
 
 namespace ftrun::test {
 
-/// Counts the allocations of this test program since it began, by all threads.
+/// Returns the number of allocations since the start of this program, by all threads.
 int64_t allocations_so_far();
-/// Counts those allocations that were not freed yet.
+/// Returns the number of those allocations that are not freed yet.
 int64_t allocations_alive();
 
-/// HeldAllocations, while it exists, stops all other threads at their next allocation. One at a
-/// time.
+/// HeldAllocations makes all other threads stop at their next allocation while it exists. Only one
+/// may exist at a time.
 class HeldAllocations {
  public:
   HeldAllocations();

@@ -1,7 +1,7 @@
-"""scripts/export_gguf.py: small random models of each family that is handed over, with tokenizers
-of each rule, reach llama.cpp, and come back by scripts/make_model.py; a wrong order of rows, a
-wrong rule and a wrong template are found before a file is there; what has no proven way is
-refused."""
+"""Tests of scripts/export_gguf.py. Small random models of each supported family, with tokenizers of
+each rule, are exported to llama.cpp and converted back by scripts/make_model.py. A wrong order of
+rows, a wrong rule and a wrong template are noticed before a file is written; what cannot be proven
+correct is refused."""
 import contextlib
 import errno
 import http.server
@@ -75,8 +75,8 @@ def byte_level_tokenizer(rule, adds_bos=False, size=500):
 
 
 def sentencepiece_tokenizer():
-    """Returns a tokenizer as transformers writes Llama 2's: byte fallback, a space put first,
-    merges in the order of scores."""
+    """Returns a tokenizer as transformers writes Llama 2's: with byte fallback, a space in front,
+    and merges in the order of their scores."""
     normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     learned = Tokenizer(models.BPE())
     learned.normalizer = normalizer
@@ -100,14 +100,14 @@ def sentencepiece_tokenizer():
 
 
 def write_model(folder, kind, tokenizer, template=TEMPLATE, **settings):
-    """Writes a random model whose weights are large enough for its next tokens to differ."""
-    size = max(tokenizer.get_vocab().values()) + 3  # two ids without a token
+    """Writes a random model whose weights are large enough that next tokens differ."""
+    size = max(tokenizer.get_vocab().values()) + 3  # two ids have no token
     settings = {"vocab_size": size, "hidden_size": 64, "intermediate_size": 96,
                 "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
                 "max_position_embeddings": 512, "initializer_range": 0.25,
                 "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": 1,
                 "pad_token_id": 2, **settings}
-    vocabulary.load_tokenizer.cache_clear()  # of another model in that folder
+    vocabulary.load_tokenizer.cache_clear()  # drops another model of the same folder
     torch.manual_seed(0)
     config_class = getattr(transformers, kind + "Config")
     known = config_class()
@@ -130,7 +130,7 @@ def write_tokenizer(folder, tokenizer, template):
 
 
 # Small models of each family: the class of the config, and its settings. Windows are shorter than
-# the longest prompts, and what scales is far from 1.
+# the longest prompts, and scales are far from 1.
 WINDOWED = {"head_dim": 24, "sliding_window": 8, "query_pre_attn_scalar": 24,
             "tie_word_embeddings": True}
 GEMMA3_ROTATIONS = {
@@ -166,7 +166,7 @@ MODELS = {
     "glm": ("Glm", {"head_dim": 16}),
     "glm4": ("Glm4", {"head_dim": 16, "attention_bias": False}),
     "cohere": ("Cohere", {"logit_scale": 0.5, "tie_word_embeddings": True}),
-    # llama.cpp has them from 64 layers on.
+    # llama.cpp supports norms of heads only from 64 layers on.
     "cohere with norms of heads": ("Cohere", {"use_qk_norm": True, "num_hidden_layers": 64,
                                               "hidden_size": 16, "intermediate_size": 24,
                                               "tie_word_embeddings": True}),
@@ -181,7 +181,7 @@ MODELS = {
     "falcon with two norms": ("Falcon", {"ffn_hidden_size": 96, "new_decoder_architecture": True,
                                          "num_kv_heads": 2}),
 }
-# Multimodal models: their class, the decoder's class, and settings of both.
+# Multimodal models: their class, the decoder's class, and the settings of both.
 TEXT_SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4,
               "num_key_value_heads": 2, "max_position_embeddings": 512, "head_dim": 24,
               "initializer_range": 0.25}
@@ -200,7 +200,7 @@ MULTIMODAL = {
 
 
 def in_new_names(name):
-    """Returns the name that transformers 5 has in memory for a tensor of a multimodal file."""
+    """Returns the name in transformers 5's memory of a tensor in a multimodal file."""
     for before, now in (("language_model.model.", "model.language_model."),
                         ("language_model.lm_head.", "lm_head."),
                         ("vision_tower.", "model.vision_tower."),
@@ -233,8 +233,8 @@ def write_multimodal_model(folder, alone, kind, tokenizer):
 
 
 def write_adapter(folder, base, of_decoder=False, **settings):
-    """Writes a random adapter of a model, or of a multimodal model's decoder, as PEFT writes it; it
-    changes the model's predictions."""
+    """Writes a random adapter of a model, or of a multimodal model's decoder, as PEFT does. The
+    adapter changes the model's predictions."""
     import peft
     model = (transformers.AutoModelForImageTextToText if of_decoder else
              transformers.AutoModelForCausalLM).from_pretrained(base)
@@ -246,7 +246,7 @@ def write_adapter(folder, base, of_decoder=False, **settings):
 
 
 def same_tokens(case, was, now):
-    """Asserts that both folders tokenize texts alike, special tokens and conversations included."""
+    """Asserts that both folders tokenize texts, special tokens and conversations equally."""
     before, after = (transformers.AutoTokenizer.from_pretrained(folder) for folder in (was, now))
     texts = [*proof.PROMPTS, "<|begin|>user <tool>x<|end|>"]
     for text in texts:
@@ -273,7 +273,7 @@ class Case(unittest.TestCase):
         return code, out.getvalue(), err.getvalue()
 
     def refused(self, *words, **arguments):
-        """Asserts that the export is refused with these words and leaves nothing."""
+        """Asserts that the export is refused with these words and writes nothing."""
         before = sorted(os.listdir(self.folder / "out"))
         code, _, said = self.export(**arguments)
         self.assertEqual(code, 4, said)
@@ -296,8 +296,8 @@ class Case(unittest.TestCase):
 
 class HandedOver(Case):
     def test_families_there_and_back(self):
-        """The export of each family is proven in llama.cpp, and the folder that the file is read
-        into is the model."""
+        """llama.cpp must confirm the export of each family, and the folder made from the file must
+        equal the model."""
         self.assertEqual({name.split()[0] for name in MODELS}, set(FAMILIES))
         tokenizer = byte_level_tokenizer("smollm")
         for name, (kind, settings) in MODELS.items():
@@ -319,7 +319,7 @@ class HandedOver(Case):
         config = json.loads((self.folder / "model" / "config.json").read_text())
         less_one = FAMILIES[config["model_type"]].norms_less_one
         for name, values in was.items():
-            if less_one and "norm" in name:  # 1 was added and taken away
+            if less_one and "norm" in name:  # 1 was added and subtracted again
                 np.testing.assert_allclose(now[name], values, rtol=0, atol=2.0 ** -22)
             else:
                 self.assertTrue(np.array_equal(now[name], values), name)
@@ -334,8 +334,8 @@ class HandedOver(Case):
         same_tokens(self, self.folder / "model", self.folder / "back")
 
     def test_multimodal_models_hand_over_their_decoder(self):
-        """Files with old and new names give the same file, which holds what the decoder's own
-        folder gives; an adapter of the decoder is applied to it."""
+        """Models with old and with new names must give the same file as the decoder's own folder;
+        an adapter of the decoder is applied to it."""
         for kind in MULTIMODAL:
             with self.subTest(kind):
                 for folder in ("out", "adapter"):
@@ -409,8 +409,8 @@ class HandedOver(Case):
                 self.accepted("--type", kind)
 
     def test_adapters(self):
-        """Adapters lie beside their base's file, with rows of B in the order of the matrix'
-        rows."""
+        """Adapters are written next to their base's file, with the rows of B in the order of the
+        matrix's rows."""
         for name, targets, settings in (
                 ("llama", ["q_proj", "k_proj", "o_proj", "down_proj"], {"use_rslora": True}),
                 ("gpt2", ["c_attn", "mlp.c_proj"], {"rank_pattern": {"c_attn": 2}}),
@@ -621,7 +621,7 @@ class Refused(Case):
 
 
 class Published(Case):
-    """The file and its Modelfile, both or none."""
+    """Either both the file and its Modelfile are published, or neither."""
 
     def setUp(self):
         super().setUp()

@@ -18,7 +18,7 @@ namespace {
 
 const std::atomic<bool> kHashAll = false;
 
-/// Writes the sidecar that prepare_data.py would, by ftrun's own reading.
+/// Writes the sidecar that prepare_data.py would write, from what ftrun reads.
 void record(const TokenDataset& data, const std::string& path) {
   const auto found = compute_fingerprint(data, kHashAll);
   Sidecar side;
@@ -29,7 +29,7 @@ void record(const TokenDataset& data, const std::string& path) {
   write_file_atomic(posix_files(), path, sidecar_text(side));
 }
 
-/// Returns a pair with a mask: 40 tokens, ids 5 to 44, half of them trained.
+/// Writes a pair with a mask: 40 tokens with ids 5 to 44, half of them trained. Returns its path.
 std::string write_pair(const TempFolder& folder) {
   std::vector<int> ids, trained;
   for (int i = 0; i < 40; ++i) {
@@ -67,7 +67,7 @@ TEST_CASE("a computed fingerprint counts and hashes every file", "[fingerprint]"
   REQUIRE(found->digest == hex64(xxh3(lines.data(), lines.size())));
 }
 
-TEST_CASE("the fingerprint is of the content, not of names and places", "[fingerprint]") {
+TEST_CASE("the fingerprint follows from the content, not from names and folders", "[fingerprint]") {
   TempFolder a, b;
   write_pair(a);
   write_pair(b);
@@ -83,7 +83,7 @@ TEST_CASE("the fingerprint is of the content, not of names and places", "[finger
   REQUIRE(compute_fingerprint(TokenDataset({b.file("y")}, {}), kHashAll)->digest != digest);
 }
 
-TEST_CASE("a current sidecar is believed, a stale one is not", "[fingerprint]") {
+TEST_CASE("an up-to-date sidecar is used, a stale one is not", "[fingerprint]") {
   TempFolder folder;
   const std::string path = write_pair(folder);
   const TokenDataset data({path}, {});
@@ -98,11 +98,11 @@ TEST_CASE("a current sidecar is believed, a stale one is not", "[fingerprint]") 
     touch(path);
     REQUIRE_FALSE(recorded_fingerprint(data).has_value());
   }
-  SECTION("another size: not believed") {
+  SECTION("another size: not used") {
     folder.write("x.idx", MegatronIndex({20, 10, 10}).bytes());
     REQUIRE_FALSE(recorded_fingerprint(TokenDataset({path}, {})).has_value());
   }
-  SECTION("a file more: not believed") {
+  SECTION("one more file: not used") {
     const std::string mask = read_file(folder.file("x.mask"));
     for (const char* name : {"x.mask", "x.json"}) std::filesystem::remove(folder.file(name));
     record(TokenDataset({path}, {}), folder.file("x.json"));
@@ -111,7 +111,7 @@ TEST_CASE("a current sidecar is believed, a stale one is not", "[fingerprint]") 
   }
 }
 
-TEST_CASE("raw data beside a data file is not read in search of a record", "[fingerprint]") {
+TEST_CASE("raw data beside a data file is not read as a possible record", "[fingerprint]") {
   TempFolder folder;
   const std::string path = write_pair(folder);
   std::string raw = "[";
@@ -124,7 +124,8 @@ TEST_CASE("raw data beside a data file is not read in search of a record", "[fin
   REQUIRE(allocations_so_far() - before < 100);
 }
 
-TEST_CASE("a large record is ours by its head, and too large a one is refused", "[fingerprint]") {
+TEST_CASE("a large record is recognised by its beginning, and one that is too large is refused",
+          "[fingerprint]") {
   TempFolder folder;
   const std::string path = write_pair(folder);
   const TokenDataset data({path}, {});
@@ -134,7 +135,7 @@ TEST_CASE("a large record is ours by its head, and too large a one is refused", 
   folder.write("x.json", text + std::string(2 << 20, ' '));
   REQUIRE(read_sidecar(path).has_value());
   REQUIRE(recorded_fingerprint(data).has_value());
-  // A file whose beginning is not ours is ignored.
+  // A file with another beginning than ours is ignored.
   folder.write("x.json", std::string(4096, ' ') + text + std::string(1 << 20, ' '));
   REQUIRE_FALSE(read_sidecar(path).has_value());
   folder.write("x.json", text);
@@ -143,7 +144,7 @@ TEST_CASE("a large record is ours by its head, and too large a one is refused", 
                       Catch::Contains("x.json: has 65.00 MiB, at most 64.00 MiB are read"));
 }
 
-TEST_CASE("a .json that is not ours is left alone, a damaged one of ours is refused",
+TEST_CASE("a .json that is not ours is ignored, a damaged one of ours is refused",
           "[fingerprint]") {
   TempFolder folder;
   const std::string path = write_pair(folder);
@@ -176,7 +177,7 @@ TEST_CASE("a .json that is not ours is left alone, a damaged one of ours is refu
   REQUIRE(refused("/files/0/role", nullptr) == json + ": has no text \"role\"" + remedy);
 }
 
-TEST_CASE("an unrecorded fingerprint is computed aside and cached", "[fingerprint]") {
+TEST_CASE("an unrecorded fingerprint is computed in the background and cached", "[fingerprint]") {
   TempFolder folder;
   const std::string path = write_pair(folder), cache = folder.file("run-data.json");
   const TokenDataset data({path}, {});
@@ -190,7 +191,7 @@ TEST_CASE("an unrecorded fingerprint is computed aside and cached", "[fingerprin
   }
   {
     FingerprintJob job(data, cache);
-    REQUIRE(job.result().has_value());  // at once
+    REQUIRE(job.result().has_value());  // available at once
     REQUIRE(job.result()->origin == "cached");
     REQUIRE(job.result()->digest == digest);
     REQUIRE(job.result()->statistics.trained_tokens == 20);
@@ -200,7 +201,7 @@ TEST_CASE("an unrecorded fingerprint is computed aside and cached", "[fingerprin
     FingerprintJob job(data, cache);
     REQUIRE(job.wait().origin == "computed");
   }
-  SECTION("a damaged cache is as good as none") {
+  SECTION("a damaged cache is ignored") {
     folder.write("run-data.json", read_file(cache).substr(0, 100));
     FingerprintJob job(data, cache);
     REQUIRE(job.wait().digest == digest);
@@ -215,7 +216,7 @@ TEST_CASE("an unrecorded fingerprint is computed aside and cached", "[fingerprin
   }
 }
 
-TEST_CASE("data that prepare_data.py was moving when it was stopped are refused", "[fingerprint]") {
+TEST_CASE("data that an interrupted prepare_data.py was moving are refused", "[fingerprint]") {
   const TempFolder folder;
   const std::string path = folder.file("train.bin");
   std::ofstream(path) << "ab";
@@ -226,7 +227,7 @@ TEST_CASE("data that prepare_data.py was moving when it was stopped are refused"
           0);
 }
 
-TEST_CASE("giving up a fingerprint does not wait for it", "[fingerprint]") {
+TEST_CASE("cancelling a fingerprint does not wait for it", "[fingerprint]") {
   TempFolder folder;
   const std::string path = folder.file("train.bin");
   { std::ofstream file(path); }
@@ -240,7 +241,7 @@ TEST_CASE("recorded ids outside the model are refused before the first step", "[
   TempFolder folder;
   const std::string path = write_pair(folder);
   const TokenDataset data({path}, {});
-  refuse_recorded_ids(data, 10);  // nothing recorded: the loader will see
+  refuse_recorded_ids(data, 10);  // nothing is recorded, so the loader checks later
   record(data, folder.file("x.json"));
   refuse_recorded_ids(data, 45);
   REQUIRE(error_of([&] { refuse_recorded_ids(data, 44); }) ==
@@ -255,8 +256,10 @@ TEST_CASE("recorded ids outside the model are refused before the first step", "[
               " recorded), outside the model's 44 rows");
 }
 
-TEST_CASE("the first document of a large JSONL file is checked, where its reader finds it",
-          "[check]") {
+TEST_CASE(
+    "the first document of a large JSONL file is checked, at the position where its reader finds "
+    "it",
+    "[check]") {
   TempFolder folder;
   const std::string rest((1 << 20) + 1, ' '), good = R"({"input_ids": [1]})", mark = "\xEF\xBB\xBF";
   REQUIRE(check_headers({folder.write("a.jsonl", "\n\n" + good + "\n" + rest)}, {}, std::nullopt)
@@ -309,9 +312,9 @@ TEST_CASE("a whole-file check reports statistics and every bad id", "[check]") {
   REQUIRE(many.problems.back() == "and 20 more ids outside the model's 5 rows");
 }
 
-TEST_CASE("a check warns of documents that are left out", "[check]") {
+TEST_CASE("a check warns of documents that are skipped", "[check]") {
   TempFolder folder;
-  // Documents 0-3 and 7-9 without a label that counts, 4-6 with two.
+  // Documents 0-3 and 7-9 have no label that counts, 4-6 have two.
   const std::string path = folder.write("x.bin", raw_u16({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}));
   folder.write("x.idx", MegatronIndex({4, 3, 3}).bytes());
   folder.write("x.mask", mask_bytes({1, 0, 0, 0, 0, 1, 1, 0, 0, 0}));
@@ -342,7 +345,7 @@ TEST_CASE("a check of damaged data reports, it does not throw", "[check]") {
                                  "remove it to train on every token"});
 }
 
-TEST_CASE("a data set is described in words", "[check]") {
+TEST_CASE("a data set is described in text", "[check]") {
   TempFolder folder;
   const std::string path = write_pair(folder);
   REQUIRE(
@@ -356,7 +359,7 @@ TEST_CASE("a data set is described in words", "[check]") {
           "it, or files were copied or changed since)\n");
 }
 
-TEST_CASE("a mask or an index that is lost is missed where the sidecar lists it", "[fingerprint]") {
+TEST_CASE("a missing mask or index that the sidecar lists is reported", "[fingerprint]") {
   for (const std::string lost : {"mask", "idx"}) {
     TempFolder folder;
     const std::string path = write_pair(folder);

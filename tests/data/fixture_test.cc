@@ -1,5 +1,6 @@
-// Files that scripts/prepare_data.py wrote, kept in the repository: both halves must go on agreeing
-// on the formats (tests/data/prepare_data_test.py writes them again and compares).
+// These tests read files that scripts/prepare_data.py wrote and that are kept in the repository:
+// both programs must keep agreeing on the formats (tests/data/prepare_data_test.py writes the files
+// again and compares).
 #include "fixtures.h"
 
 #include "data/fingerprint.h"
@@ -25,9 +26,9 @@ TEST_CASE("prepare_data.py's own files are read back", "[fixture]") {
   REQUIRE(data.documents() == 3);
   REQUIRE(data.trained(0, 143) == 43);
   REQUIRE(data.trained(data.document_start(2), 143 - data.document_start(2)) ==
-          143 - data.document_start(2));  // plain text counts whole
+          143 - data.document_start(2));  // all of a plain text counts
   REQUIRE(data.files()[0]->format() == "Megatron .bin/.idx, uint16");
-  REQUIRE(data.place(142).value == 0);  // the end id
+  REQUIRE(data.locate(142).value == 0);  // the end id
 }
 
 TEST_CASE("prepare_data.py's fingerprint and ftrun's are the same", "[fixture]") {
@@ -42,17 +43,17 @@ TEST_CASE("prepare_data.py's fingerprint and ftrun's are the same", "[fixture]")
     REQUIRE(side->files[i].xxh3 == computed->files[i].xxh3);
   REQUIRE(fingerprint_digest(side->files) == "934dfc5dbcf09e56");
   REQUIRE(computed->digest == "934dfc5dbcf09e56");
-  // A check-out has other times than the files had when they were hashed.
+  // A checkout has other file times than those that were recorded.
   REQUIRE_FALSE(recorded_fingerprint(data).has_value());
 }
 
-TEST_CASE("a masked chat trains on its answers alone", "[fixture]") {
+TEST_CASE("a masked chat trains only on its answers", "[fixture]") {
   const SampleSet samples({kPrefix}, {.sequence_length = 128, .packing = SequencePacking::kNone});
   RowReader reader(samples, 300);
   Batch batch;
   reader.start(batch, 1);
   reader.fill(batch, 0, 0);
-  // "Four.", the end mark and the line break after it.
+  // The counted tokens are "Four.", the end mark and the line break after it.
   REQUIRE(batch.counted_tokens == 7);
   const auto last = std::find_if(batch.labels.rbegin(), batch.labels.rend(),
                                  [](int32_t label) { return label != kIgnoredLabel; });

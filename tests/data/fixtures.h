@@ -11,7 +11,7 @@
 
 namespace ftrun::test {
 
-/// TempFolder is a folder for one test, removed afterwards.
+/// TempFolder creates a folder for one test and removes it afterwards.
 class TempFolder {
  public:
   TempFolder() {
@@ -59,7 +59,7 @@ inline std::string counting_u16(int n) {
   return raw_u16(ids);
 }
 
-/// MegatronIndex is a Megatron index whose every part a test may falsify.
+/// MegatronIndex is a Megatron index in which a test may falsify every field.
 struct MegatronIndex {
   std::string magic = std::string("MMIDIDX\0\0", 9);
   uint64_t version = 1;
@@ -68,7 +68,7 @@ struct MegatronIndex {
   std::vector<int64_t> pointers, documents;
   std::string tail;
 
-  /// Makes an index of one sequence a document, as the writers do.
+  /// Makes an index with one sequence per document, as the writers do.
   explicit MegatronIndex(const std::vector<int32_t>& document_lengths, int item = 2)
       : lengths(document_lengths), documents{0} {
     int64_t at = 0;
@@ -85,7 +85,7 @@ struct MegatronIndex {
   }
 };
 
-/// Returns a mask file; bit i of `trained` is for token i.
+/// Returns a mask file: bit i says whether token i is trained on.
 inline std::string mask_bytes(const std::vector<int>& trained) {
   std::string bits((trained.size() + 7) / 8, '\0');
   for (size_t i = 0; i < trained.size(); ++i)
@@ -94,7 +94,7 @@ inline std::string mask_bytes(const std::vector<int>& trained) {
          bits;
 }
 
-/// Returns the message of an Error, with its remedy; "" when nothing is thrown.
+/// Returns the message of the Error that `use` throws, with its remedy; "" if it throws none.
 template <typename Use>
 std::string error_of(const Use& use) {
   try {

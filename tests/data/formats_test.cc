@@ -38,7 +38,8 @@ constexpr char kPairRemedy[] =
     "\n  remedy: write the pair again with scripts/prepare_data.py or Megatron's "
     "preprocess_data.py, or copy both files again";
 
-/// Writes x.bin with 5 uint16 tokens and the index, and says how opening fails.
+/// Writes x.bin with 5 uint16 tokens and this index, and returns the message with which opening
+/// fails.
 std::string refusal_of_index(const std::string& index, const TempFolder& folder) {
   folder.write("x.bin", counting_u16(5));
   folder.write("x.idx", index);
@@ -58,7 +59,8 @@ std::string llmc(int32_t magic, int32_t version, int32_t tokens, const std::stri
 TEST_CASE("a Megatron pair opens by .bin, .idx and prefix", "[formats]") {
   TempFolder folder;
   folder.write("x.bin", raw_u16({1, 2, 3, 4, 5, 9, 8}));
-  // Documents [[1..5] as 3+2], [9, 8]: an unaligned index, as Megatron's own writer makes it.
+  // The documents are [1..5], in sequences of 3 and 2, and [9, 8]; the index is unaligned, as
+  // Megatron's own writer makes it.
   MegatronIndex index({3, 2, 2});
   index.documents = {0, 2, 3};
   folder.write("x.idx", index.bytes());
@@ -67,8 +69,8 @@ TEST_CASE("a Megatron pair opens by .bin, .idx and prefix", "[formats]") {
     REQUIRE(ids_of(data) == std::vector<int32_t>{1, 2, 3, 4, 5, 9, 8});
     REQUIRE(starts_of(data) == std::vector<int64_t>{0, 5, 7});
     REQUIRE(data.files()[0]->format() == "Megatron .bin/.idx, uint16");
-    REQUIRE(data.place(6).offset == 12);
-    REQUIRE(data.place(6).value == 8);
+    REQUIRE(data.locate(6).offset == 12);
+    REQUIRE(data.locate(6).value == 8);
   }
 }
 
@@ -241,8 +243,8 @@ TEST_CASE("llm.c files of both magics are read", "[formats]") {
   REQUIRE(ids_of(data) == std::vector<int32_t>{50256, 7, 8, 128000, 9});
   REQUIRE(data.files()[0]->format() == "llm.c .bin, uint16");
   REQUIRE(data.files()[1]->format() == "llm.c .bin, uint32");
-  REQUIRE(data.place(4).file == folder.file("b.bin"));
-  REQUIRE(data.place(4).offset == 1028);
+  REQUIRE(data.locate(4).file == folder.file("b.bin"));
+  REQUIRE(data.locate(4).offset == 1028);
   REQUIRE(data.name() == folder.file("a.bin") + " and 1 more");
 }
 
@@ -288,7 +290,7 @@ TEST_CASE("shards are taken by pattern, in sorted order", "[formats]") {
 }
 
 TEST_CASE(
-    "a path that is there is that path, whatever characters it has; a pattern is what is not there",
+    "an existing path is used literally, whatever its characters; only a missing one is a pattern",
     "[formats]") {
   TempFolder folder;
   const std::string odd = folder.file("run [v2] a*b {x} 日本 \"q\" #1 \xe9");
@@ -309,7 +311,7 @@ TEST_CASE(
   };
   REQUIRE(firsts("/train[1].bin") == std::vector<int32_t>{1});
   REQUIRE(firsts("/train[1]") ==
-          std::vector<int32_t>{1});  // the prefix, which the pattern train[1] of train1.bin is not
+          std::vector<int32_t>{1});  // train[1] is a prefix here, not a pattern for train1.bin
   REQUIRE(firsts("/train*.bin") == std::vector<int32_t>{2, 1});
   REQUIRE(firsts("/train[0-9].bin") == std::vector<int32_t>{2});
   REQUIRE(firsts("/*[0-9]/train") == std::vector<int32_t>{3});
@@ -376,7 +378,7 @@ TEST_CASE("documents of a flat file are cut after the end id", "[formats]") {
   REQUIRE(TokenDataset({path}, {.find_documents = true}).documents() == 3);
 }
 
-TEST_CASE("the mask beside a file makes labels", "[formats]") {
+TEST_CASE("a data file's mask file determines the labels", "[formats]") {
   TempFolder folder;
   const std::string path = folder.write("train.bin", counting_u16(11));
   folder.write("train.mask", mask_bytes({0, 1, 1, 0, 0, 0, 0, 0, 1, 0, 1}));
@@ -389,7 +391,7 @@ TEST_CASE("the mask beside a file makes labels", "[formats]") {
   REQUIRE(data.files()[0]->parts().size() == 2);
 }
 
-TEST_CASE("counting mask bits agrees with looking at each", "[formats]") {
+TEST_CASE("counting mask bits agrees with testing each bit", "[formats]") {
   std::vector<std::byte> bytes(40);
   uint32_t state = 1;
   for (std::byte& b : bytes)
@@ -404,7 +406,7 @@ TEST_CASE("counting mask bits agrees with looking at each", "[formats]") {
   }
 }
 
-TEST_CASE("a false mask is refused with its offset", "[formats]") {
+TEST_CASE("an invalid mask is refused with its offset", "[formats]") {
   TempFolder folder;
   const std::string path = folder.write("train.bin", counting_u16(11)),
                     mask = folder.file("train.mask");
@@ -432,7 +434,8 @@ TEST_CASE("a false mask is refused with its offset", "[formats]") {
   REQUIRE(refused(bad) == mask + ": offset 25: bits after the last token are set" + remedy);
 }
 
-TEST_CASE("missing files, folders and other kinds are refused kindly", "[formats]") {
+TEST_CASE("missing files, folders and other kinds are refused with a helpful message",
+          "[formats]") {
   TempFolder folder;
   folder.write("train.bin", counting_u16(4));
   REQUIRE(refusal(folder.file("tran.bin")) == folder.file("tran.bin") +
@@ -469,7 +472,7 @@ TEST_CASE("a file cut short while in use is noticed before its pages are touched
               "file name and leave files of running jobs alone");
 }
 
-TEST_CASE("data.format decides where name and content could mislead", "[formats]") {
+TEST_CASE("data.format decides if name and content are ambiguous", "[formats]") {
   TempFolder folder;
   const std::string path = folder.write("x.bin", counting_u16(6));
   folder.write("x.idx", MegatronIndex({4, 2}).bytes());
@@ -488,7 +491,7 @@ TEST_CASE("data.format decides where name and content could mislead", "[formats]
           path + ": its index " + folder.file("x.idx") +
               " does not exist\n"
               "  remedy: set data.format to auto, or copy both files of the pair");
-  // Raw tokens that begin like llm.c's magic.
+  // Raw tokens whose first bytes are llm.c's magic number.
   const std::string odd = folder.write("odd.bin", bytes_of<int32_t>({20240520, 5}));
   REQUIRE(TokenDataset({odd}, {.format = DataFormat::kNanogpt, .dtype = DType::kU16}).tokens() ==
           4);

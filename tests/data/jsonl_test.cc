@@ -28,8 +28,8 @@ Parsed parse(const std::string& line) {
 
 using TokenIds = std::vector<int32_t>;
 
-/// Returns whether a field of a line of the ids 1, 1 that are both trained on, one document, says
-/// no more than that.
+/// Returns whether a field repeats what is known already of a line that is one document with ids 1,
+/// 1, both trained on.
 bool repeats_known_facts(JsonlField field, const std::string& value) {
   switch (field) {
     case JsonlField::kLabels:
@@ -66,7 +66,7 @@ TEST_CASE("a JSONL line gives ids and labels", "[jsonl]") {
   REQUIRE(parse(R"({"input_ids":[]})").ids.empty());
 }
 
-TEST_CASE("padding told by the attention mask is dropped at both ends", "[jsonl]") {
+TEST_CASE("padding marked by the attention mask is dropped at both ends", "[jsonl]") {
   const Parsed padded = parse(
       R"({"input_ids":[0,5,6,0,0],"attention_mask":[0,1,1,0,0],"labels":[-100,-100,6,-100,-100]})");
   REQUIRE(padded.problem.empty());
@@ -75,7 +75,7 @@ TEST_CASE("padding told by the attention mask is dropped at both ends", "[jsonl]
   REQUIRE(parse(R"({"input_ids":[1,2],"attention_mask":[0,0]})").ids.empty());
 }
 
-TEST_CASE("other keys of a JSONL line are counted whatever they hold", "[jsonl]") {
+TEST_CASE("other keys of a JSONL line are counted, whatever their values", "[jsonl]") {
   const Parsed parsed =
       parse(R"( { "meta" : {"a":[1,2.5e3,{"b":null}],"input_ids":[9]} , "s":"x\"]},{\\", "t":true,)"
             R"("input_ids":[4,5], "n":-1.5E+3, "e":{}, "l":[], "l2":[{"a":[]}] } )");
@@ -84,7 +84,7 @@ TEST_CASE("other keys of a JSONL line are counted whatever they hold", "[jsonl]"
   REQUIRE(parsed.unread == UnreadFields{{"l2", 1}, {"n", 1}, {"s", 1}, {"t", 1}});
 }
 
-TEST_CASE("what holds nothing counts as absent", "[jsonl]") {
+TEST_CASE("an empty value counts as absent", "[jsonl]") {
   const std::string fields =
       R"("labels":null,"attention_mask":[],"position_ids":[ ],"loss_mask":null,"seq_lengths":[],)"
       R"("images":{ },"label":"","x":null})";
@@ -147,7 +147,7 @@ TEST_CASE("fields that could change what is trained on are refused by name", "[j
   }
 }
 
-TEST_CASE("fields that say what is so anyway are no hindrance", "[jsonl]") {
+TEST_CASE("fields that repeat known facts are accepted", "[jsonl]") {
   const Parsed parsed =
       parse(R"({"input_ids":[1,2,3],"labels":[-100,2,3],"seq_lengths":[3],"cu_seqlens":[0,3],)"
             R"("segment_ids":[4,4,4],"loss_weights":[1.0, 1.0, 1.0],)"
@@ -158,7 +158,7 @@ TEST_CASE("fields that say what is so anyway are no hindrance", "[jsonl]") {
   REQUIRE(parsed.unread.empty());
 }
 
-TEST_CASE("no field of a JSONL line vanishes silently", "[jsonl]") {
+TEST_CASE("no field of a JSONL line is ignored silently", "[jsonl]") {
   const std::string names[] = {"labels",
                                "attention_mask",
                                "position_ids",
@@ -272,7 +272,7 @@ TEST_CASE("every prefix and every changed byte of a line is handled", "[jsonl]")
   }
 }
 
-TEST_CASE("a JSONL file is a stream of its lines", "[jsonl]") {
+TEST_CASE("a JSONL file is read as a stream of its lines", "[jsonl]") {
   TempFolder folder;
   const std::string path = folder.write("d.jsonl",
                                         "\xEF\xBB\xBF{\"input_ids\":[1,2,3]}\r\n\n  \n"
@@ -289,13 +289,13 @@ TEST_CASE("a JSONL file is a stream of its lines", "[jsonl]") {
   data.read(2, ids, labels, scratch);
   REQUIRE(ids == TokenIds{3, 4, 5});
   REQUIRE(labels == TokenIds{3, -100, 7});
-  const TokenPlace place = data.place(4);
-  REQUIRE(place.line == 5);
-  REQUIRE(place.value == 5);
-  REQUIRE(place.offset == 47);
+  const TokenLocation location = data.locate(4);
+  REQUIRE(location.line == 5);
+  REQUIRE(location.value == 5);
+  REQUIRE(location.offset == 47);
 }
 
-TEST_CASE("a bad line of a JSONL file is named with a remedy that fits", "[jsonl]") {
+TEST_CASE("a bad line of a JSONL file is named with a suitable remedy", "[jsonl]") {
   TempFolder folder;
   const auto refused = [&](const std::string& text) {
     const std::string path = folder.write("d.jsonl", text);
@@ -322,7 +322,7 @@ TEST_CASE("a bad line of a JSONL file is named with a remedy that fits", "[jsonl
           path + ": holds no tokens\n  remedy: write the data again with scripts/prepare_data.py");
 }
 
-TEST_CASE("fields of a JSONL file that are not read are named where it is checked and shown",
+TEST_CASE("fields of a JSONL file that are not read are named when it is checked and shown",
           "[jsonl]") {
   TempFolder folder;
   const std::string path = folder.write("d.jsonl",
@@ -337,13 +337,13 @@ TEST_CASE("fields of a JSONL file that are not read are named where it is checke
   REQUIRE(describe_dataset(path).find("  note       " + note + "\n") != std::string::npos);
 }
 
-TEST_CASE("each part of a joined JSONL file may begin with the mark of UTF-8", "[jsonl]") {
+TEST_CASE("each part of a joined JSONL file may begin with a byte order mark of UTF-8", "[jsonl]") {
   TempFolder folder;
   const std::string path =
       folder.write("d.jsonl", "\xEF\xBB\xBF{\"input_ids\":[1]}\n\xEF\xBB\xBF{\"input_ids\":[2]}\n");
   const TokenDataset data({path}, {});
   REQUIRE(data.documents() == 2);
-  REQUIRE(data.place(1).value == 2);
+  REQUIRE(data.locate(1).value == 2);
 }
 
 TEST_CASE("a JSONL file in UTF-16 or UTF-32 is named as such", "[jsonl]") {

@@ -1,10 +1,11 @@
-"""A script that is killed in the midst of its work, for the tests of what it leaves."""
+"""Runs scripts that are killed in the middle of their work, to test what they leave."""
 import os
 
 
 def survives_kill_at(call_number, prepare, run):
-    """Runs `run`, which returns an exit code, in a child that ends, as if by SIGKILL, before call
-    `call_number` of what `prepare(ending)` has wrapped; returns whether it ran to its end."""
+    """Runs `run`, which returns an exit code, in a child process. The child ends, as if by SIGKILL,
+    before call `call_number` of the functions that `prepare(ending)` has wrapped. Returns whether
+    `run` reached its end."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

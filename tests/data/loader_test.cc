@@ -31,7 +31,7 @@ void sleep_ms(int ms) {
 
 }  // namespace
 
-TEST_CASE("the loader gives the steps that the reader makes, from any first step", "[loader]") {
+TEST_CASE("the loader gives the same steps as the reader, from any first step", "[loader]") {
   TempFolder folder;
   const SampleSet samples({folder.write("train.bin", counting_u16(2000))}, {.sequence_length = 16});
   for (const int64_t first : {0, 1, 77}) {
@@ -112,7 +112,8 @@ TEST_CASE("a step slower than its data never waits", "[loader]") {
   const LoaderOptions options = options_for();
   Loader loader(samples, options);
   for (int i = 0; i < 20; ++i) {
-    // While the step runs, the loader prepares as many steps as `depth` allows without being asked.
+    // While the step runs, the loader prepares as many steps as `depth` allows, without being
+    // asked.
     for (int tries = 0; loader.ready_steps() < options.depth && tries < 60'000; ++tries)
       sleep_ms(1);
     REQUIRE(loader.ready_steps() >= options.depth);
@@ -120,7 +121,7 @@ TEST_CASE("a step slower than its data never waits", "[loader]") {
   }
 }
 
-TEST_CASE("an error reaches next() at its own step, and every time after", "[loader]") {
+TEST_CASE("an error reaches next() at its own step, and at every later call", "[loader]") {
   TempFolder folder;
   std::vector<int> ids(200);
   for (int i = 0; i < 200; ++i) ids[static_cast<size_t>(i)] = i % 90;
@@ -140,7 +141,7 @@ TEST_CASE("an error reaches next() at its own step, and every time after", "[loa
                 "  remedy: prepare the data with this model's own tokenizer");
 }
 
-TEST_CASE("a file cut while the loader runs ends in a message, not a signal", "[loader]") {
+TEST_CASE("a file cut while the loader runs causes an error message, not a signal", "[loader]") {
   TempFolder folder;
   const std::string path = folder.write("train.bin", counting_u16(60000));
   const SampleSet samples({path}, {.sequence_length = 16});
@@ -148,7 +149,7 @@ TEST_CASE("a file cut while the loader runs ends in a message, not a signal", "[
   options.depth = 1;
   Loader loader(samples, options);
   loader.next();
-  sleep_ms(50);  // the thread waits for space
+  sleep_ms(50);  // gives the thread time to wait for space
   std::filesystem::resize_file(path, 0);
   const std::string message = error_of([&] {
     for (int i = 0; i < 10; ++i) loader.next();
@@ -159,7 +160,7 @@ TEST_CASE("a file cut while the loader runs ends in a message, not a signal", "[
               "a new file name and leave files of running jobs alone");
 }
 
-TEST_CASE("a loader stops whatever it is doing, also twice", "[loader]") {
+TEST_CASE("a loader stops whatever it is doing, even twice", "[loader]") {
   TempFolder folder;
   const SampleSet samples({folder.write("train.bin", counting_u16(60000))},
                           {.sequence_length = 64});
@@ -192,7 +193,7 @@ TEST_CASE("data that does not arrive in time is an error, not a hang", "[loader]
   const SampleSet samples({folder.write("train.bin", counting_u16(2000))}, {.sequence_length = 16});
   LoaderOptions options = options_for();
   options.timeout_seconds = 0.001;
-  // The thread cannot make room for the first step.
+  // The thread cannot allocate memory for the first step.
   auto held = std::make_unique<HeldAllocations>();
   Loader loader(samples, options);
   const std::string message = error_of([&] { loader.next(); });
@@ -203,7 +204,7 @@ TEST_CASE("data that does not arrive in time is an error, not a hang", "[loader]
       "answers, or copy the data to a local disk");
 }
 
-TEST_CASE("drop_last leaves out the rows that do not fill a batch", "[loader]") {
+TEST_CASE("drop_last skips the rows that do not fill a batch", "[loader]") {
   TempFolder folder;
   const std::string path = folder.write("train.bin", counting_u16(41));
   const SampleSet samples({path}, {.sequence_length = 4});  // 10 rows

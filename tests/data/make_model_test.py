@@ -43,7 +43,7 @@ def vocabulary():
 
 
 def weights(seed=0):
-    """Returns tensors by their Hugging Face name."""
+    """Returns tensors by their Hugging Face names."""
     random = np.random.default_rng(seed)
     kv = HIDDEN // HEADS * KV_HEADS
     shapes = {"model.embed_tokens.weight": (len(vocabulary()[0]), HIDDEN),
@@ -59,8 +59,8 @@ def weights(seed=0):
 
 
 def write_gguf(path, tensors, architecture="llama", kind="F32", more=()):
-    """Writes a GGUF file. `kind` is the type of matrices whose rows its blocks divide, `more` are
-    other settings."""
+    """Writes a GGUF file. `kind` is the type of those matrices whose rows its blocks divide; `more`
+    holds additional settings."""
     tokens, merges = vocabulary()
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(64)
@@ -127,8 +127,8 @@ class MakeModel(unittest.TestCase):
             self.assertTrue(np.array_equal(made[name], values), name)
 
     def test_types_of_files(self):
-        """Quantized tensors come back as the values of their codes, in the folder's order of
-        rows."""
+        """Quantized tensors are converted to the values of their codes, with rows in the order of
+        the folder."""
         for kind, most in (("F16", 2e-3), ("BF16", 2e-2), ("Q8_0", 3e-2), ("Q4_1", 0.4)):
             with self.subTest(kind):
                 path = str(self.folder / f"{kind}.gguf")
@@ -212,7 +212,7 @@ class MakeModel(unittest.TestCase):
                          "abc")
 
     def test_added_heads_change_neither_what_is_computed_nor_what_is_learnt(self):
-        """Added heads are zeros, and stay zeros."""
+        """The added heads are zeros and must stay zeros in training."""
         import torch
         from transformers import AutoModelForCausalLM
 
@@ -278,7 +278,8 @@ class MakeModel(unittest.TestCase):
         self.assertTrue(np.array_equal(made["model.norm.weight"], other["model.norm.weight"]))
 
     def test_a_file_in_parts_of_packages_is_the_file(self):
-        """Gemma's package holds its file in four others; here they hold that of the tests."""
+        """Gemma's package has its file in four other packages; here these contain the file of the
+        tests."""
         whole = pathlib.Path(self.gguf).read_bytes()
         cuts = [0, 7, 1000, 1001, len(whole)]
         for i in range(4):
@@ -363,7 +364,7 @@ class MakeModel(unittest.TestCase):
         self.assertFalse(os.path.exists(made))
 
     def test_after_a_kill_at_any_moment_a_whole_folder_is_there(self):
-        """A file system that can swap two names is tried, and one that cannot."""
+        """A file system that can swap two names and one that cannot are tested."""
         for swaps in (True, False):
             at, finished, found = 0, False, set()
             while not finished:
@@ -381,7 +382,7 @@ class MakeModel(unittest.TestCase):
             self.assertEqual((dtype, found), ("bfloat16", {"bfloat16", "float32"}))
 
     def test_a_file_system_that_cannot_sync_folders_or_swap_names_will_do(self):
-        """Networks and FUSE have such file systems; a disk that fails to sync is an error."""
+        """Network and FUSE file systems are like this; but a disk whose sync fails is an error."""
         sync = os.fsync
         for number in (errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP, errno.EIO):
             def refuse(descriptor, number=number):
@@ -395,7 +396,7 @@ class MakeModel(unittest.TestCase):
             self.assertEqual(codes, [5, 5] if number == errno.EIO else [0, 0], os.strerror(number))
 
     def test_a_replaced_folder_that_cannot_be_removed_is_a_warning_and_never_comes_back(self):
-        """Network file systems keep a folder while another process reads a file of it."""
+        """Network file systems keep a folder while another process reads a file in it."""
         for swaps in (True, False):
             shutil.rmtree(self.out, ignore_errors=True)
             self.run_script("--dtype", "fp32")
@@ -428,8 +429,8 @@ class MakeModel(unittest.TestCase):
         self.assertEqual(json.loads((self.out / "config.json").read_text())["dtype"], "float32")
 
     def killed(self, at, swaps, *arguments):
-        """Runs the script in a child that ends before the `at`-th rename; returns whether it ran to
-        its end."""
+        """Runs the script in a child process that ends before rename number `at`; returns whether
+        the script reached its end."""
         def prepare(ending):
             exchange = own_output._exchange if swaps else lambda a, b: False
             own_output._exchange = ending(exchange)

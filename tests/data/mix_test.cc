@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kVocab = 1000;
 
-/// Ids first, first + 1, ... of `count` tokens.
+/// Returns `count` tokens with the ids first, first + 1, ...
 std::string ids_from(int first, int count) {
   std::vector<int> ids(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) ids[static_cast<size_t>(i)] = first + i;
@@ -57,10 +57,10 @@ std::vector<int32_t> tokens_of_step(const SampleSet& samples, BatchSlots shape, 
 
 }  // namespace
 
-TEST_CASE("weights count tokens that are trained on, and the largest set is seen once", "[mix]") {
+TEST_CASE("weights count tokens that are trained on, and the largest set is read once", "[mix]") {
   TempFolder folder;
-  // Rows of 4: ten of the first, two of the second with all labels, five of the third with half of
-  // them.
+  // With rows of 4 tokens, the first set has ten rows, the second two rows with all labels, the
+  // third five rows with half of the labels.
   const std::string a = folder.write("a.bin", ids_from(0, 41)),
                     b = folder.write("b.bin", ids_from(100, 9));
   const std::string c = folder.write("c.bin", ids_from(200, 21));
@@ -70,12 +70,12 @@ TEST_CASE("weights count tokens that are trained on, and the largest set is seen
   const auto taken = [&](const std::vector<double>& weights) {
     std::vector<int64_t> rows;
     const SampleSet samples({a, b, c}, mixed(weights));
-    for (const MixedRows& set : samples.mix()) rows.push_back(set.taken);
+    for (const MixedRows& set : samples.mix()) rows.push_back(set.epoch_rows);
     return rows;
   };
   REQUIRE(taken({1, 1, 1}) == std::vector<int64_t>{10, 10, 20});  // 40, 40 and 40 tokens
   REQUIRE(taken({0.5, 0.25, 0.25}) == std::vector<int64_t>{10, 5, 10});
-  REQUIRE(taken({100, 1, 1}) == std::vector<int64_t>{10, 1, 1});  // none is left out
+  REQUIRE(taken({100, 1, 1}) == std::vector<int64_t>{10, 1, 1});  // every set has at least one row
   REQUIRE(taken({3, 1, 6}) == std::vector<int64_t>{10, 3, 40});
   const SampleSet samples({a, b, c}, mixed({1, 1, 2}));
   REQUIRE(samples.mix_tokens() == std::vector<int64_t>{40, 8, 10});
@@ -126,7 +126,7 @@ TEST_CASE("every layout of ranks sees the same samples of a mix", "[mix]") {
   }
 }
 
-TEST_CASE("a resumed loader goes on with the samples that an unbroken one would see", "[mix]") {
+TEST_CASE("a resumed loader continues with the samples of an uninterrupted one", "[mix]") {
   TempFolder folder;
   const SampleSet samples(
       {folder.write("a.bin", ids_from(0, 401)), folder.write("b.bin", ids_from(500, 99))},
@@ -170,7 +170,7 @@ TEST_CASE("no row holds tokens of two data sets, whatever the packing", "[mix]")
           REQUIRE((batch.tokens[i] >= 500) == second);
         }
     }
-    // If nothing is mixed, the rows of each set hold no tokens of the other.
+    // Without a mix, the rows of each set contain no tokens of the other.
     SampleSetOptions alone = options;
     alone.weights.clear();
     const SampleSet first({folder.file("a.bin")}, alone), second({folder.file("b.bin")}, alone);

@@ -70,8 +70,8 @@ TEST_CASE("the order is frozen: a resumed run of an older build must see the sam
 }
 
 TEST_CASE("shuffled positions are spread evenly", "[order]") {
-  // The order of 50 rows is drawn for many seeds; the place of row 0 and the successor of each row
-  // are uniform: chi-square with 49 degrees of freedom stays below 100 (p < 1e-5) for both.
+  // The order of 50 rows is drawn for many seeds. The position of row 0 and the successor of each
+  // row must be uniform: chi-square with 49 degrees of freedom stays below 100 (p < 1e-5) for both.
   constexpr int64_t kRows = 50;
   constexpr int kSeeds = 20000;
   std::vector<double> place(kRows), step(kRows);
@@ -93,7 +93,7 @@ TEST_CASE("shuffled positions are spread evenly", "[order]") {
   REQUIRE(chi_step < 100);
 }
 
-TEST_CASE("a step's rows depend on the global batch, not on how ranks share it", "[order]") {
+TEST_CASE("a step's rows depend on the global batch, not on how ranks divide it", "[order]") {
   const SampleOrder order(37, true, 11);
   for (int64_t step = 0; step < 6; ++step) {
     const auto alone = rows_of_step(order, {.micro_batch = 72}, step);
@@ -108,14 +108,14 @@ TEST_CASE("a step's rows depend on the global batch, not on how ranks share it",
   }
 }
 
-TEST_CASE("the stream goes on into the next epoch in the middle of a step", "[order]") {
+TEST_CASE("the stream continues into the next epoch in the middle of a step", "[order]") {
   const SampleOrder order(5, false, 0);
   const BatchSlots shape{.micro_batch = 2, .accumulation = 1, .ranks = 2};
   REQUIRE(rows_of_step(order, shape, 0) == std::vector<int64_t>{0, 1, 2, 3});
   REQUIRE(rows_of_step(order, shape, 1) == std::vector<int64_t>{4, 0, 1, 2});
 }
 
-TEST_CASE("an epoch may use a part of its permutation, each time another", "[order]") {
+TEST_CASE("an epoch may use a part of its permutation, a different one each time", "[order]") {
   const SampleOrder order(10, true, 1, 8);
   std::set<int64_t> left_out;
   for (int64_t epoch = 0; epoch < 40; ++epoch) {
@@ -136,7 +136,7 @@ TEST_CASE("a mix of one data set is that data set", "[order]") {
   }
 }
 
-TEST_CASE("each epoch of a mix takes of every data set as many rows as it shall", "[order]") {
+TEST_CASE("each epoch of a mix takes the wanted number of rows from every data set", "[order]") {
   const std::vector<MixedRows> sets{{100, 100}, {7, 30}, {50, 3}};
   for (const bool shuffle : {true, false}) {
     const MixedOrder mix(sets, shuffle, 5);
@@ -153,7 +153,7 @@ TEST_CASE("each epoch of a mix takes of every data set as many rows as it shall"
   }
 }
 
-TEST_CASE("a data set that an epoch does not see whole goes on in the next", "[order]") {
+TEST_CASE("a data set that an epoch does not finish continues in the next", "[order]") {
   for (const bool shuffle : {true, false}) {
     const MixedOrder mix({{20, 20}, {12, 3}}, shuffle, 9);
     std::vector<int64_t> seen(12);

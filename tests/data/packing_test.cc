@@ -13,7 +13,8 @@ using namespace ftrun::test;
 
 namespace {
 
-/// Returns a Megatron pair of documents of these lengths; token i has id i.
+/// Writes a Megatron pair of documents with these lengths, where token i has id i; returns its
+/// path.
 std::string write_documents(const TempFolder& folder, const std::vector<int32_t>& lengths,
                             const std::vector<int>& trained = {}) {
   folder.write("x.bin", counting_u16(std::accumulate(lengths.begin(), lengths.end(), 0)));
@@ -29,7 +30,7 @@ std::vector<Row> rows_of(const RowTable& table) {
   std::vector<Piece> pieces;
   PackScratch scratch;
   for (int64_t r = 0; r < table.size(); ++r) {
-    table.pieces(r, pieces, scratch);
+    table.list_pieces(r, pieces, scratch);
     rows.emplace_back();
     for (const Piece& piece : pieces) rows.back().emplace_back(piece.first_token, piece.length);
   }
@@ -55,16 +56,18 @@ TEST_CASE("packing concat cuts the stream every T tokens and reads one more", "[
   REQUIRE(RowTable(data, SequencePacking::kConcat, 13).size() == 0);
 }
 
-TEST_CASE("packing none gives each document its row, cut at T", "[packing]") {
+TEST_CASE("packing none gives each document a separate row, cut at T", "[packing]") {
   TempFolder folder;
   const TokenDataset data({write_documents(folder, {4, 1, 9, 2})}, {});
   REQUIRE(rows_of(RowTable(data, SequencePacking::kNone, 4)) ==
           std::vector<Row>{{{0, 3}}, {{5, 4}}, {{14, 1}}});
 }
 
-TEST_CASE("packing documents packs first fit and splits what is longer than a row", "[packing]") {
+TEST_CASE("packing documents packs first fit and splits documents that are longer than a row",
+          "[packing]") {
   TempFolder folder;
-  // Pairs per document: 5, 3, 20, 2, 1, 4. The long one becomes 8 + 8 + 4.
+  // Input-label pairs per document: 5, 3, 20, 2, 1, 4. The long document becomes pieces of 8 + 8 +
+  // 4.
   const TokenDataset data({write_documents(folder, {6, 4, 21, 3, 2, 5})}, {});
   REQUIRE(rows_of(RowTable(data, SequencePacking::kDocuments, 8)) ==
           std::vector<Row>{
@@ -94,7 +97,7 @@ TEST_CASE("packing documents keeps every pair exactly once and wastes little", "
     }
     int64_t token = 0;
     for (const int32_t length : lengths) {
-      for (int32_t i = 0; i < length; ++i, ++token)  // all but a document's last token are inputs
+      for (int32_t i = 0; i < length; ++i, ++token)  // the last token of a document is no input
         if (seen[static_cast<size_t>(token)] != (i + 1 < length ? 1 : 0)) FAIL("token " << token);
     }
     REQUIRE(filled == tokens - static_cast<int64_t>(lengths.size()));
@@ -103,7 +106,7 @@ TEST_CASE("packing documents keeps every pair exactly once and wastes little", "
   }
 }
 
-TEST_CASE("rows come out the same in any order of asking", "[packing]") {
+TEST_CASE("rows are the same, whatever the order of requests", "[packing]") {
   TempFolder folder;
   const std::vector<int32_t> lengths = varied_lengths(1200, 90, 3);
   const TokenDataset data({write_documents(folder, lengths)}, {});
@@ -115,7 +118,7 @@ TEST_CASE("rows come out the same in any order of asking", "[packing]") {
     std::vector<Piece> pieces;
     for (int64_t i = 0; i < table.size(); ++i) {
       const int64_t r = (i * 7919) % table.size();
-      table.pieces(r, pieces, scratch);
+      table.list_pieces(r, pieces, scratch);
       Row row;
       for (const Piece& piece : pieces) row.emplace_back(piece.first_token, piece.length);
       REQUIRE(row == forward[static_cast<size_t>(r)]);
@@ -123,9 +126,10 @@ TEST_CASE("rows come out the same in any order of asking", "[packing]") {
   }
 }
 
-TEST_CASE("pieces without a trained label are left out and counted", "[packing]") {
+TEST_CASE("pieces without a trained label are skipped and counted", "[packing]") {
   TempFolder folder;
-  // Documents 0-3 (only its first token trained: never a label), 4-6 trained, 7-9 not.
+  // Documents 0-3 (only the first token is trained, which is never a label), 4-6 (trained) and 7-9
+  // (not trained).
   const TokenDataset data({write_documents(folder, {4, 3, 3}, {1, 0, 0, 0, 0, 1, 1, 0, 0, 0})}, {});
   for (const auto packing : {SequencePacking::kDocuments, SequencePacking::kNone}) {
     const RowTable table(data, packing, 8);
@@ -134,11 +138,11 @@ TEST_CASE("pieces without a trained label are left out and counted", "[packing]"
   }
   std::vector<Piece> pieces;
   PackScratch scratch;
-  REQUIRE(RowTable(data, SequencePacking::kConcat, 4).counted(0, pieces, scratch) == 0);
-  REQUIRE(RowTable(data, SequencePacking::kConcat, 4).counted(1, pieces, scratch) == 2);
+  REQUIRE(RowTable(data, SequencePacking::kConcat, 4).count_labels(0, pieces, scratch) == 0);
+  REQUIRE(RowTable(data, SequencePacking::kConcat, 4).count_labels(1, pieces, scratch) == 2);
 }
 
-TEST_CASE("a document never shares pieces with the next file", "[packing]") {
+TEST_CASE("a piece never continues into the next file", "[packing]") {
   TempFolder folder;
   folder.write("a.bin", counting_u16(3));
   folder.write("a.idx", MegatronIndex({3}).bytes());

@@ -29,8 +29,8 @@ SPECIAL = ["<|end|>", "<|im_start|>", "<|im_end|>"]
 
 
 def write_tokenizer(folder, template=TEMPLATE, vocab_size=300):
-    """Writes a tokenizer of single bytes: ids 0-2 are special, a byte's id is its place in the
-    alphabet."""
+    """Writes a tokenizer of single bytes: ids 0-2 are special, and the id of a byte is its position
+    in the alphabet."""
     from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -51,8 +51,8 @@ def write_tokenizer(folder, template=TEMPLATE, vocab_size=300):
 
 
 def read_pair(prefix):
-    """Returns the documents of a Megatron pair and their mask, read by the format's description
-    alone."""
+    """Returns the documents of a Megatron pair and their mask, read only by the description of the
+    format."""
     index = pathlib.Path(prefix + ".idx").read_bytes()
     assert index[:9] == b"MMIDIDX\0\0"
     version, code, sequences, boundaries = struct.unpack_from("<QBQQ", index, 9)
@@ -118,7 +118,7 @@ class PrepareData(unittest.TestCase):
         return text.replace("Ġ", " ").replace("Ċ", "\n")
 
     def trained_text(self, document):
-        """Returns the document with [ ] around what is trained on."""
+        """Returns the document with [ ] around the text that is trained on."""
         text, inside = "", False
         for token, trained in zip(*document):
             if trained != inside:
@@ -233,7 +233,7 @@ class PrepareData(unittest.TestCase):
         self.assertEqual(side["fingerprint"], xxhash.xxh3_64(lines.encode()).hexdigest())
 
     def begin_texts(self, in_tokenizer, **settings):
-        """Gives the tokenizer <|im_start|> (id 1) as its begin of text, in one of two ways."""
+        """Sets <|im_start|> (id 1) as the tokenizer's begin-of-text token, in one of two ways."""
         from tokenizers import processors
 
         if in_tokenizer:
@@ -263,7 +263,7 @@ class PrepareData(unittest.TestCase):
         self.assertEqual(self.firsts(path, "--bos", "never"), [(h, True)])
         ids, _ = read_pair(self.out + "/train")[0]
         self.assertEqual((ids.size, ids[-1]), (6, 0))
-        # A text that spells it out has it once.
+        # A text that contains the token already has it only once.
         self.assertEqual(self.firsts(self.write("b.txt", "<|im_start|>hello")), [(1, True)])
         self.assertEqual(read_pair(self.out + "/train")[0][0].size, 7)
 
@@ -330,7 +330,7 @@ class PrepareData(unittest.TestCase):
     # --- what it never replaces ---
 
     def everything(self):
-        """Returns everything below the test's folder: names, kinds and contents."""
+        """Returns the names, kinds and contents of everything below the test's folder."""
         found = {}
         for path in sorted(pathlib.Path(self.folder).rglob("*")):
             found[str(path)] = os.readlink(
@@ -361,7 +361,7 @@ class PrepareData(unittest.TestCase):
                 self.assert_refused(f"{path}: {foreign}; {remedy}", text, text,
                                     "--validation-every", "2", "--force")
                 os.remove(path)
-        # What this run does not write is left.
+        # Files that this run does not write stay unchanged.
         for name in ("validation.json", "train.bin.tmp", "train.json.tmp", "chats.jsonl"):
             self.write("out/" + name, "mine")
         self.prepare(text)
@@ -379,7 +379,7 @@ class PrepareData(unittest.TestCase):
                                 "replaced; choose another --out, or move it away", chats, "--force",
                                 "--plain")
             path.write_bytes(content)
-        # A link is not what was written, though it leads to the same bytes.
+        # A link is not the file that was written, although it leads to the same bytes.
         os.rename(self.out + "/train.bin", self.folder + "/kept.bin")
         os.symlink("../kept.bin", self.out + "/train.bin")
         self.assert_refused(f"{self.out}/train.bin: was changed since this script wrote it, so it "
@@ -400,7 +400,7 @@ class PrepareData(unittest.TestCase):
             with self.subTest(path):
                 self.assert_refused(f"{path}: is read, and would be replaced as {own}; choose "
                                     "another --out", path)
-        # Beside the outputs it may lie.
+        # An input may be next to the outputs.
         os.rename(own, self.out + "/raw.json")
         self.prepare(self.out + "/raw.json")
         self.assertEqual(pathlib.Path(self.out, "raw.json").read_text(), '[{"text": "mine"}]')
@@ -418,8 +418,8 @@ class PrepareData(unittest.TestCase):
                         and os.path.exists(self.folder + "/nowhere/train.bin"))
 
     def killed(self, at, *arguments):
-        """Runs the script in a child that ends, as if by SIGKILL, before the `at`-th rename or
-        removal; returns whether it ran to its end."""
+        """Runs the script in a child process that ends, as if by SIGKILL, before rename or removal
+        number `at`; returns whether the script reached its end."""
         def prepare(ending):
             prepare_data.os.replace, prepare_data.os.remove = ending(os.replace), ending(os.remove)
             prepare_data.shutil.rmtree = ending(shutil.rmtree)
@@ -463,7 +463,7 @@ class PrepareData(unittest.TestCase):
                                                         "train.json"])
 
     def test_a_file_system_without_locks_will_do(self):
-        """A leftover stays, since nothing tells there whether it is in use."""
+        """A leftover stays, because without locks nothing shows whether it is in use."""
         text = self.write("a.txt", "hello")
         os.makedirs(self.out + "/.ftrun-01234567.tmp")
         pathlib.Path(self.out, ".ftrun-01234567.tmp", "lock").write_text("")
@@ -473,7 +473,7 @@ class PrepareData(unittest.TestCase):
                                                         "train.html", "train.idx", "train.json"])
 
     def test_a_leftover_is_removed_with_its_lock_closed(self):
-        """A network file system keeps a file that is open, and the folder that it lies in."""
+        """A network file system keeps an open file, and the folder that contains it."""
         os.makedirs(self.out + "/.ftrun-01234567.tmp")
         lock = pathlib.Path(self.out, ".ftrun-01234567.tmp", "lock")
         lock.write_text("")
@@ -490,7 +490,7 @@ class PrepareData(unittest.TestCase):
         self.assertEqual((held, os.listdir(self.out)), ([], []))
 
     def test_a_tokenizer_of_links_is_read(self):
-        """Hub caches lay out a model as links."""
+        """Hub caches store a model's files as links."""
         snapshot = self.folder + "/hub/models--me--tiny/snapshots/0123"
         os.makedirs(snapshot)
         os.rename(self.model, self.folder + "/hub/models--me--tiny/blobs")
@@ -507,7 +507,7 @@ class PrepareData(unittest.TestCase):
         self.assertEqual(self.trained_text(read_pair(self.out + "/train")[0]), "[ab<|end|>]")
 
     def test_the_committed_example_is_what_the_script_writes(self):
-        """lib/data's tests read the same files: the two halves agree on the formats."""
+        """lib/data's tests read the same files, so the two programs agree on the formats."""
         self.prepare(str(FIXTURES / "chats.jsonl"))
         for extension in (".bin", ".idx", ".mask"):
             self.assertEqual(pathlib.Path(self.out + "/train" + extension).read_bytes(),
@@ -521,7 +521,7 @@ class PrepareData(unittest.TestCase):
         self.write("inputs/a.txt", "one")
         link = self.folder + "/inputs/b.txt"
         os.symlink("gone.txt", link)
-        # of a kind that a folder does not stand for
+        # A kind of file that is not read from a folder.
         os.symlink("gone.png", self.folder + "/inputs/c.png")
         for name in (link, self.folder + "/inputs", self.folder + "/inputs/*.txt"):
             self.assertEqual(self.refusal(name), (4, f"prepare_data: error: {link}: is a link to "
@@ -880,7 +880,7 @@ class PrepareData(unittest.TestCase):
         self.assertEqual(self.refusal(snap + "/validation", snap + "/data"),
                          (4, f"prepare_data: error: {snap}/data: holds validation and test files "
                              "alone; name those that are to be trained on\n"))
-        self.prepare(snap + "/data/test.jsonl", snap + "/README.md")  # what is named is read
+        self.prepare(snap + "/data/test.jsonl", snap + "/README.md")  # named files are read
 
     def test_shared_memory_that_cannot_be_used_is_named(self):
         path = self.write("a.txt", "ab")
@@ -958,7 +958,7 @@ class PrepareData(unittest.TestCase):
                          before)
 
     def test_a_python_without_the_packages_hands_over_to_the_venv(self):
-        """-S: no site-packages; a copy of the repository holds the .venv, or none."""
+        """-S hides site-packages; a copy of the repository has the .venv, or has none."""
         root = pathlib.Path(self.folder, "root")
         shutil.copytree(ROOT / "scripts", root / "scripts")
         python = os.path.realpath(sys.executable)

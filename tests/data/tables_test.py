@@ -1,4 +1,5 @@
-"""Tables and packed files that need packages: Parquet, Arrow, folders that datasets saved, zstd."""
+"""Tests of tables and packed files that need packages: Parquet, Arrow, folders that `datasets`
+saved, zstd."""
 import importlib.util
 import json
 import os
@@ -34,7 +35,7 @@ class Tables(Case):
             writer.write_table(table)
 
     def dataset_folder(self, folder):
-        """Writes a Dataset in two files, as save_to_disk of the package datasets does."""
+        """Writes a Dataset in two files, as save_to_disk() of the package `datasets` does."""
         os.makedirs(folder)
         names = [f"data-0000{i}-of-00002.arrow" for i in range(2)]
         for name, begin in zip(names, (0, 300)):
@@ -47,7 +48,7 @@ class Tables(Case):
 
     def test_every_kind_of_table_holds_the_same(self):
         pyarrow.parquet.write_table(self.table, self.folder + "/a.parquet")
-        pyarrow.parquet.write_table(self.table, self.folder + "/b")  # found out by its content
+        pyarrow.parquet.write_table(self.table, self.folder + "/b")  # recognised by its content
         pyarrow.feather.write_feather(self.table, self.folder + "/c.feather")
         self.save_stream(self.folder + "/d.arrow", self.table)
         self.write("e.jsonl.zst",

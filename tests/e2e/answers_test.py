@@ -1,5 +1,6 @@
-"""Commands answer --json with one object on standard output that fits the schema of `ftrun schema
---answers`, in success and in every kind of failure, whose code has a section in docs/errors.md."""
+"""Checks that commands answer --json with one object on standard output that fits the schema of
+`ftrun schema --answers`, on success and on every kind of failure, and that each failure's code has
+a section in docs/errors.md."""
 import json
 import os
 import pathlib
@@ -12,7 +13,7 @@ import jsonschema
 from runner import Job, case, ftrun, must, preload, run_cases
 
 SOURCE = pathlib.Path(sys.argv[1])
-# Around README's table of models.
+# The line before README's table of models.
 TABLE_BEGINS = "<!-- Written by `ftrun schema --models`; tests/e2e/answers_test.py compares. -->\n"
 TABLE_ENDS = "\n<!-- The end of what `ftrun schema --models` writes. -->"
 preload()
@@ -160,7 +161,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert docs.read_text() == written, "ftrun schema --models > docs/models.md writes it"
         for family in json.loads(must(ftrun("schema", "--support")).stdout)["families"]:
             assert f"| {family['model_type']} | {family['architecture']} |" in written, family
-        # README shows the first table of it between two marks.
+        # README shows the first table of this page between two marks.
         readme = SOURCE / "README.md"
         before, rest = readme.read_text().split(TABLE_BEGINS)
         shown, after = rest.split(TABLE_ENDS)

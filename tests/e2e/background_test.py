@@ -1,5 +1,6 @@
-"""Checkpoints that are written while training goes on: they are those that would be written while
-it waits; what is killed, fails or comes too often costs nothing but itself."""
+"""Checks checkpoints that are written while training continues: they equal those that are written
+while training waits; and a save that is killed, fails or comes too often loses nothing but
+itself."""
 import json
 import signal
 import tempfile
@@ -70,8 +71,8 @@ with tempfile.TemporaryDirectory() as scratch:
         check_the_same("disk", 2, zero_optimization=disk("same"))
 
     def kill_while_writing(name, ranks, which, **keys):
-        """Ends a run with -9 when its `which`-th checkpoint has begun to be written and is not
-        there; False where it came too late."""
+        """Kills a run with -9 while its `which`-th checkpoint is being written; returns False if
+        the kill came too late."""
         running = start("--config", job.config(name, **FEW, **often(), **keys), "--nproc", ranks)
         wanted = f"step-{2 * which:08d}"
         await_save(running, job.out(name), 60, wanted)
@@ -97,8 +98,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def one_that_fails_costs_only_itself():
-        # The run is stopped while the folder is neither there nor in the way, and goes on until
-        # another checkpoint is there, however late this test acts.
+        # The run is stopped (SIGSTOP) before its folder is made unusable and continued after, and
+        # it trains until another checkpoint exists, however slow this test is.
         long = FEW | {"train": {"steps": 100000}}
         running = start("--config",
                         job.config("failing", **long, checkpoint={"every": 20, "keep_last": 2}))
@@ -137,13 +138,13 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def by_the_clock():
-        # Few steps: on a machine that is slower than the clock each of them is saved.
+        # The run has few steps: on a machine that is slower than the clock, each of them is saved.
         job.run("clock", "--nproc", 2, **FEW | {"train": {"steps": 80}},
                 checkpoint={"every": 0, "every_minutes": 0.001, "keep_last": 0})
         there = checkpoints(job.out("clock"))
         intervals = manifest(job.out("clock"))["counters"]["since_first_start_milliseconds"] / 60
         assert 2 <= len(there) <= intervals + 3 and there[-1] == "step-00000080", (intervals, there)
-        # What is left out is due again when as much time has passed, not after each step.
+        # A skipped checkpoint is due again after the same time has passed, not after each step.
         job.run("ticks", **FEW | {"train": {"steps": 200}},
                 checkpoint={"every": 0, "every_minutes": 0.001, "if_busy": "skip", "keep_last": 2})
         record = manifest(job.out("ticks"))["counters"]

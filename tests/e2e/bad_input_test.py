@@ -1,5 +1,5 @@
-"""Bad input is refused with an exact message, a remedy and the right exit code, if possible before
-the first step; and a run that failed leaves behind what it had saved."""
+"""Checks that bad input is refused with an exact message, a remedy and the right exit code, if
+possible before the first step, and that a run that failed keeps what it had saved."""
 import json
 import os
 import re
@@ -23,7 +23,7 @@ NO_MODEL = ("  remedy: name a model folder on this machine, relative to the work
 
 
 def said(process):
-    """Returns what ftrun printed as its failure."""
+    """Returns the failure that ftrun printed."""
     return process.stderr[process.stderr.index("ftrun: "):]
 
 
@@ -33,7 +33,8 @@ def expect(process, code, message):
 
 
 def hollow_model(folder, **changes):
-    """Writes a model whose weights are a hole in a file: any size, no disk."""
+    """Writes a model whose weights are a hole in a file: it can have any size and needs no disk
+    space."""
     tiny_model(folder, **changes)
     shape = TINY_CONFIG | changes
     hidden, inner, heads = (shape["hidden_size"], shape["intermediate_size"],
@@ -67,8 +68,8 @@ with tempfile.TemporaryDirectory() as scratch:
     ids = np.fromfile(job.data, dtype=np.uint16)
 
     def refused(name, code, message, *arguments, **changes):
-        """Expects the run to be refused with `message`, in which CONFIG stands
-        for the config's path."""
+        """Expects that the run is refused with `message`, where CONFIG stands for the config's
+        path."""
         config = job.config(name, **FEW | changes)
         expect(ftrun("--config", config, *arguments), code, message.replace("CONFIG", str(config)))
 
@@ -306,7 +307,7 @@ with tempfile.TemporaryDirectory() as scratch:
         cause = re.sub(r"\d+\.\ds after", "N s after", both.stderr[both.stderr.index("error: "):])
         assert (cause == "error: rank 0, 1: exit code 4, N s after the start: opening the model: "
                          f"rank 0: {message}"), cause
-        # Nothing but an empty skeleton was left, so the repaired run needs no other folder.
+        # The failed run left only an empty skeleton, so the repaired run can use the same folder.
         (folder / "model.safetensors").write_bytes(whole)
         job.run("truncated-run", **FEW, model={"path": str(folder)})
 
@@ -459,8 +460,7 @@ with tempfile.TemporaryDirectory() as scratch:
                              ranks), 4)
             assert run.stderr.count(str(path)) == 1, run.stderr
             assert message in run.stderr, run.stderr
-            # Of two ranks it is the second that reads sample 3; rank 0 saw no
-            # more than that it was gone.
+            # Of two ranks, the second reads sample 3; rank 0 only noticed that the other was gone.
             record = manifest(job.out(f"ids-{ranks}"))
             assert (record["exit_code"], record["exit_rank"]) == (4, ranks - 1), record
             assert (record["exit_reason"] == message.split("\n")[0]
@@ -473,8 +473,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def recorded_ids_outside_the_model():
-        """Ids that prepare_data.py recorded are checked without reading the data, by `check`,
-        too."""
+        """Checks recorded ids without reading the data: prepare_data.py writes them, and `check`
+        refuses them too."""
         path = root / "recorded.bin"
         path.write_bytes(ids.tobytes())
         path.with_suffix(".json").write_text(json.dumps({
@@ -672,8 +672,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def disk_too_small_for_a_checkpoint():
-        """The weights are a hole in a file; a checkpoint of them would take twice the free space,
-        or half of it."""
+        """The weights are a hole in a file; a checkpoint of them takes twice the free space, or
+        half of it."""
         free, hidden = shutil.disk_usage(root).free, 1 << 16
         found = {}
         for name, share in (("twice", 2.0), ("half", 0.5)):
@@ -712,7 +712,7 @@ with tempfile.TemporaryDirectory() as scratch:
     # --- checkpoints -------------------------------------------------------------------------
 
     def damaged(name):
-        """Writes a run of 4 steps whose newest checkpoint, of step 4, has one wrong byte."""
+        """Writes a run of 4 steps whose newest checkpoint, that of step 4, has one wrong byte."""
         saved = {"checkpoint": {"every": 2, "keep_last": 0}}
         job.run(name, **FEW, **saved)
         path = job.out(name) / "checkpoints/step-00000004/rank-00000.safetensors"
@@ -771,7 +771,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def memory_that_runs_out_outside_of_training_names_no_micro_batch():
-        # A model whose table of tensors alone is larger than the memory that is allowed.
+        # The model's table of tensors alone is larger than the memory limit.
         folder = tiny_model(root / "table")
         entry = {f"t{i}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
                  for i in range(300_000)}
@@ -820,15 +820,15 @@ with tempfile.TemporaryDirectory() as scratch:
     def disk_limit_while_saving_keeps_the_checkpoint_before():
         job.run("limit", train={"steps": 4})
         config = job.config("limit", train={"steps": 8}, checkpoint={"every": 2})
-        # What is known before the start to be too large is refused then: this limit is less than a
-        # checkpoint's file and more than its tensors.
+        # A limit that is known to be too small is refused before the start. This one is smaller
+        # than a checkpoint's file but larger than its tensors, so it is met while saving.
         size = (
             job.out("limit") / "checkpoints/step-00000004/rank-00000.safetensors").stat().st_size
         run = must(ftrun("--config", config, "--resume", "auto",
                          wrapper=("bash", "-c", f'ulimit -f {(size - 1) // 1024}; exec "$@"', "-")),
                    5)
-        # The first one is written beside training, which goes on; without the last one
-        # there is nothing to go on to.
+        # The first checkpoint is written in the background, and training continues. The last one
+        # must succeed: without it, training would be lost.
         for what, step in (("warning", 6), ("ftrun", 8)):
             assert re.search(rf"{what}: checkpoint step-0000000{step} was not written: "
                              r"\S+/rank-00000.safetensors: "

@@ -1,4 +1,4 @@
-"""A browser that draws pages, where there is one."""
+"""Draws pages in a browser, if the machine has one."""
 import json
 import re
 import shutil
@@ -24,7 +24,7 @@ def data_of(page):
 
 
 def refuse_what_is_elsewhere(page):
-    """Asserts that a page needs no other file."""
+    """Asserts that a page loads no other file."""
     own = re.sub(r'<script type="application/json" id="data">.*?</script>', "", page.read_text(),
                  flags=re.S)
     found = re.search(r'(src|href)=|https?://(?!www\.w3\.org/2000/svg)|fetch\(|import '
@@ -33,7 +33,7 @@ def refuse_what_is_elsewhere(page):
 
 
 def dom(page, script="", width=1200):
-    """Returns the page's elements after it has drawn itself and `script` has run in it."""
+    """Returns the page's elements after it was drawn and `script` has run in it."""
     probe = page.with_name("probe.html")
     probe.write_text(page.read_text().replace("</body>", f"<script>{script}</script></body>"))
     with tempfile.TemporaryDirectory() as profile:
@@ -47,6 +47,6 @@ def dom(page, script="", width=1200):
 
 
 def said(drawn):
-    """Returns what a script has put into data attributes of the body, by name."""
+    """Returns what a script has written into data attributes of the body, by name."""
     return dict(re.findall(r'data-(\w+)="([^"]*)"',
                            re.search(r"<body[^>]*>", drawn).group(0)))

@@ -1,7 +1,7 @@
-"""Every command that README.md, CONTRIBUTING.md and docs/*.md tell a reader to type works: each is
-run here as it is written, page by page, in a folder that holds what the page assumes, unless a
-table below says who else runs it, or why no test can. Every option of ftrun and of scripts/ that
-the pages name exists."""
+"""Checks that every command which README.md, CONTRIBUTING.md and docs/*.md tell a reader to type
+works. Each is run here as it is written, page by page, in a folder with everything that the page
+assumes, unless a table below names the test that runs it instead, or the reason why no test can.
+Every option of ftrun and of scripts/ that the pages name must exist."""
 
 import functools
 import json
@@ -28,8 +28,8 @@ VOCABULARY = 300
 
 
 class Elsewhere(typing.NamedTuple):
-    """Commands of a page that another file runs. The file holds `proof`: how it reads the page,
-    or the command itself."""
+    """The commands of a page that another file runs. `proof` is text in that file: how it reads the
+    page, or the command itself."""
 
     page: str
     begins: str
@@ -38,8 +38,8 @@ class Elsewhere(typing.NamedTuple):
 
 
 class NotRun(typing.NamedTuple):
-    """Commands of a page that no test runs. Their options are checked all the same; a program that
-    is built only on request has them in the file `source`."""
+    """The commands of a page that no test runs. Their options are checked nevertheless; for a
+    program that is built only on request, in the file `source`."""
 
     page: str
     begins: str
@@ -92,15 +92,15 @@ NOT_RUN = [
            "tests/bench/comm_bench.cc"),
 ]
 
-# Texts that stand for a reader's own: page, text, what it stands for here.
+# Texts that a reader replaces: page, text, and its replacement in this test.
 STANDS_FOR = [
     ("README.md", "MODEL_FOLDER", "models/smollm2-135m"),
     ("docs/plan.md", "--config F", "--config mine.yaml"),
-    # The line's own comment names the option.
+    # The comment on the same line names the option.
     ("docs/plan.md", "bench machine --out", "bench machine --quick --out"),
 ]
 
-# COMMAND matches how a line of a command begins; a block of such lines needs the label sh.
+# COMMAND matches the beginning of a line with a command; a block of such lines needs the label sh.
 COMMAND = re.compile(r"(?:\$ )?(?:scripts/\S|build/release/bin/|cmake -|ftrun (?:--|[a-z]+ "
                      r")|docker |kubectl |sbatch |srun |mpirun |torchrun |pip "
                      r"|\.venv/bin/|python3? )")
@@ -114,7 +114,7 @@ HELP_LINE = re.compile(r"^  (?:-\w(?: \S+)?, )?--[a-z][\w-]*", re.MULTILINE)
 # `case`, or `[ ... = --x ]`.
 TAKEN_BY_SHELL = re.compile(r"(?:^\s*|[|=] *|case .* in )(--[a-z][\w-]*)(?= *[|)]| *\])",
                             re.MULTILINE)
-# The program that a shell script hands its arguments to.
+# The program to which a shell script passes its arguments.
 HANDED_ON = re.compile(r"(scripts/\w+\.py)|bin/ftrun\b")
 
 
@@ -188,7 +188,7 @@ PREPARES = {"README.md": readme, "docs/data.md": data, "docs/checkpoint.md": che
             "docs/clusters.md": clusters, "docs/plan.md": plan}
 
 
-# Checks of what a page's commands must have left in the folder (LEFT).
+# These functions check what a page's commands must have left in the folder (LEFT).
 def left_by_readme(folder):
     done = [m["step"] for m in steps(folder / "runs" / "mine")]
     assert done == list(range(1, len(done) + 1)) and done, done
@@ -224,9 +224,9 @@ LEFT = {"README.md": left_by_readme, "docs/data.md": left_by_data,
 
 @functools.cache
 def options_of(program, command):
-    """Returns all options that a program has. The help of ftrun and of Python scripts lists theirs;
-    a shell script's are those that it compares its arguments with, and those of programs to which
-    it passes them on."""
+    """Returns all options that a program has. The help of ftrun and of Python scripts lists theirs.
+    A shell script has those that it compares its arguments with, and those of the programs to which
+    it passes arguments."""
     if program == "ftrun":
         return set(OPTION.findall(help_of([BINARY, *(command.split() if command else [])])))
     text = (SOURCE / program).read_text()
@@ -250,7 +250,7 @@ def help_of(run):
 
 
 def unknown_options(where, text):
-    """Yields options in a command, or in a text that names one, that its program does not know."""
+    """Yields the options in a command, or in a text about one, that its program does not have."""
     found = PROGRAM.match(text)
     if not found:
         return
@@ -258,7 +258,7 @@ def unknown_options(where, text):
     if program != "ftrun" and not (SOURCE / program).exists():
         yield f"{where}: there is no {program}"
     elif named := OPTION.findall(text[found.end():]):
-        # Options behind a SLURM script are ftrun's.
+        # Options after a SLURM script are ftrun's.
         known = options_of("ftrun",
                            None) if program.endswith(".sbatch") else options_of(program, command)
         for option in named:
@@ -274,7 +274,8 @@ def without_comment(command):
 
 
 def row_of(page, command):
-    """Returns the table's row that says why this command is not run here; None if it is run."""
+    """Returns the row of the tables that says why this command is not run here; None if it is
+    run."""
     rows = [row for row in (*ELSEWHERE, *NOT_RUN) if row.page == page
             and command.startswith(row.begins)]
     return max(rows, key=lambda row: len(row.begins), default=None)
@@ -294,8 +295,8 @@ def run_here(folder, block, command):
 
 
 def prepared(folder):
-    """Prepares the folder in which a reader types: the repository's scripts, configs and build, and
-    a model."""
+    """Prepares the folder in which a reader types: with the repository's scripts, configs and
+    build, and with a model."""
     (folder / "build" / "release").mkdir(parents=True)
     (folder / "build" / "release" / "bin").symlink_to(pathlib.Path(BINARY).parent)
     for name in ("scripts", "configs"):
@@ -310,8 +311,8 @@ COMMAND_BLOCKS = [block for page in pages(SOURCE) for block in blocks(SOURCE, pa
 
 @case
 def tables_say_what_is_so():
-    """Rows name existing commands, and have an allowed reason or name a file that runs the
-    command."""
+    """Checks the tables: each row names an existing command, and has an allowed reason or names a
+    file that runs the command."""
     typed = [(block.page, command) for block in COMMAND_BLOCKS for command in commands(block.text)]
     used = [row_of(page, command) for page, command in typed]
     for row in (*ELSEWHERE, *NOT_RUN):
@@ -329,7 +330,7 @@ def tables_say_what_is_so():
 
 @case
 def blocks_of_commands_are_labelled():
-    """A block without the label sh would not be run."""
+    """Checks labels, because a block without the label sh would not be run."""
     for page in pages(SOURCE):
         for block in blocks(SOURCE, page):
             first = next((line for line in block.text.splitlines() if COMMAND.match(line)), None)
@@ -368,7 +369,7 @@ def unknown_options_are_found():
     assert unknown == ["x: scripts/test.sh has no --fast"]
     assert not list(unknown_options("x", "scripts/test.sh --with-launchers"))
     assert not list(unknown_options("x", "scripts/unsteady.sh e2e.signals --times 50"))
-    # Options that a script's text names and the script does not take.
+    # These options are in a script's text, but the script does not accept them.
     for program, option in (("scripts/export_gguf.py", "--lora"), ("scripts/setup.sh", "--python"),
                             ("scripts/build.sh", "--preset")):
         assert option in (SOURCE / program).read_text()

@@ -1,6 +1,6 @@
-"""Adapters with magnitudes (use_dora) train as PEFT trains them, on any layout and on a quantized
-base; they begin as PEFT begins them; their folders go to PEFT and come from it, and merge as PEFT
-merges; checkpoints go on bit by bit."""
+"""Checks adapters with magnitudes (use_dora): they train as PEFT trains them, on any layout and on
+a quantized base; they start as in PEFT; their folders are exchanged with PEFT and merge as in PEFT;
+and a run continues bit by bit from a checkpoint."""
 import json
 import pathlib
 import shutil
@@ -21,7 +21,7 @@ from quantized_reference import dequantized  # noqa: E402
 
 CPU = {"device": "cpu"}
 STAGE3 = {"stage": 3, "stage3_param_persistence_threshold": 0}
-# Of each case of the reference: ranks, and what the config says besides.
+# For each case of the reference: the number of ranks, and changes of the config.
 LAYOUTS = {
     "dora": {"one": (1, {}), "stage 3": (2, {"zero_optimization": STAGE3}),
              "offload, recompute": (2,
@@ -52,7 +52,7 @@ def require_near(here, there, least):
 
 
 def module_matrices(adapter, tensor):
-    """Returns A, B and the magnitudes of a weight's module, or None."""
+    """Returns A, B and the magnitudes of the module that a weight belongs to, or None."""
     module = "base_model.model." + tensor.removesuffix(".weight")
     if f"{module}.lora_A.weight" not in adapter:
         return None
@@ -120,8 +120,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_new_adapter_begins_as_peft_begins_one():
-        """Magnitudes are the lengths of the rows of W + scale B A, whatever the layout, and the
-        model is what it was without them."""
+        """Magnitudes are the lengths of the rows of W + scale B A, on every layout, and the model
+        is the same as without them."""
         still = {"optimizer": {"type": "AdamW", "params": {"lr": 0.0}}}
         base = load_file(job.model / "model.safetensors")
         for begin in (True, "orthogonal", False):
@@ -147,8 +147,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def tensor_ranks_train_what_one_process_trains():
-        """Rows of a product whose columns ranks share have the length that the ranks' parts give
-        together."""
+        """The length of a row whose columns are divided among ranks follows from the parts of
+        all ranks."""
         for dropout in (0, 0.25):
             same = {"adapter": DORA | {"init_lora_weights": False, "lora_dropout": dropout},
                     "optimizer": FAST}
@@ -207,7 +207,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def magnitudes_on_a_quantized_base_are_those_of_its_numbers():
-        """Training is what it is on a base that holds these numbers unquantized; so is a merge."""
+        """Training and merging give the same as on an unquantized base with the same numbers."""
         section = {"type": "nf4"}
         quantized = ShardedJob(scratch / "quantized", hidden_size=128, intermediate_size=384,
                                head_dim=32)
@@ -237,8 +237,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def bf16_trains_as_fp32():
-        """Magnitudes are not rounded to 16 bits: as lengths they leave the model as it is, and
-        small changes of them count."""
+        """Magnitudes are not rounded to 16 bits: as exact lengths they leave the model unchanged,
+        and small changes of them matter."""
         still = {"optimizer": {"type": "AdamW", "params": {"lr": 0.0}}}
         for precision in ("bf16", "fp16"):
             for begin in (True, False):
@@ -250,7 +250,7 @@ with tempfile.TemporaryDirectory() as scratch:
                             **(job.settings(1, precision=precision) | still | {"adapter": adapter}))
                     first[dora] = steps(job.out(name))[0]["loss"]
                 assert first[True] == first[False], (precision, begin, first)
-            # They are lengths of what layers read, which is rounded.
+            # Magnitudes are the lengths of the rows that layers read, which are rounded.
             dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
             adapter = adapter_file(job.out(f"still-{precision}-False-True"))
             for tensor, weight in load_file(job.model / "model.safetensors").items():
@@ -283,8 +283,8 @@ with tempfile.TemporaryDirectory() as scratch:
         missing = f"tensor {vector} is missing; expected shape [{rows}]"
 
         def refused(name, problem, change=None, file=None, use_dora=True, **settings):
-            """Asserts that a folder whose tensors `change` has changed, or which has those of
-            `file`, is refused with `problem`."""
+            """Asserts that a folder is refused with `problem`, after `change` has changed its
+            tensors or with the tensors of `file`."""
             folder = scratch / f"wrong-{name}"
             shutil.copytree(given, folder)
             said = json.loads((folder / "adapter_config.json").read_text())
@@ -325,7 +325,7 @@ with tempfile.TemporaryDirectory() as scratch:
         refused("integers", f"tensor {vector} holds I32",
                 put(lambda values: values.astype(np.int32)))
         refused("name", [missing, f"tensor {vector}.weight does not train in this run"], rename)
-        # What lacks in every layer is told of the first.
+        # A tensor that is missing in every layer is reported for the first one.
         refused("none", [f"tensor {name} is missing; expected shape [{vectors[name]}] (and in 2 "
                          "more layers)"
                          for name in of_model if ".layers.0." in name], file=job.out("True-lora"))

@@ -1,6 +1,6 @@
-"""Ranks that keep failing leave, with their replica, where the config allows it: the run goes on
-with fewer data-parallel ranks and the same global batch, and its losses are those of an undisturbed
-one but for rounding."""
+"""Checks that ranks which keep failing leave, with their replica, if the config allows it: the run
+continues with fewer data-parallel ranks and the same global batch, and its losses equal those of an
+undisturbed run, except for rounding."""
 import pathlib
 import resource
 import signal
@@ -15,7 +15,7 @@ SAVING = {"train": {"steps": STEPS, "log": {"every": 1}}, "data": {"sequence_len
 
 
 def kill_rank(running, rank, count):
-    """Kills one of `ranks` ranks, once all have started."""
+    """Kills rank `rank` of `count` ranks once all have started."""
     ranks = running.await_ranks(count)
     running.kill(signal.SIGKILL, ranks[rank])
     return ranks
@@ -36,7 +36,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @waiting
     def a_rank_that_keeps_failing_leaves_and_the_losses_stay():
-        # 16 sequences a step: three ranks cannot share them equally, two can.
+        # There are 16 sequences in a step: three ranks cannot divide them equally, two can.
         batch = SAVING | {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1,
                           "parallel": {"data": 4}}
         job.run("straight", **batch)
@@ -65,7 +65,7 @@ with tempfile.TemporaryDirectory() as scratch:
         told = "continues with 2 data ranks of 4 since " + why
         for name in ("logs/rank-0.log", "report.html"):
             assert told in (pathlib.Path(job.out("shrunk")) / name).read_text(), name
-        # What is left may be resumed by all of them again.
+        # All ranks may resume the run again.
         job.run("shrunk", "--resume", "auto", elastic={"min_ranks": 2},
                 **batch | {"train": {"steps": STEPS + 1}})
 
@@ -109,7 +109,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def fewer_than_the_config_allows_are_not_tried():
         batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1,
                           "train": {"steps": 20000},
-                          # none before a kill, however late it comes
+                          # no checkpoint before the kill, however late it is
                           "checkpoint": SAVING["checkpoint"] | {"every": 10000}}
         running = start("--config", job.config("enough", elastic={"min_ranks": 2}, **batch),
                         "--nproc", 2, "--restarts", 1)
@@ -126,7 +126,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def the_last_data_rank_stays_which_is_told_once():
         batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1,
                           "train": {"steps": 20000},
-                          # none before a kill, however late it comes
+                          # no checkpoint before the kill, however late it is
                           "checkpoint": SAVING["checkpoint"] | {"every": 10000}}
         running = start("--config", job.config("last", elastic={"min_ranks": 1}, **batch),
                         "--nproc", 2, "--restarts", 3)
@@ -146,8 +146,8 @@ with tempfile.TemporaryDirectory() as scratch:
         running = start("--config", job.config("refused", elastic={"min_ranks": 1}, **batch),
                         "--nproc", 2, "--restarts", 2)
         running.await_line("step 1/")
-        # Rank 0's next line of metrics is refused as by a full disk, then all that the
-        # next starts have to say.
+        # Rank 0's next line of metrics is refused, as by a full disk, and so is the output of the
+        # next starts.
         resource.prlimit(running.ranks()[0], resource.RLIMIT_FSIZE, (0, 0))
         running.await_line("restart 1 (1 of 2 without a new checkpoint)")
         nowhere = job.scratch / "link-to-nowhere"
@@ -156,7 +156,7 @@ with tempfile.TemporaryDirectory() as scratch:
         running.wait(5)
         text = running.text()
         assert "failed twice" not in text and "continuing with" not in text, text[-3000:]
-        # Whichever rank is the first to tell what all do.
+        # It does not matter which rank reports first.
         assert ([line for line in running.lines if "restart 2 (" in line
                  and "rank 0: writing the run folder: rank 0: " in line]), text
         assert ("gave up after 2 restarts without a new checkpoint; the last failure: rank 0: "
@@ -183,7 +183,8 @@ with tempfile.TemporaryDirectory() as scratch:
         assert ("notice: elastic.min_ranks 1 has no effect: torchrun starts the ranks, and ftrun "
                 "starts only those again that it has started itself") in checked.stdout, (
             checked.stdout)
-        # The config of a run that went on with fewer may be given to fewer.
+        # The config of a run that continued with fewer ranks may be used with fewer ranks from the
+        # start.
         fewer = must(ftrun("check", "-q", "--config", job_config, "--nproc", 1, "--set",
                            "elastic.min_ranks=2"))
         assert "elastic.min_ranks 2 > the 1 rank of this run: none may leave" in fewer.stdout, (

@@ -1,6 +1,6 @@
-"""Evaluations of a run: several named sets, the same figures on every layout; the best checkpoint
-outside the rotation, through stops, resumes and background saves; early stopping; the texts that
-are written meanwhile."""
+"""Checks evaluations of a run: several named sets with the same numbers on every layout; the best
+checkpoint outside the rotation, through stops, resumes and background saves; early stopping; and
+the texts that are generated at evaluations."""
 import json
 import math
 import pathlib
@@ -28,7 +28,7 @@ with tempfile.TemporaryDirectory() as scratch:
     like = tiny_data(job.scratch / "like.bin", tokens=32 * ROWS + 1, seed=5)
     halves = [tiny_data(job.scratch / f"half-{i}.bin", tokens=32 * 3 + 1, seed=6 + i)
               for i in range(2)]
-    # Ids at random: what the model learns of the others makes its loss on these worse.
+    # These ids are random: what the model learns from the other data makes its loss on these worse.
     noise = job.scratch / "noise.bin"
     np.random.default_rng(8).integers(0, 211, 32 * ROWS + 1).astype(np.uint16).tofile(noise)
     SETS = {"like": str(like), "halves": [str(path) for path in halves], "noise": str(noise)}
@@ -58,7 +58,7 @@ with tempfile.TemporaryDirectory() as scratch:
             done.stdout)
         roles = manifest(out)["data"]
         assert roles["validation.halves"]["details"]["rows"] == "6", roles
-        # A set that is the files of another one after each other has the same figures as one file.
+        # A set of two files must have the same numbers as one file with the contents of both.
         both = job.scratch / "both.bin"
         both.write_bytes(b"".join(path.read_bytes() for path in halves))
         job.run("one", **settings(total=5, sets=str(like)))
@@ -69,7 +69,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def the_clock_asks_for_evaluations_too():
         """Three milliseconds have passed after most steps, so there are evaluations between the
-        first and the last step that no number asks for; an hour has not."""
+        first and the last step that no step number asks for; an hour has not passed."""
         for name, ranks, minutes in (("clock", 2, 0.00005), ("hour", 1, 60)):
             job.run(name, "--nproc", ranks, train_batch_size=8, gradient_accumulation_steps=None,
                     **settings(total=12, every=0, sets=str(like),
@@ -100,8 +100,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert len(found[name]) == 6, found[name]
         for name in ("zero3", "zero1", "tensor", "pipeline"):
             near(name, [loss for loss, _ in found[name]], [loss for loss, _ in found["one"]], 1e-5)
-            # Before the first step nothing was rounded differently yet but
-            # logits that are all but equal.
+            # Before the first step, no rounding has differed yet, except in almost equal logits.
             assert [a for _, a in found[name][:3]] == [a for _, a in found["one"][:3]], (
                 found[name], found["one"])
             near(name, [1 + a for _, a in found[name]], [1 + a for _, a in found["one"]], 0.02)
@@ -144,7 +143,7 @@ with tempfile.TemporaryDirectory() as scratch:
         values = {line["step"]: line["accuracy"] for line in evaluations(job.out("more"), "like")
                   if line["step"] > 0}
         assert best(job.out("more"))["value"] == max(values.values()), values
-        # Strictly better wins: the first of equals.
+        # Only strictly better values count: of equal ones the first is the best.
         assert best(job.out("more"))["checkpoint"] == f"step-{max(values, key=values.get):08d}", (
             values)
 
@@ -168,7 +167,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert (f"nothing is left to train: step {ended} of 100; stopped early: noise.loss has "
                 "not" in again.stdout), again.stdout
         assert steps(out)[-1]["step"] == ended
-        # With more patience it goes on.
+        # With more patience the run continues.
         more = STOPPING["train"]["early_stopping"] | {"patience": 3}
         job.run("early", "--resume", "auto",
                 **settings(total=100, checkpoint=KEEP, train={"early_stopping": more}, **FAST))
@@ -244,7 +243,7 @@ with tempfile.TemporaryDirectory() as scratch:
         broken = tiny_weights()
         broken["lm_head.weight"] = broken["lm_head.weight"] * np.float32(1e38)
         model = tiny_model(job.scratch / "broken", broken)
-        # Losses are finite in fp32, perplexities are not.
+        # The losses are finite in fp32, their perplexities are not.
         keep = {"keep_best": {"metric": "noise.perplexity"}}
         out = job.out("broken-run")
         done = job.run("broken-run", code=7, model={"path": str(model)},
@@ -257,8 +256,8 @@ with tempfile.TemporaryDirectory() as scratch:
                 and manifest(out)["exit_reason"] == reason), done.stderr
         assert not (out / "export").exists()
 
-    # A rate that destroys the model in its third step; what the kernels then add up has the sign
-    # bit set on some machines.
+    # The learning rate destroys the model in its third step; what the kernels then add up is a NaN
+    # with the sign bit set on some machines.
     DESTROYED = {"optimizer": {"type": "AdamW", "params": {"lr": 1e30}},
                  "scheduler": {"type": "WarmupLR",
                                "params": {"warmup_num_steps": 3, "warmup_max_lr": 1e30,
@@ -293,8 +292,8 @@ with tempfile.TemporaryDirectory() as scratch:
                     f"{step}, the best by validation.{metric}"
                     in done.stderr), done.stderr
             assert all(np.isfinite(tensor).all() for tensor in exported(job.out(name)).values())
-        # Of the last weights nothing is exported; the line that is given writes them all the same,
-        # and a resume says the same again.
+        # The last weights are not exported; the command that the message gives exports them
+        # nevertheless, and a resume prints the same again.
         out = job.out("destroyed-last")
         problem = ("the loss on validation after step 6 is not finite: the weights are not "
                    "exported as a good model")
@@ -308,7 +307,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert line[:2] == ["ftrun", "convert"], line
         must(ftrun(*line[1:]))
         assert np.abs(exported(out)["lm_head.weight"]).max() > 1e20
-        # Patience counts what is not finite as no improvement.
+        # Values that are not finite count as no improvement.
         wish = settings(total=20, every=1, sets=str(like),
                         train={"steps": 20, "max_nonfinite_steps": 50,
                                "evaluation": {"every": 1, "samples": 0},
@@ -318,7 +317,7 @@ with tempfile.TemporaryDirectory() as scratch:
         ended = max(line["step"] for line in evaluations(job.out("destroyed-early")))
         assert (ended < 12 and f"stopped early after step {ended} of 20: validation.accuracy has "
                                "not improved in 4" in done.stdout), done.stdout
-        # Without an evaluation the loss of the last step says it.
+        # Without an evaluation, the loss of the last step shows it.
         wish = settings(total=6, sets=None, train={"max_nonfinite_steps": 50}, **DESTROYED)
         wish["data"] = {"validation": None}
         for resume in ((), ("--resume", "auto")):
@@ -335,7 +334,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
         job.run("older", **wish(4))
         out = job.out("older")
-        # As it wrote them: the last evaluation's loss is no number, its accuracy the best.
+        # The lines are as the older version wrote them: the last evaluation has a NaN as its loss,
+        # and the best accuracy.
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
         for line in lines:
             if line.get("evaluation") and line["step"] == 4:

@@ -1,5 +1,6 @@
-"""Writing a model needs the same memory for a large one as for a small one: `convert --out`,
-`convert --merge`, and the export at the end of a run, beside what training holds."""
+"""Checks that writing a model needs the same memory for a large model as for a small one: with
+`convert --out`, with `convert --merge`, and with the export at the end of a run, in addition to the
+memory for training."""
 import json
 import pathlib
 import tempfile
@@ -10,8 +11,8 @@ from safetensors.numpy import load_file, save_file
 from runner import BINARY, Job, case, peak_kib, run_cases, tiny_model, tiny_weights
 
 VOCABULARIES = {"small": 400, "large": 600_000}  # two matrices of 77 MB in the large one
-# Pieces of 1 Mi elements (4 MiB each), as they are read and as they are written, and pages of
-# files in between: less than one matrix.
+# Pieces of 1 Mi elements (4 MiB each), as they are read and as they are written, and pages of files
+# in between. This is less than one matrix.
 MOST_KIB = 64 << 10
 
 
@@ -38,7 +39,7 @@ with tempfile.TemporaryDirectory() as scratch:
     jobs = {size: Job(scratch, model) for size, model in models.items()}
 
     def trained(size, **changes):
-        """Trains one step on one rank, which is this process alone; returns its peak memory in KiB,
+        """Trains one step on one rank, which is this process alone. Returns its peak memory in KiB,
         and its folder."""
         name = f"{size}-{'-'.join(changes)}"
         config = jobs[size].config(name, train={"steps": 1}, data={"sequence_length": 8},

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 """Compares every model family with transformers and PEFT in every way that the small models of
-tests/model/reference.py allow, and prints a table with a row for each. Run by hand, as it takes
-three quarters of an hour on two cores; `e2e.families` and `e2e.lora` are the share of it that runs
-in each test.
+tests/model/reference.py allow, and prints a table with a row for each model. It is run by hand,
+because it takes three quarters of an hour on two cores; the tests `e2e.families` and `e2e.lora` run
+a part of it.
 
     families_sweep.py [--only COLUMN,...] [--out FILE] [--page] [NAME ...]
 
 Columns: losses, gradient norms and final weights of 20 AdamW steps in fp32 on all layouts; the
-first step in bf16; the first step of rows that documents share, beside one document after another;
-20 steps of a LoRA on all linear layers, beside PEFT; the same on two ranks, beside one; greedy
-texts after 20 steps, beside transformers' on the exported weights; whether a model that was not
-changed is exported with the bytes that were read. --page writes docs/families.md; rows and columns
-that this run did not make stay there as they are."""
+first step in bf16; the first step of rows with several documents, compared with one document after
+another; 20 steps of a LoRA on all linear layers, compared with PEFT, and the same on two ranks,
+compared with one; greedy texts after 20 steps, compared with transformers on the exported weights;
+and whether an unchanged model is exported with the bytes that were read. --page writes
+docs/families.md; rows and columns that this run did not compute stay in the page."""
 import argparse
 import datetime
 import importlib.metadata
@@ -53,7 +53,7 @@ LAYOUTS = [
     ("data 2, tensor 2, ZeRO 3", 4, TENSOR | zero(3)),
     ("tensor 2, pipeline 2", 4, {"parallel": {"tensor": 2, "pipeline": 2}}),
 ]
-# Two documents fill a row of 32 tokens each time; first fit keeps them in this order.
+# Each pair or group of documents fills a row of 32 tokens; first fit keeps them in this order.
 DOCUMENTS = (10, 22, 16, 16, 7, 25, 12, 20)
 BF16_BOUND, PACKED_BOUND = 2e-2, (1e-5, 5e-5)
 
@@ -96,7 +96,7 @@ def check_bf16(folder, scratch):
 
 
 def check_packed(folder, scratch):
-    """Trains on rows of several documents, which see nothing of each other."""
+    """Trains on rows of several documents, which must not attend to each other."""
     torch = reference.torch
     tokens = np.fromfile(folder / "data" / "train.bin", dtype=np.uint16).astype("int64")
     ends = np.cumsum(DOCUMENTS)
@@ -119,13 +119,14 @@ def check_packed(folder, scratch):
 
 
 def near_lines(what, found, expected):
-    """Compares losses and gradient norms within the page's bounds; returns the differences."""
+    """Requires that losses and gradient norms agree within the page's bounds; returns the
+    differences."""
     return (near(f"loss of {what}", found[0], expected[0], 1e-5),
             near(f"gradient norm of {what}", found[1], expected[1], 5e-5))
 
 
 def run_lora(folder, out, changes, ranks=1):
-    """Goes on from PEFT's adapter; returns losses and gradient norms."""
+    """Continues from PEFT's adapter; returns losses and gradient norms."""
     value = config_of(folder, out, ranks, changes | {"adapter": str(folder / "adapter")})
     value["threads"] = 1
     must(ftrun("--config", write_config(out.parent, value, f"{out.name}.json"), "--nproc", ranks))
@@ -143,7 +144,7 @@ PROMPT, TEXT = 20, 12  # tokens; together a row
 
 def check_texts(folder, scratch):
     """Compares the greedy texts that a run writes at its end with those of transformers on the
-    weights that it exported. Returns the number of texts."""
+    exported weights. Returns the number of texts."""
     model, out = scratch / f"{folder.name}-spoken", scratch / f"{folder.name}-texts"
     shutil.copytree(folder / "model", model)
     words = {"model": {"type": "BPE", "vocab": {f"w{i}": i for i in range(256)}},
@@ -180,7 +181,7 @@ def ids_of(text):
 
 
 def cannot_be_cut(folder, changes):
-    """Returns whether two tensor ranks cannot share the model's heads or rows of matrices
+    """Returns whether two tensor ranks cannot divide the model's heads or rows of matrices
     evenly."""
     if "tensor" not in changes.get("parallel", {}):
         return False
@@ -192,7 +193,7 @@ def cannot_be_cut(folder, changes):
 
 
 class Sweep:
-    """Makes the cells of the table. A check that fails is noted, and the others go on."""
+    """Computes the cells of the table. A check that fails is recorded, and the others continue."""
 
     def __init__(self, scratch):
         self.scratch = scratch
@@ -200,7 +201,7 @@ class Sweep:
         self.loras = {}
 
     def attempt(self, what, check):
-        """Returns what a check found; None where it failed."""
+        """Returns the result of a check; None if it failed."""
         try:
             return check()
         except (AssertionError, SystemExit) as error:
@@ -223,14 +224,15 @@ class Sweep:
                                        lambda: check_bf16(folder, self.scratch)))]
 
     def packed(self, folder):
-        # transformers chooses longrope's factors for each document, ftrun for the run's rows.
+        # For longrope, transformers selects the factors for each document, ftrun for the run's
+        # rows.
         if folder.name in LONGROPE:
             return ["-"]
         return [pair_text(self.attempt(f"{folder.name}, packed",
                                        lambda: check_packed(folder, self.scratch)))]
 
     def lora_on_one_rank(self, name):
-        """Returns (PEFT's losses and gradient norms, ftrun's on one rank, the latter's folder)."""
+        """Returns (PEFT's losses and gradient norms, ftrun's on one rank, ftrun's folder)."""
         if name not in self.loras:
             folder, out = self.scratch / "lora" / name, self.scratch / f"{name}-lora"
             record, _ = lora_reference.train_case(Swept, name, folder)
@@ -246,7 +248,7 @@ class Sweep:
         return [pair_text(self.attempt(f"{folder.name}, LoRA", check))]
 
     def lora_ranks(self, folder):
-        """Trains the LoRA on two tensor-parallel ranks and with ZeRO-3 on two."""
+        """Trains the LoRA on two tensor-parallel ranks, and on two ranks with ZeRO-3."""
         name, found = folder.name, []
 
         def check(layout, changes):
@@ -282,7 +284,8 @@ class Sweep:
 
 
 LORA_LAYOUTS = [("tensor 2", TENSOR), ("ZeRO 3", zero(3, stage3_param_persistence_threshold=0))]
-# COLUMNS maps the name of what a sweep can make to the heads of its columns and its method.
+# COLUMNS maps the name of each group of columns to their headings and to the method that computes
+# them.
 COLUMNS = {
     "layouts": (["layouts", "loss", "gradient norm"], Sweep.layouts),
     "bf16": (["bf16: loss, norm"], Sweep.bf16),
@@ -304,14 +307,14 @@ def line_of(cells):
 
 
 def table_of(rows):
-    """Writes {model: {head: cell}} as a table, in the order of the models' names."""
+    """Returns {model: {heading: cell}} as a table, in the order of the models' names."""
     return [line_of(HEADS), "|" + "---|" * len(HEADS),
             *(line_of([name, *(cells.get(head, "-") for head in HEADS[1:])])
               for name, cells in sorted(rows.items()))]
 
 
 def rows_of(page):
-    """Reads such a table."""
+    """Reads a table that table_of() has written."""
     lines = [[cell.strip() for cell in line.strip("|").split("|")]
              for line in page.splitlines() if line.startswith("|") and "---" not in line]
     return {cells[0]: dict(zip(lines[0][1:], cells[1:])) for cells in lines[1:]}
@@ -358,7 +361,7 @@ named `padding` train with `model.padding_row_gradient: transformers`.
 
 
 def write_page(rows):
-    """Writes the page; cells that these rows lack are those that it has."""
+    """Writes the page; cells that `rows` lacks keep the page's values."""
     merged = rows_of(PAGE.read_text()) if PAGE.exists() else {}
     for name, cells in rows.items():
         merged[name] = merged.get(name, {}) | cells

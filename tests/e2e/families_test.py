@@ -1,8 +1,8 @@
-"""Every model family trains as transformers does: losses, gradient norms and final weights of 20
-AdamW steps, on one rank and on two.
+"""Checks that every model family trains as in transformers: losses, gradient norms and final
+weights of 20 AdamW steps, on one rank and on two.
 
-  families_test.py SOURCE [NAME ...]   With names: these small models of
-  tests/model/reference.py alone."""
+  families_test.py SOURCE [NAME ...]   With names: only these small models of
+  tests/model/reference.py."""
 import json
 import math
 import pathlib
@@ -39,15 +39,15 @@ def check_weights(out, reference, still):
     assert set(weights) == set(expected), f"exported tensors differ: {set(weights) ^ set(expected)}"
     for name, norm in expected.items():
         found = math.sqrt(float((weights[name].astype("float64") ** 2).sum()))
-        # A bias of keys changes no score of elements that do not rotate: its gradient is rounding
-        # alone, of which Adam makes whole steps.
+        # A bias of keys does not change the scores of elements that do not rotate, so its gradient
+        # is only rounding error, which Adam turns into full steps.
         bound = 1e-2 if name.endswith(still) else 1e-4
         assert abs(found - norm) <= bound * norm, f"{name}: norm {found}, transformers has {norm}"
 
 
 LAYOUTS = {"zero-1": {"zero_optimization": {"stage": 1}},
            "zero-3": {"zero_optimization": {"stage": 3}},
-           # A unit of its own for the position table, beside the tied matrix's.
+           # A separate unit for the position table, next to the tied matrix's.
            "units": {"zero_optimization": {"stage": 2,
                                            "stage3_param_persistence_threshold": 5000}},
            "tensor": {"parallel": {"tensor": 2}}, "pipeline": {"parallel": {"pipeline": 2}}}
@@ -57,10 +57,10 @@ LAYOUTS_OF = {"yarn_rope": ("tensor", "pipeline"), "granite": ("zero-3", "tensor
               "gemma2": ("zero-3", "tensor", "pipeline"),
               "gemma3": ("zero-3", "tensor", "pipeline"), "padding_untied": ("zero-1", "tensor"),
               "padding_tied": ("zero-3", "pipeline"),
-              # These bring what no other block has: norms that ranks sum, layers that do not
-              # rotate, one sum of attention and MLP, rows by key head.
+              # These have features that no other block has: norms that are summed over ranks,
+              # layers without rotation, one sum of attention and MLP, and rows grouped by key head.
               "olmo2": ("zero-3", "tensor", "pipeline"),
-              # Norms without tensors: a tied head has none of its own.
+              # Norms have no tensors; in a tied model the head has none of its own either.
               "olmo": ("zero-3", "tensor", "pipeline"),
               "olmo_tied": ("zero-3", "units", "tensor", "pipeline"),
               "cohere2": ("zero-3", "tensor", "pipeline"), "gpt_neox": ("tensor",),
@@ -68,9 +68,9 @@ LAYOUTS_OF = {"yarn_rope": ("tensor", "pipeline"), "granite": ("zero-3", "tensor
               "stablelm_norms": ("zero-3", "tensor", "pipeline"),
               "cohere_norms": ("zero-3", "tensor", "pipeline"),
               "falcon_norms": ("zero-3", "tensor", "pipeline"),
-              # A bias of the head, with a vocabulary that the ranks cannot share evenly.
+              # The head has a bias, and a vocabulary that the ranks cannot divide evenly.
               "phi": ("zero-3", "tensor", "pipeline")}
-# Blocks of these are those of others: two ranks tell nothing more.
+# The blocks of these families are like those of others, so two ranks would show nothing new.
 ONE_RANK = {"yarn_rope", "phi3_short", "starcoder2", "smollm3", "stablelm", "stablelm_parallel",
             "glm", "glm4", "cohere", "gpt_neox_serial", "falcon", "phi", "ministral",
             "stablelm_norms", "cohere_norms", "falcon_norms", "opt_plain_norms",
@@ -88,7 +88,7 @@ def has_padding(folder):
 
 
 def config_of(folder, out, ranks=1, changes=None):
-    """Returns the config of a family's small model on `ranks` ranks, with the changes of a
+    """Returns the config of a family's small model on `ranks` ranks, with the changes for a
     layout."""
     changes = changes or {}
     value = config(folder / "model", folder / "data" / "train.bin", out, **changes)
@@ -100,14 +100,14 @@ def config_of(folder, out, ranks=1, changes=None):
 
 
 def check_family(folder, ranks, scratch, layout=None, changes=None):
-    """Trains on a layout, with the changes of a config that it has or else those of LAYOUTS;
-    returns the largest differences of loss and gradient norm."""
+    """Trains on a layout, with `changes` of the config or else those in LAYOUTS. Returns the
+    largest differences of loss and gradient norm."""
     reference = json.loads((folder / "reference.json").read_text())
     out = scratch / f"{folder.name}-{layout or ranks}"
     s = reference["settings"]
     value = config_of(folder, out, ranks, LAYOUTS.get(layout, {}) if changes is None else changes)
-    # Two threads of such small models mostly wait for each other; where windows and norms of
-    # queries and keys are, two all the same.
+    # Two threads of such small models mostly wait for each other. Models with windows and with
+    # norms of queries and keys use two nevertheless.
     value["threads"] = 2 if ranks == 1 and folder.name.startswith(("mistral", "qwen3")) else 1
     done = must(ftrun("--config", write_config(scratch, value), "--nproc", ranks))
     assert (((NOTE + "gets no gradient from input tokens, as in transformers") in done.stdout)
@@ -126,7 +126,7 @@ def check_family(folder, ranks, scratch, layout=None, changes=None):
 
 
 def check_untrained_bytes(folder, scratch, ranks=2):
-    """Checks that tensors that files hold in other pieces than ranks are exported bit by bit as
+    """Checks that tensors which files store in other pieces than ranks are exported bit by bit as
     they were read."""
     out = scratch / f"{folder.name}-untrained-{ranks}"
     value = config(folder / "model", folder / "data" / "train.bin", out,
@@ -142,8 +142,8 @@ def check_untrained_bytes(folder, scratch, ranks=2):
 
 
 def check_trained_padding(folder, scratch):
-    """Checks that by default the row of the padding token is trained as any other, and that no
-    message names a token that is not read."""
+    """Checks that by default the padding token's row is trained like any other, and that no message
+    names a token that is not read."""
     reference = json.loads((folder / "reference.json").read_text())
     value = config(folder / "model", folder / "data" / "train.bin", scratch / "trained-padding")
     value["train"]["steps"], value["export"] = 1, {"enabled": False}
@@ -154,7 +154,7 @@ def check_trained_padding(folder, scratch):
     near("loss", [found["loss"]], reference["losses"][:1], 1e-5)
     assert found["grad_norm"] > 1.0001 * reference["grad_norms"][0], (
         found, reference["grad_norms"][0])
-    # The same state goes on only with the same gradient.
+    # The same state continues only with the same kind of gradient.
     value["model"]["padding_row_gradient"] = "transformers"
     refused = must(ftrun("--config", write_config(scratch, value), "--resume", "auto"), 2)
     assert "config.model.padding_row_gradient" in refused.stderr, refused.stderr

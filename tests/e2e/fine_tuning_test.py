@@ -1,9 +1,9 @@
-"""The commands of README.md and docs/fine-tuning.md run as they are written there, in their order:
+"""Runs the commands of README.md and docs/fine-tuning.md as they are written there, in their order:
 from a file of chats to an adapter in use, a merged model and a report, and from a name on the Hub
-to answers of transformers and of llama.cpp. The model is small and random with SmolLM2's tokenizer
-and template; a Hugging Face cache holds it under the Hub's name, too. Two lines are not run: the
-one that makes the real model (e2e.quickstart runs its script) and the one that downloads it. The
-test is skipped (exit 77) if there is no models/smollm2-135m."""
+to answers by transformers and by llama.cpp. The model is small and random, with SmolLM2's tokenizer
+and template; a Hugging Face cache also has it under its Hub name. Two lines are not run: the one
+that makes the real model (e2e.quickstart runs its script) and the one that downloads it. The test
+is skipped (exit 77) if there is no models/smollm2-135m."""
 import json
 import os
 import pathlib
@@ -20,13 +20,13 @@ from runner import (BINARY, case, environment, exported, link_python, manifest, 
 
 SOURCE = pathlib.Path(sys.argv[1])
 SMOLLM2 = SOURCE / "models" / "smollm2-135m"
-# Lines that need more than this test has.
+# These lines need more than this test has.
 NOT_HERE = ("scripts/make_model.py smollm2", "hf download")
 HUB_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
 def small_model(folder):
-    """Writes a model of two layers of 64, whose matrices NF4 can pack."""
+    """Writes a model of two layers with hidden size 64, whose matrices NF4 can pack."""
     shape = json.loads((SMOLLM2 / "config.json").read_text())
     tiny_model(folder, weights=tiny_weights(hidden=64, inner=128, heads=4, kv_heads=2,
                                             vocabulary=shape["vocab_size"]),
@@ -83,7 +83,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "runs/chats-lora" in page and "runs/chats-qlora" in page
         assert manifest(runs / "hub")["model"]["path"] == HUB_NAME
         assert len(steps(runs / "hub")) == 10
-        # The answer of the trained model comes from both programs.
+        # Both programs print the trained model's answer.
         answers = [line.split(": ", 1) for text in said[-2:] for line in text.splitlines()
                    if line.startswith(("transformers: ", "llama.cpp: "))]
         assert [who for who, _ in answers] == ["transformers", "llama.cpp"], said[-2:]

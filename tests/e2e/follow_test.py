@@ -1,5 +1,5 @@
-"""scripts/follow_run.py against clients that write down what they are asked: a run afterwards, one
-that goes on and is resumed meanwhile, a torn line, a client that is not there."""
+"""Tests scripts/follow_run.py with fake clients that record their calls: on a finished run, on one
+that continues and is resumed meanwhile, on a torn line, and with a missing client."""
 import fcntl
 import json
 import os
@@ -172,7 +172,7 @@ with tempfile.TemporaryDirectory() as scratch:
         empty = scratch / "empty"
         empty.mkdir()
         folder = run_folder("none", line(1))
-        # -S: no site packages, whatever this machine has installed.
+        # -S hides site packages, whatever this machine has installed.
         done = subprocess.run([sys.executable, "-S", *command(folder, "trackio")[1:]],
                               capture_output=True, text=True, env=place("none", empty), timeout=60)
         assert (done.returncode == 5 and done.stderr == ("follow_run: error: the client of "
@@ -182,7 +182,7 @@ with tempfile.TemporaryDirectory() as scratch:
         done = follow(empty, "wandb")
         assert done.returncode == 4 and "holds no run" in done.stderr, done.stderr
 
-    # Started by the run itself: DeepSpeed's wandb section.
+    # The run itself starts the following cases' clients: DeepSpeed's wandb section.
 
     (scratch / "job").mkdir()
     job = Job(scratch / "job")
@@ -190,7 +190,7 @@ with tempfile.TemporaryDirectory() as scratch:
              "train": {"steps": 4}, "export": {"enabled": False}}
 
     def client(name, body):
-        """Returns a folder for PYTHONPATH with a client that has this body."""
+        """Returns a folder for PYTHONPATH with a client module of this body."""
         folder = scratch / name
         folder.mkdir()
         (folder / "wandb.py").write_text(SAID + textwrap.dedent(body))
@@ -230,7 +230,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert [log["step"] for log in logs] == [m["step"] for m in steps(out)]
         await_that(lambda: "sent 4 steps" in (out / "follow_run.log").read_text(),
                    "its words are kept")
-        # While that of an earlier start of the run lives, a resume starts no other.
+        # A resume starts no second sender while the one of an earlier start of the run lives.
         calls = len(said("sends"))
         with open(out / "follow_run.log", "a") as log:
             await_that(lambda: not held(log), "it has ended")
@@ -242,7 +242,7 @@ with tempfile.TemporaryDirectory() as scratch:
         told = again.stdout + again.stderr
         assert ("the process that sends an earlier start of the run was still running" in told
                 and "--to wandb" in told), told
-        # Once that has ended another goes on where wandb is.
+        # After that one has ended, a resume starts another one, if wandb is installed.
         must(ftrun("--config", job.config("sends", train_batch_size=8,
                                           gradient_accumulation_steps=None,
                                           **WANDB | {"train": {"steps": 8}}),
@@ -254,8 +254,8 @@ with tempfile.TemporaryDirectory() as scratch:
                  if name == "log"] == [5, 6, 7, 8]), said("sends")[calls:]
 
     def held(file):
-        """Takes the lock of the process that follows a run; returns whether another process has
-        it."""
+        """Tries to take the lock of the process that follows a run; returns whether another process
+        has it."""
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return False
@@ -267,7 +267,8 @@ with tempfile.TemporaryDirectory() as scratch:
         folder = scratch / "nowhere"
         folder.mkdir()
         (folder / "sitecustomize.py").write_text("import sys\nsys.modules['wandb'] = None\n")
-        # Long enough for the slowest Python; what it answered is read at the next progress line.
+        # The run is long enough for the slowest Python; the answer is read at the next progress
+        # line.
         going_on = start("--config", job.config("without", **WANDB | {"train": {"steps": 1000000}}),
                          env=place("without", folder))
         going_on.await_line("wandb.enabled: the run is not sent: no Python here has the client "

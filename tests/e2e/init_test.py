@@ -1,6 +1,6 @@
-"""`ftrun init`: a config for a model and data that passes `ftrun check` and trains, written
-without a question and with its reasons: all weights where they fit, else an adapter, else
-one on a quantized base."""
+"""Tests `ftrun init`, which writes, without questions and with reasons, a config for a model and
+data that passes `ftrun check` and trains: all weights if they fit, otherwise an adapter, otherwise
+an adapter on a quantized base."""
 import json
 import os
 import re
@@ -86,8 +86,8 @@ with tempfile.TemporaryDirectory() as scratch:
                                      "--machine", machine("1 GB"), "--json",
                                      cwd=job.scratch)).stdout)["result"]["search"]["layouts"]
         assert full, "all weights fit there"
-        # A small model's adapter is nearly as large as the model: sooner or later
-        # nothing but the base shrinks.
+        # A small model's adapter is almost as large as the model, so in the end only the base can
+        # shrink.
         seen, last = [], None
         for kib in (int(1600 * 0.8**k) for k in range(20)):
             done = ftrun("init", job.model, data, "--out", job.scratch / f"fit-{kib}.yaml",

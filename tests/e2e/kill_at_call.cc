@@ -1,11 +1,11 @@
-// Runs a command, counts the calls by which it opens or changes files whose path holds a text, and
-// ends it with kill -9 at one of them, which is then not made any more:
+// Runs a command and counts the calls with which it opens or changes files whose path contains
+// TEXT. At call NUMBER it ends the command with kill -9, before the call is executed:
 //   kill_at_call TEXT NUMBER LIST COMMAND ARGUMENT...
-// NUMBER counts from 1; 0 ends nothing. LIST gets a line a call: number, name, path. All threads
-// count alike, through ptrace: whatever library or raw instruction makes a call is seen. What is
-// not: the kernel's own threads that work off an io_uring (io_uring_enter counts from the first
-// call that counted), and stores to mapped files. Exits as the command does, with 128 + the signal
-// that ended it, or with 2 where processes may not be traced.
+// NUMBER counts from 1; 0 ends nothing. LIST gets a line for each call: number, name, path. ptrace
+// counts the calls of all threads, whichever library or raw instruction makes them. It does not see
+// the kernel's own threads that execute an io_uring (io_uring_enter counts after the first counted
+// call), nor stores to mapped files. Exits with the command's code, with 128 + the signal that
+// ended it, or with 2 if processes may not be traced.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/ptrace.h>
@@ -27,13 +27,13 @@
 
 namespace {
 
-/// Call names the arguments of a call that say what it is about; -1: none does.
+/// Call holds the indices of a call's arguments that name its file; -1: it has none.
 struct Call {
   long number;
   const char* name;
   int fd = -1;
   int path = -1;
-  int folder = -1;  // that a relative path begins at
+  int folder = -1;  // where a relative path begins
   int second_path = -1;
 };
 
@@ -78,7 +78,7 @@ constexpr Call kCalls[] = {
 
 std::string text_at(pid_t pid, uint64_t address) {
   std::string text;
-  constexpr uint64_t kPiece = 64;  // never across the end of a page
+  constexpr uint64_t kPiece = 64;  // a read never crosses the end of a page
   while (text.size() < 4096) {
     char piece[kPiece];
     const uint64_t size = kPiece - address % kPiece;
@@ -128,7 +128,7 @@ class Counter {
  public:
   Counter(Wanted wanted, const char* list) : wanted_(std::move(wanted)), list_(list) {}
 
-  /// Returns whether a call that is about to be made is the one.
+  /// Returns whether the call that is about to be executed is number NUMBER.
   bool is_the_one(pid_t pid, const SyscallInfo& info) {
     const auto number = static_cast<long>(info.entry.nr);
     if (number == SYS_io_uring_enter && count_ > 0) return counts("io_uring_enter", "");
@@ -170,8 +170,8 @@ bool is_at_entry(pid_t pid, SyscallInfo& info) {
          info.op == PTRACE_SYSCALL_INFO_ENTRY;
 }
 
-/// Traces until `first` has ended, and returns its exit code. Its other threads and processes are
-/// traced as well.
+/// Traces the process `first`, with all its threads and child processes, until it has ended.
+/// Returns its exit code.
 int trace(pid_t first, Counter& counter) {
   std::set<pid_t> known{first};
   bool ends = false;
@@ -190,12 +190,12 @@ int trace(pid_t first, Counter& counter) {
       if (!ends && is_at_entry(pid, info) && counter.is_the_one(pid, info)) {
         ends = true;
         ::kill(first, SIGKILL);
-        continue;  // it stays where it is
+        continue;  // it stays stopped
       }
     } else if (status >> 16 == 0 && !known.insert(pid).second) {
       signal = WSTOPSIG(status);
     }
-    // A new thread stops once; what a signal has ended meanwhile is reported next.
+    // A new thread stops once; if a signal has ended it in the meantime, that is reported next.
     ::ptrace(PTRACE_SYSCALL, pid, 0, signal);
   }
 }

@@ -1,7 +1,7 @@
-"""scripts/kubernetes: manifests that the cluster's own schemas accept (of JobSet and PyTorchJob,
-which no package has schemas of, the parts that are a Job's and a pod's, and a table of their own
-fields), and whose environment, arguments and exit codes are those of ftrun: two processes are
-started with what the pods would get."""
+"""Checks the manifests in scripts/kubernetes. The cluster's own schemas must accept them; no
+package has schemas for JobSet and PyTorchJob, so their Job and pod parts are checked with those of
+a Job and a pod, and the other fields with a table. Environment, arguments and exit codes must be
+ftrun's: two processes are started with what the pods would get."""
 import json
 import pathlib
 import re
@@ -19,7 +19,7 @@ from runner import (BINARY, Job, Running, await_that, case, free_port, ftrun, ma
 SOURCE = pathlib.Path(sys.argv[1])
 FOLDER = SOURCE / "scripts" / "kubernetes"
 VERSION = kubernetes_validate.latest_version()
-# Fields of the kinds that have no schema here, from their API references
+# The fields of the kinds that have no schema here, from their API references
 # (jobset.x-k8s.io/v1alpha2, kubeflow.org/v1).
 JOBSET = {"network": {"enableDNSHostnames", "publishNotReadyAddresses", "subdomain"},
           "failurePolicy": {"maxRestarts", "rules"},
@@ -109,8 +109,8 @@ with tempfile.TemporaryDirectory() as scratch:
                 and {"name": "shm", "mountPath": "/dev/shm"} in container["volumeMounts"])
 
     def pod(index, port, config):
-        """Returns command and environment of a pod of the Job; its service's names lead to this
-        machine."""
+        """Returns the command and the environment of a pod of the Job; the names of its service
+        lead to this machine."""
         container = container_of(JOB["spec"]["template"])
         env = {"FTRUN_TOKEN": "0123456789abcdef0123456789abcdef"}
         for entry in container["env"]:

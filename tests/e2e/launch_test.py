@@ -1,5 +1,5 @@
-"""Ways to start the ranks: the supervisor, torchrun, bare processes with RANK and WORLD_SIZE; and
-what happens when they cannot meet or were not started alike."""
+"""Tests the ways to start the ranks: the supervisor, torchrun, and bare processes with RANK and
+WORLD_SIZE; and what happens if the ranks cannot meet or were started differently."""
 import os
 import pathlib
 import re
@@ -17,7 +17,7 @@ with tempfile.TemporaryDirectory() as scratch:
     job = Job(scratch)
 
     def bare(config_of_rank, port, world=2, **more):
-        """Starts one process a rank with the four variables alone."""
+        """Starts one process per rank with only the four variables."""
         return [start("--config", config_of_rank[rank], env={
             "RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port), **more})
@@ -112,8 +112,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @waiting
     def strangers_on_the_rendezvous_change_nothing():
-        # Garbage, silence and half greetings for as long as the run lasts; and nothing
-        # listens on all interfaces.
+        # Garbage, silent connections and half greetings arrive as long as the run lasts; and
+        # nothing listens on all interfaces.
         config, port = job.config("strangers", train={"steps": 4}), free_port()
 
         def join(rank):
@@ -154,7 +154,7 @@ with tempfile.TemporaryDirectory() as scratch:
         disturber = threading.Thread(target=disturb)
         disturber.start()
         try:
-            # Rank 0 waits for rank 1, which comes into the midst of them.
+            # Rank 0 waits for rank 1, which connects among all these strangers.
             await_that(lambda: tries[0] > 10 and here in listening,
                        "strangers came to the rendezvous", ranks[0])
             ranks.append(join(1))
@@ -180,8 +180,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @waiting
     def two_jobs_with_one_token_do_not_mix():
-        """Jobs started by hand have no launcher that tells them apart: the second's rank that
-        reaches the first is refused, and the first continues."""
+        """Jobs started by hand have no launcher that tells them apart: a rank of the second job
+        that reaches the first is refused, and the first job continues."""
         configs = {name: job.config(name, **FEW, comm={"timeout": 60})
                    for name in ("a-job", "b-job")}
         port = str(free_port())
@@ -220,7 +220,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @waiting
     def different_data_behind_the_same_config_is_refused():
-        # The same path, seen from two folders: as on two machines.
+        # The same path leads to different data in two folders, as on two machines.
         for folder, tokens in (("a", 4097), ("b", 2049)):
             (job.scratch / folder).mkdir()
             (job.scratch / folder / "train.bin").write_bytes(job.data.read_bytes()[:tokens * 2])

@@ -1,5 +1,5 @@
-"""Small trainings on layouts of each kind, for scripts that disturb them and compare the
-bits of what comes out."""
+"""Small trainings on layouts of each kind, for scripts that disturb them and compare the resulting
+bits."""
 
 VOCABULARY = 211  # the last of 2 tensor ranks has a row of padding
 STEPS = {"train": {"steps": 40}, "scheduler": {"type": "cosine", "params": {"warmup_num_steps": 3}},
@@ -8,7 +8,7 @@ STEPS = {"train": {"steps": 40}, "scheduler": {"type": "cosine", "params": {"war
 
 
 def kinds(scratch):
-    """Returns layouts, each the number of ranks and the keys."""
+    """Returns the layouts by name: the number of ranks, and the config keys."""
     disk = {"device": "nvme", "nvme_path": str(scratch / "swap")}
 
     def zero(stage, **keys):
@@ -25,7 +25,7 @@ def kinds(scratch):
         "hybrid": (4, {"parallel": {"data": 4, "data_replicate": 2}} | zero(3)),
         "fp16": (2, {"fp16": {"enabled": True, "initial_scale_power": 20, "loss_scale_window": 2}}
                  | zero(1)),
-        # Twelve steps an epoch, whose last rows are left out.
+        # An epoch has twelve steps; its last rows are dropped.
         "accumulation, mid-epoch": (2, {"train_micro_batch_size_per_gpu": 1,
                                         "gradient_accumulation_steps": 5,
                                         "dataloader_drop_last": True} | zero(2)),

@@ -1,5 +1,5 @@
-"""Limits of machines, shells and launchers are respected, or named at once with what to change, and
-nothing is left behind."""
+"""Checks that limits of machines, shells and launchers are respected, or named at once with what to
+change, and that nothing is left behind."""
 import os
 import re
 import tempfile
@@ -9,7 +9,7 @@ from runner import Job, case, ftrun, free_port, manifest, must, needs, run_cases
 with tempfile.TemporaryDirectory() as scratch:
     job = Job(scratch)
     FEW = {"train": {"steps": 2}}
-    # Some gigabytes of activations.
+    # These settings need some gigabytes of activations.
     LARGE = {"train_micro_batch_size_per_gpu": 100_000, **FEW}
 
     def limited(limits, *arguments):
@@ -23,7 +23,7 @@ with tempfile.TemporaryDirectory() as scratch:
         alone = ("unshare", "--net")
         two = must(ftrun("--config", job.config("no-net", **FEW), "--nproc", 2, wrapper=alone), 5)
         assert two.stderr.endswith(
-            "ftrun: the ranks of this machine cannot reach each other: no way to 127.0.0.1: "
+            "ftrun: the ranks of this machine cannot reach each other: no route to 127.0.0.1: "
             "Network is unreachable\n  remedy: bring the loopback interface of this network "
             "namespace up: ip link set lo up\n"), two.stderr
         assert not job.out("no-net").exists()
@@ -37,7 +37,7 @@ with tempfile.TemporaryDirectory() as scratch:
             return must(ftrun("--config", job.config("far", **FEW, comm={"timeout": 1}),
                               wrapper=("unshare", "--net"), env=place), code).stderr
 
-        down = ("ftrun: the ranks of this machine cannot reach each other: no way to 127.0.0.1: "
+        down = ("ftrun: the ranks of this machine cannot reach each other: no route to 127.0.0.1: "
                 "Network is unreachable\n")
         for rank in (0, 1):
             assert down in told_to(rank, "127.0.0.1", 5), rank
@@ -84,7 +84,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def threads_that_cannot_be_started_are_named_with_their_limits():
-        # Of address space, which thread stacks are: of processes a superuser has no limit.
+        # The limit is on address space, which thread stacks need: a superuser has no limit on
+        # processes.
         remedied(must(limited("-v 8000000 -s 8192", "--config",
                               job.config("threads", **FEW, threads=4096)), 5).stderr,
                  r"ftrun: no 4096 threads can be started for computing, only \d+: Resource "

@@ -1,6 +1,6 @@
-"""Two ranks on two machines that one link joins: a quick one, a slow one that is no reason to give
-up, one that goes down in mid-step, and one that breaks while a checkpoint is written. Left out
-(exit 77) where this machine cannot be two."""
+"""Tests two ranks on two machines with a single link: a fast one, a slow one that is no reason to
+give up, one that goes down in the middle of a step, and one that breaks while a checkpoint is
+written. Skipped (exit 77) if this machine cannot act as two."""
 import re
 import tempfile
 import time
@@ -19,8 +19,8 @@ LONG = {"train": {"steps": 90}, "checkpoint": {"every": 10},
 
 with tempfile.TemporaryDirectory() as scratch, TwoMachines() as near, TwoMachines() as far:
     job = Job(scratch)
-    # 100 ms there and back, 2 Mbit a second. It waits for hundreds of answers, and
-    # other cases run meanwhile.
+    # The round trip takes 100 ms, the rate is 2 Mbit/s. The case waits for hundreds of answers, and
+    # other cases run at the same time.
     far.cable.delay, far.cable.rate = 0.05, 250e3
     apart = far.start(job.config("slow", **FEW, export={"enabled": False}))
 
@@ -41,7 +41,7 @@ with tempfile.TemporaryDirectory() as scratch, TwoMachines() as near, TwoMachine
         config = job.config("down", **LONG)
         ranks = near.start(config)
         ranks[0].await_line("step 15/")
-        ranks[0].await_line("step-00000010 (")  # saved while training goes on, maybe behind step 15
+        ranks[0].await_line("step-00000010 (")  # saved during training, maybe after step 15
         near.machines[1].link("down")
         down = time.monotonic()
         for rank, (running, other) in enumerate(zip(ranks, ("south", "north"))):
@@ -67,8 +67,9 @@ with tempfile.TemporaryDirectory() as scratch, TwoMachines() as near, TwoMachine
         folder = job.out("saving") / "checkpoints"
         ranks = near.start(config)
         ranks[0].await_line("step 15/")
-        # Ranks that meet to finish a checkpoint take several times as long: one that is seen while
-        # it is written is not finished when the link breaks. A busy machine may miss the first.
+        # With this delay, ranks that meet to finish a checkpoint take several times as long, so a
+        # checkpoint that is seen while it is written is not finished when the link breaks. A busy
+        # machine may miss the first one.
         near.cable.delay = 0.05
         for _ in range(ATTEMPTS):
             await_save(ranks[0], job.out("saving"), 60)

@@ -1,6 +1,6 @@
-"""Dropout of adapters has the same masks on any layout of the ranks, in a run that goes on and in
-one that is run again; it is in training alone, and PEFT's own dropout trains to the same losses on
-average. (With ftrun's masks PEFT trains the same numbers: the case `dropout` of lora_test.py.)"""
+"""Checks dropout of adapters: it has the same masks on any layout, in a resumed run and in a step
+that is run again; it is only active in training; and PEFT's own dropout trains to the same losses
+on average. (With ftrun's masks PEFT trains the same numbers: case `dropout` of lora_test.py.)"""
 import hashlib
 import importlib.metadata
 import json
@@ -72,8 +72,8 @@ PACKAGES = ("torch", "transformers", "peft")
 
 
 def losses_of_peft(model, adapter, tokens, *numbers):
-    """Returns losses of PEFT's trainings with its own dropout, a list for each seed. They are read
-    from a file if it is of this script, these packages, files and numbers."""
+    """Returns losses of PEFT's trainings with its own dropout, a list for each seed. They are
+    stored in a file, which is used if script, packages, files and numbers are the same."""
     said = json.loads((adapter / "adapter_config.json").read_text())
     said.pop("base_model_name_or_path")
     of = hashlib.sha256(json.dumps(
@@ -107,7 +107,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def every_layout_has_the_same_masks():
-        """Layouts share 12 samples a step among ranks and micro-batches in many ways."""
+        """The layouts divide 12 samples of a step among ranks and micro-batches in many ways."""
         job.run("one", **(job.settings(1) | usual))
         layouts = {
             "accumulation": (1, job.settings(1, accumulation=3)),
@@ -173,7 +173,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                                           "--nproc", 2))
         job.run("cut", "--nproc", 2, "--resume", "auto", **saving)
         require_same("cut", "straight")
-        # On other ranks the masks are the same too.
+        # The masks are the same on other ranks too.
         copy_without_last(job.out("straight"), job.out("other"), 8)
         job.run("other", "--resume", "auto",
                 **(saving | job.settings(1, accumulation=2) | {"train": {"steps": 8}}))
@@ -186,8 +186,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def evaluation_and_export_drop_nothing():
-        """A learning rate of 0 leaves the model as it was: only the losses of training show
-        dropout."""
+        """A learning rate of 0 leaves the model unchanged, so only training losses show dropout."""
         still = job.settings(1) | {"optimizer": {"type": "AdamW", "params": {"lr": 0.0}},
                                    "data": {"validation": str(job.data)},
                                    "train": {"steps": 2, "evaluation": {"every": 1, "samples": 8}}}
@@ -201,7 +200,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert same_tensors(here, there)
         written = json.loads((a / "export" / "adapter" / "adapter_config.json").read_text())
         assert written["lora_dropout"] == 0.25
-        # PEFT's file, as it comes, says the same as the key.
+        # PEFT's file, used unchanged, has the same effect as the key.
         again = still | {"adapter": str(a / "export" / "adapter")}
         job.run("again", **again)
         assert losses(job.out("again")) == losses(a)
@@ -212,9 +211,9 @@ with tempfile.TemporaryDirectory() as scratch:
             merged[name] = load_file(scratch / f"merged-{name}" / "model.safetensors")
         assert same_tensors(merged["without"], merged["still"])
 
-        # Masks are made again and nothing that they dropped is kept: the plan is that of a run
-        # without dropout, and what the run took. Of the plan counts what is allocated beside what
-        # is kept from step to step: a little may lie unused.
+        # Masks are computed again instead of stored, so the plan equals that of a run without
+        # dropout, and the run uses what the plan says. Only memory that is allocated in addition to
+        # persistent state is compared; a little of it may be unused.
         def planned(p):
             text = must(ftrun("plan", "--config",
                               job.config("plan",
@@ -239,8 +238,8 @@ with tempfile.TemporaryDirectory() as scratch:
         near("loss", losses(job.out("bf16")), losses(job.out("fp32")), 2e-3)
 
     def drawn_adapter(out, folder):
-        """Fills the adapter of a run with values that numpy draws, so that they are the same bits
-        on any machine."""
+        """Fills the adapter of a run with values that numpy draws, which are the same bits on any
+        machine."""
         shutil.copytree(out / "export" / "adapter", folder)
         path = folder / "adapter_model.safetensors"
         tensors = tensors_of_file(path)
@@ -249,14 +248,14 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def dropout_of_peft_trains_to_the_same_losses_on_average():
-        """Training takes 30 steps on 4 rows, which an adapter without dropout learns by heart, over
-        8 seeds: means of the last steps are within 4 of their own standard deviations, which are a
-        fraction of what dropout changes."""
+        """Training takes 30 steps on 4 rows, which an adapter without dropout memorises, with 8
+        seeds. Means of the last steps must agree within 4 of their standard deviations, which are a
+        fraction of the effect of dropout."""
         count, seeds, p = 30, 8, 0.5
         few = tiny_data(scratch / "few.bin", tokens=129)
         drawn = drawn_adapter(job.out("still"), scratch / "drawn")
         ours = {}
-        for seed in range(seeds + 1):  # the last one without dropout
+        for seed in range(seeds + 1):  # the last run has no dropout
             adapter = LORA | {"path": str(drawn), "lora_dropout": p if seed < seeds else 0.0}
             value = config(job.model, few, scratch / f"stats-{seed}", threads=1, adapter=adapter,
                            train={"steps": count, "seed": seed}, export={"enabled": False})

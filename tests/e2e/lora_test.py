@@ -1,6 +1,6 @@
-"""Low-rank adapters train as PEFT trains them, on any layout; their folders go to PEFT and come
-from it; checkpoints hold what trains and go on bit by bit; parts of a model train by name; wrong
-wishes are refused before anything starts."""
+"""Checks low-rank adapters: they train as in PEFT, on any layout; their folders are exchanged with
+PEFT; checkpoints hold what trains, and runs continue bit by bit; parts of a model train by name;
+and wrong settings are refused before anything starts."""
 import json
 import pathlib
 import re
@@ -21,8 +21,8 @@ from lora_reference import CASES, logits_of, model_of, write_cases  # noqa: E402
 
 CPU = {"device": "cpu"}
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-# A second layout of each comparison in turn: ranks, and what the config says
-# besides. (Tensor ranks: below.)
+# A second layout for each comparison, in turn: the number of ranks, and changes of the config.
+# (Tensor ranks have a separate case.)
 LAYOUTS = [
     (2, {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}),
     (2, {"zero_optimization": {"stage": 2, "offload_optimizer": CPU}, "recompute": "full"}),
@@ -73,7 +73,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def peft_loads_what_was_trained_and_its_model_has_the_same_logits():
-        """Transformers computes each case with ftrun's folder, and with PEFT's own after 20
+        """transformers computes each case with ftrun's folder, and with PEFT's own after 20
         steps."""
         for folder in sorted(references.iterdir()):
             plain = logits_of(model_of(folder / "model"))
@@ -89,8 +89,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_new_adapter_leaves_the_model_as_it_is():
-        """B is zero, so the first loss is the base's, for each way to begin; drawn values are the
-        same on any number of ranks."""
+        """B is zero, so the first loss is the base's, for each kind of initialization; drawn values
+        are the same on any number of ranks."""
         job.run("base", **job.settings(1))
         first = steps(job.out("base"))[0]["loss"]
         for begin in (True, "gaussian", "orthogonal", False):
@@ -129,7 +129,7 @@ with tempfile.TemporaryDirectory() as scratch:
         kill_before_last(out, 8, lambda: start("--config", job.config("cut", **saving), "--nproc",
                                                2))
         for step in checkpoints(out):
-            if ".tmp-" in step:  # the kill left it half written
+            if ".tmp-" in step:  # the killed run left it incomplete
                 continue
             for path in (out / "checkpoints" / step).glob("*.safetensors"):
                 with safe_open(path, framework="np") as held:
@@ -139,7 +139,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert numbers(out) == numbers(job.out("straight"))
         straight, cut = adapter_file(job.out("straight")), adapter_file(out)
         assert same_tensors(straight, cut)
-        # On other ranks, with another stage: the same numbers but for rounding.
+        # On other ranks and with another stage, the numbers are the same except for rounding.
         copy_without_last(out, job.out("other"), 8)
         job.run("other", "--resume", "auto",
                 **(saving | job.settings(1, stage=0) | {"train": {"steps": 8}}))
@@ -189,8 +189,8 @@ with tempfile.TemporaryDirectory() as scratch:
         unmoved = ("none of 12 trained tensors has moved from what training began with: "
                    f"{name.replace('_B', '_A')}, {name}, ")
         assert unmoved in still.stdout + still.stderr, still.stdout + still.stderr
-        # An expression that misses a block and modules; and a block whose output is zeros, so that
-        # no gradient reaches its adapters: they alone are named, in the log and in the report.
+        # An expression that misses a block and modules; and a block whose output is zero, so that
+        # no gradient reaches its adapters. Log and report must name only these.
         missed = {"adapter": {"r": 4, "target_modules": r".*layers\.[02].*(q_proj|up_proj)"},
                   "train": {"steps": 4},
                   "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.0}}}
@@ -215,7 +215,8 @@ with tempfile.TemporaryDirectory() as scratch:
         lost = job.run("lost", **job.settings(1) | tiny | {"export": {"dtype": "bf16"}})
         assert ("have learned is too small for bf16, so the export has their first values: "
                 in lost.stdout + lost.stderr), lost.stderr
-        # An adapter that is gone while the run goes on from it costs this look, and no export.
+        # If an adapter disappears while a run continues from it, only this check is lost, not the
+        # export.
         shutil.copytree(job.out("moved") / "export" / "adapter", scratch / "begun")
         running = start("--config",
                         job.config("gone-adapter",
@@ -232,8 +233,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_merged_model_is_the_base_with_the_adapter():
-        """W + scale B A is computed here from the files; a checkpoint and PEFT's folder give the
-        same."""
+        """W + scale B A is computed here from the files; merging a checkpoint and merging PEFT's
+        folder must give the same."""
         name = "merged-run"
         job.run(name, **(job.settings(1) | {"adapter": {**LORA, "rank_pattern": {"q_proj": 2}},
                                             "optimizer": {"type": "AdamW",
@@ -274,9 +275,9 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def another_base_is_noticed():
         """The other base has the same names and shapes, but one tensor has other values: a
-        checkpoint of an adapter is neither resumed nor merged."""
+        checkpoint of an adapter can be neither resumed nor merged with it."""
         base = load_file(job.model / "model.safetensors")
-        name = "merged-run"  # of the case above
+        name = "merged-run"  # from the previous case
         other = scratch / "other-base"
         shutil.copytree(job.model, other)
         base["model.layers.1.mlp.up_proj.weight"][0, 0] += 1

@@ -2,7 +2,7 @@
 
 
 def two_processors(memory=None):
-    """Returns a node of two processors, each with so much memory."""
+    """Returns the machine file of a node with two CPUs, each with this memory."""
     return f"""machine: two
 device: processor
 devices: 2

@@ -1,6 +1,6 @@
-"""The planned memory is what is allocated, used and carried, at every stage, tier and kind of
-recompute; the formulas of ZeRO and of recompute hold; a run that does not fit is refused before it
-starts, with what would help."""
+"""Checks that the planned memory is what is allocated, used and transferred, at every stage, tier
+and kind of recompute; that the formulas of ZeRO and of recompute hold; and that a run that does not
+fit is refused before it starts, with what would help."""
 import json
 import pathlib
 import re
@@ -26,7 +26,7 @@ CPU = {"device": "cpu"}
 
 
 def shape_only(folder, sizes):
-    """Writes a model folder without weights: planning reads config.json alone."""
+    """Writes a model folder without weights, because planning reads only config.json."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(TINY_CONFIG | sizes))
     return str(folder)
@@ -71,8 +71,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     # --- runs -----------------------------------------------------------------------------------
 
-    # A checkpoint is saved in the midst, which may cost no memory of its own. One row
-    # of a micro-batch, or two.
+    # A checkpoint is saved in the middle of the run, which must need no additional memory. A
+    # micro-batch has one row, or two.
     SETTINGS = dict(model={"path": model}, data={"sequence_length": 512}, train={"steps": 2},
                     checkpoint={"every": 1},
                     train_micro_batch_size_per_gpu=1, gradient_accumulation_steps=1,
@@ -96,8 +96,8 @@ with tempfile.TemporaryDirectory() as scratch:
                                                "offload_param": nvme}},
     }
 
-    # Each buffer is given in whole pages, and a file of the disk tier with the
-    # file system's notes on it.
+    # Each buffer is allocated in whole pages, and a file of the disk tier includes the file
+    # system's metadata.
     PAGE, DISK_NOTES = 4096, 64 << 10
 
     printed = {}
@@ -108,7 +108,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     def check_tiers(name, config, memory):
         """Checks that the allocated bytes are the planned ones, up to whole pages, and that the
-        used ones are within 2 % of them."""
+        used bytes are within 2 % of them."""
         planned, given, used = memory["predicted"], memory["allocated"], memory["touched"]
         assert set(planned) == set(given), f"{name}: {memory}"
         text = plan(config, "--nproc", 2)
@@ -137,7 +137,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert 0.98 * most <= size <= most, f"{name}: {key} {size}: {source}"
 
     def check_traffic(name, traffic, most):
-        """Checks that shared memory, sockets and disk carried what the program says."""
+        """Checks that shared memory, sockets and disk transferred what the program says."""
         sent = traffic["communication"]
         off = sent["transport"] / sent["program"] - 1
         print(f"  {name}: {sent['program']} bytes by the program, {sent['transport']} transported, "
@@ -159,16 +159,16 @@ with tempfile.TemporaryDirectory() as scratch:
             error = process["measured"] / process["predicted"] - 1
             print(f"  {name}: process: {process['predicted']} predicted, {process['measured']} "
                   f"measured, error {error:+.4f}", flush=True)
-            # Libraries keep memory to pack operands in, which grows with the products' shapes; it
-            # is a few MiB for each thread, which models of a useful size do not notice. What saving
-            # takes is among what is predicted.
+            # Libraries keep memory for packed operands, which grows with the shapes of products. It
+            # is a few MiB for each thread, which is negligible for models of a useful size. The
+            # memory for saving is part of the prediction.
             slack = 8 << 20
             off = abs(process["measured"] - process["predicted"])
             assert off <= max(0.02 * process["predicted"], slack), f"{name}: {process}"
 
     @case
     def over_sockets_the_kernel_counts_the_same():
-        """Gloo adds its headers, and the comparison of the ranks' announcements."""
+        """Gloo adds its headers, and ranks compare their announcements."""
         for stage in (0, 3):
             run = trained(f"gloo-{stage}", 2, zero_optimization={"stage": stage},
                           comm={"backend": "gloo"})
@@ -257,7 +257,7 @@ with tempfile.TemporaryDirectory() as scratch:
         _, few = plan_for(2)
         table, many = plan_for(4096)
         assert "rank 0 of 4096" in table.text and "/4096" in table.text, table.text
-        # As fast where this was written; each rank's share planned by itself would take
+        # On the author's machine the time is the same; planning each rank separately would take
         # thousands of times as long.
         assert many < 8 * few, f"{many:.2f} s of CPU time, {few:.2f} s for two ranks"
 
@@ -306,8 +306,8 @@ with tempfile.TemporaryDirectory() as scratch:
     def an_allocation_that_fails_names_what_it_was_for():
         config = job.config("limited", model={"path": model}, data={"sequence_length": 1024},
                             train_micro_batch_size_per_gpu=64, gradient_accumulation_steps=1)
-        # more than the plan, which would be refused before the start, and less than
-        # that and the program itself
+        # The limit is above the plan, which would otherwise be refused before the start, and below
+        # the plan plus the program itself.
         limit = int(3.7 * 2**30)
 
         def lower():
@@ -337,7 +337,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert (re.search(r"disk-\d+\.json:\d+:\d+: nvme_path \S+/a-file: \S+ is not a folder\n  "
                           r"remedy: point nvme_path at ", text)), text
         text = refused("/proc/swap")
-        # /proc does not say what is free: the folder is what cannot be made there.
+        # /proc does not report its free space; the folder cannot be created there.
         assert re.search(r"nvme_path /proc/swap: making the folder failed: No such file or "
                          r"directory\n"
                          r"  remedy: point nvme_path at .*; what saves most memory on each rank: "

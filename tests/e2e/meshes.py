@@ -1,5 +1,5 @@
 """Runs of one model and one global batch on several meshes of ranks, and what each must have in
-common with one process: what the tests of tensor ranks and of pipelines ask alike."""
+common with one process: the shared part of the tests of tensor ranks and of pipelines."""
 import json
 import re
 import signal
@@ -15,8 +15,8 @@ MANY = 20000
 
 
 def whole_state(out):
-    """Returns {(tensor, kind): the whole array} of a run's last checkpoint, in which each element
-    comes once."""
+    """Returns {(tensor, kind): the whole array} of a run's last checkpoint; requires that each
+    element occurs once."""
     whole, seen = {}, {}
     for piece, place, values in stored_boxes(out / "checkpoints" / checkpoints(out)[-1]):
         key = (piece["tensor"], piece["kind"])
@@ -43,7 +43,8 @@ def validation_losses(out):
 
 
 def refused(config, *arguments):
-    """Returns the refusal of `ftrun check` and of the start, which are the same."""
+    """Returns the message with which `ftrun check` and the start refuse a config; the two must be
+    equal."""
     told = set()
     for command in (("check", "-q"), ()):
         process = must(ftrun(*command, "--config", config, *arguments), 2)
@@ -53,8 +54,8 @@ def refused(config, *arguments):
 
 
 class MeshJob(ShardedJob):
-    """A test sets `settings_of`, which makes the settings of its words for a
-    mesh, with `on_mesh`."""
+    """A job on several meshes. A test sets `settings_of`, which returns the settings for a mesh,
+    built with `on_mesh`."""
 
     def __init__(self, scratch, **model):
         super().__init__(scratch, vocab_size=VOCABULARY, **model)
@@ -66,7 +67,7 @@ class MeshJob(ShardedJob):
                               vocabulary=VOCABULARY)
 
     def on_mesh(self, parallel, total=4, stage=0, **changes):
-        """Returns settings of the same global batch on a mesh."""
+        """Returns settings for the same global batch on a mesh."""
         given = self.settings(parallel["data"], stage=stage, **changes)
         given["train"] = {"steps": total, "generate": {"prompt_tokens": 8, "tokens": 16,
                                                        "temperature": 0}} | changes.get("train", {})
@@ -92,7 +93,7 @@ class MeshJob(ShardedJob):
         out = self.trained(name, **mesh)
         as_one_process(out, one)
         near("validation", validation_losses(out), validation_losses(one), 1e-5)
-        # Ranks that read the same sequences count as one.
+        # Ranks that read the same sequences count once.
         assert [(m["samples"], m["tokens"])
                 for m in steps(out)] == [(m["samples"], m["tokens"]) for m in steps(one)]
         for line in steps(out):
@@ -116,7 +117,8 @@ class MeshJob(ShardedJob):
         assert len({sample[1] for sample in found.values()}) == 1, found
 
     def uses_what_is_planned(self, name, mesh, ranks):
-        """Checks that the run uses what is planned; returns the plan of the last rank."""
+        """Checks that the run uses the planned memory and traffic; returns the plan of the last
+        rank."""
         record = manifest(self.out(name))
         config = self.config(f"plan-{name}", **self.settings_of(**mesh))
         planned, sent = [], []
@@ -153,7 +155,7 @@ class MeshJob(ShardedJob):
         self.trained(cut, **mesh, total=2)
         run = self.run(cut, "--resume", "auto", **self.settings_of(**mesh))
         assert f"resumed from {self.out(cut)}/checkpoints/step-00000002" in run.stdout, run.stdout
-        # The validation at the end of the first part is one that the whole run does not have.
+        # The validation at the end of the first part is not in the whole run.
         straight, again = self.out(name), self.out(cut)
         assert steps(again) and losses(again) == losses(straight)
         assert [m["grad_norm"] for m in steps(again)] == [m["grad_norm"] for m in steps(straight)]
@@ -162,8 +164,8 @@ class MeshJob(ShardedJob):
                                                       for key in first))
 
     def goes_on_elsewhere(self, path, one):
-        """Trains two steps on each mesh, resuming on the next; returns the output of the last
-        part."""
+        """Trains two steps on each mesh, and resumes on the next one; returns the output of the
+        last part."""
         self.run("straight", **self.settings_of(**one, total=2 * len(path)))
         for part, mesh in enumerate(path):
             run = self.run("moved", *(("--resume", "auto") if part else ()),
@@ -179,15 +181,14 @@ class MeshJob(ShardedJob):
         return run
 
     def poisoned(self, tensor, place):
-        """Returns the setting `model` of a copy of the model in which one element is not a
-        number."""
+        """Returns the setting `model` for a copy of the model where one element is NaN."""
         weights = load_file(self.model / "model.safetensors")
         weights[tensor][place] = np.nan
         shape = json.loads((self.model / "config.json").read_text())
         return {"path": str(tiny_model(self.scratch / f"poisoned-{tensor}", weights, **shape))}
 
     def saves_on_a_signal_and_goes_on(self, of, mesh):
-        for target in (None, 1):  # all of them, and one that writes no files of the run folder
+        for target in (None, 1):  # all ranks, and one that writes no files of the run folder
             name = f"stopped-{of}-{target}"
             running = self.started(name, **mesh)
             running.kill(signal.SIGTERM, running.ranks()[target] if target else None)

@@ -1,5 +1,5 @@
-"""Model folders as others publish them: quantized ones, which train as the bf16 numbers that their
-codes stand for, and what is refused, or told, by its name."""
+"""Checks model folders as others publish them: quantized ones, which train as the bf16 numbers that
+their codes represent, and folders that are refused or reported by name."""
 import json
 import pathlib
 import shutil
@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from runner import Job, case, ftrun, must, numbers, preload, run_cases, sharded_model, weights_hash
 
 preload()
-BLOCK = 48  # which cuts blocks at the edges of matrices of 64 x 160
+BLOCK = 48  # leaves incomplete blocks at the edges of matrices of 64 x 160
 BF16 = {"torch_dtype": "bfloat16"}
 
 
@@ -20,7 +20,7 @@ def is_quantized(name):
 
 
 def as_fp8(name, matrix):
-    """Returns codes and a scale for each block, and the numbers that they represent."""
+    """Returns codes, a scale for each block, and the numbers that these represent."""
     rows, columns = (torch.arange(size) // BLOCK for size in matrix.shape)
     scales = torch.zeros(int(rows[-1]) + 1, int(columns[-1]) + 1)
     for r in range(scales.shape[0]):
@@ -41,7 +41,7 @@ def as_int8(name, matrix):
 
 
 def as_nf4(name, matrix):
-    """Quantizes twice: the scales less their mean are 8-bit codes of a table."""
+    """Quantizes twice: the scales minus their mean are 8-bit codes of a table."""
     table = torch.linspace(-1, 1, 16)
     blocks = matrix.flatten().view(-1, 64)
     scales = blocks.abs().amax(1)

@@ -1,5 +1,5 @@
-"""Ranks started by Open MPI's mpirun: a run, a failure, signals. Left out (exit 77)
-where there is no mpirun."""
+"""Tests ranks started by Open MPI's mpirun: a run, a failure, signals. Skipped (exit 77) if there
+is no mpirun."""
 import os
 import shutil
 import signal
@@ -29,7 +29,7 @@ with tempfile.TemporaryDirectory() as scratch:
         running = mpirun(job.config("plain", **FEW))
         running.wait(0)
         assert running.text().count("2 ranks: the launcher started 2 ranks") == 1, running.text()
-        # mpirun puts a terminal between itself and the ranks; its output is a pipe all the same.
+        # mpirun puts a terminal between itself and the ranks, although its own output is a pipe.
         assert ("\nstep 4/4  loss " in running.text()
                 and "\x1b" not in running.text()), running.text()
         same_run(job.out("supervised"), job.out("plain"))
@@ -43,15 +43,15 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def rank_that_fails_is_named():
         running = mpirun(job.config("failed", **FEW, data=bad_data(job.scratch / "bad.bin")))
-        # mpirun ends with the code of the rank whose end it sees first: that of the failure, or
-        # of the other's lost peer.
+        # mpirun ends with the code of the rank whose end it sees first: the failed rank, or the
+        # other one, which lost its peer.
         assert running.wait() in (4, 6), running.text()
         assert "id 5000 is outside the model's 211 rows" in running.text(), running.text()
 
     @case
     def stopped_by_sigusr1():
-        # mpirun passes this one on and waits. SIGTERM it answers itself, by killing
-        # the ranks a second later.
+        # mpirun passes this signal on and waits. On SIGTERM it kills the ranks itself a second
+        # later.
         running = mpirun(job.config("stopped", train={"steps": 20000},
                                     data={"sequence_length": 128}))
         running.await_line("step 3/")

@@ -1,7 +1,7 @@
-"""The decoder of a multimodal model trains as the decoder alone does, under the names and in the
-folder of the whole model, whose tensors may have old or new names: transformers opens what was
-exported, its vision tower bit for bit as before, and PEFT loads its adapter onto the modules that
-its expressions name."""
+"""Checks that the decoder of a multimodal model trains like the decoder alone, with the names and
+in the folder of the whole model, whose tensors may have old or new names. transformers must open
+the export, with the vision tower unchanged bit for bit, and PEFT must load the adapter onto the
+modules that its expressions name."""
 import copy
 import json
 import os
@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 
 from runner import case, config, ftrun, must, near, preload, run_cases, steps, write_config
 
-ROWS, LENGTH = 4, 16  # of a step
+ROWS, LENGTH = 4, 16  # of one step
 TEXT = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 8,
         "layer_types": ["sliding_attention", "full_attention"], "query_pre_attn_scalar": 8,
@@ -32,12 +32,12 @@ VISION = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
 MISTRAL = {"model_type": "mistral", "vocab_size": 96, "hidden_size": 32, "intermediate_size": 48,
            "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
            "head_dim": 8, "sliding_window": None, "max_position_embeddings": 64}
-# Kinds of models: the class of the decoder, the decoder's settings and the whole model's.
+# Kinds of models: the decoder's class, the decoder's settings, and the whole model's.
 KINDS = {"Gemma3": ("Gemma3ForCausalLM", TEXT, {"mm_tokens_per_image": 4, "image_token_index": 90,
                                                 "boi_token_index": 91, "eoi_token_index": 92}),
          "Mistral3": ("MistralForCausalLM", MISTRAL, {"image_token_index": 90,
                                                       "tie_word_embeddings": False})}
-# Prefixes of names in files, and in the memory of transformers 5, which some files have too.
+# Prefixes of names in files, and in the memory of transformers 5; some files have the latter too.
 NEW_NAMES = {"language_model.model.": "model.language_model.",
              "language_model.lm_head.": "lm_head.", "vision_tower.": "model.vision_tower.",
              "multi_modal_projector.": "model.multi_modal_projector."}
@@ -70,7 +70,8 @@ def in_new_names(name):
 
 
 def write_models(kind, whole_folder, alone_folder):
-    """Writes a random model of a kind, and its decoder alone as its own class saves it."""
+    """Writes a random model of a kind, and its decoder alone as the decoder's own class saves
+    it."""
     of_decoder, text, more = KINDS[kind]
     torch.manual_seed(3)
     whole = getattr(transformers, kind + "ForConditionalGeneration")(
@@ -122,7 +123,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "whose decoder trains" not in said.stderr + said.stdout
         losses = [m["loss"] for m in steps(scratch / "out")]
         assert losses == [m["loss"] for m in steps(scratch / "out-alone")] and len(losses) == 3
-        # The first loss by transformers, of the whole model.
+        # The first loss, by transformers, of the whole model.
         ids = torch.from_numpy(tokens[:ROWS * LENGTH + 1].astype(np.int64))
         with torch.no_grad():
             found = whole(input_ids=ids[:-1].view(ROWS, LENGTH)).logits.double()
@@ -130,7 +131,7 @@ with tempfile.TemporaryDirectory() as scratch:
         near("loss", losses[:1], [float(wanted)], 1e-5)
 
     def compare_exports(name, own_name, source, kind):
-        """Checks that the run's export is the source's folder with the decoder of the other run's
+        """Checks that the run's export is the source's folder with the decoder from the other run's
         export."""
         after, own = (tensors_of(scratch / each / "export/model") for each in (name, own_name))
         assert after.keys() == source.keys(), after.keys() ^ source.keys()
@@ -204,7 +205,7 @@ with tempfile.TemporaryDirectory() as scratch:
         step = max((scratch / "out-lora/checkpoints").iterdir())
         must(ftrun("convert", step, "--out", scratch / "merged", "--merge", "--dtype", "fp32"))
         with warnings.catch_warnings():
-            # The vision tower has modules of these names too, which get no adapter.
+            # The vision tower has modules with these names too, but they get no adapter.
             warnings.filterwarnings("error", message="Found missing adapter keys")
             adapted = peft.PeftModel.from_pretrained(open_whole(scratch / "whole"),
                                                      scratch / "out-lora/export/adapter").eval()
@@ -226,7 +227,7 @@ with tempfile.TemporaryDirectory() as scratch:
         layers = "base_model.model.model.language_model.layers."
         assert stored == {layers + "0.self_attn.q_proj": 2, layers + "0.self_attn.v_proj": 4,
                           layers + "1.self_attn.q_proj": 4}, stored
-        # PEFT's own choice, from the expressions in the file.
+        # PEFT's own choice of modules, from the expressions in the file.
         chosen = peft.get_peft_model(open_whole(scratch / "whole"),
                                      peft.LoraConfig.from_pretrained(folder))
         found = {name.removesuffix(".lora_A.default"): module.weight.shape[0]
@@ -239,15 +240,15 @@ with tempfile.TemporaryDirectory() as scratch:
         must(ftrun("convert", step, "--out", scratch / "merged-2", "--merge", "--dtype", "fp32"))
         merged = logits(open_whole(scratch / "merged-2"))
         assert float((logits(adapted) - merged).abs().max()) < 1e-4 * float(merged.abs().max())
-        # A run that goes on from the file writes the same expressions.
+        # A run that continues from the file writes the same expressions.
         train("out-expression-again", "whole", adapter=str(folder))
         again, first = (json.loads((each / "adapter_config.json").read_text()) for each in
                         (scratch / "out-expression-again/export/adapter", folder))
         assert again["exclude_modules"] == first["exclude_modules"]
 
     def rule_of_peft(names, shapes, target_modules, **more):
-        """Returns the modules among `names` that PEFT's rule chooses by each entry of
-        target_modules, by part, as {entry: {part: names}}, without modules of the decoder."""
+        """Returns the modules in `names` that PEFT's rule selects for each entry of target_modules,
+        by part, as {entry: {part: names}}, without modules of the decoder."""
         if target_modules == "all-linear":
             entries = {"all-linear": [name for name in names if "embedding" not in name
                                       and len(shapes.get(name + ".weight", ())) == 2]}
@@ -266,8 +267,8 @@ with tempfile.TemporaryDirectory() as scratch:
         return found
 
     def told(folder, adapter):
-        """Returns what `ftrun check` says of target_modules, as {entry: {part: (count, first)}},
-        and its notices."""
+        """Returns what `ftrun check` prints about target_modules, as {entry: {part: (count,
+        first)}}, and its notices."""
         value = settings("out-told", folder, adapter={"type": "lora", "r": 4} | adapter)
         answer = json.loads(must(ftrun("check", "--json", "--config", value)).stdout)
         notices = [line for line in answer["result"]["notices"]
@@ -279,7 +280,7 @@ with tempfile.TemporaryDirectory() as scratch:
             found.setdefault(entry, {})[part] = (int(count), first)
         return found, "".join(notices)
 
-    # Settings of adapters that name modules of the other parts too, or do not.
+    # Settings of adapters that name modules of the other parts too, or only the decoder's.
     CHOICES = ({"target_modules": ["q_proj", "v_proj"]}, {"target_modules": "all-linear"},
                {"target_modules": ["q_proj", "down_proj"], "layers_to_transform": [0]},
                {"target_modules": ["q_proj", "down_proj"], "layers_to_transform": [1]},
@@ -312,7 +313,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 of_rule = {name for parts in wanted.values() for some in parts.values()
                            for name in some}
                 if any(name.endswith("norm") for name in of_rule):
-                    continue  # which PEFT refuses
+                    continue  # PEFT refuses this
                 chosen = peft.get_peft_model(copy.deepcopy(model),
                                              peft.LoraConfig(r=4, **choice)).base_model
                 in_memory = {name for name in chosen.targeted_module_names
@@ -336,7 +337,8 @@ with tempfile.TemporaryDirectory() as scratch:
                 assert chosen.targeted_module_names and all(
                     "language_model" in name for name in chosen.targeted_module_names), expression
 
-    # The entries name modules with an adapter, without one, that hold others, and none at all.
+    # The entries name modules with an adapter, modules without one, modules that contain others,
+    # and none at all.
     EXCLUSIONS = (["lm_head"], ["fc1", "layers.0.self_attn.q_proj"], ["mlp", "k_proj"],
                   ["vision_tower", "norm"], ["self_attn.v_proj", "fcl", "lm_haed", "out_proj"],
                   ["encoder.layers.0.self_attn.q_proj"], ["model.language_model.layers.1"],
@@ -384,7 +386,7 @@ with tempfile.TemporaryDirectory() as scratch:
         shutil.copy(scratch / "whole/config.json", scratch / "bare")
         planned = must(ftrun("plan", "--config", settings("out-bare", "bare", adapter=adapter)))
         assert "vision_tower" not in planned.stderr + planned.stdout
-        # A config without target_modules means the decoder's own.
+        # Without target_modules, a config means only the decoder.
         assert told("whole", {})[1] == ""
 
     @case

@@ -1,5 +1,5 @@
-"""Every optimizer trains to the same numbers on any number of ranks, at any ZeRO stage and wherever
-its states lie, is resumed bit by bit, and is known by the names that other programs give it."""
+"""Checks that every optimizer trains to the same numbers on any number of ranks, at any ZeRO stage
+and on any tier, is resumed bit by bit, and is known by the names of other programs."""
 import pathlib
 import tempfile
 
@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 from runner import (ShardedJob, case, copy_without_last, exported, ftrun, must, preload, run_cases,
                     same_run, steps)
 
-# What each needs to be seen at work in a few steps.
+# The settings with which each optimizer shows its effect in a few steps.
 OPTIMIZERS = {
     "Lion": {"lr": 1e-3, "betas": [0.9, 0.99], "weight_decay": 0.1},
     "Adagrad": {"lr": 1e-2, "lr_decay": 0.1, "initial_accumulator_value": 0.01,
@@ -65,8 +65,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_first_step_follows_from_the_gradient():
-        """The gradient follows from SGD's first step. Where states lie, and in how many parts, must
-        not change the values that they begin with."""
+        """The gradient is computed from SGD's first step. The tier of states, and the number of
+        their parts, must not change their initial values."""
         once = {"train": {"steps": 1}, "scheduler": {"type": "constant"}}
         job.train("gradient", 1, **once, optimizer={"type": "SGD", "params": {"lr": 1.0}})
         before = load_file(job.model / "model.safetensors")
@@ -88,7 +88,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 found = exported(job.train(f"{name}-first-{home}", ranks,
                                            **settings_of(name, **once, **given)))
                 for tensor, weights in found.items():
-                    # What is next to nothing has no sure sign.
+                    # The sign of an almost zero gradient is uncertain.
                     sure = np.abs(gradient[tensor]) > 1e-5
                     expected = formula(before[tensor], gradient[tensor], OPTIMIZERS[name])
                     assert sure.mean() > 0.2, (tensor, sure.mean())
@@ -106,8 +106,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def codes_are_kept_in_checkpoints_which_other_layouts_read():
-        """Large tensors have codes and a scale for each 256 elements, small ones fp32 moments; one
-        process resumes from three ranks'."""
+        """Large tensors have codes and a scale for each 256 elements, small ones have fp32 moments;
+        one process resumes from a checkpoint of three ranks."""
         saving = settings_of("AdamW8bit", checkpoint={"every": 1, "keep_last": 0})
         three = job.train("codes-three", 3, **saving, stage=2)
         copy_without_last(three, job.out("codes-one"), 4)
@@ -131,7 +131,7 @@ with tempfile.TemporaryDirectory() as scratch:
                         and scales.size == -(-elements // 256)), tensor
                 codes = np.concatenate([kept.ravel(),
                                         np.full(-elements % 256, 127, np.uint8)]).reshape(-1, 256)
-                # The largest number of a block has the code of 1, or of what is next to -1.
+                # The largest number of a block has the code of 1, or the code next to that of -1.
                 reached = (codes == 255).any(1) | ((codes == 0).any(1) & (moment == "exp_avg"))
                 assert (reached | (scales.ravel() == 0)).all(), (tensor, moment)
 

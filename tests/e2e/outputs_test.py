@@ -1,5 +1,5 @@
-"""A run writes metrics, TensorBoard events, manifest, config, logs, report, checkpoints, and a
-Hugging Face folder that gives the loss at which the run ended."""
+"""Checks that a run writes metrics, TensorBoard events, manifest, config, logs, report,
+checkpoints, and a Hugging Face folder that gives the loss with which the run ended."""
 import csv
 import fcntl
 import json
@@ -109,15 +109,15 @@ with tempfile.TemporaryDirectory() as scratch:
                       "step=3, skipped=0, lr=[0.003], mom=[[0.9, 0.95]]", "time (ms) | "):
             assert any(line.startswith(start) for line in lines), (
                 f"no line {start!r}:\n{done.stdout}")
-        # What was decided is said once, on stderr.
+        # Each decision is printed once, on stderr.
         assert done.stderr.count("default: scheduler = constant") == 1, done.stderr
         assert (len([line for line in lines if line.startswith("step ") and "/6  loss" in line])
                 == 6), done.stdout
 
     @case
     def descriptors_that_are_closed_take_nothing_from_the_run():
-        """Closed numbers would be given to the first files that are opened, and output would go
-        into them."""
+        """The kernel would give closed numbers to the first files that are opened, and output would
+        be written into these files."""
         few = {"train": {"steps": 3}}
         job.run("open", **few)
         lock = [line.split(" ")[0] for line in (job.out("open") / ".lock").read_text().splitlines()]
@@ -156,14 +156,14 @@ with tempfile.TemporaryDirectory() as scratch:
                     and done.stderr.endswith(remedy)), (command, done)
         assert into_full("inspect",
                          job.model).stderr == f"{first}: No space left on device\n{remedy}"
-        # A reader that has had enough is nothing to speak of.
+        # A reader that closes the pipe early is not reported.
         left, end = os.pipe()
         os.close(left)
         done = subprocess.run([BINARY, "schema"], stdout=end, stderr=subprocess.PIPE, text=True,
                               env=environment(), restore_signals=False)
         os.close(end)
         assert (done.returncode, done.stderr) == (0, ""), done
-        # What training is for is elsewhere.
+        # The results of training are elsewhere.
         for ranks in (1, 2):
             done = into_full("--config", config, "--nproc", ranks, "--set",
                              f"output_dir={job.out(f'unsaid-{ranks}')}")
@@ -287,7 +287,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def peak_memory_is_that_of_the_largest_rank():
-        # The kernel tells it a second time when a process is waited for.
+        # The kernel reports it a second time when a process is waited for.
         config = job.config("largest", train={"steps": 4})
         place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         ranks = [subprocess.Popen([BINARY, "--config", config], stdout=subprocess.DEVNULL,
@@ -298,7 +298,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert [status for _, status, _ in ends] == [0, 0], ends
         largest = max(usage.ru_maxrss for _, _, usage in ends) * 1024
         told = manifest(job.out("largest"))["counters"]["peak_resident_bytes"]
-        # Which it counts in batches of pages that each processor keeps to itself for a while.
+        # The kernel counts in batches of pages that each CPU keeps for a while.
         assert 0.9 * largest <= told <= largest + 2**20, (told, largest)
 
     @case
@@ -312,8 +312,7 @@ with tempfile.TemporaryDirectory() as scratch:
         prints = [manifest(job.out(name))["data"]["train"]["fingerprint"]
                   for name in ("run", "moved", "other")]
         assert prints[0] == prints[1] != prints[2], prints
-        # The other data under the old name is noticed when the run goes on, each time,
-        # and nothing of it is kept.
+        # Other data under the old name are noticed at each resume, and nothing of them is recorded.
         moved.write_bytes(other.read_bytes())
         for ranks, background in ((1, True), (1, False), (2, True)):
             config = job.config("moved", train={"steps": 400},
@@ -377,7 +376,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def validation_does_not_depend_on_the_ranks():
-        # 10 rows in micro-batches of 2 on 2 or 3 ranks leave padding over.
+        # 10 rows in micro-batches of 2 need padding on 2 and on 3 ranks.
         losses = {}
         for ranks in (1, 2, 3):
             name = f"ranks-{ranks}"
@@ -431,7 +430,7 @@ with tempfile.TemporaryDirectory() as scratch:
         refused = must(ftrun("convert", step, "--model", fewer, "--out", target), 4).stderr
         assert ("  tensor model.layers.1.input_layernorm.weight is not a parameter of a llama "
                 "model\n" in refused), refused
-        # Without --model it is the one that the run was given, while that is there.
+        # Without --model, convert uses the run's model as long as it exists.
         alone = job.scratch / "alone" / "checkpoints"
         alone.mkdir(parents=True)
         shutil.copytree(step, alone / step.name)
@@ -445,7 +444,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert must(ftrun("convert", alone.parent, "--out", target), 4).stderr == (
             f'ftrun: {alone.parent}/run.json: the model folder that it names, "/gone/model", is '
             f'not there\n{remedy}')
-        # A path that is not absolute leads elsewhere from another folder.
+        # A relative path means another file when seen from another folder.
         elsewhere = job.scratch / "elsewhere"
         twin = tiny_model(elsewhere / "model", rope_theta=500000.0)
         record["model"]["path"] = "model"
@@ -627,7 +626,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "nothing" in missing.stderr, missing.stderr
 
     def on_a_terminal(*arguments, columns=72, output=None):
-        """Returns what a run writes to a terminal; with `output`, its stdout goes to that file
+        """Returns what a run writes to a terminal; with `output`, its stdout goes to this file
         instead."""
         pid, terminal = pty.fork()
         if pid == 0:
@@ -640,7 +639,7 @@ with tempfile.TemporaryDirectory() as scratch:
         try:
             while more := os.read(terminal, 65536):
                 text += more
-        except OSError:  # the other end is closed
+        except OSError:  # the terminal's other end is closed
             pass
         os.close(terminal)
         assert os.waitpid(pid, 0)[1] == 0, text.decode()
@@ -656,7 +655,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert len(live) >= 2 and live[-1].startswith("step 40/40"), screen
             assert all(len(line) < 72 for line in live), live
             assert not any("grad_norm" in line for line in drawn), screen
-            # What is said meanwhile stands on lines of its own.
+            # Messages that are printed meanwhile are on separate lines.
             saved = [line for line in drawn if "saved " in line]
             assert (len(saved) == 2 and all(re.match(r"(\[rank 0\] )?saved ", line)
                                             for line in saved)), saved

@@ -1,6 +1,6 @@
-"""The packages of scripts/package.sh run where they are unpacked: a tree that was moved, a wheel in
-an environment of its own, the files of a .deb. LibTorch is the build's own. Whole distributions are
-tried by scripts/try_packages.sh."""
+"""Checks that the packages of scripts/package.sh run after unpacking: a tree that was moved, a
+wheel in a separate environment, and the files of a .deb. LibTorch is the build's own.
+scripts/try_packages.sh tries whole distributions."""
 import os
 import pathlib
 import shutil
@@ -41,7 +41,7 @@ with tempfile.TemporaryDirectory(prefix="ftrun packages ") as scratch:
         return done
 
     def trains(binary, name):
-        """Trains on two ranks; checks that the losses are those of the build itself."""
+        """Trains on two ranks; checks that the losses equal those of the build itself."""
         changes = {"train": {"steps": 3, "weight_decay_exempt": "none"},
                    "train_micro_batch_size_per_gpu": 1}
         must(run(binary, "--config", job.config(name, **changes), "--nproc", 2,

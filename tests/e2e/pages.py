@@ -1,4 +1,4 @@
-"""The pages of documentation, and the blocks of commands in them, as tests run them."""
+"""The pages of the documentation, and the blocks of commands in them, as tests run them."""
 
 import re
 import typing
@@ -20,7 +20,7 @@ class Block(typing.NamedTuple):
 
 
 def pages(source):
-    """Returns paths of the pages that a reader of the repository is sent to, relative to it."""
+    """Returns the paths, relative to the repository, of all pages to which its readers are sent."""
     docs = sorted(path.relative_to(source).as_posix() for path in (source / "docs").glob("*.md"))
     return ["README.md", "CONTRIBUTING.md", *docs]
 

@@ -1,9 +1,9 @@
-"""Ranks that run a part of the layers each, as a user meets them: with every schedule they train
-what one process trains, leave checkpoints and an export that hold whole tensors, go on bit by bit
-on their own layout and with the same losses on any other, tell how long each stage waited; a rank
-that is lost, or meets what is not finite, is named; what cannot be cut is refused with its
-arithmetic before a rank starts. tests/engine/pipeline_test.cc trains the product of meshes, stages
-and schedules in one process."""
+"""Tests pipeline stages as a user sees them. With every schedule they train what one process
+trains, write checkpoints and an export of whole tensors, continue bit by bit on their own layout
+and with the same losses on any other, and report how long each stage waited. A rank that is lost,
+or finds a value that is not finite, is named; and a model that cannot be cut is refused with the
+arithmetic before a rank starts. tests/engine/pipeline_test.cc trains all combinations of meshes,
+stages and schedules in one process."""
 import re
 import signal
 import tempfile

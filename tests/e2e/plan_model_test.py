@@ -1,5 +1,6 @@
-"""`ftrun plan` for models that no config names: presets, sizes, config.json files; the table of the
-course's exercises; machine files that are shipped and the stacks of other programs."""
+"""Tests `ftrun plan` for models without a config: presets, sizes and config.json files; the table
+for the course's exercises; the machine files that ftrun contains, and the stacks of other
+programs."""
 import json
 import pathlib
 import re
@@ -41,7 +42,7 @@ with tempfile.TemporaryDirectory() as scratch:
                              "parallel.tensor=8", "--set", "zero_optimization.stage=3",
                              "--set", "recompute.policy=full")
             assert (answer["ranks"], answer["parameters"]) == (128, 405853388800), answer
-        # A config that names no model is one of the model that is given.
+        # A config without a model takes the model from the command line.
         config = job.scratch / "without.yaml"
         config.write_text("train_micro_batch_size_per_gpu: 2\nfp16: {enabled: true}\n"
                           "device: cuda\n")
@@ -75,7 +76,8 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def the_table_has_formulas_and_plan_side_by_side():
         told = must(ftrun("plan", "--table", "--machine", machine)).stdout
-        # 7 B on 8 GPUs at stage 3: 10.5 GB of states and 2 x 4096 tokens x 4096 wide x 32 x 2.
+        # 7 B on 8 GPUs at stage 3: 10.5 GB of states, and 2 x 4096 tokens x 4096 wide x 32 x 2
+        # bytes.
         course = 10.5 + 2 * 4096 * 4096 * 32 * 2 / 1e9
         assert re.search(rf"^ *7B +3 +8 +{course:.2f} +[\d.]+ +\+[\d.]+ %  fits$", told, re.M), told
         assert re.search(r"^master copy in fp32, 4 bytes +0\.00 +3\.50 +3\.50  updates are ",

@@ -1,6 +1,6 @@
-"""`ftrun plan --html`: one page with the time, the memory and the lanes of a predicted step. It
-needs nothing from elsewhere, shows names that would like to be markup as text, is bounded for the
-largest plans, and never takes the place of another file; drawn by a browser where there is one."""
+"""Tests `ftrun plan --html`: one page with the time, the memory and the lanes of a predicted step.
+The page loads nothing else, shows names that look like markup as text, has a bounded size for the
+largest plans, and never replaces another file. A browser draws it if there is one."""
 import json
 import os
 import pathlib
@@ -30,7 +30,7 @@ with tempfile.TemporaryDirectory() as scratch:
         return job.config(name, **{**settings, **changes})
 
     def large(page, *arguments):
-        """Plans 405 billion parameters on 16,384 GPUs, 64 micro-batches on 16 stages."""
+        """Plans 405 billion parameters on 16,384 GPUs, with 64 micro-batches on 16 stages."""
         return plan(SOURCE / "tests/sim/llama-3-405b/plan.yaml", page, "--nproc", 16384, "--nodes",
                     2048, *(argument for key in
                             ("device=cuda", "parallel.pipeline=16", "parallel.data=auto",
@@ -61,7 +61,7 @@ with tempfile.TemporaryDirectory() as scratch:
         device, = rank["memory"]
         assert device["limit"] == 2 << 30
         assert device["allocated"] == answer["memory"]["device"]["total"]
-        # The peak has the bytes that the plan prints for it.
+        # The peak has the number of bytes that the plan prints.
         peak = max(range(len(device["begin"])),
                       key=lambda i: sum(column[i] for column in device["moments"].values()))
         printed = re.search(r"^device: peak at .*?, with .*? beside .*?: (.*)$", told.stdout,
@@ -198,7 +198,7 @@ with tempfile.TemporaryDirectory() as scratch:
         named.write_bytes(config().read_bytes())
         plan(named, page)
         told = said(dom(page, ACTS))
-        # The data, the page's own and this script.
+        # Three scripts: the data, the page's own, and this one.
         assert told["markup"] == "3" and int(told["areas"]) >= 3, told
         assert re.match(r"compute: .*\nbegins [\d.]+ \S+, takes [\d.]+ \S+, ", told["second"]), told
         assert re.match(r"(?!compute: ).*: .*\nbegins ", told["below"]), told

@@ -1,6 +1,6 @@
-"""`ftrun plan --search`: the layout that is found is written as a config that plans to the same
-figures and trains; what is in the way of others is told with numbers; what fits nowhere, or cannot
-be laid out at all, is refused."""
+"""Tests `ftrun plan --search`: the best layout is written as a config that plans to the same
+numbers and trains; what rules out other layouts is reported with numbers; and what fits nowhere, or
+has no layout at all, is refused."""
 import json
 import re
 import tempfile
@@ -10,7 +10,7 @@ from runner import Job, case, ftrun, must, preload, run_cases
 
 preload()
 
-# Seconds of a search whose answer need not be proved.
+# Seconds for a search whose answer need not be proved optimal.
 SOME_TIME = 4
 
 with tempfile.TemporaryDirectory() as scratch:
@@ -21,12 +21,12 @@ with tempfile.TemporaryDirectory() as scratch:
                 "gradient_accumulation_steps": None}
 
     def search(config, *arguments, code=0, machine=machine):
-        # The search ends when it is proved, however busy the machine is.
+        # The search ends when its answer is proved, however busy the machine is.
         limit = () if "--seconds" in arguments else ("--seconds", 600)
         return must(ftrun("plan", "--search", "--config", config, "--machine", machine, *limit,
                           *arguments), code)
 
-    # A search that several cases ask about runs once.
+    # A search that several cases use runs once.
     found = job.scratch / "found.yaml"
     answer = json.loads(search(job.config("asked", **settings), "--out", found,
                                "--json").stdout)["result"]["search"]
@@ -76,7 +76,7 @@ with tempfile.TemporaryDirectory() as scratch:
                          r"[\d.]+ [KM]iB of a rank's 1.00 KiB, "
                          r"[\d.]+ [KM]iB too much \(", told), told
         assert "remedy: train an adapter" in told, told
-        # Less than what the fastest takes.
+        # This is less memory than the fastest layout needs.
         best = answer["layouts"][0]
         nearest = json.loads(search(config, "--device-memory", best["memory"]["device"] - 1,
                                     "--json").stdout)["result"]["search"]
@@ -86,7 +86,8 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def what_a_machine_lacks_may_be_on_more_nodes():
         config = job.config("nodes", **settings)
-        # Parts of what one node needs at its fastest, those first that few nodes have.
+        # Fractions of the memory that one node needs for its fastest layout; those for which few
+        # nodes suffice come first.
         whole = answer["layouts"][0]["memory"]["device"]
         for part in range(5, 1, -1):
             told = ftrun("plan", "--search", "--config", config, "--machine", machine,
@@ -95,7 +96,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 assert re.search(r"remedy: use --nodes \d+ \(\d+ devices: ", told.stderr), (
                     told.stderr)
                 nodes = re.search(r"--nodes (\d+)", told.stderr)[1]
-                # A layout that fits is found long before it is proved.
+                # A layout that fits is found long before it is proved optimal.
                 search(config, "--device-memory", whole * part // 12, "--nodes", nodes,
                        "--seconds", SOME_TIME)
                 return

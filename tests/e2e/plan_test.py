@@ -1,6 +1,6 @@
-"""`ftrun plan` needs a config.json and no more, says what it took for granted, and checks the
-programs of all ranks: Llama-3-405B on 16,384 of them too. `ftrun check` and a training run stay
-strict about what a run needs."""
+"""Checks that `ftrun plan` needs only a config.json, says what it assumed, and checks the programs
+of all ranks, also for Llama-3-405B on 16,384 of them. `ftrun check` and a training run still
+require everything that a run needs."""
 import json
 import pathlib
 import re
@@ -225,7 +225,7 @@ with tempfile.TemporaryDirectory() as scratch:
                           "--set", "parallel.data=auto",
                           "--nproc", 16384, "--set", "train_batch_size=auto", cwd=SOURCE)).stdout
         assert text.startswith("schedule 1f1b: 16 stages, 64 micro-batches\nstage 0  | F"), text
-        assert len(re.findall(r"^stage ", text, re.M)) == 17, text  # and the table's headers
+        assert len(re.findall(r"^stage ", text, re.M)) == 17, text  # 16 stages, and a heading
         assert "118-125, head" in text or "119-125, head" in text, text
 
     run_cases()

@@ -1,6 +1,6 @@
-"""The time of a step is predicted and measured: `ftrun bench machine` measures this machine, `ftrun
-plan --machine` predicts a step, a run compares its own steps with that; errors in a machine file
-are reported with their place."""
+"""Tests predicted and measured times of a step: `ftrun bench machine` measures this machine, `ftrun
+plan --machine` predicts a step, and a run compares its own steps with the prediction. Errors in a
+machine file are reported with their position."""
 import json
 import re
 import tempfile
@@ -95,7 +95,7 @@ with tempfile.TemporaryDirectory() as scratch:
                          r"\(median of 6 steps\): [\d.]+ % (less|more)\n", run.stdout), run.stdout
         record = manifest(job.out("after"))["time"]
         assert record["predicted"]["step"] > 0 and record["measured"]["step"] > 0, record
-        # The parts are the whole, on both sides, and the run's page has them.
+        # The parts add up to the whole, for both times, and the run's page shows them.
         parts = ("layers", "update", "exposed_communication", "other_stages", "rest")
         for side in ("predicted", "measured"):
             whole, sum_of_parts = (record[side]["step"], sum(record[side][key] for key in parts))
@@ -107,8 +107,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert round(times["layers"]["predicted"] * 1e6) == record["predicted"]["layers"], times
 
     def lanes_of(path):
-        """Returns spans of time (begin, end, name), in order, by name of the process and the
-        lane."""
+        """Returns spans of time (begin, end, name), in order, by the names of process and lane."""
         names, lanes = {}, {}
         events = json.loads(path.read_text())["traceEvents"]
         for event in events:
@@ -124,7 +123,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 for process, of in lanes.items()}
 
     def is_within(some, all_of):
-        """Returns whether the names come in `all_of` too, in their order."""
+        """Returns whether `some` is a subsequence of `all_of`."""
         rest = iter(name for _, _, name in all_of)
         return all(any(name == other for other in rest) for _, _, name in some)
 
@@ -150,14 +149,15 @@ with tempfile.TemporaryDirectory() as scratch:
                 assert set(measured) >= set(predicted) and "dp_shard" in measured, measured.keys()
                 whole = (max(spans[-1][1] for spans in measured.values())
                          - min(spans[0][0] for spans in measured.values()))
-                # Another rank may begin before rank 0, whose step is in the metrics, and wait.
+                # Another rank may begin before rank 0, whose step is in the metrics, and then
+                # waits.
                 assert rank > 0 or whole <= took[step], (whole, took[step])
                 for lane, spans in measured.items():
                     begins.append(spans[0][0])
                     assert all(one[1] <= two[0] + 0.01 for one, two in zip(spans, spans[1:])), spans
                     assert 0 < sum(end - begin for begin, end, _ in spans) <= whole + 0.01, lane
                     assert is_within(predicted.get(lane, []), spans), (lane, predicted, spans)
-                # A layer's forward begins when its weights have been gathered.
+                # A layer's forward begins after its weights have been gathered.
                 gathered = min(end for _, end, name in measured["dp_shard"])
                 forward = min(begin for begin, _, name in measured["compute"]
                               if name.startswith("forward layer 0"))
@@ -165,7 +165,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert min(begins) >= 0, begins
         facts = data_of(job.out("traced") / "report.html")["runs"][0]["facts"]
         assert "traced steps: trace.json in the run's folder, for ui.perfetto.dev" in facts, facts
-        # A run that goes on adds to the trace; it never takes the place of another file.
+        # A resumed run adds to the trace; a trace never replaces another file.
         more = {**traced, "train": {"steps": 10, "trace": {"steps": [10]}}}
         job.run("traced", "--resume", "auto", env=cache, **more)
         grown = lanes_of(path)
@@ -201,7 +201,8 @@ with tempfile.TemporaryDirectory() as scratch:
         told = must(ftrun("plan", "--config", config, "--machine", job.scratch / "none.yaml"),
                     4).stderr
         assert "none.yaml" in told, told
-        # Two ranks and nothing to exchange over, and GPUs: the plan goes on without a time.
+        # The machine file has nothing over which two ranks could communicate, and is for GPUs: the
+        # plan is printed without a time.
         bad.write_text("machine: m\nrates:\n  - memory: 10 GB/s\n    products: {fp32: 1 TFLOP/s}\n")
         told = must(ftrun("plan", "--config", config, "--machine", bad)).stdout
         assert ("time of a step: not predicted: the machine m has no links.node, over which the "
@@ -211,7 +212,7 @@ with tempfile.TemporaryDirectory() as scratch:
         told = must(ftrun("plan", "--config", config, "--machine", bad)).stdout
         assert ("not predicted: the run computes on CPUs, and the machine m is one of "
                 "GPUs\n" in told), told
-        # Rates that no machine has.
+        # These rates are impossible for any machine.
         bad.write_text("machine: m\nrates:\n  - memory: 1 KB/s\n    products: {fp32: 1 MFLOP/s}\n"
                        "links: {node: {latency: 1 s, bandwidth: 1 KB/s}}\n")
         told = must(ftrun("plan", "--config", config, "--machine", bad)).stdout

@@ -1,7 +1,7 @@
-"""The contract of pre-emption, counted: a stop signal at any instant ends a run in time, and the
-run that goes on has the bits of one that nobody stopped. Instants, signals and who gets them are
-drawn from a seed; half of the signals are aimed at a phase. No CTest entry of its own: e2e.preempt
-makes a few, and this script, as docs/reliability.md records it, many:
+"""Counts how often the contract of pre-emption holds: a stop signal at any instant ends a run in
+time, and the resumed run has the bits of an undisturbed one. Instants, signals and their receivers
+are drawn from a seed; half of the signals are aimed at a phase. The CTest entry e2e.preempt makes a
+few such stops; this script makes many, as recorded in docs/reliability.md:
 
     preempt.py SOURCE --signals 200 --seed 1
 """
@@ -40,16 +40,16 @@ from runner import (
 )
 
 CODES = {signal.SIGUSR1: 75, signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129}
-# A scheduler's warning more often than what people send.
+# Schedulers' warnings are drawn more often than the signals that people send.
 DRAWN = [signal.SIGUSR1] * 5 + [signal.SIGTERM] * 3 + [signal.SIGINT, signal.SIGHUP]
-# SLURM kills 30 s after SIGTERM unless told otherwise.
+# SLURM kills 30 s after SIGTERM by default.
 IN_TIME = 30
 PHASES = ("start", "save", "validation", "text", "export", "any", "any", "any", "any", "any")
 
 
 def writer_model(folder):
-    """Writes a model that can generate words and has no token that ends a text. Its folder holds a
-    large file, so that its export takes a moment."""
+    """Writes a model that can generate words and has no token that ends a text. Its folder has a
+    large file, so that an export takes a moment."""
     tiny_model(
         folder, tiny_weights(vocabulary=VOCABULARY), vocab_size=VOCABULARY, eos_token_id=None
     )
@@ -69,7 +69,7 @@ def trained(out):
 
 
 def require_saved(out, number, code, what):
-    """Checks that the run ended with the signal's code, and saved what it trained."""
+    """Checks that the run ended with the signal's code, and saved what it had trained."""
     assert code == CODES[number], what
     if not (out / "run.json").exists():
         return
@@ -123,7 +123,7 @@ class Contract:
         }
 
     def undisturbed(self, kind):
-        """Returns the folder of a run that nothing disturbs, and the seconds it took."""
+        """Returns the folder of a run that nothing disturbs, and its duration in seconds."""
         if kind not in self.straight:
             name = f"straight-{len(self.straight)}"
             began = time.monotonic()
@@ -132,7 +132,7 @@ class Contract:
         return self.straight[kind]
 
     def await_phase(self, phase, running, out, seconds):
-        """Returns in the phase, or when the run has ended without it."""
+        """Waits until the run is in the phase, or has ended without reaching it."""
 
         def ended():
             return running.process.poll() is not None
@@ -155,15 +155,15 @@ class Contract:
                 pause=0.0005,
             )
             return time.sleep(self.chance.uniform(0, 0.02))
-        # The validation that follows a step, and the sample of text after it.
+        # The validation after a step, and the sample of text after that.
         step = self.chance.choice((10, 20, 30))
         after = f"step={step}, " if phase == "validation" else f"step {step}/"
         await_that(lambda: ended() or told(after), f"there is {after!r}", pause=0.001)
         return time.sleep(self.chance.uniform(0, 0.03))
 
     def receivers(self, running):
-        """Chooses who gets the signal: the supervisor, one rank, or, as SLURM does it, all
-        processes."""
+        """Chooses the receivers of the signal: the supervisor, one rank, or all processes, as with
+        SLURM."""
         first = running.process.pid
         ranks = children(first) if running.process.poll() is None else []
         return self.chance.choice(
@@ -171,7 +171,7 @@ class Contract:
         )
 
     def stop_once(self, kind, running, out, seconds):
-        """Sends a signal and checks the end; returns False if the run had ended before."""
+        """Sends a signal and checks how the run ends; returns False if it had ended before."""
         before = trained(out)
         phase = self.chance.choice(PHASES)
         number = self.chance.choice(DRAWN)
@@ -183,7 +183,7 @@ class Contract:
             try:
                 if running.process.poll() is None:
                     os.kill(pid, number)
-            except ProcessLookupError:  # has ended just now
+            except ProcessLookupError:  # the process has just ended
                 pass
         code = running.wait()
         took = time.monotonic() - sent
@@ -195,8 +195,8 @@ class Contract:
         what += f"\n{running.text()[-3000:]}"
         assert took <= IN_TIME, f"not in {IN_TIME} s: {what}"
         if code == -number:
-            # Before training begins the kernel ends the process, as docs/errors.md says; SIGUSR1 is
-            # caught from the first line on.
+            # Before training begins, the kernel ends the process, as docs/errors.md says; but ftrun
+            # handles SIGUSR1 from its first line on.
             assert trained(out) == before and (number != signal.SIGUSR1 or not running.text()), what
         else:
             require_saved(out, number, code, what)

@@ -1,6 +1,7 @@
-"""A share of what preempt.py counts: stop signals at random instants over phases and layouts, each
-of which ends the run in time; what goes on has the bits of an undisturbed run. The seed is another
-one each day. And the lead of `--stop-lead`, which is compared with what a run measures."""
+"""Makes a part of preempt.py's stops: signals at random instants over phases and layouts, each of
+which must end the run in time; the resumed run must have the bits of an undisturbed one. The seed
+changes every day. Also checks the lead of `--stop-lead`, which a run compares with its
+measurements."""
 
 import tempfile
 import time
@@ -34,7 +35,7 @@ with tempfile.TemporaryDirectory() as scratch:
             for line in short.stderr.splitlines()
             if "--stop-lead 0.0 s is too short: a stop may take " in line
         ]
-        # Before its first step, by what the start before had measured.
+        # The warning comes before the first step, from what the previous start had measured.
         assert warned and costs in warned[0], f"no {costs!r} in {warned}\n{short.stderr}"
         few["train"]["steps"] = 6
         kept = job.run("lead", "--nproc", 2, "--resume", "auto", **few)

@@ -1,8 +1,8 @@
-// A library for LD_PRELOAD makes of the ftrun binary a process that has loaded the engine and
-// starts one run after the other, each in a process of its own, with the arguments, environment,
+// This library for LD_PRELOAD turns the ftrun binary into a process that has loaded the engine and
+// starts one run after the other, each in a separate process, with the arguments, environment,
 // folder and output that the test sends (tests/e2e/runner.py: Preloaded). Loading LibTorch is three
-// quarters of what a run of a tiny model takes; ftrun's supervisor forks its ranks from a process
-// that has loaded it just so.
+// quarters of the time of a tiny model's run. ftrun's supervisor forks its ranks from a process
+// that has loaded LibTorch in the same way.
 #include <dlfcn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -31,8 +31,8 @@ constexpr const char* kSocketVariable = "FTRUN_PRELOADED_SOCKET";
   ::_exit(127);
 }
 
-/// Request is one run as the test wants it: texts that end with a zero each, behind a head with
-/// their numbers.
+/// Request is one run as the test wants it: zero-terminated texts, after a head that holds their
+/// numbers.
 struct Request {
   struct Head {
     uint32_t bytes, arguments, variables;
@@ -43,7 +43,7 @@ struct Request {
   std::vector<char> texts;
 };
 
-/// Reads the head with its two descriptors; false when the test has ended.
+/// Reads the head and its two descriptors; returns false if the test has ended.
 bool read_head(int socket, Request& request) {
   iovec part{&request.head, sizeof request.head};
   alignas(cmsghdr) char room[CMSG_SPACE(sizeof request.output)];
@@ -69,7 +69,7 @@ void read_texts(int socket, Request& request) {
     fail("a request without its texts");
 }
 
-/// Runs the child's part of a request: becomes what an exec of the binary would have made.
+/// Runs the child's part of a request: makes the process what exec of the binary would have made.
 [[noreturn]] void become_run(int socket, Request& request) {
   ::close(socket);
   ::dup2(request.output[0], STDOUT_FILENO);
@@ -91,11 +91,11 @@ void read_texts(int socket, Request& request) {
   std::cout.flush();
   std::cerr.flush();
   std::fflush(nullptr);
-  ::_exit(code);  // as a run that has loaded the engine: without LibTorch's destructors
+  ::_exit(code);  // like a run that has loaded the engine: without LibTorch's destructors
 }
 
-/// Forks twice and waits for the process in the middle: the run's process is a child of the test's
-/// then, which adopts orphans.
+/// Forks twice and waits for the process in the middle. The run's process then becomes a child of
+/// the test, which adopts orphans.
 pid_t start_run(int socket, Request& request) {
   int ends[2];
   if (::pipe(ends) != 0) fail("pipe");

@@ -1,5 +1,5 @@
 """A process that has imported torchrun and forks its agents, each with the arguments, environment,
-folder and output that a test sends (runner.py: Preloaded), as preloaded.cc does with runs."""
+folder and output that a test sends (runner.py: Preloaded), as preloaded.cc does for runs."""
 import os
 import socket
 import struct
@@ -10,7 +10,7 @@ import torch.distributed.run as torchrun
 
 
 def read_request(requests):
-    """Reads output, folder, words and variables of the next agent; returns None when the test has
+    """Reads output, folder, words and variables of the next agent; returns None if the test has
     ended."""
     head, output, _, _ = socket.recv_fds(requests, struct.calcsize("=III"), 2)
     if not head:
@@ -22,7 +22,8 @@ def read_request(requests):
 
 
 def become_agent(output, folder, words, variables):
-    """Ends without taking the interpreter apart, which costs a second with torch in it."""
+    """Runs the agent, and ends without finalizing the interpreter, which takes a second with
+    torch."""
     for target, descriptor in zip((1, 2), output, strict=True):
         os.dup2(descriptor, target)
         os.close(descriptor)
@@ -42,8 +43,8 @@ def become_agent(output, folder, words, variables):
 
 
 def serve(requests):
-    """Forks twice and waits for the process in the middle: the agent is a child of the test then,
-    which adopts orphans."""
+    """Forks twice and waits for the process in the middle. The agent then becomes a child of the
+    test, which adopts orphans."""
     while request := read_request(requests):
         reader, writer = os.pipe()
         between = os.fork()

@@ -1,6 +1,6 @@
-"""Adapters on a quantized base train as PEFT trains them on the numbers that the quantized weights
-stand for, on any layout; a merge adds to those numbers; plans count what is packed; wrong wishes
-are refused before anything starts."""
+"""Checks adapters on a quantized base: they train as PEFT trains them on the numbers that the
+quantized weights represent, on any layout; a merge adds to these numbers; plans count packed bytes;
+and wrong settings are refused before anything starts."""
 import json
 import pathlib
 import shutil
@@ -19,7 +19,7 @@ from quantized_reference import ALL, CASES, dequantized, write_quantized  # noqa
 
 CPU = {"device": "cpu"}
 STAGE3 = {"stage": 3, "stage3_param_persistence_threshold": 0}
-# Name: ranks, and what the config says besides.
+# Name: the number of ranks, and changes of the config.
 LAYOUTS = {
     "one": (1, {}),
     "stage 3": (2, {"zero_optimization": STAGE3}),
@@ -48,8 +48,8 @@ def is_packed(tensor, values):
 
 
 def packed_bytes(section, elements):
-    """Returns the bytes of records of 256 weights: their codes, then four scales or what the codes
-    of four scales take."""
+    """Returns the size of records of 256 weights: their codes, plus four scales or the codes of
+    four scales."""
     if section["type"] == "int8":
         return elements // 256 * (256 + 16)
     scales = 12 if section.get("double", True) else 4 * 256 // section.get("block", 64)
@@ -67,7 +67,7 @@ with tempfile.TemporaryDirectory() as scratch:
         value = config(folder / "model", folder / "data" / "train.bin", scratch / run, threads=1,
                        adapter=str(folder / "adapter"),
                        quantization=CASES[name][3])
-        # Tensor ranks and stages of a pipeline see the same samples.
+        # Tensor ranks and pipeline stages read the same samples.
         data = ranks // (changes.get("parallel", {}).get("tensor",
                                                          1) * changes.get("parallel",
                                                                           {}).get("pipeline", 1))
@@ -98,14 +98,15 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def the_unquantized_base_has_other_losses():
-        """Equal losses would hide in the case above whether a base is quantized."""
+        """The previous case needs this one: alone, its equal losses would not show that the base is
+        quantized."""
         plain = train("nf4", "unquantized", quantization={"type": "none"}, train={"steps": 2})
         losses = json.loads((references / "nf4" / "reference.json").read_text())["losses"]
         assert abs(steps(plain)[0]["loss"] / losses[0] - 1) > 1e-4, steps(plain)[0]["loss"]
 
     @case
     def any_sizes_are_packed_that_are_not_refused():
-        """Rows that are no whole blocks are packed, and matrices in several parts."""
+        """Rows that are not whole blocks can be packed, and so can matrices in several parts."""
         for what, sizes, section in (("rows", {"hidden_size": 96, "intermediate_size": 104,
                                                "head_dim": 24}, {"type": "nf4"}),
                                      ("parts", {"hidden_size": 576, "intermediate_size": 640,
@@ -143,8 +144,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_killed_run_goes_on_bit_by_bit():
-        """The base is quantized again from the model folder before and after the kill, and on other
-        ranks."""
+        """The base is quantized again from the model folder, before and after the kill, and on
+        other ranks."""
         saving = {"zero_optimization": STAGE3, "checkpoint": {"every": 1, "keep_last": 0},
                   "train": {"steps": 8}}
         straight = train("nf4", "straight", 2, **saving)
@@ -272,7 +273,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def wrong_wishes_are_refused_by_name():
-        small = Job(scratch / "small")  # 32 hidden
+        small = Job(scratch / "small")  # hidden size 32
         lora = {"adapter": {"r": 4, "target_modules": "all-linear"}}
         nf4 = {"quantization": {"type": "nf4"}}
         model = references / "nf4" / "model"

@@ -1,7 +1,7 @@
-"""scripts/quickstart.sh as a user types it, for 4 steps of short rows and into a folder of its own,
-which holds a finished run: that is kept beside the new one, and the new one ends with a model that
-can be loaded. Rows of 512 tokens, as the config has them, would run the same code eight times as
-long; e2e.memory trains with rows of 512."""
+"""Runs scripts/quickstart.sh as a user types it, but for 4 steps of short rows, into a separate
+folder with a finished run. That run must be kept next to the new one, and the new one must end with
+a model that can be loaded. Rows of 512 tokens, as in the config, would run the same code eight
+times as long; e2e.memory trains with rows of 512."""
 import json
 import os
 import pathlib
@@ -13,13 +13,13 @@ from runner import LAUNCHER_VARIABLES, evaluations, exported, manifest, must, sk
 
 SOURCE = pathlib.Path(sys.argv[1])
 STEPS = 4
-# 8 samples of 16, and 8 tokens of text instead of 48: these would take longer than the steps.
+# Fewer samples and a shorter text: 16 samples and 48 tokens would take longer than the steps.
 SHORT = ("--set", "train.evaluation.samples=8", "--set", "data.sequence_length=64", "--set",
          "train.generate.tokens=8")
 
 
 def listing(folder):
-    """Returns names, sizes and times below a folder, which a run into another folder must not
+    """Returns the names, sizes and times below a folder, which a run into another folder must not
     change."""
     return sorted((str(path), path.lstat().st_size, path.lstat().st_mtime_ns)
                   for path in folder.rglob("*")) if folder.is_dir() else None

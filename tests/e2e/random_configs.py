@@ -1,8 +1,8 @@
-"""Whole configs drawn from a seed, each on a layout drawn with it: what `ftrun check` accepts is
-planned, trained, verified and exported; its losses are those of one process that trains the same in
-the plainest way; goes on bit by bit from a checkpoint before its last on the same layout, and with
-the same losses on another one; and allocates what was planned. What it refuses has a remedy. No
-CTest entry: scripts/soak.sh runs it.
+"""Draws whole configs from a seed, each with a layout. A config that `ftrun check` accepts is
+planned, trained, verified and exported. Its losses must equal those of one process that trains the
+same in the plainest way. It must continue bit by bit from a checkpoint before the last on the same
+layout, and with the same losses on another one, and allocate what was planned. A config that is
+refused must get a remedy. No CTest entry; scripts/soak.sh runs it.
 
     random_configs.py SOURCE --runs 100 --seed 1 [--first 0] [--keep FOLDER]
 """
@@ -48,7 +48,7 @@ MODELS = {
     "qwen3": ("Qwen3", {"num_hidden_layers": 3, "head_dim": 16, "tie_word_embeddings": False}),
 }
 CPU = {"device": "cpu"}
-# Of what one process computes, relative.
+# The relative differences from one process that are allowed.
 BOUNDS = {"fp32": {"loss": 1e-5, "grad_norm": 1e-4}, "bf16": {"loss": 5e-3, "grad_norm": 5e-2},
           "fp16": {"loss": 1e-3, "grad_norm": 1e-2}}
 
@@ -81,14 +81,14 @@ def write_documents(path, seed, count=90):
 
 
 class Draw:
-    """A random training, and the layouts that it is run on."""
+    """A random training, and the layouts on which it runs."""
 
     def __init__(self, chance, scratch, number):
         self.chance = chance
         self.scratch = scratch
         self.number = number
         self.model = chance.choice(list(MODELS))
-        self.samples = chance.choice((4, 6, 8, 12))  # of a global batch
+        self.samples = chance.choice((4, 6, 8, 12))  # in a global batch
         self.steps = chance.randint(4, 7)
         self.precision = self.weighted(("fp32", 6), ("bf16", 2), ("fp16", 1))
         self.what = self.draw_what()
@@ -159,7 +159,8 @@ class Draw:
                 what["data_types"] = {"grad_accum_dtype": "fp32"}
             if self.maybe(0.2):
                 what["communication_data_type"] = "fp32"
-        # with scales at which no layout overflows: where one does depends on what it sums
+        # The scales are such that no layout overflows, because overflows depend on the order of
+        # sums.
         if self.precision == "fp16":
             what["fp16"] = {"enabled": True, "initial_scale_power": chance.choice((6, 9)),
                             "loss_scale_window": 2}
@@ -204,7 +205,7 @@ class Draw:
         return {"device": "nvme", "nvme_path": str(self.scratch / f"{name}-{self.number}")}
 
     def layout(self):
-        """Draws the number of ranks, and the keys that say how they train."""
+        """Draws the number of ranks, and the keys of the layout."""
         chance = self.chance
         tensor, pipeline, data = self.weighted(((1, 1, 1), 2), ((1, 1, 2), 4), ((1, 1, 3), 2),
                                                ((1, 1, 4), 3), ((2, 1, 1), 2), ((2, 1, 2), 3),
@@ -270,7 +271,7 @@ class Draw:
 
 
 class Finding(Exception):
-    """A defect that a run has shown."""
+    """A defect that a run has revealed."""
 
 
 class Run:
@@ -286,8 +287,8 @@ class Run:
         return self.scratch / name
 
     def refusal(self, name, ranks, how):
-        """Returns the refusal of `check`, or "" if it accepts, in which case `plan` must accept,
-        too."""
+        """Returns the message with which `check` refuses the config, or "" if it accepts it; then
+        `plan` must accept it too."""
         file = self.write(name, how)
         done = ftrun("check", "--config", file, "--nproc", ranks)
         said = done.stderr + done.stdout
@@ -309,7 +310,7 @@ class Run:
         raise Finding(f"twenty layouts in turn were refused; the last one:\n{said}")
 
     def compare(self, what, found, expected):
-        """Compares all lines of metrics of two runs of the same training."""
+        """Compares all lines of metrics of two runs that train the same."""
         for ours, theirs in zip(metrics(found), metrics(expected), strict=True):
             for key in ("step", "evaluation", "tokens", "lr", "skipped", "loss_scale"):
                 if ours.get(key) != theirs.get(key):
@@ -317,7 +318,7 @@ class Run:
             for key in () if ours.get("skipped") else ("loss",
                                                        "grad_norm") if "grad_norm" in ours else (
                                                            "loss",):
-                if ours[key] == theirs[key]:  # also "NaN", of a step without labels
+                if ours[key] == theirs[key]:  # includes "NaN" of a step without labels
                     continue
                 off = abs(ours[key] - theirs[key]) / max(abs(theirs[key]), 1e-3)
                 self.tally.worst[self.draw.precision,
@@ -327,9 +328,9 @@ class Run:
                                   f"{theirs[key]}, {off:.2g} apart")
 
     def check_record(self, out, ranks, how):
-        """Checks memory and traffic against the plan. Allowed above it: whole pages for each
-        buffer, Gloo's headers, and small all-reduces of more than two ranks, whose inputs each rank
-        reads whole."""
+        """Checks memory and traffic against the plan. They may exceed it by whole pages for each
+        buffer, by Gloo's headers, and by small all-reduces of more than two ranks, whose inputs
+        each rank reads completely."""
         record = manifest(out)
         memory, traffic = record["memory"], record["traffic"]
         for key, planned in memory["predicted"].items():
@@ -347,7 +348,7 @@ class Run:
             raise Finding(f"communication: {moved}")
 
     def cut(self, out, name):
-        """Copies the folder of a run as it was when half of its steps were saved."""
+        """Copies a run's folder as it was when half of its steps were saved."""
         half = self.draw.steps // 2
         copy_without_last(out, self.scratch / name, self.draw.steps)
         for step in range(half + 1, self.draw.steps):
@@ -356,8 +357,8 @@ class Run:
         shutil.rmtree(self.scratch / name / "export")
 
     def train_killed(self, name, ranks, how):
-        """Trains; kills the started process with kill -9 at a random moment, again and again, until
-        a start ends by itself."""
+        """Trains, and kills the started process with kill -9 at random moments until a start ends
+        by itself."""
         file = self.write(name, how, every=1, keep_last=0)
         out = self.scratch / name
 
@@ -440,7 +441,7 @@ def main():
             scratch.mkdir()
             try:
                 tally.trained[draw.precision] += Run(draw, scratch, tally).go()
-            except Exception as error:  # the next ones are looked at all the same
+            except Exception as error:  # the next configs are tried nevertheless
                 tally.findings += 1
                 print(f"seed {args.seed}, run {number}: {type(error).__name__}: {error}\n",
                       flush=True)

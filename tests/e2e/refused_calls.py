@@ -1,5 +1,5 @@
-"""Runs a command to which the kernel refuses what file systems of networks and of FUSE lack,
-whatever the file system can: refused_calls.py COMMAND ARGUMENT...   (x86-64)"""
+"""Runs a command to which the kernel refuses the calls that network and FUSE file systems lack,
+whatever the actual file system supports: refused_calls.py COMMAND ARGUMENT... (x86-64)"""
 import ctypes
 import errno
 import fcntl
@@ -8,7 +8,7 @@ import os
 import struct
 import sys
 
-# (number of the call, its error, ((argument, mask, value), ...)): refused where all of these hold.
+# (number of the call, its error, ((argument, mask, value), ...)): refused if all conditions hold.
 REFUSED = (
     (316, errno.EINVAL, ()),  # renameat2
     (285, errno.EOPNOTSUPP, ()),  # fallocate
@@ -17,14 +17,15 @@ REFUSED = (
     (72, errno.EINVAL, ((1, 0xffffffff, fcntl.F_SETFL), (2, os.O_DIRECT, os.O_DIRECT))),
     (9, errno.ENODEV, ((2, mmap.PROT_WRITE, 0), (3, mmap.MAP_SHARED, mmap.MAP_SHARED))),
 )
-LOAD, AND, EQUAL, RETURN = 0x20, 0x54, 0x15, 0x06  # of BPF
-CALL, FIRST_ARGUMENT = 0, 16  # places in struct seccomp_data
+LOAD, AND, EQUAL, RETURN = 0x20, 0x54, 0x15, 0x06  # BPF opcodes
+CALL, FIRST_ARGUMENT = 0, 16  # offsets in struct seccomp_data
 ALLOW, ERROR = 0x7fff0000, 0x00050000
 NO_NEW_PRIVILEGES, SECCOMP, FILTER = 38, 22, 2
 
 
 def instruction(code, value, otherwise=0):
-    """Encodes an instruction; `otherwise` is how many to skip if a comparison does not hold."""
+    """Encodes an instruction; `otherwise` is the number of instructions to skip if a comparison is
+    false."""
     return struct.pack("=HBBI", code, 0, otherwise, value)
 
 

@@ -1,5 +1,5 @@
-"""The page of a run: what it shows, of one run and of several laid over each other, with lines that
-a kill tore and names that would like to be markup; drawn by a browser where there is one."""
+"""Tests the page of a run: what it shows for one run and for several runs in the same charts, with
+lines that a kill tore and names that look like markup. A browser draws it if there is one."""
 import json
 import re
 import shutil
@@ -79,8 +79,8 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "several runs need --out" in must(ftrun("report", out, out), 2).stderr
         assert "holds no run" in must(ftrun("report", job.model), 4).stderr
         must(ftrun("report", out))
-        # What lies in a run's folder under that name and is not ours
-        # outlasts the run, which says so.
+        # A file that another program wrote under this name in a run's folder outlasts the run,
+        # which says so.
         foreign = trained("foreign")
         (foreign / "report.html").write_text("mine")
         again = job.run("foreign", "--resume", "auto", train={"steps": 7},
@@ -95,12 +95,13 @@ with tempfile.TemporaryDirectory() as scratch:
         must(ftrun("report", first, second, "--out", page))
         plain = dom(page)
         charts = plain.count('class="series"')
-        # Of each run: loss, its evaluation, perplexity, accuracy, rate, norm, tokens/s,
-        # seconds, two waits, memory.
+        # The charts of each run: loss, its evaluation, perplexity, accuracy, learning rate, norm,
+        # tokens/s, seconds, two waits, memory.
         assert charts >= 2 * 11, plain[-3000:]
         assert "<img" not in plain and "before training" in plain and "what differs:" in plain
         assert not re.search(r"NaN|undefined|Infinity", "".join(re.findall(r' d="[^"]*"', plain)))
-        # One run hidden, smoothing off, a part of the steps, by a drag; then all again.
+        # The script hides one run and shows it again, changes the smoothing, zooms into a part of
+        # the steps by dragging, and resets the zoom.
         acted = dom(page, """
           const say = (name, value) => { document.body.dataset[name] = value; };
           const lines = () => document.querySelectorAll('.series').length;

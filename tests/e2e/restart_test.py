@@ -1,6 +1,6 @@
-"""Ranks that fail are started again from the newest checkpoint: whichever rank is killed, and when,
-the run ends with the bits of one that nobody disturbed. What would fail again is not tried again,
-and a stop is no failure."""
+"""Checks that failed ranks are started again from the newest checkpoint: whichever rank is killed,
+and when, the run ends with the bits of an undisturbed one. What would fail again is not tried
+again, and a stop is not a failure."""
 import pathlib
 import re
 import signal
@@ -20,8 +20,8 @@ ENDLESS = {"train": {"steps": 20000}}
 
 
 def await_end(agent, code=None):
-    """Waits for the end of a torchrun agent; returns its exit code. It may print stack traces of
-    its own about ranks that were killed."""
+    """Waits for the end of a torchrun agent; returns its exit code. The agent may print its own
+    stack traces about ranks that were killed."""
     try:
         found = agent.process.wait(TIMEOUT)
     except subprocess.TimeoutExpired:
@@ -43,7 +43,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def runs_that_nobody_disturbs():
-        """All cases that follow are compared with these runs."""
+        """All following cases are compared with these runs."""
         job.run("straight-1", **SAVING)
         job.run("straight-2", "--nproc", 2, **SAVING)
         job.run("straight", "--nproc", 3, **SAVING)
@@ -51,8 +51,8 @@ with tempfile.TemporaryDirectory() as scratch:
     @waiting
     def whichever_rank_is_killed_the_run_ends_with_the_same_bits():
         running = start("--config", job.config("killed", **SAVING), "--nproc", 3)
-        # (rank, what it is killed after): while they start, in a step, right
-        # after a save, near the end.
+        # (rank, what it is killed after): while ranks start, in a step, right after a save, near
+        # the end.
         kills = ((1, None), (0, "step 3/"), (2, "saved "), (0, "saved "), (1, "step 65/"),
                  (2, f"step {STEPS - 35}/"))
         seen, slowest = 0, 0.0
@@ -75,7 +75,7 @@ with tempfile.TemporaryDirectory() as scratch:
         same_run(job.out("straight"), job.out("killed"))
         record = manifest(job.out("killed"))
         assert record["exit_code"] == 0 and record["exit_rank"] == -1, record
-        # The first kill came before the run folder was written: nothing was there to be resumed.
+        # The first kill came before the run folder was written, so there was nothing to resume.
         restarts = record["restarts"][-5:]
         assert [restart["rank"] for restart in restarts] == [victim for victim, _ in kills[1:]], (
             restarts)
@@ -120,7 +120,7 @@ with tempfile.TemporaryDirectory() as scratch:
                             job.config("ids", **ENDLESS | {"data": {"train": str(bad)}}), "--nproc",
                             2), 4)
         assert "restart" not in failed.stdout + failed.stderr, failed.stderr
-        # 5, but nothing of this run has begun: the folder is another run's.
+        # The exit code is 5, but nothing of this run has begun: the folder belongs to another run.
         holder = start("--config", job.config("held", **ENDLESS), "--nproc", 1)
         holder.await_line("step 1/")
         busy = must(ftrun("--config", job.config("held", **ENDLESS), "--nproc", 2), 5)
@@ -174,7 +174,7 @@ with tempfile.TemporaryDirectory() as scratch:
         whole(job.out("elastic"))
         same_run(job.out("straight-2"), job.out("elastic"))
         assert len(manifest(job.out("elastic"))["restarts"]) == 1
-        # A folder of another run is not taken for the first attempt's.
+        # A folder of another run is not mistaken for that of the first attempt.
         once = job.config("straight-2", **SAVING)
         refused = Running([*command[:-2], "--config", once], {"OMP_NUM_THREADS": "1"})
         assert await_end(refused) != 0
@@ -207,8 +207,8 @@ with tempfile.TemporaryDirectory() as scratch:
         def rank_of(agent):
             return list(agent.await_ranks(1).values())[0]
 
-        # One rank ends while the other waits for it, which only the agent of the former
-        # counts; then one in mid-run.
+        # One rank ends while the other waits for it, which only the first one's agent counts; then
+        # one ends in the middle of the run.
         agents[1].kill(signal.SIGKILL, rank_of(agents[1]))
         await_that(lambda: any("." not in path.name
                                for path

@@ -1,5 +1,5 @@
-"""A run that was stopped and continued is bit by bit the run that was not stopped; what may and
-what may not change on a resume."""
+"""Checks that a run that was stopped and resumed equals, bit by bit, the run that was not stopped,
+and what may and may not change at a resume."""
 import json
 import shutil
 import tempfile
@@ -20,7 +20,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def interrupted(name, ranks, optimizer):
         """Trains until step 5 is saved, kills the run there, and resumes it."""
         saving = {**FEW, "checkpoint": {"every": 5, "keep_last": 0}, "optimizer": optimizer}
-        # The whole run takes a tenth of a second: the kill may come too late.
+        # The whole run takes a tenth of a second, so the kill may come too late.
         for _ in range(ATTEMPTS):
             shutil.rmtree(job.out(name), ignore_errors=True)
             running = start("--config", job.config(name, **saving), "--nproc", ranks)
@@ -105,8 +105,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_mix_of_data_sets_goes_on_with_the_same_samples():
-        """A run is stopped and resumed, on its own ranks and on others; with other weights it is
-        another run."""
+        """A run is stopped and resumed, on the same ranks and on others; with other weights of the
+        mix it is another run."""
         few = tiny_data(job.scratch / "few.bin", tokens=600, seed=3)
         mix = {"train": [{"path": str(job.data), "weight": 1}, {"path": str(few), "weight": 0.5}],
                "token_dtype": "uint16"}
@@ -196,7 +196,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert len(lines) == 6 and abs(lines[-1]["lr"] - 1e-3) < 1e-9, lines[-1]
 
     def without_run_json(name, **changes):
-        """Trains and saves four steps, and removes run.json."""
+        """Trains and saves four steps, then removes run.json."""
         job.run(name, **{**FEW, "optimizer": ADAMW, "scheduler": None, "train": {"steps": 4}}
                 | changes)
         (job.out(name) / "run.json").unlink()
@@ -288,7 +288,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def killed_before_the_first_checkpoint_starts_anew():
-        # The whole run takes a tenth of a second: the kill may come too late.
+        # The whole run takes a tenth of a second, so the kill may come too late.
         for _ in range(ATTEMPTS):
             shutil.rmtree(job.out("early"), ignore_errors=True)
             running = start("--config", job.config("early", **FEW, optimizer=ADAMW))

@@ -1,5 +1,5 @@
-"""Runs the ftrun binary for the end-to-end tests: configs as dicts, a small random
-model, metrics read back."""
+"""Runs the ftrun binary for the end-to-end tests: configs as dicts, a small random model, and
+metrics that are read back."""
 import concurrent.futures
 import contextlib
 import ctypes
@@ -26,13 +26,13 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 BINARY = os.environ["FTRUN_BINARY"]
-TIMEOUT = 300  # seconds; no run takes so long, however busy the machine is
-ATTEMPTS = 20  # to catch a moment of a run, which a busy machine may miss
+TIMEOUT = 300  # seconds; no run takes longer, however busy the machine is
+ATTEMPTS = 20  # tries to catch a moment of a run, which a busy machine may miss
 WAITING_CODE = 6  # a peer was lost, or a wait timed out (docs/errors.md)
 VOCABULARY = 211
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
                       "MASTER_ADDR", "MASTER_PORT")
-# What a process prints that was ended by a defect instead of by a message.
+# What a process prints when it ends by a defect instead of an error message.
 TRACES = ("terminate called", "Exception raised from", "Segmentation fault", "core dumped",
           "Aborted", "what():",
           "frame #", "threads in the process that forks", "thread in the process that forks",
@@ -64,7 +64,8 @@ def write_config(folder, value, name="config.json"):
 
 
 def environment(extra=None):
-    """Returns this process's environment without what a launcher around the tests may have set."""
+    """Returns this process's environment without variables that a launcher around the tests may
+    have set."""
     kept = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
     kept.update(extra or {})
     return kept
@@ -74,14 +75,14 @@ def environment(extra=None):
 
 
 class Waited(AssertionError):
-    """A wait of the test that reached its limit, or a program that says by its exit code that one
-    of its own did. An entry that fails by nothing else, or by an assertion that shows what such a
-    program said, says so in its last line and is run again (scripts/ctest_runs.py)."""
+    """A wait of the test that timed out, or a program whose exit code says that a wait of its own
+    did. If an entry fails only by such waits, or by an assertion that shows the output of such a
+    program, its last line says so, and it is run again (scripts/ctest_runs.py)."""
 
 
 def fail_waiting(what, text=""):
-    """Fails by waiting; ends what the test has started, which would go on beside the
-    tests that come after it."""
+    """Fails by waiting. Ends all processes that the test has started, which would otherwise run on
+    during the following tests."""
     for running in Running.started:
         running.end()
     refuse_traces(text)
@@ -89,8 +90,8 @@ def fail_waiting(what, text=""):
 
 
 def require_exit(found, expected, text):
-    """Fails where a program ended with another exit code than expected, by waiting where that
-    code says that it waited."""
+    """Fails if a program ended with another exit code than expected; the failure counts as a wait
+    if that code says that the program waited."""
     if found == expected:
         return
     if found == WAITING_CODE:
@@ -99,8 +100,8 @@ def require_exit(found, expected, text):
 
 
 def await_that(condition, what, *running, seconds=TIMEOUT, pause=0.01):
-    """Waits until a condition holds and returns what it gave; fails at once where one of the given
-    programs has ended without it."""
+    """Waits until a condition holds, and returns its value. Fails at once if one of the given
+    programs has ended before that."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         if ended := [each for each in running if each.process.poll() is not None]:
@@ -118,7 +119,7 @@ def await_that(condition, what, *running, seconds=TIMEOUT, pause=0.01):
 
 
 def require_in_time(begin, seconds, what):
-    """Fails by waiting where more time than that has passed since `begin`."""
+    """Fails by waiting if more than `seconds` have passed since `begin`."""
     if (took := time.monotonic() - begin) > seconds:
         fail_waiting(f"{what} took {took:.1f} s, {seconds} s at most were expected")
 
@@ -127,8 +128,8 @@ SAID_WHILE_WAITING = set()
 
 
 def record_exit(code, text):
-    """Remembers what a program said of its own wait: which peers it names, and when, a
-    busy machine may change."""
+    """Records what a program printed about its own wait. A busy machine may change which peers it
+    names, and when."""
     if code == WAITING_CODE:
         SAID_WHILE_WAITING.update(re.findall(r"rank \d+ (?:waited|lost) .*", text))
 
@@ -141,7 +142,8 @@ def is_wait(error):
 
 
 def waited_alone(error):
-    """Returns whether an exception, and each one during whose handling it was raised, is a wait."""
+    """Returns whether an exception is a wait, and so is each exception during whose handling it was
+    raised."""
     while error is not None:
         if not is_wait(error):
             return False
@@ -167,16 +169,16 @@ def refuse_traces(text):
 
 
 class PreloadedRun:
-    """A process of Preloaded, as far as the tests use those of subprocess.Popen."""
+    """A process started by Preloaded; it has the methods of subprocess.Popen that the tests use."""
 
     def __init__(self, pid):
         self.pid = pid
         self.returncode = None
         self.end = os.pidfd_open(pid)
-        self.turn = threading.Lock()  # a failing case ends the runs that other threads wait for
+        self.turn = threading.Lock()  # a failing case ends runs for which other threads wait
 
     def wait(self, timeout=None):
-        """Waits; returns the exit code, negative for a signal, as subprocess has it."""
+        """Waits; returns the exit code, negative for a signal, as subprocess does."""
         if self.returncode is None:
             ended = select.poll()
             ended.register(self.end, select.POLLIN)
@@ -201,10 +203,10 @@ class PreloadedRun:
 
 
 class Preloaded:
-    """A process that has loaded what its runs need and forks them, each a child of this process,
-    with the environment and the folder that this process has when it asks: the binary with the
-    engine (preloaded.cc), or Python with torchrun (preloaded_torchrun.py). Tests of how the binary
-    starts do without."""
+    """A process that has loaded what its runs need, and forks them. Each run becomes a child of
+    this process, with this process's environment and folder at the time of the call. The process is
+    the binary with the engine (preloaded.cc), or Python with torchrun (preloaded_torchrun.py).
+    Tests of how the binary starts do not use it."""
 
     def __init__(self, program, server, **variables):
         self.program = program
@@ -250,7 +252,7 @@ PRELOADED_TORCHRUN = None
 
 
 def tells_of_ends():
-    """Returns whether the kernel reports a process's end through a descriptor."""
+    """Returns whether the kernel can report the end of a process through a descriptor."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError:
@@ -259,8 +261,8 @@ def tells_of_ends():
 
 
 def preload():
-    """Loads the engine in a process from which each later training of ftrun() and start()
-    begins."""
+    """Loads the engine in a process from which each later training of ftrun() and start() is
+    forked."""
     global PRELOADED
     library = os.environ.get("FTRUN_PRELOADED")
     if library and tells_of_ends():
@@ -268,8 +270,8 @@ def preload():
 
 
 def preload_torchrun():
-    """Imports torch in a process from which each later agent in Running begins, which saves three
-    seconds of processor time."""
+    """Imports torch in a process from which each later agent in Running is forked, which saves
+    three seconds of CPU time."""
     global PRELOADED_TORCHRUN
     if tells_of_ends():
         server = pathlib.Path(__file__).with_name("preloaded_torchrun.py")
@@ -277,8 +279,8 @@ def preload_torchrun():
 
 
 def finds_engine(arguments, env):
-    """Returns whether the run begins in Preloaded: a training (the other commands load no engine)
-    for which no environment is given, not even an empty one."""
+    """Returns whether the run is forked from Preloaded: it is a training (the other commands do not
+    load the engine), and `env` is not given, not even empty."""
     return PRELOADED is not None and env is None and list(arguments[:1]) == ["--config"]
 
 
@@ -303,8 +305,8 @@ def must(process, code=0):
 
 
 def peak_kib(*command):
-    """Returns the peak memory of a process in KiB. A small process starts it, since what this one
-    holds would count before its exec."""
+    """Returns the peak memory of a process in KiB. A small helper process starts it, because this
+    process's own memory would count before the exec."""
     script = ("import os, subprocess, sys\np = subprocess.Popen(sys.argv[1:], "
               "stdout=subprocess.DEVNULL)\n_, status, used = os.wait4(p.pid, 0)\n"
               "print(used.ru_maxrss)\nsys.exit(os.waitstatus_to_exitcode(status))")
@@ -319,7 +321,7 @@ def metrics(out):
 
 
 def of_steps(lines):
-    """Returns the lines of metrics that are of steps."""
+    """Returns the lines of metrics that belong to steps."""
     return [m for m in lines if "loss" in m and "evaluation" not in m]
 
 
@@ -328,8 +330,8 @@ def steps(out):
 
 
 def steps_so_far(out):
-    """Returns the steps recorded by a run that may still go on: its file may be missing, and a
-    reader may see the first bytes of its last line alone."""
+    """Returns the steps that a run has recorded so far. The file may be missing, and a reader may
+    see only the beginning of its last line."""
     path = pathlib.Path(out) / "metrics.jsonl"
     if not path.exists():
         return []
@@ -338,20 +340,19 @@ def steps_so_far(out):
 
 
 def evaluations(out, name="validation"):
-    """Returns the lines of the evaluations of one set."""
+    """Returns the evaluation lines of one set."""
     return [m for m in metrics(out) if m.get("evaluation") == name]
 
 
 def accumulation(changes, ranks, micro_batches):
-    """Returns gradient_accumulation_steps with which the ranks of a config's layout train so many
-    micro-batches a step together."""
+    """Returns the gradient_accumulation_steps with which the ranks of a config's layout together
+    train this number of micro-batches per step."""
     layout = changes.get("parallel", {})
     return micro_batches * layout.get("tensor", 1) * layout.get("pipeline", 1) // ranks
 
 
 def near(name, found, expected, relative):
-    """Returns the largest difference, relative to what is expected; fails above `relative` and at a
-    NaN."""
+    """Returns the largest relative difference; fails if it is above `relative`, and for NaN."""
     worst = float(np.max([abs(f - e) / abs(e) for f, e in zip(found, expected, strict=True)]))
     assert worst <= relative, f"{name}: off by {worst:.3g} relative, {relative:g} allowed"
     return worst
@@ -398,7 +399,7 @@ TINY_CONFIG = {
 
 
 def tiny_model(folder, weights=None, **changes):
-    """Writes a Llama of 2 layers with random weights, as a Hugging Face folder."""
+    """Writes a Llama of 2 layers with random weights as a Hugging Face folder."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(TINY_CONFIG | changes, indent=1))
@@ -419,8 +420,8 @@ def tiny_data(path, tokens=4097, seed=0, vocabulary=VOCABULARY):
 
 
 def bad_data(path):
-    """Writes data whose sample 3 holds an id that the model lacks; returns its settings. If two
-    ranks read two samples at a time, the second rank reads it."""
+    """Writes data where sample 3 has an id that the model lacks; returns the settings. If two ranks
+    read two samples at a time, the second rank reads it."""
     ids = np.fromfile(tiny_data(path), dtype=np.uint16)
     ids[100] = 5000
     ids.tofile(path)
@@ -428,7 +429,7 @@ def bad_data(path):
 
 
 class Job:
-    """A scratch folder with the small model and its data, and configs that use them."""
+    """A scratch folder with the small model and its data, and configs that use these."""
 
     def __init__(self, scratch, model=None):
         self.scratch = pathlib.Path(scratch)
@@ -437,8 +438,8 @@ class Job:
         self.runs = 0
 
     def config(self, name, **changes):
-        """Writes a config whose output_dir is scratch/name; returns its path. One thread a rank, so
-        that the tests do not wait for each other's spinning threads."""
+        """Writes a config whose output_dir is scratch/name; returns its path. Each rank has one
+        thread, so that concurrent tests do not wait for each other's spinning threads."""
         value = config(self.model, self.data, self.scratch / name, threads=1)
         value["data"] = {**value["data"], "shuffle": True}
         for key, change in changes.items():
@@ -469,8 +470,8 @@ PRECISIONS = {"fp32": {}, "bf16": {"bf16": {"enabled": True}},
 
 
 def sharded_model(folder, **changes):
-    """Writes a model so large that each of four ranks holds something of a layer, and that shares
-    are uneven."""
+    """Writes a model so large that each of four ranks holds a part of each layer, with uneven
+    parts."""
     shape = SHARDED | changes
     weights = tiny_weights(hidden=shape["hidden_size"], inner=shape["intermediate_size"],
                            layers=shape["num_hidden_layers"],
@@ -481,7 +482,8 @@ def sharded_model(folder, **changes):
 
 
 class ShardedJob(Job):
-    """A job on the larger model: few steps of 12 samples on any number of ranks, small buckets."""
+    """A job on the larger model: a few steps of 12 samples on any number of ranks, with small
+    buckets."""
 
     SAMPLES = 12
 
@@ -490,7 +492,7 @@ class ShardedJob(Job):
         self.done = {}
 
     def settings(self, ranks, precision="fp32", stage=0, zero=None, accumulation=1, **changes):
-        """Returns settings; at stage 3 everything but the norms is sharded."""
+        """Returns settings with which, at stage 3, everything but the norms is sharded."""
         return {
             "train": {"steps": 4},
             "scheduler": {"type": "cosine",
@@ -503,7 +505,7 @@ class ShardedJob(Job):
         } | PRECISIONS[precision] | changes
 
     def train(self, name, ranks, *arguments, **settings):
-        """Trains once under this name; returns the run's folder."""
+        """Trains once for each name; returns the run's folder."""
         if name not in self.done:
             self.done[name] = self.run(name, "--nproc", ranks, *arguments,
                                        **self.settings(ranks, **settings))
@@ -522,7 +524,8 @@ TIMES = ("tokens_per_second", "step_seconds", "data_wait_seconds", "exposed_comm
 
 
 def numbers(out):
-    """Returns the lines of metrics.jsonl without what depends on the clock or on the ranks."""
+    """Returns the lines of metrics.jsonl without the values that depend on the clock or on the
+    ranks."""
     return [{k: v for k, v in line.items() if k not in TIMES} for line in metrics(out)]
 
 
@@ -544,8 +547,8 @@ def weights_hash(out):
 
 
 def same_tensors(one, other):
-    """Returns whether two sets of tensors have the same names and, under each, the same values;
-    False for two empty ones."""
+    """Returns whether two sets of tensors have the same names and values; False if both are
+    empty."""
     return bool(one) and one.keys() == other.keys() and all(np.array_equal(one[name], other[name])
                                                             for name in one)
 
@@ -564,8 +567,8 @@ def manifest(out):
 
 
 def stored_boxes(folder, wanted=lambda tensor, kind: True, framework="np"):
-    """Yields (slice of the manifest, its place in the whole tensor, values) of a checkpoint, read
-    by docs/checkpoint.md alone."""
+    """Yields (slice of the manifest, its position in the whole tensor, values) for each slice of a
+    checkpoint, read only with the information in docs/checkpoint.md."""
     for file in json.loads((folder / "checkpoint.json").read_text())["files"]:
         with safe_open(folder / file["file"], framework=framework) as held:
             for piece in file["slices"]:
@@ -584,8 +587,8 @@ def checkpoints(out):
 
 
 def kill_before_last(out, step, begin):
-    """Kills the run that `begin` starts once it has saved something and before it saves
-    its last step, `step`."""
+    """Starts a run with `begin`, and kills it after it has saved something and before it saves its
+    last step, `step`."""
     last = f"step-{step:08}"
     for _ in range(ATTEMPTS):  # the kill may come too late
         shutil.rmtree(out, ignore_errors=True)
@@ -609,7 +612,8 @@ def copy_without_last(out, to, step):
 
 
 class Running:
-    """A run that goes on beside the test: lines of its stdout and stderr as they come."""
+    """A run that continues in parallel with the test; collects the lines of its stdout and
+    stderr."""
 
     started = []
 
@@ -645,8 +649,8 @@ class Running:
         return "\n".join(self.lines)
 
     def await_line(self, part, after=0):
-        """Waits for a line with this part, the given number of lines left out; returns the number
-        of the line after it."""
+        """Waits for a line with this text, after the first `after` lines; returns the number of the
+        line after it."""
         def found():
             return next((at + 1 for at in range(after, len(self.lines)) if part in self.lines[at]),
                         None)
@@ -662,47 +666,48 @@ class Running:
 
     @contextlib.contextmanager
     def paused(self):
-        """Stops the process that was started, a run of one rank, while the test changes what that
-        is about to use."""
+        """Stops the started process, a run of one rank, while the test changes what the run is
+        about to use."""
         self.kill(signal.SIGSTOP)
         await_that(lambda: state_of(self.process.pid) == "T", "the run is stopped", self)
         yield
         self.kill(signal.SIGCONT)
 
     def kill_all(self):
-        """Kills the started process with kill -9; returns when it and its ranks are gone."""
+        """Kills the started process with kill -9; waits until it and its ranks are gone."""
         ranks = children(self.process.pid)
         self.kill()
         self.process.wait(TIMEOUT)
         await_gone(ranks)
 
     def end(self):
-        """Kills it where it still runs; its ranks, which it takes along, are not waited for."""
+        """Kills the process if it still runs, which also ends its ranks; does not wait for
+        these."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
 
     def await_ranks(self, count):
-        """Waits until the run has `count` ranks; returns their process ids by rank."""
+        """Waits until the run has `count` ranks; returns their process ids, by rank."""
         def found():
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # one has just ended
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
                 ranks = self.ranks()
                 return ranks if len(ranks) == count else None
 
         return await_that(found, f"{count} ranks have started", self, pause=0.005)
 
     def ranks(self):
-        """Returns process ids of the ranks that a supervisor has started, by rank."""
+        """Returns the process ids of the ranks that a supervisor has started, by rank."""
         found = {}
         for pid in children(self.process.pid):
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # at its end
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
                 if named := re.fullmatch(r"ftrun-rank-(\d+)\n",
                                          pathlib.Path(f"/proc/{pid}/comm").read_text()):
                     found[int(named[1])] = pid
         return found
 
     def wait(self, code=None, timeout=TIMEOUT):
-        """Waits; returns the exit code, negative for a signal, as subprocess has it."""
+        """Waits; returns the exit code, negative for a signal, as subprocess does."""
         try:
             found = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -722,7 +727,7 @@ def start(*arguments, env=None):
 def children(pid):
     found = []
     for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
-        # a thread that has ended meanwhile
+        # The thread may have ended in the meantime.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             found += [int(child) for child in (task / "children").read_text().split()]
     return found
@@ -739,18 +744,18 @@ def alive(pid):
         threads = len(os.listdir(f"/proc/{pid}/task"))
     except (FileNotFoundError, ProcessLookupError):
         return False
-    # Of a killed process other threads may still hold its files when the first one has ended.
+    # Other threads of a killed process may still hold its files when the first thread has ended.
     return state != "Z" or threads > 1
 
 
 def being_written(out, checkpoint="step-*"):
-    """Returns folders of a run's checkpoints of that name that are not complete."""
+    """Returns the folders of a run's incomplete checkpoints whose names match."""
     return list((pathlib.Path(out) / "checkpoints").glob(f"{checkpoint}.tmp-*"))
 
 
 def await_save(running, out, seconds, checkpoint="step-*"):
-    """Waits until a checkpoint is being written, at most `seconds` and at most until the run
-    ends."""
+    """Waits until a checkpoint is being written, but at most `seconds`, and not after the run's
+    end."""
     end = time.monotonic() + seconds
     while (not being_written(out, checkpoint) and time.monotonic() < end
            and running.process.poll() is None):
@@ -763,8 +768,9 @@ def await_gone(pids, seconds=60):
 
 
 def link_python(folder, source):
-    """Gives a scratch checkout the Python of `source` by its own name: below another path each
-    import compiles torch and transformers anew (FTRUN_PYTHON_CACHE)."""
+    """Links the Python environment of `source` into a scratch checkout, at the same relative path.
+    Under another path each import would compile torch and transformers again
+    (FTRUN_PYTHON_CACHE)."""
     python = pathlib.Path(folder) / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec "{source}/.venv/bin/python" "$@"\n')
@@ -772,7 +778,7 @@ def link_python(folder, source):
 
 
 def publish_on_hub(cache, name, folder, commit, kind="models", ref="main"):
-    """Lays a folder out in a Hugging Face cache, as huggingface_hub does a snapshot of `name`:
+    """Stores a folder in a Hugging Face cache, as huggingface_hub stores a snapshot of `name`:
     blobs, relative links to them, and a ref that names the commit."""
     repository = pathlib.Path(cache) / f"{kind}--{name.replace('/', '--')}"
     for part in ("blobs", "refs", f"snapshots/{commit}"):
@@ -796,21 +802,21 @@ AT_ONCE = 3
 
 
 def case(function):
-    """Marks a test case; run_cases runs them in the order they are written."""
+    """Marks a test case; run_cases() runs the cases in their order in the file."""
     CASES.append(function)
     return function
 
 
 def waiting(function):
-    """Marks a test case that waits more than it computes and shares no run with its neighbours:
-    run_cases runs those that stand next to each other side by side."""
+    """Marks a test case that mostly waits and shares no run with its neighbours: run_cases() runs
+    adjacent such cases at the same time."""
     function.waits = True
     return case(function)
 
 
 def needs(what):
-    """Marks a test case that a machine may be unable to run. It is a CTest entry of its own: the
-    same script with `--needs WHAT`, which runs such cases alone."""
+    """Marks a test case that some machines cannot run. It becomes a separate CTest entry: the same
+    script with `--needs WHAT`, which runs only these cases."""
     def marked(function):
         function.needs = what
         return case(function)
@@ -846,20 +852,20 @@ def pids_refused():
     return f"no process ids of one's own: {made.stderr.strip()}" if made.returncode else ""
 
 
-# Why this machine cannot run the cases that need it; "" when it can.
+# Maps each need to a function that returns why this machine cannot run such cases; "" if it can.
 MISSING = {"mount": mount_refused, "network": network_refused, "pids": pids_refused,
            "terminal": terminal_refused}
 SKIPPED = 77
 
 
 def skip(why):
-    """Ends this CTest entry, which is counted as skipped."""
+    """Ends this CTest entry, and makes CTest count it as skipped."""
     print(f"skipped: {why}", flush=True)
     sys.exit(SKIPPED)
 
 
 def run_cases():
-    """Runs each case and says which one it was; the first that fails ends the test."""
+    """Runs all cases and prints their names; the first failure ends the test."""
     what = sys.argv[sys.argv.index("--needs") + 1] if "--needs" in sys.argv else None
     chosen = [function for function in CASES if getattr(function, "needs", None) == what]
     assert chosen, f"no case needs {what}"
@@ -886,7 +892,7 @@ def run_side_by_side(functions):
 
 
 def processor_seconds():
-    """Returns processor seconds of this process and of those that it has waited for."""
+    """Returns the CPU seconds of this process and of the processes that it has waited for."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
@@ -895,6 +901,6 @@ def run_case(function):
     begin, before = time.monotonic(), processor_seconds()
     function()
     taken = f"{time.monotonic() - begin:.1f} s"
-    if not getattr(function, "waits", False):  # those that run side by side cannot be told apart
+    if not getattr(function, "waits", False):  # times of concurrent cases cannot be separated
         taken += f", {processor_seconds() - before:.1f} s of processors"
     print(f"{function.__name__.replace('_', ' ')}: {taken}", flush=True)

@@ -1,9 +1,10 @@
-"""kill -9 at the calls by which a save opens and changes files, one after another, in the
-foreground and in the background (kill_at_call.cc says what it sees): the next start goes on from a
-checkpoint whose save had returned or a newer one, and the run ends with the bits of an undisturbed
-one. Of each kind of call one is taken, drawn from a seed; all of them with FTRUN_SOAK_CALLS=all
-(scripts/soak.sh). What a kill cannot show, as the kernel keeps what was written, the calls do: each
-is on the disk before the next one names it."""
+"""Kills a run (kill -9) at the calls with which a save opens and changes files, one after another,
+in the foreground and in the background (kill_at_call.cc says which calls it sees). The next start
+must continue from a checkpoint whose save had returned, or a newer one, and the run must end with
+the bits of an undisturbed one. One call of each kind is drawn from a seed; FTRUN_SOAK_CALLS=all
+takes all calls (scripts/soak.sh). A kill cannot show missing syncs, because the kernel keeps what
+was written; so the list of calls is checked too: each file is on the disk before anything refers to
+it."""
 import collections
 import os
 import pathlib
@@ -19,8 +20,8 @@ from runner import (BINARY, TIMEOUT, Job, checkpoints, environment, ftrun, must,
 SEED = 20261124
 KILLER = os.environ["FTRUN_KILL_AT_CALL"]
 EVERY_CALL = os.environ.get("FTRUN_SOAK_CALLS") == "all"
-# Four saves, of which the third removes what the first has written. The last one is
-# always in the foreground.
+# There are four saves; the third removes what the first has written. The last save is always in the
+# foreground.
 TRAINING = {"train": {"steps": 4}, "train_micro_batch_size_per_gpu": 1,
             "gradient_accumulation_steps": 1,
             "scheduler": {"type": "cosine", "params": {"warmup_num_steps": 2}}}
@@ -60,25 +61,26 @@ def require_latest_is_there(out):
 
 
 def require_order(root, calls):
-    """Checks the order: files, their folder, its name and `latest` are each on the disk before the
-    next begins, and an old checkpoint is removed only then."""
+    """Checks the order of calls: files, their folder, its name and `latest` are each on the disk
+    before the next one is begun, and an old checkpoint is removed only after that."""
     below = [call._replace(path=call.path.replace(str(root.resolve()), "").replace(str(root), ""))
              for call in calls]
 
     def last(names, path, before):
-        """Returns the number of the last such call; 0 if there is none."""
+        """Returns the number of the last call of this kind; 0 if there is none."""
         return max((call.number for call in below if call.name in names and call.path == path
                     and call.number < before), default=0)
 
     def synced(path, before):
-        """Returns when a file's data was synced."""
+        """Returns the number of the call that synced a file's data."""
         sync = last(SYNCS, path, before)
         assert 0 < last(WRITES, path, before) < sync, (
             f"{path} is not on the disk before call {before}")
         return sync
 
     def renames(source, target):
-        """Returns those calls, each with the number of the call and the name's match."""
+        """Returns the renames of this form, each with the number of the call and the match of the
+        name."""
         found = [(call.number, re.fullmatch(f"({source}) {target}", call.path)) for call in below
                  if call.name.startswith("rename")]
         return [(number, match[1]) for number, match in found if match]
@@ -136,7 +138,7 @@ def of_two_saves(calls):
 
 
 def one_of_each(calls, which):
-    """Draws one call of every second kind; the other way of saving gets the other kinds."""
+    """Draws one call of every second kind; the other way of saving gets the remaining kinds."""
     kinds = sorted({call.name for call in calls})
     return [chance.choice([call.number for call in calls if call.name == kind])
             for kind in kinds[which::2]]
@@ -154,7 +156,7 @@ with tempfile.TemporaryDirectory() as scratch:
         same_run(job.out("straight"), job.out(f"counted-{way}"))
         assert sorted(steps_told(process.stdout + process.stderr, "saved")) == [1, 2, 3, 4], (
             process.stdout + process.stderr)
-        # What a save cannot do without: else the tracing sees nothing.
+        # No save works without these calls; if they are missing, the tracing does not work.
         assert {"pwrite64", "fsync", "close"} <= {call.name for call in calls}, calls
         assert any(call.name.startswith("mkdir") and ".tmp-" in call.path for call in calls), calls
         require_order(job.out(f"counted-{way}") / "checkpoints", calls)

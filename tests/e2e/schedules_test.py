@@ -1,6 +1,6 @@
-"""The learning rates of the schedules that Hugging Face's trainer names are
-transformers' own at every step. Those are kept in schedules.json, for these schedules and this
-version of transformers, whose import takes longer than all runs; for others transformers makes
+"""Checks that the learning rates of the schedules which Hugging Face's trainer names equal those of
+transformers at every step. schedules.json stores these rates for these schedules and this version
+of transformers, because importing it takes longer than all runs; for others, transformers computes
 them here (FTRUN_UPDATE_GOLDENS=1 writes the file)."""
 import hashlib
 import importlib.metadata
@@ -16,7 +16,7 @@ from runner import Job, case, ftrun, preload, run_cases, steps
 STORED = pathlib.Path(sys.argv[1]) / "tests" / "e2e" / "schedules.json"
 
 RATE, STEPS, WARMUP = 3e-3, 24, 5
-# (type, what transformers takes beside warm-up and steps)
+# (type, the arguments that transformers needs besides warm-up and steps)
 SCHEDULES = [
     ("constant_with_warmup", {}), ("linear", {}), ("cosine", {}), ("cosine_with_restarts", {}),
     ("cosine_with_restarts", {"num_cycles": 3}), ("polynomial", {}),
@@ -47,14 +47,14 @@ def rates_of_transformers(kind, given):
 
 
 def recipe():
-    """Returns a hash of all that decides the rates of transformers."""
+    """Returns a hash of everything that decides the rates of transformers."""
     parts = [RATE, STEPS, WARMUP, SCHEDULES, inspect.getsource(rates_of_transformers),
              [importlib.metadata.version(package) for package in ("torch", "transformers")]]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def expected_rates():
-    """Returns the rates of each schedule, as stored where they are of this recipe."""
+    """Returns the rates of each schedule: the stored ones if their recipe is the same."""
     stored = json.loads(STORED.read_text()) if STORED.exists() else {}
     update = os.environ.get("FTRUN_UPDATE_GOLDENS") == "1"
     if stored.get("recipe") == recipe() and not update:

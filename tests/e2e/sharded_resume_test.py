@@ -1,7 +1,7 @@
-"""A run whose state is sharded, in half precision or in another tier goes on bit by bit after a
-stop: on its own layout, and on others as far as the layout itself changes no bit. Its checkpoints
-are complete, and its export is what transformers computes with. tests/engine/model_state_test.cc
-saves and loads the product of stages and tiers in one process."""
+"""Checks that a run whose state is sharded, in 16 bits or on another tier continues bit by bit
+after a stop: on its own layout, and on others if the layout itself changes no bit. Its checkpoints
+are complete, and transformers can use its export. tests/engine/model_state_test.cc saves and loads
+all combinations of stages and tiers in one process."""
 import json
 import os
 import re
@@ -20,7 +20,7 @@ from runner import (ShardedJob, case, checkpoints, evaluations, exported, ftrun,
 CPU = {"device": "cpu"}
 ROUNDED = {"bf16": {"enabled": True, "bf16_optimizer_states": True,
                     "bf16_master_weights_and_grads": True}}
-# Overflows at the second step, so that the stop after the third is in the midst of a window.
+# The second step overflows, so that the stop after the third one is in the middle of a window.
 OVERFLOWING = {"fp16": {"enabled": True, "initial_scale_power": 21, "loss_scale_window": 2,
                         "hysteresis": 1}}
 HYBRID = {"parallel": {"data": 4, "data_replicate": 2}}
@@ -61,7 +61,7 @@ with tempfile.TemporaryDirectory() as scratch:
         return {"stage": stage, "zero": TIERS[tier], "train": {"steps": steps}, **changes}
 
     def stopped(name, ranks, **changes):
-        """Trains three steps of six into a folder of its own."""
+        """Trains three of six steps into a separate folder."""
         return job.train(name, ranks, **settings(steps=3, **changes))
 
     def resumed(name, ranks, **changes):
@@ -71,8 +71,8 @@ with tempfile.TemporaryDirectory() as scratch:
         return run
 
     def as_not_stopped(straight, ranks, layouts, **precision):
-        """Checks that every layout, stopped after three steps and resumed, equals the run of stage
-        0 that was not stopped."""
+        """Checks that every layout, stopped after three steps and resumed, equals the uninterrupted
+        run of stage 0."""
         job.train(straight, ranks, **settings(**precision))
         for stage, tier in layouts:
             name = f"{straight}-{stage}-{tier}"
@@ -136,8 +136,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def states_are_kept_in_another_precision():
-        """Moments in bf16 and master weights of an fp32 checkpoint are its own, rounded; converted
-        back they are the same."""
+        """Moments in bf16 and master weights of an fp32 checkpoint are rounded from it; converted
+        back, they are unchanged."""
         stopped("wide", 2, stage=1, precision="bf16")
         shutil.copytree(job.out("wide"), job.out("narrow"))
         run = resumed("narrow", 2, stage=3, **ROUNDED)
@@ -171,7 +171,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def shards_are_shared_out():
-        """Every rank writes its own part only: together they hold each element once."""
+        """Every rank writes only its own part; together the parts hold each element once."""
         folder = job.out("fp32-3-half") / "checkpoints" / "step-00000006"
         sizes = [file["bytes"]
                  for file in json.loads((folder / "checkpoint.json").read_text())["files"]]
@@ -196,7 +196,7 @@ with tempfile.TemporaryDirectory() as scratch:
         found = must(ftrun("verify", broken), 4)
         assert (f"{part}: " in found.stdout + found.stderr and "tensor" in found.stdout
                 + found.stderr), found.stdout + found.stderr
-        # The one before it is whole, and the run goes on from there to the same end.
+        # The previous checkpoint is complete, and the run continues from there to the same end.
         run = job.run("broken", "--nproc", 3, "--resume", "auto",
                       **job.settings(3, **settings(stage=3, tier="half")))
         assert ("checkpoints/step-00000003" in run.stdout

@@ -1,5 +1,5 @@
-"""Signals: the first one lets all ranks finish their step, save and leave; a second one ends at
-once; a rank that is killed takes the others with it and is named as the cause."""
+"""Tests signals: the first one lets all ranks finish their step, save and exit; a second one ends
+the run at once; and a rank that is killed ends the others and is named as the cause."""
 import contextlib
 import os
 import pathlib
@@ -36,7 +36,7 @@ with tempfile.TemporaryDirectory() as scratch:
         return running.process.poll() is not None
 
     def stopped_step(running, name, number):
-        """Checks what a run left that a signal stopped; returns the step it stopped after."""
+        """Checks what a run left that a signal stopped; returns the step after which it stopped."""
         out = job.out(name)
         done = len(steps(out))
         reason = f"stopped by {number.name} after step {done}"
@@ -75,7 +75,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @waiting
     def a_requeue_signal_ends_with_its_code_before_training_begins():
         for ranks in (1, 2):
-            # while outputs are looked at, LibTorch is loaded (here it is), and ranks begin
+            # while outputs are checked, LibTorch is loaded (done already here), and ranks begin
             for wait in (0, 0.1, 0.2, 0.3):
                 running = start("--config", job.config(f"early-{ranks}-{wait}", **MANY), "--nproc",
                                 ranks, env={})
@@ -112,11 +112,11 @@ with tempfile.TemporaryDirectory() as scratch:
     @waiting
     def a_folder_that_another_run_made_again_is_left_to_it():
         first = started("again", 1, checkpoint={"every": 0})
-        # The last of what it writes at its beginning.
+        # This is the last thing that a run writes at its beginning.
         await_that(lambda: manifest(job.out("again"))["data"]["train"].get(
             "fingerprint"), "the data's fingerprint is written", first)
-        # A file that is visible may not be synced yet, which fails where its folder has vanished.
-        # The step after it is: both are work of the training thread.
+        # A visible file may not be synced yet, and the sync fails if its folder has vanished. After
+        # the next step it is synced, because the training thread does both.
         seen = len(steps_so_far(job.out("again")))
         await_that(lambda: len(steps_so_far(job.out("again"))) >= seen + 2,
                    "two steps are recorded", first)
@@ -147,7 +147,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_terminal_that_is_closed_saves_the_run():
-        # The supervisor's own terminal goes, and with it everything that reads its output.
+        # The supervisor's own terminal disappears, and with it everything that reads its output.
         out = job.out("terminal")
         pid, terminal = pty.fork()
         if pid == 0:
@@ -183,8 +183,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @waiting
     def stopped_run_saves_before_anything_else():
-        # A validation of eight rounds is due at every step. The one during which the signal comes
-        # is left out, unless that is its last round: few runs end so, and not each of five.
+        # A validation of eight rounds is due at every step. The one during which the signal arrives
+        # is skipped, unless it was in its last round; few runs end that way, and not all five.
         text = str(tiny_data(job.scratch / "validation.bin", tokens=4097, seed=5))
         every = {"train": {"steps": 20000, "evaluation": {"every": 1, "samples": 32}}}
         for attempt in range(5):
@@ -210,7 +210,8 @@ with tempfile.TemporaryDirectory() as scratch:
         running.kill(signal.SIGINT)
         time.sleep(1.2)
         assert running.process.poll() is None, "the first signal did not wait for the step"
-        # A second one within a second of when the supervisor has read the first is that one still.
+        # A second signal within a second after the supervisor has read the first one counts as the
+        # same.
         await_that(lambda: running.kill(signal.SIGINT)
                    or ended_within(running, 1.2), "the run has ended")
         running.wait(130)
@@ -222,14 +223,14 @@ with tempfile.TemporaryDirectory() as scratch:
     def second_signal_ends_a_single_process_at_once():
         running = started("second-single", 1)
         for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
-            running.kill(number)  # stopped meanwhile, so that both wait when it goes on
+            running.kill(number)  # it is stopped, so both signals are pending
         assert running.wait() in (130, 143)
         assert checkpoints(job.out("second-single")) == [], "it took the time to save"
 
     @waiting
     def signal_to_the_child_and_then_to_its_group_is_one():
-        # What timeout(1) does; the run saves before it leaves. Within a second they are one: on a
-        # busy machine more may pass between them, and the attempt is repeated.
+        # timeout(1) does this; the run saves before it exits. Signals within a second are one. On a
+        # busy machine more time may pass between them, and then the attempt is repeated.
         for ranks in (1, 2):
             for attempt in range(ATTEMPTS):
                 name = f"twice-{ranks}-{attempt}"
@@ -272,7 +273,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @waiting
     def killed_rank_is_the_cause_over_gloo():
-        # Of three ranks each talks to some of the others only, and nothing waits for comm.timeout.
+        # Of three ranks, each communicates only with some of the others, and nothing waits for
+        # comm.timeout.
         for victim in (0, 1, 2):
             name = f"killed-gloo-{victim}"
             running = started(name, 3, comm={"backend": "gloo"},
@@ -309,7 +311,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @waiting
     def a_disk_that_holds_up_rank_0_is_named_as_where_it_is():
-        # A file whose first write waits until somebody reads it.
+        # The first write to this file blocks until somebody reads it.
         folder = job.scratch / "tracked" / "slow"
         folder.mkdir(parents=True)
         os.mkfifo(folder / "Train_Samples_train_loss.csv", 0o600)
@@ -321,8 +323,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @waiting
     def a_pause_of_rank_0_is_survived():
-        # It serves the store: the others' heartbeats, and their next
-        # exchange, wait for it meanwhile.
+        # Rank 0 serves the store: the others' heartbeats, and their next exchange, wait for it.
         running = started("pause", 2, checkpoint={"every": 1, "keep_last": 1})
         ranks = running.ranks()
         running.kill(signal.SIGSTOP, ranks[0])

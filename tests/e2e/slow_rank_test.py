@@ -1,5 +1,5 @@
-"""A rank that is held up is named while the run goes on, by what it does for so long;
-one that is not is not."""
+"""Checks that a slow rank is named during the run, with the phase in which it is slow, and that
+other ranks are not."""
 import signal
 import tempfile
 import threading
@@ -11,7 +11,7 @@ with tempfile.TemporaryDirectory() as scratch:
     job = ShardedJob(scratch)
 
     def settings(steps, **changes):
-        # Steps long enough to tell half of one from noise.
+        # The steps are long enough that half a step is distinguishable from noise.
         return job.settings(2, stage=1, train_micro_batch_size_per_gpu=8,
                             gradient_accumulation_steps=8,
                             train={"steps": steps}, scheduler=None, export={"enabled": False},

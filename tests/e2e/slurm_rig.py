@@ -1,5 +1,5 @@
-"""A SLURM of one's own on this machine: munged, slurmctld and one slurmd a node, all in a scratch
-folder; nothing of the system's is touched."""
+"""Runs a private SLURM on this machine: munged, slurmctld and one slurmd per node, all in a scratch
+folder; the system's own SLURM is not touched."""
 import os
 import pathlib
 import shutil
@@ -47,8 +47,8 @@ PartitionName=rest Nodes={rest} MaxTime=INFINITE State=UP OverSubscribe=YES Prio
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2 PreemptMode=OFF
 """
 WARNING = "SlurmctldParameters=preempt_send_user_signal"
-# Devices that are not opened: SLURM counts them, hands them out and names them
-# in CUDA_VISIBLE_DEVICES.
+# These devices are not opened: SLURM counts them, assigns them and names them in
+# CUDA_VISIBLE_DEVICES.
 GPUS = "Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n"
 
 
@@ -67,7 +67,7 @@ def parsed(moment):
 
 
 def processes(name=None):
-    """Yields (pid, its variables) of processes that can be inspected."""
+    """Yields (pid, its variables) for processes that can be inspected."""
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         try:
             if name is None or (path / "comm").read_text() == name + "\n":
@@ -77,12 +77,12 @@ def processes(name=None):
 
 
 class Slurm:
-    """Nodes n1, n2, ... that are all this machine. Their names are in no DNS, so a step on more
-    than one of them needs MASTER_ADDR."""
+    """Nodes n1, n2, ... that are all this machine. Their names are not in DNS, so a step on several
+    nodes needs MASTER_ADDR."""
 
     def __init__(self, folder, nodes=2, warns=True):
-        """Starts the cluster. With `warns`, a pre-empted job gets the signal of its --signal, else
-        SIGTERM."""
+        """Starts the cluster. With `warns`, a pre-empted job gets the signal of its --signal
+        option, otherwise SIGTERM."""
         self.folder = pathlib.Path(folder)
         self.warns = warns
         self.nodes = [f"n{i + 1}" for i in range(nodes)]
@@ -120,7 +120,7 @@ class Slurm:
         await_gone([daemon.pid for daemon in self.daemons])
 
     def _end_jobs(self):
-        """Ends the jobs, whose slurmstepd would outlive the daemons."""
+        """Ends the jobs, because their slurmstepd would outlive the daemons."""
         if not self.daemons or any(daemon.poll() is not None for daemon in self.daemons):
             return
         self.run("scancel", "--user=root", "--full")
@@ -133,8 +133,8 @@ class Slurm:
             time.sleep(0.1)
 
     def _steps(self, node="*"):
-        """Returns process ids of a node's job steps. They have no parent to find them by, but write
-        to the log of its slurmd."""
+        """Returns the process ids of a node's job steps. They cannot be found by their parent, but
+        they write to the log of its slurmd."""
         logs = {str(path) for path in self.folder.glob(f"slurmd.{node}.log")}
         found = []
         for path in pathlib.Path("/proc").glob("[0-9]*"):
@@ -170,8 +170,8 @@ class Slurm:
             )
         )
         (self.folder / "gres.conf").write_text(GPUS)
-        # None of the plugins above needs control groups, and slurmd ends where it is to find out
-        # which kind a machine has and it has both.
+        # None of these plugins needs control groups; but slurmd ends if it has to find out which
+        # kind a machine has, and it has both.
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
 
     def _start(self, *command):
@@ -192,7 +192,7 @@ class Slurm:
     # --- jobs -----------------------------------------------------------------------------------
 
     def submit(self, script, *options, **variables):
-        """Submits a script; returns the number of the job, or of the array."""
+        """Submits a script; returns the number of the job or of the array."""
         done = self.run("sbatch", "--parsable", *options, script, variables=variables)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
@@ -215,8 +215,8 @@ class Slurm:
         return await_that(reached, f"job {job} is {state} after {restarts} requeues", pause=0.1)
 
     def await_startable(self, job, restarts=1):
-        """Waits until a requeued job may be started, which is not in the second in which its first
-        start ended."""
+        """Waits until a requeued job may start, which it may not within the second in which its
+        first start ended."""
         queued = self.await_state(job, "PENDING", restarts)
         await_that(
             lambda: time.time() > parsed(queued["SubmitTime"]) + 2,
@@ -225,20 +225,19 @@ class Slurm:
         )
 
     def start_again(self, job, restarts=1):
-        """Lets a job that was queued again begin at once, for which SLURM
-        would wait two minutes."""
+        """Starts a requeued job at once; SLURM itself would wait two minutes."""
         self.await_startable(job, restarts)
         done = self.run("scontrol", "update", f"JobId={job}", "StartTime=now")
         assert done.returncode == 0, done.stderr
 
     def pids(self, job, name):
-        """Returns processes of a job with this name (ftrun-rank-1)."""
+        """Returns the processes of a job with this name (ftrun-rank-1)."""
         return [
             pid for pid, variables in processes(name) if f"SLURM_JOB_ID={job}".encode() in variables
         ]
 
     def fail_node(self, node):
-        """Kills all processes of the node at once, and tells SLURM that it is down."""
+        """Kills all processes of the node at once, and tells SLURM that the node is down."""
         daemon = next(each for each in self.daemons if each.args[-1] == node)
         theirs = [
             pid for pid, variables in processes() if f"SLURMD_NODENAME={node}".encode() in variables
@@ -246,7 +245,7 @@ class Slurm:
         for pid in [daemon.pid, *self._steps(node), *theirs]:
             try:
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:  # has gone with its step
+            except ProcessLookupError:  # it ended with its step
                 pass
         daemon.wait()
         self.daemons.remove(daemon)

@@ -1,6 +1,6 @@
-"""The scripts that people submit (scripts/slurm), on a SLURM of eight nodes that are this machine:
-time limit, pre-emption, a node that fails, a cancelled job, an array; and the commands of
-docs/clusters.md. Left out (exit 77) where the machine has no SLURM to start."""
+"""Tests the scripts that people submit (scripts/slurm), on a SLURM of eight nodes that are all this
+machine: time limit, pre-emption, a failing node, a cancelled job, an array; and the commands of
+docs/clusters.md. Skipped (exit 77) if the machine has no SLURM to start."""
 
 import contextlib
 import json
@@ -34,8 +34,8 @@ from slurm_rig import Slurm, missing
 FEW = {"train": {"steps": 4}}
 SOURCE = pathlib.Path(sys.argv[1])
 SCRIPTS = SOURCE / "scripts" / "slurm"
-# A script's jobs of one case do not meet those of another; the page's are on n7 and n8, in
-# a partition of their own.
+# The jobs of one case use other nodes than those of another. The page's jobs are on n7 and n8, in a
+# separate partition.
 LIMITED, PREEMPTED, SPARE = "n1,n2", "n3", "n4,n5,n6"
 ELSEWHERE = {LIMITED: "n[3-8]", SPARE: "n[1-3,7-8]"}
 
@@ -53,7 +53,7 @@ with contextlib.ExitStack() as until_the_end:
         return (pathlib.Path(scratch) / f"{name}.out").read_text()
 
     def long_config(name):
-        """Writes a config with steps enough for a signal to come in time; a resume may ask for
+        """Writes a config with enough steps for a signal to come in time; a resume may set
         fewer."""
         return job.config(name, train={"steps": 100000, "log": {"every": 1000}}, device="cpu")
 
@@ -71,7 +71,8 @@ with contextlib.ExitStack() as until_the_end:
         )
 
     def hold(number, out, rank=1):
-        """Stops a rank of the job after some steps; the others wait for it without computing."""
+        """Stops a rank of the job after some steps, so that the others wait for it without
+        computing."""
 
         def trained():
             with contextlib.suppress(FileNotFoundError):
@@ -83,7 +84,7 @@ with contextlib.ExitStack() as until_the_end:
         return pid
 
     def go_on_when_warned(pid):
-        """Lets a rank go on once SIGUSR1 has reached it."""
+        """Continues a stopped rank once SIGUSR1 has reached it."""
 
         def warned():
             status = pathlib.Path(f"/proc/{pid}/status").read_text()
@@ -143,7 +144,7 @@ with contextlib.ExitStack() as until_the_end:
 
     @waiting
     def time_limit_saves_and_queues_many_nodes_again():
-        # SLURM looks at time limits twice a minute, and counts them in minutes.
+        # SLURM checks time limits twice a minute, and counts them in minutes.
         config = long_config("limited")
         number = submit(
             "many_nodes.sbatch",
@@ -160,7 +161,7 @@ with contextlib.ExitStack() as until_the_end:
         go_on_when_warned(hold(number, job.out("limited")))
         reason = finish_after_requeue(number, "limited", config, "unlimited")
         assert reason.startswith("stopped by SIGUSR1 after step "), reason
-        # A start that takes its time is warned as the first one was, and queued once more.
+        # A start that uses its whole time is warned like the first one, and requeued once more.
         starts = re.findall(rf"^job {number}, start (\d+): exit code (\d+)$",
                             text_of("limited"), re.MULTILINE)
         assert ([int(start) for start, _ in starts] == list(range(len(starts)))
@@ -221,8 +222,7 @@ with contextlib.ExitStack() as until_the_end:
 
     @waiting
     def warning_while_the_ranks_are_started_is_not_lost():
-        # srun drops a signal that comes before its tasks have been
-        # launched, on each node by itself.
+        # srun drops a signal that arrives before its tasks are launched, on each node separately.
         for script, options in (
             ("single_node.sbatch", ["--gpus-per-node=2"]),
             ("many_nodes.sbatch", ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=1"]),
@@ -269,7 +269,7 @@ with contextlib.ExitStack() as until_the_end:
 
     class Shell:
         """A shell that runs the page's blocks one after the other, in a folder that holds
-        what the page speaks of."""
+        everything that the page mentions."""
 
         def __init__(self, folder):
             self.process = subprocess.Popen(
@@ -290,7 +290,7 @@ with contextlib.ExitStack() as until_the_end:
             )
 
         def run(self, block):
-            """Runs the block; returns its output. Fails if one of its commands does."""
+            """Runs the block; returns its output. Fails if one of its commands fails."""
             self.process.stdin.write(block + '\necho "the block has ended: $job"\n')
             self.process.stdin.flush()
             text = ""
@@ -306,7 +306,8 @@ with contextlib.ExitStack() as until_the_end:
             self.process.wait()
 
     def page_folder():
-        """Makes the page's repository: the scripts, the binary, and configs of the small model."""
+        """Makes the page's repository: the scripts, the binary, and configs with the small
+        model."""
         folder = job.scratch / "page"
         (folder / "build" / "release").mkdir(parents=True)
         (folder / "scripts").symlink_to(SCRIPTS.parent)

@@ -1,6 +1,6 @@
-"""Ranks started by SLURM: tasks of a step on one node and on two, a batch script, a failure, the
-warning before a time limit, nodes that differ, tensor ranks on two nodes. Runs on a SLURM of its
-own; left out (exit 77) where the machine has none to start."""
+"""Tests ranks started by SLURM: tasks of a step on one node and on two, a batch script, a failure,
+the warning before a time limit, nodes that differ, and tensor ranks on two nodes. Uses a private
+SLURM; skipped (exit 77) if the machine has none to start."""
 
 import pathlib
 import re
@@ -80,8 +80,8 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
 
     @case
     def rank_that_fails_is_named():
-        # Without --kill-on-bad-exit SLURM stops nobody: rank 0 has to notice by itself.
-        # srun gives the largest code.
+        # Without --kill-on-bad-exit SLURM stops nobody, so rank 0 has to notice the failure itself.
+        # srun returns the largest code.
         bad = bad_data(job.scratch / "bad.bin")
         begin = time.monotonic()
         done = step(job.config("failed", **FEW, data=bad), "-N1", "-n2", code=6)
@@ -93,7 +93,7 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
 
     @case
     def batch_script_starts_ranks_itself():
-        # Where no step was started SLURM_NTASKS says how many tasks could be, not that they are.
+        # Without a started step, SLURM_NTASKS says how many tasks could run, not that they do.
         script = pathlib.Path(scratch) / "batch.sh"
         script.write_text(f"#!/bin/sh\nexec {BINARY} --config {job.config('batch', **FEW)} --nproc "
                           "2\n")
@@ -105,7 +105,7 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
 
     @case
     def warning_before_the_time_limit():
-        # What a job asks for with --signal=USR1@120: every rank of the step gets it.
+        # A job asks for this with --signal=USR1@120: every rank of the step gets the signal.
         script = pathlib.Path(scratch) / "warned.sh"
         config = job.config("warned", train={"steps": 20000}, checkpoint={"every": 0})
         script.write_text(f"#!/bin/sh\nsrun -n2 {BINARY} --config {config} &\n"
@@ -123,7 +123,7 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
 
     @case
     def preemption_without_a_warning_is_queued_again_too():
-        # SLURM sends SIGTERM to the ranks alone, which save; the script asks SLURM why.
+        # SLURM sends SIGTERM only to the ranks, which save; the script asks SLURM why.
         config = job.config("preempted", train={"steps": 100000, "log": {"every": 1000}})
         number = slurm.submit(
             SCRIPTS / "single_node.sbatch",
@@ -150,7 +150,7 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
     # --- what stands in the way of a run on several nodes ----------------------------------------
 
     def on_second_node(command, instead):
-        """Writes a script for srun by which the second node runs something else."""
+        """Writes a script for srun with which the second node runs another command."""
         script = job.scratch / f"on-second-{len(list(job.scratch.glob('on-second-*')))}.sh"
         script.write_text(f"#!/bin/sh\n[ $SLURM_NODEID = 1 ] && exec {instead}\nexec {command}\n")
         script.chmod(0o755)
@@ -185,7 +185,7 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
 
     @needs("mount")
     def node_with_other_weights_and_data_is_refused_by_name():
-        # Each node sees a file system of its own below the same paths.
+        # Each node has its own file system below the same paths.
         config = job.config("other-files", **FEW)
         weights, data = job.scratch / "weights.safetensors", job.scratch / "data.bin"
         weights.write_bytes((job.model / "model.safetensors").read_bytes()[:-4] + b"\0\0\0\0")
@@ -202,7 +202,7 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
 
     @waiting
     def tensor_ranks_on_two_nodes_are_warned_of():
-        rows = 212  # that two ranks can share
+        rows = 212  # divisible by two ranks
         path = tiny_model(job.scratch / "even", tiny_weights(vocabulary=rows), vocab_size=rows)
         model = {"model": {"path": str(path)}, "parallel": {"tensor": 2}, **FEW}
         config = job.config("apart", **model)
@@ -213,8 +213,8 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
             done.stderr,
         )
         assert told, done.stderr
-        # All of the two ranks' traffic is that of their tensor group; its bytes are
-        # counted where they pass.
+        # All traffic of the two ranks belongs to their tensor group; its bytes are counted where
+        # they are transferred.
         counted = manifest(job.out("apart"))["traffic"]
         a_step = counted["communication"]["transport"] / counted["steps"]["counted"]
         planned = must(ftrun("plan", "--config", config, "--nproc", 2, "--nodes", 2)).stdout

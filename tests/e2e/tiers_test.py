@@ -1,6 +1,7 @@
-"""The tier in which state lies between its uses (device, host, disk) changes no bit; errors of a
-disk are reported exactly; and nothing is left on it. Whole runs are spot checks: the product of
-stages, precisions, replicas and tiers is trained in one process by tests/engine/stages_test.cc."""
+"""Checks that the tier where state is stored between its uses (device, host, disk) changes no bit,
+that errors of a disk are reported exactly, and that nothing is left on it. Whole runs are spot
+checks: tests/engine/stages_test.cc trains all combinations of stages, precisions, replicas and
+tiers in one process."""
 import os
 import pathlib
 import re
@@ -52,14 +53,15 @@ with tempfile.TemporaryDirectory() as scratch:
         same_as_on_the_device("hybrid", ("disk-both",), ranks=4, stage=3,
                               parallel={"data": 4, "data_replicate": 2})
         same_as_on_the_device("accumulated", ("host-both",), ranks=2, stage=3, accumulation=3)
-        # A shard group of one rank adds its micro-batches as any other, whether its
-        # optimizer is elsewhere or not.
+        # A shard group of one rank adds its micro-batches like any other, whether or not its
+        # optimizer is on another tier.
         same_as_on_the_device("alone", ("host-states",), ranks=2, stage=2, accumulation=2,
                               parallel={"data": 2, "data_replicate": 2})
 
     @case
     def memory_moves_to_its_tier():
-        """Memory that a form takes off the device is on the tier that it names."""
+        """Memory that a setting removes from the device must be on the tier that the setting
+        names."""
         def held(form):
             return steps(job.out(f"fp32-3-{form}" if form else "fp32-3"))[-1]["memory"]
 
@@ -70,7 +72,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert held("disk-states")["nvme_optimizer"] > states / 2, held("disk-states")
         assert held("host-parameters")["host_parameters"] > parameters / 2, held("host-parameters")
         assert held("disk-parameters")["nvme_parameters"] > parameters / 2, held("disk-parameters")
-        # The host has a copy of the weights beside the two moments.
+        # The host has a copy of the weights in addition to the two moments.
         half = held("half-host")
         assert (half["optimizer"] < 0.7 * states
                 and 0.3 * states < half["host_optimizer"] * 2 / 3 < 0.7 * states), half
@@ -82,14 +84,14 @@ with tempfile.TemporaryDirectory() as scratch:
     # --- what a disk refuses -----------------------------------------------------------------
 
     def on_disk(name, folder, ranks=2, **changes):
-        """Returns a config with parameters and optimizer state in that folder."""
+        """Returns a config with parameters and optimizer state in this folder."""
         both = {key: {"device": "nvme", "nvme_path": str(folder)}
                 for key in ("offload_optimizer", "offload_param")}
         return job.config(name, **job.settings(ranks, stage=3, zero=both, **changes))
 
     def refused(name, folder, message, code=5, wrapper=(), **changes):
-        """Expects that a run on two ranks ends with `message`, in which CONFIG is the config's path
-        and PLACE that of the key."""
+        """Expects that a run on two ranks ends with `message`, where CONFIG is the config's path
+        and PLACE the position of the key."""
         config = on_disk(name, folder, **changes)
         run = must(ftrun("--config", config, "--nproc", 2, wrapper=wrapper), code)
         found = run.stderr[re.search(r"^(ftrun|error): ", run.stderr, re.M).start():]
@@ -121,7 +123,7 @@ with tempfile.TemporaryDirectory() as scratch:
         for folder in (job.data, job.data / "below"):
             refused("file", folder, f"ftrun: PLACE: nvme_path {folder}: {job.data} is not a "
                                     "folder\n" + FOLDER_REMEDY)
-            # Training may be meant for another machine.
+            # The folder may be on another machine, where the run will train.
             told = must(ftrun("check", "--quiet", "--config", on_disk("file", folder))).stdout
             assert (f": nvme_path {folder}: {job.data} is not a folder\n" + FOLDER_REMEDY in told
                     and "notice: this machine cannot run the config: " in told), told
@@ -137,8 +139,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def file_larger_than_the_limit():
-        """Gloo is used, since shared memory is a file under the same limit; no export, whose file
-        would be refused first."""
+        """The run uses Gloo, because shared memory is a file under the same limit; and it exports
+        nothing, because the export's file would be refused first."""
         refused("limit", disk, "error: rank 0, 1: exit code 5, N s after the start: allocating "
                 f"memory: rank 0: {disk}/ftrun-HASH-rank0.swap: reserving space failed: File too "
                 "large (1.22 MiB wanted, SPACE free)\n  remedy: raise the limit of file sizes "
@@ -184,7 +186,7 @@ with tempfile.TemporaryDirectory() as scratch:
             told = checked(on_disk("beside", small / "swap", **out, checkpoint={"every": 1}), 5)
             assert (f"ftrun: {small}/run/checkpoints: 1 checkpoint of 2.21 MiB: 2.21 MiB needed, "
                     "2.12 MiB free beside 4.88 MiB of the disk tier\n") in told, told
-            # By the clock there may be as many as by steps.
+            # Checkpoints by the clock may be as many as those by steps.
             for when in ({"every": 1}, {"every": 0, "every_minutes": 1}):
                 told = checked(job.config("apart",
                                           **job.settings(2, stage=3, **out,
@@ -202,8 +204,8 @@ with tempfile.TemporaryDirectory() as scratch:
         return (found.f_blocks - found.f_bfree) * found.f_frsize
 
     def killed_run_leaves_nothing(name, folder, empty=None):
-        """Checks that a killed run frees the space of its swap files, which have no name, with its
-        last process."""
+        """Checks that a killed run frees the space of its swap files, which have no name, when its
+        last process ends."""
         def used():
             return used_space(folder)
 
@@ -218,7 +220,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert not list(folder.iterdir()), list(folder.iterdir())
         running.kill_all()
         assert not list(folder.iterdir()), list(folder.iterdir())
-        # io_uring gives back what a killed process had open a moment after it is gone.
+        # io_uring releases the files of a killed process a moment after the process is gone.
         await_that(lambda: not on_tmpfs or used() == before, "a killed run gives its space back: "
                    f"{before} bytes are used")
 

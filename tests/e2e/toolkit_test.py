@@ -1,7 +1,7 @@
-"""A machine without a CUDA toolkit builds for GPUs with the compiler that scripts/setup.sh takes
-from wheels. The machine's own toolkit is hidden in a mount namespace. Python's other packages are
-there already, as installing them anew takes longer than all else; one kernel file is compiled, as
-the whole module takes minutes."""
+"""Checks that a machine without a CUDA toolkit can build for GPUs with the compiler that
+scripts/setup.sh installs from wheels. A mount namespace hides the machine's own toolkit. Python's
+other packages are provided, because installing them takes longer than everything else; and only one
+kernel file is compiled, because the whole module takes minutes."""
 import os
 import pathlib
 import shutil
@@ -13,10 +13,10 @@ from runner import case, mount_refused, run_cases, skip
 
 SOURCE = pathlib.Path(sys.argv[1])
 KERNEL = "pointwise.cu"
-# uv says one of these when the registry is away; any other failure of setup.sh is a fault.
+# uv prints one of these if the registry is unreachable; any other failure of setup.sh is an error.
 UNREACHABLE = ("error sending request", "timed out", "dns error", "Connection refused",
                "Network is unreachable")
-# This script empties the folders of toolkits and covers each nvcc of PATH, for its command alone.
+# This script empties toolkit folders and hides each nvcc in PATH, but only for its own command.
 HIDE = """
 for folder in /usr/local/cuda /usr/local/cuda-* /opt/cuda; do
   if [ -d "$folder" ] && [ ! -L "$folder" ]; then mount -t tmpfs tmpfs "$folder"; fi
@@ -38,8 +38,8 @@ with tempfile.TemporaryDirectory(prefix="ftrun-toolkit-") as scratch:
     (scratch / "empty").touch(mode=0o644)
 
     def hidden(*command):
-        """Runs in the copied checkout, where no toolkit is visible. Bytecode that Python compiles
-        of the new environment is of no use to others, and is removed with it."""
+        """Runs a command in the copied checkout, where no toolkit is visible. Bytecode of the new
+        environment is useless to others, and is removed with it."""
         variables = {name: value for name, value in os.environ.items()
                      if not name.startswith("CUDA")}
         variables |= {"PYTHONPYCACHEPREFIX": str(scratch / "pycache")}
@@ -49,7 +49,7 @@ with tempfile.TemporaryDirectory(prefix="ftrun-toolkit-") as scratch:
                               env={**variables, "empty": str(scratch / "empty")})
 
     def give_environment():
-        """Links SOURCE's Python into the checkout: all of its packages but NVIDIA's."""
+        """Links SOURCE's Python packages into the checkout, except NVIDIA's."""
         given = checkout / ".venv"
         (packages,) = (SOURCE / ".venv").glob("lib/python3*/site-packages")
         for folder in (packages, SOURCE / ".venv" / "bin"):
@@ -87,7 +87,7 @@ with tempfile.TemporaryDirectory(prefix="ftrun-toolkit-") as scratch:
                      if line.strip().endswith(f"/{KERNEL}.o")]
         compiled = hidden("ninja", "-C", "build/release", wanted)
         assert compiled.returncode == 0, compiled.stdout
-        # The object holds machine code of that architecture, not the host's code alone.
+        # The object contains machine code for that architecture, not only host code.
         image = (checkout / "build" / "release" / wanted).read_bytes()
         assert b".nv_fatbin" in image and b"sm_90" in image, wanted
 

@@ -1,7 +1,7 @@
-"""Two machines that are this one: each has a network, a host name and processes of its own, and
-nothing but one cable joins them. The cable is two TUN devices between which a thread carries
-packets, as late and as slowly as it is told: a kernel needs no netem for it. Nothing outside the
-machines' own namespaces is touched."""
+"""Lets this machine act as two: each has a separate network, host name and processes, and a single
+cable connects them. The cable is two TUN devices between which a thread carries packets, with a
+given delay and rate, so the kernel does not need netem. Nothing outside the machines' own
+namespaces is changed."""
 import collections
 import ctypes
 import fcntl
@@ -19,7 +19,8 @@ PROGRAMS = ("unshare", "nsenter", "ip")
 TUNSETIFF = 0x400454CA
 IFF_TUN, IFF_NO_PI = 0x0001, 0x1000
 CLONE_NEWNET = 0x40000000
-# What waits longer at the cable's end than this is dropped, as a switch does whose memory is full.
+# A packet that would wait longer than this at the end of the cable is dropped, as by a switch whose
+# memory is full.
 LONGEST_QUEUE = 0.3
 NAMESPACES = ["--net", "--uts", "--pid", "--mount"]
 
@@ -42,7 +43,7 @@ def missing():
 
 
 def tun_in(pid):
-    """Opens a TUN device in the network of that process."""
+    """Opens a TUN device in the network namespace of that process."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     def enter(network):
@@ -60,13 +61,13 @@ def tun_in(pid):
 
 
 class Cable:
-    """Carries packets between two TUN devices until it is closed."""
+    """Carries packets between two TUN devices until close()."""
 
     def __init__(self, ends):
         self.ends = ends
-        # Seconds that a packet takes, and bytes a second that go in; None: as many as come.
+        # The delay of a packet in seconds, and the rate in bytes per second (None: unlimited).
         self.delay, self.rate = 0.0, None
-        self.cut = False  # what goes in does not come out
+        self.cut = False  # if set, packets are lost
         self.carried = 0
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._carry, daemon=True)
@@ -79,7 +80,7 @@ class Cable:
             os.close(end)
 
     def _carry(self):
-        # (when it arrives, packet), by the end where it entered
+        # (time of arrival, packet), by the end where the packet entered
         under_way = [collections.deque(), collections.deque()]
         free = [0.0, 0.0]
         while not self.over.is_set():
@@ -97,7 +98,7 @@ class Cable:
         which = self.ends.index(end)
         try:
             packet = os.read(end, 65536)
-        except OSError:  # nothing there after all, or its device is down
+        except OSError:  # there is no packet, or the device is down
             time.sleep(0.001)
             return
         now = time.monotonic()
@@ -111,12 +112,13 @@ class Cable:
         try:
             os.write(to, packet)
             self.carried += 1
-        except OSError:  # its device is down
+        except OSError:  # the device is down
             pass
 
 
 class Machine:
-    """Processes in here see each other, and of the network their end of the cable."""
+    """Processes in this machine see each other, and as their network only their end of the
+    cable."""
 
     def __init__(self, name, address):
         self.name, self.address = name, address
@@ -140,12 +142,12 @@ class Machine:
         subprocess.run(self.inside(*command), check=True)
 
     def link(self, state):
-        """Sets the link up or down; nobody is told of down, so the other machine waits for
-        answers."""
+        """Sets the link up or down. Nobody is notified when it goes down, so the other machine
+        waits for answers."""
         self.run("ip", "link", "set", "cable", state)
 
     def start(self, config, rank, *options, master, port, **variables):
-        """Starts one of two ranks, as a process of this machine."""
+        """Starts one of two ranks as a process of this machine."""
         return Running(self.inside(BINARY, "--config", config, *options), {
             "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": master, "MASTER_PORT": str(port),
             **variables})
@@ -168,7 +170,7 @@ class TwoMachines:
 
     def start(self, config, *options, **variables):
         """Starts a rank on each machine; rank 0 is on the first."""
-        # The ports of a machine are its own.
+        # Each machine has its own ports.
         return [machine.start(config, rank, *options, master=self.machines[0].address, port=29400,
                               **variables)
                 for rank, machine in enumerate(self.machines)]

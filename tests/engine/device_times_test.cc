@@ -28,16 +28,16 @@ TEST_CASE("collectives of several groups at the same time are exposed once") {
   const Program program = program_of({lane_of(0), lane_of(1), lane_of(2)});
   const DeviceTimes times = account_times(program, {{0, 4}, {1, 5}, {2, 3}});
   REQUIRE(times.exposed_communication == 5);
-  // The time of each kind is counted in full nevertheless.
+  // The time of each kind still counts every collective in full.
   REQUIRE(times.by_kind[static_cast<size_t>(InstrKind::kAllReduce)] == 9);
 }
 
-TEST_CASE("what compute works beside is not exposed, whichever group it is of") {
+TEST_CASE("a collective of any group is not exposed while compute works") {
   const Program program = program_of({Lane::kCompute, Lane::kCompute, lane_of(0), lane_of(1)});
   REQUIRE(account_times(program, {{0, 2}, {4, 6}, {1, 5}, {1, 7}}).exposed_communication == 3);
 }
 
-TEST_CASE("copies between tiers are no communication") {
+TEST_CASE("copies between tiers do not count as communication") {
   const Program program = program_of({Lane::kToDevice, Lane::kToHost, Lane::kDisk});
   const DeviceTimes times = account_times(program, {{0, 1}, {0, 1}, {0, 1}});
   REQUIRE(times.exposed_communication == 0);

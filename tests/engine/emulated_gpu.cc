@@ -21,7 +21,7 @@ namespace {
 constexpr int kPattern = 0xFF;
 constexpr size_t kSpoiledBytes = 64;
 constexpr int64_t kAlignment = 256;
-/// The time after which a peer that does not arrive is considered lost, so that a test ends.
+/// The time after which a peer that does not arrive counts as lost, so that a test ends.
 constexpr std::chrono::seconds kPatience{60};
 
 std::byte* mapped(int64_t bytes, int protection, int flags, int file) {
@@ -68,7 +68,7 @@ struct EmulatedGpu::Graph {
   std::set<Stream*> unjoined;
   struct Work {
     std::function<void()> work;
-    /// Says whether what peers bring about is there.
+    /// Returns whether the peers' data that the work needs has arrived.
     std::function<bool()> ready;
   };
   std::vector<Work> work;
@@ -175,7 +175,7 @@ std::byte* EmulatedGpu::seen_by_device(const void* address) const {
 }
 
 /// Copies as CUDA does: pinned memory is read or written when the copy is executed, pageable memory
-/// while the host waits.
+/// during the call, while the host waits.
 void EmulatedGpu::copy(void* to, const void* from, int64_t bytes, DeviceStream stream) {
   const std::lock_guard lock(mutex_);
   ++counters_.copies;
@@ -260,7 +260,7 @@ void EmulatedGpu::record(DeviceEvent event, DeviceStream stream) {
       {nullptr, nullptr, own, nullptr, ++own->recorded});
 }
 
-/// Waits for the last record; without one there is nothing to wait for.
+/// Waits for the last record of the event; returns at once if it was never recorded.
 void EmulatedGpu::wait(DeviceStream stream, DeviceEvent event) {
   const std::lock_guard lock(mutex_);
   auto* const own = reinterpret_cast<Event*>(event);
@@ -292,8 +292,9 @@ void EmulatedGpu::step(Stream& stream) {
   task.sets->time = now_milliseconds();
 }
 
-/// Returns the stream whose mark `wanted` stands before, or the one behind which that stands; null
-/// when that one waits for peers.
+/// Returns the stream that has to run next so that `wanted` advances: `wanted` itself, or the
+/// stream that sets the event `wanted` waits for, and so on. Returns null if that stream waits for
+/// peers.
 EmulatedGpu::Stream* EmulatedGpu::behind(Stream& wanted) {
   Stream* at = &wanted;
   for (size_t hops = 0; !can_run(*at); ++hops) {
@@ -330,13 +331,13 @@ void EmulatedGpu::step_for(Stream& wanted, Order order) {
     // enqueue the work for which peers wait.
     mutex_.unlock();
     for (const auto& come_forward : peers_) come_forward();
-    // Many ranks that spin would keep the one from its work that all wait for.
+    // Many ranks that spin would take the CPU from the one rank that all of them wait for.
     if (round < kSpins)
       std::this_thread::yield();
     else
       std::this_thread::sleep_for(kPause);
     mutex_.lock();
-    if (wanted.tasks.empty()) return;  // others have led it on
+    if (wanted.tasks.empty()) return;  // other threads have run its work
   }
 }
 
@@ -352,7 +353,7 @@ void EmulatedGpu::run_until_empty(Stream& stream) {
   while (!stream.tasks.empty()) step_for(stream, order);
 }
 
-/// Sometimes the device advances without being waited for.
+/// Runs some work at random, so that the device sometimes advances although nobody waits for it.
 void EmulatedGpu::run_some() {
   if (random_() % 8 != 0) return;
   for (size_t times = random_() % 16; times > 0; --times) {
@@ -484,7 +485,7 @@ void EmulatedGpu::sum_of_squares(const void* g, DType dtype, int64_t count, bool
                                  double* sum, void* scratch, DeviceStream stream) {
   put(stream,
       [this, from = seen(g), dtype, count, accumulate, to = seen(sum), room = seen(scratch)] {
-        // The whole scratch is written, as blocks of the device would do.
+        // The whole scratch is written, as the blocks of a real device would do.
         std::memset(room, kPattern, static_cast<size_t>(sum_of_squares_scratch_bytes(count)));
         if (operations_)
           return operations_->sum_of_squares(from, dtype, count, accumulate, to, room,
@@ -678,7 +679,8 @@ void EmulatedNccl::mark_end(int64_t handle) {
   gpu_.put(caller(), [made = &mark(handle)] { made->ended = true; });
 }
 
-/// A collective that was given up ends, as NCCL's kernels do: with nothing.
+/// Returns the condition under which a collective ends: all ranks have arrived, or it was given up.
+/// A collective that was given up ends without a result, as NCCL's kernels do.
 std::function<bool()> EmulatedNccl::when_met() const {
   return [links = &links_, given = given_, given_up = given_up_] {
     return *given_up || links->is_met(*given - 1);
@@ -687,7 +689,8 @@ std::function<bool()> EmulatedNccl::when_met() const {
 
 void EmulatedNccl::enqueue(const Collective& collective) {
   CollectiveRecord record = collective.record;
-  // Collectives of a recording repeat their sequence numbers; `given_` counts those in the streams.
+  // A recorded collective repeats its sequence number each time it is replayed, so the record has
+  // none; `given_` counts the collectives that the stream has reached.
   record.sequence = 0;
   if (between_two(record.kind)) return transfer(collective);
   const bool gathers = record.kind == CollectiveKind::kAllGather;
@@ -713,8 +716,8 @@ void EmulatedNccl::enqueue(const Collective& collective) {
       when_met());
 }
 
-/// Transfers on a link of two ranks. A send is over when it is received, as one of NCCL's that its
-/// buffers do not hold.
+/// Transfers on a link of two ranks. A send is complete when it is received, like a send of NCCL
+/// that is larger than NCCL's buffers.
 void EmulatedNccl::transfer(const Collective& collective) {
   const CollectiveRecord& record = collective.record;
   const bool sends = record.kind == CollectiveKind::kSend;
@@ -758,7 +761,8 @@ void EmulatedNccl::enqueue(std::span<const PeerExchange> by_rank) {
 }
 
 CommBuffer EmulatedNccl::allocate_memory(int64_t bytes) {
-  // Freed with the emulator, which outlives this; CommBuffer's own way of freeing knows no object.
+  // This memory is freed with the emulator, which outlives this object: CommBuffer frees by a
+  // function that has no access to the emulator.
   return {gpu_.allocate(bytes), bytes, [](void*, int64_t) {}};
 }
 

@@ -24,19 +24,20 @@
 namespace ftrun::fixtures {
 
 struct EmulatorOptions {
-  /// The seed of the order in which streams advance.
+  /// The seed of the random order in which streams advance.
   uint64_t seed = 1;
   int64_t bytes = int64_t{256} << 20;
-  /// The most bytes that the system pins for us; it refuses more.
+  /// The most bytes that may be pinned; requests beyond it are refused.
   int64_t most_pinned = INT64_MAX;
 };
 
-/// EmulatedGpu is a GPU of main memory, for tests of code that uses one. Calls only record work;
-/// recorded work runs when somebody waits for it. Streams run in any order that their events allow,
-/// the one nobody waits for sometimes early, sometimes as late as possible: a missing wait shows as
-/// a wrong result. The host cannot use addresses of device memory: reading or writing there ends
-/// the process. Fresh memory holds NaN patterns. Operations are the processor's kernels, so results
-/// have the same bits as on the processor; or those of another DeviceKernels on host memory.
+/// EmulatedGpu is a GPU in main memory, for tests of code that uses a GPU. Calls only record work;
+/// recorded work runs when somebody waits for it. Streams advance in a random order that their
+/// events allow: a stream that nobody waits for runs sometimes early, sometimes as late as
+/// possible, so that a missing wait shows as a wrong result. Device memory is inaccessible to the
+/// host: reading or writing it ends the process. Fresh memory holds NaN patterns. Operations are
+/// the CPU's kernels, so results have the same bits as on the CPU, or those of another
+/// DeviceKernels object that works on host memory.
 class EmulatedGpu final : public DeviceKernels {
  public:
   explicit EmulatedGpu(const EmulatorOptions& options = {},
@@ -95,31 +96,33 @@ class EmulatedGpu final : public DeviceKernels {
   void sum_blocks(const void* blocks, int ranks, int64_t stride, DType dtype, int64_t count,
                   void* out, DeviceStream stream) override;
 
-  /// Makes the first elements of the results of operations of this kind wrong from now on.
+  /// Makes the first elements of the results of all later operations of this kind wrong.
   void spoil(OpKind kind) { spoiled_ = kind; }
 
-  /// Puts any work into a stream; with `ready`, which peers cause, not before that holds.
+  /// Enqueues any work in a stream. If `ready` is given, the work runs only when it returns true;
+  /// peers bring that about.
   void put(DeviceStream stream, std::function<void()> work, std::function<bool()> ready = {});
-  /// Sets the function that lets peers advance while a stream waits before work that is not ready.
+  /// Adds a function that lets peers advance while a stream waits for work that is not ready.
   void wait_with(std::function<void()> peers) { peers_.push_back(std::move(peers)); }
-  /// Runs one step of the stream or of the one that it waits for, unless somebody is running it.
+  /// Runs one task of the stream or of the stream that it waits for, unless another thread is
+  /// running one.
   void advance(DeviceStream stream);
 
-  /// Returns device memory as the device sees it, when it is synchronised: a test may read it, a
-  /// host cannot.
+  /// Returns the address at which the device sees this memory. A test may read there once the
+  /// device is synchronised; through the address of device memory itself the host cannot.
   std::byte* seen_by_device(const void* address) const;
 
-  /// Returns the names of ranges, in the order in which threads began them.
+  /// Returns the names of profiler ranges, in the order in which threads began them.
   std::vector<std::string> ranges() const;
 
   struct Counters {
     int64_t copies = 0;
     int64_t operations = 0;
-    /// Streams, events and blocks of memory that were made.
+    /// The number of streams, events and blocks of memory that were created.
     int64_t made = 0;
-    /// Waits of the host.
+    /// The number of times that the host waited for the device.
     int64_t host_waits = 0;
-    /// Graphs that were started.
+    /// The number of graphs that were launched.
     int64_t launches = 0;
   };
   Counters counters() const;
@@ -152,7 +155,8 @@ class EmulatedGpu final : public DeviceKernels {
   std::unique_ptr<DeviceKernels> operations_;
   std::optional<OpKind> spoiled_;
   DeviceStream operations_stream_ = nullptr;
-  /// The memory is mapped twice: for the host, which cannot access it, and for the device.
+  /// The memory is mapped twice: `shown_` for the host, which cannot access it, and `real_` for the
+  /// device.
   std::byte* shown_ = nullptr;
   std::byte* real_ = nullptr;
   std::map<int64_t, int64_t> used_;
@@ -162,21 +166,21 @@ class EmulatedGpu final : public DeviceKernels {
   std::vector<std::function<void()>> peers_;
   mutable std::recursive_mutex mutex_;
   std::mt19937_64 random_;
-  /// The graph that is being recorded, and the graphs that were.
+  /// The graph that is being recorded (null: none), and all recorded graphs.
   Graph* captured_ = nullptr;
   std::set<Graph*> graphs_;
   Counters counters_;
   std::vector<std::string> ranges_;
-  /// Ranges of all threads that have begun and not ended.
+  /// The number of ranges, of all threads, that have begun and not ended.
   int open_ranges_ = 0;
 };
 
-/// EmulatedSums says how a transport adds: in rank order as hosts do, or as NCCL may: another
-/// order, rounded at each hop.
+/// EmulatedSums selects the order in which a transport adds: in rank order, as hosts do, or as NCCL
+/// may, in another order and rounded at each hop.
 enum class EmulatedSums { kRankOrder, kHopByHop };
 
-/// EmulatedLinks are where the ranks of a group leave their operands of collectives. They outlive
-/// their GPUs' work.
+/// EmulatedLinks is where the ranks of a group leave their operands of collectives. It must outlive
+/// the work of their GPUs.
 class EmulatedLinks {
  public:
   explicit EmulatedLinks(int ranks, EmulatedSums sums = EmulatedSums::kRankOrder)
@@ -184,17 +188,17 @@ class EmulatedLinks {
 
   void join(int rank, EmulatedGpu& gpu, DeviceStream stream);
   void leave(int rank);
-  /// Parts are the operands of one collective, one for each rank, or one for all. Collectives are
-  /// numbered in the order of their streams.
+  /// Parts holds a rank's operand of one collective: one part for each receiving rank, or a single
+  /// part for all. Collectives are numbered in the order of their streams.
   using Parts = std::vector<std::vector<std::byte>>;
   void give(int rank, int64_t number, const CollectiveRecord& record, Parts given);
   /// Returns whether all ranks have given their parts.
   bool is_met(int64_t number) const;
-  /// Returns the result for a rank, and removes it.
+  /// Returns a rank's result, and removes it.
   std::vector<std::byte> take(int rank, int64_t number);
-  /// Returns the parts of an exchange by rank, and removes them.
+  /// Returns the parts of an exchange, by the rank that sent them, and removes them.
   Parts remove_exchange(int rank, int64_t number);
-  /// Lets devices advance, as real ones do without their hosts.
+  /// Lets the devices of all ranks advance, as real devices do without their hosts.
   void advance();
 
  private:
@@ -216,7 +220,7 @@ class EmulatedLinks {
   std::map<int64_t, Meeting> meetings_;
 };
 
-/// EmulatedNetwork holds the links of all groups of a mesh, made when they are first asked for.
+/// EmulatedNetwork holds the links of all groups of a mesh; it creates them on first use.
 class EmulatedNetwork {
  public:
   EmulatedLinks& of(const Communicator& group) {
@@ -234,23 +238,23 @@ class EmulatedNetwork {
 struct EmulatedNcclOptions {
   SumBlocks sum_blocks = {};
   std::chrono::milliseconds timeout = std::chrono::minutes(1);
-  /// The rendezvous that knows of peers; null: nothing is known of them.
+  /// The rendezvous that knows the state of peers; null if a test needs no such knowledge.
   Rendezvous* rendezvous = nullptr;
-  /// The text after the name of the group of hosts.
+  /// The text that is appended to the name of the hosts' group.
   std::string suffix = " of GPUs";
 };
 
 /// EmulatedNccl runs collectives among emulated GPUs, in the caller's stream as NCCL does: each
-/// waits there until all ranks' streams have reached it.
+/// collective waits there until the streams of all ranks have reached it.
 class EmulatedNccl : public DeviceCommunicator {
  public:
-  /// Borrows all arguments; `like` gives name, members and rank.
+  /// Borrows all arguments; `like` supplies the name, the members and the rank.
   EmulatedNccl(EmulatedGpu& gpu, EmulatedLinks& links, const Communicator& like,
                const EmulatedNcclOptions& options = {});
   ~EmulatedNccl() override;
 
   std::string_view backend() const override { return "emulated"; }
-  /// Requires that there are no recordings, for which NCCL would wait without end.
+  /// Requires that no recordings are left: NCCL would wait for them forever.
   void shutdown() override { require_no_recordings(); }
   void use_stream(void* stream) override;
   void abort(const std::string&) noexcept override {
@@ -287,8 +291,8 @@ class EmulatedNccl : public DeviceCommunicator {
   std::shared_ptr<std::atomic<bool>> given_up_ = std::make_shared<std::atomic<bool>>(false);
   std::mutex marks_mutex_;
   std::deque<Mark> marks_;
-  /// The number of collectives that the device has reached: counted there, because recorded ones
-  /// run again.
+  /// The number of collectives that the device has reached. It is counted when the device runs
+  /// them, because recorded ones run more than once.
   std::shared_ptr<int64_t> given_ = std::make_shared<int64_t>(0);
 };
 

@@ -10,7 +10,7 @@ EmulatedRank::EmulatedRank(uint64_t seed, EmulatedNetwork& network, const RankGr
       gpu(std::unique_ptr<DeviceKernels>(device), options),
       groups(host) {
   for (Communicator*& group : groups.open) {
-    // Links are found by their names.
+    // The emulated network finds a group's links by the group's name.
     nccl.push_back(std::make_unique<EmulatedNccl>(*device, network.of(*group), *group,
                                                   EmulatedNcclOptions{.suffix = ""}));
     group = nccl.back().get();

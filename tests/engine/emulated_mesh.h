@@ -11,7 +11,7 @@
 
 namespace ftrun::fixtures {
 
-/// EmulatedRank is a rank's emulated GPU and its groups there.
+/// EmulatedRank holds a rank's emulated GPU and its communicators there.
 struct EmulatedRank {
   EmulatedRank(uint64_t seed, EmulatedNetwork& network, const RankGroups& host,
                const GpuOptions& options);
@@ -25,14 +25,14 @@ struct EmulatedRank {
 struct EmulatedMeshOptions {
   int64_t steps = 3;
   GpuOptions gpu = {};
-  /// RankRig::gradient_multiple.
+  /// The value of RankRig::gradient_multiple.
   float gradient_multiple = 1;
-  /// Counts the recordings that all ranks' devices start, where it is given.
+  /// A counter of the launches of recorded steps on the devices of all ranks; null: not counted.
   std::atomic<int64_t>* launches = nullptr;
 };
 
-/// Trains some steps on a mesh of emulated GPUs, whose streams advance in an order by `seed`; 0
-/// trains on the processor.
+/// Trains some steps on a mesh of emulated GPUs. `seed` sets the order in which their streams
+/// advance; 0 trains on the CPU.
 TrainingOutcome train_on_emulated(const Config& plain, const ModelConfig& model,
                                   const TrainingMesh& mesh, uint64_t seed,
                                   const EmulatedMeshOptions& options = {});

@@ -9,8 +9,8 @@
 namespace ftrun::fixtures {
 namespace {
 
-/// Builds the model in fp64 by the decoder's own builder: fp64 is none of the dtypes that models
-/// may be trained in.
+/// Builds the model in fp64 with the decoder's own builder. A config cannot ask for it, because
+/// fp64 is not a dtype that models may be trained in.
 ModelDescription in_fp64(const Config& config, const ModelConfig& model) {
   const BatchShape shape{config.train_micro_batch_size_per_gpu, config.data.sequence_length};
   return build_decoder(model, shape, Mode::kTrain, {DType::kF64, DType::kF64}, {}, {}, {});
@@ -127,8 +127,8 @@ double FreshSteps::worst_norm(const Config& config, const TrainingMesh& mesh) co
   std::vector<double> found;
   saved_on(config, model_, mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
     for (size_t i = 0; i < folders_.size(); ++i) {
-      // The barrier is needed because other ranks may read this rank's weights until their step
-      // ends.
+      // The barrier keeps this rank from overwriting its weights while other ranks, still in the
+      // previous step, read them.
       rig.groups.host_world->barrier({"the step before is done"});
       rig.state.load(folders_[i]);
       rig.groups.host_world->barrier({"all have the weights"});

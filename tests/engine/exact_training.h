@@ -8,27 +8,28 @@
 #include "../kernels/lockstep.h"
 #include "mesh_runs.h"
 
-// The exact training is a run without rounding. It compares the rounding error of a layout with
-// that of one process.
+// The exact training runs in fp64, practically without rounding. Tests use it to compare the
+// rounding error of a layout with that of one process.
 namespace ftrun::fixtures {
 
-/// ExactTraining is one process that trains in fp64: train_on() without a mesh, with layers'
-/// kernels at reference precision and its own AdamW, without weight decay.
+/// ExactTraining trains in fp64 in one process: the counterpart of train_on() without a mesh, with
+/// the reference implementations of the layers' kernels and its own AdamW, without weight decay.
 class ExactTraining {
  public:
   /// Begins with the weights of model_folder().
   ExactTraining(const Config& config, const ModelConfig& model, int micro_batches);
 
-  /// Makes the gradients of step `step`, from 1, by the weights as they are.
+  /// Computes the gradients of step `step` (from 1) for the current weights.
   void find_gradients(int64_t step);
-  /// Runs find_gradients() and the update.
+  /// Calls find_gradients(), then updates the weights.
   void train(int64_t step);
 
-  /// Returns the mean loss of a token; norm() the norm. Both are of the gradients that were made
-  /// last.
+  /// Returns the mean loss of a token in the last find_gradients(); norm() returns the norm of its
+  /// gradients.
   double loss() const;
   double norm() const;
-  /// The model's parameters, by name; what is written here is what the next step begins with.
+  /// The model's parameters, by name. A caller may overwrite them: the next step begins with these
+  /// values.
   test::NamedNumbers weights;
 
  private:
@@ -41,7 +42,7 @@ class ExactTraining {
   const int micro_batches_;
   ModelDescription model_;
   test::Lockstep layers_;
-  /// Lockstep::results().
+  /// The results of the last forward and backward pass, as Lockstep::results() returns them.
   test::NamedNumbers found_;
   std::map<std::string, Moments> moments_;
 };
@@ -50,16 +51,17 @@ class ExactTraining {
 std::vector<double> exact_norms(const Config& config, const ModelConfig& model, int micro_batches,
                                 int64_t steps);
 
-/// Returns |found - exact| / |exact| of each.
+/// Returns the relative error |found - exact| / |exact| of each element.
 std::vector<double> errors_of(const std::vector<double>& found, const std::vector<double>& exact);
 
-/// Returns whether errors are no worse than one process's own. In the first step, from the same
-/// weights, an error is at most `times` one process's own there or in its median step. Later steps
-/// begin at weights that differ: at most `times` its own in its worst step.
+/// Returns whether the errors `errors` of a layout are no worse than those of one process, `own`.
+/// The first step starts from the same weights: its error may be at most `times` the larger of one
+/// process's first and median error. Later steps start from weights that differ already: each error
+/// may be at most `times` one process's largest.
 bool no_worse(const std::vector<double>& errors, const std::vector<double>& own, double times);
 
-/// FreshSteps are the steps of layouts that each begin with the weights of the exact training,
-/// rounded to fp32: nothing that a step leaves behind is in the next.
+/// FreshSteps runs steps of layouts that each begin with the weights of the exact training, rounded
+/// to fp32, so that no step inherits the error of an earlier one.
 class FreshSteps {
  public:
   FreshSteps(const Config& config, const ModelConfig& model, int micro_batches, int64_t steps);

@@ -8,8 +8,8 @@ class Gpu;
 
 namespace ftrun::fixtures {
 
-/// Runs programs of exchanges among the ranks of the first open group, on a GPU where there is one,
-/// and requires that the received data are the sent data. Collective.
+/// Runs exchange programs among the ranks of the first open group, on `gpu` if it is given, and
+/// requires that the received data equal the sent data. Collective.
 void require_exchanges(const RankGroups& groups, Gpu* gpu = nullptr);
 
 }  // namespace ftrun::fixtures

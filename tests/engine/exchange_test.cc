@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kNumbers = 1024, kRow = 8;
 
-/// A program of one of the instructions of exchanges(), and the memory that it runs on.
+/// A program with one of the instructions of exchanges(), and the memory that it runs on.
 class ExchangeRun {
  public:
   ExchangeRun(const RankGroups& groups, Gpu* gpu, size_t which, int by = 1, int64_t room = kNumbers)
@@ -128,7 +128,7 @@ TEST_CASE("programs exchange blocks, shift and exchange counted rows among any n
     }));
 }
 
-TEST_CASE("rows for which there is no room end the step with their number") {
+TEST_CASE("a step in which rows do not fit ends with their number") {
   const auto failures = on_ranks(2, [](Rendezvous&, Communicator& group) {
     const RankGroups groups = RankGroups::of_one(group);
     ExchangeRun counted(groups, nullptr, 2, 1, 4 * kRow);
@@ -142,7 +142,7 @@ TEST_CASE("rows for which there is no room end the step with their number") {
   CHECK_FALSE(failures[0].empty());
 }
 
-TEST_CASE("counts of more rows than there are is a defect that is told") {
+TEST_CASE("counts of more rows than exist are reported as a defect") {
   const auto failures = on_ranks(2, [](Rendezvous&, Communicator& group) {
     const RankGroups groups = RankGroups::of_one(group);
     ExchangeRun counted(groups, nullptr, 2);

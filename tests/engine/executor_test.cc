@@ -22,7 +22,8 @@ namespace {
 using fixtures::Alone;
 using fixtures::RankRig;
 
-/// Parameters and states of the whole model, which one rank has at stage 0.
+/// Returns the parameters and optimizer states of the whole model, all of which a rank holds at
+/// stage 0.
 std::vector<float> floats_of(const RankRig& rig) {
   std::vector<float> all;
   for (const auto& [name, bytes] : fixtures::contents(rig.state)) {
@@ -32,8 +33,9 @@ std::vector<float> floats_of(const RankRig& rig) {
   return all;
 }
 
-/// Allocations of four steps on all ranks together, after two others: the fewest of three tries, as
-/// other threads of a loaded machine may be late with what they do once.
+/// Returns the number of allocations that all ranks together make in four steps, after two steps of
+/// warm-up. It is the smallest of three tries, because a one-time allocation of a slow thread may
+/// fall into the first.
 int64_t allocations_of_steps(int world, const Config& config, const ModelConfig& model,
                              bool traced = false) {
   int64_t made = -1;
@@ -42,7 +44,8 @@ int64_t allocations_of_steps(int world, const Config& config, const ModelConfig&
       [&](Rendezvous&, Communicator& group) {
         RankRig rig(config, model, group);
         for (int64_t step = 1; step <= 2; ++step) rig.train(step);
-        // The batches of the fixture are made anew each step; the step itself is what counts.
+        // The fixture builds new batches for each step, which allocates; only the executor's step
+        // counts.
         StepRun run = rig.prepared(3);
         run.traced = traced;
         for (int attempt = 0; attempt < 3; ++attempt) {
@@ -98,8 +101,8 @@ TEST_CASE("no traced step but the first allocates anything") {
   REQUIRE(allocations_of_steps(2, config, fixtures::small_model(), true) == 0);
 }
 
-/// Returns what is wrong with a trace: an instruction that began before one that it waits for had
-/// ended, or before the one before it on its lane; "" for a sound one.
+/// Returns what is wrong with a trace: an instruction that began before an instruction it waits
+/// for, or before its predecessor on the lane, had ended; "" if nothing is.
 std::string fault_of(const Program& program, const std::vector<Interval>& ran) {
   constexpr double kRounding = 1e-9;
   std::map<Lane, double> free;
@@ -118,7 +121,9 @@ std::string fault_of(const Program& program, const std::vector<Interval>& ran) {
   return "";
 }
 
-TEST_CASE("a trace has every instruction in an order that the waits allow, and changes no number") {
+TEST_CASE(
+    "a trace has every instruction in an order that the waits allow, and tracing changes no "
+    "result") {
   set_kernel_threads(1);
   for (const int64_t stage : {1, 3}) {
     Config config = fixtures::run_of_stage(stage);
@@ -155,7 +160,7 @@ TEST_CASE("a trace has every instruction in an order that the waits allow, and c
       for (size_t kind = 0; kind < kInstrKinds; ++kind)
         require(std::abs(by_kind[kind] - rig.train_executor.seconds()[kind]) < 1e-6,
                 "and together they take what the executor counts");
-      // An order that the waits forbid is a fault.
+      // A trace that violates a wait must be reported.
       std::vector<Interval> wrong = trace.instrs;
       for (size_t i = 0; i < wrong.size(); ++i)
         if (!program.instrs[i].waits.empty()) {
@@ -167,7 +172,8 @@ TEST_CASE("a trace has every instruction in an order that the waits allow, and c
   }
 }
 
-TEST_CASE("what a step that is not finite leaves out has no time in its trace") {
+TEST_CASE(
+    "instructions that a step leaves out because it is not finite have no time in its trace") {
   set_kernel_threads(1);
   Alone alone;
   RankRig rig(fixtures::run_of_stage(1), fixtures::small_model(), *alone.group);
@@ -181,7 +187,7 @@ TEST_CASE("what a step that is not finite leaves out has no time in its trace") 
   const std::vector<Interval> ran = rig.train_executor.trace().instrs;
   for (size_t i = 0; i < ran.size(); ++i)
     CHECK((ran[i].end > ran[i].begin) == !program.instrs[i].if_finite);
-  // The search runs the step once more, untraced.
+  // find_nonfinite() runs the step once more, untraced: the trace stays the first run's.
   StepRun again = run;
   rig.train_executor.find_nonfinite(again);
   CHECK(rig.train_executor.trace().instrs == ran);
@@ -217,7 +223,7 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
     require(std::abs(two.result.gradient_norm - one.result.gradient_norm) <
                 1e-5 * one.result.gradient_norm,
             "so is the norm");
-    // A rank has the whole model and saves a half of it.
+    // Each rank holds the whole model, although it saves only half of it.
     for (const StatePiece& piece : rig.plan.train.pieces) {
       const auto* mine =
           reinterpret_cast<const float*>(rig.memory.at(rig.plan.train.program, piece.range));
@@ -234,7 +240,7 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
   REQUIRE_FALSE(expected.empty());
 }
 
-TEST_CASE("all ranks see each kind of votes, whatever else is voted for") {
+TEST_CASE("all ranks learn each kind of vote, whatever other votes there are") {
   fixtures::require_none(fixtures::on_ranks(3, [&](Rendezvous&, Communicator& group) {
     for (const int64_t stage : {0, 3}) {
       RankRig rig(fixtures::run_of_stage(stage), fixtures::small_model(), group);
@@ -253,7 +259,7 @@ TEST_CASE("all ranks see each kind of votes, whatever else is voted for") {
       require(run.result.all_votes.of(Vote::kSaveDue) == 1 &&
                   run.result.all_votes.of(Vote::kEvaluationDue) == 1,
               "both are due");
-      // Each kind gets a different number of votes.
+      // Vote k is cast k + 1 times, so that each kind has a different number of votes.
       run.votes = {};
       for (int64_t vote = 0; vote < kVotes; ++vote)
         for (int64_t times = 0; times <= vote; ++times) run.votes.add(static_cast<Vote>(vote));
@@ -286,7 +292,7 @@ TEST_CASE("a rank that leaves ends the step of the others with its loss, not in 
   }
 }
 
-TEST_CASE("a rank whose step fails inside ends that of the others") {
+TEST_CASE("a rank whose step fails ends the step of the others") {
   for (const int64_t stage : {0, 2, 3}) {
     INFO("stage " << stage);
     const auto failures = fixtures::on_ranks(2, [&](Rendezvous&, Communicator& group) {
@@ -301,7 +307,7 @@ TEST_CASE("a rank whose step fails inside ends that of the others") {
   }
 }
 
-TEST_CASE("a batch of another shape is a defect that is told, and the next step can run") {
+TEST_CASE("a batch of another shape is reported as a defect, and the next step can run") {
   Alone alone;
   RankRig rig(fixtures::small_run(), fixtures::small_model(), *alone.group);
   rig.train(1);
@@ -312,7 +318,8 @@ TEST_CASE("a batch of another shape is a defect that is told, and the next step 
   REQUIRE(rig.train(2).result.finite);
 }
 
-/// Makes a config with optimizer and parameters on disk: the norms of layers stay on the device.
+/// Returns a config with optimizer state and parameters on disk; the weights of norms stay on the
+/// device.
 Config on_disk(bool overlap) {
   Config config = fixtures::run_of_stage(3);
   config.zero.param_persistence_threshold = 64;
@@ -321,7 +328,7 @@ Config on_disk(bool overlap) {
   return config;
 }
 
-TEST_CASE("the disk goes on from what one request has written to what another one reads") {
+TEST_CASE("the disk lane continues from one request's writes directly with the next one's reads") {
   set_kernel_threads(1);
   for (const bool overlap : {false, true}) {
     Alone alone;
@@ -329,8 +336,8 @@ TEST_CASE("the disk goes on from what one request has written to what another on
     rig.train(1);
     const Program& program = rig.plan.train.program;
     int64_t requests = 0;
-    int64_t follow = 0;   // at once: nothing but the order of the lane stands between
-    int64_t returns = 0;  // of these, reads behind a write
+    int64_t follow = 0;   // requests that wait only for their predecessor on the lane
+    int64_t returns = 0;  // how many of those read after a write
     const Instr* last = nullptr;
     for (const Instr& instr : program.instrs) {
       if (instr.lane != Lane::kDisk) continue;

@@ -6,8 +6,8 @@
 
 #include <catch2/catch.hpp>
 
-// Units that are frozen: whatever the stage and the tier, what trains is the same, what does not
-// keeps its bits and has no optimizer state.
+// These tests freeze units. At every stage and tier the trainable tensors train to the same values,
+// and frozen tensors keep their bits and have no optimizer state.
 
 namespace ftrun {
 namespace {
@@ -23,7 +23,8 @@ using Trains = std::function<bool(const TensorInfo&)>;
 
 using Values = std::map<std::string, std::vector<float>>;
 
-/// Trains; `frozen`, if given, receives the values of frozen tensors after the last step.
+/// Trains the model; `frozen`, if given, receives the values of the frozen tensors after the last
+/// step.
 Trained trained(const Config& config, const Trains& trains, int steps = kTrainedSteps,
                 Values* frozen = nullptr) {
   Trained out;
@@ -59,7 +60,7 @@ TEST_CASE("frozen units keep their bits at every stage and tier, and the others 
   size_t changed = 0;
   for (const auto& [name, bytes] : expected.state) {
     INFO(name);
-    // Frozen tensors are not saved: they are in the model folder.
+    // Frozen tensors are not saved, because the model folder has them.
     CHECK_FALSE(is_frozen(name));
     if (name.ends_with(".param")) CHECK(bytes != before.state.at(name));
     changed += 1;
@@ -74,7 +75,7 @@ TEST_CASE("frozen units keep their bits at every stage and tier, and the others 
     CHECK(same);
   }
   CHECK(changed > 5);
-  // The forward pass is the same, with gradients of fewer parameters.
+  // The forward pass is the same, but fewer parameters have gradients.
   CHECK(expected.losses[0] == all.losses[0]);
   CHECK(expected.losses[2] != all.losses[2]);
   CHECK(expected.norms[0] < all.norms[0]);
@@ -94,7 +95,8 @@ TEST_CASE("frozen units keep their bits at every stage and tier, and the others 
           CHECK(found.norms == expected.norms);
           CHECK(found.state == expected.state);
         }
-        // Two micro-batches are added before or after their reduction.
+        // Two micro-batches are added either before or after the reduction over ranks, depending on
+        // the stage.
         for (int step = 0; step < kTrainedSteps; ++step) {
           CHECK(found.losses[step] == Approx(expected.losses[step]).epsilon(1e-6));
           CHECK(found.norms[step] == Approx(expected.norms[step]).epsilon(1e-5));
@@ -111,8 +113,8 @@ Config unclipped(Config config) {
 }
 
 TEST_CASE(
-    "what trains gets the bits that it gets where all trains, however little of backward is left "
-    "for it") {
+    "trained tensors get the same bits when others are frozen, however little of backward "
+    "remains") {
   const std::vector<std::pair<const char*, const char*>> choices{
       {"one block", "layers.1."},
       {"one product", "layers.2.mlp.down_proj"},

@@ -10,10 +10,11 @@
 namespace ftrun {
 namespace {
 
-constexpr int64_t kRoom = 8;  // tokens of a row
+constexpr int64_t kRoom = 8;  // the length of a row, in tokens
 constexpr int32_t kVocabulary = 32;
 
-/// GeneratorRig is a model with a logits program besides its training and evaluation programs.
+/// GeneratorRig is a model with a logits program in addition to its training and evaluation
+/// programs.
 struct GeneratorRig {
   GeneratorRig()
       : rig(run_of_one_row(), fixtures::small_model(), *alone.group),
@@ -39,8 +40,8 @@ struct GeneratorRig {
   Executor executor;
 };
 
-/// The loss of `next` after `seen`, by the evaluation program: cross-entropy at one position; and
-/// of how many positions `next` is the likeliest token.
+/// The loss of token `next` after the tokens `seen`, by the evaluation program (the cross-entropy
+/// at one position), and the number of positions where `next` is the most likely token (0 or 1).
 struct Judged {
   double loss;
   double correct;
@@ -59,7 +60,8 @@ Judged judge(GeneratorRig& generator, const std::vector<int32_t>& seen, int32_t 
 }
 
 TEST_CASE(
-    "without a temperature each new token is the one of the lowest loss, also past the row's end") {
+    "without a temperature, each new token is the one with the lowest loss, also past the row's "
+    "end") {
   GeneratorRig generator;
   const std::vector<int32_t> prompt{3, 1, 4};
   std::vector<int32_t> seen = prompt;
@@ -74,7 +76,8 @@ TEST_CASE(
     }
     expected.push_back(
         static_cast<int32_t>(std::min_element(losses.begin(), losses.end()) - losses.begin()));
-    // A single position counts: it is right for the likeliest token, and for no other.
+    // A single position has a label, so `correct` is 1 for the most likely token and 0 for all
+    // others.
     std::vector<double> right(losses.size(), 0.0);
     right[static_cast<size_t>(expected.back())] = 1.0;
     REQUIRE(correct == right);
@@ -94,7 +97,7 @@ TEST_CASE("a stop id ends the text and is not part of it") {
           std::vector<int32_t>(free.begin(), first));
 }
 
-TEST_CASE("with a temperature the seed decides, and a low one takes the likeliest") {
+TEST_CASE("with a temperature, the seed decides; a low temperature gives the likeliest tokens") {
   GeneratorRig generator;
   const GenerateOptions warm{.tokens = 12, .temperature = 1.5, .seed = 1};
   GenerateOptions other = warm;

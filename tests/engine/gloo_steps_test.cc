@@ -11,8 +11,8 @@
 namespace ftrun {
 namespace {
 
-/// Allocations of all ranks that are still alive, between collectives. Gloo's threads free what
-/// they held a moment after a collective is done, so they are given one.
+/// Returns how many allocations of all ranks are alive between collectives. Gloo's threads free
+/// their memory shortly after a collective ends, so the function waits a moment first.
 int64_t alive_at_rest(Communicator& group) {
   group.barrier({"rest"});
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -22,9 +22,9 @@ int64_t alive_at_rest(Communicator& group) {
 }
 
 // c10d makes a Work, a Future and tensor objects for each operation of a ProcessGroupGloo, and Gloo
-// its buffers' bookkeeping: about 150 small objects a collective, none of them ours to keep. Over
-// shared memory a step allocates nothing at all (executor_test.cc). Over Gloo a test can ask that
-// they go.
+// makes bookkeeping for its buffers: about 150 small objects per collective, none of which ftrun
+// controls. Over shared memory a step allocates nothing at all (executor_test.cc). Over Gloo a test
+// can only require that these objects are freed again.
 TEST_CASE("over Gloo, which allocates for each collective, steps leave nothing allocated") {
   constexpr int kSteps = 40;
   set_kernel_threads(1);
@@ -48,8 +48,8 @@ TEST_CASE("over Gloo, which allocates for each collective, steps leave nothing a
       std::chrono::hours(1), CommBackend::kGloo);
   for (const std::string& failure : failures) REQUIRE(failure.empty());
   REQUIRE(collectives >= 4 * kSteps);
-  // If each collective of each rank kept one object, there would be 2 · collectives; some objects
-  // of the last collectives may not be destroyed yet.
+  // If each collective of each rank kept one object, there would be 2 · `collectives` more. Some
+  // objects of the last collectives may not be destroyed yet.
   INFO(grown << " allocations more after " << collectives << " collectives a rank");
   REQUIRE(grown < collectives);
 }

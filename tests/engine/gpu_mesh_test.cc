@@ -5,9 +5,9 @@
 
 #include <catch2/catch.hpp>
 
-// These tests run tensor ranks and stages of a pipeline on emulated GPUs, each with its own
-// streams: collectives of layers, sends and receives wait in their group's stream until all ranks
-// have reached them, however late. The processor's bits are the oracle.
+// These tests run tensor ranks and pipeline stages on emulated GPUs, each with its own streams.
+// Collectives of layers, sends and receives wait in the stream of their group until all ranks have
+// reached them, however late. The results must have the bits of a training on the CPU.
 
 namespace ftrun {
 namespace {
@@ -19,7 +19,7 @@ using fixtures::train_on_emulated;
 using fixtures::TrainingMesh;
 using fixtures::TrainingOutcome;
 
-/// Makes a config of a ZeRO stage, with stages of a pipeline of one part each.
+/// Returns a config of a ZeRO stage, with pipeline stages of one part each.
 Config staged(int64_t stage) {
   Config config = fixtures::run_of_stage(stage);
   config.parallel.schedule = PipelineSchedule::k1F1B;
@@ -35,7 +35,7 @@ void require_same_bits(const Config& config, const ModelConfig& model, const Tra
     REQUIRE(train_on_emulated(config, model, mesh, seed) == expected);
 }
 
-TEST_CASE("gpu mesh: tensor ranks train the processor's bits") {
+TEST_CASE("gpu mesh: tensor ranks train the CPU's bits") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::model_of_many_blocks();
   for (const int64_t stage : {0, 1, 3}) {
@@ -46,7 +46,7 @@ TEST_CASE("gpu mesh: tensor ranks train the processor's bits") {
   }
 }
 
-TEST_CASE("gpu mesh: stages of a pipeline train the processor's bits, with every schedule") {
+TEST_CASE("gpu mesh: stages of a pipeline train the CPU's bits, with every schedule") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::with_layers(fixtures::small_model(true), 5);
   for (const PipelineSchedule schedule :
@@ -62,8 +62,7 @@ TEST_CASE("gpu mesh: stages of a pipeline train the processor's bits, with every
   }
 }
 
-TEST_CASE(
-    "gpu mesh: tensor ranks within stages, sharded and offloaded, train the processor's bits") {
+TEST_CASE("gpu mesh: tensor ranks within stages, sharded and offloaded, train the CPU's bits") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::with_layers(fixtures::small_model(), 5);
   Config config = staged(2);
@@ -85,7 +84,8 @@ TEST_CASE(
       std::atomic<int64_t> launches = 0;
       REQUIRE(train_on_emulated(config, model, mesh, seed,
                                 {.gpu = {.step_graph = true}, .launches = &launches}) == expected);
-      // The second and third step of a rank have two parts: before and after the decision.
+      // Each rank launches its second and third step, each in two parts: before and after the
+      // decision.
       REQUIRE(launches == 4 * mesh.ranks());
     }
   };
@@ -121,7 +121,7 @@ TEST_CASE("gpu mesh: groups are closed once the recordings of their collectives 
             "a group that recordings hold is not closed");
     rig.train_executor.drop_recordings();
     group.shutdown();
-    // Both ranks record the step again.
+    // Both ranks record the step again, because its recording was dropped.
     fixtures::train_steps(rig, 1, outcome);
     rig.train_executor.drop_recordings();
     group.shutdown();

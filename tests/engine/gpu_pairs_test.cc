@@ -12,9 +12,9 @@
 
 #include <catch2/catch.hpp>
 
-// Settings that go together on processors go together on GPUs: emulated ones train the processor's
-// bits with any two of the settings below on up to eight ranks, and with all stages and tiers on
-// two.
+// Settings that work together on CPUs must work together on GPUs. Emulated GPUs train the CPU's
+// bits with every pair of values of the settings below on two to eight ranks, and with every
+// combination of stage and tier on two ranks.
 
 namespace ftrun {
 namespace {
@@ -111,7 +111,7 @@ bool is_possible(const AxisValues& row) {
   if (row[kTier] > 0 && row[kStage] == 0) return false;
   // A step is recorded only if all its work is on the device.
   if (row[kSteps] == kRecorded && (row[kPipeline] > 0 || row[kTier] > 0)) return false;
-  // The config refuses these (capability.cc, resolve_checks.cc).
+  // The config refuses the following combinations (capability.cc, resolve_checks.cc).
   if (adapter_of(row) == fixtures::kLoraOnNf4 && row[kStage] == 3 &&
       kTiers[row[kTier]] == OffloadDevice::kNvme)
     return false;
@@ -159,7 +159,7 @@ void require_same_bits(const AxisValues& row, uint64_t seed) {
   const ModelConfig model = model_of(row);
   const TrainingMesh mesh = mesh_of(row);
   std::atomic<int64_t> launches = 0;
-  // Small gradients would be 0 in fp16 without a multiple.
+  // Without the multiple, small gradients would be 0 in fp16.
   const fixtures::EmulatedMeshOptions options{.steps = kPairSteps,
                                               .gpu = {.step_graph = row[kSteps] == kRecorded},
                                               .gradient_multiple = config.fp16.enabled ? 4096.F : 1,
@@ -170,13 +170,13 @@ void require_same_bits(const AxisValues& row, uint64_t seed) {
   CHECK(found.losses == expected.losses);
   CHECK(found.norms == expected.norms);
   CHECK(found.state == expected.state);
-  // The second step of each rank, before and after the decision.
+  // Each rank launches its second step in two parts: before and after the decision.
   CHECK(launches == (is_recorded(row) ? 2 * mesh.ranks() : 0));
 }
 
 TEST_CASE(
     "gpu pairs: any two of mesh, stage, tier, precision, adapter, optimizer, recompute and "
-    "recording train the processor's bits on two to eight ranks") {
+    "recording train the CPU's bits on two to eight ranks") {
   set_kernel_threads(1);
   const std::vector<AxisValues> rows = fixtures::covering_rows(kSizes, is_possible);
   std::set<std::pair<int, int>> seen;
@@ -185,11 +185,12 @@ TEST_CASE(
     require_same_bits(row, seed++);
     seen.emplace(row[kPrecision], row[kOptimizer]);
   }
-  // Every precision and optimizer was seen, except coded states in 16 bits.
+  // Every pair of precision and optimizer must have occurred, except 8-bit AdamW with moments in 16
+  // bits, which the config refuses.
   REQUIRE(seen.size() == fixtures::kPrecisions * fixtures::updating_optimizers().size() - 1);
 }
 
-TEST_CASE("gpu pairs: every stage and tier trains the processor's bits on two ranks of each axis") {
+TEST_CASE("gpu pairs: every stage and tier trains the CPU's bits on two ranks of each axis") {
   set_kernel_threads(1);
   AxisValues row(kAxes, 0);
   uint64_t seed = 1;
@@ -198,7 +199,7 @@ TEST_CASE("gpu pairs: every stage and tier trains the processor's bits on two ra
       for (int tier = 0; tier < (stage == 0 ? 1 : 3); ++tier) {
         row.assign(kAxes, 0);
         row[static_cast<size_t>(axis)] = 1;
-        // Neighbours differ in little else.
+        // Alternating the precision costs no run: neighbouring cases differ only in stage or tier.
         row[kPrecision] = seed % 2 == 0 ? fixtures::kFp32 : fixtures::kBf16;
         row[kStage] = stage;
         row[kTier] = tier;

@@ -26,9 +26,9 @@
 
 #include <catch2/catch.hpp>
 
-// These tests run the lanes of a GPU on an emulated one that has the processor's kernels: training
-// has the processor's bits, in whatever order the streams advance, and host code accesses no device
-// memory (which would end these tests).
+// These tests run the lanes of a GPU on an emulated one that uses the CPU's kernels. Training must
+// have the bits of the CPU in whatever order the streams advance. Host code must not access device
+// memory: that would end the test's process.
 
 namespace ftrun {
 namespace {
@@ -42,7 +42,7 @@ using fixtures::RankRig;
 
 constexpr int kGpuSteps = 3;
 
-/// A Gpu of the emulator, with the emulator at hand.
+/// A Gpu that runs on the emulator, and the emulator itself.
 struct Emulated {
   explicit Emulated(uint64_t seed, GpuOptions options = {})
       : Emulated(EmulatorOptions{.seed = seed}, options) {}
@@ -52,7 +52,7 @@ struct Emulated {
   Gpu gpu;
 };
 
-/// GpuOutcome is what training leaves.
+/// GpuOutcome holds the result of a training.
 struct GpuOutcome {
   std::map<std::string, std::vector<std::byte>> state;
   std::vector<double> losses;
@@ -75,7 +75,7 @@ double evaluated(RankRig& rig) {
   return run.result.loss_sum;
 }
 
-/// Trains and evaluates in between; the last step's gradient is clipped.
+/// Trains with evaluations in between; the gradient of the last step is clipped.
 void train_on_gpu(RankRig& rig, GpuOutcome& outcome) {
   const auto note = [&](const StepRun& run) {
     require(run.result.finite && run.result.counted_tokens > 0, "the steps are finite");
@@ -103,7 +103,8 @@ GpuOutcome train_alone(const Config& config, Gpu* gpu) {
   return outcome;
 }
 
-/// Returns the sums that comm.deterministic gives a communicator.
+/// Returns the function with which a communicator adds in rank order when comm.deterministic is
+/// set.
 SumBlocks sums_of(EmulatedGpu& gpu) {
   return [&gpu](const BlockSum& sum) {
     gpu.sum_blocks(sum.blocks, sum.ranks, sum.stride, sum.dtype, sum.count, sum.out,
@@ -111,7 +112,8 @@ SumBlocks sums_of(EmulatedGpu& gpu) {
   };
 }
 
-/// Trains on several ranks; `seed` 0 trains on the processor.
+/// Trains on several ranks, on emulated GPUs that advance in an order drawn from `seed`; 0 trains
+/// on the CPU.
 GpuOutcome train_together(const Config& config, int ranks, uint64_t seed,
                           fixtures::EmulatedSums sums = fixtures::EmulatedSums::kRankOrder,
                           bool deterministic = false) {
@@ -142,7 +144,7 @@ GpuOutcome train_together(const Config& config, int ranks, uint64_t seed,
 
 using Variants = std::vector<std::pair<std::string, Config>>;
 
-/// Tiers, overlap and recompute of a stage.
+/// Lists configs of a ZeRO stage with different tiers, overlap and recompute.
 Variants gpu_variants(int64_t stage, bool bf16) {
   Config plain = fixtures::run_of_stage(stage);
   plain.bf16.enabled = bf16;
@@ -154,7 +156,7 @@ Variants gpu_variants(int64_t stage, bool bf16) {
   };
   with("plain", [](Config&) {});
   with("overlap", [](Config& c) { c.zero.overlap_comm = true; });
-  // Five micro-batches are more than the ring's slots of pinned memory.
+  // Five micro-batches need more pinned memory than the ring has slots.
   with("five micro-batches", [](Config& c) { c.gradient_accumulation_steps = 5; });
   with("full recompute, inputs on the host", [](Config& c) {
     c.recompute.policy = RecomputeLevel::kFull;
@@ -227,8 +229,7 @@ TEST_CASE("gpu: the lanes that the programs use have a stream each, and no other
 }
 
 TEST_CASE(
-    "gpu: one rank trains the processor's bits at every stage and tier, in any order of the "
-    "streams") {
+    "gpu: one rank trains the CPU's bits at every stage and tier, in any order of the streams") {
   set_kernel_threads(1);
   for (const auto& [name, config] : all_variants()) {
     const GpuOutcome expected = train_alone(config, nullptr);
@@ -241,11 +242,11 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("gpu: two and three ranks with collectives of device memory train the processor's bits") {
+TEST_CASE("gpu: two and three ranks with collectives of device memory train the CPU's bits") {
   set_kernel_threads(1);
   int ranks = 3;
   for (const auto& [name, config] : all_variants()) {
-    ranks = 5 - ranks;  // 2 and 3 in turn: neighbours differ in little else
+    ranks = 5 - ranks;  // alternates 2 and 3: neighbouring variants differ in little else
     const GpuOutcome expected = train_together(config, ranks, 0);
     INFO(name << ", " << ranks << " ranks");
     require_same(train_together(config, ranks, static_cast<uint64_t>(ranks)), expected);
@@ -273,7 +274,7 @@ TEST_CASE("gpu: SGD, a tied matrix, pageable memory and measured time change no 
   REQUIRE(fixtures::contents(there.state) == fixtures::contents(here.state));
 }
 
-/// Makes a config whose state is all on the host, and is updated while compute runs.
+/// Returns a config whose whole optimizer state is on the host, and is updated while compute runs.
 Config offloaded(OffloadDevice device) {
   Config config = fixtures::run_of_stage(3);
   fixtures::offload_to(config, device);
@@ -301,7 +302,7 @@ TEST_CASE("gpu: waits that are missing from a program are found") {
     Executor executor(careless, rig.plan.train.model, rig.memory, rig.groups);
     rig.train(1);
     StepRun run = rig.prepared(2);
-    // A kernel that reads a micro-batch before it has arrived may find labels that are none.
+    // A kernel that reads a micro-batch before it has arrived may find invalid labels and throw.
     try {
       executor.run(run);
     } catch (const std::exception&) {
@@ -312,8 +313,8 @@ TEST_CASE("gpu: waits that are missing from a program are found") {
   REQUIRE(found > 0);
 }
 
-/// Returns the second step's norm of two ranks; `careless` programs leave out the waits for
-/// collectives.
+/// Returns the gradient norm of the second step on two ranks. With `careless`, their programs do
+/// not wait for collectives.
 double second_norm(const Config& config, uint64_t seed, bool careless) {
   double norm = 0;
   EmulatedLinks links(2);
@@ -351,14 +352,14 @@ TEST_CASE("gpu: collectives that nobody waits for are found") {
   }
 }
 
-/// Losses and state of three ranks whose transport adds as NCCL may.
+/// Trains three ranks over a transport that adds in another order than rank order, as NCCL may.
 GpuOutcome train_hop_by_hop(const Config& config, bool deterministic) {
   return train_together(config, 3, 4, fixtures::EmulatedSums::kHopByHop, deterministic);
 }
 
 TEST_CASE(
-    "gpu: with sums in rank order, ranks train the processor's bits over a transport that adds "
-    "otherwise") {
+    "gpu: with sums in rank order, ranks train the CPU's bits over a transport that adds in "
+    "another order") {
   set_kernel_threads(1);
   for (const int64_t stage : {0, 1, 2, 3})
     for (const bool bf16 : {false, true}) {
@@ -372,7 +373,7 @@ TEST_CASE(
     }
 }
 
-/// OrderedSumRig holds numbers on a device and the results of collectives on them.
+/// OrderedSumRig holds numbers on a device, and the results of collectives on these numbers.
 struct OrderedSumRig {
   OrderedSumRig(Rendezvous& rendezvous, EmulatedLinks& links, const RankGroups& host)
       : emulated(11 + static_cast<uint64_t>(rendezvous.rank())),
@@ -418,7 +419,7 @@ void check_ordered_sums(DType dtype, int64_t count) {
     rig.emulated.gpu.download(taken.data(), data.data(), bytes);
     for (int64_t i = 0; i < count; i += std::max<int64_t>(1, count / 97)) check_at(i);
     check_at(count - 1);
-    // A rank's third of the same numbers lies in place.
+    // reduce_scatter writes a rank's third in place, into the same buffer.
     const int64_t third = count / kRanks;
     if (third == 0) return;
     rig.emulated.gpu.upload(data.data(), given.data(), bytes);
@@ -440,8 +441,8 @@ TEST_CASE(
   check_ordered_sums<float>(DType::kF32, DeviceCommunicator::kScratchBytes / 4 + 77);
 }
 
-/// LostPeer holds the error of rank 0 when rank 1 does not reach the second step, and what rank 0
-/// shows on its board while it waits for the device.
+/// LostPeer holds the error that rank 0 reports when rank 1 does not reach the second step, and the
+/// state that rank 0 publishes on its board while it waits for the device.
 struct LostPeer {
   std::string message;
   RankState waiting;
@@ -473,7 +474,7 @@ LostPeer lose_peer() {
       rendezvous.exchange_text("noticed", "");
       return;
     }
-    // The watches show what has ended a little later.
+    // The watching threads publish the end of a collective a little later than it happens.
     const auto last = [&] { return shown(1).record; };
     while (last().sequence < nccl.stats().total().calls ||
            last().state != CollectiveState::kFinished)
@@ -502,8 +503,8 @@ TEST_CASE("gpu: programs exchange blocks, shift and exchange counted rows of dev
 }
 
 TEST_CASE(
-    "gpu: a peer that is lost is named within the time limit, with the collective that the device "
-    "stands in") {
+    "gpu: a lost peer is named within the time limit, with the collective in which the device "
+    "waits") {
   set_kernel_threads(1);
   const auto [message, waiting] = lose_peer();
   REQUIRE_THAT(message,
@@ -511,8 +512,8 @@ TEST_CASE(
                    Catch::Contains(" of GPUs: rank 1 (process ") &&
                    Catch::Contains(" has not entered it; its last was all_gather #") &&
                    Catch::Contains(", finished ") && Catch::Contains("raise comm.timeout"));
-  // The rank does no work alone: peers that wait for it are referred to the rank for which it
-  // waits.
+  // Rank 0 is not busy with work of its own, so peers that wait for rank 0 name the rank for which
+  // it waits.
   REQUIRE_FALSE(own_work(waiting).has_value());
 }
 
@@ -536,16 +537,16 @@ TEST_CASE(
     for (uint64_t seed = 1; seed <= 3; ++seed) {
       Emulated emulated(seed, {.step_graph = true});
       require_same(train_alone(config, &emulated.gpu), expected);
-      // The second of four steps and later ones are recorded in two parts: before and after the
-      // decision.
+      // The second and later steps, three of the four, are each recorded in two parts: before and
+      // after the decision.
       REQUIRE(emulated.device->counters().launches == 6);
     }
   }
 }
 
 TEST_CASE(
-    "gpu: micro-batches of other places in the global batch than the recorded ones have their own "
-    "masks of dropout") {
+    "gpu: a replayed micro-batch has the dropout masks of its own position in the global batch, "
+    "not of the recorded one") {
   set_kernel_threads(1);
   Alone alone;
   Emulated emulated(4, {.step_graph = true});
@@ -564,7 +565,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "gpu: a recorded step that is not finite updates nothing and is placed; programs with work of "
+    "gpu: a recorded step that is not finite updates nothing and is located; programs with work on "
     "the host are not recorded") {
   set_kernel_threads(1);
   Alone alone;
@@ -616,13 +617,14 @@ TEST_CASE("gpu: a step makes no stream, event or memory, and waits for the devic
   const EmulatedGpu::Counters after = emulated.device->counters();
   REQUIRE(after.operations > before.operations);
   REQUIRE(after.made == before.made);
-  // The decision; and marks of pinned slots, which have long been reached: two of scalars, one of
-  // the vote, one per micro-batch.
+  // The host waits once, for the decision. The marks of pinned slots (two of scalars, one of the
+  // vote, one per micro-batch) were reached long before, so they cause no wait.
   REQUIRE(after.host_waits - before.host_waits == 1);
 }
 
 TEST_CASE(
-    "gpu: a step that is not finite changes nothing and is placed where the processor places it") {
+    "gpu: a step that is not finite changes nothing, and its first such value is located as on the "
+    "CPU") {
   set_kernel_threads(1);
   for (const int64_t stage : {0, 2, 3})
     for (const OffloadDevice device :
@@ -652,7 +654,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("gpu: a checkpoint of a GPU continues on the processor and the other way round") {
+TEST_CASE("gpu: a GPU's checkpoint continues on the CPU, and the other way round") {
   set_kernel_threads(1);
   for (const OffloadDevice device :
        {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme})
@@ -683,7 +685,7 @@ TEST_CASE("gpu: a checkpoint of a GPU continues on the processor and the other w
       }
 }
 
-TEST_CASE("gpu: parameters are collected for export, and text is continued, as on the processor") {
+TEST_CASE("gpu: parameters are collected for export, and text is continued, as on the CPU") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::small_model();
   std::vector<std::vector<int32_t>> texts;
@@ -719,7 +721,7 @@ TEST_CASE("gpu: the host cannot reach device memory; uploads and downloads can, 
   for (const int end : {sink, pipe_ends[0], pipe_ends[1]}) ::close(end);
   std::vector<char> given(static_cast<size_t>(bytes)), taken(static_cast<size_t>(bytes), 1);
   emulated.gpu.download(taken.data(), block.data(), bytes);
-  REQUIRE(taken == given);  // zero at first
+  REQUIRE(taken == given);  // fresh memory is zero
   std::iota(given.begin(), given.end(), 0);
   emulated.gpu.upload(block.data(), given.data(), bytes);
   emulated.gpu.download(taken.data(), block.data(), bytes);
@@ -739,7 +741,7 @@ TEST_CASE("gpu: the host tier is pinned unless it is asked not to be, and refusa
     });
   };
   REQUIRE(allocate({}, {}) == "");
-  // Bytes that pass to and from the GPU are pinned in any case.
+  // The staging memory for transfers to and from the GPU is pinned in any case.
   const int64_t staging = (int64_t{16} << 20) + (int64_t{64} << 10);
   REQUIRE(allocate({.most_pinned = staging}, {.pin_memory = false}) == "");
   REQUIRE_THAT(
@@ -808,7 +810,7 @@ TEST_CASE("gpu: a traced step is launched, not replayed, and its waits hold in t
   }
 }
 
-TEST_CASE("gpu: what runs beside computation is told from what does not") {
+TEST_CASE("gpu: work that overlaps with computation is distinguished from other work") {
   Program program;
   const auto add = [&](Lane lane, InstrKind kind) {
     program.instrs.emplace_back().lane = lane;
@@ -816,10 +818,10 @@ TEST_CASE("gpu: what runs beside computation is told from what does not") {
   };
   add(Lane::kCompute, InstrKind::kForward);   // 0 to 2
   add(Lane::kCompute, InstrKind::kBackward);  // 3 to 6
-  add(Lane::kToDevice, InstrKind::kCopy);     // 1 to 4: one second between the two
-  add(Lane::kToHost, InstrKind::kCopy);       // 6 to 7: behind both
+  add(Lane::kToDevice, InstrKind::kCopy);     // 1 to 4: 1 s of it between the two, so not hidden
+  add(Lane::kToHost, InstrKind::kCopy);       // 6 to 7: after both
   add(lane_of(0), InstrKind::kAllReduce);     // 5 to 8
-  add(Lane::kDisk, InstrKind::kCopy);         // is no copy between device and host
+  add(Lane::kDisk, InstrKind::kCopy);         // not a copy between device and host
   const DeviceTimes times =
       account_times(program, {{0, 2}, {3, 6}, {1, 4}, {6, 7}, {5, 8}, {0, 9}});
   REQUIRE(times.by_kind[static_cast<size_t>(InstrKind::kCopy)] == 13);
@@ -830,7 +832,7 @@ TEST_CASE("gpu: what runs beside computation is told from what does not") {
           "copies between device and host: 4000.00 ms, 50 % of it beside computation");
 }
 
-TEST_CASE("gpu: each rank has a GPU of its own, or hears why not") {
+TEST_CASE("gpu: each rank has a GPU of its own, or an error that says why not") {
   REQUIRE(gpu_of_rank(0, 1) == 0);
   REQUIRE(gpu_of_rank(3, 8) == 3);
   REQUIRE(gpu_of_rank(3, 1) == 0);
@@ -839,7 +841,7 @@ TEST_CASE("gpu: each rank has a GPU of its own, or hears why not") {
           "this rank is number 4 of its machine, and its process sees 4 GPUs\n"
           "  remedy: start one rank per GPU, check CUDA_VISIBLE_DEVICES, or set "
           "\"device\": \"cpu\"");
-  // Slices of one GPU (MIG) share its place, and hosts may share a name.
+  // Slices of one GPU (MIG) have the same bus address, and two hosts may have the same name.
   const auto place = [](const char* uuid, const char* bus) {
     DeviceInfo gpu;
     gpu.uuid = uuid;

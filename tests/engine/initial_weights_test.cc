@@ -22,8 +22,8 @@ std::vector<float> first_values(const TensorInfo& tensor, uint64_t seed, int64_t
 }
 
 TEST_CASE(
-    "values that are made depend on seed, name and place, not on the pieces they are asked for "
-    "in") {
+    "initial values depend on seed, name and position, not on the pieces in which they are "
+    "requested") {
   const TensorInfo tensor = tensor_of("a", {InitialSource::kUniform, 0.5});
   const std::vector<float> whole = first_values(tensor, 3, 0, tensor.numel());
   for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 1}, {17, 4096}, {65535, 65536}})
@@ -33,7 +33,7 @@ TEST_CASE(
   CHECK(first_values(tensor_of("b", tensor.initial), 3, 0, tensor.numel()) != whole);
 }
 
-TEST_CASE("random numbers are spread as asked for") {
+TEST_CASE("random numbers have the requested distribution") {
   struct Moments {
     double mean = 0, deviation = 0, most = 0;
   };
@@ -63,8 +63,7 @@ TEST_CASE("random numbers are spread as asked for") {
 }
 
 TEST_CASE(
-    "an orthogonal beginning: A and B are normal numbers of deviation 0.1 / sqrt(2), and B A is "
-    "zero") {
+    "orthogonal initial adapters have normal A and B of deviation 0.1 / sqrt(2), and B A is zero") {
   const int64_t rank = 16, inputs = 300, outputs = 200;
   TensorInfo a("x.q_proj.lora_A.weight", Dims{rank, inputs}),
       b("x.q_proj.lora_B.weight", Dims{outputs, rank});

@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Instructions as (lane, waits); their index is their id.
+/// Builds a program of instructions given as (lane, waits); an instruction's index is its id.
 Program lanes_program(const std::vector<std::pair<Lane, std::vector<InstrId>>>& instrs) {
   Program program;
   program.groups = {{{"pair", {0, 1}}, {2, 0}}};
@@ -36,7 +36,7 @@ InstrId id_of(const Program& program, const Instr& instr) {
   return static_cast<InstrId>(&instr - program.instrs.data());
 }
 
-/// Fails the test by waiting instead of hanging it.
+/// Runs `work`; fails the test, instead of hanging, if it takes more than 20 seconds.
 void within_seconds(const std::function<void()>& work) {
   std::packaged_task<void()> task(work);
   std::future<void> done = task.get_future();
@@ -92,7 +92,7 @@ TEST_CASE("a lane runs in order, and no instruction begins before those it waits
   }
 }
 
-TEST_CASE("compute runs on the calling thread, communication on another, beside it") {
+TEST_CASE("compute runs on the calling thread, and communication concurrently on another") {
   const Program program = lanes_program({{kCommunication, {}}, {kCompute, {}}});
   std::promise<void> in_compute, in_communication;
   std::array<std::thread::id, 2> threads;
@@ -101,7 +101,8 @@ TEST_CASE("compute runs on the calling thread, communication on another, beside 
       [&](const Instr& instr) {
         const size_t lane = instr.lane == kCompute ? 0 : 1;
         threads[lane] = std::this_thread::get_id();
-        // The two wait until the other has begun: one after the other they would not end.
+        // Each of the two waits until the other has begun, so they end only if they run at the same
+        // time.
         (lane == 0 ? in_compute : in_communication).set_value();
         (lane == 0 ? in_communication : in_compute).get_future().wait_for(20s);
       },
@@ -111,7 +112,7 @@ TEST_CASE("compute runs on the calling thread, communication on another, beside 
   REQUIRE(threads[1] != std::this_thread::get_id());
 }
 
-TEST_CASE("what compute waited for communication is told") {
+TEST_CASE("the time for which compute waited for communication is reported") {
   const Program program = lanes_program({{kCommunication, {}}, {kCompute, {0}}});
   bool slow = true;
   Lanes lanes(
@@ -125,11 +126,11 @@ TEST_CASE("what compute waited for communication is told") {
   REQUIRE(first > 0.25);
   slow = false;
   lanes.run_once();
-  // Runs are measured anew, and not added up.
+  // Each run is measured separately; times do not accumulate over runs.
   REQUIRE(lanes.exposed_communication_seconds() < first);
 }
 
-TEST_CASE("what compute waited for copies between tiers is no communication") {
+TEST_CASE("waits of compute for copies between tiers do not count as communication") {
   const Program program = lanes_program(
       {{Lane::kToDevice, {}}, {kCommunication, {}}, {Lane::kDisk, {}}, {kCompute, {0, 1, 2}}});
   constexpr auto kCopy = 200ms;
@@ -138,7 +139,7 @@ TEST_CASE("what compute waited for copies between tiers is no communication") {
       program,
       [&](const Instr& instr) {
         if (instr.lane == kCommunication) communicated.set_value();
-        // Copies begin when communication is over, so the two do not overlap.
+        // The copy starts after the communication has ended, so that their times do not overlap.
         if (instr.lane == Lane::kToDevice) communicated.get_future().wait_for(20s);
         if (instr.lane == Lane::kToDevice || instr.lane == Lane::kDisk)
           std::this_thread::sleep_for(kCopy);
@@ -159,7 +160,7 @@ TEST_CASE(
       [&](const Instr& instr) {
         if (instr.lane == kCommunication) {
           begun.set_value();
-          released.get_future().wait();  // as a collective that no peer enters
+          released.get_future().wait();  // blocks like a collective that no peer enters
           ++ended;
           return;
         }
@@ -231,7 +232,8 @@ TEST_CASE("lanes that never ran, ran once or failed can be destroyed") {
 }
 
 TEST_CASE("an instruction is ready when all that it waits for is done") {
-  // Communication runs #1 and #3; #3 waits for compute's #2, which waits for what the test says.
+  // Communication runs #1 and #3. #3 waits for compute's #2, which blocks until the test releases
+  // it.
   const Program program =
       lanes_program({{kCompute, {}}, {kCommunication, {0}}, {kCompute, {}}, {kCommunication, {2}}});
   std::promise<void> go;

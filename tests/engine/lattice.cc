@@ -31,7 +31,7 @@ bool is_possible(const LatticeCell& cell) {
 
 std::vector<LatticeCell> possible_cells(const std::vector<TrainingMesh>& meshes) {
   std::vector<LatticeCell> cells{{}};
-  // Axes multiply the cells one after another.
+  // Replaces each cell by one copy for each value of an axis.
   const auto along = [&](const auto& values, const auto& set) {
     std::vector<LatticeCell> more;
     for (const LatticeCell& cell : cells)

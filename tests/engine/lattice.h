@@ -11,16 +11,17 @@
 
 namespace ftrun::fixtures {
 
-/// LatticeCell is one layout of a run of 8 layers, and its other properties.
+/// LatticeCell describes one run of a model of 8 layers: its layout and its other settings.
 struct LatticeCell {
   TrainingMesh mesh;
   int64_t stage = 0;
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   RecomputeLevel recompute = RecomputeLevel::kNone;
-  /// "llama", "mistral" (windows), "qwen2" (biases of q, k and v), "qwen3" (norms of heads).
+  /// The model family: "llama", "mistral" (sliding windows), "qwen2" (biases of q, k and v) or
+  /// "qwen3" (norms of heads).
   std::string family = "llama";
   bool tied = false;
-  /// The tier of optimizer state and, at stage 3, of parameters.
+  /// The tier of the optimizer state and, at stage 3, also of the parameters.
   OffloadDevice place = OffloadDevice::kNone;
 
   /// Returns the cell's value on each axis, in the order of lattice_axes().
@@ -34,52 +35,57 @@ const std::vector<std::string>& lattice_axes();
 /// 2 to 8 ranks.
 std::vector<TrainingMesh> lattice_meshes();
 
-/// Lists meshes x ZeRO stages x schedules, complete, on llama; at stage 0 replicas are shards by
-/// another name.
+/// Lists all combinations of meshes, ZeRO stages and schedules, on llama. At stage 0, shards are
+/// left out: they would do the same as replicas.
 std::vector<LatticeCell> complete_cells();
 
-/// Chooses enough cells that each pair of values of two axes that some cell can have is in one of
-/// them. Accumulation on one rank is of 1, 2, 5 or 8 micro-batches.
+/// Chooses cells that together contain every pair of values of two axes that any possible cell has.
+/// A rank accumulates 1, 2, 5 or 8 micro-batches.
 std::vector<LatticeCell> covering_cells(const std::vector<TrainingMesh>& meshes);
 
-/// AxisPair is a pair of values of two axes.
+/// AxisPair holds an axis and its value, and a second axis and its value.
 using AxisPair = std::tuple<size_t, std::string, size_t, std::string>;
 std::vector<AxisPair> pairs_of(const LatticeCell& cell);
 
-/// LatticeFigures compare a cell with one process and with fp64.
+/// LatticeFigures holds the differences between a cell and one process, and the rounding errors of
+/// both compared with a training in fp64.
 struct LatticeFigures {
   Differences differences;
-  /// Largest errors of a step's gradient norm against fp64, and those of one process.
+  /// The largest error of a step's gradient norm, compared with fp64: the cell's, and one
+  /// process's.
   double norm_error = 0;
   double own_norm_error = 0;
-  /// The error where each step begins with the weights of fp64, for a cell whose norm is beyond
-  /// kNormBound.
+  /// Errors of the norm if each step begins with the weights of the fp64 training. They are
+  /// measured only for a cell whose norm differs by more than kNormBound.
   double fresh_norm_error = 0;
   double own_fresh_norm_error = 0;
   bool within = false;
 };
-/// The factor of one process's own error that a cell's may reach when its norm is beyond
-/// kNormBound, and the error that a step's norm may have from the weights of fp64.
+/// A cell whose norm differs by more than kNormBound may have an error of kTimesOwnError times that
+/// of one process. The norm of a step that begins with the weights of fp64 may have an error of
+/// kFreshNormBound.
 inline constexpr double kTimesOwnError = 3;
 inline constexpr double kFreshNormBound = 1e-5;
 
-/// Returns whether loss and weights are within their bounds, and the norm if `norm`.
+/// Returns whether loss and weights, and the norm if `norm` is set, are within their bounds.
 bool is_within(const Differences& found, bool norm);
 
-/// Lattice compares cells with one process, which it runs once for each model and global batch.
+/// Lattice compares cells with one process. It runs the one process once per model and global
+/// batch.
 class Lattice {
  public:
   explicit Lattice(int64_t steps) : steps_(steps) {}
   Differences run(const LatticeCell& cell);
-  /// Runs a cell as run(), and measures how far rounding takes it and one process from fp64.
+  /// Runs a cell like run(), and measures the rounding errors of the cell and of one process
+  /// against fp64.
   LatticeFigures measure(const LatticeCell& cell);
 
  private:
   struct Reference {
     TrainingOutcome alone;
-    /// The norms, once measure() was asked.
+    /// The exact norms; empty until measure() needs them.
     std::vector<double> exact_norms;
-    /// The fresh steps, once a cell's norm was beyond kNormBound.
+    /// The fresh steps; null until a cell's norm differs by more than kNormBound.
     std::unique_ptr<FreshSteps> fresh;
   };
   Reference& reference(const LatticeCell& cell);

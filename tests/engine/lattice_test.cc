@@ -10,8 +10,8 @@
 
 #include <catch2/catch.hpp>
 
-// These tests compare all layouts of one run with one process. scripts/lattice.sh runs the complete
-// set; its table is in docs/lattice.md.
+// These tests compare layouts of one run with one process. scripts/lattice.sh runs all of them;
+// docs/lattice.md has the resulting table.
 
 namespace ftrun {
 namespace {
@@ -21,8 +21,8 @@ using fixtures::Lattice;
 using fixtures::LatticeCell;
 using fixtures::TrainingMesh;
 
-/// Returns the largest difference of a tensor, and where it is, of those whose bound is the usual
-/// one or not.
+/// Returns the largest difference of a tensor, and the tensor's name. `usual` selects the tensors
+/// that have the usual bound (1e-4), otherwise those that have their own.
 std::pair<double, std::string> worst(const Differences& found, bool usual) {
   std::pair<double, std::string> most{0, "-"};
   for (const auto& [tensor, difference] : found.weights)
@@ -62,7 +62,8 @@ TEST_CASE(
   CHECK(schedules.size() == 6);
 }
 
-TEST_CASE("one process in fp32 begins as the training in fp64 does, up to rounding") {
+TEST_CASE(
+    "the first steps of one process in fp32 equal those of the training in fp64, up to rounding") {
   set_kernel_threads(1);
   for (const char* family : {"llama", "mistral", "qwen2", "qwen3"})
     for (const bool tied : {false, true}) {
@@ -80,8 +81,8 @@ TEST_CASE("one process in fp32 begins as the training in fp64 does, up to roundi
 }
 
 TEST_CASE(
-    "a norm's error is measured by one process's own: in the first step there, later in its "
-    "worst") {
+    "a norm's error is compared with one process's own error: in step 1 with that step's, later "
+    "with its largest") {
   const std::vector<double> own{1e-8, 2e-8, 3e-8, 1e-4};
   CHECK(fixtures::no_worse({1e-8, 1e-8, 2.9e-4, 1e-8}, own, 3));
   CHECK(fixtures::no_worse({8.9e-8, 0, 0, 0}, own, 3));
@@ -89,9 +90,10 @@ TEST_CASE(
   CHECK_FALSE(fixtures::no_worse({0, 3.1e-4, 0, 0}, own, 3));
 }
 
-TEST_CASE("from the weights of fp64 each step's norm is that of fp64, on any ranks") {
+TEST_CASE(
+    "with the fp64 run's weights, each step's norm is the fp64 run's, on any number of ranks") {
   set_kernel_threads(1);
-  // The last of 20 steps on end is off by 2e-4.
+  // Without fresh weights, the norm of the last of 20 steps is off by 2e-4.
   const LatticeCell cell{
       .mesh = {.tensor = 2, .shards = 2, .micro_batches = 2}, .stage = 3, .family = "qwen3"};
   const fixtures::FreshSteps fresh(fixtures::run_of_stage(0), cell.model(), 2, 20);
@@ -101,7 +103,7 @@ TEST_CASE("from the weights of fp64 each step's norm is that of fp64, on any ran
   CHECK(fresh.worst_norm(cell.config(), other) > 1e-2);
 }
 
-/// Reads those cells from a file with a line a cell that it has.
+/// Reads the keys of the cells that a results file already has, one on each line.
 std::set<std::string> known_cells(const std::string& path) {
   std::set<std::string> known;
   std::ifstream in(path);
@@ -116,8 +118,8 @@ std::string variable(const char* name, const char* otherwise) {
   return value == nullptr ? otherwise : value;
 }
 
-/// Appends to the file FTRUN_LATTICE_RESULTS what it does not have yet of the cells
-/// [FTRUN_LATTICE_FIRST, FTRUN_LATTICE_END), complete ones first.
+/// Appends the missing cells among [FTRUN_LATTICE_FIRST, FTRUN_LATTICE_END) to the file
+/// FTRUN_LATTICE_RESULTS. The complete cells come first in this numbering, then the covering ones.
 TEST_CASE("the lattice of all layouts", "[.lattice]") {
   set_kernel_threads(1);
   const std::string path = variable("FTRUN_LATTICE_RESULTS", "lattice.tsv");

@@ -34,7 +34,8 @@ Buffer temporary(int64_t bytes, int64_t arena_offset) {
   return buffer;
 }
 
-/// Makes a program of buffers; `arenas` has the bytes of the device's, the shared and the host's.
+/// Returns a program with these buffers; `arenas` holds the sizes of the device's, the shared and
+/// the host's arena, in bytes.
 Program with_buffers(std::vector<Buffer> buffers, std::array<int64_t, kArenaCount> arenas) {
   Program program;
   program.buffers = std::move(buffers);
@@ -43,8 +44,8 @@ Program with_buffers(std::vector<Buffer> buffers, std::array<int64_t, kArenaCoun
 }
 
 TEST_CASE(
-    "programs share persistent buffers by what they are, not by name, and one arena of the "
-    "largest's size") {
+    "programs share persistent buffers by content, not by name, and one arena of the largest "
+    "program's size") {
   fixtures::Alone alone;
   RankMemory memory(*alone.group);
   const Program small =
@@ -63,7 +64,7 @@ TEST_CASE(
   REQUIRE(memory.at(small, {1, 16, 8}) == arena + 528);
   const RankMemory::TierBytes device = memory.allocated(Tier::kDevice);
   REQUIRE(device.persistent[static_cast<size_t>(Category::kParameters)] == 4096);
-  REQUIRE(device.persistent[static_cast<size_t>(Category::kBuffers)] == 4096);  // a page
+  REQUIRE(device.persistent[static_cast<size_t>(Category::kBuffers)] == 4096);  // one page
   REQUIRE(device.arenas == 8192);
   REQUIRE(device.total == 8192 + 4096 + 4096);
   REQUIRE(memory.allocated(Tier::kHost).total == 0);
@@ -71,7 +72,7 @@ TEST_CASE(
   REQUIRE(memory.swap() == nullptr);
 }
 
-TEST_CASE("what is private, what peers read and what lies on the host have an arena each") {
+TEST_CASE("private memory, memory that peers read and host memory have an arena each") {
   fixtures::Alone alone;
   RankMemory memory(*alone.group);
   Buffer shared = temporary(4096, 1024);
@@ -89,7 +90,7 @@ TEST_CASE("what is private, what peers read and what lies on the host have an ar
   REQUIRE(host.arenas == 4096);
   REQUIRE(host.persistent[static_cast<size_t>(Category::kOptimizer)] == 4096);
   REQUIRE(host.total == 8192);
-  // All ranges exist at the same time: a write into one of them does not change another.
+  // All ranges exist at the same time: a write into one of them must not change another.
   for (BufferId id = 0; id < 4; ++id)
     std::memset(memory.at(program, {id, 0, 0}), id + 1, static_cast<size_t>(program.at(id).bytes));
   for (BufferId id = 0; id < 4; ++id)
@@ -97,7 +98,7 @@ TEST_CASE("what is private, what peers read and what lies on the host have an ar
       REQUIRE(memory.at(program, {id, i, 1})[0] == static_cast<std::byte>(id + 1));
 }
 
-TEST_CASE("buffers on disk keep what is written to them, each its own") {
+TEST_CASE("each buffer on disk keeps what is written to it") {
   fixtures::Alone alone;
   const fixtures::Scratch scratch;
   RankMemory memory(*alone.group, {.folder = scratch.path + "/made", .name = "rank0"});
@@ -117,7 +118,7 @@ TEST_CASE("buffers on disk keep what is written to them, each its own") {
   REQUIRE(memory.swap() != nullptr);
   REQUIRE(memory.swap()->bytes() == 5 * 4096);
   const RankMemory::TierBytes disk = memory.allocated(Tier::kNvme);
-  // The file system's own notes on the file may take a block or two.
+  // The file system's metadata of the file may take an additional block or two.
   REQUIRE(disk.total >= 5 * 4096);
   REQUIRE(disk.total <= 8 * 4096);
   REQUIRE(disk.persistent[static_cast<size_t>(Category::kOptimizer)] == 3 * 4096);
@@ -146,7 +147,7 @@ TEST_CASE("buffers on disk keep what is written to them, each its own") {
   REQUIRE(block.data()[4096] == std::byte{1});
   memory.read_disk(train, {0, 0, 4096}, block.data());
   REQUIRE(holds(1, 4096));
-  // Both programs refer to the same place.
+  // Both programs refer to the same bytes on disk.
   memory.read_disk(evaluate, {0, 0, 2 * 4096}, block.data());
   REQUIRE(holds(2, 2 * 4096));
   REQUIRE_THROWS_WITH(memory.at(train, {0, 0, 4096}), Catch::Contains("buffer first lies on disk"));
@@ -157,14 +158,14 @@ TEST_CASE("buffers on disk keep what is written to them, each its own") {
       Catch::Contains("the first program has all that lies on disk"));
 }
 
-/// Returns the bytes of address space that this process has.
+/// Returns the size of this process's address space in bytes.
 int64_t mapped_by_the_process() {
   int64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
   return pages * 4096;
 }
 
-TEST_CASE("what is counted as allocated is what the process's address space grew by") {
+TEST_CASE("the bytes counted as allocated are those by which the process's address space grew") {
   fixtures::Alone alone;
   RankMemory memory(*alone.group);
   const Program small = with_buffers({temporary(10'000, 0)}, {3 << 20, 0, 0});
@@ -179,10 +180,10 @@ TEST_CASE("what is counted as allocated is what the process's address space grew
   };
   const auto grown = [&] { return mapped_by_the_process() - before; };
   memory.allocate(small);
-  // The process may have grown a little for itself.
+  // The process may have grown a little for other reasons.
   REQUIRE(counted() == 3 << 20);
   REQUIRE(std::abs(grown() - counted()) <= 256 << 10);
-  memory.allocate(large);  // the arena that was too small is gone
+  memory.allocate(large);  // replaces the arena, which was too small
   REQUIRE(counted() > 41 << 20);
   REQUIRE(std::abs(grown() - counted()) <= 256 << 10);
 }
@@ -198,7 +199,7 @@ TEST_CASE("pages count as touched when they were written, and stay counted") {
        on(Tier::kHost, temporary(4096, 0))},
       {0, 0, 100 * 4096});
   memory.allocate(program);
-  // Large pages would bring neighbours in.
+  // Huge pages would touch neighbouring pages as well.
   ::madvise(memory.at(program, {1, 0, 1}), 3001 * 4096, MADV_NOHUGEPAGE);
   ::madvise(memory.at(program, {2, 0, 1}), 100 * 4096, MADV_NOHUGEPAGE);
   REQUIRE(memory.touched(Tier::kDevice).total == 0);
@@ -233,7 +234,7 @@ TEST_CASE("memory is zero at first, whether peers may see it or not") {
     for (int64_t i = 0; i < 10'000; ++i) REQUIRE(memory.at(program, {id, i, 1})[0] == std::byte{0});
 }
 
-TEST_CASE("a buffer of two sizes is a defect, and so is one that nobody made") {
+TEST_CASE("a buffer with two sizes, or one that was never made, is reported as a defect") {
   fixtures::Alone alone;
   RankMemory memory(*alone.group);
   memory.allocate(with_buffers(

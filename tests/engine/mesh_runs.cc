@@ -14,7 +14,7 @@ double relative(double found, double expected) {
   return std::abs(found - expected) / std::abs(expected);
 }
 
-/// Computes ||found - expected|| / ||expected|| of each parameter.
+/// Returns ||found - expected|| / ||expected|| of each parameter.
 std::map<std::string, double> weight_differences(const TrainingOutcome& found,
                                                  const TrainingOutcome& expected) {
   std::map<std::string, double> differences;
@@ -59,7 +59,7 @@ Batch batch_of_step(const ModelDescription& model, int64_t step, int64_t number)
 }
 
 void give_batches(RankRig& rig, int64_t step) {
-  const ShardPlace place = sample_place(rig.plan.options.state);
+  const MemberIndex place = sample_place(rig.plan.options.state);
   rig.batches.resize(static_cast<size_t>(rig.config.gradient_accumulation_steps));
   for (size_t slot = 0; slot < rig.batches.size(); ++slot) {
     const auto number = static_cast<int64_t>(slot) * place.count + place.index;
@@ -147,7 +147,7 @@ std::map<std::string, std::vector<float>> collected_on(const Config& plain,
   std::map<std::string, std::vector<float>> collected;
   saved_on(plain, model, mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
     const bool receives = rendezvous.rank() == 0;
-    // A single copy of the model is enough.
+    // One replica collects; the others would only repeat it.
     if (rig.plan.options.state.replica > 0) return;
     for (const TensorInfo& tensor : rig.plan.train.model.tensors) {
       const int64_t size = tensor.numel();

@@ -12,7 +12,7 @@
 
 namespace ftrun::fixtures {
 
-/// Returns the same model with another number of layers.
+/// Returns a copy of the model with another number of layers.
 ModelConfig with_layers(ModelConfig model, int64_t layers);
 
 /// TrainingMesh is the number of ranks along each dimension of a mesh.
@@ -21,7 +21,7 @@ struct TrainingMesh {
   int shards = 1;
   int replicas = 1;
   int stages = 1;
-  /// Micro-batches of the global batch.
+  /// The number of micro-batches in the global batch.
   int micro_batches = 12;
 
   int data() const { return shards * replicas; }
@@ -29,10 +29,10 @@ struct TrainingMesh {
   std::string text() const;
 };
 
-/// SavedState is bytes by "tensor.kind".
+/// SavedState holds the bytes of each state, by "tensor.kind".
 using SavedState = std::map<std::string, std::vector<std::byte>>;
 
-/// TrainingOutcome is the result of training: each step's loss and norm, and the states.
+/// TrainingOutcome is the result of training: the loss and norm of each step, and the final states.
 struct TrainingOutcome {
   std::vector<double> losses;
   std::vector<double> norms;
@@ -40,61 +40,61 @@ struct TrainingOutcome {
   bool operator==(const TrainingOutcome&) const = default;
 };
 
-/// Runs steps 1 .. `steps` of RankRig::train, all finite; notes the first rank's sums of losses and
-/// its norms.
+/// Runs RankRig::train for steps 1 .. `steps`, all of which must be finite, and records the sum of
+/// losses and the norm of each step.
 void train_steps(RankRig& rig, int64_t steps, TrainingOutcome& outcome);
 
-/// Differences are the largest relative differences of two outcomes in the loss and the norm of a
-/// step, and in each parameter: ||found - expected|| / ||expected||.
+/// Differences holds the largest relative difference between two outcomes in the loss of a step and
+/// in its norm, and the difference of each parameter: ||found - expected|| / ||expected||.
 struct Differences {
   double loss = 0;
   double norm = 0;
   std::map<std::string, double> weights;
 };
 Differences differences(const TrainingOutcome& found, const TrainingOutcome& expected);
-/// Bounds of the differences between layouts of one run. A key's bias changes all scores of a query
-/// equally, except for rotation: its gradient is nearly zero, from which AdamW makes full steps,
-/// rounding included.
+/// Bounds of the differences between layouts of one run; weight_bound() is that of a parameter.
+/// Biases of keys have a larger one: such a bias changes all scores of a query equally, except for
+/// rotation, so its gradient is nearly zero and AdamW turns its rounding errors into full steps.
 inline constexpr double kLossBound = 1e-5;
 inline constexpr double kNormBound = 5e-5;
 double weight_bound(const std::string& parameter);
 
-/// Puts the same run on a mesh: the same global batch.
+/// Returns the config for a mesh, with the same global batch.
 Config meshed(Config config, const TrainingMesh& mesh);
 
 /// Returns micro-batch `number` of a step's global batch.
 Batch batch_of_step(const ModelDescription& model, int64_t step, int64_t number);
 
-/// Gives the rig its batches: data-parallel rank d takes micro-batches d, d + n, ... of n ranks.
+/// Sets the rig's batches: data-parallel rank d of n takes micro-batches d, d + n, d + 2n, ...
 void give_batches(RankRig& rig, int64_t step);
 
-/// Returns the options of a run on a mesh; the place in it is not meaningful.
+/// Returns the options of a run on a mesh; their rank is a placeholder.
 StateOptions options_of(const TrainingMesh& mesh, const Config& config, const ModelConfig& model);
 
 /// Trains from the weights of model_folder().
 TrainingOutcome train_on(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh,
                          int64_t steps);
 
-/// Lists the changes that change no bit of a run of a ZeRO stage on a mesh, by name: buckets,
-/// overlap, tiers, recompute, what is kept and prefetched.
+/// Lists, by name, changes to the config that must not change a bit of a run with this ZeRO stage:
+/// bucket sizes, overlap, tiers, recompute, and what stage 3 keeps or prefetches.
 std::vector<std::pair<const char*, std::function<void(Config&)>>> neutral_changes(int64_t stage);
 
 /// Trains one step on the mesh's batches.
 StepRun train_step(RankRig& rig, int64_t step);
 
-/// Returns the state that all ranks of a mesh save after `work` on each.
+/// Runs `work` on each rank of a mesh, and returns the state that the ranks then save together.
 SavedState saved_on(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh,
                     const std::function<void(Rendezvous&, RankRig&)>& work);
 
-/// Returns each tensor that the first rank of a mesh collects, in several pieces, from a model with
-/// the weights of model_folder().
+/// Returns the tensors that the first rank of a mesh collects, each in several pieces. The model
+/// has the weights of model_folder().
 std::map<std::string, std::vector<float>> collected_on(const Config& plain,
                                                        const ModelConfig& model,
                                                        const TrainingMesh& mesh);
 
-/// Requires that outcomes have the same bits.
+/// Requires that two outcomes have the same bits.
 void require_equal(const TrainingOutcome& found, const TrainingOutcome& expected);
-/// Requires that outcomes of different layouts of one run differ by no more than the bounds.
+/// Requires that two outcomes, of different layouts of one run, differ by no more than the bounds.
 void require_same(const TrainingOutcome& found, const TrainingOutcome& expected);
 
 }  // namespace ftrun::fixtures

@@ -17,9 +17,9 @@
 
 #include <catch2/catch.hpp>
 
-// Training in 16 bits on tensor ranks and on stages of a pipeline: as one process trains in
-// the same precision, as far as rounding lets them, and with one loss scale on all ranks,
-// whichever of them overflows.
+// These tests train in 16 bits on tensor ranks and on pipeline stages. The results must equal those
+// of one process in the same precision, except for rounding, and all ranks must share one loss
+// scale, whichever of them overflows.
 
 namespace ftrun {
 namespace {
@@ -32,7 +32,7 @@ using fixtures::TrainingOutcome;
 
 using enum PipelineSchedule;
 
-/// NarrowPlace is where a run takes place.
+/// NarrowPlace describes the layout of a run in 16 bits.
 struct NarrowPlace {
   TrainingMesh mesh;
   int64_t stage = 0;
@@ -60,7 +60,7 @@ ModelConfig narrow_model(bool tied = false) {
   return fixtures::with_layers(fixtures::model_of_many_blocks(tied), 4);
 }
 
-/// Runs the step after `progress` on the mesh's batches, as the trainer takes and counts it.
+/// Runs the step after `progress` on the mesh's batches, prepared and counted as the trainer does.
 StepRun take_step(RankRig& rig, TrainingProgress& progress) {
   fixtures::give_batches(rig, progress.step + 1);
   StepBatch batch;
@@ -75,7 +75,7 @@ StepRun take_step(RankRig& rig, TrainingProgress& progress) {
   return run;
 }
 
-// The runs are compared with one process.
+// Comparison with one process.
 
 constexpr int64_t kNarrowSteps = 3;
 
@@ -95,9 +95,10 @@ TrainingOutcome trained_narrow(const Config& config, const ModelConfig& model,
   return outcome;
 }
 
-/// Sets an optimizer whose updates are in proportion to the gradients: what a weight is off by says
-/// how far its gradients are off. (AdamW divides by their size, as clipping does: a wrong scale
-/// would not show, and where a gradient is next to nothing a rounding would show as a whole step.)
+/// Returns the config with an optimizer whose updates are proportional to the gradients, so that
+/// the error of a weight shows the error of its gradients. AdamW divides gradients by their size,
+/// as clipping does: a wrong scale would not show, and the rounding error of a tiny gradient would
+/// become a full step.
 Config in_proportion(Config config) {
   config.gradient_clipping = 0;
   config.optimizer.type = OptimizerType::kSgd;
@@ -106,8 +107,8 @@ Config in_proportion(Config config) {
   return config;
 }
 
-/// Computes for each parameter ||found - expected|| / ||expected - begun||: what it is off by, of
-/// the way that training moved it.
+/// Returns the relative error of each parameter's movement: ||found - expected|| / ||expected -
+/// begun||, where `begun` is its value before training.
 std::map<std::string, double> ways_off(const TrainingOutcome& found,
                                        const TrainingOutcome& expected) {
   std::map<std::string, double> off;
@@ -126,8 +127,9 @@ std::map<std::string, double> ways_off(const TrainingOutcome& found,
   return off;
 }
 
-/// Trains one process in fp32 with the gradients of the mean over all tokens as they are: what
-/// prepares and decides the steps of the others has no part in it.
+/// Trains one process in fp32. The gradients of the mean over all tokens are used as they are,
+/// without the functions that prepare and decide the other runs' steps, so that an error in these
+/// shows.
 TrainingOutcome trained_plainly(const ModelConfig& model) {
   TrainingOutcome outcome;
   outcome.state = saved_on(
@@ -150,8 +152,8 @@ TrainingOutcome trained_plainly(const ModelConfig& model) {
   return outcome;
 }
 
-/// OneProcess is one process in 16 bits, and what rounding to them does to it: how far it is from
-/// one in fp32.
+/// OneProcess holds the outcomes of one process in 16 bits and in fp32, and the difference that
+/// rounding to 16 bits makes for each parameter.
 struct OneProcess {
   OneProcess(ConfigDtype precision, bool tied)
       : narrow(trained_narrow(in_proportion(narrow_run(precision)), narrow_model(tied), {})),
@@ -162,29 +164,30 @@ struct OneProcess {
   std::map<std::string, double> rounding;
 };
 
-/// Returns the share of itself by which rounding changes a number at most: half of the last of 8 or
-/// 11 bits.
+/// Returns the largest relative error of rounding to a precision: half a unit in the last place of
+/// a significand of 8 (bf16) or 11 (fp16) bits.
 double unit_of(ConfigDtype precision) {
   return precision == ConfigDtype::kBf16 ? 0x1p-8 : 0x1p-11;
 }
 
-/// Bounds.
-/// Weights: another layout rounds at other places, and so may be as far from the exact run as one
-/// process is, on its other side: tensor by tensor twice what rounding does to one process. Norms:
-/// roundings go up and down, so that what the gradient is off by stands nearly at a right angle to
-/// it: the gradient is off by a few units of its length, and its length by less than one. Losses:
-/// logits here are of size 0.1, and some twenty roundings one after the other leave them off by
-/// about 0.5 units; of the mean over 192 tokens that is 0.04 units, in a loss of 5.3 less than a
-/// hundredth of one. Three times that.
+/// Requires that losses and norms agree within these bounds, in units of the rounding error `unit`:
+/// * Norm: 1. Rounding errors of the elements have random signs, so their sum is nearly orthogonal
+/// to the gradient. The gradient is off by a few units of its length, its length by less than one.
+/// * Loss: 1/32. The logits here are of size 0.1, and about twenty successive roundings leave them
+/// off by about 0.5 units. The mean over 192 tokens is then off by 0.04 units, which is less than a
+/// hundredth of a unit of a loss of 5.3. The bound is three times that.
+/// Weights are compared in require_as_one_process(). Another layout rounds at other places, so it
+/// may differ from the exact run as much as one process does, but in the opposite direction: the
+/// bound of each tensor is twice the rounding error of one process.
 void require_near(const TrainingOutcome& found, const TrainingOutcome& expected, double unit) {
   const fixtures::Differences differences = fixtures::differences(found, expected);
   CHECK(differences.loss < unit / 32);
   CHECK(differences.norm < unit);
 }
 
-/// Requires that an error is only rounding. With one process, rounding is some units of the
-/// update's length: two to three were measured, and up to ten for queries and keys in fp16, whose
-/// smallest numbers hold fewer bits of the softmax's results. The limit is twice that.
+/// Requires that the error of one process is only rounding. It is a few units of the update's
+/// length: two to three were measured, and up to ten for queries and keys in fp16, whose smallest
+/// numbers hold fewer bits of the softmax's results. The limit is twice that.
 void require_rounding_alone(const OneProcess& one, double unit) {
   require_near(one.narrow, one.plain, unit);
   for (const auto& [tensor, rounding] : one.rounding) {
@@ -206,8 +209,8 @@ void require_as_one_process(const TrainingOutcome& found, const OneProcess& one,
 }
 
 TEST_CASE(
-    "in 16 bits tensor ranks and stages train what one process trains in them, as far as rounding "
-    "lets them") {
+    "in 16 bits, tensor ranks and stages train what one process trains in 16 bits, up to "
+    "rounding") {
   set_kernel_threads(1);
   const std::vector<NarrowPlace> places{
       {{.stages = 2}, 0, kGpipe},
@@ -239,8 +242,8 @@ TEST_CASE(
     }
     size_t turn = 0;
     for (const NarrowPlace& place : places) {
-      // fp16 moves and sums the same values, so every second layout is sufficient, in which each
-      // schedule and each stage occurs.
+      // fp16 moves and sums the same values as bf16, so every second layout suffices; each schedule
+      // and each stage occurs in them.
       if (precision == ConfigDtype::kFp16 && turn++ % 2 == 1) continue;
       INFO(name_of(precision) << ", " << place.text());
       require_as_one_process(trained_narrow(in_proportion(narrow_run(precision, place)),
@@ -252,8 +255,8 @@ TEST_CASE(
 
 // Overflows.
 
-/// Makes a neuron of a layer, of one tensor rank, large, and read by nothing. Of all gradients that
-/// of its column in the down projection alone is large too.
+/// Makes one neuron of a layer large on one tensor rank. No other layer reads the neuron, so only
+/// one gradient becomes large: that of the neuron's column in the down projection.
 void plant_loud_neuron(RankRig& rig, int layer, int tensor_rank) {
   const StateOptions& place = rig.plan.options.state;
   if (place.tensor.index != tensor_rank) return;
@@ -273,18 +276,18 @@ Config scaled_run(const NarrowPlace& place) {
   return config;
 }
 
-/// Account is what a rank saw of a run.
+/// Account holds what a rank observed in a run.
 struct Account {
   std::vector<bool> finite;
   std::vector<double> scales;
-  /// The place of the first step that was not finite.
+  /// The message that names where the first step that was not finite failed.
   std::string place;
 };
 
 constexpr size_t kMaxSteps = 16;
 
-/// Trains one step, then those in which a layer's neuron is loud on one tensor rank until the scale
-/// is small enough for it, and one after them.
+/// Trains one step; plants a loud neuron in a layer of one tensor rank; repeats the step until the
+/// loss scale is small enough for it to be finite; then trains one more step.
 std::vector<Account> overflow_on(const NarrowPlace& place, int layer, int tensor_rank) {
   std::vector<Account> accounts(static_cast<size_t>(place.mesh.ranks()));
   saved_on(scaled_run(place), narrow_model(), place.mesh,
@@ -301,8 +304,8 @@ std::vector<Account> overflow_on(const NarrowPlace& place, int layer, int tensor
                return run;
              };
              step();
-             // The neuron is in what layers compute with: the next update makes that anew of the
-             // masters.
+             // The neuron is planted in the 16-bit copy that layers compute with. The next finite
+             // update rebuilds this copy from the master weights, which removes it.
              plant_loud_neuron(rig, layer, tensor_rank);
              StepRun run = step();
              account.place = rig.train_executor.find_nonfinite(run).text;
@@ -357,7 +360,7 @@ TEST_CASE(
       if (account.place.empty()) continue;
       met = true;
       const int ranks_a_stage = place.mesh.ranks() / place.mesh.stages;
-      // Layer 0 is the embedding.
+      // Layers are counted from the embedding, which is layer 0.
       CHECK(layout.holds(static_cast<int>(rank) / ranks_a_stage, layer + 1));
       CHECK(static_cast<int>(rank) % place.mesh.tensor == tensor_rank);
       CHECK(account.place.find(cat("(layers.", layer, "): d_")) != std::string::npos);
@@ -367,7 +370,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "an fp16 run on stages goes on bit by bit from a checkpoint, and so does its loss scale") {
+    "an fp16 run on stages continues bit by bit from a checkpoint, including its loss scale") {
   set_kernel_threads(1);
   struct Tail {
     std::vector<double> losses, norms, scales;
@@ -375,7 +378,8 @@ TEST_CASE(
   constexpr int kTail = 6;
   const NarrowPlace place{{.shards = 2, .stages = 2}, 1, kInterleaved};
   Config config = narrow_run(ConfigDtype::kFp16, place);
-  // Soon after an overflow it doubles again: at which step depends on all that the scaler counts.
+  // The scale doubles soon after an overflow; the step where it does depends on all counters of the
+  // scaler, so a counter that the checkpoint lost would show.
   config.fp16.loss_scale_window = 3;
   const auto train_tail = [&](Rendezvous& rendezvous, RankRig& rig, TrainingProgress& progress,
                               Tail& tail) {

@@ -50,8 +50,8 @@ std::string name_of_layout(const Layout& l) {
              ", numbers ", static_cast<int>(l.numbers), ", small up to ", l.small);
 }
 
-/// Returns every stage and tier in fp32, the other dtypes at the corners, small tensors or none,
-/// hybrid.
+/// Lists layouts: every stage and tier in fp32, fp16 and bf16, with and without small tensors, and
+/// some with a single rank or with replicas.
 std::vector<Layout> layouts() {
   std::vector<Layout> all;
   for (const int64_t stage : {0, 1, 2, 3})
@@ -81,7 +81,7 @@ Config config_of(const Layout& l) {
   return config;
 }
 
-/// Returns what all ranks of a layout save, after `work` on each.
+/// Runs `work` on each rank of a layout, and returns what the ranks then save together.
 Contents saved_by(const Layout& l, const std::function<void(Rendezvous&, RankRig&)>& work) {
   fixtures::WholeState whole;
   fixtures::on_mesh(l.replicas, l.shards, [&](Rendezvous& rendezvous, const RankGroups& groups) {
@@ -132,7 +132,7 @@ TEST_CASE("loaded from a folder, all ranks' slices are the model, each element o
   }
 }
 
-/// Makes the same run with checkpoints in the background.
+/// Returns the same run with checkpoints in the background.
 Config saving_config_of(const Layout& l) {
   Config config = config_of(l);
   config.train.steps = 10;
@@ -145,7 +145,8 @@ void train(RankRig& rig, int64_t first, int64_t last) {
   for (int64_t step = first; step <= last; ++step) rig.train(step);
 }
 
-TEST_CASE("a snapshot stays as it was while training goes on, whose numbers it does not change") {
+TEST_CASE(
+    "a snapshot stays unchanged while training continues, and changes nothing in the training") {
   set_kernel_threads(1);
   for (const Layout& l : layouts()) {
     INFO(name_of_layout(l));
@@ -162,7 +163,8 @@ TEST_CASE("a snapshot stays as it was while training goes on, whose numbers it d
       reader.get();
       rig.state.release_snapshot();
       train(rig, 5, 5);
-      // State on disk lies in its other place by now.
+      // The optimizer state on disk has moved to its second place by now, so the snapshot must not
+      // depend on the first.
       train(rig, 6, 6);
       const std::vector<StateSlice> slices = rig.state.snapshot();
       last.add(rig.state.slices());
@@ -176,7 +178,7 @@ TEST_CASE("a snapshot stays as it was while training goes on, whose numbers it d
   }
 }
 
-TEST_CASE("the place of a snapshot is planned: what a rank saves, in memory and on disk") {
+TEST_CASE("the memory plan has room for a snapshot of what a rank saves, in memory and on disk") {
   const auto planned = [](const Config& config, Tier tier) {
     const StepPlan plan = plan_steps(config, fixtures::model_of_many_blocks(), 0);
     return memory_plan(plan).at(tier).persistent[static_cast<size_t>(Category::kSnapshot)];
@@ -186,7 +188,7 @@ TEST_CASE("the place of a snapshot is planned: what a rank saves, in memory and 
   const StepPlan plan = plan_steps(config, fixtures::model_of_many_blocks(), 0);
   int64_t padded = 0;
   for (const Unit& unit : plan.partition.units) padded += unit.padded;
-  // Master weights and two moments.
+  // A snapshot holds master weights and two moments: 12 bytes per element.
   REQUIRE(planned(config, Tier::kHost) == 12 * padded);
   REQUIRE(planned(config, Tier::kNvme) == 0);
   fixtures::offload_to(config, OffloadDevice::kNvme);
@@ -195,13 +197,13 @@ TEST_CASE("the place of a snapshot is planned: what a rank saves, in memory and 
   config.checkpoint.background = false;
   REQUIRE(planned(config, Tier::kHost) + planned(config, Tier::kNvme) == 0);
   config.checkpoint.background = true;
-  config.checkpoint.every = 10;  // the last step
+  config.checkpoint.every = 10;  // the only save is after the last step
   REQUIRE(planned(config, Tier::kNvme) == 0);
   config.checkpoint.every_minutes = 0.5;
   REQUIRE(planned(config, Tier::kNvme) > 0);
 }
 
-TEST_CASE("ranks share out what they save: none writes all of a state that all of them hold") {
+TEST_CASE("ranks divide the saving: none writes all of a state that all of them hold") {
   fixtures::on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
     RankRig rig(layout(0, OffloadDevice::kNone), fixtures::model_of_many_blocks(), groups);
     int64_t saved = 0;
@@ -212,10 +214,11 @@ TEST_CASE("ranks share out what they save: none writes all of a state that all o
   });
 }
 
-TEST_CASE("what any layout saves any other reads back bit by bit, and trains on alike") {
+TEST_CASE("any layout reads back what another saved, bit by bit, and continues alike") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::model_of_many_blocks();
-  // The fp32 state of other dtypes is the same, so these read each other's checkpoints, too.
+  // Every dtype has the same states in fp32, so layouts of different dtypes read each other's
+  // checkpoints.
   const std::vector<Layout> chosen{{1, 3, 0, OffloadDevice::kNone, Numbers::kFp32, 0},
                                    {1, 3, 1, OffloadDevice::kCpu, Numbers::kFp32, 0},
                                    {1, 3, 2, OffloadDevice::kNvme, Numbers::kFp32, 0},
@@ -241,8 +244,8 @@ TEST_CASE("what any layout saves any other reads back bit by bit, and trains on 
       });
       REQUIRE(read == saved);
     }
-    // Layouts of the same ranks, micro-batches and dtype go on with the same bits, so what layers
-    // read (a 16-bit copy, another tier) was loaded as well.
+    // Layouts with the same ranks, micro-batches and dtype must continue with the same bits. This
+    // shows that what layers read (a 16-bit copy, another tier) was loaded as well.
     for (const Numbers numbers : {Numbers::kFp32, Numbers::kBf16, Numbers::kFp16}) {
       std::vector<Contents> next;
       for (const int64_t stage : {0, 3})
@@ -267,7 +270,8 @@ TEST_CASE("what any layout saves any other reads back bit by bit, and trains on 
   }
 }
 
-/// Converts the same states to another precision: to the nearest, ties to even, or exact.
+/// Converts states to another precision: exactly if it is wider, otherwise to the nearest value,
+/// ties to even.
 Contents converted(const Contents& states, DType from, DType to) {
   Contents all;
   for (const auto& [name, bytes] : states) {
@@ -280,8 +284,8 @@ Contents converted(const Contents& states, DType from, DType to) {
 }
 
 TEST_CASE(
-    "a checkpoint whose states have another precision is read by any layout, and trains on alike "
-    "on all") {
+    "a checkpoint whose states have another precision is read by any layout, and all continue "
+    "alike") {
   set_kernel_threads(1);
   const std::vector<Layout> wide{{1, 3, 0, OffloadDevice::kNone, Numbers::kBf16, 0},
                                  {1, 3, 2, OffloadDevice::kCpu, Numbers::kBf16, 0},
@@ -316,7 +320,8 @@ TEST_CASE(
               "of all states");
         });
         REQUIRE(read == converted(saved, from, to));
-        // Ranks of as many data shards whose layers compute in bf16.
+        // Only layouts without replicas are comparable here: three data shards whose layers compute
+        // in bf16.
         if (reader.replicas > 1) continue;
         fixtures::on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
           Config config = config_of(reader);
@@ -335,13 +340,13 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a snapshot of codes and their scales stays as it was, in memory and on disk") {
+TEST_CASE("a snapshot of codes and their scales stays unchanged, in memory and on disk") {
   set_kernel_threads(1);
   for (const OffloadDevice device :
        {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
     INFO(name_of(device));
-    // q, k and v, which lie without gaps, begin within blocks where tensors of 30 elements are
-    // coded too.
+    // A minimum of 30 elements also codes q, k and v, which are adjacent in memory without gaps and
+    // therefore begin within blocks.
     const Layout l{1, 3, 2, device, Numbers::kFp32, 0};
     const auto run = [&](const std::function<void(RankRig&)>& work) {
       fixtures::WholeState whole;
@@ -372,7 +377,7 @@ TEST_CASE("a snapshot of codes and their scales stays as it was, in memory and o
   }
 }
 
-TEST_CASE("codes are no numbers of another precision") {
+TEST_CASE("coded states are not converted to another precision") {
   const fixtures::Scratch scratch;
   Alone alone;
   RankRig wide(layout(1, OffloadDevice::kNone), fixtures::small_model(), *alone.group);
@@ -387,7 +392,7 @@ TEST_CASE("codes are no numbers of another precision") {
                       Catch::Matchers::Contains(" is F32, the run needs U8"));
 }
 
-TEST_CASE("moments alone are kept in another precision") {
+TEST_CASE("only moments can be kept in another precision") {
   const fixtures::Scratch scratch;
   Alone alone;
   RankRig wide(layout(1, OffloadDevice::kNone, Numbers::kBf16), fixtures::small_model(),
@@ -429,15 +434,15 @@ TEST_CASE("another partition reads a checkpoint back bit by bit") {
   }
 }
 
-/// A layout of `degree` tensor-parallel ranks, each of which shares its part with `layout.shards`.
+/// A layout of `degree` tensor-parallel ranks, each with data-parallel ranks as `layout` says.
 struct SplitLayout {
   int degree;
   Layout layout;
 };
 
 /// Sets the part of a tensor of model_of_many_blocks() that a tensor-parallel rank uses: columns of
-/// what ends a block, all of norms, rows of the rest. Of key and value heads there are two, so that
-/// more ranks use copies.
+/// the projections that end a block (o_proj, down_proj), rows of the other matrices, and norms as a
+/// whole. There are two key and value heads, so with more ranks than two some use copies of them.
 void split_tensor(TensorInfo& tensor, int degree, int index) {
   const auto is = [&](const char* word) { return tensor.name.find(word) != std::string::npos; };
   if (is("norm")) {
@@ -450,7 +455,7 @@ void split_tensor(TensorInfo& tensor, int degree, int index) {
   tensor.local.offset[dimension] = tensor.local.extent[dimension] * (index / tensor.copies);
 }
 
-/// The state of one rank of a layout, where programs of all stages keep it; nothing runs.
+/// The state of one rank of a layout, in memory that suits the programs of its stage; no step runs.
 struct SplitRank {
   SplitRank(const SplitLayout& split, int index, int shard, Communicator& alone)
       : memory(alone,
@@ -489,7 +494,7 @@ std::vector<std::unique_ptr<SplitRank>> ranks_of(const SplitLayout& split, Commu
   return ranks;
 }
 
-/// Lists the slices of all ranks, each element once.
+/// Lists the slices of all ranks; together they hold each element once.
 std::vector<StateSlice> slices_of(const std::vector<std::unique_ptr<SplitRank>>& ranks) {
   std::vector<StateSlice> all;
   for (const auto& rank : ranks)
@@ -512,7 +517,9 @@ const std::vector<SplitLayout> kSplits{
     {2, {1, 3, 3, OffloadDevice::kNvme, Numbers::kBf16, 64}},
 };
 
-TEST_CASE("units hold what a rank uses of tensors, and all ranks' parts come from the folder") {
+TEST_CASE(
+    "units hold the part of each tensor that a rank uses, and all ranks read their parts from the "
+    "folder") {
   Alone alone;
   for (const SplitLayout& split : kSplits) {
     INFO(split.degree << " tensor-parallel, " << name_of_layout(split.layout));
@@ -531,7 +538,7 @@ TEST_CASE("units hold what a rank uses of tensors, and all ranks' parts come fro
   }
 }
 
-/// Saves whole states, each with different values, and returns them.
+/// Saves each state as a whole, with different values in each, and returns the values.
 Contents save_whole(const std::string& root, const std::vector<StateInfo>& states) {
   std::vector<StateSlice> whole;
   std::vector<std::vector<std::byte>> values;
@@ -546,7 +553,7 @@ Contents save_whole(const std::string& root, const std::vector<StateInfo>& state
   return contents_of(whole);
 }
 
-TEST_CASE("what ranks save of parts of tensors, ranks with other parts read back bit by bit") {
+TEST_CASE("ranks read back, bit by bit, what ranks with other parts of the tensors saved") {
   Alone alone;
   const fixtures::Scratch first;
   const Contents expected =
@@ -602,7 +609,7 @@ TEST_CASE("a checkpoint of another optimizer is refused") {
   REQUIRE_THROWS_AS(adam.load(checkpoint), Error);
 }
 
-TEST_CASE("a folder of another model is refused with its tensors") {
+TEST_CASE("a folder of another model is refused with the names of its tensors") {
   Alone alone;
   RankRig rig(fixtures::small_run(), fixtures::small_model(), *alone.group);
   REQUIRE_THROWS_WITH(rig.state.load(fixtures::model_folder(fixtures::model_of_many_blocks())),
@@ -610,7 +617,8 @@ TEST_CASE("a folder of another model is refused with its tensors") {
                           Catch::Contains("model.layers.2.mlp.up_proj.weight"));
 }
 
-TEST_CASE("pieces of a parameter are collected as they lie in its tensor, whoever holds them") {
+TEST_CASE(
+    "pieces of a parameter are collected in the order of its tensor, whichever rank holds them") {
   set_kernel_threads(1);
   for (const Layout& l : layouts()) {
     INFO(name_of_layout(l));

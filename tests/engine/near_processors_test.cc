@@ -15,7 +15,7 @@
 namespace ftrun {
 namespace {
 
-/// A folder as the kernel's /sys, of a machine with two NUMA nodes.
+/// A folder with the contents of the kernel's /sys on a machine with two NUMA nodes.
 class Sysfs {
  public:
   Sysfs(const std::string& online, const std::string& first_node, const std::string& second_node) {
@@ -54,14 +54,14 @@ std::string list_of(const std::vector<int>& processors) {
   return join(numbers, ",");
 }
 
-TEST_CASE("near processors: lists are read as the kernel writes them") {
+TEST_CASE("near processors: processor lists are read as the kernel writes them") {
   REQUIRE(parse_processor_list("0-3,8,10-11") == std::vector<int>{0, 1, 2, 3, 8, 10, 11});
   REQUIRE(parse_processor_list("5") == std::vector<int>{5});
   for (const char* text : {"", "3-1", "a", "1,", "0-99999", "-1"})
     REQUIRE(parse_processor_list(text).empty());
 }
 
-TEST_CASE("near processors: those of the node that a GPU is attached to") {
+TEST_CASE("near processors: the processors of the node that a GPU is attached to are found") {
   Sysfs sysfs("0-7", "0-1,4-5", "2-3,6-7");
   sysfs.attach("0000:1b:00.0", "1");
   sysfs.attach("0000:1c:00.0", "-1");
@@ -72,8 +72,7 @@ TEST_CASE("near processors: those of the node that a GPU is attached to") {
   REQUIRE(processors_near("0000:1B:00.0", sysfs.root()).empty());
 }
 
-TEST_CASE(
-    "near processors: a thread is bound to them, and one that somebody has bound stays as it is") {
+TEST_CASE("near processors: a thread is bound to them, unless it was bound by somebody else") {
   const std::vector<int> all = allowed_processors();
   Sysfs sysfs(list_of(all), "1023", std::to_string(all.front()));
   sysfs.attach("0000:1b:00.0", "1");
@@ -81,7 +80,8 @@ TEST_CASE(
   std::thread([&] {
     bound = bind_near("0000:1B:00.0", sysfs.root());
     after = allowed_processors();
-    // A scheduler has left this thread one processor of several.
+    // Now the thread's binding looks like a scheduler's: one processor out of the several that are
+    // online.
     sysfs.write("devices/system/cpu/online", "0-1022");
     again = bind_near("0000:1B:00.0", sysfs.root());
   }).join();

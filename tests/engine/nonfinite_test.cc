@@ -16,8 +16,8 @@ using fixtures::RankRig;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-/// Runs the step of `rig`'s batches, which must not be finite and must change nothing, and returns
-/// where this rank found the value.
+/// Runs a step on the rig's current batches. The step must not be finite and must change nothing.
+/// Returns the message in which this rank names where it found the value.
 std::string place_of(RankRig& rig, StepRun run) {
   const auto before = fixtures::contents(rig.state);
   rig.train_executor.run(run);
@@ -34,7 +34,7 @@ Config run_nonfinite_in(int64_t stage, bool bf16 = false) {
   return config;
 }
 
-TEST_CASE("a weight that is not a number is met where its layer first computes with it") {
+TEST_CASE("a weight that is not a number is reported where its layer first computes with it") {
   set_kernel_threads(1);
   for (const int64_t stage : {0, 1, 2, 3})
     for (const bool bf16 : {false, true})
@@ -64,8 +64,8 @@ TEST_CASE("the embedding and the head are named, too") {
   REQUIRE(place_of(rig, rig.prepared(2)) ==
           "forward layer 3 mb 0 (head): loss; the weight lm_head.weight is not finite");
   plant(rig, "lm_head.weight", 5, 0.1F);
-  // A row of the embedding is read only if its token occurs: the first micro-batch with the token
-  // finds the value.
+  // A row of the embedding is read only where its token occurs: the first micro-batch that has the
+  // token reports the value.
   for (Batch& batch : rig.batches)
     for (int32_t& id : batch.tokens)
       if (id == token) id = token == 0 ? 1 : 0;
@@ -93,8 +93,9 @@ TEST_CASE("a gradient that overflows in backward is named with its layer and mic
     Config config = run_nonfinite_in(stage);
     RankRig rig(config, fixtures::small_model(), *alone.group);
     rig.train(1);
-    // The loss is finite whatever its scale. The first norm divides gradients by the size of what
-    // it normed, so the smallest scale that overflows does so there.
+    // The loss is finite at any scale. The backward pass of the first norm divides gradients by the
+    // size of its input, so with a tiny embedding the smallest scale that overflows does so in that
+    // norm.
     for (int64_t i = 0; i < 32 * 16; ++i)
       plant(rig, "model.embed_tokens.weight", i,
             1e-4F * fixtures::weight_of("model.embed_tokens.weight", i));
@@ -125,7 +126,7 @@ TEST_CASE(
   StepRun run = rig.prepared(2);
   run.scalars.token_loss_factor = 1e9F;
   run.decide = step_policy({.gradient_multiple = 1e11, .clip_norm = 1.0});
-  // The head computes the first gradients during its forward list.
+  // The head computes the first gradients, within the operations of its forward pass.
   REQUIRE_THAT(place_of(rig, run), Catch::Contains(" mb 0 (") && Catch::Contains("d_"));
   run = rig.prepared(2);
   run.scalars.token_loss_factor = 10.0F;
@@ -136,7 +137,7 @@ TEST_CASE(
   REQUIRE(fixtures::contents(rig.state) != before);
 }
 
-TEST_CASE("a step that comes out finite when it is run again changes nothing") {
+TEST_CASE("a step that is finite when it is run again changes nothing") {
   for (const int64_t stage : {0, 2, 3}) {
     INFO("stage " << stage);
     fixtures::Alone alone;
@@ -152,13 +153,13 @@ TEST_CASE("a step that comes out finite when it is run again changes nothing") {
     REQUIRE(rig.train_executor.find_nonfinite(run).text == "");
     REQUIRE(run.result.finite);
     REQUIRE(fixtures::contents(rig.state) == before);
-    // The step after it trains again.
+    // The next step trains again.
     REQUIRE(rig.train(3).result.finite);
     REQUIRE(fixtures::contents(rig.state) != before);
   }
 }
 
-TEST_CASE("a step that is run again drops the elements that it dropped before") {
+TEST_CASE("a step that is run again has the same dropout masks as before") {
   fixtures::Alone alone;
   fixtures::RankRig rig(fixtures::with_dropout(fixtures::run_of_stage(2)), fixtures::small_model(),
                         *alone.group);
@@ -174,14 +175,14 @@ TEST_CASE("a step that is run again drops the elements that it dropped before") 
   REQUIRE(other.result.loss_sum != first.result.loss_sum);
 }
 
-TEST_CASE("only the rank that met it names it, and all ranks leave the step out") {
+TEST_CASE("only the rank with a value that is not finite names it, and all ranks skip the step") {
   for (const int64_t stage : {0, 1, 2}) {
     INFO("stage " << stage);
     std::vector<std::string> places(3);
     fixtures::require_none(fixtures::on_ranks(3, [&](Rendezvous&, Communicator& group) {
       RankRig rig(run_nonfinite_in(stage), fixtures::small_model(), group);
       rig.train(1);
-      // Whole parameters are each rank's own.
+      // At these stages each rank has its own copy of all parameters, so only rank 1 has the NaN.
       if (group.rank() == 1) plant(rig, "model.layers.0.self_attn.q_proj.weight", 3, kNan);
       const auto before = fixtures::own_slices(rig.state);
       StepRun run = rig.prepared(2);
@@ -198,7 +199,7 @@ TEST_CASE("only the rank that met it names it, and all ranks leave the step out"
   }
 }
 
-TEST_CASE("a shard that is not finite is met by every rank that gathers it") {
+TEST_CASE("a shard that is not finite is reported by every rank that gathers it") {
   std::vector<std::string> places(2);
   fixtures::require_none(fixtures::on_ranks(2, [&](Rendezvous&, Communicator& group) {
     RankRig rig(run_nonfinite_in(3), fixtures::model_of_many_blocks(), group);
@@ -215,10 +216,11 @@ TEST_CASE("a shard that is not finite is met by every rank that gathers it") {
             "the weight model.layers.2.mlp.down_proj.weight is not finite");
 }
 
-/// Runs a step on two tensor-parallel ranks, of which one has a weight that is not a number.
-std::vector<NonfinitePlace> places_on_tensor_ranks(const std::string& name, int64_t index,
-                                                   int poisoned, bool sequence) {
-  std::vector<NonfinitePlace> places(2);
+/// Runs a step on two tensor-parallel ranks, one of which has a weight that is NaN. Returns what
+/// each rank found.
+std::vector<NonfiniteLocation> places_on_tensor_ranks(const std::string& name, int64_t index,
+                                                      int poisoned, bool sequence) {
+  std::vector<NonfiniteLocation> places(2);
   StateOptions mesh;
   mesh.tensor.count = 2;
   fixtures::on_mesh(mesh, [&](Rendezvous& rendezvous, const RankGroups& groups) {
@@ -254,12 +256,13 @@ TEST_CASE("a tensor-parallel rank names a weight of its own before the others ge
       for (const Weight& weight : weights) {
         INFO(weight.tensor << " of rank " << poisoned << (sequence ? "" : ", whole norms"));
         const auto places = places_on_tensor_ranks(weight.tensor, 5, poisoned, sequence);
-        const NonfinitePlace& own = places[static_cast<size_t>(poisoned)];
+        const NonfiniteLocation& own = places[static_cast<size_t>(poisoned)];
         REQUIRE_THAT(own.text,
                      Catch::StartsWith(weight.layer) &&
                          Catch::EndsWith("; the weight " + weight.tensor + " is not finite"));
-        // The other rank finds it in the sum, if its own layers still compute with that.
-        const NonfinitePlace& other = places[static_cast<size_t>(1 - poisoned)];
+        // The other rank finds the value later, in the sum over ranks, if its own layers still
+        // compute with the sum.
+        const NonfiniteLocation& other = places[static_cast<size_t>(1 - poisoned)];
         REQUIRE((other.instr < 0 || other.instr > own.instr));
         REQUIRE(other.text.find("the weight") == std::string::npos);
       }

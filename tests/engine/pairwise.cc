@@ -7,7 +7,7 @@
 namespace ftrun::fixtures {
 namespace {
 
-/// Numbers pairs of values of two axes.
+/// Assigns a number to each pair of values of two axes.
 class PairNumbers {
  public:
   explicit PairNumbers(const std::vector<int>& sizes) : sizes_(sizes) {
@@ -32,7 +32,7 @@ class PairNumbers {
   int count_ = 0;
 };
 
-/// Moves `row` on to the next one as an odometer does; false behind the last.
+/// Advances `row` to the next combination, like an odometer; returns false after the last.
 bool advance(AxisValues& row, const std::vector<int>& sizes) {
   for (size_t axis = row.size(); axis-- > 0;) {
     if (++row[axis] < sizes[axis]) return true;
@@ -57,7 +57,8 @@ std::vector<size_t> cover_pairs(size_t candidates, size_t pairs,
     chosen.push_back(i);
     for (const int pair : pairs_of(i)) covered[static_cast<size_t>(pair)] = 1;
   };
-  // The best of some, and in the end whatever brings anything.
+  // Greedy choice: take the best of 300 random candidates until none of them covers a new pair,
+  // then every candidate that still does.
   constexpr int kTries = 300;
   for (;;) {
     size_t best = random() % candidates;
@@ -73,7 +74,7 @@ std::vector<size_t> cover_pairs(size_t candidates, size_t pairs,
 
 std::vector<AxisValues> covering_rows(const std::vector<int>& sizes,
                                       const std::function<bool(const AxisValues&)>& is_possible) {
-  std::vector<char> possible;  // row behind row
+  std::vector<char> possible;  // all possible rows, one after the other
   AxisValues row(sizes.size(), 0);
   do {
     if (is_possible(row)) possible.insert(possible.end(), row.begin(), row.end());

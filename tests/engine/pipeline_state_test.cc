@@ -11,8 +11,8 @@
 
 #include <catch2/catch.hpp>
 
-// These tests check what a run on stages saves, exports, evaluates and writes, and how it skips
-// steps.
+// These tests check what a run on pipeline stages saves, exports, evaluates and generates, and how
+// it skips steps.
 
 namespace ftrun {
 namespace {
@@ -24,13 +24,13 @@ using fixtures::SavedState;
 using fixtures::train_step;
 using fixtures::TrainingMesh;
 
-/// A place is where a run of the same model takes place.
+/// Place describes the layout of a run; all places train the same model.
 struct Place {
   TrainingMesh mesh;
   int64_t stage = 0;
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   bool bf16 = false;
-  /// Expressions of what trains; empty: all.
+  /// Regular expressions that select the trainable parameters; empty: all are trainable.
   std::vector<std::string> only = {};
 
   Config config() const {
@@ -48,8 +48,8 @@ struct Place {
   }
 };
 
-/// Checks that every place reads back bit by bit what every other place saves, and that the writer
-/// continues unchanged.
+/// Requires that every layout reads back, bit by bit, what every other one saves, and that the
+/// writer continues as if it had not saved.
 void check_all_pairs(const std::vector<Place>& places) {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(true), 5);
@@ -85,8 +85,8 @@ void check_all_pairs(const std::vector<Place>& places) {
 }
 
 TEST_CASE(
-    "what any layout saves, any other reads back bit by bit, and its own goes on as if nothing "
-    "was") {
+    "any layout reads back what another saved, bit by bit, and the same layout continues as if "
+    "uninterrupted") {
   check_all_pairs({
       {{}, 0},
       {{.stages = 4}, 0, PipelineSchedule::kZbH1},
@@ -98,7 +98,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("stages that train nothing go on from what the others save") {
+TEST_CASE("stages without trainable tensors restore a checkpoint that the other stages saved") {
   const std::vector<std::string> only{R"(layers\.1\.)"};
   check_all_pairs({{.only = only},
                    {.mesh = {.stages = 4}, .only = only},
@@ -115,7 +115,8 @@ TEST_CASE("an export collects the tensors of all stages whole") {
       INFO(place.text() << (tied ? ", tied" : ""));
       const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(tied), 5);
       const auto collected = fixtures::collected_on(place.config(), model, place.mesh);
-      // Nine of each layer; embedding, last norm and head.
+      // There are nine tensors in each of five layers, the embedding, the last norm and, unless
+      // tied, the head.
       REQUIRE(collected.size() == (tied ? 47 : 48));
       for (const auto& [tensor, values] : collected)
         for (size_t i = 0; i < values.size(); ++i)
@@ -123,7 +124,9 @@ TEST_CASE("an export collects the tensors of all stages whole") {
     }
 }
 
-TEST_CASE("ranks of all stages agree who holds what, wherever the optimizer's state lies") {
+TEST_CASE(
+    "ranks of all stages agree on who holds which tensors, whichever tier has the optimizer's "
+    "state") {
   const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(true), 5);
   for (const int64_t zero : {1, 2, 3})
     for (const double ratio : {0.4, 1.0}) {
@@ -193,7 +196,7 @@ TEST_CASE("all ranks of a pipeline write the tokens that one process writes") {
           rig.plan.options.state.pipeline_stage ==
           rig.plan.options.state.pipeline.stage_of(rig.plan.options.state.pipeline.parts() - 1);
       require(has_logits == last, "the stage with the head has logits");
-      // The first rank of the stage with the head.
+      // The first rank of the stage that has the head chooses the tokens.
       const int head =
           rig.plan.options.state.pipeline.stage_of(rig.plan.options.state.pipeline.parts() - 1);
       const int chooser = head * place.mesh.ranks() / place.mesh.stages;
@@ -220,7 +223,7 @@ TEST_CASE("all ranks of a pipeline write the tokens that one process writes") {
 
 // Steps that are not finite.
 
-/// Returns what each rank says of a step with a weight that is not a number.
+/// Returns the message of each rank after a step with a weight that is NaN.
 std::vector<std::string> nonfinite_on(const Place& place, const ModelConfig& model,
                                       const std::string& weight) {
   std::vector<std::string> found(static_cast<size_t>(place.mesh.ranks()));
@@ -243,7 +246,7 @@ std::vector<std::string> nonfinite_on(const Place& place, const ModelConfig& mod
 }
 
 TEST_CASE(
-    "a step that is not finite changes nothing on any stage, and the one that met it names the "
+    "a step that is not finite changes nothing on any stage, and the stage that found it names the "
     "layer") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(), 4);
@@ -266,14 +269,14 @@ TEST_CASE(
     const int ranks_a_stage = place.mesh.ranks() / place.mesh.stages;
     for (size_t rank = 0; rank < found.size(); ++rank) {
       INFO("rank " << rank << ": " << found[rank]);
-      // Layer 0 is the embedding.
+      // Layers are counted from the embedding, which is layer 0.
       const bool holds = of_stage.holds(static_cast<int>(rank) / ranks_a_stage, 3);
       CHECK((found[rank].find(expected) != std::string::npos) == holds);
     }
   }
 }
 
-/// Leaves a token in one micro-batch of the rank's alone, or with `micro_batch` -1 in none.
+/// Removes a token from the rank's batches, except from one micro-batch; -1: from all of them.
 void leave_token_in(RankRig& rig, int32_t token, int micro_batch) {
   for (Batch& batch : rig.batches)
     for (int32_t& id : batch.tokens)
@@ -311,7 +314,8 @@ TEST_CASE(
       require(!run.result.finite, "every rank decides alike");
       found[static_cast<size_t>(rendezvous.rank())] = rig.train_executor.find_nonfinite(run).text;
     });
-    // Ranks of the first stage, then those of the second; of each the one without the token first.
+    // Ranks 0 and 1 have the first stage, ranks 2 and 3 the second; only ranks 1 and 3 have the
+    // token.
     CHECK(found[0] == "");
     CHECK(found[1] == expected);
     CHECK(found[2] == "");
@@ -322,7 +326,7 @@ TEST_CASE(
 
 // Two copies of one matrix.
 
-/// Returns what a rank holds of the embedding's parameters and moments: by kind and place.
+/// Returns the embedding's parameters and moments that a rank holds, by kind and position.
 std::map<std::string, std::vector<std::byte>> tied_state(const RankRig& rig) {
   std::map<std::string, std::vector<std::byte>> all;
   const ProgramPlan& train = rig.plan.train;

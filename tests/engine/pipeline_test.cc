@@ -9,9 +9,9 @@
 
 #include <catch2/catch.hpp>
 
-// A pipeline changes which rank computes what and when: one process that trains the same
-// global batch is the oracle, up to rounding, and where all that is added up is added in
-// the same order, to the bit.
+// A pipeline changes which rank computes what and when. One process that trains the same global
+// batch is the reference: results are equal up to rounding, and bit by bit where the terms of every
+// sum are added in the same order.
 
 namespace ftrun {
 namespace {
@@ -56,7 +56,7 @@ TEST_CASE("stages train what one process trains, at every ZeRO stage and with ev
   }
 }
 
-/// Run says what else a run on stages may have.
+/// Run is a training on stages with one more feature.
 struct Run {
   const char* name;
   TrainingMesh mesh;
@@ -83,7 +83,8 @@ void to_disk(Config& c) {
   fixtures::offload_to(c, OffloadDevice::kNvme);
 }
 
-TEST_CASE("stages train what one process trains, whatever is split, made again, kept or moved") {
+TEST_CASE(
+    "stages train what one process trains, whatever is split, recomputed, kept or offloaded") {
   set_kernel_threads(1);
   const std::vector<Run> runs{
       {"stages alone", {.stages = 4}, k1F1B, 0, true, [](Config&) {}},
@@ -182,7 +183,7 @@ TEST_CASE("stages train what one process trains, whatever is split, made again, 
 }
 
 TEST_CASE(
-    "families' layers are cut at any place: windows, biases, norms of heads, norms without "
+    "models can be cut between any layers: windows, biases, norms of heads, norms without "
     "weights") {
   set_kernel_threads(1);
   const std::vector<std::pair<const char*, std::function<void(ModelConfig&)>>> families{
@@ -197,8 +198,9 @@ TEST_CASE(
   for (const auto& [name, change] : families)
     for (const TrainingMesh& mesh :
          {TrainingMesh{.stages = 4}, TrainingMesh{.tensor = 2, .shards = 2, .stages = 2}}) {
-      // Sums of tensor ranks leave single elements of q_proj 1.3e-4 apart in models without norm
-      // weights. tensor_test.cc and tests/e2e/families_test.py compare them by their own bounds.
+      // In models without norm weights, sums over tensor ranks leave single elements of q_proj
+      // 1.3e-4 apart, which is more than the bound here. tensor_test.cc and
+      // tests/e2e/families_test.py compare them with bounds of their own.
       if (std::string_view(name) == "olmo" && mesh.tensor > 1) continue;
       ModelConfig model = wide_model_of(5, stage % 2 == 0);
       change(model);
@@ -210,7 +212,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "stages of which nothing trains send activations and take no gradients: the others train as "
+    "stages without trainable tensors send activations and take no gradients: the others train as "
     "one process") {
   set_kernel_threads(1);
   const ModelConfig model = wide_model_of(9);
@@ -225,7 +227,7 @@ TEST_CASE(
         Config on_stages = scheduled(fixtures::run_of_stage(round / 2 % 4), schedule);
         if (on_stages.zero.stage == 0 && mesh.shards > 1) on_stages.zero.stage = 1;
         on_stages.train.only = {only};
-        // Stages are cut by blocks, so that the first have nothing but frozen ones.
+        // The model is cut by blocks, so that the first stages hold only frozen ones.
         on_stages.pipeline.partition = "type:LlamaDecoderLayer";
         if (round++ / 8 % 2 == 1) keep_on_host(on_stages);
         INFO(only << ", stage " << on_stages.zero.stage << ", " << name_of(schedule) << ", "
@@ -235,9 +237,9 @@ TEST_CASE(
   }
 }
 
-// Results are equal to the bit. A pipeline sums the same terms as the same data-parallel ranks
-// without one, in the same order: the gradients of one micro-batch after those of the previous one,
-// and each rank's sums of squares.
+// The following results are equal bit by bit. A pipeline sums the same terms as the same
+// data-parallel ranks without a pipeline, in the same order: gradients of one micro-batch after
+// another, and the sums of squares of each rank.
 
 TEST_CASE(
     "stages and their schedules change no bit of what the same ranks train without a pipeline") {
@@ -256,14 +258,14 @@ TEST_CASE(
   }
 }
 
-// A tied matrix gets gradients from both ends. If these are two stages, each sums its own
-// gradients, micro-batch after micro-batch, and the two sums are added once, which is the same in
-// every schedule. In a V both ends belong to one stage, as without a pipeline. That stage adds the
-// head's and the embedding's gradients as it computes them (ZeRO stages 0 and 1), in an order that
-// depends on the schedule, or keeps micro-batches separate (ZeRO stages 2 and 3), where the order
-// does not.
+// A tied matrix gets gradients from both ends of the model. If the ends are on two stages, each
+// stage sums its own gradients, one micro-batch after another, and the two sums are added once, in
+// every schedule. In a V schedule both ends belong to one stage, as they do without a pipeline. At
+// ZeRO stages 0 and 1 this stage adds the gradients of the head and of the embedding as it computes
+// them, in an order that depends on the schedule. At ZeRO stages 2 and 3 micro-batches are kept
+// separate, and the order does not depend on the schedule.
 
-TEST_CASE("schedules with both ends of a tied matrix on two stages do not differ by a bit") {
+TEST_CASE("schedules whose tied matrix is on two stages do not differ by a bit") {
   set_kernel_threads(1);
   const ModelConfig model = wide_model_of(5, true);
   for (const int64_t stage : {0, 1, 2, 3}) {
@@ -279,8 +281,8 @@ TEST_CASE("schedules with both ends of a tied matrix on two stages do not differ
 }
 
 TEST_CASE(
-    "a V, where both ends of a tied matrix are one stage's, has the bits of no pipeline from stage "
-    "2 on") {
+    "the V schedule, whose tied matrix is on one stage, has the bits of no pipeline at ZeRO 2 and "
+    "above") {
   set_kernel_threads(1);
   const ModelConfig model = wide_model_of(5, true);
   for (const int64_t stage : {2, 3}) {
@@ -291,7 +293,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("on one mesh of stages neither buckets nor overlap, tiers or reuse change a bit") {
+TEST_CASE("with a fixed mesh of stages, buckets, overlap, tiers and reuse change no bit") {
   set_kernel_threads(1);
   const ModelConfig model = wide_model_of(5, true);
   for (const int64_t stage : {0, 1, 2, 3}) {
@@ -310,7 +312,7 @@ TEST_CASE("on one mesh of stages neither buckets nor overlap, tiers or reuse cha
 }
 
 TEST_CASE(
-    "bf16 with masters in fp32 on stages has the bits that it has without them, with every "
+    "bf16 with master weights in fp32 has the same bits with and without stages, with every "
     "schedule") {
   set_kernel_threads(1);
   const ModelConfig model = wide_model_of(5);

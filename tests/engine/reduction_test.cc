@@ -10,9 +10,9 @@
 
 #include <catch2/catch.hpp>
 
-// These tests check the keys that say how gradients are divided before and after the sum: what four
-// ranks send and sum in fp32, bf16 and fp16 is compared with explicit sums of the gradients that
-// each rank computes alone.
+// These tests check the keys that say how gradients are divided before and after the sum over
+// ranks. What four ranks send and sum in fp32, bf16 and fp16 is compared with sums that the test
+// computes from the gradients of each rank alone.
 
 namespace ftrun {
 namespace {
@@ -21,11 +21,12 @@ using fixtures::Alone;
 using fixtures::RankRig;
 
 constexpr int kReducingRanks = 4;
-/// Tokens of the global batch: 4 ranks, 2 micro-batches, 2 rows of 8.
+/// The number of tokens in the global batch: 4 ranks, 2 micro-batches, 2 rows of 8.
 constexpr double kTokens = 128;
 using Floats = std::vector<float>;
 
-/// Rounds to a number of `bits` bits, of which the last is worth at least 2^least; ties to even.
+/// Rounds to a float with `bits` significant bits, the last of which is worth at least 2^least;
+/// ties to even. Values beyond `most` become infinite.
 float rounded(float value, int bits, int least, float most) {
   if (value == 0 || !std::isfinite(value)) return value;
   int exponent = 0;
@@ -43,8 +44,9 @@ float as(ConfigDtype wire, float value) {
   return value;
 }
 
-/// A setting of the three keys, and by what DeepSpeed divides a rank's gradient before the sum, and
-/// the sum after it. Without a factor it is divided by the number of ranks before it here.
+/// A setting of the three keys, and the numbers by which DeepSpeed divides a rank's gradient before
+/// the sum (`before`) and the sum (`after`). Without a factor, ftrun divides by the number of ranks
+/// before the sum.
 struct Setting {
   std::string name;
   std::function<void(ReductionConfig&)> set;
@@ -88,8 +90,8 @@ Config run_with(const Setting& setting, ConfigDtype wire) {
   return config;
 }
 
-/// Returns all of a rank's parameters, or all of its gradients, whose memory nothing else in the
-/// step uses after they are written.
+/// Returns all parameters, or all gradients, of a rank. Nothing else in the step reuses the memory
+/// of the gradients, so they can be read after the step.
 Floats values_of(const RankRig& rig, Category category) {
   const Program& program = rig.plan.train.program;
   Floats values;
@@ -109,7 +111,7 @@ struct Result {
   bool finite = true;
 };
 
-/// Trains one step on the batches of `rank` (of those of the rig when there are several).
+/// Trains one step on the batches of rank `rank`; if several ranks train, each takes its own.
 Result step(RankRig& rig, const Config& config, double loss_scale, int rank) {
   rig.rank = rank;
   rig.batches.resize(2);
@@ -130,8 +132,7 @@ Result step(RankRig& rig, const Config& config, double loss_scale, int rank) {
   return result;
 }
 
-/// Makes the gradients that the loss of a rank's own tokens has (their mean), which no setting
-/// changes.
+/// Returns the gradient of each rank's own mean loss. No setting changes it.
 const std::vector<Floats>& gradients_of_ranks() {
   static const std::vector<Floats> all = [] {
     std::vector<Floats> made;
@@ -160,8 +161,8 @@ Result reduced_together(const Setting& setting, ConfigDtype wire, double loss_sc
   return first;
 }
 
-/// Computes the sums that communication returns: each rank's gradient is rounded before it is sent,
-/// and so is the sum.
+/// Returns the sums that communication must return: each rank's gradient is rounded to the dtype
+/// `wire` before it is sent, and so is the sum.
 Floats sums(const Setting& setting, ConfigDtype wire, double loss_scale) {
   const std::vector<Floats>& ranks = gradients_of_ranks();
   Floats out(ranks[0].size());
@@ -176,7 +177,7 @@ Floats sums(const Setting& setting, ConfigDtype wire, double loss_scale) {
 
 constexpr ConfigDtype kWires[] = {ConfigDtype::kFp32, ConfigDtype::kBf16, ConfigDtype::kFp16};
 
-TEST_CASE("what is summed over ranks is divided and rounded as the keys of the reduction say") {
+TEST_CASE("sums over ranks are divided and rounded as the config's reduction keys say") {
   set_kernel_threads(1);
   std::map<ConfigDtype, std::vector<Floats>> weights;
   for (const ConfigDtype wire : kWires)
@@ -196,13 +197,13 @@ TEST_CASE("what is summed over ranks is divided and rounded as the keys of the r
       REQUIRE(found.norm == Approx(std::sqrt(squares)).epsilon(1e-12));
       weights[wire].push_back(found.weights_after);
     }
-  // The sum is four times the mean, whatever it was divided by on its way,
-  // where nothing is rounded.
+  // Without rounding (fp32), the result does not depend on how the division is split into steps;
+  // the sum is four times the mean.
   const auto& fp32 = weights[ConfigDtype::kFp32];
   for (const size_t same : {1, 2, 3, 4, 5}) REQUIRE(fp32[same] == fp32[0]);
   REQUIRE(fp32[7] == fp32[6]);
   REQUIRE(fp32[6] != fp32[0]);
-  // Powers of two are lost in fp16 alone, where small numbers have fewer bits.
+  // Dividing by powers of two loses bits only in fp16, whose smallest numbers have fewer bits.
   for (const size_t same : {3, 4, 5})
     REQUIRE(weights[ConfigDtype::kBf16][same] == weights[ConfigDtype::kBf16][0]);
   REQUIRE(weights[ConfigDtype::kFp16][4] != weights[ConfigDtype::kFp16][5]);
@@ -216,7 +217,8 @@ TEST_CASE("the update takes the mean of the ranks' gradients, or their sum") {
     const bool sum = setting.name.starts_with("sum");
     const Result found = reduced_together(setting, ConfigDtype::kFp32, 1);
     REQUIRE(found.weights_after.size() == found.weights_before.size());
-    // Units are summed forward there and backward here: what has changed by how much is the same.
+    // Units may be stored in another order than in gradients_of_ranks(), so only the sum of all
+    // absolute changes is compared.
     double moved = 0, wanted = 0;
     for (size_t e = 0; e < found.weights_after.size(); ++e)
       moved += std::fabs(double{found.weights_after[e]} - found.weights_before[e]);
@@ -230,9 +232,9 @@ TEST_CASE("the update takes the mean of the ranks' gradients, or their sum") {
 }
 
 TEST_CASE(
-    "in fp16 the sum of what is divided by too little overflows on the wire, and only there") {
+    "in fp16, a sum of values divided by too little overflows in the collective, and only there") {
   set_kernel_threads(1);
-  // Sums divided by four fit in fp16, those divided by two do not.
+  // Sums of gradients divided by four fit in fp16; sums of gradients divided by two overflow.
   float largest = 0;
   for (const float sum : sums(settings()[0], ConfigDtype::kFp32, 1))
     largest = std::max(largest, std::fabs(sum));

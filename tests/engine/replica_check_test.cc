@@ -30,7 +30,8 @@ ReplicaCheck check_of(const RankRig& rig, Rendezvous& rendezvous) {
       }};
 }
 
-/// Returns what the check says on each rank after a step, and once more after `spoil` on each.
+/// Returns the message of the check on each rank. The check passes after a step, and runs again
+/// after `spoil` was called on each rank.
 std::vector<std::string> check_messages(
     const Config& plain, const fixtures::TrainingMesh& mesh,
     const std::function<void(int, RankRig&)>& spoil, bool compares = true,
@@ -54,7 +55,7 @@ std::vector<std::string> check_messages(
   return messages;
 }
 
-/// Returns the rank to which a supervisor attributes the failure if only this rank reports it.
+/// Runs the check, and returns which rank a supervisor blames if only this rank reports the error.
 std::string failure_of(int rank, const std::function<void()>& check) {
   try {
     check();
@@ -96,8 +97,8 @@ TEST_CASE("the one rank of three that differs is named, on all ranks") {
 }
 
 TEST_CASE(
-    "bits that differ on one of three ranks are a failure of that rank, which may leave; on one of "
-    "two they are nobody's") {
+    "bits that differ on one of three ranks are that rank's failure; with two ranks, nobody knows "
+    "whose they are") {
   const auto spoil = [](int rank, RankRig& rig) { plant_on(1, rank, rig); };
   REQUIRE(check_messages(fixtures::run_of_stage(0), {.shards = 3}, spoil, true, failure_of) ==
           std::vector<std::string>(3, "1 fails"));
@@ -148,7 +149,7 @@ TEST_CASE("nothing is compared if all state is sharded") {
 }
 
 TEST_CASE(
-    "any flipped bit of a state that others hold is found, and no step that computes is taken for "
+    "any flipped bit of a state that other ranks hold is found, and no normal step is mistaken for "
     "one") {
   const Config config = fixtures::meshed(fixtures::run_of_stage(0), {.shards = 3});
   const ModelConfig model = fixtures::model_of_many_blocks();

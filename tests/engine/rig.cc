@@ -24,7 +24,7 @@
 namespace ftrun::fixtures {
 namespace {
 
-/// Mixes a number by SplitMix64.
+/// Returns a hash of `x` (SplitMix64).
 uint64_t mixed(uint64_t x) {
   x += 0x9e3779b97f4a7c15;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
@@ -206,9 +206,9 @@ void replace(ProgramPlan& plan, StepProgram step) {
   plan.holders = std::move(step.holders);
 }
 
-/// Returns a run's plan with what the rig has otherwise: evaluations have one micro-batch, also
-/// where a pipeline's would have several. It makes no program again that the plan has already,
-/// because planning is a large part of a short training.
+/// Returns a run's plan with the rig's own settings applied. Evaluations have one micro-batch, even
+/// where a pipeline's plan has several. Programs that do not change are kept, because planning is a
+/// large part of a short training's time.
 StepPlan changed(StepPlan plan, const Config& config, const Otherwise& otherwise) {
   const bool is_alone = plan.options.state.pipeline.stages() == 1;
   const bool trains_otherwise =
@@ -304,7 +304,7 @@ std::vector<std::byte> bytes_of(const StateSlice& slice) {
   const int64_t size = dtype_bytes(slice.dtype);
   const int64_t count = slice.box.numel();
   std::vector<std::byte> held(static_cast<size_t>(count * size));
-  // A slice that is read in pieces is read in two, as in saving.
+  // Such a slice is read in two pieces, as the writer of checkpoints may do.
   if (slice.read) {
     slice.read(0, count / 3, held.data());
     slice.read(count / 3, count, held.data() + count / 3 * size);
@@ -364,7 +364,7 @@ Alone::Alone() {
 
 namespace {
 
-/// Runs `body` on one thread per rank. Returns what each threw, "" for nothing.
+/// Runs `body` on one thread per rank. Returns the message of each thread's error; "" for none.
 std::vector<std::string> on_threads(int world, std::chrono::milliseconds heartbeat,
                                     const std::function<void(Rendezvous&)>& body) {
   auto all = Rendezvous::in_process(world, std::chrono::seconds(20), heartbeat);

@@ -6,15 +6,15 @@
 
 namespace ftrun::fixtures {
 
-/// Precision lists precisions of a run: of its matrix products, or of the state that it keeps in
-/// bf16.
+/// Precision lists the precisions of a run: of its matrix products, or (kNarrow...) of the
+/// optimizer state that it keeps in bf16.
 enum Precision { kFp32, kFp16, kBf16, kNarrowMoments, kNarrowMasters, kPrecisions };
 void set_precision(Config& config, Precision precision);
 
-/// Adapter lists adapters of all products, by kind.
+/// Adapter lists the kinds of adapters, which are on all linear layers.
 enum Adapter { kNoAdapter, kLora, kLoraDropout, kDora, kLoraOnNf4, kAdapters };
 void set_adapter(Config& config, Adapter adapter);
-/// The multiple of elements that each rank's part of a row has where products are packed as NF4.
+/// The length of each rank's part of a row must be a multiple of this with NF4.
 inline constexpr int64_t kNf4Block = 64;
 
 /// Lists every optimizer that has its own update rule.

@@ -6,8 +6,8 @@
 
 #include <catch2/catch.hpp>
 
-// State may lie anywhere and move at any time: no bit of what is trained changes. Stage 0, whose
-// programs move nothing but whole gradients, is the oracle.
+// Wherever state is stored and whenever it moves, no bit of the training may change. Stage 0 is the
+// reference: its programs move nothing but whole gradients.
 
 namespace ftrun {
 namespace {
@@ -42,8 +42,8 @@ Config run_of(int64_t stage, int64_t accumulation, int64_t small) {
   return config;
 }
 
-/// Lists configs of the same training by other means: tiers, buckets, overlap, what stage 3 keeps
-/// and brings early, what is computed again.
+/// Lists configs that must train the same bits as `plain`. They differ in tiers, buckets, overlap,
+/// what stage 3 keeps and prefetches, and recompute.
 std::vector<std::pair<std::string, Config>> variants(const Config& plain) {
   std::vector<std::pair<std::string, Config>> all;
   const auto with = [&](const std::string& name, const std::function<void(Config&)>& change) {
@@ -123,7 +123,7 @@ std::vector<std::pair<std::string, Config>> half_of_variants(const Config& plain
 
 using Variants = decltype(variants);
 
-/// Compares the variants of every stage against one outcome.
+/// Requires that all variants of every stage train exactly like the first stage's plain config.
 void require_alike(const std::vector<int64_t>& stages, int64_t accumulation, int64_t small,
                    const std::function<void(Config&)>& change, const ModelConfig& model,
                    Variants* chosen = variants) {
@@ -135,7 +135,7 @@ void require_alike(const std::vector<int64_t>& stages, int64_t accumulation, int
     Config plain = run_of(stage, accumulation, small);
     change(plain);
     for (const auto& [name, config] : chosen(plain)) {
-      // That one is the oracle itself.
+      // This config is the reference itself.
       if (stage == stages[0] && name == "plain") continue;
       INFO("stage " << stage << ", accumulation " << accumulation << ", small up to " << small
                     << ", " << name);
@@ -147,16 +147,15 @@ void require_alike(const std::vector<int64_t>& stages, int64_t accumulation, int
   }
 }
 
-TEST_CASE("all stages, tiers and schedules train the same bits at one micro-batch a step") {
+TEST_CASE("all stages, tiers and schedules train the same bits with one micro-batch per step") {
   set_kernel_threads(1);
-  // The three limits cut all tensors, all except norms (64 elements), and none.
+  // The three limits shard all tensors, all except norms (64 elements), and none.
   for (const int64_t small : {0, 64, 100'000})
     require_alike(
         {0, 1, 2, 3}, 1, small, [](Config&) {}, fixtures::model_of_many_blocks());
 }
 
-TEST_CASE(
-    "with accumulation stages 0 and 1 agree, and so do 2 and 3, which add across ranks first") {
+TEST_CASE("with accumulation, stages 0 and 1 agree, as do 2 and 3, which first add across ranks") {
   set_kernel_threads(1);
   for (const int64_t small : {0, 64}) {
     require_alike(
@@ -201,7 +200,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "so it is with magnitudes of adapters, which are fp32 beside layers and masters of 16 bits") {
+    "all stages and tiers train the same bits with adapters' magnitudes in fp32 and the rest in 16 "
+    "bits") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::model_of_many_blocks();
   const auto with_magnitudes = [](Config& c) {
@@ -254,8 +254,7 @@ TEST_CASE(
       fixtures::small_model(true), half_of_variants);
 }
 
-TEST_CASE(
-    "states that are codes, of all tensors or of large ones, train the same bits everywhere") {
+TEST_CASE("coded states, of all tensors or of large ones, train the same bits everywhere") {
   set_kernel_threads(1);
   const auto codes_from = [](double elements, const std::function<void(Config&)>& change = {}) {
     return [=](Config& c) {
@@ -277,7 +276,7 @@ TEST_CASE(
                              c.bf16.bf16_master_weights_and_grads = true;
                            }),
                 model, half_of_variants);
-  // Heads of 36 elements: k and v begin within blocks, and rows end within them.
+  // Heads have 36 elements, so that k and v begin, and rows end, within blocks.
   ModelConfig odd = fixtures::model_of_many_blocks();
   odd.hidden = 60;
   odd.head_size = 6;
@@ -305,13 +304,13 @@ TEST_CASE("every partition of the model trains the same bits") {
         fixtures::model_of_many_blocks(), half_of_variants);
 }
 
-TEST_CASE("one rank trains the same bits at every tier, and at every stage that adds alike") {
+TEST_CASE("one rank trains the same bits at every tier, and at stages with one order of sums") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::model_of_many_blocks();
   for (const bool bf16 : {false, true})
     for (const int64_t accumulation : {1, 2}) {
-      // With two micro-batches, stages 2 and 3 sum whole gradients, and stages 0 and 1 each part
-      // within its layer, so the order differs.
+      // With two micro-batches, stages 2 and 3 sum whole gradients of micro-batches, while stages 0
+      // and 1 add each part inside its layer, so the order of additions differs.
       std::map<bool, Outcome> expected;
       for (const int64_t stage : {0, 1, 2, 3}) {
         Config plain = run_of(stage, accumulation, 64);
@@ -376,7 +375,9 @@ TEST_CASE("secondary shards change no bit, in one replica or two") {
     }
 }
 
-TEST_CASE("a node of all ranks has secondary shards where the shards themselves are far away") {
+TEST_CASE(
+    "secondary shards on one node of all ranks train the same bits, wherever the primary ones "
+    "are") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::model_of_many_blocks();
   Config config = run_of(3, 2, 64);
@@ -391,7 +392,7 @@ TEST_CASE("a node of all ranks has secondary shards where the shards themselves 
   }
 }
 
-TEST_CASE("hybrid groups train what all ranks together do, to rounding") {
+TEST_CASE("hybrid groups train what all ranks together train, up to rounding") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::model_of_many_blocks();
   const Outcome whole = train(run_of(0, 2, 64), model, 1, 4);
@@ -407,8 +408,7 @@ TEST_CASE("hybrid groups train what all ranks together do, to rounding") {
     }
 }
 
-TEST_CASE(
-    "neither the order of passes nor weight gradients apart from input gradients change a bit") {
+TEST_CASE("neither the order of passes nor separate weight gradients change a bit") {
   set_kernel_threads(1);
   for (const int64_t stage : {0, 1, 2, 3})
     for (const bool tied : {false, true}) {
@@ -419,8 +419,8 @@ TEST_CASE(
       config.activation_checkpointing.cpu_checkpointing = !tied;
       const Outcome expected = train(config, model);
       for (const PipelineSchedule schedule : {PipelineSchedule::kGpipe, PipelineSchedule::kZbH1}) {
-        // Lists that add in place add the head's and the embedding's gradient of a tied
-        // matrix in the order of passes.
+        // When stages 0 and 1 accumulate in place, the gradients of the head and the embedding of a
+        // tied matrix are added in the order of passes, which GPipe changes.
         if (tied && stage < 2 && schedule == PipelineSchedule::kGpipe) continue;
         INFO("stage " << stage << ", tied " << tied << ", "
                       << schedule_text(make_schedule(schedule, 1, 1, 0, 3)));
@@ -432,7 +432,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("what is validated does not depend on the stage or the tier either") {
+TEST_CASE("the validation loss does not depend on the stage or the tier either") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::model_of_many_blocks();
   std::vector<double> losses;
@@ -446,7 +446,7 @@ TEST_CASE("what is validated does not depend on the stage or the tier either") {
         run.micro_batches = {rig.batches.data(), 1};
         rig.evaluate_executor.run(run);
         if (rendezvous.rank() == 0) loss = run.result.loss_sum;
-        // Training continues where it was.
+        // Training continues as if there had been no evaluation.
         require(rig.train(2).result.finite, "evaluation changes nothing");
       });
       INFO("stage " << stage << ", " << name);

@@ -30,7 +30,7 @@ TEST_CASE("traffic of the ranks is added, and its table shows what diverges") {
   CHECK(record.at("disk_written").at("disk") == 16000);
 }
 
-TEST_CASE("where one rank does not see its transport, the sum is not known") {
+TEST_CASE("the sum is unknown if one rank does not know its transport") {
   TrafficSums unseen = of_rank(0);
   unseen.transported.reset();
   TrafficSums all = of_rank(1000);
@@ -41,7 +41,7 @@ TEST_CASE("where one rank does not see its transport, the sum is not known") {
         std::string::npos);
 }
 
-TEST_CASE("a rank that is alone and has no disk tier has no traffic to report") {
+TEST_CASE("a single rank without a disk tier has no traffic to report") {
   CHECK(traffic_text({.steps = 3}, 1).empty());
 }
 

@@ -15,7 +15,7 @@
 namespace ftrun {
 namespace {
 
-/// Returns for each instruction whether it is `first`, or runs after it whatever the timing.
+/// Returns, for each instruction, whether it is `first` or always runs after it.
 std::vector<bool> after(const Program& program, InstrId first) {
   std::vector<bool> found(program.instrs.size());
   found[static_cast<size_t>(first)] = true;
@@ -30,7 +30,8 @@ std::vector<bool> after(const Program& program, InstrId first) {
   return found;
 }
 
-/// Returns whether each rank of the first group is in the second one, which has more.
+/// Returns whether the group of `other` contains all ranks of the group of `one`, and is another
+/// group.
 bool is_within(const Program& program, const Instr& one, const Instr& other) {
   const auto ranks = [&](const Instr& instr) {
     std::vector<int> all = program.group(instr.group()).ranks.ranks;
@@ -40,9 +41,9 @@ bool is_within(const Program& program, const Instr& one, const Instr& other) {
   return one.group() != other.group() && std::ranges::includes(ranks(other), ranks(one));
 }
 
-/// Swaps the first two collectives of which the second waits for the first and runs
-/// over more ranks, with none of either group between them. Each keeps what its place
-/// in the program waits for.
+/// Finds two collectives and swaps them: the second waits for the first, runs over more ranks, and
+/// no collective of the first's group is between them. The waits stay in place: each instruction
+/// gets those of the one whose place it takes.
 void swap_collectives(Program& program) {
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     if (!program.instrs[i].is_collective()) continue;
@@ -61,10 +62,10 @@ void swap_collectives(Program& program) {
 }
 
 TEST_CASE(
-    "a program with two collectives in the other order hangs, and its ranks end with the ring "
-    "named") {
+    "a program with two collectives swapped hangs, and its ranks end with an error that names the "
+    "ring of waits") {
   set_kernel_threads(1);
-  constexpr int kSwapped = 2;  // and rank 3, with which it shares both groups
+  constexpr int kSwapped = 2;  // rank 3 is in the same two groups
   std::vector<std::string> told(4);
   std::vector<int> blamed(4);
   fixtures::on_mesh(2, 2, [&](Rendezvous& rendezvous, const RankGroups& groups) {
@@ -82,7 +83,7 @@ TEST_CASE(
   for (size_t rank = 0; rank < told.size(); ++rank)
     UNSCOPED_INFO("blamed " << blamed[rank] << ": " << told[rank]);
   for (const std::string& message : told) REQUIRE_FALSE(message.empty());
-  // The two ranks wait for each other; the first whose wait times out names the ring, the other
+  // The two ranks wait for each other. The first whose wait times out names this cycle; the other
   // names the rank that aborted.
   CHECK_THAT(told[kSwapped], Catch::Contains("rank 3"));
   CHECK_THAT(told[kSwapped + 1], Catch::Contains("rank 2"));

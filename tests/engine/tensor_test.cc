@@ -11,8 +11,8 @@
 
 #include <catch2/catch.hpp>
 
-// Tensor parallelism changes which rank computes what, not what is computed: one process that
-// trains the same global batch is the oracle, up to rounding.
+// Tensor parallelism changes which rank computes what, not what is computed. One process that
+// trains the same global batch is the reference, up to rounding.
 
 namespace ftrun {
 namespace {
@@ -48,7 +48,7 @@ TEST_CASE("every mesh of up to 8 ranks trains what one process trains for 20 ste
       for (const int shards : {1, 2, 3})
         for (const int replicas : {1, 2}) {
           const TrainingMesh mesh{tensor, shards, replicas};
-          const bool same = stage == 0 && replicas > 1;  // stage 0 knows no shards
+          const bool same = stage == 0 && replicas > 1;  // stage 0 does not shard
           if (same || mesh.data() * tensor > 8 || mesh.data() * tensor == 1) continue;
           INFO("stage " << stage << ", " << mesh.text());
           require_same(train_on(config, model, mesh, 20), expected);
@@ -56,7 +56,7 @@ TEST_CASE("every mesh of up to 8 ranks trains what one process trains for 20 ste
   }
 }
 
-TEST_CASE("rows that ranks cannot share out evenly are padded, and train what one process trains") {
+TEST_CASE("rows that ranks cannot divide evenly are padded, and train what one process trains") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::model_of_many_blocks();
   for (const bool drops : {false, true})
@@ -73,14 +73,14 @@ TEST_CASE("rows that ranks cannot share out evenly are padded, and train what on
     }
 }
 
-/// Returns a small model with one feature of a family, or several.
+/// Returns a small model to which `change` adds one feature of a family, or several.
 ModelConfig model_with(const std::function<void(ModelConfig&)>& change, bool tied = false) {
   ModelConfig model = fixtures::model_of_many_blocks(tied);
   change(model);
   return model;
 }
 
-TEST_CASE("every family is split right, whatever is made again, kept or moved") {
+TEST_CASE("every family is split correctly, whatever is recomputed, kept or offloaded") {
   set_kernel_threads(1);
   struct Family {
     const char* name;
@@ -162,7 +162,7 @@ TEST_CASE("every family is split right, whatever is made again, kept or moved") 
   }
 }
 
-TEST_CASE("on one mesh neither buckets nor overlap, tiers or reuse change a bit") {
+TEST_CASE("on a fixed mesh, buckets, overlap, tiers and reuse change no bit") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::model_of_many_blocks();
   for (const int64_t stage : {0, 1, 2, 3}) {
@@ -192,7 +192,7 @@ TEST_CASE("an export collects a split model's tensors whole") {
 }
 
 TEST_CASE(
-    "what one mesh saves another reads back bit by bit, and its own goes on as if nothing was") {
+    "any mesh reads back what another saved, bit by bit, and the same mesh continues unchanged") {
   set_kernel_threads(1);
   struct Place {
     TrainingMesh mesh;
@@ -236,8 +236,8 @@ TEST_CASE(
   }
 }
 
-/// Requires that the largest absolute value of the decoded numbers in each block is the scale
-/// itself: some rank has an element with the code of 1, or of the number next to -1.
+/// Requires that each block's scale is the largest absolute value among the block's decoded
+/// numbers. An element with that value has the code of 1, or the code next to that of -1.
 void require_scales_of_blocks(const fixtures::SavedState& state, const std::string& tensor) {
   for (const bool second : {false, true}) {
     const std::string kind = second ? ".exp_avg_sq" : ".exp_avg";
@@ -257,8 +257,8 @@ void require_scales_of_blocks(const fixtures::SavedState& state, const std::stri
 }
 
 TEST_CASE(
-    "states that are codes have the blocks of whole tensors on every mesh, and go from one to "
-    "another as they are") {
+    "coded states have the blocks of whole tensors on every mesh, and move between meshes "
+    "unchanged") {
   set_kernel_threads(1);
   struct Place {
     TrainingMesh mesh;
@@ -327,8 +327,8 @@ TEST_CASE(
   }
 }
 
-/// Returns the parameters and moments that a rank holds of tensors that other tensor-parallel ranks
-/// hold as well: by what they are a part of.
+/// Returns the parameters and moments that this rank holds of tensors that other tensor-parallel
+/// ranks hold as well, keyed by tensor, offset and kind.
 std::map<std::string, std::vector<std::byte>> shared_state(const RankRig& rig) {
   std::map<std::string, std::vector<std::byte>> all;
   const ProgramPlan& train = rig.plan.train;
@@ -346,7 +346,7 @@ std::map<std::string, std::vector<std::byte>> shared_state(const RankRig& rig) {
   return all;
 }
 
-TEST_CASE("what several tensor-parallel ranks hold stays the same on all of them") {
+TEST_CASE("tensors that several tensor-parallel ranks hold stay the same on all of them") {
   set_kernel_threads(1);
   const ModelConfig model =
       model_with([](ModelConfig& m) { m.qkv_bias = m.attention_out_bias = m.mlp_bias = true; });

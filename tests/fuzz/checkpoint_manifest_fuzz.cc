@@ -1,5 +1,5 @@
-// checkpoint.json, also under a checksum that is right: damage is found by
-// that alone, malice is not.
+// This target reads checkpoint.json, also with a correct checksum: the checksum alone finds damage,
+// but not a file that somebody made on purpose.
 
 #include "base/checksum.h"
 #include "checkpoint/checkpoint_manifest.h"

@@ -1,4 +1,5 @@
-// JSON where the first byte opens an object, else YAML; what can be read is resolved too.
+// This target reads the bytes as JSON if the first one opens an object, else as YAML, and resolves
+// whatever can be read.
 
 #include "config/load.h"
 #include "config/resolve.h"

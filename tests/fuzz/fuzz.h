@@ -11,9 +11,9 @@
 #include "../base/temporary_folder.h"
 #include "base/error.h"
 
-// Targets: files here, each of which gives any bytes to the code that reads a file which somebody
-// else may have made. LibFuzzer makes up the bytes (scripts/fuzz.sh); replay.cc gives those of
-// tests/fuzz/corpus and mutants of them (CTest).
+// Fuzz target: each .cc file of this folder but replay.cc passes arbitrary bytes to code that reads
+// a file which somebody else may have made. LibFuzzer generates the bytes (scripts/fuzz.sh), or
+// replay.cc takes the files of tests/fuzz/corpus and random changes of them (CTest).
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace ftrun::fuzz {
@@ -22,8 +22,8 @@ inline std::string_view text_of(const uint8_t* data, size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
-/// Runs `parse`, which may only succeed or throw an Error: another exception, or an Error that
-/// names a defect of ftrun, is a finding.
+/// Runs `parse`, which may only succeed or throw an Error. Another exception, or an Error that says
+/// that ftrun has a defect, is a finding.
 template <typename Parse>
 int judge(Parse parse) {
   try {
@@ -36,8 +36,8 @@ int judge(Parse parse) {
   return 0;
 }
 
-/// ScratchFolder holds files of this process for parsers that read from a path: below $TMPDIR, else
-/// in memory where the machine has /dev/shm.
+/// ScratchFolder holds this process's files for parsers that read from a path. It lies below
+/// $TMPDIR, else in /dev/shm (memory) if the machine has it.
 class ScratchFolder : public fixtures::TemporaryFolder {
  public:
   ScratchFolder()

@@ -1,6 +1,6 @@
-// TARGET CORPUS MUTANTS runs a target on every file of a corpus, and on MUTANTS mutants of each,
-// which are always the same. If clang builds the targets (scripts/fuzz.sh), LibFuzzer's main()
-// replaces this one.
+// TARGET CORPUS MUTANTS runs a fuzz target on every file of a corpus, and on MUTANTS changed copies
+// of each, which are the same in every run. If clang builds the targets (scripts/fuzz.sh),
+// LibFuzzer's main() replaces this one.
 
 #include <algorithm>
 #include <iterator>
@@ -18,8 +18,8 @@ Bytes content(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// Makes one to four changes: another byte, a byte that means something to a parser, a part that is
-/// missing or doubled, a cut.
+/// Makes one to four changes: replaces a byte by another or by one that has a meaning for parsers,
+/// removes or doubles a part, or cuts the end off.
 void mutate(Bytes& bytes, std::mt19937& random) {
   constexpr std::string_view kMeaningful = "{}[]\",:0-9.eE\\\n#&*|>\xff";
   const size_t changes = 1 + random() % 4;
@@ -68,7 +68,7 @@ int main(int argc, char** argv) {
     for (int i = 0; i < mutants; ++i) {
       Bytes bytes = original;
       mutate(bytes, random);
-      bytes.shrink_to_fit();  // what is read past the end is past the allocation
+      bytes.shrink_to_fit();  // so a read past the end is outside the allocation
       LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
     }
   }

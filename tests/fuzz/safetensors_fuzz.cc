@@ -11,7 +11,7 @@
 
 namespace {
 
-/// Reads all matrices that the file holds as codes of one kind.
+/// Reads all matrices that the file stores as codes of one quantization.
 void read_quantized(const ftrun::SafetensorsHeader& header, std::span<const std::byte> file,
                     const std::string& quantization) {
   std::map<std::string, const ftrun::StoredTensor*> tensors;
@@ -40,7 +40,7 @@ void read_quantized(const ftrun::SafetensorsHeader& header, std::span<const std:
   }
 }
 
-/// Runs one kind of codes; what one refuses the other may read.
+/// Reads the matrices as one quantization's codes; a file that is refused may be valid for another.
 void try_quantized(const ftrun::SafetensorsHeader& header, std::span<const std::byte> file,
                    const std::string& quantization) {
   ftrun::fuzz::judge([&] { read_quantized(header, file, quantization); });

@@ -27,7 +27,7 @@
 
 namespace ftrun::fixtures {
 
-// Letters of the small graphs: B=2 rows of T=4 tokens (N=8), D=16, H=4, K=2, d=4, F=24, V=32.
+// The letters of the small graphs: B=2 rows of T=4 tokens (N=8), D=16, H=4, K=2, d=4, F=24, V=32.
 
 struct BlockShape {
   int64_t rows = 2;
@@ -41,7 +41,7 @@ struct BlockShape {
   int64_t window = 0;
   bool biases = false;
   bool qk_norm = false;
-  /// The dropout of the operand of adapters.
+  /// The dropout rate of the adapters' operand.
   double dropout = 0;
   RecomputePolicy recompute = {};
   ModelDtypes dtypes = {};
@@ -80,8 +80,8 @@ inline LayerGraph block(const BlockShape& s, bool train = true) {
   return g.finish(train, s.recompute);
 }
 
-/// Makes a product with low-rank adapters of two of its three parts, and magnitudes and a bias: as
-/// a decoder has it, of one of `ranks` tensor-parallel ranks.
+/// Makes a product with low-rank adapters of two of its three parts, and with magnitudes and a
+/// bias, as in a decoder; for one of `ranks` tensor-parallel ranks.
 inline LayerGraph with_magnitudes(const BlockShape& s, bool train = true, int64_t ranks = 1) {
   const int64_t q = s.query_heads * s.head_size, kv = s.kv_heads * s.head_size, width = q + 2 * kv;
   GraphBuilder g("magnitudes", s.tokens(), s.row_tokens, s.dtypes);
@@ -139,7 +139,7 @@ inline LayerGraph embedding(const BlockShape& s, bool train = true) {
   return g.finish(train);
 }
 
-/// Makes norms over all query heads and all key heads, whose gradient passes on.
+/// Makes norms over all query heads and over all key heads, which pass gradients on.
 inline LayerGraph whole_norms(const BlockShape& s, bool train = true) {
   const int64_t q = s.query_heads * s.head_size, kv = s.kv_heads * s.head_size;
   const WholeQkNormAttrs attrs{{s.query_heads, s.kv_heads, s.head_size, 1e-6}};
@@ -152,7 +152,7 @@ inline LayerGraph whole_norms(const BlockShape& s, bool train = true) {
   return g.finish(train, s.recompute);
 }
 
-/// Makes layer norms of query and key heads with separate weights, whose gradient is passed on.
+/// Makes layer norms of query and key heads with separate weights, which pass gradients on.
 inline LayerGraph head_norms(const BlockShape& s, bool train = true) {
   const int64_t q = s.query_heads * s.head_size, kv = s.kv_heads * s.head_size;
   GraphBuilder g("head_norms", s.tokens(), s.row_tokens, s.dtypes);
@@ -164,7 +164,7 @@ inline LayerGraph head_norms(const BlockShape& s, bool train = true) {
   return g.finish(train, s.recompute);
 }
 
-/// Makes a residual that is scaled.
+/// Makes a scaled residual.
 inline LayerGraph scaled(const BlockShape& s, bool train = true) {
   GraphBuilder g("scaled", s.tokens(), s.row_tokens, s.dtypes);
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
@@ -173,7 +173,7 @@ inline LayerGraph scaled(const BlockShape& s, bool train = true) {
   return g.finish(train, s.recompute);
 }
 
-/// Makes a capped product between two.
+/// Makes a soft cap between two products.
 inline LayerGraph capped(const BlockShape& s, bool train = true) {
   GraphBuilder g("capped", s.tokens(), s.row_tokens, s.dtypes);
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
@@ -183,8 +183,8 @@ inline LayerGraph capped(const BlockShape& s, bool train = true) {
   return g.finish(train, s.recompute);
 }
 
-/// Makes a pre-norm block of a plain MLP. The layer norm has a weight with s.biases, and with one a
-/// bias too.
+/// Makes a pre-norm block of a plain MLP. With s.biases the layer norm has a weight, and with a
+/// further option a bias too.
 inline LayerGraph plain_mlp(const BlockShape& s, bool train = true,
                             Activation kind = Activation::kGelu) {
   GraphBuilder g("plain", s.tokens(), s.row_tokens, s.dtypes);
@@ -251,7 +251,7 @@ inline LayerGraph split_head(const BlockShape& s, bool sequence, bool train = tr
   return g.finish(train);
 }
 
-/// Makes a block of one of some ranks along the context axis, which exchange tokens and shift them.
+/// Makes a block of one of `ranks` ranks along the context axis, which exchange and shift tokens.
 inline LayerGraph exchanged(const BlockShape& s, bool train = true, int64_t ranks = 2) {
   GraphBuilder g("exchanged", s.tokens(), s.row_tokens, s.dtypes);
   const ValueId x = g.input(Port::kHidden, s.dtypes.compute, {s.tokens(), s.hidden}, "x");
@@ -263,7 +263,7 @@ inline LayerGraph exchanged(const BlockShape& s, bool train = true, int64_t rank
   return g.finish(train, s.recompute);
 }
 
-/// Returns whether backward makes and reads the value while it runs interleaved.
+/// Returns whether the interleaved backward list both computes and reads the value.
 inline bool lives_in_list(const Value& value) {
   return value.role == ValueRole::kTemp || value.role == ValueRole::kDeferred ||
          value.role == ValueRole::kWorkspace;
@@ -275,7 +275,7 @@ inline std::string list_text(const LayerGraph& graph, const std::vector<Op>& lis
   return text;
 }
 
-/// Returns "name bytes" of each saved value, a line each.
+/// Returns "name bytes" of each saved value, one per line.
 inline std::string saved_text(const LayerGraph& graph) {
   std::string text;
   for (const ValueId id : graph.with_role(ValueRole::kSaved))
@@ -283,14 +283,15 @@ inline std::string saved_text(const LayerGraph& graph) {
   return text;
 }
 
-/// Returns the value called `name`, which must exist.
+/// Returns the value with this name, which must exist.
 inline ValueId named(const LayerGraph& graph, const std::string& name) {
   for (size_t i = 0; i < graph.values.size(); ++i)
     if (graph.values[i].name == name) return static_cast<ValueId>(i);
   throw std::logic_error("no value " + name);
 }
 
-/// Returns the message of a failed check of ours, without its place; "nothing" when none failed.
+/// Returns the message of the internal check that failed in `body`, without its source line;
+/// "nothing" if none failed.
 inline std::string bug_text(const std::function<void()>& body) {
   try {
     body();

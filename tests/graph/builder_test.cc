@@ -16,14 +16,14 @@ namespace {
 
 using namespace fixtures;
 
-/// Returns what the builder says to `use`, given a hidden input x:[8,16].
+/// Returns the error that the builder reports to `use`, which gets a hidden input x:[8,16].
 std::string refusal(const std::function<void(GraphBuilder&, ValueId)>& use) {
   GraphBuilder g("layer", 8, 4);
   const ValueId x = g.input(Port::kHidden, DType::kF32, {8, 16}, "x");
   return bug_text([&] { use(g, x); });
 }
 
-TEST_CASE("tokens come in whole rows") {
+TEST_CASE("tokens fill whole rows") {
   CHECK(bug_text([] { GraphBuilder("layer", 10, 4); }) == "the tokens fill whole rows");
   CHECK(bug_text([] { GraphBuilder("layer", 0, 4); }) == "the tokens fill whole rows");
   CHECK(bug_text([] { GraphBuilder("layer", 8, 0); }) == "the tokens fill whole rows");
@@ -83,7 +83,7 @@ TEST_CASE("operands that do not fit are refused when the operation is built") {
         }) == "the head's matrix has as many columns as its input");
 }
 
-TEST_CASE("outputs are made by the layer, not given to it") {
+TEST_CASE("an output must be computed by the layer, not given to it") {
   CHECK(refusal([](auto& g, ValueId x) { g.output(x, Port::kHidden); }) ==
         "outputs are made by the layer");
 }
@@ -96,7 +96,9 @@ TEST_CASE("a result that nothing reads is refused when backward is derived") {
         }) == "layer: nothing reads unused.out");
 }
 
-TEST_CASE("an input that reaches no output, or unchanged, is refused when backward is derived") {
+TEST_CASE(
+    "an input that reaches no output, or reaches it unchanged, is refused when backward is "
+    "derived") {
   CHECK(refusal([](auto& g, ValueId) {
           const ValueId tokens = g.input(Port::kTokens, DType::kI32, {8}, "tokens");
           g.output(ops::embed(g, tokens, g.param("table", {9, 16})), Port::kHidden);
@@ -144,7 +146,7 @@ TEST_CASE("gradients of parameters have their own dtype, those of activations th
   CHECK(g.at(g.find(ValueRole::kOutput, Port::kLoss)).dtype == DType::kF64);
 }
 
-TEST_CASE("attention takes the rows of the graph, whatever its attributes said") {
+TEST_CASE("attention uses the rows of the graph, whatever its attributes say") {
   const LayerGraph g = block({});
   CHECK(g.forward[3].attrs.get<AttentionAttrs>().row_tokens == 4);
 }

@@ -57,14 +57,14 @@ TEST_CASE("weight gradients that run after all input gradients find no temporary
   CHECK(fault(g) == text + " reads d_qkv.out before it exists");
   g = block({});
   std::erase_if(g.input_grad, [&](const Op& op) { return op.out[0] == named(g, "d_x"); });
-  CHECK(fault(g) == "nothing");  // nobody in this layer reads it
+  CHECK(fault(g) == "nothing");  // nothing in this layer reads it
   std::erase_if(g.input_grad, [&](const Op& op) { return op.kind == OpKind::kRopeDgrad; });
   CHECK(fault(g) ==
         "block: linear_dgrad d_qkv.out:[8,32] qkv:[32,16] -> d_n1.out:[8,16] reads d_qkv.out "
         "before it exists");
 }
 
-TEST_CASE("input gradients read nothing that weight gradients make") {
+TEST_CASE("input gradients read nothing that weight gradients compute") {
   LayerGraph g = block({});
   const auto again = std::find_if(g.backward.begin(), g.backward.end(),
                                   [](const Op& op) { return op.kind == OpKind::kRmsNorm; });
@@ -76,7 +76,7 @@ TEST_CASE("input gradients read nothing that weight gradients make") {
         "-> d_n2.sum:[8,16] reads n2.out.again before it exists");
 }
 
-TEST_CASE("a value is written once: by one operation, and never when it is given") {
+TEST_CASE("a value is written once: by one operation, and never if it is given to the layer") {
   LayerGraph g = block({});
   g.forward.push_back(g.forward[0]);
   CHECK(
@@ -143,7 +143,7 @@ TEST_CASE("operands that are missing or too many are counted") {
         "one too many");
 }
 
-/// Returns every kind, in a list that it occurs in.
+/// Returns an operation of every kind, each with a graph that contains it.
 std::vector<std::pair<LayerGraph, Op>> every_kind() {
   std::vector<std::pair<LayerGraph, Op>> found;
   std::set<OpKind> kinds;
@@ -159,26 +159,26 @@ std::vector<std::pair<LayerGraph, Op>> every_kind() {
   return found;
 }
 
-/// Returns whether no other operand of the operation shares a dimension of an operand.
+/// Returns whether no other operand of the operation has this dimension of the operand.
 bool is_free(const Op& op, ValueId id, size_t dim) {
   switch (op.kind) {
     case OpKind::kEmbed:
-      return id == op.in[1] && dim == 0;  // rows of the table
+      return id == op.in[1] && dim == 0;  // the rows of the table
     case OpKind::kEmbedWgrad:
-      return id == op.out[0] && dim == 0;  // the same
+      return id == op.out[0] && dim == 0;  // the rows of the table's gradient
     case OpKind::kRope:
     case OpKind::kRopeDgrad:
-      return id == op.in[1] && dim == 1;  // elements of a head that rotate
+      return id == op.in[1] && dim == 1;  // the rotating elements of a head
     case OpKind::kBiasWgrad:
-      return id == op.in[0] && dim == 0;  // tokens that are summed over
-    case OpKind::kLoraUp:                 // columns of a part
+      return id == op.in[0] && dim == 0;  // the tokens that are summed
+    case OpKind::kLoraUp:                 // the columns of a part
       return dim == 0 && std::find(op.in.begin() + 2, op.in.end(), id) != op.in.end();
     case OpKind::kLoraUpDgrad:
       if (id == op.in[0]) return dim == 1;
       return dim == 0 && std::find(op.in.begin() + 1, op.in.end(), id) != op.in.end();
     case OpKind::kDoraSquaredLengths:
       return id == op.in[0] &&
-             dim == 0;  // rows of the weight, not all of which need belong to parts
+             dim == 0;  // the rows of the weight, which may be more than those of all parts
     case OpKind::kLoraUpWgrad:
       if (id == op.in[0]) return dim == 1;
       return dim == 0 && std::find(op.out.begin(), op.out.end(), id) != op.out.end();
@@ -252,7 +252,7 @@ TEST_CASE("collectives are the kinds of communication, do no arithmetic and move
                                             "all_to_all", "shift"});
 }
 
-TEST_CASE("an all-gather's blocks lie one after another or apart, and no other way") {
+TEST_CASE("an all-gather's blocks are adjacent or apart, and have no other layout") {
   GraphBuilder b("logits", 8, 4);
   const ValueId x = b.input(Port::kHidden, DType::kF32, {8, 16}, "x");
   const ValueId y = ops::linear(b, x, b.param("w", {5, 16}));
@@ -271,7 +271,7 @@ TEST_CASE("an all-gather's blocks lie one after another or apart, and no other w
 TEST_CASE("an operation may change a value that it reads, unless the value is given to the layer") {
   LayerGraph g = split_head({}, true);
   CHECK(fault(g) == "nothing");
-  // The second chunk's loss that does not add to the first one's.
+  // Change the second chunk's loss so that it does not add to the first one's.
   const auto second = std::find_if(g.forward.rbegin(), g.forward.rend(), [](const Op& op) {
     return op.kind == OpKind::kVocabularyCrossEntropy;
   });
@@ -282,7 +282,7 @@ TEST_CASE("an operation may change a value that it reads, unless the value is gi
   CHECK_THAT(fault(g), Catch::EndsWith("writes labels a second time"));
 }
 
-TEST_CASE("every kind has a name of its own") {
+TEST_CASE("every kind has a unique name") {
   std::set<std::string_view> names;
   for (const auto& [graph, op] : every_kind()) names.insert(op_name(op.kind));
   CHECK(names.size() == kOpKinds);

@@ -38,14 +38,14 @@ TEST_CASE(
 TEST_CASE("the head counts its product once for the loss and twice more for gradients") {
   const LayerGraph train = head({});
   const LayerGraph evaluate = head({}, false);
-  // The losses take one more for each logit.
+  // The losses add one operation for each logit.
   CHECK(flops(train, first_of(train, OpKind::kLinearCrossEntropy)) ==
         3 * 2.0 * 8 * 16 * 32 + 8 * 32);
   CHECK(flops(evaluate, first_of(evaluate, OpKind::kLinearCrossEntropy)) ==
         2.0 * 8 * 16 * 32 + 8 * 32);
 }
 
-TEST_CASE("attention counts every pair of two blocks of 64 tokens that a query of the one sees") {
+TEST_CASE("attention counts each pair of blocks of 64 tokens where a query of one sees the other") {
   for (const int64_t tokens : {1, 5, 64, 65, 200}) {
     for (const int64_t window : {0, 1, 2, 63, 64, 65, 66, 130, 300}) {
       const LayerGraph g = block({.rows = 3, .row_tokens = tokens, .window = window});
@@ -57,7 +57,8 @@ TEST_CASE("attention counts every pair of two blocks of 64 tokens that a query o
       for (int64_t t = 0; t < tokens; ++t)
         for (int64_t u = 0; u < tokens; ++u) pairs += blocks.contains({t / 64, u / 64}) ? 1 : 0;
       INFO(tokens << " tokens, window " << window);
-      // 3 rows, 4 heads of 4; scores and values forward, five products backward.
+      // There are 3 rows and 4 heads of size 4; forward has the products of scores and values,
+      // backward has five products.
       const Pass forward = work(g, first_of(g, OpKind::kAttention)).total();
       CHECK(forward.flops == 2 * 2.0 * 3 * pairs * 16);
       CHECK(forward.transcendentals == 3 * pairs * 4);
@@ -72,14 +73,15 @@ TEST_CASE("the embedding moves a row for each token, whatever the size of its ta
   const LayerGraph g = embedding({});
   const Op& forward = first_of(g, OpKind::kEmbed);
   const Op& backward = first_of(g, OpKind::kEmbedWgrad);
-  // 8 tokens: a number and a row of 16 read, a row written; backward two rows read, one written.
+  // For each of 8 tokens, forward reads a number and a row of 16, and writes a row; backward reads
+  // two rows and writes one.
   CHECK(traffic_bytes(g, forward) == 4 * 8 * (1 + 16 + 16));
   CHECK(traffic_bytes(g, backward) == 4 * 8 * (1 + 16 + 16 + 16));
   CHECK(flops(g, forward) == 0);
   CHECK(flops(g, backward) == 8 * 16);
 }
 
-TEST_CASE("smooth activations take an exponential an element, others none") {
+TEST_CASE("smooth activations count an exponential per element, others none") {
   for (const auto kind : {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
                           Activation::kRelu, Activation::kRelu2}) {
     GraphBuilder b("layer", 8, 4, {});
@@ -98,8 +100,8 @@ TEST_CASE("smooth activations take an exponential an element, others none") {
   }
 }
 
-/// Returns the bytes that a head in chunks moves, counted chunk by chunk: x[8,16], w[32,16],
-/// logits[8,32].
+/// Returns the number of bytes that a head in chunks moves, counted chunk by chunk: x[8,16],
+/// w[32,16], logits[8,32].
 double head_bytes_by_chunks(int64_t chunk, bool gradients) {
   double bytes = 0;
   for (int64_t first = 0; first < 8; first += chunk) {
@@ -129,14 +131,14 @@ TEST_CASE("every chunk of the head reads its weight, and reads and writes the we
     }
 }
 
-TEST_CASE("a bias of the head adds an element a logit, and its gradient a pass over them") {
+TEST_CASE("a bias of the head adds an operation per logit, and its gradient a pass over them") {
   const LayerGraph plain = head({}), biased = head({.biases = true});
   const OpKind kind = OpKind::kLinearCrossEntropy;
-  // A chunk of 8 tokens of 32 logits: the sum, and the gradient's.
+  // A chunk has 8 tokens with 32 logits: one addition for the bias, and one for its gradient.
   CHECK(flops(biased, first_of(biased, kind)) == flops(plain, first_of(plain, kind)) + 2 * 8 * 32);
   CHECK(traffic_bytes(biased, first_of(biased, kind)) ==
         traffic_bytes(plain, first_of(plain, kind)) + 4 * (8 * 32 + 32));
-  // A GPU's product adds to rows of the bias, which are written before.
+  // On a GPU the product adds to rows of the bias, which are written first.
   LayerGraph gpu = head({.biases = true}, false), gpu_plain = head({}, false);
   gpu.dtypes.kernels = gpu_plain.dtypes.kernels = Kernels::kGpu;
   CHECK(traffic_bytes(gpu, first_of(gpu, kind)) ==
@@ -159,14 +161,14 @@ TEST_CASE("the cost of passes adds up: each is bound by its arithmetic or by its
   CHECK(all.flops > flops(head({}, false), first_of(head({}, false), OpKind::kLinearCrossEntropy)));
 }
 
-TEST_CASE("other kinds count one operation an element they write") {
+TEST_CASE("other kinds count one operation per element that they write") {
   const LayerGraph g = block({});
   CHECK(flops(g, first_of(g, OpKind::kGatedActivation)) == 8 * 24);
   CHECK(flops(g, first_of(g, OpKind::kAdd)) == 8 * 16);
   CHECK(flops(g, first_of(g, OpKind::kRmsNorm)) == 8 * 16 + 8);
 }
 
-TEST_CASE("traffic of other kinds is each operand once, in its own dtype") {
+TEST_CASE("traffic of other kinds counts each operand once, in its own dtype") {
   const LayerGraph g = block({});
   CHECK(traffic_bytes(g, first_of(g, OpKind::kLinear)) == 4 * (8 * 16 + 32 * 16 + 8 * 32));
   CHECK(traffic_bytes(g, first_of(g, OpKind::kAttention)) == 4 * (8 * 32 + 8 + 8 * 16 + 4 * 8));
@@ -216,8 +218,8 @@ TEST_CASE("gradients summed over tokens keep one partial sum for each group of r
   }
 }
 
-/// Returns whether ranges that start at `starts` (or -1) and have `sizes` bytes are aligned,
-/// disjoint and inside.
+/// Returns whether ranges that begin at the given offsets (or -1: absent) and have the given sizes
+/// are aligned, disjoint and within `bytes`.
 bool fit(std::vector<std::pair<int64_t, int64_t>> ranges, int64_t bytes) {
   std::erase_if(ranges, [](const auto& range) { return range.first < 0; });
   std::sort(ranges.begin(), ranges.end());
@@ -291,7 +293,7 @@ TEST_CASE("scratch of 16-bit attention and head is F32, in the bytes of the head
                {w.logits, row_bytes * 133},
                {w.panel, 133 * 17 * 4}},
               w.bytes));
-    // Logits of a kernel without panels lie at the same place.
+    // The logits of a kernel without panels begin at the same offset.
     CHECK(cross_entropy_workspace(100, 17, 133, {true, chunk}, 2, 2).logits == w.logits);
   }
   CHECK(cross_entropy_workspace(100, 17, 133, {true, 96}, 4).panel == -1);
@@ -299,7 +301,7 @@ TEST_CASE("scratch of 16-bit attention and head is F32, in the bytes of the head
   CHECK(cross_entropy_workspace(100, 4096, 9999, {true, 96}, 2).panel_rows == 256);
 }
 
-/// Returns the block with another target.
+/// Returns the block, built for GPU kernels.
 LayerGraph gpu_block(int64_t tokens) {
   return block({.rows = 2,
                 .row_tokens = tokens,
@@ -347,7 +349,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "on GPUs documents are listed in groups whose lengths halve, of which the last alone can "
+    "on GPUs documents are listed in groups whose lengths halve, and only the last one can "
     "overflow") {
   for (const int64_t row_tokens : {1, 2, 255, 256, 257, 300, 1000, 2048, 32768})
     for (const int64_t rows : {1, 3}) {
@@ -370,7 +372,7 @@ TEST_CASE("on GPUs the head's logits are kept in their own dtype, in chunks that
   for (const int64_t element : {2, 4}) {
     const GpuHeadWorkspace w = gpu_head_workspace(1000, 133, {true, 96}, element);
     CHECK(w.chunk == 96);
-    // Rows of 133 logits begin at multiples of 64.
+    // Rows of 133 logits begin at multiples of 64 elements.
     CHECK(w.row == 192);
     CHECK(fit({{w.losses, 96 * 8}, {w.logits, 96 * 192 * element}}, w.bytes));
     CHECK(w.correct == -1);
@@ -388,7 +390,7 @@ TEST_CASE("on GPUs the head's logits are kept in their own dtype, in chunks that
   CHECK(gpu_head_chunk(4'000'000, 4) == 512);
 }
 
-TEST_CASE("products of 16-bit numbers have F32 panels of bounded size, others none") {
+TEST_CASE("products of 16-bit numbers have fp32 panels of bounded size, others none") {
   const ProductWorkspace none = product_workspace(5000, 5000, 5000, 4, 4);
   CHECK(none.bytes == 0);
   const ProductWorkspace all = product_workspace(5000, 5000, 5000, 2, 2);
@@ -413,7 +415,7 @@ TEST_CASE("products of 16-bit numbers have F32 panels of bounded size, others no
   };
   CHECK(bytes(g.forward, OpKind::kLinear) == (8 * 16 + 16 * 16 + 8 * 16) * 4);
   CHECK(bytes(g.backward, OpKind::kLinearDgrad) == (8 * 16 + 16 * 16 + 8 * 16) * 4);
-  // The gradient is F32: BLAS writes it.
+  // The gradient is fp32, which BLAS writes directly.
   CHECK(bytes(g.backward, OpKind::kLinearWgrad) == (16 * 8 + 8 * 16) * 4);
 }
 

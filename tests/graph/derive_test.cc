@@ -33,7 +33,7 @@ TEST_CASE("a Llama block runs forward with one joined product for q, k, v and on
         "add n2.sum:[8,16] down.out:[8,16] -> sum:[8,16]\n");
 }
 
-TEST_CASE("a layer norm's kernel adds the gradient that passed it where the norm has a weight") {
+TEST_CASE("a layer norm's kernel adds the residual's gradient if the norm has a weight") {
   const LayerGraph g = plain_mlp({.biases = true});
   CHECK(list_text(g, g.forward) ==
         "layer_norm x:[8,16] n:[16] n.b:[16] -> n.out:[8,16] n.mean:[8] n.rstd:[8]\n"
@@ -62,7 +62,7 @@ TEST_CASE("a layer norm's kernel adds the gradient that passed it where the norm
                        "add d_sum:[8,16] d_x:[8,16] -> d_sum.sum:[8,16]\n"));
 }
 
-TEST_CASE("a Llama block's backward walks its forward in reverse and makes cheap values again") {
+TEST_CASE("a Llama block's backward walks its forward in reverse and recomputes cheap values") {
   const LayerGraph g = block({});
   CHECK(list_text(g, g.backward) ==
         "gated_activation gu.out:[8,48] -> gated.out.again:[8,24]\n"
@@ -90,7 +90,7 @@ TEST_CASE("a Llama block's backward walks its forward in reverse and makes cheap
 }
 
 TEST_CASE(
-    "what an adapter drops is dropped again in backward, and from the gradient before the product "
+    "an adapter's dropout is repeated in backward, and applied to the gradient before the product "
     "adds its own") {
   const LayerGraph g = adapted({.dropout = 0.5});
   CHECK(list_text(g, g.forward) ==
@@ -157,7 +157,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "the ranks sum the gradient by a product's operand once, whatever dropout and magnitudes make "
+    "the ranks sum the gradient of a product's operand once, whatever dropout and magnitudes make "
     "of it") {
   const auto count = [](const LayerGraph& g, const std::string& line) {
     const std::string text = list_text(g, g.backward);
@@ -170,7 +170,8 @@ TEST_CASE(
       CAPTURE(dropout, ranks);
       const LayerGraph g = with_magnitudes({.biases = true, .dropout = dropout}, true, ranks);
       CHECK(count(g, "all_reduce") == (ranks > 1 ? 1 : 0));
-      // The sum is complete after all products' terms, before the norm's gradients read it.
+      // The sum is complete after the terms of all products, and before the norm's gradients read
+      // it.
       const auto find = [&](OpKind kind) {
         return std::find_if(g.backward.begin(), g.backward.end(),
                             [&](const Op& op) { return op.kind == kind; });
@@ -180,8 +181,8 @@ TEST_CASE(
               return op.kind == OpKind::kLinearDgrad;
             }) == (dropout > 0 ? 4 : 3));
       if (ranks > 1) CHECK(norm->in[0] == sum->out[0]);
-      // A parameter has one gradient: the product of what dropout takes away has none of the
-      // weight's.
+      // Each parameter has exactly one gradient operation: the product with dropped elements does
+      // not add to the weight's.
       for (const char* gradient : {"d_qkv:[32,16]", "d_qkv.b:[32]", "d_down:[5,16]",
                                    "d_q.up:[16,2]", "d_v.up:[8,3]", "d_m:[24]", "d_o:[16,32]"})
         CHECK(count(g, gradient) == 1);
@@ -211,9 +212,10 @@ TEST_CASE("a sum over the ranks has a gradient unless it is one of lengths") {
   CHECK(list_text(lengths, lengths.backward).find("all_reduce") == std::string::npos);
 }
 
-TEST_CASE("a Llama block saves what cannot be made again cheaply, and no more") {
+TEST_CASE("a Llama block saves what cannot be recomputed cheaply, and no more") {
   const LayerGraph g = block({});
-  // N, NQ, NA, HN, ND, N, N2F numbers of 4 bytes; each starts at a multiple of 64 bytes.
+  // These are N, NQ, NA, HN, ND, N and N2F numbers of 4 bytes; each value begins at a multiple of
+  // 64 bytes.
   CHECK(saved_text(g) ==
         "n1.rstd 32\nrope.out 1024\nattention.out 512\nattention.lse 128\nn2.sum 512\nn2.rstd "
         "32\ngu.out 1536\n");
@@ -264,7 +266,8 @@ TEST_CASE("an embedding's only gradient is its table's") {
   CHECK(plan_saved(g).bytes == 0);
 }
 
-TEST_CASE("a head makes its matrix's gradient in forward and starts backward from what that left") {
+TEST_CASE(
+    "a head computes its matrix's gradient in forward and starts backward from what that left") {
   const LayerGraph g = head({});
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[8,16] n:[16] -> n.out:[8,16] n.rstd:[8]\n"
@@ -277,7 +280,7 @@ TEST_CASE("a head makes its matrix's gradient in forward and starts backward fro
   CHECK(g.at(g.at(named(g, "w")).grad).role == ValueRole::kParamGrad);
 }
 
-TEST_CASE("a head with a bias makes its gradient before its matrix's") {
+TEST_CASE("a head with a bias computes the bias' gradient before the matrix's") {
   const LayerGraph g = head({.biases = true});
   CHECK(op_text(g, g.forward.back()) ==
         "linear_cross_entropy n.out:[8,16] w:[32,16] labels:[8] b:[32] -> loss:[2] d_n.out:[8,16] "
@@ -306,7 +309,7 @@ TEST_CASE("cheap kinds' results are never saved, whatever the block") {
   }
 }
 
-TEST_CASE("gradients of inputs and outputs carry the port that neighbours find them by") {
+TEST_CASE("gradients of inputs and outputs carry the port by which neighbours find them") {
   const LayerGraph g = block({});
   const ValueId x = g.find(ValueRole::kInput, Port::kHidden);
   const ValueId y = g.find(ValueRole::kOutput, Port::kHidden);
@@ -318,7 +321,7 @@ TEST_CASE("gradients of inputs and outputs carry the port that neighbours find t
   CHECK(g.find(ValueRole::kInput, Port::kLabels) == -1);
 }
 
-TEST_CASE("weight gradients may all be deferred behind the input gradients") {
+TEST_CASE("all weight gradients may be deferred until after the input gradients") {
   const LayerGraph graphs[] = {block({}), block({.biases = true, .qk_norm = true}), head({}),
                                embedding({})};
   for (const LayerGraph& g : graphs) {
@@ -331,7 +334,7 @@ TEST_CASE("weight gradients may all be deferred behind the input gradients") {
   }
 }
 
-TEST_CASE("what only a norm reads of the gradients does not wait for weight gradients") {
+TEST_CASE("a gradient that only a norm reads does not wait for weight gradients") {
   for (const BlockShape& shape : {BlockShape{}, BlockShape{.biases = true, .qk_norm = true}}) {
     const LayerGraph g = block(shape);
     std::set<std::string> deferred;
@@ -339,7 +342,7 @@ TEST_CASE("what only a norm reads of the gradients does not wait for weight grad
     CHECK(deferred ==
           std::set<std::string>{"gated.out.again", "d_gu.out", "d_n2.sum", "d_qkv.out"});
   }
-  // A head's product has made its gradient before.
+  // A head's product has computed its gradient in forward.
   CHECK(head({}).weight_grad.empty());
   CHECK(plan_deferred(head({})).bytes == 0);
 }

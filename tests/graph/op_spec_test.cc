@@ -18,7 +18,7 @@ namespace {
 
 using namespace fixtures;
 
-/// Graphs whose lists hold every kind, in 32 and in 16 bits.
+/// Returns graphs whose lists together have every kind, in 32 and in 16 bits.
 std::vector<LayerGraph> all_graphs() {
   const BlockShape narrow{.biases = true, .qk_norm = true, .dtypes = {DType::kBF16, DType::kBF16}};
   std::vector<LayerGraph> graphs{block(narrow),           block({.biases = true, .qk_norm = true}),
@@ -66,7 +66,7 @@ TEST_CASE("every kind has an entry, and the parts of an entry agree with each ot
     CHECK((spec.gpu_workspace == nullptr) == (spec.collective != OpCollective::kNone));
     const Patterns patterns = patterns_of(spec);
     CHECK(spec.cheap_result < static_cast<int>(patterns.out.size()));
-    // A result that may lie in place of an operand is as large.
+    // A result that may be in place of an operand must have its size.
     if (spec.in_place >= 0) {
       const std::string given = patterns.in.at(static_cast<size_t>(spec.in_place));
       CHECK((given == patterns.out[0] || given == cat("[", patterns.out[0], "]")));
@@ -103,7 +103,7 @@ TEST_CASE("the kinds with a pair on GPUs are those whose line in the list says s
   CHECK_FALSE(listed.empty());
 }
 
-TEST_CASE("products and attention have the work of that name, and other kinds have not") {
+TEST_CASE("products and attention have that kind of work, and other kinds do not") {
   std::map<WorkClass, std::set<std::string_view>> kinds;
   for (int i = 0; i < kOpKinds; ++i) {
     const OpSpec& spec = op_spec(static_cast<OpKind>(i));
@@ -117,8 +117,8 @@ TEST_CASE("products and attention have the work of that name, and other kinds ha
 }
 
 TEST_CASE(
-    "a kind that forward lists hold has its gradients; one without is a gradient, of backward "
-    "lists") {
+    "a kind in forward lists has gradients; one without gradients is itself a gradient, of "
+    "backward lists") {
   std::set<OpKind> forward, backward;
   for_every_op([&](const LayerGraph&, const Op& op, bool is_forward) {
     (is_forward ? forward : backward).insert(op.kind);
@@ -134,7 +134,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("an operation has scratch where its kind's entry asks for some, and never without") {
+TEST_CASE("an operation has scratch if its kind's entry asks for some, and only then") {
   std::set<OpKind> asked;
   for_every_op([&](const LayerGraph& g, const Op& op, bool) {
     const auto workspace = op_spec(op.kind).workspace;
@@ -157,28 +157,26 @@ TEST_CASE("gradients of a gradient are refused") {
   CHECK(bug_text([&] { derive_backward(g); }) == "no backward for linear_dgrad in a forward list");
 }
 
-TEST_CASE(
-    "of what ranks share out, results and gradients without the shared dimension are terms of a "
-    "sum") {
-  // Rows of w: each rank makes some columns of y, and a term of dx.
+TEST_CASE("results and gradients that lack the dimension which ranks divide are terms of a sum") {
+  // If ranks divide the rows of w, each computes some columns of y, and a term of dx.
   CHECK_FALSE(result_is_term(OpKind::kLinear, 0, 'O'));
   CHECK(gradient_is_term(OpKind::kLinear, 0, 'O'));
   CHECK_FALSE(gradient_is_term(OpKind::kLinear, 1, 'O'));
   CHECK_FALSE(gradient_is_term(OpKind::kLinear, 2, 'O'));
-  // Columns of w: each rank makes a term of y; all of them have all of dy, and all of db.
+  // If ranks divide the columns of w, each computes a term of y, and all have the whole dy and db.
   CHECK(result_is_term(OpKind::kLinear, 0, 'I'));
   for (const size_t operand : {0, 1, 2})
     CHECK_FALSE(gradient_is_term(OpKind::kLinear, operand, 'I'));
-  // The operation's gradients have the same properties.
+  // The gradients of the operation have the same properties.
   CHECK(result_is_term(OpKind::kLinearDgrad, 0, 'O'));
   CHECK_FALSE(result_is_term(OpKind::kLinearDgrad, 0, 'I'));
   CHECK_FALSE(result_is_term(OpKind::kLinearWgrad, 0, 'O'));
   CHECK_FALSE(result_is_term(OpKind::kLinearWgrad, 0, 'I'));
-  // Lengths of rows: each rank those of its rows of w, or a term of each from its columns.
+  // For lengths of rows, a rank has those of its rows of w, or a term of each from its columns.
   CHECK_FALSE(result_is_term(OpKind::kDoraSquaredLengths, 0, 'O'));
   CHECK(result_is_term(OpKind::kDoraSquaredLengths, 0, 'I'));
   CHECK_FALSE(gradient_is_term(OpKind::kDoraScale, 2, 'O'));
-  // Rows of the vocabulary, tokens, heads.
+  // The dimensions are rows of the vocabulary, tokens, and heads.
   CHECK(result_is_term(OpKind::kEmbed, 0, 'V'));
   CHECK_FALSE(result_is_term(OpKind::kRmsNorm, 0, 'N'));
   CHECK(gradient_is_term(OpKind::kRmsNorm, 1, 'N'));
@@ -192,7 +190,7 @@ TEST_CASE(
   CHECK_FALSE(result_is_term(OpKind::kAttention, 1, 'H'));
   CHECK_FALSE(gradient_is_term(OpKind::kGatedActivation, 0, 'F'));
   CHECK(bug_text([] { result_is_term(OpKind::kLinear, 0, 'N'); }) ==
-        "linear is not shared out along N");
+        "tensor-parallel ranks cannot divide linear along N");
 }
 
 }  // namespace

@@ -12,9 +12,9 @@
 
 namespace ftrun::fixtures {
 
-/// OwnedMemory runs a list over a memory that knows which value each of its bytes holds. It returns
-/// the fault of a kernel, or of a collective that runs beside the kernels until its result is read,
-/// or "".
+/// OwnedMemory runs a list in a memory that remembers which value each byte holds. It returns the
+/// first fault of a kernel, or of a collective that runs concurrently until its result is read; ""
+/// if there is none.
 class OwnedMemory {
  public:
   OwnedMemory(const LayerGraph& graph, const ScratchPlan& plan)
@@ -43,12 +43,12 @@ class OwnedMemory {
     return "";
   }
 
-  /// Marks the value as present before the list begins.
+  /// Marks a value as present before the list begins.
   void give(ValueId id) { take(id); }
 
  private:
-  /// Ends the collective whose result an operation reads, and those before it; a collective waits
-  /// for its turn.
+  /// Ends the collective whose result an operation reads, and all collectives before it, because
+  /// they run in order.
   void end_read_by(const Op& op) {
     if (is_collective(op.kind)) return;
     for (size_t i = under_way_.size(); i-- > 0;)
@@ -81,7 +81,7 @@ class OwnedMemory {
 
   bool clashes(const Op& op, ValueId out) const {
     for (size_t i = 0; i < op.in.size(); ++i) {
-      if (op.in[i] == out) continue;  // changed where it is
+      if (op.in[i] == out) continue;  // changed in place
       const bool in_place = op.in[i] == in_place_input(op) && out == op.out[0] &&
                             offset(out) == offset(op.in[i]) &&
                             graph_.at(out).bytes() == graph_.at(op.in[i]).bytes();

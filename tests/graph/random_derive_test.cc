@@ -13,9 +13,9 @@ namespace {
 
 using namespace fixtures;
 
-/// Returns the number of paths in the forward list from each value to the hidden output: what a
-/// gradient of one becomes when every operation passes gradients on unchanged. The oracle of
-/// derive_backward's sums.
+/// Returns, for each value, the number of paths in the forward list from it to the hidden output.
+/// This is the value's gradient if every operation passes gradients on unchanged, and serves as the
+/// oracle of derive_backward's sums.
 std::map<ValueId, double> paths_to_output(const LayerGraph& g) {
   std::map<ValueId, double> paths;
   paths[g.find(ValueRole::kOutput, Port::kHidden)] = 1;
@@ -31,13 +31,14 @@ std::map<ValueId, double> paths_to_output(const LayerGraph& g) {
   return paths;
 }
 
-/// Returns the backward list with every gradient kind passing its gradient on unchanged.
+/// Runs the backward list with gradient kinds that pass gradients on unchanged; returns all
+/// gradients.
 std::map<ValueId, double> run_counting(const LayerGraph& g) {
   std::map<ValueId, double> grad;
   grad[g.find(ValueRole::kOutputGrad, Port::kHidden)] = 1;
   for (const Op& op : g.backward) {
     if (op.kind == OpKind::kGatedActivation || op.kind == OpKind::kRmsNorm) continue;
-    // A forward scale run again.
+    // This is a forward scale that is recomputed.
     if (op.kind == OpKind::kScale && !grad.contains(op.in[0])) continue;
     double value = grad.at(op.in[0]);
     if (op.kind == OpKind::kAdd) value += grad.at(op.in[1]);
@@ -48,7 +49,7 @@ std::map<ValueId, double> run_counting(const LayerGraph& g) {
   return grad;
 }
 
-TEST_CASE("gradients of values used many times are summed once a use, in random graphs") {
+TEST_CASE("gradients of values used many times are summed once per use, in random graphs") {
   std::mt19937_64 random(11);
   for (int round = 0; round < sweep_rounds(300); ++round) {
     const LayerGraph g = random_graph(random, 1 + round % 12);
@@ -62,7 +63,8 @@ TEST_CASE("gradients of values used many times are summed once a use, in random 
   }
 }
 
-TEST_CASE("backward of random graphs reads what is given, saved or made by backward itself") {
+TEST_CASE(
+    "backward of random graphs reads only what is given, saved or computed by backward itself") {
   std::mt19937_64 random(12);
   for (int round = 0; round < sweep_rounds(200); ++round) {
     const LayerGraph g = random_graph(random, 1 + round % 12);

@@ -13,9 +13,9 @@
 
 namespace ftrun::fixtures {
 
-/// Makes a graph of linears, norms, residual norms, additions, scalings and gated products over
-/// values of [N,D], each of which is read or added into the one output; `steps` operations or
-/// groups of them.
+/// Makes a random graph of `steps` operations or groups of operations on values of [N,D]: linears,
+/// norms, residual norms, additions, scalings and gated products. Each value is read, or added to
+/// the single output.
 inline LayerGraph random_graph(std::mt19937_64& random, int steps,
                                const RecomputePolicy& recompute = {}) {
   const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };

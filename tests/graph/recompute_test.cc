@@ -64,7 +64,8 @@ BlockShape qwen25_7b(int64_t row_tokens) {
           .biases = true};
 }
 
-/// Shapes of the families: Llama, Qwen2 (biases), Qwen3 (norms of q and k), Mistral (window).
+/// Returns the shapes of families: Llama, Qwen2 (biases), Qwen3 (norms of q and k), Mistral
+/// (window).
 std::vector<BlockShape> family_shapes() {
   return {{},
           {.biases = true},
@@ -93,8 +94,8 @@ std::vector<BlockShape> family_shapes() {
            .window = 4096}};
 }
 
-/// Returns the block with a policy. Each block is made once for all cases, because choosing what it
-/// keeps is most of their time.
+/// Returns the block with a policy. Each block is built once for all cases, because choosing what
+/// it saves takes most of the time.
 const LayerGraph& recomputed_block(BlockShape shape, const RecomputePolicy& policy) {
   static std::deque<std::pair<BlockShape, LayerGraph>> made;
   shape.recompute = policy;
@@ -121,8 +122,8 @@ bool is_again(const LayerGraph& g, const Op& op) {
 }
 
 /// Expressions writes every value as the text of the operations that compute it: gradients of
-/// parameters are equal exactly when the same kernels process the same numbers. The norm of a
-/// residual is the same function of the sum however it is computed.
+/// parameters are equal exactly if the same kernels process the same numbers. A residual norm is
+/// treated as a function of the sum, however the sum is computed.
 class Expressions {
  public:
   explicit Expressions(const LayerGraph& g) : g_(g) {
@@ -132,7 +133,7 @@ class Expressions {
         hash_[static_cast<ValueId>(i)] = std::hash<std::string>{}(g.values[i].name);
     }
     for (const Op& op : g.forward) put(op);
-    // Backward has only the values that forward leaves.
+    // Backward only has the values that forward leaves.
     std::erase_if(hash_, [&](const auto& entry) {
       const ValueRole role = g.at(entry.first).role;
       return role == ValueRole::kTemp || role == ValueRole::kOutput;
@@ -169,7 +170,7 @@ class Expressions {
   std::map<ValueId, size_t> hash_;
 };
 
-/// Returns the gradients of the parameters and of the input, as expressions, in order of the
+/// Returns the gradients of the parameters and of the input, as expressions, in the order of the
 /// values.
 std::vector<size_t> gradients(const LayerGraph& g) {
   const Expressions expressions(g);
@@ -220,7 +221,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("what is saved is read, and what is made again is read by what follows at once") {
+TEST_CASE("what is saved is read, and what is recomputed is read soon after") {
   for (const BlockShape& shape : family_shapes()) {
     for (const RecomputePolicy& policy : kPolicies) {
       const LayerGraph& g = recomputed_block(shape, policy);
@@ -233,7 +234,7 @@ TEST_CASE("what is saved is read, and what is made again is read by what follows
                           [&](const Op& op) { return reads(op, id); }));
       for (size_t i = 0; i < g.backward.size(); ++i) {
         if (!is_again(g, g.backward[i])) continue;
-        // The first reader precedes any gradient that does not read the value.
+        // The first reader comes before any gradient that does not read the value.
         size_t next = i + 1;
         const auto read_by = [&](const Op& op) {
           return std::any_of(g.backward[i].out.begin(), g.backward[i].out.end(),
@@ -246,7 +247,7 @@ TEST_CASE("what is saved is read, and what is made again is read by what follows
   }
 }
 
-TEST_CASE("full recompute keeps nothing and runs again all but what backward never reads") {
+TEST_CASE("full recompute saves nothing and repeats all but what backward never reads") {
   const LayerGraph& g = recomputed_block({}, kFull);
   CHECK(saved_text(g).empty());
   CHECK(plan_saved(g).bytes == 0);
@@ -285,7 +286,7 @@ TEST_CASE("full recompute keeps nothing and runs again all but what backward nev
       "d_x:[8,16]\n");
 }
 
-TEST_CASE("products and attention run again once at most; the down projection never does") {
+TEST_CASE("products and attention are repeated at most once, the down projection never") {
   for (const BlockShape& shape : family_shapes()) {
     for (const RecomputePolicy& policy : kPolicies) {
       const LayerGraph& g = recomputed_block(shape, policy);
@@ -309,31 +310,33 @@ std::ostream& operator<<(std::ostream& out, const Kept& kept) {
   return out << kept.saved << ' ' << kept.forward_scratch << ' ' << kept.backward_scratch;
 }
 
-/// Returns the bytes that a layer keeps from forward to backward and that its lists need while they
-/// run.
+/// Returns the bytes that a layer keeps between forward and backward, and those that its lists need
+/// while they run.
 Kept kept_by(const BlockShape& shape, const RecomputePolicy& policy) {
   const LayerGraph& g = recomputed_block(shape, policy);
   return {plan_saved(g).bytes, plan_scratch(g, g.forward).bytes, plan_scratch(g, g.backward).bytes};
 }
 
-TEST_CASE("what a layer of SmolLM2-135M keeps besides its input, in fp32") {
-  // A token's numbers: rotated q, k, v 960; attention 576; lse 9; sum 576; two rstd; gate, up 3072.
+TEST_CASE("a layer of SmolLM2-135M keeps this much besides its input, in fp32") {
+  // The numbers per token: rotated q, k, v 960; attention 576; lse 9; sum 576; two rstd; gate and
+  // up 3072.
   const int64_t token = 4;
   for (const int64_t tokens : {512, 1024})
     CHECK(kept_by(smollm2(tokens), kNone) ==
           Kept{tokens * 5195 * token, tokens * 2112 * token, tokens * 4608 * token});
-  // Attention is cheap at 512 tokens compared with projections of 576, so only q, k, v are kept.
+  // With 512 tokens attention is cheap compared with projections of 576, so only q, k and v are
+  // kept.
   CHECK(kept_by(smollm2(512), kSelective) ==
         Kept{512 * 960 * token, 512 * 5184 * token, 512 * 5769 * token});
-  // Attention is expensive at 1024 tokens, so it and the residual sum are kept, and their norm's
-  // rstd, too.
+  // With 1024 tokens attention is expensive, so its result, the residual sum and the rstd of their
+  // norm are kept too.
   CHECK(kept_by(smollm2(1024), kSelective) ==
         Kept{1024 * 1162 * token, 1024 * 4608 * token, 1024 * 5386 * token + 64});
   for (const int64_t tokens : {512, 1024})
     CHECK(kept_by(smollm2(tokens), kFull) == Kept{0, tokens * 5184 * token, tokens * 6729 * token});
 }
 
-TEST_CASE("scratch of backward is as small as what lives at once") {
+TEST_CASE("scratch of backward is as small as what is alive at once") {
   for (const BlockShape& shape : {smollm2(512), smollm2(1024), llama2_7b(2048), qwen25_7b(1024)}) {
     for (const RecomputePolicy& policy : kPolicies) {
       const LayerGraph& g = recomputed_block(shape, policy);
@@ -362,7 +365,7 @@ TEST_CASE("scratch of backward is as small as what lives at once") {
   }
 }
 
-TEST_CASE("operations run again show in the cost of the list, and nowhere else") {
+TEST_CASE("recomputed operations add to the cost of the list, and to nothing else") {
   for (const BlockShape& shape : family_shapes()) {
     const LayerGraph& plain = recomputed_block(shape, kNone);
     for (const RecomputePolicy& policy : kPolicies) {
@@ -395,7 +398,7 @@ TEST_CASE("selective recompute stays within its budget, and more budget never ke
   }
 }
 
-TEST_CASE("the default budget reaches gate and up in every family, at less than full's cost") {
+TEST_CASE("the default budget recomputes gate and up in every family, at less than full's cost") {
   for (const BlockShape& shape :
        {smollm2(256), smollm2(512), smollm2(1024), smollm2(8192), llama2_7b(2048), llama2_7b(8192),
         qwen25_7b(256), qwen25_7b(8192)}) {
@@ -405,13 +408,14 @@ TEST_CASE("the default budget reaches gate and up in every family, at less than 
     CHECK(selective.at(named(selective, "gu.out")).role == ValueRole::kTemp);
     CHECK(10 * plan_saved(selective).bytes <= 3 * plan_saved(plain).bytes);
     CHECK(cost(selective, selective.backward) < cost(full, full.backward));
-    // Running the whole forward list a second time would cost more than full recompute does.
+    // Running the whole forward list again would cost more than full recompute does.
     CHECK(cost(full, full.backward) - cost(plain, plain.backward) < cost(full, full.forward));
   }
 }
 
 TEST_CASE(
-    "attention runs again where rows are short beside the hidden size, not where they are long") {
+    "attention is recomputed if rows are short compared with the hidden size, not if they are "
+    "long") {
   const auto attention_again = [](const BlockShape& shape) {
     const LayerGraph& g = recomputed_block(shape, kSelective);
     return g.at(named(g, "attention.out")).role != ValueRole::kSaved;
@@ -423,7 +427,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "rotated q, k, v are made from what the norms of q and k keep anyway, at the least cost") {
+    "rotated q, k, v are recomputed from what the norms of q and k keep anyway, at the least "
+    "cost") {
   const LayerGraph& g = recomputed_block({.rows = 1,
                                           .row_tokens = 1024,
                                           .hidden = 1024,
@@ -437,7 +442,7 @@ TEST_CASE(
   CHECK(g.at(named(g, "rope.out")).role == ValueRole::kTemp);
 }
 
-TEST_CASE("a head's loss is never run again") {
+TEST_CASE("a head's loss is never recomputed") {
   for (const RecomputePolicy& policy : kPolicies) {
     GraphBuilder b("head", 8, 4);
     const ValueId x = b.input(Port::kHidden, DType::kF32, {8, 16}, "x");

@@ -60,7 +60,7 @@ TEST_CASE(
       }
 }
 
-/// Makes everything that the families' layers have, whole and of one tensor-parallel rank.
+/// Returns all layers of the families, whole and of one tensor-parallel rank.
 std::vector<LayerGraph> all_layers(const BlockShape& shape) {
   std::vector<LayerGraph> graphs{block(shape), head(shape), embedding(shape)};
   for (const bool sequence : {true, false}) {
@@ -77,7 +77,7 @@ std::set<ValueId> values_made(const std::vector<Op>& list) {
 }
 
 TEST_CASE(
-    "values that weight gradients read of what the input gradients made are deferred, no others") {
+    "those results of input gradients are deferred that weight gradients read, and no others") {
   size_t found = 0;
   for (const BlockShape& shape : kShapes)
     for (const LayerGraph& g : all_layers(shape)) {
@@ -111,7 +111,7 @@ TEST_CASE(
   CHECK(deferred(block({}, false)).empty());
 }
 
-TEST_CASE("deferred values are scratch of the interleaved list as temporaries are") {
+TEST_CASE("in the interleaved list deferred values are scratch like temporaries") {
   for (const BlockShape& shape : kShapes)
     for (const LayerGraph& g : all_layers(shape)) {
       INFO(g.name);
@@ -125,7 +125,8 @@ TEST_CASE("deferred values are scratch of the interleaved list as temporaries ar
     }
 }
 
-/// Plans of one list, behind each other in one memory: offsets of the first, then of the second.
+/// Joins two plans of one list, one after the other in one memory: first the offsets of `scratch`,
+/// then of `other`.
 ScratchPlan joined(const ScratchPlan& scratch, const ScratchPlan& other) {
   ScratchPlan both = scratch;
   for (size_t i = 0; i < other.offset.size(); ++i) {
@@ -138,8 +139,8 @@ ScratchPlan joined(const ScratchPlan& scratch, const ScratchPlan& other) {
 }
 
 TEST_CASE(
-    "the separate lists find every value where it is, deferred ones in a buffer of their own that "
-    "is kept from the one list to the other") {
+    "the separate lists find every value, deferred ones in a separate buffer that is kept from the "
+    "one list to the other") {
   for (const BlockShape& shape : kShapes)
     for (const LayerGraph& g : all_layers(shape)) {
       INFO(g.name);
@@ -153,7 +154,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("what runs in place in the interleaved list does not where its result is deferred") {
+TEST_CASE("what runs in place in the interleaved list does not if its result is deferred") {
   const LayerGraph g = block({});
   const ScratchPlan inputs = plan_scratch(g, g.input_grad);
   CHECK(plan_scratch(g, g.backward).offset[static_cast<size_t>(named(g, "d_qkv.out"))] >= 0);
@@ -161,8 +162,8 @@ TEST_CASE("what runs in place in the interleaved list does not where its result 
   CHECK(inputs.offset[static_cast<size_t>(named(g, "d_rope.out"))] >= 0);
 }
 
-/// a = x w; y = sum of a over two ranks; b = a' w3 where a' is x, or a where it is read `again`; y
-/// w2 + b.
+/// Returns a graph with a = x w; y = sum of a over two ranks; b = a' w3, where a' is x, or with
+/// `again` a; output y w2 + b.
 LayerGraph beside(bool again) {
   GraphBuilder g("beside", 4, 4);
   const ValueId x = g.input(Port::kHidden, DType::kF32, {4, 16}, "x");
@@ -174,14 +175,14 @@ LayerGraph beside(bool again) {
 }
 
 TEST_CASE(
-    "an all-reduce runs in place unless its input is read again; nothing else takes its place "
+    "an all-reduce runs in place unless its input is read again; nothing else uses its memory "
     "before it is read") {
   LayerGraph g = beside(false);
   CHECK(scratch_fault(g, g.forward) == "");
   ScratchPlan plan = plan_scratch(g, g.forward);
   CHECK(plan.offset[static_cast<size_t>(named(g, "a.out"))] ==
         plan.offset[static_cast<size_t>(named(g, "a.out.summed"))]);
-  CHECK(plan.bytes == 3 * 4 * 16 * 4);  // a and its sum, b, the product of the sum
+  CHECK(plan.bytes == 3 * 4 * 16 * 4);  // a with its sum, b, and the product of the sum
   g = beside(true);
   CHECK(scratch_fault(g, g.forward) == "");
   plan = plan_scratch(g, g.forward);
@@ -210,7 +211,7 @@ TEST_CASE("no kernel of a random graph finds an operand overwritten") {
   }
 }
 
-TEST_CASE("the memory of these tests notices values that lie on each other") {
+TEST_CASE("the memory of these tests notices overlapping values") {
   const LayerGraph g = block({});
   ScratchPlan plan = plan_scratch(g, g.backward);
   int noticed = 0;
@@ -260,15 +261,15 @@ TEST_CASE("rotation, its gradient and addition run in place when nothing reads t
   const ScratchPlan backward = plan_scratch(g, g.backward);
   CHECK(backward.offset[static_cast<size_t>(named(g, "d_qkv.out"))] ==
         backward.offset[static_cast<size_t>(named(g, "d_rope.out"))]);
-  g = block({}, false);  // rope.out is not saved: both are scratch
+  g = block({}, false);  // rope.out is not saved, so both are scratch
   const ScratchPlan forward = plan_scratch(g, g.forward);
   CHECK(forward.offset[static_cast<size_t>(named(g, "rope.out"))] ==
         forward.offset[static_cast<size_t>(named(g, "qkv.out"))]);
-  // The sum leaves the layer: it has no place in scratch.
+  // The sum is the layer's output, so it has no offset in scratch.
   CHECK(forward.offset[static_cast<size_t>(named(g, "sum"))] == -1);
 }
 
-/// x, then a = x w; b = a + a; c = b + (a when `again`); out = c w2.
+/// Returns a graph with x, then a = x w; b = a + a; c = b + a with `again`, else c = b; out = c w2.
 LayerGraph additions(bool again) {
   GraphBuilder g("additions", 4, 4);
   const ValueId x = g.input(Port::kHidden, DType::kF32, {4, 16}, "x");
@@ -279,8 +280,7 @@ LayerGraph additions(bool again) {
   return g.finish(false);
 }
 
-TEST_CASE(
-    "an input that is read again is not overwritten; a chain of additions stays in one place") {
+TEST_CASE("an input that is read again is not overwritten; a chain of additions runs in place") {
   const LayerGraph chain = additions(false);
   CHECK(scratch_fault(chain, chain.forward).empty());
   CHECK(plan_scratch(chain, chain.forward).bytes == 4 * 16 * 4);
@@ -294,7 +294,7 @@ TEST_CASE("an empty list needs no scratch") {
   CHECK(plan_scratch(g, g.backward).bytes == 0);
 }
 
-TEST_CASE("saved values lie one after another, aligned, and only they do") {
+TEST_CASE("saved values are stored one after another, aligned, and only these") {
   for (const BlockShape& shape : kShapes) {
     const LayerGraph g = block(shape);
     const ScratchPlan plan = plan_saved(g);
@@ -311,7 +311,8 @@ TEST_CASE("saved values lie one after another, aligned, and only they do") {
   }
 }
 
-TEST_CASE("what weight gradients do not read of the saved values lies apart from what they do") {
+TEST_CASE(
+    "saved values that weight gradients do not read are stored apart from those that they do") {
   for (const BlockShape& shape : kShapes) {
     const LayerGraph g = block(shape);
     std::set<ValueId> read;
@@ -326,8 +327,8 @@ TEST_CASE("what weight gradients do not read of the saved values lies apart from
       CHECK((read.contains(id) ? late : early).offset[at] >= 0);
     }
   }
-  // Statistics of both norms, rotated queries, keys and values, statistics of attention, gate and
-  // up.
+  // The statistics of both norms; the rotated queries, keys and values; the statistics of
+  // attention; gate and up.
   CHECK(plan_saved(block({}), SavedFor::kInputGrad).bytes == 64 + 64 + 1024 + 128 + 1536);
 }
 

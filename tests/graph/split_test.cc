@@ -17,7 +17,7 @@ namespace {
 
 using namespace fixtures;
 
-TEST_CASE("with sequence parallelism norms see a block of the tokens, products all of them") {
+TEST_CASE("with sequence parallelism norms have a block of the tokens, products have all of them") {
   const LayerGraph g = split_mlp({.biases = true}, true);
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[4,16] n:[16] -> n.out:[4,16] n.rstd:[4]\n"
@@ -53,8 +53,8 @@ TEST_CASE("with sequence parallelism norms see a block of the tokens, products a
 }
 
 TEST_CASE(
-    "without sequence parallelism results are all-reduced, in backward the gradients of what all "
-    "ranks have") {
+    "without sequence parallelism results are all-reduced, and in backward the gradients of what "
+    "all ranks have") {
   const LayerGraph g = split_mlp({}, false);
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[8,16] n:[16] -> n.out:[8,16] n.rstd:[8]\n"
@@ -134,8 +134,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "logits and statistics of a 16-bit head are F32, of as many tokens as have the bytes of 16-bit "
-    "logits") {
+    "logits and statistics of a 16-bit head are fp32, for as many tokens as fit the bytes of "
+    "16-bit logits") {
   const LayerGraph g = split_head({.dtypes = {DType::kBF16, DType::kF32}}, true, true, 6);
   for (const char* name : {"logits.0", "statistics.0", "label_logit.0", "statistics.0.gathered"})
     CHECK(g.at(named(g, name)).dtype == DType::kF32);
@@ -148,13 +148,13 @@ TEST_CASE("the operations of a split head count the products of their chunk") {
   CHECK(flops(g, g.forward[2]) == 2.0 * 3 * 16 * 16 + 3 * 16);
   CHECK(flops(g, g.forward[6]) == 2 * 2.0 * 3 * 16 * 16 + 3 * 16);
   CHECK(flops(evaluate, evaluate.forward[6]) == 3);
-  // A bias is added to each logit, and its gradient sums each.
+  // A bias is added to each logit, and its gradient sums over each logit.
   const LayerGraph biased = split_head({.biases = true}, true);
   for (const size_t op : {size_t{2}, size_t{6}})
     CHECK(flops(biased, biased.forward[op]) == flops(g, g.forward[op]) + 3 * 16);
 }
 
-TEST_CASE("the gradient of what is moved among ranks goes the way back, over the same axis") {
+TEST_CASE("the gradient of data moved among ranks is moved back, over the same axis") {
   const LayerGraph g = exchanged({}, true, 4);
   const auto collectives = [](const std::vector<Op>& list) {
     std::vector<std::pair<OpKind, CollectiveAttrs>> found;
@@ -180,7 +180,8 @@ TEST_CASE("the gradient of what is moved among ranks goes the way back, over the
 }
 
 TEST_CASE(
-    "collectives on the way of an input's gradient are in its list, those of weights in theirs") {
+    "collectives for an input's gradient are in the list of input gradients, those for weights in "
+    "theirs") {
   const auto collectives = [](const std::vector<Op>& list) {
     std::vector<OpKind> kinds;
     for (const Op& op : list)
@@ -191,7 +192,7 @@ TEST_CASE(
   const LayerGraph g = split_mlp({}, true);
   CHECK(collectives(g.input_grad) == Kinds{OpKind::kAllGather, OpKind::kReduceScatter});
   CHECK(collectives(g.weight_grad) == Kinds{OpKind::kAllGather});
-  // An embedding has no gradient but its table's.
+  // An embedding has only the gradient of its table.
   GraphBuilder b("embed", 8, 4);
   const ValueId tokens = b.input(Port::kTokens, DType::kI32, {8}, "tokens");
   b.output(ops::reduce_scatter(b, ops::embed(b, tokens, b.param("table", {5, 16}), {5, 10}),
@@ -205,7 +206,7 @@ TEST_CASE(
   CHECK(embed.weight_grad[1].attrs.get<RowsAttrs>() == RowsAttrs{5, 10});
 }
 
-TEST_CASE("weight gradients of split layers may all be deferred behind the input gradients") {
+TEST_CASE("all weight gradients of split layers may be deferred until after the input gradients") {
   for (const RecomputePolicy policy :
        {RecomputePolicy{}, {RecomputeLevel::kSelective, 0.4}, {RecomputeLevel::kFull}})
     for (const bool sequence : {true, false})

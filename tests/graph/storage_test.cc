@@ -16,7 +16,7 @@ bool alive(const StorageRequest& r, int64_t at) {
   return r.bytes > 0 && r.first <= at && at <= r.last;
 }
 
-/// Returns whether no byte belongs to two of the requests that live at a time.
+/// Returns whether no two requests that are alive at time `at` share a byte.
 bool apart(const std::vector<StorageRequest>& requests, const StorageLayout& layout, int64_t at) {
   std::vector<char> taken(static_cast<size_t>(layout.bytes), 0);
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -56,7 +56,7 @@ TEST_CASE("no two requests that live at the same time share a byte, and all are 
 }
 
 TEST_CASE(
-    "the arena is at least what lives at its fullest time and at most everything side by side") {
+    "the arena is at least as large as the peak and at most as large as everything together") {
   std::mt19937_64 random(22);
   for (int round = 0; round < 300; ++round) {
     const auto requests = random_requests(random);
@@ -75,7 +75,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("most arenas are as small as what lives at their fullest time") {
+TEST_CASE("most arenas are as small as the peak") {
   std::mt19937_64 random(23);
   int smallest = 0;
   constexpr int kRounds = 300;
@@ -92,7 +92,7 @@ TEST_CASE("most arenas are as small as what lives at their fullest time") {
   CHECK(smallest >= kRounds * 9 / 10);
 }
 
-/// Lists what a step of `micro_batches` asks for: of each of `layers` something from forward to
+/// Returns the requests of a step of `micro_batches`: for each of `layers`, memory from forward to
 /// backward, and scratch for both.
 std::vector<StorageRequest> step_requests(int64_t layers, int64_t micro_batches) {
   std::vector<StorageRequest> requests;
@@ -104,14 +104,15 @@ std::vector<StorageRequest> step_requests(int64_t layers, int64_t micro_batches)
       requests.push_back({640, forward, backward});
       requests.push_back({10'000, forward, forward});
       requests.push_back({20'000, backward, backward});
-      // The reduction ends during the next layer, or micro-batch.
+      // The reduction ends during the next layer or micro-batch.
       requests.push_back({7'000, backward, backward + 2});
     }
   return requests;
 }
 
-TEST_CASE("placing thousands of requests takes work by how many live together, not by their number",
-          "[long]") {
+TEST_CASE(
+    "the work to place thousands of requests depends on how many are alive at once, not on all",
+    "[long]") {
   const StorageLayout once = pack_storage(step_requests(80, 1), 64);
   for (const int64_t micro_batches : {4, 64, 256}) {
     const std::vector<StorageRequest> requests = step_requests(80, micro_batches);
@@ -123,7 +124,7 @@ TEST_CASE("placing thousands of requests takes work by how many live together, n
   }
 }
 
-TEST_CASE("where no order reaches the bound, few are tried of very many requests", "[long]") {
+TEST_CASE("if no order reaches the bound, few orders are tried for very many requests", "[long]") {
   std::mt19937_64 random(24);
   std::vector<StorageRequest> requests(40'000);
   for (StorageRequest& r : requests) {
@@ -134,7 +135,7 @@ TEST_CASE("where no order reaches the bound, few are tried of very many requests
   CHECK(pack_storage(requests, 64).examined < 120'000'000);
 }
 
-TEST_CASE("requests of no bytes or no life get no place") {
+TEST_CASE("requests without bytes or without lifetime get no offset") {
   const StorageRequest requests[] = {{0, 0, 5}, {64, 3, 2}, {}, {64, 1, 1}};
   const StorageLayout layout = pack_storage(requests, 64);
   CHECK(layout.offset == std::vector<int64_t>{-1, -1, -1, 0});
@@ -143,20 +144,20 @@ TEST_CASE("requests of no bytes or no life get no place") {
 }
 
 TEST_CASE(
-    "requests one after another take the room of the largest, requests at the same time the room "
-    "of all") {
+    "requests one after another need the size of the largest, requests at the same time that of "
+    "all") {
   const StorageRequest apart[] = {{100, 0, 1}, {300, 2, 3}, {200, 4, 9}};
   CHECK(pack_storage(apart, 64).bytes == 320);
   const StorageRequest together[] = {{100, 0, 2}, {300, 1, 3}, {200, 2, 9}};
   CHECK(pack_storage(together, 64).bytes == 704);  // 100 on 128, 300 on 320, 200 on 256
 }
 
-TEST_CASE("times include both ends: neighbours that meet at one time are apart in memory") {
+TEST_CASE("times include both ends: requests that meet at one time are apart in memory") {
   const StorageRequest meet[] = {{64, 0, 3}, {64, 3, 5}};
   CHECK(pack_storage(meet, 64).bytes == 128);
 }
 
-TEST_CASE("a hole between two that live on is used") {
+TEST_CASE("a hole between two live requests is used") {
   const StorageRequest requests[] = {{192, 0, 9}, {128, 0, 4}, {64, 0, 9}, {128, 5, 9}};
   CHECK(pack_storage(requests, 64).bytes == 384);
 }
@@ -172,7 +173,8 @@ int64_t peak_of(const std::vector<StorageRequest>& requests, const std::vector<i
   return fullest;
 }
 
-TEST_CASE("what fills gaps of another arena meets nothing there, and makes its own emptier") {
+TEST_CASE(
+    "requests moved to gaps of another arena overlap nothing there, and make their own smaller") {
   std::mt19937_64 random(25);
   int filled = 0, enough_was = 0;
   for (int round = 0; round < 500; ++round) {
@@ -188,7 +190,7 @@ TEST_CASE("what fills gaps of another arena meets nothing there, and makes its o
     if (gap == stay) continue;
     ++filled;
     REQUIRE(peak_of(guests, gap) < whole);
-    // The last one moved was needed.
+    // The last request that was moved was needed.
     if (peak_of(guests, gap) <= enough) ++enough_was;
     std::vector<StorageRequest> all = hosts;
     StorageLayout both{layout.offset, room, 0};
@@ -205,8 +207,8 @@ TEST_CASE("what fills gaps of another arena meets nothing there, and makes its o
   CHECK(enough_was > 50);
 }
 
-TEST_CASE("the largest that lives at the fullest time goes where there is room all its life") {
-  // One host is alive all the time, and another in the second half.
+TEST_CASE("the largest request at the peak is moved to a gap that lasts for its lifetime") {
+  // One host is alive all the time, another one in the second half.
   const std::vector<StorageRequest> hosts{{640, 0, 19}, {640, 10, 19}};
   const StorageLayout layout = pack_storage(hosts, 64);
   REQUIRE(layout.bytes == 1280);
@@ -215,12 +217,12 @@ TEST_CASE("the largest that lives at the fullest time goes where there is room a
   };
   using Places = std::vector<int64_t>;
   const int64_t free = layout.offset[0] == 0 ? 640 : 0;
-  // The second is too large, the third lives too long.
+  // The second request is too large, and the third lives too long.
   CHECK(gaps({{512, 5, 9}, {704, 5, 9}, {576, 5, 10}, {64, 5, 9}}) ==
         Places{free, -1, -1, free + 512});
   CHECK(gaps({{512, 5, 9}, {64, 5, 9}}, 64) == Places{free, -1});
   CHECK(gaps({{512, 5, 9}, {64, 5, 9}}, 576) == Places{-1, -1});
-  // There is no gain if another time is as full.
+  // Nothing is gained if another time has the same peak.
   CHECK(gaps({{512, 5, 9}, {512, 10, 12}}) == Places{-1, -1});
   CHECK(gaps({}) == Places{});
 }

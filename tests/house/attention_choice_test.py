@@ -1,6 +1,6 @@
-"""The verdict of tests/bench/attention_choice.py on timings of attention: the line of
-lib/kernels/measured_attention.h. What was measured on an H100 (docs/benchmarks.md, second and
-third run) gives the line that is there."""
+"""Tests tests/bench/attention_choice.py: the line for lib/kernels/measured_attention.h that it
+derives from timings of attention. Timings measured on an H100 (docs/benchmarks.md, second and third
+run) must give the H100's line of that file."""
 import pathlib
 import sys
 
@@ -8,8 +8,9 @@ ROOT = pathlib.Path(sys.argv[1])
 sys.path.insert(0, str(ROOT / "tests" / "bench"))
 import attention_choice  # noqa: E402
 
-# Milliseconds forward and backward, ours and cuDNN's. Rows of one document: from the rates of
-# the third run, an equal number of operations a case; rows of documents as they were timed.
+# Milliseconds forward and backward, of our kernels and of cuDNN's. Times for rows of one document
+# follow from the rates of the third run, with as many operations in each case; those for rows of
+# several documents were measured.
 PLAIN = {("8B", "1 x 4096"): ((1 / 141, 1 / 90), (1 / 542, 1 / 374)),
          ("8B", "1 x 32768"): ((1 / 179, 1 / 132), (1 / 621, 1 / 452)),
          ("135M", "1 x 4096"): ((1 / 89, 1 / 40), (1 / 273, 1 / 173))}

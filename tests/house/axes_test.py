@@ -1,5 +1,5 @@
-"""Fails where a source outside lib/axes names an axis of the mesh: all else asks for the sets of
-axes that the table gives (lib/axes/mesh_axis.h), so that a new axis needs a row and a folder.
+"""Fails if a source outside lib/axes names an axis of the mesh: other code uses the sets of axes
+that the table gives (lib/axes/mesh_axis.h), so that a new axis needs only a row and a folder.
 
     axes_test.py SOURCE
 """
@@ -10,7 +10,7 @@ import sys
 from sources import sources_below, without_comments
 
 ROOT = pathlib.Path(sys.argv[1])
-# A collective of a layer's graph says along which axis it runs.
+# A collective in a layer's graph names the axis along which it runs.
 ALLOWED = {"lib/graph/collective_attrs.h"}
 ROW = re.compile(r"^FTRUN_MESH_AXIS\((k\w+), (\w+), ", re.M)
 FOLDER = re.compile(r"^FTRUN_(?:CUT_)?AXIS\((\w+)\)$", re.M)

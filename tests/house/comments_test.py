@@ -1,17 +1,17 @@
-"""Fails where too many doc comments of a folder begin with a word that hides what they are about:
-Of, What, Where, By, ... The first sentence names its thing and says what it does, so that it
-reads without the line above.
+"""Fails if too many doc comments of a folder begin with a word that hides what they are about: Of,
+What, Where, By, ... The first sentence should name its subject and say what it does, so that it
+can be understood without the line above.
 
     comments_test.py SOURCE [BUILD] [--list FOLDER]
 
 Doc comments are blocks of /// and blocks of // directly above a declaration. --list shows those of
-a folder that count. None begins with One, Each, It, True, False, "" or -1: a value of a variable,
-or a subject that the reader has to find below.
+a folder that count. None may begin with One, Each, It, True, False, "" or -1: a value of a
+variable, or a subject that the reader must look for further down.
 
-The /// comment of a function begins with a verb that says what the function does: "Returns", or
-"Return" for several functions; "Collective:" may stand before it, and a formula may take its place.
-So does the docstring of each Python function. That of a test case, whose name says what holds, and
-those of classes and files begin with what they are about. In .cc files of lib the comment directly
+The /// comment of a function must begin with a verb that says what the function does: "Returns", or
+"Return" for several functions. "Collective:" may precede it, and a formula may replace it. The same
+holds for the docstring of each Python function. Docstrings of test cases, whose names say what
+holds, and of classes and files begin with their subject. In .cc files of lib, the comment directly
 above a function at the margin has three slashes, so that this rule covers it.
 """
 import ast
@@ -34,7 +34,7 @@ FIRST = re.compile(r"(?:of|what|where|wherever|how|who|whoever|whom|whose|which|
 
 VALUE = re.compile(r"(?:(?:one|each|it|true|false)\b(?!\()|\"\"|-1)", re.I)
 
-# Words that the comment of a function may begin with; plurals that look like verbs but are none.
+# Words that may begin a function's comment, without plurals that only look like verbs.
 VERB = re.compile(r"(?:Collective[:.] )?(?:[A-Za-z][a-z]+s|Return|Emit|Compute|Describe)\b|"
                   r"Collective\.|[\w\[\], ]{1,24}(?:\([^)]*\) )?\+?= ", 0)
 NOUN = re.compile(r"(?:Bytes|Ranks|Elements|Rows|Tokens|Seconds|Steps|Units|Keys|Values|Ways|Parts|"
@@ -47,7 +47,7 @@ FUNCTION = re.compile(r"(?:[\w:<>,&*~\[\] ]|operator\W{1,3})*[\w>~]\((?!\*)")
 
 
 def function_docs(text):
-    """Yields (line, comment) of each /// block above a function, its definition or declaration."""
+    """Yields (line, comment) of each /// block above a function, a definition or declaration."""
     lines = text.split("\n")
     for line, body in blocks(text):
         if not lines[line - 1].lstrip().startswith("///"):

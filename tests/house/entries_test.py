@@ -1,6 +1,6 @@
-"""No test passes by not running: what a machine may lack is a CTest entry of its own,
-and no test case returns early or warns instead. No unit test asserts how long something
-took: machines are shared.
+"""Fails if a test could pass without running: what a machine may lack needs a CTest entry of its
+own, and no test case may return early or only warn. No unit test may assert how long something
+took, because machines are shared.
 
     entries_test.py SOURCE BUILD
 """
@@ -12,7 +12,7 @@ import sys
 
 SOURCE, BUILD = map(pathlib.Path, sys.argv[1:3])
 TESTS = SOURCE / "tests"
-LEFT_OUT = ("bench",)  # measures; CTest does not run it
+LEFT_OUT = ("bench",)  # benchmarks, which CTest does not run
 CASE = re.compile(r"^TEST_CASE\(.*?^\}", re.M | re.S)
 NEED = re.compile(r"\[\.needs-([a-z0-9_]+)\]")
 
@@ -63,7 +63,7 @@ def quiet_ways_out():
 
 
 def asserted_seconds():
-    """Yields assertions of an upper bound for a clock, or for seconds that were read from one."""
+    """Yields assertions that limit a clock's time, or seconds that were read from a clock."""
     clock = re.compile(r"(REQUIRE|CHECK)(_FALSE)?\([^;]*([cC]lock::now[^;]*<=? "
                        r"*[\w(]|(\b|_)(seconds|took|taken|elapsed)\b[^;]*<=? *\d)")
     for path in sources("*.cc"):

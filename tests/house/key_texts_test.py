@@ -15,7 +15,7 @@ HIDDEN = re.compile(r"(?:of|what|where|how|when|which|whether|if|in|on|by|for|fr
 # The page appends these to a key's text: another name, the types that have the key, the reason why
 # it has no effect.
 APPENDED = re.compile(r"Also `|\(\w+(?:, \w+)*\)$|No effect: ")
-# A verb that follows "Also" names a further condition.
+# These verbs follow "Also" in texts that state a further condition.
 ACTION = re.compile(r"Also (?:evaluate|save) ")
 
 

@@ -1,5 +1,6 @@
-"""Operations are named where they live (lib/ops) and where families put them together (lib/model):
-all else reads the table, so that an operation is added in one folder and one line.
+"""Fails if code outside lib/ops, where operations are defined, and lib/model, which builds models
+from them, names an operation: other code reads the table, so that a new operation needs changes in
+one folder and one line only.
 
     kinds_test.py SOURCE
 """
@@ -11,7 +12,7 @@ from sources import sources_below, without_comments
 
 ROOT = pathlib.Path(sys.argv[1])
 NAMES = re.compile(r"\bOpKind::k[A-Z]\w*|\bspecs::\w+")
-# The name of a kind is for people to read: nothing is decided by it.
+# A kind's name is for messages only: no code may compare it.
 COMPARES = re.compile(r"\bop_name\([^;{}]*?\)\s*(?:[=!]=|\.(?:starts_with|ends_with|find|contains"
                       r"|compare|substr)\b)")
 MAY_NAME = ("lib/ops", "lib/model")

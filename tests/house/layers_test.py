@@ -1,6 +1,7 @@
 """Fails on an include outside the layer map (the USES of lib/CMakeLists.txt), on a cycle of
-headers, on a tensor library seen from a folder that must not know tensors, and on a command that
-needs the engine before it is loaded."""
+headers, on use of a tensor library in a folder that must not know tensors, and on a command that
+needs the engine before it is loaded.
+"""
 import pathlib
 import re
 import sys

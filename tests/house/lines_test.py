@@ -27,7 +27,7 @@ def sources(root):
 
 
 def long_lines(path):
-    """Yields (line number, columns, whether it stands in a table) of each line that is too long."""
+    """Yields (line number, columns, whether it is in a table) of each line that is too long."""
     in_table = False
     for number, line in enumerate(path.read_text().split("\n"), 1):
         if path.suffix in CPP and line.strip() in ("// clang-format off", "// clang-format on"):

@@ -1,6 +1,6 @@
-"""Fails on a page that points at nothing: a relative link whose file or heading is missing, or a
-path in backticks that names no file of the repository. In a README of lib or apps a bare name like
-`error.h` needs a file too.
+"""Fails on a broken reference in a page: a relative link whose file or heading is missing, or a
+path in backticks that names no file of the repository. In a README of lib or apps, a bare name like
+`error.h` needs a file, too.
 
     links_test.py SOURCE
 """
@@ -17,7 +17,7 @@ FENCE = re.compile(r"^```.*?^```", re.M | re.S)
 ENDINGS = ("", ".h", ".cc", ".cu", ".inc", ".py", "_test.cc", "_test.py")
 TOP = ("lib", "apps", "tests", "docs", "scripts", "configs", "third_party")
 SOURCE_NAME = re.compile(r"[\w-]+\.(?:h|cc|cu|cuh|inc|py|sh)")
-# Placeholders (KIND, NAME, *), and what a build makes.
+# Placeholders (KIND, NAME, *), and paths that a build creates.
 NOT_A_FILE = re.compile(r"(?<![A-Za-z])(?!README|CONTRIBUTING|SECURITY|CHANGELOG)[A-Z]{2,"
                         r"}(?![a-z])|[*<>$…]|\blib/libftrun")
 

@@ -1,5 +1,5 @@
-"""Fails where a source outside lib/optimizers names an optimizer: all that is known of one is in
-its folder there, and its name in the list. Comments and messages to people may speak of one."""
+"""Fails if a source outside lib/optimizers names an optimizer: the code of each is in its folder
+there, and its name in the list. Comments and messages may name optimizers."""
 import pathlib
 import re
 import sys
@@ -7,7 +7,7 @@ import sys
 from sources import sources_below, without_comments
 
 ROOT = pathlib.Path(sys.argv[1])
-# Keys that DeepSpeed has for some of its optimizers are read, checked and not kept.
+# Keys that DeepSpeed has for some optimizers; ftrun reads and checks them but does not keep them.
 ALLOWED = {"lib/config/schema_optimizer.cc", "lib/config/schema_deepspeed.cc"}
 LINE = re.compile(r'^FTRUN_(?:REFUSED_)?OPTIMIZER\((\w+), "([\w.]+)"', re.M)
 

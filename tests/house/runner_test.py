@@ -1,4 +1,5 @@
-"""tests/e2e/runner.py: which failures of an end-to-end test say that it waited, and which never do.
+"""Tests tests/e2e/runner.py: which failures of an end-to-end test are reported as waits that
+reached their limit, and which must never be.
 
     runner_test.py SOURCE
 """
@@ -11,7 +12,8 @@ os.environ.setdefault("FTRUN_BINARY", "none")
 sys.path.insert(0, str(pathlib.Path(sys.argv[1]) / "tests" / "e2e"))
 import runner  # noqa: E402
 
-# Bodies of tests that fail by waiting alone, and how the last line of each begins.
+# Test bodies that fail only because a wait reached its limit, and the beginning of each one's last
+# line.
 LATE = "run = sh('echo ftrun: rank 0 waited 2.1s for rank 1; exit 6'); run.wait(6); "
 WAITS = {
     LATE + "assert 'waited 2.0s' in run.text(), run.text()": "waited: ftrun: rank 0 waited 2.1s "
@@ -44,14 +46,14 @@ FAULTS = (
     "sh('echo internal error; exec sleep 60').wait(0, timeout=0.5)",
     "sh('echo step 1; exit 4').await_line('saved')",
     "sh('echo Traceback; exit 6').await_line('saved')",
-    # A wait that comes of a fault, or a fault that comes of a wait.
+    # A fault that is followed by a wait, and a wait that is followed by a fault.
     "try:\n  assert 'bits' == 'bytes'\nfinally:\n  fail_waiting('3 s')",
     "try:\n  fail_waiting('3 s')\nexcept AssertionError:\n  assert 'bits' == 'bytes'",
 )
 
 
 def last_line(body):
-    """Returns the last line of a test with this body, run in a process of its own."""
+    """Returns the last line of output of a test with this body, run in a process of its own."""
     with tempfile.TemporaryFile("w+") as output:
         child = os.fork()
         if child == 0:
@@ -77,7 +79,7 @@ for body in FAULTS:
     found = last_line(body)
     assert not found.startswith("waited: "), (body, found)
 
-# A number that is none is never near another, wherever it stands.
+# NaN is not near any number, at any position.
 for place in range(3):
     numbers = [1.0, 2.0, 3.0]
     numbers[place] = float("nan")
@@ -89,7 +91,8 @@ for place in range(3):
         raise AssertionError(f"NaN in place {place} is near a number")
 assert runner.near("loss", [1.0, 2.2], [1.0, 2.0], 0.11) > 0.09
 
-# A test that waited in vain ends what it has started, which would go on beside the next ones.
+# A test whose wait reached its limit ends the processes that it started, which would disturb later
+# tests.
 with tempfile.TemporaryDirectory() as folder:
     last_line(f"run = sh('echo $$ > {folder}/pid; exec sleep 60'); await_that(lambda: False, 'it', "
               "run, seconds=1)")

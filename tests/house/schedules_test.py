@@ -1,5 +1,5 @@
-"""Fails where a source other than schedule.cc names a pipeline schedule: all other code asks for
-its traits (lib/axes/pipeline/names.h), so that a schedule is added in those two files.
+"""Fails if a source other than schedule.cc names a pipeline schedule: other code uses its traits
+(lib/axes/pipeline/names.h), so that a new schedule needs changes in those two files only.
 
     schedules_test.py SOURCE
 """

@@ -1,6 +1,6 @@
-"""scripts/run_tests.py: which failures get a second look, what an unsteady entry is told
-as, and that nothing but a wait is one. The entries are shell scripts of a small CTest
-project, run by CTest itself.
+"""Tests scripts/run_tests.py: which failed entries it runs again, how it reports an unsteady entry
+(one that fails once and then passes), and that only waits that reached their limit make an entry
+unsteady. The entries are shell scripts of a small CTest project, run by CTest itself.
 
     second_look_test.py SOURCE BUILD
 """
@@ -15,15 +15,16 @@ sys.path.insert(0, str(SOURCE / "scripts"))
 from ctest_runs import verdict  # noqa: E402
 
 GOOD = {"good": "true", "skips": "echo skipped: no device; exit 77"}
-# Fails the first time it runs, in the given way.
+# This beginning of a script makes it pass from its second run on; what follows it makes the first
+# run fail.
 ONCE = 'if [ -e "$0.ran" ]; then echo well; exit 0; fi; touch "$0.ran"; '
 WAITS = ONCE + "echo 'waited: 3 s for \"saved\"'; exit 1"
 REPORT = "==7==ERROR: AddressSanitizer: heap-use-after-free on address 0x60"
 
 
 def project(folder, scripts, limits=()):
-    """Makes a folder of CTest's with one entry for each script; those in `limits` have three
-    seconds."""
+    """Makes a folder for CTest with one entry for each script; entries in `limits` have a time
+    limit of three seconds."""
     lines = []
     for name, script in scripts.items():
         path = folder / f"{name}.sh"
@@ -34,7 +35,7 @@ def project(folder, scripts, limits=()):
 
 
 def ran(scripts, limits=()):
-    """Returns (exit code, lines, rows of unsteady.tsv, folder) of a run of such entries."""
+    """Returns (exit code, lines, rows of unsteady.tsv, folder) of running such entries."""
     folder = pathlib.Path(tempfile.mkdtemp(dir=scratch))
     project(folder, scripts, limits)
     done = subprocess.run([sys.executable, SOURCE / "scripts" / "run_tests.py", folder,
@@ -86,7 +87,7 @@ def a_fault_fails_the_run_without_a_second_look():
         "failed: aborts: Subprocess aborted",
         "failed: reports: AddressSanitizer", "failed: stops: a failed assertion, then CTest's time "
                                              "limit"], lines
-    # Each would have passed if it had been run again.
+    # These entries would all have passed in a second run.
     assert all((folder / f"{name}.sh.ran").exists() for name in faults)
 
 

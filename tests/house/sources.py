@@ -1,5 +1,4 @@
-"""The sources of lib and apps that the checks of the house read, and their code without
-comments."""
+"""Sources of lib and apps for the checks of this folder, and their code without comments."""
 import re
 
 SUFFIXES = (".h", ".cc", ".cu", ".cuh", ".inc")

@@ -1,5 +1,5 @@
-"""scripts/test_summary.py: skips with their reasons, budgets that are told and those that fail,
-slow machines that do not.
+"""Tests scripts/test_summary.py: skipped entries with their reasons, exceeded budgets that are only
+listed and those that fail the run, and slow machines, on which neither happens.
 
     summary_test.py SOURCE BUILD
 """
@@ -36,11 +36,11 @@ def main(folder):
     code, text = summary(folder, known, *all_at(9), entry("gpu", 0.1, "SKIP_RETURN_CODE=77"))
     assert (code == 1 and "skipped without a reason: gpu printed no line that begins with "
                           "'skipped: '\n" in text), text
-    # What could not be started is no skip.
+    # An entry that could not be started does not count as skipped.
     assert "\n0 skipped\n" in summary(folder, known, *all_at(9),
                                       entry("gone", 0, "Unable to find executable"))[1]
-    # Beyond the budget an entry is listed, far beyond it fails the run: five
-    # times, and a minute, both.
+    # An entry above its budget is listed. It fails the run if it takes more than five times its
+    # budget and more than a minute beyond it.
     quick = {"quick": 2} | known
     def with_one(name, seconds, others=9, budgets=quick):
         return summary(folder, budgets,
@@ -58,7 +58,7 @@ def main(folder):
     long = {"long": 100} | known
     assert (with_one("long", 490, budgets=long)[0] == 0
             and with_one("long", 510, budgets=long)[0] == 1)
-    # A run that is three times slower throughout has other budgets; beyond four times it has not.
+    # A run in which all entries are slower has larger budgets, but at most four times larger.
     assert ("budget:" not in with_one("t0", 45, others=30)[1]
             and with_one("t0", 149, others=30)[0] == 0)
     code, text = with_one("t0", 151, others=30)

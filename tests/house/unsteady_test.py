@@ -1,5 +1,5 @@
-"""scripts/unsteady.sh: what it says of steady and unsteady entries, what it refuses, and that
-it leaves nothing behind.
+"""Tests scripts/unsteady.sh: what it reports of steady and unsteady entries, what it refuses, and
+that it leaves no files or processes behind.
 
     unsteady_test.py SOURCE BUILD
 """
@@ -13,12 +13,13 @@ import tempfile
 import time
 
 UNSTEADY = pathlib.Path(sys.argv[1]) / "scripts" / "unsteady.sh"
-# Every second time it runs it fails: by waiting in one entry, by a fault in the other.
+# This script fails in every second run: one entry with a wait that reached its limit, another with
+# a fault.
 EVERY_SECOND = 'if [ -e "$0.ran" ]; then rm "$0.ran"; {}; exit 1; fi; touch "$0.ran"'
 ENTRIES = {"steady": "true", "waits": EVERY_SECOND.format("echo 'waited: 3 s'"),
            "wrong": EVERY_SECOND.format("echo 'a == b'"),
            "lacks": "echo skipped: no device; exit 77",
-           # Passes once, and then stands.
+           # This entry passes once, and then hangs.
            "stands": 'mktemp; [ ! -e "$0.ran" ] || { touch "$0.stands"; sleep 300; }; touch '
                      '"$0.ran"',
            "leaves": "mktemp; sleep 300 > $0.log 2>&1 &"}
@@ -50,7 +51,7 @@ def said(*arguments):
 
 
 def found(*arguments):
-    """Returns (exit code, lines without their times)."""
+    """Returns (exit code, output lines without times)."""
     code, lines, errors = said(*arguments)
     assert not errors, errors
     return code, [line.split("; ")[0] for line in lines[1:]]
@@ -66,7 +67,7 @@ def how_often_each_failed_is_told():
     kept = {path.name: path.read_text() for path in (folder / "wrong").iterdir()}
     assert (kept == {f"{number}.fault.txt": "a failed assertion or check\n\na == b\n"
                      for number in (2, 4)}), kept
-    # Without a name: what is labelled. Outputs of an earlier search go.
+    # Without names, the entries with the labels run. The outputs of an earlier search are removed.
     assert found("--times", 1, "--load", 0) == (0, ["steady: 0 of 1 failed", "waits: 0 of 1 failed",
                                                     "0 of 2 entries failed"])
     assert not (folder / "waits").exists() and (folder / "wrong").exists()
@@ -87,7 +88,7 @@ def what_cannot_be_run_is_refused():
 
 
 def processes_of(session):
-    """Returns process ids of a session that have not ended."""
+    """Returns ids of a session's processes that have not ended."""
     live = set()
     for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -122,7 +123,8 @@ def nothing_outlives_it():
                     and any(path.stat().st_size for path in scratch.glob("*/written")))
 
         await_that(its_load_runs)
-        # One that computes, writes and holds memory each, CTest, the entry and itself at least.
+        # The session has at least one process each that computes, writes and holds memory, CTest,
+        # the entry, and the script.
         assert len(processes_of(running.pid)) >= 6, processes_of(running.pid)
         os.kill(running.pid, number) if number == signal.SIGTERM else os.killpg(running.pid, number)
         output, errors = running.communicate()
@@ -131,7 +133,7 @@ def nothing_outlives_it():
                 and errors == "unsteady.sh: stopped\n"), (running.returncode, errors)
         assert (processes_of(running.pid) == set()
                 and list(scratch.iterdir()) == []), list(scratch.iterdir())
-    # The load ends also where the search is killed and cannot end it.
+    # The load also ends if the script is killed and cannot end it.
     running = subprocess.Popen(command("stands", "--load", 1), stdout=subprocess.DEVNULL,
                                env=environment(), start_new_session=True)
 
@@ -147,7 +149,7 @@ def nothing_outlives_it():
                        for pid in processes_of(running.pid))
 
     await_that(its_load_is_gone)
-    for pid in processes_of(running.pid):  # CTest and its entry
+    for pid in processes_of(running.pid):  # CTest and the entry
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     assert bystander.poll() is None

@@ -23,14 +23,15 @@ TEST_CASE("the manual names everything that a resume may change") {
   const std::string manual = read_file(testing::source_dir() + "/docs/errors.md");
   for (const std::string_view field : always_may_change()) {
     CAPTURE(field);
-    // A field is named in full, or by its end behind one that was.
+    // The manual has a field's full name, or only its end after a field whose full name it has.
     const bool named = manual.find(field) != manual.npos ||
                        manual.find(cat("`", field.substr(field.rfind('.')), "`")) != manual.npos;
     REQUIRE(named);
   }
 }
 
-TEST_CASE("how long, where to and on how many ranks a run goes on is free, and is told") {
+TEST_CASE(
+    "a resume may change the run's length, folder and number of ranks, and reports the changes") {
   const RunManifest before =
       recorded_run_of(R"({"train": {"steps": 4, "log": {"every": 1}}, "threads": 1})");
   RunManifest now =
@@ -57,14 +58,14 @@ TEST_CASE("the degree of tensor parallelism may change, whichever name it has") 
                                    "config.sequence_parallel_size: was 1, is now 0",
                                    "config.tensor_parallel.autotp_size: was 2, is now 0",
                                    "topology.tensor: was 2, is now 4"});
-  // A checkpoint alone, whose config is not known.
+  // The checkpoint comes without the config that it was written under.
   CheckpointMeta saved;
   saved.topology = {{"world_size", 4}, {"data", 2}, {"tensor", 2}};
   REQUIRE(admit_resume("c", recorded_run(saved, now), now, {}) ==
           std::vector<std::string>{"topology.tensor: was 2, is now 4"});
 }
 
-TEST_CASE("the precision in which states are kept may change, and what that does to them is told") {
+TEST_CASE("a resume may change the states' precision, and reports what that does to their values") {
   const RunManifest before = recorded_run_of(
       R"({"bf16": {"bf16_optimizer_states": false, "bf16_master_weights_and_grads": false}})");
   const RunManifest now = recorded_run_of(
@@ -80,7 +81,7 @@ TEST_CASE("the precision in which states are kept may change, and what that does
           "out/step-9: holds momentum in BF16; this run keeps it in F32, no value changes");
 }
 
-TEST_CASE("another library of matrix products is told, a run that did not record one is not") {
+TEST_CASE("a resume reports that the library of matrix products changed, if the run recorded one") {
   RunManifest before = recorded_run_of("{}"), now = recorded_run_of("{}");
   now.products = {{"bf16", "onednn 3.2.0"}, {"fp32", "openblas 0.3.34"}};
   REQUIRE(admit_resume("run.json", before, now, {}).empty());
@@ -90,7 +91,7 @@ TEST_CASE("another library of matrix products is told, a run that did not record
                                    "products.fp32: was mkl, is now openblas 0.3.34"});
 }
 
-TEST_CASE("another way of adding over ranks is told and admitted") {
+TEST_CASE("a resume may change how sums over ranks are computed, and reports it") {
   RunManifest before = recorded_run_of("{}"), now = recorded_run_of("{}");
   now.sums = "nccl";
   REQUIRE(admit_resume("run.json", before, now, {}).empty());
@@ -100,8 +101,8 @@ TEST_CASE("another way of adding over ranks is told and admitted") {
 }
 
 TEST_CASE(
-    "what changes the numbers is refused unless it is allowed, and a name's beginning is not the "
-    "name") {
+    "a change of the results is refused unless its field is allowed, and the field's full name is "
+    "required") {
   const RunManifest before =
       recorded_run_of(R"({"train": {"seed": 1}, "train_batch_size": 8, "threads_of_it": 1})");
   const RunManifest now =
@@ -119,13 +120,13 @@ TEST_CASE(
   REQUIRE(admit_resume("run.json", before, now, {"config"}).empty());
 }
 
-TEST_CASE("what is known of a run that was imported is compared, what is not known is said") {
+TEST_CASE("known fields of an imported run are compared, and unknown ones are reported") {
   const RunManifest now =
       recorded_run_of(R"({"train": {"seed": 1}, "train_batch_size": 16, )"
                       R"("optimizer": {"params": {"betas": [0.9, 0.999], "eps": 1e-08}}})");
   CheckpointMeta saved;
   saved.step = 9;
-  saved.seed = 5;  // says nothing: the other program had no seed of ftrun's
+  saved.seed = 5;  // has no meaning: the other program has no such seed
   REQUIRE_FALSE(is_imported(saved));
   saved.extra[kImportRecord] = R"({"source": "DeepSpeed", "unknown": ["tokens", "seed"], "known": {
       "train_batch_size": 8, "optimizer.params.betas": [0.9, 0.95], "optimizer.params.eps": 1e-08,
@@ -145,7 +146,7 @@ TEST_CASE("what is known of a run that was imported is compared, what is not kno
   }
 }
 
-TEST_CASE("a checkpoint's own record is compared as run.json is") {
+TEST_CASE("a checkpoint's record of the run is compared like run.json") {
   RunManifest now =
       recorded_run_of(R"({"train": {"seed": 1, "steps": 8}, "optimizer": {"lr": 0.1}})");
   now.model = {.path = "m", .bytes = 7, .fingerprint = "aa", .details = {{"family", "llama"}}};
@@ -174,17 +175,16 @@ TEST_CASE("a checkpoint's own record is compared as run.json is") {
             "  model.fingerprint: was cc, is now aa\n"
             "  data.train.fingerprint: was dd, is now bb");
   }
-  // A policy does not ask about what a checkpoint lacks, but for the seed, which is always there.
+  // The policy does not compare what a checkpoint lacks, except the seed, which every one has.
   CheckpointMeta bare;
   bare.seed = 2;
   REQUIRE(admit_resume("c", recorded_run(bare, now), now, {"config.train.seed"}).empty());
   REQUIRE_THROWS_AS(admit_resume("c", recorded_run(bare, now), now, {}), Error);
 }
 
-TEST_CASE(
-    "a key that the record's version did not know is no difference while it has its default") {
-  // The record of a run with an adapter is compared with the records that versions without
-  // magnitudes, and without some other keys, wrote.
+TEST_CASE("a key that is newer than the record and has its default counts as unchanged") {
+  // The record of a run with an adapter is compared with records of versions that did not yet have
+  // `magnitudes` and some other keys.
   Config config;
   config.adapter.type = AdapterType::kLora;
   const RunManifest now = recorded_run_of(effective_json(config));
@@ -211,7 +211,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("data that moved is the same data") {
+TEST_CASE("data whose files were moved counts as unchanged") {
   RunManifest before = recorded_run_of(R"({"data": {"train": ["/a/x.bin"]}})");
   RunManifest now = recorded_run_of(R"({"data": {"train": ["/b/x.bin"]}})");
   before.data["train"] = {.path = "/a/x.bin", .bytes = 10, .fingerprint = "1234"};

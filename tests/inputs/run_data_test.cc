@@ -7,7 +7,7 @@
 namespace ftrun {
 namespace {
 
-TEST_CASE("ranks that share rows read the same samples, all others samples of their own") {
+TEST_CASE("ranks that share rows read the same samples, and other ranks read different ones") {
   Config config;
   config.train_micro_batch_size_per_gpu = 3;
   config.gradient_accumulation_steps = 5;

@@ -1,5 +1,6 @@
-// The attention of kernels/cpu/amx.cc with its matrix units done by vectors, for processors that
-// have none: compiled for AVX-512 with avx512_bf16, called by amx_test.cc where there is that.
+// This file compiles the attention of kernels/cpu/amx.cc with vector instructions in place of
+// matrix units (AMX), for CPUs without AMX. It needs AVX-512 with avx512_bf16; amx_test.cc calls it
+// where the CPU has that.
 #include "amx_on_vectors.h"
 
 #include <immintrin.h>
@@ -55,7 +56,7 @@ class TilesInUse {
   ~TilesInUse() {
     in_use = false;
     for (Tile& tile : tiles)
-      for (Words& row : tile.rows) row = ~Words{};  // not a number
+      for (Words& row : tile.rows) row = ~Words{};  // NaN
   }
 };
 

@@ -13,12 +13,13 @@ namespace {
 
 constexpr int64_t kBlock = kAttentionBlock;
 
-/// A head of so many tokens, two blocks at most, in rows that are longer than it.
+/// A head of attention: the size of a row of q, k or v, the number of tokens (at most two blocks),
+/// and the window.
 struct Head {
   int64_t size, tokens, window;
 };
 
-/// Numbers with a margin behind them that nobody may write.
+/// An array with a margin behind it that nobody may write.
 class Guarded {
  public:
   Guarded(int64_t count, float value)
@@ -53,7 +54,7 @@ class TileRig {
   explicit TileRig(const Head& head)
       : head_(head), padded_((head.size + 15) / 16 * 16), stride_(4 * head.size + 6) {
     for (std::vector<BFloat16>* part : {&q_, &k_, &v_, &da_}) {
-      // Elements between and behind the rows are not numbers.
+      // The elements between and after the rows are NaN.
       part->assign(static_cast<size_t>(head.tokens * stride_), BFloat16{0xFFFF});
       const Array numbers = random_array({head.tokens, head.size}, ++seed_);
       for (int64_t row = 0; row < head.tokens; ++row)
@@ -108,7 +109,7 @@ class TileRig {
     return found;
   }
 
-  /// Computes dq, then dk and dv, each added to what was there.
+  /// Computes dq, dk and dv, each added to what is there already. Returns them one after the other.
   std::vector<double> backward(const VectorKernels<BFloat16>& kernels, int64_t query_block,
                                int64_t key_block) {
     Packed key = pack(kernels, key_block);
@@ -187,8 +188,8 @@ void require_near(const std::vector<double>& actual, const std::vector<double>& 
   }
 }
 
-/// Compares attention with avx512_bf16's, which attention_test.cc compares with autograd. `slack`:
-/// of gradients, as a share of the largest.
+/// Compares attention with that of avx512_bf16, which attention_test.cc compares with autograd.
+/// `slack` is the allowed difference, as a share of the largest value.
 void require_attention_of_pairs(const VectorKernels<BFloat16>& kernels, double slack) {
   const std::vector<Head> heads{{2, 1, 9},       {6, 5, 9},      {16, 64, 99},  {20, 17, 99},
                                 {20, 95, 99},    {34, 77, 40},   {48, 81, 20},  {64, 63, 64},
@@ -201,7 +202,7 @@ void require_attention_of_pairs(const VectorKernels<BFloat16>& kernels, double s
       const Forward found = rig.forward(kernels, block),
                     expected = rig.forward(avx512_bf16::kBFloat16, block);
       require_near(found.lse, expected.lse, 1e-6, 1e-6);
-      // The rounding to bf16 may depend on the last bit of a sum.
+      // A different last bit of a sum may round to the neighbouring bf16 number.
       require_near(found.out, expected.out, unit_roundoff(DType::kBF16), slack);
     }
     for (int64_t query = 0; query < rig.blocks(); ++query)
@@ -216,8 +217,8 @@ TEST_CASE("attention on matrix units, done by vectors, agrees with attention by 
   require_attention_of_pairs(amx_on_vectors::kBFloat16, 1e-6);
 }
 
-// Matrix units sum the first and the second numbers of pairs separately, so a weight may be rounded
-// the other way.
+// Matrix units sum the first and the second elements of pairs separately, so a weight may be
+// rounded to the other neighbour.
 TEST_CASE("attention on matrix units agrees with attention by pairs", "[.needs-matrix_units]") {
   require_attention_of_pairs(amx::kBFloat16, 1e-3);
 }

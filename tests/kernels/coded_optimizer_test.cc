@@ -1,4 +1,4 @@
-// Optimizer steps on states that are 8-bit codes.
+// These tests run optimizer steps on states that are stored as 8-bit codes.
 #include <cmath>
 #include <cstring>
 #include <span>
@@ -16,7 +16,7 @@ namespace {
 using Floats = std::vector<float>;
 using Codes = std::vector<uint8_t>;
 
-/// Returns the optimizer whose states are codes.
+/// Returns the config of AdamW with 8-bit states.
 OptimizerConfig coded_optimizer(double decay = 0.0) {
   for (size_t type = 0; type < kOfferedOptimizers; ++type) {
     OptimizerConfig config = optimizer_of(static_cast<OptimizerType>(type)).defaults;
@@ -57,8 +57,8 @@ struct CodedState {
   }
 };
 
-/// Returns the code whose value is nearest, of two that are equally near the even one; of a first
-/// moment with the sign of the number.
+/// Returns the code with the nearest value; of two equally near ones the even code. A negative
+/// share of a first moment gets a code with a negative value.
 uint8_t nearest_code(const CodeMap& map, float share, bool has_negative) {
   int best = 0;
   for (int code = 1; code < kCodes; ++code) {
@@ -77,7 +77,8 @@ Floats decoded(const CodedState& state, int s) {
   return numbers;
 }
 
-/// Returns what a step must leave of states whose numbers after it are `after`, encoded one by one.
+/// Encodes the states `after`, one element at a time; a step on codes must leave the same codes and
+/// scales.
 CodedState encoded(const Floats (&after)[2]) {
   CodedState state(after[0].size());
   for (int s = 0; s < 2; ++s)
@@ -95,7 +96,7 @@ CodedState encoded(const Floats (&after)[2]) {
   return state;
 }
 
-/// Returns the gradients of the vectors that bitsandbytes 0.50.2 was run on.
+/// Returns the gradients with which the reference results of bitsandbytes 0.50.2 were computed.
 Floats gradients_at(int step, size_t count) {
   Floats g(count);
   for (size_t i = 0; i < count; ++i)
@@ -105,7 +106,7 @@ Floats gradients_at(int step, size_t count) {
 }
 
 TEST_CASE(
-    "the maps of codes are sorted, have 0 and 1, and are those of bitsandbytes in samples of "
+    "the maps of codes are sorted, have 0 and 1, and agree with bitsandbytes in samples of "
     "them") {
   for (const CodeMap* map : {&kSignedCodeMap, &kUnsignedCodeMap})
     for (int code = 1; code < kCodes; ++code) {
@@ -126,7 +127,7 @@ TEST_CASE(
   REQUIRE(kUnsignedCodeMap.values[254] == 0.9964844F);
 }
 
-TEST_CASE("codes and scales are those of the numbers that the same step leaves of decoded states") {
+TEST_CASE("a step on codes leaves the encoded results of the same step on decoded states") {
   const OptimizerConfig config = coded_optimizer(0.1);
   for_each_isa([&] {
     for (const size_t count : {1u, 255u, 256u, 257u, 4096u, 70'001u}) {
@@ -135,7 +136,7 @@ TEST_CASE("codes and scales are those of the numbers that the same step leaves o
       CodedState state(count);
       for (int step = 1; step <= 5; ++step) {
         Floats g = floats(static_cast<int64_t>(count), 100 + static_cast<uint64_t>(step));
-        // The range has small numbers next to large ones, and a block of zeros.
+        // Small numbers are next to large ones, and one block is all zeros.
         for (size_t i = 0; i < count; ++i) {
           if (i % 3 == 0) g[i] *= 1e-6F;
           if (i % 1000 == 7) g[i] = 0.0F;
@@ -163,7 +164,8 @@ TEST_CASE("codes and scales are those of the numbers that the same step leaves o
 
 TEST_CASE("every share has the nearest code") {
   const OptimizerConfig config = coded_optimizer();
-  // A step without momentum and learning stores what gradients are; shares of 1 make the scale.
+  // A step with beta1 = 0 and a learning rate of 0 stores the gradients as they are; the gradient
+  // of 1 makes the scale 1.
   OptimizerConfig plain = config;
   for_each_isa([&] {
     for (int code = 1; code < kCodes; ++code)
@@ -307,7 +309,7 @@ TEST_CASE(
           for (int64_t part = 0; part < shape.parts; ++part) {
             Part& own = parts[static_cast<size_t>(part)];
             const Floats own_g = columns_of(g, part);
-            // The part is updated in two ranges, of which the second begins anywhere.
+            // The part is updated in two ranges; the second begins at an arbitrary element.
             const int64_t cut = shape.rows * width / 3;
             for (const int64_t first : {int64_t{0}, cut}) {
               FlatUpdate u = own.state.update(own.parameters, own_g);
@@ -341,7 +343,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("a 16-bit gradient, a rounded parameter and its copy go with codes as with numbers") {
+TEST_CASE("a 16-bit gradient, a rounded parameter and its copy work with codes as with numbers") {
   const OptimizerConfig config = coded_optimizer(0.1);
   constexpr size_t kCount = 1003;
   for_each_isa([&] {

@@ -12,8 +12,8 @@
 namespace ftrun::test {
 namespace {
 
-// Holds of every build and machine: without CUDA, with CUDA but no driver, with GPUs but not that
-// many.
+// This must hold for every build and machine: without CUDA, with CUDA but no driver, and with fewer
+// GPUs.
 TEST_CASE("asking for a GPU that is not there says so and what to do") {
   try {
     open_cuda_kernels(9999);

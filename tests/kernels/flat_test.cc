@@ -1,4 +1,4 @@
-// Conversions and sums of flat ranges.
+// These tests check conversions and sums of flat ranges.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -19,7 +19,7 @@ namespace {
 const std::vector<DType> kTypes{DType::kF32, DType::kBF16, DType::kF16};
 const std::vector<DType> kFlatNarrow{DType::kBF16, DType::kF16};
 
-/// A flat range of one dtype with its numbers.
+/// A flat range of numbers in one dtype.
 class Range {
  public:
   Range(DType dtype, size_t count)
@@ -52,8 +52,8 @@ class Range {
   std::vector<std::byte> bytes_;
 };
 
-/// Returns numbers of all sizes that fp32 has, half of them such that 16 bits round them at a
-/// tie.
+/// Returns numbers of all magnitudes that fp32 has. Half of them lie exactly between two numbers of
+/// the 16-bit dtype `towards`, so that rounding has to break a tie.
 std::vector<double> numbers(int64_t count, DType towards, uint64_t seed) {
   const Array mantissas = random_array({count}, seed), exponents = random_array({count}, seed + 1);
   std::vector<double> values;
@@ -105,7 +105,7 @@ TEST_CASE("every 16-bit number survives fp32, and NaN stays NaN") {
   });
 }
 
-TEST_CASE("a NaN whose bits are all low, overflow and infinity are converted rightly") {
+TEST_CASE("a NaN with only low bits set, overflow and infinity are converted correctly") {
   for_each_isa([] {
     const std::vector<float> edges{std::bit_cast<float>(0x7F800001U),
                                    std::bit_cast<float>(0xFFFFFFFFU),
@@ -164,12 +164,12 @@ TEST_CASE("the sum of squares of 16-bit numbers has the bits that the same numbe
   });
 }
 
-TEST_CASE("a streamed copy is every byte of its source and none beside it") {
+TEST_CASE("a streamed copy writes every byte of its source and none next to it") {
   for (const size_t bytes :
        {size_t{0}, size_t{2}, size_t{4}, size_t{510}, size_t{4096}, size_t{(1 << 20) + 6}})
     for (const size_t first : {size_t{0}, size_t{2}, size_t{4}, size_t{60}}) {
       INFO(bytes << " bytes from " << first);
-      // The input has all bit patterns, including signalling NaN.
+      // The source has all bit patterns, including signalling NaNs.
       std::vector<uint8_t> from(bytes + 128), to(bytes + 128, 7);
       for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<uint8_t>(i * 167 + (i >> 9));
       std::vector<uint8_t> expected = to;
@@ -180,7 +180,7 @@ TEST_CASE("a streamed copy is every byte of its source and none beside it") {
     }
 }
 
-TEST_CASE("a streamed copy of several ranges is all of them, in parts that threads take") {
+TEST_CASE("a streamed copy of several ranges copies all of them, divided among threads") {
   std::vector<uint32_t> from(3'000'000), to(from.size(), 7);
   for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<uint32_t>(i);
   std::vector<CopiedRange> ranges;

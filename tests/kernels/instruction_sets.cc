@@ -5,8 +5,8 @@
 namespace ftrun {
 namespace {
 
-/// Chooses an instruction set: an entry that needs one runs its tests with it, also where another
-/// is faster.
+/// Selects an instruction set for the tests that need it, even if a faster one is available.
+/// Returns `missing` if the CPU lacks it, otherwise "".
 std::string choose(Isa isa, const char* missing) {
   if (!can_run(isa)) return missing;
   set_isa(isa);

@@ -19,9 +19,8 @@ std::string output_of(const std::string& command) {
   return text;
 }
 
-// An inline function of a header, compiled with AVX here and without it elsewhere, is one symbol:
-// the linker keeps either, and a processor without AVX would crash in code that has nothing to do
-// with it.
+// An inline function of a header that is compiled both with AVX and without is one symbol: the
+// linker keeps either version, and a CPU without AVX could crash in unrelated code.
 TEST_CASE(
     "objects compiled for one instruction set define nothing that other objects could link to") {
   const std::string symbols =

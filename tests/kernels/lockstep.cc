@@ -46,7 +46,7 @@ uint64_t seed_of(const std::string& name) {
   return seed;
 }
 
-/// Returns weights of about 1 / sqrt(inputs), norms around 1.
+/// Returns random weights of size about 1 / sqrt(inputs); weights of norms are around 1.
 Array parameter(const TensorInfo& tensor) {
   Array array = random_array(tensor.shape, seed_of(tensor.name));
   const bool matrix = tensor.shape.size() == 2;
@@ -242,8 +242,8 @@ void Lockstep::run(size_t layer, ListKind which, bool accumulate) {
     place_planned(place, plan_scratch(graph(rank, layer), lists.back()), place.scratch);
   }
   if (lists[0].empty()) return;
-  // Collectives under way, one after another: positions in the lists, which are the same on all
-  // ranks.
+  // The collectives that have begun and not ended, as positions in the lists, which are the same on
+  // all ranks.
   std::vector<size_t> under_way;
   const auto end_first = [&] {
     std::vector<Op> ops;
@@ -329,7 +329,7 @@ void Lockstep::add_hidden(NamedNumbers& found, size_t layer, ValueRole role,
 }
 
 void Lockstep::add_gradients(NamedNumbers& found, size_t layer) const {
-  // Gradients are this layer's alone: a tied matrix has one of each of two layers.
+  // The gradients are of this layer only: a tied matrix has one in each of its two layers.
   std::map<std::string, std::vector<std::vector<double>>> by_rank;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     const ModelDescription& model = ranks_[rank];
@@ -375,7 +375,7 @@ NamedNumbers Lockstep::results() const {
     if (train) add_gradients(found, layer);
   }
   if (ranks_[0].mode == Mode::kLogits) {
-    // [t,N,V/t] as [N,V].
+    // Transposes the logits of all ranks from [t,N,V/t] to [N,V].
     const int64_t n = ranks_[0].batch.tokens(), t = static_cast<int64_t>(ranks_.size()),
                   v = ranks_[0].vocab_rows / t;
     std::vector<double>& logits = found["logits"];

@@ -14,44 +14,45 @@
 
 namespace ftrun::test {
 
-/// TokenBatch is the input of a micro-batch for every layer that asks for it.
+/// TokenBatch is the input of a micro-batch, for all layers.
 struct TokenBatch {
   std::vector<int32_t> tokens, positions, starts, labels;
 };
-/// Returns rows of two documents each; every `masked_every`-th token has no label (0: all have),
-/// nor have the first `masked_first`.
+/// Returns rows of two documents each. Every `masked_every`-th token (0: none) and the first
+/// `masked_first` tokens have no label.
 TokenBatch token_batch(const BatchShape& shape, int64_t vocabulary, int64_t masked_every,
                        int64_t masked_first = 0);
 
-/// NamedNumbers are numbers by name, of whole tensors and whole batches.
+/// NamedNumbers holds the elements of whole tensors, or of whole batches, by name.
 using NamedNumbers = std::map<std::string, std::vector<double>>;
 
 /// Lockstep runs the layers of all tensor-parallel ranks of a model in one thread: each operation
-/// on one rank after the other. Scratch is planned as programs plan it and starts as NaN. A
-/// collective takes as long as it may: its result is NaN from its beginning until the first
-/// operation that reads it, and only then are its operands read.
+/// runs on one rank after the other. Scratch memory is planned as in programs, and starts as NaN. A
+/// collective takes as long as it may: its result stays NaN until the first operation that reads
+/// it, and its operands are read only then.
 class Lockstep {
  public:
-  /// Makes the ranks' states; `ranks` are the ranks of one model, by their index.
+  /// Allocates and initialises the ranks' states. `ranks` holds the model of each rank, by rank
+  /// index.
   explicit Lockstep(std::vector<ModelDescription> ranks);
 
-  /// Sets whole parameters by the tensor's name, in place of those that the constructor drew.
+  /// Sets the parameters, by tensor name, instead of the random ones from the constructor.
   void set_parameters(const NamedNumbers& tensors);
 
-  /// Runs forward and, when training, backward lists of all layers; `accumulate` adds to the
-  /// gradients. `deferred`: all weight gradients of a layer run after its input gradients, in
-  /// separate scratch.
+  /// Runs the forward lists of all layers and, when training, their backward lists. `accumulate`
+  /// adds to the gradients. `deferred` runs all weight gradients of a layer after its input
+  /// gradients, in separate scratch memory.
   void step(const TokenBatch& batch, bool accumulate = false, bool deferred = false);
 
-  /// Returns "loss" {sum, counted}; "hidden LAYER" and, when training, "d_hidden LAYER" of the
-  /// outputs of a layer, "logits", and the gradient of each tensor by its name. Fails a test where
-  /// ranks disagree on what they should have in common.
+  /// Returns, by name: "loss" {sum, counted tokens}; "hidden LAYER", the output of a layer, and
+  /// when training its gradient "d_hidden LAYER"; "logits"; and the gradient of each tensor. Fails
+  /// the test if ranks differ in values that they should share.
   NamedNumbers results() const;
 
   StepScalars scalars;
 
  private:
-  /// Memory is 64-byte aligned.
+  /// Memory is a 64-byte aligned block of bytes.
   class Memory {
    public:
     Memory() = default;
@@ -62,7 +63,7 @@ class Lockstep {
     std::vector<std::byte> owner_;
     std::byte* begin_ = nullptr;
   };
-  /// Place is one layer of one rank.
+  /// Place holds the memory of one layer on one rank.
   struct Place {
     std::map<ValueId, Memory> own;
     Memory saved, scratch, deferred;
@@ -88,7 +89,7 @@ class Lockstep {
   void add_gradients(NamedNumbers& found, size_t layer) const;
 
   std::vector<ModelDescription> ranks_;
-  /// [rank][layer]
+  /// Indexed by [rank][layer].
   std::vector<std::vector<Place>> places_;
 };
 

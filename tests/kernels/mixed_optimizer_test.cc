@@ -1,4 +1,5 @@
-// Optimizer steps on 16-bit gradients, with 16-bit copies of the parameters and with bf16 state.
+// These tests run optimizer steps on 16-bit gradients, with 16-bit copies of the parameters and
+// with bf16 state.
 #include <cmath>
 #include <cstring>
 
@@ -31,7 +32,7 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
-/// Runs a step of the first or second optimizer with some decay.
+/// Runs a step of Adam, or of SGD with momentum, with weight decay.
 void step(bool adam, const FlatUpdate& update, const StepScalars& scalars) {
   if (adam)
     optimizer_update(update, {.weight_decay = 0.1}, scalars);
@@ -46,7 +47,7 @@ StepScalars scalars_of(int step) {
   StepScalars s;
   s.learning_rate = 3e-3F;
   s.update_gradient_factor = 0.5F;
-  s.update = step + 2;  // not the first, which only sets SGD's momentum
+  s.update = step + 2;  // not the first step, which only initialises SGD's momentum
   s.bias_correction1 = static_cast<float>(1.0 - std::pow(0.9, step + 1));
   s.bias_correction2 = static_cast<float>(1.0 - std::pow(0.999, step + 1));
   s.rounding_key = rounding_key(17, step);
@@ -89,7 +90,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("20 steps on bf16 gradients give what torch.optim makes of the same gradients") {
+TEST_CASE("20 steps on bf16 gradients give torch.optim's results for the same gradients") {
   for_each_isa([] {
     OptimizerCase c{floats(kMixedCount, 1), {}, 3e-3, 0.1};
     std::vector<Halves> gradients;
@@ -97,7 +98,7 @@ TEST_CASE("20 steps on bf16 gradients give what torch.optim makes of the same gr
       gradients.push_back(
           halves(floats(kMixedCount, 100 + static_cast<uint64_t>(i)), DType::kBF16));
       Floats half = widened(gradients.back(), DType::kBF16);
-      for (float& x : half) x *= 0.5F;  // the gradient scale
+      for (float& x : half) x *= 0.5F;  // the factor that the step applies to gradients
       c.gradients.push_back(half);
     }
     Floats p = c.parameters, m(kMixedCount, 0.0F), v(kMixedCount, 0.0F);
@@ -142,7 +143,7 @@ struct State {
         v(halves(Floats(static_cast<size_t>(count), 0.37F), DType::kBF16)),
         g(halves(floats(count, 4), DType::kBF16)) {}
 
-  /// Updates elements [begin, end), which are numbers first_index + begin, ... of the model.
+  /// Updates elements [begin, end); their indices in the model begin at first_index + begin.
   void update(bool adam, int64_t begin, int64_t end, int64_t first_index,
               const StepScalars& scalars) {
     step(adam,
@@ -160,7 +161,7 @@ struct State {
   Halves p, m, v, g;
 };
 
-/// Exact is the same step with fp32 results.
+/// Exact holds the results of the same step in fp32, without rounding to bf16.
 struct Exact {
   Exact(const State& s, bool adam, const StepScalars& scalars)
       : p(widened(s.p, DType::kBF16)),
@@ -177,7 +178,8 @@ struct Exact {
   Floats p, m, v;
 };
 
-/// Adds the rounding errors, in steps of bf16, to `errors`; requires that each is less than a step.
+/// Appends the rounding errors, in units in the last place of bf16, to `errors`; requires that each
+/// is less than one unit.
 void add_errors(const Halves& actual, const Floats& exact, std::vector<double>& errors) {
   for (size_t i = 0; i < exact.size(); ++i) {
     const double x = static_cast<double>(exact[i]);
@@ -194,7 +196,7 @@ double mean_of(const std::vector<double>& v) {
   return sum / static_cast<double>(v.size());
 }
 
-/// Returns the mean of a[i] b[i + shift]: 0 but for chance when they are independent.
+/// Returns the mean of a[i] b[i + shift], which is about 0 if the two are independent.
 double correlation(const std::vector<double>& a, const std::vector<double>& b, size_t shift) {
   double sum = 0.0;
   for (size_t i = 0; i + shift < a.size(); ++i) sum += a[i] * b[i + shift];
@@ -216,26 +218,27 @@ TEST_CASE("bf16 state is rounded to a neighbour, without bias and without patter
       add_errors(state.m, exact.m, m);
       if (adam) add_errors(state.v, exact.v, v);
     }
-    // An error has variance 1/6 at most: 5 standard deviations.
+    // The variance of an error is at most 1/6; the bound is 5 standard deviations of the mean.
     const double bound = 5.0 * std::sqrt(1.0 / 6.0 / (2.0 * kMany));
     std::vector<std::vector<double>*> all{&p, &m};
     if (adam) all.push_back(&v);
     for (const auto* a : all) {
       REQUIRE(std::abs(mean_of(*a)) < bound);
-      // Neighbours, other lanes, other blocks, and the next step (kMany elements later).
+      // The shifts compare neighbours, other lanes, other blocks, and the next step (kMany elements
+      // later).
       for (const size_t shift : {1, 8, 16, 1 << 16, static_cast<int>(kMany)})
         REQUIRE(std::abs(correlation(*a, *a, shift)) < bound);
       for (const auto* b : all)
         if (a != b) REQUIRE(std::abs(correlation(*a, *b, 0)) < bound);
     }
-    // The rounding is not to the nearest value, either.
+    // The rounding is really stochastic, not to the nearest number.
     double largest = 0.0;
     for (const double error : p) largest = std::max(largest, std::abs(error));
     REQUIRE(largest > 0.99);
   }
 }
 
-TEST_CASE("stochastic rounding does not depend on threads, on cuts or on the processor") {
+TEST_CASE("stochastic rounding does not depend on threads, on how ranges are cut or on the CPU") {
   constexpr int64_t kMany = 300001, kFirst = 65500;
   for (const bool adam : {true, false}) {
     CAPTURE(adam);
@@ -266,8 +269,9 @@ TEST_CASE("stochastic rounding does not depend on threads, on cuts or on the pro
   }
 }
 
-// A step moves a parameter of 1 by a sixteenth of bf16's step: rounded to nearest, never.
-TEST_CASE("steps too small for bf16 move parameters by what they add up to") {
+// A step moves a parameter of 1 by a sixteenth of a bf16 unit: with rounding to nearest it would
+// never move.
+TEST_CASE("many steps that are each too small for bf16 move parameters by their sum") {
   constexpr int64_t kMany = 20000;
   Halves p = halves(Floats(kMany, 1.0F), DType::kBF16);
   const Floats g(kMany, 0x1p-12F);

@@ -23,7 +23,8 @@ constexpr int64_t kTokens = 96, kRowTokens = 48, kHidden = 64, kHead = 16, kQuer
                   kKvHeads = 2, kFeedForward = 160;
 constexpr int64_t kQkv = (kQueryHeads + 2 * kKvHeads) * kHead;
 
-/// Returns a Llama block: hidden and rotary table in, hidden out.
+/// Returns a Llama block: its inputs are hidden values and the rotary table, its output is hidden
+/// values.
 LayerGraph block(const ModelDtypes& dtypes) {
   GraphBuilder g("block", kTokens, kRowTokens, dtypes);
   const ValueId x = g.input(Port::kHidden, dtypes.compute, {kTokens, kHidden}, "x");
@@ -47,19 +48,20 @@ LayerGraph block(const ModelDtypes& dtypes) {
   return g.finish(true);
 }
 
-/// Layer is a layer in which every value has its own memory.
+/// Layer is a layer where every value has separate memory.
 class Layer {
  public:
   explicit Layer(const ModelDtypes& dtypes) : graph_(block(dtypes)) {
     for (const Value& value : graph_.values) {
-      // 0xFF is NaN in every type: what nobody wrote shows.
+      // 0xFF bytes are NaN in every dtype, so an element that nobody wrote shows.
       memory_.emplace_back(static_cast<size_t>(value.bytes() + 64), std::byte{0xFF});
       auto address = reinterpret_cast<uintptr_t>(memory_.back().data());
       storage_.push_back(reinterpret_cast<void*>((address + 63) / 64 * 64));
     }
   }
 
-  /// Inputs and parameters as bf16 holds them, so that every dtype computes with the same numbers.
+  /// Runs forward and backward. Inputs and parameters are rounded to bf16, so that every dtype
+  /// computes with the same numbers.
   void run() {
     for (size_t i = 0; i < graph_.values.size(); ++i) {
       const Value& value = graph_.values[i];
@@ -74,7 +76,7 @@ class Layer {
     for (const Op& op : graph_.backward) run_op(graph_, op, storage_, {false, &scalars});
   }
 
-  /// Returns the numbers of a value, found by its name.
+  /// Returns the elements of a value, found by its name.
   std::vector<float> read(const std::string& name) const {
     for (size_t i = 0; i < graph_.values.size(); ++i) {
       const Value& value = graph_.values[i];
@@ -94,7 +96,7 @@ class Layer {
     uint64_t seed = 7;
     for (const char c : value.name) seed = seed * 31 + static_cast<unsigned char>(c);
     Array array = random_array(value.dims, seed);
-    // Weights of about 1 / sqrt(inputs), norms around 1.
+    // Weights are of size about 1 / sqrt(inputs); weights of norms are around 1.
     const bool matrix = value.role == ValueRole::kParam && value.dims.size() == 2;
     const bool norm = value.role == ValueRole::kParam && value.name.starts_with("norm");
     const double scale = matrix ? std::sqrt(3.0 / static_cast<double>(value.dims[1]))
@@ -111,7 +113,7 @@ class Layer {
   std::vector<void*> storage_;
 };
 
-/// Returns the root mean square of the difference, relative to that of what is expected.
+/// Returns the root mean square of the difference, relative to the root mean square of `expected`.
 double distance(const std::vector<float>& actual, const std::vector<float>& expected) {
   double difference = 0.0, size = 0.0;
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -131,17 +133,16 @@ std::vector<std::string> results_of(const LayerGraph& graph) {
   return names;
 }
 
-/// Returns the largest distance() in units of roundoff. Each of about ten roundings between a
-/// parameter and a result adds an error of a unit / sqrt(3) or less, and errors of a value add up
-/// like a random walk. Attention that multiplies bf16 without widening rounds four times more:
+/// Returns the bound of distance(), in units of roundoff. Each of about ten roundings between a
+/// parameter and a result adds an error of at most a unit / sqrt(3), and the errors of a value add
+/// up like a random walk. Attention that multiplies bf16 without widening has four more roundings:
 /// probabilities, their gradients, and the other factor of each.
 double most_roundoffs(DType compute) {
   const bool rounds_more = compute == DType::kBF16 && isa_in_use() >= Isa::kAvx512Bf16;
   return 2.5 * (rounds_more ? std::sqrt(14.0 / 10.0) : 1.0);
 }
 
-TEST_CASE(
-    "a block in bf16 and fp16 gives fp32's results and gradients but for the storage's rounding") {
+TEST_CASE("a block in bf16 and fp16 gives fp32's results and gradients up to rounding in storage") {
   Layer wide({});
   wide.run();
   for (const ModelDtypes dtypes :
@@ -163,7 +164,7 @@ TEST_CASE(
 
 TEST_CASE("the graph of a layer in bf16 holds half the bytes of activations") {
   const LayerGraph wide = block({}), narrow = block({DType::kBF16, DType::kF32});
-  // lse and rstd stay F32: H + 2 numbers per token.
+  // lse and rstd stay in fp32: H + 2 numbers per token.
   const int64_t statistics = kTokens * (kQueryHeads + 2) * 4;
   REQUIRE(2 * (plan_saved(narrow).bytes - statistics) == plan_saved(wide).bytes - statistics);
   for (const ValueId id : narrow.with_role(ValueRole::kParam)) {

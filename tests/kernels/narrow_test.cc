@@ -1,5 +1,5 @@
-// These tests check the properties of 16-bit storage that the comparison of each operation with
-// autograd does not check: arithmetic in fp32, one rounding, gradients in another dtype than the
+// These tests check the properties of 16-bit storage that comparing each operation with autograd
+// does not check: arithmetic in fp32, a single rounding, and gradients in another dtype than the
 // activations.
 #include <cmath>
 #include <functional>
@@ -27,7 +27,7 @@ void require_all(const Array& array, double v) {
   for (const double x : array.data) REQUIRE(x == v);
 }
 
-// 4096 ones: a sum in bf16 stops at 256, one in fp16 at 2048.
+// The sum has 4096 ones: a sum in bf16 would stop at 256, one in fp16 at 2048.
 TEST_CASE("sums over 4096 inputs or tokens are made in fp32 and rounded once") {
   constexpr int64_t kMany = 4096, kWidth = 3;
   for (const DType dtype : kNarrow) {
@@ -45,7 +45,7 @@ TEST_CASE("sums over 4096 inputs or tokens are made in fp32 and rounded once") {
     const ValueId tall = rig.input(filled({kMany, kWidth}, 1.0)),
                   ones = rig.input(filled({kMany}, 1.0), DType::kF32);
     const ValueId tokens = rig.ints(std::vector<int32_t>(kMany, 1));
-    // 4096 + 32 is stored exactly; the 32 are there when the sum is added.
+    // The sum of 4096 + 32 is exact in 16 bits. The gradients hold 32 before the sum is added.
     for (const bool accumulate : {false, true}) {
       const double expected = accumulate ? 4128.0 : 4096.0;
       const ValueId dw = rig.input(filled({kWidth, kWidth}, 32.0)),
@@ -96,7 +96,8 @@ TEST_CASE("products larger than their panels agree with autograd, also with a bi
 
 // --- gradients in another dtype than the activations ---------------------------------------------
 
-/// Runs a kind of weight gradient with outputs of that dtype, twice: written over, then added to.
+/// Written holds the weight gradients of two runs of an operation: overwritten by the first, added
+/// to by the second.
 struct Written {
   std::vector<Array> first;
   std::vector<Array> second;
@@ -115,8 +116,7 @@ Written gradients_in(Rig& rig, DType gradient, const std::vector<std::vector<int
   return written;
 }
 
-/// Requires that the gradients of dtype `gradient` are those that F32 gradients have, rounded once
-/// each time.
+/// Requires that gradients of dtype `gradient` equal fp32 gradients, rounded once in each run.
 void require_rounded(DType dtype, DType gradient, const std::vector<std::vector<int64_t>>& dims,
                      const Run& run) {
   CAPTURE(dtype_name(dtype), dtype_name(gradient));
@@ -163,8 +163,8 @@ TEST_CASE("gradients of parameters have their own dtype, whatever the activation
               {rig.ints({3, 0, 10, 3, 3, 7}), rig.input(random_array({6, 70}, 1))}, dtable,
               NoAttrs{}, accumulate);
     });
-    // The head has a single chunk (half of all tokens count): a 16-bit gradient is rounded once a
-    // chunk.
+    // The head has a single chunk, because half of all tokens count. With more chunks a 16-bit
+    // gradient would be rounded once per chunk.
     require_rounded(dtype, gradient, {{101, 24}}, [](Rig& rig, const auto& dw, bool accumulate) {
       rig.run(OpKind::kLinearCrossEntropy,
               {rig.input(random_array({4, 24}, 1)), rig.input(random_array({101, 24}, 2)),

@@ -36,7 +36,7 @@ TEST_CASE("20 Adam and AdamW steps give torch.optim's parameters") {
           s.learning_rate = static_cast<float>(c.learning_rate);
           s.bias_correction1 = static_cast<float>(1.0 - std::pow(0.9, step + 1));
           s.bias_correction2 = static_cast<float>(1.0 - std::pow(0.999, step + 1));
-          // Gradients arrive scaled by 4 and are scaled back on the way.
+          // Gradients are 4 times too large, and the step scales them back.
           s.update_gradient_factor = 0.25F;
           std::vector<float> g = c.gradients[static_cast<size_t>(step)];
           for (float& x : g) x *= 4.0F;
@@ -91,7 +91,8 @@ TEST_CASE("20 SGD steps give torch.optim's parameters") {
   });
 }
 
-/// Returns the parameters after steps as DeepSpeed's FusedLion makes them, in double.
+/// Returns the parameters after all steps, computed in double by the formula of DeepSpeed's
+/// FusedLion.
 std::vector<float> lion_in_double(const OptimizerCase& c, double beta1, double beta2) {
   std::vector<double> p(c.parameters.begin(), c.parameters.end()), m(p.size(), 0.0);
   for (const std::vector<float>& gradients : c.gradients)
@@ -179,7 +180,7 @@ TEST_CASE("the sum of squares is exact to fp64 rounding, over any length") {
   });
 }
 
-/// Sums by the definition of norm_blocks.h.
+/// Returns the sum in the order that norm_blocks.h defines.
 double sum_of_blocks(const std::vector<float>& g) {
   const auto count = static_cast<int64_t>(g.size());
   const auto sum_of_block = [&](int64_t begin) {
@@ -202,7 +203,7 @@ double sum_of_blocks(const std::vector<float>& g) {
   return total;
 }
 
-TEST_CASE("the sum of squares adds up each block by itself, then quarters and groups of blocks") {
+TEST_CASE("the sum of squares adds within blocks first, then quarters and groups of blocks") {
   for_each_isa([] {
     for (const int64_t count : {int64_t{1}, int64_t{7}, kNormBlock, kNormBlock + 3, kNormGroup - 1,
                                 kNormGroup, 3 * kNormGroup + 1500}) {

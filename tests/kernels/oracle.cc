@@ -52,7 +52,7 @@ Norm rms_norm(const Tensor& x, const Tensor& w, double epsilon, double offset) {
   return {x * rstd.unsqueeze(-1) * (w + offset), rstd};
 }
 
-// qkv as [N, heads, d] of q, k and v.
+// The parts q, k and v of qkv, each as [N, heads, d].
 struct Heads {
   Tensor q, k, v;
 };
@@ -72,7 +72,7 @@ std::vector<Tensor> qk_norm(const HeadAttrs& a, const std::vector<Tensor>& in) {
   return {join({q.y, k.y, h.v}), at::cat({q.rstd, k.rstd}, 1)};
 }
 
-// Layer norms of each head, whose weights stand one head after the other.
+// Returns layer norms of each head; the weights of the heads are concatenated.
 std::vector<Tensor> head_norm(const HeadAttrs& a, const std::vector<Tensor>& in) {
   const Heads h = split(in[0], a.query_heads, a.kv_heads, a.head_size);
   std::vector<Tensor> y, mean, rstd;
@@ -85,7 +85,8 @@ std::vector<Tensor> head_norm(const HeadAttrs& a, const std::vector<Tensor>& in)
   return {join({y[0], y[1], h.v}), at::cat(mean, 1), at::cat(rstd, 1)};
 }
 
-// The norms over all query heads, and over all key heads; the squares that are given are not read.
+// Returns norms over all query heads and over all key heads. The given sums of squares are not
+// read.
 std::vector<Tensor> whole_qk_norm(const WholeQkNormAttrs& attrs, const std::vector<Tensor>& in) {
   const HeadAttrs& a = attrs.heads;
   const Heads h = split(in[0], a.query_heads, a.kv_heads, a.head_size);
@@ -105,7 +106,8 @@ Tensor rotate_half(const Tensor& x) {
   return at::cat({-x.narrow(-1, half, half), x.narrow(-1, 0, half)}, -1);
 }
 
-// The first elements of each head turn, two for each angle that is the operation's own.
+// Returns qkv with the first elements of each q and k head rotated, two elements for each angle of
+// this operation.
 std::vector<Tensor> rope(const RopeAttrs& attrs, const std::vector<Tensor>& in) {
   const HeadAttrs& a = attrs.heads;
   const Heads h = split(in[0], a.query_heads, a.kv_heads, a.head_size);
@@ -126,7 +128,7 @@ std::vector<Tensor> rope(const RopeAttrs& attrs, const std::vector<Tensor>& in) 
   return {join({turn(h.q), turn(h.k), h.v})};
 }
 
-// [T, T]: token t attends to u.
+// Returns the mask [T, T]: element [t, u] says whether token t attends to token u.
 Tensor attends(const AttentionAttrs& a, const int32_t* starts) {
   Tensor mask = at::zeros({a.row_tokens, a.row_tokens}, at::kBool);
   for (int64_t t = 0; t < a.row_tokens; ++t) {
@@ -289,7 +291,7 @@ std::vector<Tensor> forward(const OracleCase& c, const std::vector<Tensor>& in) 
   }
 }
 
-// The number whose gradients are asked for.
+// Returns the scalar whose gradients the oracle computes.
 Tensor objective(const OracleCase& c, const std::vector<Tensor>& outputs) {
   if (c.kind == OpKind::kLinearCrossEntropy) return outputs[0][0] * c.loss_scale;
   Tensor sum = (outputs[0] * tensor_of(c.gradient)).sum();

@@ -6,47 +6,47 @@
 #include "base/dtype.h"
 #include "graph/op.h"
 
-// LibTorch's autograd in fp64 as the oracle of the kernels. This header does not include
-// LibTorch's: they compile slowly and only oracle.cc needs them.
+// LibTorch's autograd in fp64 is the oracle of the kernels. Only oracle.cc includes LibTorch's
+// headers, because they compile slowly.
 namespace ftrun::test {
 
 /// Array is a dense row-major array of numbers.
 struct Array {
   std::vector<int64_t> dims;
   std::vector<double> data;
-  /// The dtype that the numbers were stored as: results in 16 bits may be off by a rounding each.
+  /// The dtype in which the numbers were stored: comparisons allow one rounding for 16 bits.
   DType dtype = DType::kF64;
 };
 
-/// OracleCase is a forward operation on given inputs and the gradient of the loss with respect to
-/// its first output (the second for kAddRmsNorm also when `second_gradient` has data).
+/// OracleCase is a forward operation with its inputs, and the gradient of the loss with respect to
+/// its first output (for kAddRmsNorm also the second, if `second_gradient` has data).
 struct OracleCase {
   OpKind kind;
   OpAttrs attrs;
-  /// Floating-point inputs in the order of ops/KIND.
+  /// The floating-point inputs, in the order that ops/KIND defines.
   std::vector<Array> inputs;
-  /// Tokens, starts or labels.
+  /// The integer input: tokens, starts or labels.
   std::vector<int32_t> ints;
   Array gradient;
   Array second_gradient;
   double loss_scale = 1.0;
-  /// The gradient of the logits of kLinearCrossEntropy is rounded to bf16 before its products.
+  /// Rounds the gradient of the logits of kLinearCrossEntropy to bf16 before its products.
   bool bf16_logits_gradient = false;
 };
 
 struct OracleResult {
   std::vector<Array> outputs;
-  /// The gradients with respect to each of the inputs.
+  /// The gradient with respect to each input.
   std::vector<Array> gradients;
 };
 
-/// Runs the case. kLinearCrossEntropy gives the two numbers of its loss value, and gradients of
-/// loss_scale times the loss.
+/// Runs the case. kLinearCrossEntropy returns the two numbers of its loss (sum and count), and
+/// gradients of `loss_scale` times the loss.
 OracleResult oracle(const OracleCase& c);
 
 struct OptimizerCase {
   std::vector<float> parameters;
-  /// Gradients of each step.
+  /// The gradients of each step.
   std::vector<std::vector<float>> gradients;
   double learning_rate = 1e-3;
   double weight_decay = 0.0;

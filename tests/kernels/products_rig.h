@@ -7,7 +7,7 @@
 
 namespace ftrun::test {
 
-/// Runs `body` with each library of products that can be called here.
+/// Runs `body` once with each matrix product library that this machine can use.
 template <class Body>
 void for_each_product_library(Body body) {
   for (const ProductLibrary library :
@@ -19,7 +19,7 @@ void for_each_product_library(Body body) {
   use_products(std::nullopt);
 }
 
-/// Runs for_each_backend with each of them: for operations that multiply matrices.
+/// Runs for_each_backend with each library, for tests of operations that multiply matrices.
 template <class Body>
 void for_each_multiplier(Body body) {
   for_each_product_library([&](ProductLibrary library) {
@@ -29,7 +29,8 @@ void for_each_multiplier(Body body) {
   });
 }
 
-/// Rounds the gradient of the logits if bf16 is multiplied as it is stored.
+/// Returns the case, with the gradient of the logits rounded to bf16 if the head multiplies bf16
+/// without widening.
 inline OracleCase as_head_computes(OracleCase c, DType dtype) {
   c.bf16_logits_gradient = dtype == DType::kBF16 && multiplies_bf16();
   return c;

@@ -33,7 +33,7 @@ Processor processor(const char* vendor, Isa isa, bool avx512_bf16 = false, bool 
   return {vendor, isa, avx512_bf16, amx};
 }
 
-TEST_CASE("which library multiplies follows from vendor, instructions, dtype and what is there") {
+TEST_CASE("CPU vendor, instructions, dtype and present libraries decide which library multiplies") {
   const Processor haswell = processor("GenuineIntel", Isa::kAvx2);
   const Processor skylake = processor("GenuineIntel", Isa::kAvx512);
   const Processor cooper_lake = processor("GenuineIntel", Isa::kAvx512, true);
@@ -95,14 +95,14 @@ const testing::Need kProducts("products", [] {
   return missing;
 });
 
-// The libraries can be called; if one cannot, the cases below are of the others alone; this entry
-// is what counts it.
+// The cases below test only the libraries that can be called; this entry makes CTest count a
+// missing one as skipped.
 TEST_CASE("oneDNN and OpenBLAS can be called", "[.needs-products]") {
   REQUIRE(has_product_library(kOneDnn));
   REQUIRE(has_product_library(kOpenBlas));
 }
 
-TEST_CASE("what is in use is said with versions") {
+TEST_CASE("the libraries in use are named with their versions") {
   for_each_product_library([](ProductLibrary library) {
     const ProductsInUse said = use_products(library);
     REQUIRE(said.fp32.starts_with(product_library_name(library)));
@@ -130,11 +130,11 @@ TEST_CASE("tiles cover a product and depend on its shape alone") {
 struct Shape {
   int64_t m, n, k;
 };
-// Smaller than a tile, one row, uneven tiles, the shapes of a small layer.
+// The shapes are smaller than a tile, one row, uneven tiles, and those of a small layer.
 const std::vector<Shape> kShapes{{1, 1, 1},     {7, 5, 3},       {1, 515, 33},  {130, 48, 96},
                                  {67, 1031, 9}, {192, 576, 192}, {700, 530, 65}};
 
-/// Computes op(a) op(b) + beta before, a row at a time.
+/// Computes op(a) op(b) + beta * before in fp64, one row at a time.
 Array product(const Gemm& p, const Array& a, const Array& b, double beta, const Array& before) {
   Array c = before;
   for (int64_t i = 0; i < p.m; ++i) {
@@ -159,7 +159,8 @@ Array product(const Gemm& p, const Array& a, const Array& b, double beta, const 
   return c;
 }
 
-/// Returns numbers that the dtype holds. Each array is made once for all cases.
+/// Returns random numbers that `dtype` can represent. Each array is created once and shared by all
+/// cases.
 const Array& operand(const std::vector<int64_t>& dims, uint64_t seed, DType dtype) {
   static std::map<std::tuple<std::vector<int64_t>, uint64_t, DType>, Array> made;
   const auto [at, is_new] = made.try_emplace({dims, seed, dtype});
@@ -179,7 +180,7 @@ std::vector<S> stored_as(const Array& array) {
   return out;
 }
 
-/// c = op(a) op(b) + beta c through gemm().
+/// Returns op(a) op(b) + beta * before, computed by gemm().
 template <class S, class R>
 std::vector<R> multiplied(const Gemm& p, const Array& a, const Array& b, double beta,
                           const Array& before) {
@@ -190,8 +191,8 @@ std::vector<R> multiplied(const Gemm& p, const Array& a, const Array& b, double 
   return c;
 }
 
-/// Calls f(gemm, a, b, beta, c) for each shape, transposition and beta, with operands that `dtype`
-/// holds.
+/// Calls f(gemm, a, b, beta, before) for each shape, transposition and beta, with operands that
+/// `dtype` can represent.
 template <class F>
 void for_each_product(DType dtype, F f) {
   for (const Shape& s : kShapes)
@@ -204,8 +205,8 @@ void for_each_product(DType dtype, F f) {
         }
 }
 
-/// Requires that each product is within `allowed` of fp64. `with_each` calls its argument with each
-/// library in use that is to multiply.
+/// Requires that each product differs from fp64 by at most `allowed`. `with_each` calls its
+/// argument once for each library under test, after selecting it.
 template <class S, class R, class WithEach>
 void require_products(DType dtype, double allowed, WithEach with_each) {
   for_each_product(
@@ -231,7 +232,7 @@ TEST_CASE("products of every library agree with fp64 at every shape and transpos
   use_products(std::nullopt);
 }
 
-// The MKL of any processor multiplies bf16, however slowly; oneDNN needs AVX-512, and has it there.
+// MKL multiplies bf16 on any CPU, however slowly; oneDNN needs AVX-512 for it.
 TEST_CASE("oneDNN multiplies bf16 where there is AVX-512, and only there") {
   REQUIRE(has_bf16_products(kOneDnn) == (has_product_library(kOneDnn) && can_run(Isa::kAvx512)));
 }
@@ -275,8 +276,8 @@ TEST_CASE("products of every library have the same bits for 1, 2, 3 and 4 thread
   set_kernel_threads(2);
 }
 
-/// StackWatch records the calling thread's stack, the number of signals, and how many of them found
-/// a stack pointer outside of it.
+/// StackWatch holds the bounds of the calling thread's stack, the number of signals, and how many
+/// of them found the stack pointer outside of this stack.
 struct StackWatch {
   uintptr_t begin = 0;
   uintptr_t end = 0;
@@ -291,8 +292,8 @@ void read_stack_pointer(int, siginfo_t*, void* context) {
   if (pointer < watch.begin || pointer >= watch.end) watch.elsewhere = watch.elsewhere + 1;
 }
 
-/// SignalRain sends signals to the calling thread while it exists, at intervals of its processor
-/// time, on a separate stack.
+/// SignalRain sends signals to the calling thread at intervals of its CPU time, from its
+/// construction to its destruction. The handler runs on a separate stack.
 class SignalRain {
  public:
   SignalRain() {
@@ -334,8 +335,9 @@ class SignalRain {
   timer_t timer_{};
 };
 
-// A handler's frame lies below the stack pointer: were it another thing meanwhile, as in oneDNN's
-// AVX-512 kernels of fp32, the heap would be written over.
+// A signal handler's frame is written below the stack pointer. If a library used that register for
+// something else in between, as oneDNN's AVX-512 kernels of fp32 do, the frame would overwrite the
+// heap.
 TEST_CASE("a signal that comes while a library multiplies finds the stack pointer on the stack") {
   constexpr int kEdge = 256, kSignals = 20;
   const auto watched_products = [&]<class S>(ProductLibrary library, S one) {

@@ -18,7 +18,7 @@ namespace {
 
 using fixtures::BlockShape;
 
-/// Memory that starts at a multiple of 64 bytes, full of NaN patterns.
+/// Memory that is aligned to 64 bytes and filled with NaN patterns.
 class Memory {
  public:
   explicit Memory(int64_t bytes) : bytes_(bytes), owner_(static_cast<size_t>(bytes) + 64) {
@@ -37,8 +37,8 @@ class Memory {
   std::byte* begin_ = nullptr;
 };
 
-/// A block's two lists on planned memory: scratch is shared and poisoned between the lists, so that
-/// backward finds nothing but what it may read.
+/// Runs the forward and backward lists of a block in planned memory. Scratch memory is shared, and
+/// is filled with NaN between the lists, so that backward cannot use what it may not read.
 class BlockRun {
  public:
   explicit BlockRun(const LayerGraph& graph)
@@ -71,12 +71,12 @@ class BlockRun {
     const bool given = value.role == ValueRole::kInput || value.role == ValueRole::kParam ||
                        value.role == ValueRole::kOutputGrad;
     if (!given) return;
-    if (value.dtype == DType::kI32) {  // starts: every token sees its whole row
+    if (value.dtype == DType::kI32) {  // starts: each row is one document
       std::memset(storage_[i], 0, static_cast<size_t>(value.bytes()));
       return;
     }
     auto numbers = test::random_array(value.dims, std::hash<std::string>{}(value.name) % 1000);
-    // Small weights keep every value inside fp16's range.
+    // Small weights keep every value within fp16's range.
     if (value.role == ValueRole::kParam)
       for (double& number : numbers.data) number /= 8;
     for (size_t k = 0; k < numbers.data.size(); ++k)
@@ -102,7 +102,7 @@ class BlockRun {
   StepScalars scalars_;
 };
 
-/// Returns "name bits" of the output and of every gradient of a block.
+/// Returns the bits of the output and of every gradient of a block, by name.
 std::map<std::string, std::string> results(BlockShape shape, const RecomputePolicy& policy) {
   shape.recompute = policy;
   const LayerGraph graph = fixtures::block(shape);
@@ -115,8 +115,8 @@ std::map<std::string, std::string> results(BlockShape shape, const RecomputePoli
   return found;
 }
 
-/// Returns whether a value of the graph holds the numbers with which memory was poisoned, or
-/// numbers computed from them.
+/// Returns whether a value of the graph contains a NaN: the poison of unwritten memory, or a number
+/// computed from it.
 bool has_nan(DType dtype, const std::string& bits) {
   const auto size = static_cast<size_t>(dtype_bytes(dtype));
   for (size_t i = 0; i + size <= bits.size(); i += size) {
@@ -148,7 +148,7 @@ const BlockShape kLayerShapes[] = {
      .head_size = 64,
      .feed_forward = 1536}};
 
-TEST_CASE("gradients have the same bits whatever is made again in backward") {
+TEST_CASE("gradients have the same bits whatever is recomputed in backward") {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (BlockShape shape : kLayerShapes) {
       INFO(dtype_name(dtype) << ", rows of " << shape.row_tokens);
@@ -168,7 +168,7 @@ TEST_CASE("gradients have the same bits whatever is made again in backward") {
   }
 }
 
-TEST_CASE("the poison of these tests shows a value that backward reads and nobody left") {
+TEST_CASE("the NaN in scratch memory shows a value that backward reads but forward did not save") {
   BlockShape shape;
   LayerGraph graph = fixtures::block(shape);
   graph.values[static_cast<size_t>(fixtures::named(graph, "gu.out"))].role = ValueRole::kTemp;

@@ -20,7 +20,8 @@ namespace {
 constexpr int64_t kGuardBytes = 256;
 constexpr std::byte kPattern{0xFF};  // a NaN in every floating-point type
 
-/// Bits of the significand with the leading 1, and exponent of the smallest normal number.
+/// The number of bits of the significand, including the leading 1; the exponent of the smallest
+/// normal number; and the largest number.
 struct Format {
   int precision;
   int least_exponent;
@@ -40,18 +41,18 @@ Format format_of(DType dtype) {
   }
 }
 
-/// Returns what std::ilogb() does for normal numbers, -1023 for smaller ones. Tests convert so many
-/// numbers that the library's calls take a fifth of their time.
+/// Returns std::ilogb(v) for normal numbers, -1023 for smaller ones. The library's function would
+/// take a fifth of the tests' time.
 int exponent_of(double v) {
   return static_cast<int>(std::bit_cast<uint64_t>(v) >> 52 & 0x7FF) - 1023;
 }
 
-/// Returns 2^exponent, a normal number.
+/// Returns 2^exponent, for exponents of normal numbers.
 double power_of_two(int exponent) {
   return std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023) << 52);
 }
 
-// splitmix64 (Steele, Lea, Flood 2014).
+// Returns a hash of `x`: splitmix64 (Steele, Lea, Flood 2014).
 uint64_t mix(uint64_t x) {
   x += 0x9E3779B97F4A7C15ULL;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
@@ -88,7 +89,7 @@ Array random_array(std::vector<int64_t> dims, uint64_t seed) {
   Array array{std::move(dims), {}};
   array.data.resize(static_cast<size_t>(element_count(array.dims)));
   for (size_t i = 0; i < array.data.size(); ++i) {
-    // Whole numbers of 2^-23: exact in fp32 too.
+    // The numbers are multiples of 2^-23, which are exact in fp32 too.
     const auto bits = static_cast<int64_t>(mix(seed * 1000003 + i) >> 40);
     array.data[i] = static_cast<double>(bits - (1 << 23)) / (1 << 23);
   }
@@ -168,7 +169,7 @@ ValueId Rig::input(const Array& array, DType dtype) {
 PackedArray pack(const Array& matrix, const PackedFormat& format) {
   const std::vector<float> values(matrix.data.begin(), matrix.data.end());
   PackScales scales(format, static_cast<int64_t>(values.size()), matrix.dims[1]);
-  scales.show(values);
+  scales.add(values);
   REQUIRE(scales.finish());
   PackedArray packed{std::vector<std::byte>(
                          static_cast<size_t>(format.bytes(static_cast<int64_t>(values.size())))),

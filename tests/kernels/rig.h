@@ -11,15 +11,15 @@
 
 namespace ftrun::test {
 
-/// Returns numbers from a counter-based generator, about uniform in [-1, 1); the same for the same
-/// seed.
+/// Returns about uniform numbers in [-1, 1) from a counter-based generator; equal seeds give equal
+/// numbers.
 Array random_array(std::vector<int64_t> dims, uint64_t seed);
 
-/// Returns the nearest number (ties to even) that the dtype holds.
+/// Returns the number that `dtype` can represent and that is nearest to `v`; ties to even.
 double rounded(double v, DType dtype);
 Array rounded(Array array, DType dtype);
-/// Returns the case with the inputs and gradients that kernels get whose activations have that
-/// dtype.
+/// Returns the case with its inputs and gradients rounded to the dtypes that kernels get when
+/// activations have this dtype.
 OracleCase stored(OracleCase c, DType dtype);
 /// Returns the largest relative error of rounding to a dtype's normal numbers: 2^-8 for BF16.
 double unit_roundoff(DType dtype);
@@ -27,25 +27,26 @@ inline bool is_narrow(DType dtype) {
   return dtype == DType::kBF16 || dtype == DType::kF16;
 }
 
-/// Returns the bits of a number that a 16-bit dtype holds; number_of() returns the number again.
+/// Returns the bits of a number in a 16-bit dtype; number_of() is the inverse.
 uint16_t bits_of(double v, DType dtype);
 double number_of(uint16_t bits, DType dtype);
 
-/// Rig is storage of hand-made values and operations on it. Outputs and scratch start as NaN
-/// patterns, and bytes around every value are watched: a kernel that writes outside, or reads
-/// memory that was not written, shows.
+/// Rig holds values that a test creates, and runs operations on them. Outputs and scratch start as
+/// NaN patterns, and guard bytes surround every value, so that a kernel that writes outside of a
+/// value or reads unwritten memory is found.
 class Rig {
  public:
   explicit Rig(DType dtype) : dtype_(dtype) {}
 
   ValueId input(const Array& array) { return input(array, dtype_); }
   ValueId input(const Array& array, DType dtype);
-  /// Adds a matrix, quantized as `format` says; for kernels it is one of the rig's dtype.
+  /// Adds a matrix that is quantized as `format` says; kernels see it as a matrix of the rig's
+  /// dtype.
   ValueId packed(const Array& matrix, const PackedFormat& format);
   ValueId ints(const std::vector<int32_t>& values);
   ValueId output(std::vector<int64_t> dims) { return output(std::move(dims), dtype_); }
   ValueId output(std::vector<int64_t> dims, DType dtype);
-  /// Adds an rstd or lse.
+  /// Adds an output for statistics (rstd or lse).
   ValueId statistic(std::vector<int64_t> dims) {
     return output(std::move(dims), dtype_ == DType::kF64 ? DType::kF64 : DType::kF32);
   }
@@ -53,15 +54,15 @@ class Rig {
   void run(OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
            OpAttrs attrs = NoAttrs{}, bool accumulate = false);
 
-  /// Computes the result of an all-gather of two equal ranks from a value.
+  /// Copies a value twice into `to`, as an all-gather of two ranks with equal parts would.
   void copy_twice(ValueId from, ValueId to);
 
   Array read(ValueId id) const;
-  /// Returns the raw bytes, for comparing results bit by bit.
+  /// Returns the raw bytes, for a comparison bit by bit.
   std::vector<std::byte> bits(ValueId id) const;
 
   StepScalars scalars;
-  /// The numbers of KernelContext.
+  /// The layer and the first token in KernelContext.
   int64_t layer = 0, first_token = 0;
 
  private:
@@ -79,21 +80,22 @@ class Rig {
   std::vector<Memory> memory_;
 };
 
-/// Returns the largest difference relative to the largest expected number, less what one rounding
-/// to a 16-bit dtype explains; infinite when shapes differ or a number is not finite.
+/// Returns the largest difference relative to the largest expected number, minus the error of one
+/// rounding to a 16-bit dtype. Returns infinity if shapes differ or a number is not finite.
 double relative_error(const Array& actual, const Array& expected);
-/// Returns the tolerance for the rounding of intermediate numbers: 1e-10 in fp64, and 1e-5 where
+/// Returns the tolerance for rounding of intermediate numbers: 1e-10 in fp64, and 1e-5 if the
 /// arithmetic is fp32.
 double tolerance(DType dtype);
 
-/// Runs `body` for each dtype of activations. The CTest entry decides the instruction set:
-/// `kernels` is held to AVX2; those named after another need it.
+/// Runs `body` for each dtype of activations. The CTest entry selects the instruction set: the
+/// entry `kernels` uses AVX2, and those that are named after another set need that set.
 template <class Body>
 void for_each_backend(Body body) {
   for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16}) body(dtype);
 }
 
-/// Runs for_each_backend only with fp32: for operations that know their dtypes themselves.
+/// Runs `body` once, for operations that choose their own dtypes; the entry selects the instruction
+/// set.
 template <class Body>
 void for_each_isa(Body body) {
   for_each_backend([&](DType dtype) {
@@ -101,7 +103,7 @@ void for_each_isa(Body body) {
   });
 }
 
-/// PackedArray is a matrix [O,I] as records, with the decoded numbers.
+/// PackedArray is a matrix [O,I] in packed records, and its decoded numbers.
 struct PackedArray {
   std::vector<std::byte> records;
   Array numbers;

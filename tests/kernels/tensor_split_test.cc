@@ -1,5 +1,5 @@
-// These tests compare the layers of tensor-parallel ranks, all of them in lockstep, with those of
-// the whole model.
+// These tests compare the layers of tensor-parallel ranks, run in lockstep, with the layers of the
+// whole model.
 #include <cmath>
 
 #include "axes/tensor/split.h"
@@ -22,7 +22,7 @@ struct Case {
   bool qkv_bias = false;
   bool other_biases = false;
   bool qk_norm = false;
-  /// Every product of the first block has an adapter, and two of the second.
+  /// Adds adapters to all linear layers of the first block, and to two of the second.
   bool adapted = false;
   double dropout = 0;
 };
@@ -82,7 +82,7 @@ struct Choice {
   ModelDtypes dtypes = {DType::kF64, DType::kF64};
 };
 
-// The decoder's own builder: the tests' F64 is none of those that models may be trained in.
+// Calls the decoder's own builder, because a config cannot ask for fp64, which these tests use.
 Lockstep lockstep(const Case& c, const Choice& choice, int degree, bool sequence) {
   const ModelConfig config = config_of(c);
   std::vector<ModelDescription> ranks;
@@ -123,7 +123,7 @@ bool divides(const ModelConfig& config, const BatchShape& batch, int degree) {
 
 constexpr double kTolerance = 1e-12;
 
-TEST_CASE("tensor-parallel ranks make the whole model's loss and gradients") {
+TEST_CASE("tensor-parallel ranks compute the whole model's loss and gradients") {
   int compared = 0;
   for (const Case& c : cases()) {
     const ModelConfig config = config_of(c);
@@ -145,7 +145,7 @@ TEST_CASE("tensor-parallel ranks make the whole model's loss and gradients") {
 }
 
 TEST_CASE(
-    "tensor-parallel ranks do so whatever is made again, in whatever order weights get their "
+    "tensor-parallel ranks compute the same whatever is recomputed, and in any order of weights' "
     "gradients") {
   for (const size_t which : {1, 4, 5, 7, 8}) {
     const ModelConfig config = config_of(cases()[which]);
@@ -172,10 +172,10 @@ TEST_CASE(
     "tensor-parallel ranks add the gradients of several micro-batches, whose tokens fill several "
     "chunks",
     "[long]") {
-  const BatchShape shape{88, 12};  // 1056 tokens: four chunks of 256 and one of 32
+  const BatchShape shape{88, 12};  // 1056 tokens: four chunks of 256 tokens and one of 32
   for (const size_t which : {0, 5, 6}) {
     const ModelConfig config = config_of(cases()[which]);
-    // The first chunk of the second one counts nothing.
+    // In the second batch the first chunk has no labels.
     const TokenBatch first = token_batch(shape, config.vocab_rows, 3),
                      second = token_batch(shape, config.vocab_rows, 0, 600);
     Lockstep whole = lockstep(cases()[which], {.batch = shape}, 1, true);
@@ -221,7 +221,7 @@ TEST_CASE("a batch without labels gives tensor-parallel ranks a loss and gradien
   }
 }
 
-/// Returns the root mean square of the difference, relative to that of what is expected.
+/// Returns the root mean square of the difference, relative to the root mean square of `expected`.
 double distance(const std::vector<double>& actual, const std::vector<double>& expected) {
   double difference = 0.0, size = 0.0;
   for (size_t i = 0; i < expected.size(); ++i) {

@@ -15,7 +15,8 @@
 namespace ftrun::test {
 namespace {
 
-// Everything promises the same bits for any number of threads.
+// Results are the bytes of an operation's outputs; all operations promise the same bits for any
+// number of threads.
 using Results = std::vector<std::vector<std::byte>>;
 
 void run_norms(Rig& rig, Results& results) {

@@ -18,7 +18,7 @@
 namespace ftrun {
 namespace {
 
-TEST_CASE("quantities are read in seconds, bytes and rates, and bits are not bytes") {
+TEST_CASE("seconds, bytes and rates are parsed with their units, and bits differ from bytes") {
   std::string why;
   const std::pair<const char*, double> times[] = {
       {"2 s", 2}, {"1.5 ms", 1.5e-3}, {"3us", 3e-6}, {"40 ns", 4e-8}};
@@ -41,7 +41,7 @@ TEST_CASE("quantities are read in seconds, bytes and rates, and bits are not byt
   CHECK(why == "\"5\" has no unit; it is one of s, ms, us, ns");
 }
 
-TEST_CASE("quantities are written with the unit that leaves a number above 1") {
+TEST_CASE("quantities are printed in the unit that leaves a number of at least 1") {
   CHECK(quantity_text(1.5e-3, QuantityUnit::kSeconds) == "1.5 ms");
   CHECK(quantity_text(2e-12, QuantityUnit::kSeconds) == "0.002 ns");
   CHECK(quantity_text(3.35e12, QuantityUnit::kByteRate) == "3.35 TB/s");
@@ -54,7 +54,8 @@ TEST_CASE("quantities are written with the unit that leaves a number above 1") {
 }
 
 TEST_CASE(
-    "a curve goes through its points, is straight between their logarithms, and flat beyond") {
+    "a curve passes through its points, is linear in their logarithms between them and constant "
+    "beyond") {
   const Curve curve({{1, 10}, {100, 1000}, {10000, 10}});
   CHECK(curve.at(0.1) == 10);
   CHECK(curve.at(1) == 10);
@@ -92,7 +93,7 @@ disk: {read: 2 GB/s, write: 1 GB/s}
 launch: 4 us
 )";
 
-TEST_CASE("a machine file is read, and what is written of it is read as the same machine") {
+TEST_CASE("a machine that is read from a file, written and read again is the same machine") {
   const Machine machine = parse_machine("m.yaml", kFile);
   CHECK(machine.name == "two processors");
   CHECK_FALSE(machine.has_gpus);
@@ -108,12 +109,14 @@ TEST_CASE("a machine file is read, and what is written of it is read as the same
   CHECK(&machine.rates_of(2) == &machine.rates[1]);
   CHECK(&machine.rates_of(8) == &machine.rates[1]);
   Machine again = parse_machine("again.yaml", machine_text(machine));
-  CHECK(again.memory == Approx(machine.memory).epsilon(1e-4));  // five digits
+  CHECK(again.memory == Approx(machine.memory).epsilon(1e-4));  // the file has five digits
   again.memory = machine.memory;
   CHECK(again == machine);
 }
 
-TEST_CASE("main memory beside GPUs and the price of a device are read, and named where wrong") {
+TEST_CASE(
+    "the main memory of a machine with GPUs and a device's price are read, and errors in them "
+    "located") {
   const std::string gpus =
       "machine: m\ndevice: gpu\nrates:\n  - memory: 1 TB/s\n    products: "
       "{bf16: 1 TFLOP/s}\n";
@@ -146,7 +149,8 @@ TEST_CASE("main memory beside GPUs and the price of a device are read, and named
   CHECK(money_text(1234.5, {2.5, ""}) == "1234");
 }
 
-TEST_CASE("names of machines and processors are read as they were written, whatever is in them") {
+TEST_CASE(
+    "names of machines and processors with any characters are read back as they were written") {
   Machine machine = parse_machine("m.yaml", kFile);
   for (const char* name : {"my: box #1", "a #1", "*x", "[x]", "- x", "@x", "'q", "say \"hi\"",
                            "true", "1", "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz"}) {
@@ -172,7 +176,7 @@ std::string refusal(const std::string& from, const std::string& to) {
   return "accepted";
 }
 
-TEST_CASE("what is wrong in a machine file is told with its place") {
+TEST_CASE("errors of a machine file name their line and column") {
   const std::string rates = "TB/s, GB/s, MB/s, KB/s, B/s, TiB/s, GiB/s, MiB/s, KiB/s";
   CHECK(refusal("20 GB/s", "20 Gb/s") ==
         "m.yaml:9:13: error: \"20 Gb/s\" counts bits; this rate is in bytes: 8 Gb/s are 1 GB/s");
@@ -207,7 +211,7 @@ TEST_CASE("what is wrong in a machine file is told with its place") {
   CHECK(two.find("rates.product: unknown key") != std::string::npos);
 }
 
-TEST_CASE("machine files that are shipped can be read, and say where their numbers are from") {
+TEST_CASE("the shipped machine files can be read and state the source of their numbers") {
   int files = 0;
   for (const auto& entry :
        std::filesystem::directory_iterator(testing::source_dir() + "/configs/machines")) {
@@ -216,7 +220,7 @@ TEST_CASE("machine files that are shipped can be read, and say where their numbe
     CHECK(machine.name == entry.path().stem());
     CHECK(machine.node.bandwidth > 0);
     CHECK(read_file(entry.path()).find("sources:") != std::string::npos);
-    // The program has the same file, and needs only its name.
+    // The binary contains the same file, and finds it by its name.
     CHECK(read_machine_file(entry.path().stem()) == machine);
     ++files;
   }
@@ -227,7 +231,7 @@ TEST_CASE("machine files that are shipped can be read, and say where their numbe
     CHECK(read_stack_file(entry.path().stem()).name == read_stack_file(entry.path()).name);
 }
 
-TEST_CASE("a name that no machine has is refused with those that there are") {
+TEST_CASE("an unknown machine name is refused with a list of the known ones") {
   const auto refused = [](const std::string& name) {
     try {
       read_machine_file(name);
@@ -244,7 +248,8 @@ TEST_CASE("a name that no machine has is refused with those that there are") {
   CHECK(refused("h100-80gb.yaml").starts_with("h100-80gb.yaml: cannot be read"));
 }
 
-TEST_CASE("a stack's shares take the place of what ftrun's kernels were measured to take") {
+TEST_CASE(
+    "a software stack's shares of the peak replace the measured slowdowns of ftrun's kernels") {
   const Machine plain =
       read_machine_file(testing::source_dir() + "/configs/machines/h100-80gb.yaml");
   const SoftwareStack stack =
@@ -281,21 +286,22 @@ TEST_CASE("a stack's shares take the place of what ftrun's kernels were measured
   CHECK(files >= 5);
 }
 
-TEST_CASE("collectives take what was measured of them, and else what a ring takes") {
+TEST_CASE("a collective's time is the measured one, else that of a ring algorithm") {
   const Machine machine = parse_machine("m.yaml", kFile);
   CHECK(exchange_seconds(machine, "all_reduce", 64e3, 2, 2) == Approx(100e-6));
   CHECK(exchange_seconds(machine, "all_reduce", 128e6, 2, 2) == Approx(40e-3));
-  // Three steps of latency, and three quarters of the bytes, once or twice.
+  // The ring takes three steps, each with the latency, and moves three quarters of the bytes (twice
+  // for an all_reduce).
   const double ring = 3 * 20e-6 + 1e6 * 0.75 / 5e9;
   CHECK(exchange_seconds(machine, "all_gather", 1e6, 4, 4) == Approx(ring));
   CHECK(exchange_seconds(machine, "reduce_scatter", 1e6, 4, 4) == Approx(ring));
   CHECK(exchange_seconds(machine, "all_reduce", 1e6, 4, 4) == Approx(2 * ring));
   CHECK(exchange_seconds(machine, "all_reduce", 1e6, 4, 1) ==
         Approx(2 * (3 * 50e-6 + 1e6 * 0.75 / 1e9)));
-  // Two ranks on each of two nodes: one hop between nodes, over the links of both.
+  // For two ranks on each of two nodes, the ring has one hop between nodes, over the links of both.
   CHECK(exchange_seconds(machine, "all_gather", 1e6, 4, 2) ==
         Approx(50e-6 + 2 * 20e-6 + 1e6 * 0.75 / 2e9));
-  // Links of a node that are slower than eight of the cluster's.
+  // Here a node's link is slower than eight links of the cluster together.
   CHECK(link_across(machine, 8).bandwidth == 5e9);
   CHECK(link_across(machine, 1).bandwidth == 1e9);
   CHECK(exchange_seconds(machine, "send", 1e6, 2, 1) == Approx(50e-6 + 1e6 / 1e9));
@@ -307,7 +313,9 @@ TEST_CASE("collectives take what was measured of them, and else what a ring take
   CHECK_THROWS_WITH(exchange_seconds(alone, "send", 8, 2, 2), Catch::Contains("has no links.node"));
 }
 
-TEST_CASE("operations take their passes at the rates, times what their kind was measured to take") {
+TEST_CASE(
+    "an operation's time is that of its passes at peak rates, times the measured slowdown of its "
+    "kind") {
   ModelConfig config;
   config.family = "llama";
   config.vocab_rows = 32;

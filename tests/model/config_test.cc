@@ -22,8 +22,8 @@ const std::vector<std::string> kNames{
     "ministral", "ministral3", "qwen2", "qwen2_window", "qwen3", "granite", "phi3", "gemma",
     "gemma2", "gemma3", "olmo", "olmo2", "smollm3", "starcoder2", "stablelm", "glm", "glm4",
     "cohere", "cohere2", "gpt_neox", "phi1_5", "phi2",
-    // Qwen2.5 as its model card has it, gpt-oss's scaling, DeepSeek's mscale, Phi-3-mini-128k and
-    // Phi-4-mini as published, a rotation scaled so for one layer type alone.
+    // Qwen2.5 as in its model card, gpt-oss's scaling, DeepSeek's mscale, Phi-3-mini-128k and
+    // Phi-4-mini as published, and a rotation that is scaled for one layer type only.
     "qwen2_yarn", "llama_yarn", "llama_mscale", "phi3_128k", "phi4_mini", "gemma3_yarn"};
 
 const json& expected() {
@@ -31,7 +31,7 @@ const json& expected() {
   return kExpected;
 }
 
-TEST_CASE("configs of transformers 4 and 5 say the same") {
+TEST_CASE("configs of transformers 4 and 5 mean the same") {
   for (const std::string& name : kNames) {
     INFO(name);
     REQUIRE(config_text(config(name + ".v4")) == config_text(config(name + ".v5")));
@@ -39,7 +39,7 @@ TEST_CASE("configs of transformers 4 and 5 say the same") {
   }
 }
 
-TEST_CASE("configs mean what transformers takes them for") {
+TEST_CASE("configs have the meaning that transformers gives them") {
   REQUIRE(expected().size() == 2 * kNames.size());
   for (const auto& [name, wanted] : expected().items()) {
     INFO(name);
@@ -72,7 +72,7 @@ void require_angles(const ModelConfig& c, const RopeConfig& rope, const json& wa
   }
 }
 
-TEST_CASE("rotary angles are transformers' to two roundings of fp32") {
+TEST_CASE("rotary angles equal those of transformers within two roundings of fp32") {
   for (const auto& [name, wanted] : expected().items()) {
     INFO(name);
     const ModelConfig c = config(name);
@@ -107,7 +107,7 @@ TEST_CASE("Gemma's norms, bounds, windows and rotations are read, shown and refu
   CHECK(third.attention_softcap + third.logit_softcap == 0);
   CHECK(config_text(third).find("\nrope linear theta 1000000 factor 8, with a window default theta "
                                 "10000\n") != std::string::npos);
-  // The classes have defaults for absent keys, and null removes them.
+  // The classes have defaults for absent keys; null disables the feature.
   const ModelConfig plain = parse_model_config(changed({{"attn_logit_softcapping", kRemoved},
                                                         {"final_logit_softcapping", nullptr},
                                                         {"pad_token_id", kRemoved},
@@ -155,7 +155,7 @@ TEST_CASE("a config's multipliers are read, shown and bounded") {
         "  logits_scaling: found 0; expected a number above 0");
 }
 
-TEST_CASE("a config of GPT-2 has keys of its own, and what it leaves out is its class's") {
+TEST_CASE("a config of GPT-2 has its own keys, and absent ones have the defaults of its class") {
   const ModelConfig c =
       parse_model_config(R"({"model_type": "gpt2", "n_embd": 64, "n_layer": 3, "n_head": 4})", "m");
   CHECK(config_text(c) ==
@@ -188,7 +188,7 @@ TEST_CASE("a config of GPT-2 has keys of its own, and what it leaves out is its 
       "  scale_attn_by_inverse_layer_idx: is not supported yet");
 }
 
-TEST_CASE("a config of OPT has keys of its own, and forms that are not there are refused by key") {
+TEST_CASE("a config of OPT has its own keys, and unsupported forms are refused by key") {
   const auto opt = [](const std::string& more) {
     return cat(R"({"model_type": "opt", "vocab_size": 512, "hidden_size": 64, "ffn_dim": 96,
                    "num_hidden_layers": 3, "num_attention_heads": 4)",
@@ -225,8 +225,7 @@ TEST_CASE("a config of OPT has keys of its own, and forms that are not there are
 }
 
 TEST_CASE(
-    "a config of Falcon says how many key heads there are, and forms that are not there are "
-    "refused") {
+    "a config of Falcon says how many key heads there are, and unsupported forms are refused") {
   const auto falcon = [](const std::string& more) {
     return cat(R"({"model_type": "falcon", "vocab_size": 512, "hidden_size": 64,
                    "num_hidden_layers": 2, "num_attention_heads": 4)",
@@ -257,8 +256,7 @@ TEST_CASE(
         "not supported yet");
 }
 
-TEST_CASE(
-    "layers that do not rotate, and attention and MLP beside each other, are read and shown") {
+TEST_CASE("layers that do not rotate, and attention and MLP in parallel, are read and shown") {
   const ModelConfig smol = config("smollm3.v4");
   CHECK(config_text(smol).find("\nrope default theta 5000000, none on layers "
                                "3,7,11,15,19,23,27,31,35\n") != std::string::npos);
@@ -294,7 +292,7 @@ TEST_CASE(
       "parallel_residual\n";
   CHECK(config_text(parse_model_config(changed({{"use_qk_norm", true}}, "cohere.v4"), "m"))
             .find(norms) != std::string::npos);
-  // Cohere 2's class takes no notice of the key.
+  // Cohere 2's class ignores this key.
   CHECK(parse_model_config(changed({{"use_qk_norm", true}}, "cohere2.v5"), "m") == cohere);
   const ModelConfig stable =
       parse_model_config(changed({{"use_parallel_residual", true}}, "stablelm.v4"), "m");
@@ -306,7 +304,7 @@ TEST_CASE(
   CHECK(phi.rope.partial == 0.4);
   CHECK(phi.activation == Activation::kGeluTanh);
   CHECK(phi.dropouts.empty());
-  // The config is as it was published.
+  // The config is unchanged, as it was published.
   CHECK(parse_model_config(changed({{"resid_pdrop", 0.1}}, "phi2.v4"), "m").dropouts ==
         std::vector<std::string>{"resid_pdrop"});
   CHECK(config_text(phi).find(
@@ -417,7 +415,7 @@ json yarn(const std::vector<std::pair<std::string, json>>& changes) {
   return scaling;
 }
 
-TEST_CASE("yarn takes from its object and its class what transformers takes") {
+TEST_CASE("yarn reads the same keys of its object and its class as transformers") {
   const auto read = [](const json& scaling) {
     return parse_model_config(changed({{"rope_scaling", scaling}}), "c").rope;
   };
@@ -425,7 +423,7 @@ TEST_CASE("yarn takes from its object and its class what transformers takes") {
   REQUIRE(plain.as<YarnScaling>());
   CHECK(plain.original_positions() == 2048);
   CHECK(plain.attention_factor() == Approx(0.1 * std::log(4.0) + 1.0));
-  // Zeros have the same effect as an absent key; a null factor is computed as the ratio of the
+  // Zeros have the same effect as absent keys. A null factor is computed as the ratio of the
   // longest contexts.
   CHECK(read(yarn(
             {{"beta_fast", 0}, {"beta_slow", nullptr}, {"mscale", 0}, {"mscale_all_dim", 2}})) ==
@@ -440,7 +438,7 @@ TEST_CASE("yarn takes from its object and its class what transformers takes") {
   const auto outer =
       changed({{"rope_scaling", yarn({})}, {"original_max_position_embeddings", 4096}});
   CHECK(parse_model_config(outer, "c").rope.original_positions() == 4096);
-  // A class with a rotation for each layer type reads the object alone.
+  // A class with a rotation for each layer type reads only the object.
   const auto inner = changed({{"original_max_position_embeddings", 4096}}, "gemma3_yarn.v5");
   CHECK(parse_model_config(inner, "c").rope.original_positions() == 16384);
   CHECK(config_text(config("llama_yarn.v4"))
@@ -456,7 +454,8 @@ TEST_CASE("longrope is also spelled su, and Phi-3's class takes yarn for it") {
     other["type"] = name;
     CHECK(parse_model_config(changed({{"rope_scaling", other}}, "phi3_128k.v4"), "c") == published);
   }
-  // The class has its own original_max_position_embeddings, 4096, which precedes the object's.
+  // The class has its own original_max_position_embeddings, 4096, which takes precedence over the
+  // object's.
   json inner = scaling;
   inner["original_max_position_embeddings"] = 8192;
   CHECK(parse_model_config(
@@ -474,7 +473,7 @@ TEST_CASE("longrope is also spelled su, and Phi-3's class takes yarn for it") {
                   "1.190238\n") != std::string::npos);
 }
 
-TEST_CASE("rows beyond the model's positions are told the scaling that reaches them") {
+TEST_CASE("rows beyond the model's positions are refused with a scaling that allows them") {
   CHECK(reached_positions(config("smollm2_135m.v4")) == 8192);
   CHECK(scaling_for(config("smollm2_135m.v4"), 20000) ==
         "yarn reaches them: \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2.45, "
@@ -496,7 +495,7 @@ TEST_CASE("rows beyond the model's positions are told the scaling that reaches t
   CHECK(scaling_for(gpt2, 2048).empty());
 }
 
-TEST_CASE("a filled rope_scaling wins over rope_parameters") {
+TEST_CASE("a non-empty rope_scaling takes precedence over rope_parameters") {
   const json five{{"rope_type", "default"}, {"rope_theta", 5000.0}};
   const json four{{"type", "linear"}, {"factor", 2.0}};
   const auto both =
@@ -630,7 +629,7 @@ TEST_CASE("dimensions that do not fit together are refused") {
         "in use");
 }
 
-TEST_CASE("features that are not there are named") {
+TEST_CASE("unsupported features are named") {
   const std::string llama = "smollm2_135m.v4";
   const std::vector<Refused> cases{
       {{{"rope_scaling", {{"rope_type", "ntk"}, {"factor", 4.0}}}},
@@ -684,24 +683,24 @@ TEST_CASE("features that are not there are named") {
        "(LlamaForCausalLM is)"},
       {{{"quantization_config", {{"bits", 4}}}},
        llama,
-       "3: config.json: quantization_config: the weights are quantized already, by an unnamed "
-       "method, which is not read (fp8 with scales and bitsandbytes are); give the original "
-       "model, which quantization quantizes while it is loaded"},
+       "3: config.json: quantization_config: the weights are already quantized with an unnamed "
+       "method, which ftrun cannot read (it reads fp8 with scales, and bitsandbytes); give the "
+       "original model, which quantization quantizes while it is loaded"},
       {{{"quantization_config", {{"quant_method", "gptq"}, {"bits", 4}}}},
        llama,
-       "3: config.json: quantization_config: the weights are quantized already, by GPTQ, which is "
-       "not read (fp8 with scales and bitsandbytes are); give the original model, which "
-       "quantization quantizes while it is loaded"},
+       "3: config.json: quantization_config: the weights are already quantized with GPTQ, which "
+       "ftrun cannot read (it reads fp8 with scales, and bitsandbytes); give the original "
+       "model, which quantization quantizes while it is loaded"},
       {{{"quantization_config", {{"quant_method", "mxfp4"}}}},
        llama,
-       "3: config.json: quantization_config: the weights are quantized already, by MXFP4, which is "
-       "not read (fp8 with scales and bitsandbytes are); give the original model, which "
-       "quantization quantizes while it is loaded"},
+       "3: config.json: quantization_config: the weights are already quantized with MXFP4, "
+       "which ftrun cannot read (it reads fp8 with scales, and bitsandbytes); give the original "
+       "model, which quantization quantizes while it is loaded"},
       {{{"quantization_config", {{"quant_method", "spqr"}}}},
        llama,
-       "3: config.json: quantization_config: the weights are quantized already, by \"spqr\", which "
-       "is not read (fp8 with scales and bitsandbytes are); give the original model, which "
-       "quantization quantizes while it is loaded"},
+       "3: config.json: quantization_config: the weights are already quantized with \"spqr\", "
+       "which ftrun cannot read (it reads fp8 with scales, and bitsandbytes); give the original "
+       "model, which quantization quantizes while it is loaded"},
       {{{"num_hidden_layers", 1}, {"layer_types", {"linear_attention"}}},
        llama,
        "3: config.json: layer_types: layer 0 is \"linear_attention\", which is not supported yet"},
@@ -787,7 +786,7 @@ TEST_CASE("any damage to a config is read or refused, never worse") {
   }
 }
 
-TEST_CASE("a config that was cut short is refused") {
+TEST_CASE("a truncated config is refused") {
   const std::string text = read_file(fixtures::config_path("llama3.v5"));
   for (size_t size = 0; size < text.rfind('}'); ++size) {
     const std::string cut = refusal(text.substr(0, size));

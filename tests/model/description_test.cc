@@ -46,7 +46,7 @@ TEST_CASE("tensors have the names, shapes and order of the state dict") {
         found.emplace_back(tensor.file_name(), tensor.file_shape());
     for (const json& tensor : wanted["tensors_of_2_layers"])
       expected.emplace_back(tensor[0], tensor[1].get<Dims>());
-    // transformers' classes of these have their modules in another order.
+    // transformers' classes of these models have their modules in another order.
     static const std::set<std::string> kOtherwise{"glm4", "gpt_neox", "phi3"};
     if (kOtherwise.contains(small.family)) {
       std::sort(found.begin(), found.end());
@@ -68,7 +68,7 @@ TEST_CASE("parameters are counted as transformers counts them") {
   CHECK(llama2 == ParameterCounts{6738415616, 131072000, 6607343616, 6607343616});
 }
 
-TEST_CASE("layer norms of query and key heads are in files what transformers makes of them") {
+TEST_CASE("layer norms of query and key heads are named in files as in transformers") {
   const auto tensors = [](const char* key, const char* base) {
     ModelConfig small = parse_model_config(fixtures::changed({{key, true}}, base), base);
     small.layers = 1;
@@ -93,7 +93,7 @@ TEST_CASE("layer norms of query and key heads are in files what transformers mak
 }
 
 TEST_CASE("operations of a token follow the two published formulas") {
-  // Llama 3 8B at 8192 tokens: 57.9 and 51.5 GFLOP a token.
+  // Llama 3 8B at 8192 tokens: 57.9 and 51.5 GFLOP per token.
   ModelConfig c = config("llama3.v5");
   c.hidden = 4096;
   c.feed_forward = 14336;
@@ -113,7 +113,7 @@ TEST_CASE("operations of a token follow the two published formulas") {
 TEST_CASE("equal blocks share one graph, blocks with another window have their own") {
   const ModelDescription smol = build("smollm2_135m.v4");
   REQUIRE(smol.layers.size() == 32);
-  REQUIRE(smol.graphs.size() == 4);  // embedding, blocks, head, and the rope table alone
+  REQUIRE(smol.graphs.size() == 4);  // embedding, blocks, head, and the rope table by itself
   CHECK(smol.layers.front().name == "embed");
   CHECK(smol.layers[1].name == "layers.0");
   CHECK(smol.layers[30].name == "layers.29");
@@ -126,7 +126,7 @@ TEST_CASE("equal blocks share one graph, blocks with another window have their o
   CHECK(windowed.graph_of(windowed.layers[4]).name == "block");
   CHECK(windowed.graph_of(windowed.layers[5]).name == "block.window128");
   CHECK(windowed.graph_of(windowed.layers[6]).name == "block.window128");
-  // Rows as long as the window see all of themselves.
+  // Rows that are as long as the window are not restricted by it.
   CHECK(build("qwen2_window.v4", Mode::kTrain, {1, 128}).graphs.size() == 4);
 }
 
@@ -181,7 +181,7 @@ TEST_CASE("biases are operands of their products") {
             {"qkv.weight", 3}, {"o.weight", 3}, {"gate_up.weight", 3}, {"down.weight", 3}});
 }
 
-TEST_CASE("every parameter of a graph is bound to tensors whose rows make it up") {
+TEST_CASE("every parameter of a graph is bound to tensors whose rows together form it") {
   for (const auto& item : expected_text().items()) {
     INFO(item.key());
     const ModelDescription model = build(item.key());
@@ -262,7 +262,7 @@ TEST_CASE("dropout is refused in training only") {
   }
 }
 
-/// Returns the angles of the rope table that a model makes for a micro-batch.
+/// Returns the angles of the rope table that a model computes for a micro-batch.
 std::vector<RopeAngle> angles_of(const std::string& name, const BatchShape& batch) {
   ModelConfig c = config(name);
   c.layers = 1;
@@ -288,12 +288,12 @@ TEST_CASE("the longest row that a run can have chooses longrope's factors for al
   CHECK(fitting[1].frequency == Approx(1.118320672 * beyond[1].frequency));
   CHECK(fitting[1].magnitude == beyond[1].magnitude);
   CHECK(angles_of("phi4_mini.v4", {1, 16}) == fitting);
-  // A shorter row of a run with longer ones, and padding, which is no part of a row.
+  // A shorter row in a run with longer ones, and padding, which is not part of a row.
   CHECK(angles_of("phi4_mini.v4", {.row_tokens = 16, .longest_row = 4097}) == beyond);
   CHECK(angles_of("phi4_mini.v4", {1, 4098, 2}) == fitting);
 }
 
-TEST_CASE("activations and parameters have the dtype of computation, gradients theirs") {
+TEST_CASE("activations and parameters have the dtype of computation, gradients have their own") {
   const ModelConfig c = config("smollm2_135m.v4");
   const ModelDtypes dtypes{.compute = DType::kBF16, .gradients = DType::kF32};
   const ModelDescription model = build_model(c, {1, 16}, Mode::kTrain, dtypes);
@@ -362,7 +362,7 @@ TEST_CASE("a folder's tensors are compared with the model's") {
           "tensor model.layers.0.self_attn.q_proj.weight has shape [576, 577]; expected [576, 576]",
           "tensor model.layers.0.self_attn.o_proj.weight is missing; expected shape [576, 576]",
           "tensor model.layers.30.mlp.up_proj.weight is not a parameter of a llama model"});
-  // An untied model needs its output matrix.
+  // An untied model needs a separate output matrix.
   const ModelDescription untied = build("llama2.v4");
   CHECK(check_tensors(untied, {}).back() ==
         "tensor lm_head.weight is missing; expected shape [32000, 4096]");

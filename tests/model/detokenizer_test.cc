@@ -10,7 +10,8 @@
 namespace ftrun {
 namespace {
 
-// "Ġ" U+0120 is a space in the byte-level alphabet, "Ċ" U+010A a newline, "Ã" "©" the bytes of é.
+// The byte-level alphabet: "Ġ" U+0120 is a space, "Ċ" U+010A a newline, and "Ã" "©" are the
+// bytes of é.
 const std::string kByteLevel = R"({
   "model": {"type": "BPE",
             "vocab": {"Hello": 0, "Ġworld": 1, "Ċ": 2, "Ã": 3, "©": 4, "日本": 5}},
@@ -42,7 +43,7 @@ std::string tokenizer_refusal(const std::string& text) {
 TEST_CASE("byte-level tokens become their bytes") {
   CHECK(decode(kByteLevel, {0, 1, 2}) == "Hello world\n");
   CHECK(decode(kByteLevel, {3, 4}) == "é");
-  CHECK(decode(kByteLevel, {5}) == "日本");  // not of the alphabet: as it stands
+  CHECK(decode(kByteLevel, {5}) == "日本");  // not in the alphabet: unchanged
   CHECK(Detokenizer::parse(kByteLevel, "t").size() == 8);
 }
 
@@ -56,13 +57,13 @@ TEST_CASE("special tokens are left out unless asked for") {
   CHECK(decode(kByteLevel, {0, 6, 7}, false) == "Hello<|end|><tool>");
 }
 
-TEST_CASE("ids that no token has give nothing, and halves of characters a replacement") {
+TEST_CASE("unknown ids give nothing, and incomplete characters a replacement character") {
   CHECK(decode(kByteLevel, {-1, 99, 2147483647}).empty());
   CHECK(decode(kByteLevel, {3}) == "\xEF\xBF\xBD");
   CHECK(decode(kByteLevel, {4, 0}) == "\xEF\xBF\xBDHello");
 }
 
-TEST_CASE("text that is not UTF-8 is made so") {
+TEST_CASE("text that is not UTF-8 is converted to valid UTF-8") {
   CHECK(valid_utf8("a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80") ==
         "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80");
   const std::string bad = "\xEF\xBF\xBD";

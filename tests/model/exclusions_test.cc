@@ -16,24 +16,25 @@ Idle idle(const LoraOptions& options) {
   return find_idle_exclusions(fixtures::config("smollm2_135m.v4"), options, nullptr);
 }
 
-TEST_CASE("an exclusion that takes an adapter from a module is not idle") {
+TEST_CASE("an exclusion that takes an adapter from a module has an effect") {
   CHECK(idle({.target_modules = {"q_proj"}, .exclude_modules = {"layers.3.self_attn.q_proj"}})
             .empty());
   CHECK(idle({.target_modules = {"all-linear"}, .exclude_pattern = ".*mlp.*"}).empty());
   CHECK(idle({.exclude_modules = {"v_proj"}}).empty());
-  // An expression would choose the head if it were not excluded.
+  // This expression would select the head if the head were not excluded.
   const LoraOptions head{.target_pattern = ".*q_proj|lm_head", .exclude_pattern = "lm_head"};
   CHECK(idle(head).empty());
   CHECK(make_adapter(fixtures::config("smollm2_135m.v4"), head).blocks.size() == 30);
 }
 
-TEST_CASE("an exclusion of modules without adapters is idle") {
+TEST_CASE("an exclusion of modules without adapters has no effect") {
   CHECK(idle({.target_modules = {"q_proj"}, .exclude_modules = {"lm_head", "down_proj"}}) ==
         Idle{{"lm_head", IdleKind::kNoAdapter, "lm_head"},
              {"down_proj", IdleKind::kNoAdapter, "model.layers.0.mlp.down_proj"}});
   CHECK(idle({.target_modules = {"q_proj"}, .exclude_pattern = ".*layernorm"}) ==
         Idle{{".*layernorm", IdleKind::kNoAdapter, "model.layers.0.input_layernorm"}});
-  // The entry names modules of layers without adapters, then one that trains whole.
+  // The first entry names modules of layers without adapters, the other a module that trains as a
+  // whole.
   CHECK(idle({.target_modules = {"q_proj"},
               .exclude_modules = {"layers.2.self_attn.q_proj"},
               .layers = {1}})
@@ -44,23 +45,22 @@ TEST_CASE("an exclusion of modules without adapters is idle") {
             .size() == 1);
 }
 
-TEST_CASE("an exclusion of a module that holds others is idle") {
+TEST_CASE("an exclusion of a module that contains others has no effect") {
   CHECK(idle({.target_modules = {"all-linear"}, .exclude_modules = {"mlp", "layers.29"}}) ==
         Idle{{"mlp", IdleKind::kHoldsOthers, "model.layers.0.mlp"},
              {"layers.29", IdleKind::kHoldsOthers, "model.layers.29"}});
 }
 
-TEST_CASE("an exclusion that names nothing has the nearest end of a path") {
+TEST_CASE("an exclusion that names nothing gets the nearest end of a path as a suggestion") {
   CHECK(idle({.exclude_modules = {"q_porj", "layers.1.self_atn.k_proj", "xyz"}}) ==
         Idle{{"q_porj", IdleKind::kUnknown, "q_proj"},
              {"layers.1.self_atn.k_proj", IdleKind::kUnknown, "layers.1.self_attn.k_proj"},
              {"xyz", IdleKind::kUnknown, ""}});
   CHECK(idle({.exclude_pattern = "lm_hea"}) == Idle{{"lm_hea", IdleKind::kUnknown, "lm_head"}});
-  CHECK(idle({.exclude_pattern = "lm_head("}).empty());  // which make_adapter() refuses
+  CHECK(idle({.exclude_pattern = "lm_head("}).empty());  // make_adapter() refuses this
 }
 
-TEST_CASE(
-    "exclusions of a multimodal model are compared with its other parts, where they are read") {
+TEST_CASE("exclusions of a multimodal model are compared with its other parts, if these are read") {
   ModelConfig config = fixtures::config("gemma3.v4");
   config.multimodal = "gemma3";
   const StoredShapes stored{{"vision_tower.encoder.layers.0.mlp.fc1.weight", {4, 4}},
@@ -75,7 +75,7 @@ TEST_CASE(
              {"lm_head", IdleKind::kNoAdapter, "lm_head"}});
   CHECK(find_idle_exclusions(config, options, nullptr) ==
         Idle{{"lm_head", IdleKind::kNoAdapter, "lm_head"}});
-  // The expression is the one that exported adapters have.
+  // Exported adapters have this expression.
   CHECK(find_idle_exclusions(
             config, {.exclude_pattern = ".*(vision_tower|multi_modal_projector).*"}, &stored)
             .empty());

@@ -21,7 +21,7 @@ inline ModelConfig config(const std::string& name) {
   return parse_model_config(read_file(config_path(name)), name);
 }
 
-/// Returns a config.json text: SmolLM2's, with keys replaced (a discarded value removes its key).
+/// Returns SmolLM2's config.json with these keys changed; a discarded value removes its key.
 inline std::string changed(const std::vector<std::pair<std::string, nlohmann::json>>& changes,
                            const std::string& base = "smollm2_135m.v4") {
   auto root = nlohmann::json::parse(read_file(config_path(base)));
@@ -37,7 +37,7 @@ inline std::string changed(const std::vector<std::pair<std::string, nlohmann::js
 
 inline const nlohmann::json kRemoved = nlohmann::json::value_t::discarded;
 
-/// Returns "exit code: what()" of the error that parsing throws, or "accepted".
+/// Returns "exit code: message" of the error that parsing throws, or "accepted".
 inline std::string refusal(const std::string& text) {
   try {
     parse_model_config(text, "config.json");

@@ -40,7 +40,7 @@ std::string text_of(const ModelDescription& model) {
   return text;
 }
 
-/// Returns the names of the gradients that a layer's lists make.
+/// Returns the names of the gradients that a layer's lists compute.
 std::vector<std::string> gradients_of(const ModelDescription& model, size_t layer) {
   std::vector<std::string> names;
   const LayerGraph& graph = model.graph_of(model.layers[layer]);
@@ -70,7 +70,7 @@ TEST_CASE("with nothing frozen the lists stay as they are") {
   }
 }
 
-TEST_CASE("the head makes no gradient of a frozen matrix, and needs no room for one") {
+TEST_CASE("the head computes no gradient of a frozen matrix, and needs no memory for one") {
   const ModelDescription model = model_of("qwen3.v4");
   const ModelDescription frozen = freeze(model, [](const TensorInfo&) { return false; });
   const auto last = [](const ModelDescription& of) {
@@ -81,7 +81,7 @@ TEST_CASE("the head makes no gradient of a frozen matrix, and needs no room for 
   CHECK(last(frozen).out.size() == 2);
 }
 
-TEST_CASE("the head makes the gradients of its matrix and of its bias that are wanted") {
+TEST_CASE("the head computes those gradients of its matrix and bias that are wanted") {
   const ModelDescription model = model_of("phi2.v4");
   const auto results = [&](const std::set<std::string>& trained) {
     const ModelDescription frozen =
@@ -95,7 +95,7 @@ TEST_CASE("the head makes the gradients of its matrix and of its bias that are w
   CHECK(results({"lm_head.weight", "lm_head.bias"}) == all);
   CHECK(results({}) == "loss d_norm.weight.out");
   CHECK(results({"lm_head.bias"}) == "loss d_norm.weight.out d_lm_head.bias");
-  // The bias' gradient stands before the matrix's, and is scratch.
+  // The gradient of the bias comes before that of the matrix, and is scratch.
   CHECK(results({"lm_head.weight"}) == all);
   const ModelDescription frozen =
       freeze(model, [](const TensorInfo& tensor) { return tensor.name == "lm_head.weight"; });
@@ -110,15 +110,15 @@ TEST_CASE("stages without an embedding still find the rope table's graph") {
   CHECK(frozen.graphs.at(static_cast<size_t>(frozen.rope_graph)).name == "rope");
 }
 
-/// Returns whether the tensor is one vector of the first block, for which backward runs through all
-/// blocks.
+/// Returns whether the tensor is the norm vector of the first block, for which backward has to run
+/// through all blocks.
 bool trains_first_norm(const TensorInfo& tensor) {
   return tensor.name == "model.layers.0.input_layernorm.weight";
 }
 
 TEST_CASE(
-    "with all but one vector frozen no list makes another gradient of a parameter, nor what only "
-    "these read") {
+    "with all but one vector frozen no list computes another gradient of a parameter, nor what "
+    "only these read") {
   for (const char* name : kFrozenModels)
     for (const int degree : {1, 2}) {
       if (degree == 2 && std::string(name).starts_with("smollm2")) continue;  // 9 heads
@@ -138,9 +138,9 @@ TEST_CASE(
       }
       const LayerGraph& block = model.graph_of(model.layers[2]);
       CHECK(weight_gradients(block) > 0);
-      CHECK(frozen.graph_of(frozen.layers[0]).backward.empty());  // of the embedding
-      // The results of norms are not recomputed any more, because only the products' weight
-      // gradients read them.
+      CHECK(frozen.graph_of(frozen.layers[0]).backward.empty());  // the embedding
+      // Results of norms are not recomputed any more, because only the weight gradients of products
+      // read them.
       CHECK(frozen.graph_of(frozen.layers[2]).backward.size() <
             block.backward.size() - weight_gradients(block));
     }
@@ -151,7 +151,7 @@ bool has(const std::vector<Op>& list, OpKind kind) {
 }
 
 TEST_CASE(
-    "backward ends within the first layer that trains; what is before it keeps nothing and makes "
+    "backward ends within the first layer that trains; earlier layers save nothing and compute "
     "nothing again") {
   for (const char* name : kFrozenModels)
     for (const RecomputeLevel level : {RecomputeLevel::kNone, RecomputeLevel::kFull}) {
@@ -197,7 +197,7 @@ TEST_CASE("with nothing that trains there is no backward, with the embedding all
   CHECK(embedding.graph_of(embedding.layers[1]).find(ValueRole::kInputGrad, Port::kHidden) >= 0);
 }
 
-TEST_CASE("one frozen matrix takes its own gradient away, in the layers that have it") {
+TEST_CASE("freezing one matrix removes only its own gradient, in the layers that have it") {
   const ModelDescription model = model_of("qwen2.v4");
   const ModelDescription frozen = freeze(model, [](const TensorInfo& tensor) {
     return tensor.name != "model.layers.1.mlp.down_proj.weight";

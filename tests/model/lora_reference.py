@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-"""Makes low-rank adapters and their training with PEFT, for the tests of adapters.
+"""Makes low-rank adapters and trains them with PEFT, as references for the tests of adapters.
 
-  lora_reference.py OUT [NAME ...]   For each case: a small random model, an adapter that
-                                     training continues from, and the losses and gradient norms
-                                     of 20 AdamW steps in fp32:
+  lora_reference.py OUT [NAME ...]   For each case: a small random model, an adapter from which
+                                     training continues, and the losses and gradient norms of
+                                     20 AdamW steps in fp32:
         OUT/NAME/model/       the base, as reference.py makes it
         OUT/NAME/data/        tokens, as reference.py makes them
-        OUT/NAME/adapter/     PEFT's folder of the adapter before the first step: all is random
+        OUT/NAME/adapter/     PEFT's folder of the adapter before the first step; all is random
         OUT/NAME/trained/     the same after the last step
         OUT/NAME/reference.json
-  A case whose numbers are stored comes from references/adapters/NAME.safetensors, without PEFT, as
-  long as all that they were made of is as it was: the case and its family, the functions that
-  train, the versions of torch, transformers and PEFT, and each bit of weights and tokens. PEFT
-  trains any other case anew, which costs a second.
+  If the numbers of a case are stored, they come from references/adapters/NAME.safetensors, without
+  PEFT, as long as nothing has changed from which they were made: the case and its family, the
+  functions that train, the versions of torch, transformers and PEFT, and each bit of weights and
+  tokens. Any other case is trained with PEFT, which takes a second.
   lora_reference.py store [NAME ...]   Trains cases with PEFT and stores the numbers.
-With names: those cases alone, of which some have magnitudes (DoRA).
-Dropout has ftrun's masks, worked out here from what docs/numbers.md says of them.
+With names, only those cases; some of these have magnitudes (DoRA).
+Dropout uses ftrun's masks, computed here from the description in docs/numbers.md.
 """
 import hashlib
 import importlib.metadata
@@ -35,7 +35,7 @@ STORED = reference.STORED / "adapters"
 
 
 def load_libraries():
-    """Imports what trains, which takes seconds: stored numbers need none of it."""
+    """Imports the libraries that train, which takes seconds; stored numbers do not need them."""
     global transformers, LoraConfig, PeftModel, get_peft_model
     reference.load_libraries()
     import transformers
@@ -43,7 +43,8 @@ def load_libraries():
 
 
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-# Name: family of reference.py, fields of LoraConfig. Between them every field that ftrun takes.
+# Name: family of reference.py, fields of LoraConfig. Together the cases use every field that ftrun
+# supports.
 CASES = {
     "all": ("llama_untied", {"r": 4, "lora_alpha": 8, "target_modules": ALL}),
     "defaults": ("llama_tied", {}),
@@ -77,7 +78,7 @@ CASES = {
                               "modules_to_save": ["lm_head", "embed_tokens"]}),
 }
 
-# The same with magnitudes, for dora_test.py: made when they are named.
+# The same with magnitudes, for dora_test.py: made only when they are named.
 MAGNITUDES = {
     "dora": ("llama_untied", {"r": 4, "lora_alpha": 8, "target_modules": ALL, "use_dora": True}),
     "dora_fused": ("phi3", {"r": 4, "lora_alpha": 8, "target_modules": ["qkv_proj", "down_proj"],
@@ -91,14 +92,14 @@ MAGNITUDES = {
 
 
 class Adapted:
-    """Adapters on a family's model. A kind of cases says what its base is, what the adapter has and
-    what decides both."""
+    """Adapters on a family's model. Each kind of cases is a class that says what its base is, what
+    the adapter has, and which code and tables decide both."""
 
     cases = CASES | MAGNITUDES
 
     @classmethod
     def make_base(cls, name, folder):
-        """Saves the base in `folder`, whatever its weights."""
+        """Saves the base in `folder`; its weights are arbitrary."""
         family, _ = cls.cases[name]
         reference.small_model(family, 0).save_pretrained(folder)
         if family in reference.VERSION_4:
@@ -106,7 +107,7 @@ class Adapted:
 
     @staticmethod
     def base_in(name, folder, dtype):
-        """Loads the model that the adapter is trained on."""
+        """Loads the base model that the adapter trains on."""
         return base_of(folder, dtype)
 
     @classmethod
@@ -116,7 +117,7 @@ class Adapted:
 
     @classmethod
     def made_of(cls, name):
-        """Returns the parts of the recipe."""
+        """Returns the parts of the recipe that belong to this case."""
         return [cls.cases[name], reference.recipe(cls.cases[name][0]), reference.code_of(cls)]
 
 
@@ -126,14 +127,14 @@ def base_of(folder, dtype):
 
 
 def draw_adapter(tensors, seed, magnitudes):
-    """Draws all tensors of an adapter except its magnitudes, which are near the lengths of the
-    base's rows and so not drawn around 0."""
+    """Draws all tensors of an adapter except its magnitudes. These must be close to the lengths of
+    the base's rows, so they are not drawn around 0."""
     return {**reference.drawn_weights(tensors, [seed, 1]), **magnitudes}
 
 
 def write_adapter(folder, fields, seed):
-    """Writes PEFT's folder of an adapter whose tensors are all random; returns (shapes as
-    drawn_weights reads them, magnitudes)."""
+    """Writes PEFT's folder of an adapter with random tensors. Returns (shapes for drawn_weights,
+    magnitudes)."""
     model = get_peft_model(base_of(folder, torch.float32),
                            LoraConfig(task_type="CAUSAL_LM", **fields))
     model.save_pretrained(folder / "adapter")
@@ -149,7 +150,7 @@ def write_adapter(folder, fields, seed):
 
 
 SEED = 42  # train.seed's default
-# The products of a block, each with one mask.
+# The products of a block; those with the same number share a mask.
 SITES = {"q_proj": 0, "k_proj": 0, "v_proj": 0, "o_proj": 1, "gate_proj": 2, "up_proj": 2,
          "down_proj": 3}
 
@@ -163,8 +164,8 @@ def splitmix64(x):
 
 @np.errstate(over="ignore")
 def kept(step, layer, site, tokens, columns, p):
-    """Returns which elements dropout keeps, [tokens, columns]. `step` counts from 1, `layer` from
-    the embedding's 0; `tokens` are places in the global batch."""
+    """Returns which elements dropout keeps, [tokens, columns]. `step` counts from 1; `layer` counts
+    from the embedding, which is 0; `tokens` are indices in the global batch."""
     key = splitmix64(splitmix64(splitmix64(np.uint64(SEED)) + np.uint64(1)) ^ np.uint64(step))
     row = splitmix64(splitmix64(key ^ splitmix64(np.uint64(16 * layer + site))) ^ np.asarray(
         tokens, np.uint64))[:, None]
@@ -176,7 +177,7 @@ def kept(step, layer, site, tokens, columns, p):
 
 
 class Dropout(torch.nn.Module):
-    """A stand-in for PEFT's dropout. Each call is the next micro-batch."""
+    """Replaces PEFT's dropout by ftrun's masks. Each call is for the next micro-batch."""
 
     def __init__(self, p, layer, site):
         super().__init__()
@@ -209,15 +210,16 @@ def train(base, folder, data, dtype):
 
 
 def furthest(single, double):
-    """Returns the largest relative distance of a tensor of one run from that of the other."""
+    """Returns the largest relative difference between the tensors of two runs."""
     return max(((single[name].double() - values).norm() / values.norm()).item()
                for name, values in double.items())
 
 
 def train_case(kind, name, folder):
-    """Writes base, tokens and adapter of a case, trains with PEFT and returns (what is stored of
-    it, the tensors that are). A run whose fp32 strays from fp64 (see reference.py), in its weights
-    too, is no reference: the next seed is taken."""
+    """Writes the base, tokens and adapter of a case, and trains with PEFT. Returns (what is stored
+    of the case as JSON, the tensors that are stored). If losses or weights in fp32 differ too much
+    from fp64 (see reference.py), the run is not usable as a reference, and the next seed is
+    tried."""
     data = reference.write_tokens(folder / "data")
     kind.make_base(name, folder / "model")
     base = reference.tensors_of_file(folder / "model" / "model.safetensors")
@@ -258,7 +260,8 @@ def bits_of(folder):
 
 
 def recipe(kind, name):
-    """Returns a hash of all that decides a case's numbers besides the bits of its weights."""
+    """Returns a hash of everything that decides the numbers of a case, except the bits of its
+    weights."""
     made_by = (base_of, draw_adapter, write_adapter, splitmix64, kept, Dropout, give_masks, train,
                reference.run_steps, reference.step_gradients, reference.batch, reference.tokens)
     parts = [kind.made_of(name), SEED, SITES, reference.SETTINGS, reference.COMMON,
@@ -268,8 +271,8 @@ def recipe(kind, name):
 
 
 def write_stored(kind, name, folder):
-    """Writes what is stored of a case and returns its record; None where it was made of something
-    else."""
+    """Writes the files of a case from its stored numbers and returns its record; None if it was
+    made from other inputs."""
     path = STORED / f"{name}.safetensors"
     if not path.exists():
         return None
@@ -295,7 +298,7 @@ def write_stored(kind, name, folder):
 
 
 def write_cases(out, cases, kind=Adapted):
-    """Writes the cases' folders into a folder, from stored numbers where they can be used."""
+    """Writes the folders of the cases into a folder, from stored numbers if possible."""
     torch.set_num_threads(1)
     for name in cases:
         folder = pathlib.Path(out) / name
@@ -312,7 +315,7 @@ def write_cases(out, cases, kind=Adapted):
 
 
 def store_cases(cases, kind=Adapted):
-    """Trains cases with PEFT and stores what comes out."""
+    """Trains cases with PEFT and stores the results."""
     load_libraries()
     STORED.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
@@ -323,7 +326,8 @@ def store_cases(cases, kind=Adapted):
 
 
 def model_of(folder, adapter=None):
-    """Returns what transformers reads from a folder, with PEFT's adapter if one is given."""
+    """Returns the model that transformers reads from a folder, with PEFT's adapter if one is
+    given."""
     load_libraries()
     base = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     return base if adapter is None else PeftModel.from_pretrained(base, adapter).eval()

@@ -7,7 +7,7 @@ namespace {
 
 using Stored = std::vector<std::pair<std::string, Dims>>;
 
-/// A decoder's module and those of two other parts, in the names of older files.
+/// Returns a module of the decoder and those of two other parts, under the names of older files.
 Stored folder() {
   return {{"language_model.model.layers.0.self_attn.q_proj.weight", {32, 32}},
           {"multi_modal_projector.linear_1.weight", {32, 16}},
@@ -36,19 +36,20 @@ TEST_CASE("an entry names modules of other parts by the end of their paths") {
   CHECK(choices({.target_modules = {"layer_norm1", "mm_input_projection_weight"}}) ==
         Choices{
             {"layer_norm1", "vision_tower", 1, "model.vision_tower.encoder.layers.0.layer_norm1"}});
-  // A module of the decoder is none of them, and the family's own are the decoder's.
+  // A module of the decoder is not among them, and the family's own names belong to the decoder.
   CHECK(choices({.target_modules = {"model.language_model.layers.0.self_attn.q_proj"}}).empty());
   CHECK(choices({}).empty());
 }
 
-TEST_CASE("all-linear names matrices that are no embeddings, in every part") {
+TEST_CASE("all-linear names matrices that are not embeddings, in every part") {
   CHECK(choices({.target_modules = {"all-linear"}}) ==
         std::vector<OtherPartChoice>{
             {"all-linear", "multi_modal_projector", 1, "model.multi_modal_projector.linear_1"},
             {"all-linear", "vision_tower", 2, kFirst}});
 }
 
-TEST_CASE("an expression is compared with the whole path in memory, whatever files are named") {
+TEST_CASE(
+    "an expression is compared with the whole path in memory, whatever names the files have") {
   const LoraOptions whole{.target_pattern = R"(model\.vision_tower\..*\.1\..*q_proj)"};
   Stored renamed = folder();
   for (auto& [name, shape] : renamed)
@@ -60,13 +61,13 @@ TEST_CASE("an expression is compared with the whole path in memory, whatever fil
   CHECK(choices({.target_pattern = "q_proj"}).empty());
 }
 
-TEST_CASE("layers, exclusions and modules that train whole leave modules out as in PEFT") {
+TEST_CASE("layers, exclusions and fully trained modules exclude modules as in PEFT") {
   LoraOptions options{.target_modules = {"q_proj"}, .layers = {1}};
   REQUIRE(choices(options).size() == 1);
   CHECK(choices(options).front().first == kSecond);
   options.layers = {2};
   CHECK(choices(options).empty());
-  // A path that is written out counts in any layer.
+  // A full path counts in any layer.
   options.target_modules = {kFirst};
   CHECK(choices(options).size() == 1);
   CHECK(choices({.target_modules = {"q_proj"}, .exclude_modules = {"self_attn.q_proj"}}).empty());

@@ -19,7 +19,7 @@ int64_t parameters_of(const ModelPreset& preset) {
 }
 
 TEST_CASE("presets have the numbers of parameters that their models are published with") {
-  // The Hub's counts of the stored tensors (tied matrices once).
+  // The numbers are the Hub's counts of the stored tensors; tied matrices count once.
   const std::map<std::string, int64_t> published{{"smollm2-135m", 134'515'008},
                                                  {"llama-2-7b", 6'738'415'616},
                                                  {"llama-2-13b", 13'015'864'320},
@@ -57,7 +57,7 @@ TEST_CASE("presets have the numbers of parameters that their models are publishe
     INFO(name);
     CHECK(parameters_of(find_preset(name)) == count);
   }
-  // The others are near to the size in their names.
+  // The others are close to the size in their names.
   for (const ModelPreset& preset : model_presets()) {
     const std::string name(preset.name);
     if (published.contains(name)) continue;
@@ -68,7 +68,7 @@ TEST_CASE("presets have the numbers of parameters that their models are publishe
   }
 }
 
-TEST_CASE("a model of any size has about so many parameters, and a shape that ranks can share") {
+TEST_CASE("a model of any size has about that many parameters, and a shape that ranks can share") {
   int64_t last = 0;
   for (const char* text : {"50M", "350m", "1B", "1.3B", "3B", "7B", "13B", "30B", "70B", "175B",
                            "405b", "1000B", "10000B"}) {
@@ -84,7 +84,7 @@ TEST_CASE("a model of any size has about so many parameters, and a shape that ra
     CHECK(preset.hidden * preset.layers >= last);
     last = preset.hidden * preset.layers;
   }
-  // Llama 2's own depth and width.
+  // These must have Llama 2's depth and width.
   for (const char* name : {"7", "13"}) {
     const ModelPreset like = preset_of_size(parse_parameter_count(cat(name, "B")));
     const ModelPreset& llama = find_preset(cat("llama-2-", name, "b"));
@@ -93,7 +93,7 @@ TEST_CASE("a model of any size has about so many parameters, and a shape that ra
   }
 }
 
-TEST_CASE("a name that no model has and a number that is no size are refused with what is known") {
+TEST_CASE("a name that no model has and a number that is no size are refused with the known ones") {
   const auto refusal = [](const auto& call) -> std::string {
     try {
       call();

@@ -11,9 +11,9 @@ namespace {
 
 using nlohmann::json;
 
-/// Configs of models as their makers or others have published them, with their source and the
-/// number of parameters that transformers gives such a model (tests/model/reference.py published),
-/// or the key by which ftrun refuses it.
+/// Returns configs of models as their makers or others have published them, with their source and
+/// the number of parameters that transformers counts (tests/model/reference.py published), or the
+/// key because of which ftrun refuses the config.
 json published() {
   return json::parse(read_file(fixtures::config_path("published")));
 }

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Makes low-rank adapters on a quantized base with PEFT, for the tests of quantization.
+"""Makes low-rank adapters on a quantized base with PEFT, as references for the tests of
+quantization.
 
-  quantized_reference.py OUT [NAME ...]   For each case the files of lora_reference.py. The base
-                                          in OUT/NAME/model is as it was before: what PEFT
-                                          trains on has the numbers that the quantized weights
-                                          of the blocks' matrices stand for, in fp32, worked
-                                          out here.
+  quantized_reference.py OUT [NAME ...]   Writes the files of lora_reference.py for each case. The
+                                          base in OUT/NAME/model is not quantized. PEFT trains on
+                                          the numbers that the quantized weights of the blocks'
+                                          matrices represent, in fp32, as computed here.
   quantized_reference.py store [NAME ...] Trains cases with PEFT and stores the numbers.
 """
 import lora_reference
@@ -19,8 +19,8 @@ NF4 = torch.tensor([-1.0, -0.6961928009986877, -0.5250730514526367, -0.394917488
                     0.16093020141124725,
                     0.24611230194568634, 0.33791524171829224, 0.44070982933044434,
                     0.5626170039176941, 0.7229568362836023, 1.0])
-# Name: model class, its config, fields of LoraConfig, and ftrun's section.
-# Sizes allow two tensor ranks.
+# Name: model class, its config, fields of LoraConfig, and ftrun's section. The sizes can be divided
+# between two tensor ranks.
 CASES = {
     "nf4": ("Llama", {"hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 4,
                       "num_key_value_heads": 2},
@@ -37,12 +37,13 @@ CASES = {
 
 
 def nearest(x, values):
-    """Returns the nearest of ascending `values`; a number halfway belongs to the lower one."""
+    """Returns the nearest of ascending `values`; a number halfway between two gets the lower
+    one."""
     return values[torch.bucketize(x, (values[:-1] + values[1:]) / 2)]
 
 
 def dynamic_map():
-    """Returns the signed 8-bit code of bitsandbytes."""
+    """Returns the values of bitsandbytes' signed 8-bit code."""
     values = [0.0, 1.0]
     for e in range(7):
         edges = torch.linspace(0.1, 1, 2**e + 1)
@@ -80,7 +81,7 @@ def quantize_blocks(model, section):
 
 
 class Quantized:
-    """Adapters on a quantized base, as lora_reference.Adapted has them on a plain one."""
+    """Adapters on a quantized base; the counterpart of lora_reference.Adapted for a plain base."""
 
     cases = CASES
 
@@ -94,7 +95,7 @@ class Quantized:
 
     @classmethod
     def base_in(cls, name, folder, dtype):
-        """Quantizes the base in fp32, whatever dtype it is trained in."""
+        """Loads the base and quantizes it in fp32, whatever dtype it is trained in."""
         base = base_of(folder, torch.float32)
         quantize_blocks(base, cls.cases[name][3])
         return base.to(dtype)

@@ -39,13 +39,14 @@ TEST_CASE(
       CHECK(saved_bytes(selective, block) > 0);
       CHECK(saved_bytes(full, block) == 0);
     }
-    // The embedding keeps nothing anyway; what a head keeps is a gradient that exists once.
+    // The embedding saves nothing in any case, and what a head saves is a gradient that exists
+    // once.
     for (const size_t layer : {size_t{0}, size_t{5}})
       CHECK(saved_bytes(full, layer) == saved_bytes(none, layer));
   }
 }
 
-TEST_CASE("every second block makes activations again; the blocks of a kind share one graph") {
+TEST_CASE("every second block recomputes activations; the blocks of a kind share one graph") {
   const ModelDescription model = build_layer("smollm2_135m.v4", {{RecomputeLevel::kFull}, 2});
   REQUIRE(model.graphs.size() == 5);
   CHECK(saved_bytes(model, 1) == 0);
@@ -73,7 +74,7 @@ TEST_CASE("recompute changes no forward list, no tensor and no parameter") {
   }
 }
 
-TEST_CASE("evaluation has no backward, whatever is made again in training") {
+TEST_CASE("evaluation has no backward, whatever is recomputed in training") {
   const ModelDescription model =
       build_layer("llama3.v4", {{RecomputeLevel::kFull}}, Mode::kEvaluate);
   for (const LayerGraph& graph : model.graphs) CHECK(graph.backward.empty());

@@ -1,29 +1,30 @@
 #!/usr/bin/env python3
-"""References from transformers for the tests of models. Four commands:
+"""Makes references with transformers for the tests of models. Four commands:
 
-  families OUT [NAME ...]   Writes a small random model of each family, a token file and what
-                            transformers makes of them into OUT:
+  families OUT [NAME ...]   Writes a small random model of each family, a token file, and
+                            the numbers that transformers computes with them, into OUT:
         OUT/NAME/model/{config.json,model.safetensors}
         OUT/NAME/data/{train.bin,meta.json}    flat uint16 tokens
         OUT/NAME/reference.json                losses and gradient norms of 20 AdamW steps in
-                                               fp32, and weight norms at the end, tensor by tensor
-                            A family whose numbers are stored comes from references/NAME.json,
-                            without transformers, as long as all that they were made of is as
-                            it was: the family's entry and the tables it uses, the functions
-                            that train, the versions of torch and transformers, and each bit of
-                            weights and tokens. transformers trains any other family anew,
-                            which costs half a minute.
+                                               fp32, and the final norm of each weight tensor
+                            If the numbers of a family are stored, they come from
+                            references/NAME.json, without transformers, as long as nothing has
+                            changed from which they were made: the family's entry and the tables it
+                            uses, the functions that train, the versions of torch and transformers,
+                            and each bit of weights and tokens. Any other family is trained with
+                            transformers, which takes half a minute.
   store [NAME ...]          Trains the families with transformers and stores the numbers in
-                            references/. Needed after a change of what numbers are made of;
+                            references/. Needed after a change of what the numbers are made from;
                             without it tests only take longer.
-  configs FOLDER            Reads every FOLDER/*.vN.json with transformers and writes what it
-                            understood, angles of the rotation included, to FOLDER/expected.json
+  configs FOLDER            Reads every FOLDER/*.vN.json with transformers and writes how it
+                            understands the file, with the angles of the rotation, to
+                            FOLDER/expected.json
   published FILE            Counts the parameters of each config in FILE that is not refused, and
-                            writes the numbers into it
+                            writes the numbers into FILE
 
-Sample i is tokens[i*seq : i*seq+seq+1] (inputs the first seq, labels the last seq), in file order;
-accumulation slot a of step s takes samples (s*acc + a)*mb + [0, mb), wrapping at the end. The loss
-is the mean over all tokens of a step. Weight decay is on every tensor. One thread.
+Sample i is tokens[i*seq : i*seq+seq+1] (inputs are the first seq, labels the last seq), in file
+order. Accumulation slot a of step s takes samples (s*acc + a)*mb + [0, mb), and wraps around at the
+end. The loss is the mean over all tokens of a step. All tensors have weight decay. One thread.
 """
 import argparse
 import ast
@@ -44,8 +45,8 @@ STORED = pathlib.Path(__file__).resolve().parent / "references"
 
 
 def load_libraries():
-    """Imports what trains, which takes seconds: tables, weights and stored
-    numbers need none of it."""
+    """Imports the libraries that train, which takes seconds; tables, weights and stored numbers do
+    not need them."""
     global torch, transformers
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -59,9 +60,9 @@ def load_libraries():
 SETTINGS = {"steps": 20, "sequence": 32, "micro_batch": 2, "accumulation": 2, "learning_rate": 3e-3,
             "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0}
 VOCABULARY = 211
-SAMPLES = 81  # one more than 20 steps of 4 need
+SAMPLES = 81  # one more than 20 steps of 4 samples need
 
-# Sizes are unlike each other on purpose, so that a swapped dimension cannot go unseen.
+# The sizes all differ, so that a swapped dimension is noticed.
 COMMON = {"vocab_size": VOCABULARY, "hidden_size": 72, "intermediate_size": 104,
           "num_hidden_layers": 2, "num_attention_heads": 9, "num_key_value_heads": 3,
           "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "bos_token_id": 1,
@@ -81,13 +82,14 @@ PHI3 = {"vocab_size": VOCABULARY, "hidden_size": 64, "num_attention_heads": 8,
 GEMMA = {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8,
          "num_key_value_heads": 2,
          "head_dim": 12, "tie_word_embeddings": True}
-# Sizes that two tensor-parallel ranks can share.
+# These sizes can be divided between two tensor-parallel ranks.
 EIGHT_HEADS = {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 8,
                "num_key_value_heads": 2}
 
 
 class Table(dict):
-    """A table whose entries stay as they are: transformers writes into what a config is made of."""
+    """A table that returns copies of its entries, because transformers changes the values that it
+    makes a config from."""
 
     def __getitem__(self, name):
         return copy.deepcopy(super().__getitem__(name))
@@ -120,13 +122,13 @@ FAMILIES = Table({
                         "head_dim": 16, "tie_word_embeddings": False}),
     "qwen3_bias": ("Qwen3", {"hidden_size": 64, "num_attention_heads": 7, "num_key_value_heads": 1,
                              "head_dim": 16, "attention_bias": True, "tie_word_embeddings": True}),
-    # Sizes that two tensor-parallel ranks can share.
+    # These sizes can be divided between two tensor-parallel ranks.
     "granite": ("Granite", {"vocab_size": VOCABULARY + 1, "hidden_size": 64,
                             "num_attention_heads": 8, "num_key_value_heads": 2,
                             "tie_word_embeddings": True, "embedding_multiplier": 3.0,
                             "residual_multiplier": 0.4,
                             "attention_multiplier": 0.2, "logits_scaling": 2.5}),
-    # q, k and v, and gate and up, are one matrix each in files; a part of each head rotates, by
+    # In files, q, k and v are one matrix, and so are gate and up. A part of each head rotates, with
     # factors for rows that are longer than the original ones, or for those that are not.
     "phi3": ("Phi3", PHI3 | {"original_max_position_embeddings": 16}),
     "phi3_short": ("Phi3", PHI3 | {"original_max_position_embeddings": 32}),
@@ -139,13 +141,14 @@ FAMILIES = Table({
                       "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0,
                       "tie_word_embeddings": True,
                       "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.1}),
-    # Sizes that two tensor-parallel ranks can share; "gelu" stands for its approximation.
+    # These sizes can be divided between two tensor-parallel ranks; "gelu" stands for its
+    # approximation.
     "gemma": ("Gemma", GEMMA | {"hidden_act": "gelu"}),
-    # Scores and logits beyond the bounds; a window on the first layer.
+    # Some scores and logits exceed the bounds; the first layer has a window.
     "gemma2": ("Gemma2", GEMMA | {"query_pre_attn_scalar": 20, "sliding_window": 8,
                                   "attn_logit_softcapping": 0.8,
                                   "final_logit_softcapping": 1.5}),
-    # Two rotations; windows on all layers but every second.
+    # There are two rotations; all layers but every second have windows.
     "gemma3": ("Gemma3Text", GEMMA | {"query_pre_attn_scalar": 20, "sliding_window": 8,
                                       "num_hidden_layers": 3,
                                       "layer_types": ["sliding_attention", "full_attention",
@@ -157,10 +160,11 @@ FAMILIES = Table({
                                                              16},
                                           "sliding_attention": {"rope_type": "default",
                                                                 "rope_theta": 1e4}}}),
-    # Norms without a weight. The head of the tied one has no tensor of its own.
+    # Norms have no weight. In the tied model the head has no tensor.
     "olmo": ("Olmo", EIGHT_HEADS | {"tie_word_embeddings": False}),
     "olmo_tied": ("Olmo", EIGHT_HEADS | {"attention_bias": True, "tie_word_embeddings": True}),
-    # Norms behind attention and MLP alone; norms of all query heads and of all key heads.
+    # Norms come only after attention and MLP; there are norms over all query heads and over all key
+    # heads.
     "olmo2": ("Olmo2", EIGHT_HEADS | {"tie_word_embeddings": False}),
     # The second of three layers does not rotate.
     "smollm3": ("SmolLM3", EIGHT_HEADS | {"num_hidden_layers": 3, "no_rope_layers": [1, 0, 1],
@@ -170,7 +174,7 @@ FAMILIES = Table({
     "stablelm": ("StableLm", EIGHT_HEADS | {"use_qkv_bias": True, "tie_word_embeddings": False}),
     "stablelm_parallel": ("StableLm", EIGHT_HEADS | {"use_parallel_residual": True,
                                                      "tie_word_embeddings": False}),
-    # A layer norm for each query and key head, which files hold in as many tensors.
+    # Each query and key head has a layer norm; files have one tensor for each.
     "stablelm_norms": ("StableLm", EIGHT_HEADS | {"qk_layernorm": True,
                                                   "tie_word_embeddings": False}),
     "glm": ("Glm", EIGHT_HEADS | {"head_dim": 16, "tie_word_embeddings": False}),
@@ -198,22 +202,22 @@ FAMILIES = Table({
                                 "max_position_embeddings": 41, "word_embed_proj_dim": 64,
                                 "dropout": 0.0, "init_std": 0.1, "tie_word_embeddings": True,
                                 "layer_norm_elementwise_affine": False}),
-    # One key head for all query heads; and two of them, in whose rows of the fused matrix four
-    # query heads come before each.
+    # One key head for all query heads; and two key heads, each of which follows four query heads in
+    # the rows of the fused matrix.
     "falcon": ("Falcon", {"vocab_size": VOCABULARY + 1, "hidden_size": 64, "num_attention_heads": 4,
                           "tie_word_embeddings": True}),
     "falcon_new": ("Falcon", {"vocab_size": VOCABULARY + 1, "hidden_size": 64,
                               "num_attention_heads": 8, "num_kv_heads": 2, "bias": True,
                               "new_decoder_architecture": True, "num_ln_in_parallel_attn": 1,
                               "tie_word_embeddings": True}),
-    # Attention and MLP beside each other on a norm each.
+    # Attention and MLP run in parallel, with a norm for each.
     "falcon_norms": ("Falcon", {"vocab_size": VOCABULARY + 1, "hidden_size": 64,
                                 "num_attention_heads": 8, "num_kv_heads": 2,
                                 "new_decoder_architecture": True, "tie_word_embeddings": True}),
-    # A bias of the head, of a vocabulary that two ranks do not share evenly.
+    # The head has a bias, and a vocabulary that two ranks cannot divide evenly.
     "phi": ("Phi", EIGHT_HEADS | {"vocab_size": VOCABULARY, "tie_word_embeddings": False}),
-    # Token 7 is read, and its row of the embedding gets no gradient. Sizes that two
-    # tensor-parallel ranks can share.
+    # Token 7 is read, and its row of the embedding gets no gradient. These sizes can be divided
+    # between two tensor-parallel ranks.
     "padding_untied": ("Llama", {"vocab_size": VOCABULARY + 1, "hidden_size": 64,
                                  "num_attention_heads": 8, "num_key_value_heads": 2,
                                  "pad_token_id": 7, "tie_word_embeddings": False}),
@@ -221,13 +225,13 @@ FAMILIES = Table({
                                "num_attention_heads": 8, "num_key_value_heads": 2,
                                "pad_token_id": 7, "tie_word_embeddings": True}),
 })
-# These are written with transformers 4's keys.
+# These configs are written with the keys of transformers 4.
 VERSION_4 = {"llama_tied", "llama3_rope", "qwen2_window"}
 
 
 def tokens():
-    """Draws a walk that a model can partly learn: mostly an affine map of the last token, some
-    noise."""
+    """Draws a sequence that a model can partly learn: mostly an affine function of the last token,
+    with some noise."""
     state, token, out = 12345, 7, []
     for _ in range(SAMPLES * SETTINGS["sequence"] + 1):
         out.append(token)
@@ -247,7 +251,7 @@ def small_model(name, seed):
     config._attn_implementation = "eager"
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-    with torch.no_grad():  # fresh biases are 0 and fresh norms 1: both would hide mistakes
+    with torch.no_grad():  # new biases are 0 and new norms 1, which would hide mistakes
         for parameter in model.parameters():
             if parameter.dim() == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
@@ -275,7 +279,7 @@ def batch(data, step, slot):
 
 
 def step_gradients(model, data, step):
-    """Computes gradients of the mean loss of a step's micro-batches; returns that loss."""
+    """Computes the gradients of the mean loss of a step's micro-batches, and returns that loss."""
     total = 0.0
     for slot in range(SETTINGS["accumulation"]):
         x, y = batch(data, step, slot)
@@ -287,7 +291,7 @@ def step_gradients(model, data, step):
 
 
 def file_parameters(model):
-    """Returns the parameters by their names in files; the head of GPT-NeoX has another name in
+    """Returns the parameters by their names in files; GPT-NeoX's head has another name in
     memory."""
     renamed = {"lm_head.weight":
                "embed_out.weight"} if model.config.model_type == "gpt_neox" else {}
@@ -301,7 +305,7 @@ def train(folder, data, dtype):
 
 
 def run_steps(model, parameters, data):
-    """Runs all steps of `parameters`, by their names."""
+    """Runs all steps on `parameters`, which are given by name."""
     optimizer = torch.optim.AdamW(parameters.values(), lr=SETTINGS["learning_rate"],
                                   betas=tuple(SETTINGS["betas"]), eps=SETTINGS["eps"],
                                   weight_decay=SETTINGS["weight_decay"])
@@ -323,23 +327,23 @@ def norms(tensors):
 
 
 def largest_relative(a, b):
-    """Returns the largest relative difference; NaN if there is one, which max() may pass over."""
+    """Returns the largest relative difference; NaN if any is NaN, which max() may ignore."""
     return float(np.max([abs(x - y) / abs(y) for x, y in zip(a, b, strict=True)]))
 
 
-# Of a name's seeds, how many are known to give no reference.
+# The number of seeds of a name that are known to give no usable reference.
 KNOWN_BAD = {"gemma3": 1, "llama_bias": 2, "qwen3_bias": 1, "stablelm": 1}
 
 
 def seeds(name):
-    """Returns the seeds that a case of this name is tried with, in turn."""
+    """Returns the seeds that are tried for a case of this name, in order."""
     first = sum(name.encode())
     return range(first + KNOWN_BAD.get(name, 0), first + 10)
 
 
 def drawn_weights(tensors, seed):
-    """Draws random values of tensors, given by name as (shape, mean), with numpy, so that no test
-    has to load torch for them."""
+    """Draws random values for tensors, given by name as (shape, mean), with numpy, so that tests do
+    not have to load torch for them."""
     random = np.random.default_rng(seed)
     return {name: (mean + 0.1 * random.standard_normal(shape)).astype(np.float32)
             for name, (shape, mean) in sorted(tensors.items())}
@@ -353,17 +357,17 @@ def write_weights(model_folder, tensors, seed):
 
 
 def tensors_of_file(path):
-    """Returns (shape, mean to draw around) of a file's tensors by name: norms and biases stay near
-    those of a fresh model."""
+    """Returns (shape, mean to draw around) of each tensor in a file, by name. Norms and biases stay
+    close to those of a new model."""
     return {name: (list(values.shape),
                    float(round(values.mean())) if values.ndim == 1 or "norm" in name else 0.0)
             for name, values in load_file(path).items()}
 
 
 def train_both(name, model_folder, data):
-    """Saves a model and trains it in fp32 and fp64. A model whose own fp32 run strays from fp64 (a
-    gradient element near 0 changes sign, and Adam's first steps move it the other way) is no
-    reference: the next seed is taken."""
+    """Saves a model and trains it in fp32 and fp64. If fp32 differs too much from fp64 (a gradient
+    element close to 0 changes its sign, and Adam's first steps move the weight the other way), the
+    model is not usable as a reference, and the next seed is tried."""
     small_model(name, 0).save_pretrained(model_folder)
     if name in VERSION_4:
         to_version_4(model_folder / "config.json")
@@ -388,8 +392,8 @@ def write_tokens(folder):
 
 
 def code_of(function):
-    """Returns the text of a function or class without comments and docstrings, which change no
-    number."""
+    """Returns the code of a function or class without comments and docstrings, which do not change
+    any number."""
     definition, = ast.parse(inspect.getsource(function)).body
     for node in ast.walk(definition):
         if (isinstance(node, (ast.FunctionDef, ast.ClassDef))
@@ -399,7 +403,8 @@ def code_of(function):
 
 
 def recipe(name):
-    """Returns a hash of all that decides a family's numbers besides the bits of its weights."""
+    """Returns a hash of everything that decides the numbers of a family, except the bits of its
+    weights."""
     made_by = (tokens, small_model, to_version_4, batch, step_gradients, file_parameters, train,
                run_steps, norms)
     parts = [FAMILIES[name], name in VERSION_4, COMMON, SETTINGS,
@@ -412,8 +417,8 @@ RESULTS = ("losses", "grad_norms", "final_weight_norms")
 
 
 def train_family(name, folder):
-    """Writes the model and tokens of a family, trains them with transformers and returns
-    what is stored of it."""
+    """Writes the model and tokens of a family, trains them with transformers, and returns what is
+    stored of the family."""
     model_folder = folder / name / "model"
     data = write_tokens(folder / name / "data")
     made_of, single, error = train_both(name, model_folder, data)
@@ -428,8 +433,8 @@ def train_family(name, folder):
 
 
 def write_stored(name, folder):
-    """Writes the model and tokens of a family whose numbers are stored, and returns what is stored;
-    None where it was made of something else."""
+    """Writes the model and tokens of a family from stored numbers, and returns these; None if they
+    were made from other inputs."""
     path = STORED / f"{name}.json"
     stored = json.loads(path.read_text()) if path.exists() else {}
     if stored.get("recipe") != recipe(name):
@@ -445,7 +450,7 @@ def write_stored(name, folder):
 
 
 def write_families(folder, names=tuple(FAMILIES)):
-    """Writes the folder of each family, from stored numbers where they can be used."""
+    """Writes the folder of each family, from stored numbers if possible."""
     folder, loaded = pathlib.Path(folder), False
     for name in names:
         numbers = write_stored(name, folder)
@@ -461,7 +466,7 @@ def write_families(folder, names=tuple(FAMILIES)):
 
 
 def store_families(names):
-    """Trains families with transformers and stores what comes out, a line for each part."""
+    """Trains families with transformers and stores the results, one line for each part."""
     load_libraries()
     STORED.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
@@ -475,7 +480,7 @@ def store_families(names):
 def windows(config):
     window = getattr(config, "sliding_window", None)
     types = getattr(config, "layer_types", None)
-    if types is None or config.model_type == "mistral":  # one window for all
+    if types is None or config.model_type == "mistral":  # one window for all layers
         types = ["sliding_attention" if window else "full_attention"] * config.num_hidden_layers
     return [window if t == "sliding_attention" else 0 for t in types]
 
@@ -483,12 +488,12 @@ def windows(config):
 def norm_epsilon(config):
     keys = [key for key in ("rms_norm_eps", "layer_norm_eps", "norm_epsilon")
             if hasattr(config, key)]
-    return getattr(config, keys[0]) if keys else 1e-5  # what OLMo's class has no key for
+    return getattr(config, keys[0]) if keys else 1e-5  # OLMo's class has no key for it
 
 
 def parameter_shapes(config):
-    """Returns the state dict's names and shapes in order, with enough layers to show the first and
-    last kinds."""
+    """Returns the names and shapes of the state dict in order, with enough layers to show the first
+    and the last kinds."""
     config.num_hidden_layers = min(config.num_hidden_layers, 2)
     if getattr(config, "layer_types", None):
         config.layer_types = config.layer_types[:config.num_hidden_layers]
@@ -546,7 +551,7 @@ def write_expected(folder):
 
 
 def count_published(path):
-    """Writes into each published config that is not refused how many parameters its model has."""
+    """Writes the number of parameters into each published config that is not refused."""
     rows = json.loads(path.read_text())
     for row in rows:
         if "refused" not in row:

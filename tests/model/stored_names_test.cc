@@ -14,7 +14,7 @@ namespace {
 
 using Names = std::map<std::string, std::string>;
 
-/// Returns the tensors of a model of one layer, as far as names go.
+/// Returns the tensor names of a model of one layer.
 ModelDescription model_of(bool tied) {
   ModelDescription model;
   model.family = "llama";
@@ -31,7 +31,7 @@ ModelDescription model_of(bool tied) {
   return model;
 }
 
-TEST_CASE("names that are the model's own are kept", "[names]") {
+TEST_CASE("the model's own names are kept", "[names]") {
   const StoredNames names = find_stored_names(
       model_of(false), {"model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight",
                         "model.norm.weight", "lm_head.weight"});
@@ -40,7 +40,7 @@ TEST_CASE("names that are the model's own are kept", "[names]") {
   CHECK(stored_name_example(model_of(false), names).empty());
 }
 
-TEST_CASE("a prefix of all tensors, and wrappers anywhere, are seen through", "[names]") {
+TEST_CASE("a prefix of all tensors, and wrappers anywhere, are removed", "[names]") {
   struct Spelling {
     std::string body, head;
   };
@@ -109,8 +109,7 @@ TEST_CASE("a tied matrix may be stored as the head alone, under any prefix", "[n
         "\"model.layers.0.self_attn.q_proj.weight\"");
 }
 
-TEST_CASE("the model's own names are taken where other sets of tensors lie beside them",
-          "[names]") {
+TEST_CASE("the model's own names are used if there are other sets of tensors as well", "[names]") {
   std::vector<std::string> stored{"model.embed_tokens.weight", "model.norm.weight",
                                   "lm_head.weight"};
   for (const char* name :
@@ -119,7 +118,7 @@ TEST_CASE("the model's own names are taken where other sets of tensors lie besid
   CHECK(find_stored_names(model_of(false), stored).stored.empty());
 }
 
-TEST_CASE("what lies in the place of the model's tensors is named", "[names]") {
+TEST_CASE("what is stored in place of the model's tensors is named", "[names]") {
   std::vector<std::string> twice;
   for (const char* prefix : {"student.model.", "teacher.model."})
     for (const char* name :

@@ -46,7 +46,7 @@ const TensorInfo& tensor_named(const ModelDescription& model, const std::string&
   throw std::logic_error("no tensor " + name);
 }
 
-/// Returns "offset extent copies[ partial]" of a tensor, dimensions joined by commas.
+/// Returns "offset extent copies[ partial]" of a tensor; dimensions are joined by commas.
 std::string local_text(const ModelDescription& model, const std::string& name) {
   const TensorInfo& t = tensor_named(model, name);
   std::string text;
@@ -55,7 +55,7 @@ std::string local_text(const ModelDescription& model, const std::string& name) {
   return cat(text, " x", t.copies, t.partial_gradient ? " partial" : "");
 }
 
-TEST_CASE("degree 1 is the model without a split, whether tokens are shared out or not") {
+TEST_CASE("degree 1 is the model without a split, whether tokens are divided or not") {
   for (const char* name : {"smollm2_135m.v4", "llama_linear.v4", "qwen3.v4", "mistral_window.v4"})
     for (const Mode mode : {Mode::kTrain, Mode::kEvaluate, Mode::kLogits}) {
       INFO(name);
@@ -151,7 +151,7 @@ TEST_CASE("a block of one of three ranks with sequence parallelism is this list"
         "input_norm.weight:[576] d_post_norm.weight.sum:[64,576] -> d_x:[64,576]\n");
 }
 
-TEST_CASE("an embedding's and a head's share of the vocabulary") {
+TEST_CASE("embedding and head are split by the vocabulary") {
   const ModelDescription model =
       split_model(small("smollm2_135m.v4"), {3, 2, false}, Mode::kTrain, {1, 16});
   CHECK(list_text(model.graphs[0], model.graphs[0].forward) ==
@@ -166,7 +166,7 @@ TEST_CASE("an embedding's and a head's share of the vocabulary") {
   CHECK(head.forward[1].attrs.get<VocabularyAttrs>() == VocabularyAttrs{true, 3, 2, 0});
 }
 
-TEST_CASE("a rank has the bias of its rows of the head, and padding as its matrix has") {
+TEST_CASE("a rank has the bias of its rows of the head, and the same padding as its matrix") {
   ModelConfig phi = small("phi2.v4");
   phi.vocab_rows = 51201;
   const ModelDescription model = split_model(phi, {2, 1, false}, Mode::kTrain, {1, 16});
@@ -203,7 +203,7 @@ TEST_CASE("logits of all ranks are gathered as blocks of the vocabulary") {
 }
 
 TEST_CASE(
-    "hidden states are a block of the tokens with sequence parallelism; what the loader gives is "
+    "hidden states are a block of the tokens with sequence parallelism; the loader's values are "
     "whole") {
   for (const bool sequence : {true, false}) {
     const ModelDescription model = split_model(small("qwen3.v4"), {4, 3, sequence});
@@ -243,12 +243,12 @@ TEST_CASE("matrices are split by rows or by columns, norms and biases of sums ar
   CHECK(local_text(model, layer + "input_layernorm.weight") == "0+64 x2 partial");
   CHECK(local_text(model, "model.norm.weight") == "0+64 x2 partial");
   CHECK(local_text(model, "lm_head.weight") == "64+64, 0+64 x1");
-  // Every rank reads every token at a norm without sequence parallelism.
+  // Without sequence parallelism every rank computes every token at a norm.
   CHECK(local_text(split_model(c, {2, 1, false}), "model.norm.weight") == "0+64 x2");
 }
 
 TEST_CASE(
-    "fewer key and value heads than ranks are held by several, which make shares of their "
+    "fewer key and value heads than ranks are on several ranks, which compute parts of their "
     "gradients") {
   ModelConfig c = small("qwen3.v4");  // 16 query heads, 8 key/value heads of 128
   c.kv_heads = 2;
@@ -268,7 +268,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("all but the first rank leave the bias of a sum to it, and hold it all the same") {
+TEST_CASE("only the first rank adds the bias of a sum, but all ranks store it") {
   for (int rank = 0; rank < 2; ++rank) {
     ModelConfig c = small("llama_linear.v4");
     const ModelDescription model = split_model(c, {2, rank, true});
@@ -286,7 +286,7 @@ TEST_CASE("all but the first rank leave the bias of a sum to it, and hold it all
   }
 }
 
-TEST_CASE("selective recompute sends nothing again") {
+TEST_CASE("selective recompute repeats no communication") {
   const auto collectives = [](const ModelConfig& c, bool sequence, RecomputeLevel level,
                               int64_t tokens) {
     RecomputeOptions recompute;
@@ -309,7 +309,7 @@ TEST_CASE("selective recompute sends nothing again") {
       }
 }
 
-TEST_CASE("the ranks' parts of a tensor are all of it, each as often as it has copies") {
+TEST_CASE("the ranks' parts cover each tensor as often as it has copies") {
   for (const char* name : {"smollm2_135m.v4", "llama_linear.v4", "qwen2.v4", "qwen3.v4"})
     for (const int degree : {1, 2, 3, 4, 8}) {
       const ModelConfig c = small(name);
@@ -324,7 +324,7 @@ TEST_CASE("the ranks' parts of a tensor are all of it, each as often as it has c
           const TensorInfo& tensor = rank.tensors[t];
           elements += tensor.local_numel();
           CHECK(tensor.shape == ranks[0].tensors[t].shape);
-          // Copies are neighbours.
+          // Ranks with equal copies are neighbours.
           const int first = rank.split.index / tensor.copies * tensor.copies;
           CHECK(tensor.local == ranks[static_cast<size_t>(first)].tensors[t].local);
           if (first > 0 && first == rank.split.index)
@@ -332,7 +332,7 @@ TEST_CASE("the ranks' parts of a tensor are all of it, each as often as it has c
         }
         CHECK(elements == ranks[0].tensors[t].numel() * ranks[0].tensors[t].copies);
       }
-      // Graph parameters are made up of the local parts.
+      // The local parts together form the parameters of the graphs.
       for (const ModelDescription& model : ranks)
         for (const Layer& layer : model.layers)
           for (const GraphParam& param : layer.params) {
@@ -382,7 +382,7 @@ TEST_CASE("a degree that does not divide is refused with the arithmetic and the 
         "1, 2, 3, 5, 9");
 }
 
-TEST_CASE("rows are padded by as few tokens as make those of a micro-batch divide") {
+TEST_CASE("rows get the least padding with which the tokens of a micro-batch can be divided") {
   for (const int64_t rows : {1, 2, 3, 6})
     for (const int64_t tokens : {1, 5, 63, 64, 65})
       for (const int degree : {1, 2, 3, 4, 8}) {
@@ -401,7 +401,7 @@ TEST_CASE("rows are padded by as few tokens as make those of a micro-batch divid
   CHECK(model.batch == BatchShape{1, 64, 1});
 }
 
-TEST_CASE("a vocabulary that ranks cannot share out evenly is padded on the last one") {
+TEST_CASE("a vocabulary that ranks cannot divide evenly is padded on the last one") {
   ModelConfig c = small("llama2.v4");
   c.vocab_rows = 50257;
   for (const int index : {0, 1, 2, 3}) {
@@ -427,9 +427,10 @@ TEST_CASE("a vocabulary that ranks cannot share out evenly is padded on the last
   }
 }
 
-/// Returns the operations of a list but collectives, by kind and by the parameter's gradient that
-/// they make or, where they make none, by their number: gradients of parameters may wait for a
-/// collective, behind others of their kind.
+/// Returns the operations of a list without collectives. Keys are the kind and the name of the
+/// parameter's gradient that the operation computes, or its number if it computes none. Positions
+/// would not do: gradients of parameters may wait for a collective and come after others of their
+/// kind.
 std::map<std::pair<OpKind, std::string>, const Op*> numbered(const LayerGraph& graph,
                                                              const std::vector<Op>& list) {
   std::map<OpKind, size_t> count;
@@ -443,7 +444,8 @@ std::map<std::pair<OpKind, std::string>, const Op*> numbered(const LayerGraph& g
   return ops;
 }
 
-/// Letters of an operation's shapes whose size differs between the whole model and one rank.
+/// Finds the letters of an operation's shapes whose sizes differ between the whole model and one
+/// rank.
 class SharedLetters {
  public:
   void compare(std::string_view patterns, const LayerGraph& whole, const std::vector<ValueId>& all,
@@ -462,7 +464,7 @@ class SharedLetters {
       for (size_t d = 0; d < dims.size(); ++d) add(letters.at(d)[0], dims[d] != part.at(d));
     }
   }
-  /// Returns the divided letters. Checks that no letter is divided in one operand and whole in
+  /// Returns the divided letters. Requires that no letter is divided in one operand and whole in
   /// another.
   std::string found() const {
     for (const char letter : shared_) CHECK_FALSE(whole_.contains(letter));
@@ -482,13 +484,13 @@ class SharedLetters {
   std::set<char> shared_, whole_;
 };
 
-/// LayerPair is one layer of the whole model and of one rank.
+/// LayerPair is the same layer of the whole model and of one rank.
 struct LayerPair {
   const LayerGraph& whole;
   const LayerGraph& local;
 };
 
-/// Returns the letter that two operations of the same place in the lists differ by, or "".
+/// Returns the letter in which two corresponding operations differ, or "".
 std::string shared_letter(const LayerPair& pair, const Op& whole, const Op& local) {
   const std::string_view shapes = op_spec(local.kind).shapes;
   const size_t arrow = shapes.find(" -> ");
@@ -500,8 +502,9 @@ std::string shared_letter(const LayerPair& pair, const Op& whole, const Op& loca
   return found;
 }
 
-/// Returns whether the reader's result is a term, too, if `id` is this rank's term of a product's
-/// results: it is for adapters, magnitudes and dropout; lengths of rows must be whole.
+/// Returns whether the reader's result is a term of a sum over ranks too, where `id` is this rank's
+/// term of a product's result. It is for adapters, magnitudes and dropout; lengths of rows must be
+/// whole sums.
 bool keeps_term(const LayerGraph& graph, const Op& reader, ValueId id) {
   const auto makes = [&](ValueId result) {
     return std::find_if(graph.forward.begin(), graph.forward.end(),
@@ -516,7 +519,7 @@ bool keeps_term(const LayerGraph& graph, const Op& reader, ValueId id) {
            (maker->kind == OpKind::kLinear || maker->kind == OpKind::kLoraUp ||
             maker->kind == OpKind::kDoraScale);
   };
-  // The operands are both terms, and neither is summed over the ranks, not even in place.
+  // The two operands are both terms, and neither is summed over the ranks, not even in place.
   const bool sums_two_terms =
       reader.kind == OpKind::kAdd && is_product(reader.in[0]) && is_product(reader.in[1]) &&
       std::none_of(graph.forward.begin(), graph.forward.end(), [&](const Op& op) {
@@ -526,8 +529,9 @@ bool keeps_term(const LayerGraph& graph, const Op& reader, ValueId id) {
          (reader.kind == OpKind::kDoraScale && reader.in[0] == id) || sums_two_terms;
 }
 
-/// Checks that a term is read by a sum over the ranks and by nothing else, alone or in a product's
-/// results to which an adapter adds; a value that is not a term is never summed.
+/// Requires that a term is read only by a sum over the ranks, either itself or as part of a
+/// product's result to which an adapter adds. Requires that a value which is not a term is never
+/// summed.
 void check_summed(const LayerGraph& graph, ValueId id, bool is_term) {
   for (const Op& reader : graph.forward) {
     if (std::find(reader.in.begin(), reader.in.end(), id) == reader.in.end()) continue;
@@ -545,8 +549,8 @@ void check_sums(const LayerGraph& graph, const Op& op, char letter) {
     check_summed(graph, op.out[i], result_is_term(op.kind, i, letter));
 }
 
-/// Checks that the tensor table says the same of the gradients with respect to parameters. (Lengths
-/// of rows have none.)
+/// Requires that the tensor table marks the same gradients of parameters as partial. (Lengths of
+/// rows have none.)
 void check_partial_gradients(const ModelDescription& model, const Layer& layer, const Op& op,
                              char letter) {
   if (op.kind == OpKind::kDoraSquaredLengths) return;
@@ -580,7 +584,7 @@ void compare_layer(const ModelDescription& whole, const ModelDescription& local,
   }
 }
 
-TEST_CASE("a rank's operations are shared out as the table of kinds says, and terms are summed") {
+TEST_CASE("a rank's operations are divided as the table of kinds says, and terms are summed") {
   ModelConfig c = small("llama_linear.v4");  // with biases
   c.query_heads = 8;
   c.kv_heads = 4;
@@ -592,7 +596,7 @@ TEST_CASE("a rank's operations are shared out as the table of kinds says, and te
   c.residual_scale = 0.5;
   KindsAndLetters seen;
   for (const bool sequence : {true, false})
-    for (const size_t layer : {0, 1})  // the embedding and a block
+    for (const size_t layer : {0, 1})  // layer 0 is the embedding, layer 1 a block
       compare_layer(split_model(c, {}), split_model(c, {2, 1, sequence}), layer, seen);
   Adapter adapter;
   adapter.blocks.resize(static_cast<size_t>(c.layers));
@@ -622,10 +626,10 @@ TEST_CASE("a rank's operations are shared out as the table of kinds says, and te
       R"({"model_type": "gpt2", "vocab_size": 64, "n_embd": 32, "n_layer": 1, "n_head": 4,
           "n_positions": 64, "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0})",
       "m");
-  // The rank gets its block; the embedding's two terms are summed together.
+  // The rank gets its block of tokens; the two terms of the embedding are summed together.
   for (const bool sequence : {true, false})
     compare_layer(split_model(learned, {}), split_model(learned, {2, 1, sequence}), 1, seen);
-  // The table has no letter that no model uses.
+  // Every letter in the table is used by some model.
   KindsAndLetters table;
   for (int i = 0; i < kOpKinds; ++i)
     for (const char letter : op_spec(static_cast<OpKind>(i)).shared_by)

@@ -20,11 +20,11 @@ ModelConfig three_blocks() {
   return config;
 }
 
-TEST_CASE("nothing is said of a model all of which trains") {
+TEST_CASE("a model that trains completely gets no table") {
   CHECK(trained_table(model_of(three_blocks())).empty());
 }
 
-TEST_CASE("adapters are said by module, rank and blocks, with what does not train") {
+TEST_CASE("adapters are listed by module, rank and blocks, with what does not train") {
   const ModelConfig config = three_blocks();
   LoraOptions options;
   options.target_modules = {"q_proj", "down_proj"};
@@ -52,7 +52,7 @@ TEST_CASE("adapters are said by module, rank and blocks, with what does not trai
   CHECK(lines[3].find("q_proj") == std::string::npos);
 }
 
-TEST_CASE("parts of the model itself are said as whole modules or biases") {
+TEST_CASE("trained parts of the model are listed as whole modules or biases") {
   const ModelDescription model = freeze(model_of(three_blocks()), [](const TensorInfo& tensor) {
     return tensor.name == "model.embed_tokens.weight" ||
            (tensor.name.ends_with(".bias") && tensor.name.find("layers.2.") != std::string::npos);

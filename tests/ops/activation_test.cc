@@ -38,7 +38,7 @@ TEST_CASE("activations and their gradients agree with autograd, also in place") 
   });
 }
 
-TEST_CASE("activations have the numbers of a worked example") {
+TEST_CASE("activations give the values of an example computed by hand") {
   const Array x{{1, 4}, {-2, -0.5, 0.5, 2}};
   const std::vector<std::pair<Activation, std::vector<double>>> expected{
       {Activation::kSilu, {-0.23840584, -0.18877033, 0.31122967, 1.76159416}},
@@ -58,7 +58,9 @@ TEST_CASE("activations have the numbers of a worked example") {
     }
 }
 
-TEST_CASE("gelu in fp32 keeps the digits of its tail, and its slope is right to a few units of 1") {
+TEST_CASE(
+    "gelu in fp32 is precise also where it is nearly 0, and its derivative is within a few ulps of "
+    "1") {
   const double pi = std::acos(-1.0);
   Array x{{1, 24001}, {}};
   for (int i = -12000; i <= 12000; ++i) x.data.push_back(static_cast<float>(i * 1e-3));
@@ -118,9 +120,7 @@ TEST_CASE("gated activations and their gradients agree with autograd, also in pl
   });
 }
 
-TEST_CASE(
-    "silu is right to a few units in the last place from -80 to 80, and finite or NaN where it "
-    "must be") {
+TEST_CASE("silu is within a few ulps from -80 to 80, correct for huge inputs, and NaN for NaN") {
   for_each_backend([](DType dtype) {
     Array gu{{1, 2 * 16001}, {}};
     for (int i = 0; i <= 16000; ++i) gu.data.push_back(static_cast<float>(-80.0 + i * 0.01));
@@ -130,7 +130,7 @@ TEST_CASE(
     const ValueId in = rig.input(gu), s = rig.output({1, 16001});
     rig.run(OpKind::kGatedActivation, {in}, {s});
     const Array out = rig.read(s);
-    // F16 has nothing between 0 and 2^-24.
+    // F16 has no normal numbers below 2^-14.
     const double least = dtype == DType::kF16 ? 0x1p-14 : 1e-30;
     double worst = 0.0;
     for (size_t i = 0; i <= 16000; ++i) {

@@ -12,7 +12,7 @@ namespace {
 struct AttentionCase {
   AttentionAttrs attrs;
   int64_t rows;
-  /// First tokens of the documents packed into a row.
+  /// First token of each document that is packed into a row.
   std::vector<int64_t> documents;
 };
 
@@ -43,7 +43,7 @@ std::vector<int32_t> starts_of(const AttentionCase& c) {
   for (int64_t row = 0; row < c.rows; ++row)
     for (int64_t t = 0; t < c.attrs.row_tokens; ++t) {
       int64_t start = 0;
-      // Rows differ: later ones have fewer documents.
+      // The rows differ: each has fewer documents than the one before.
       for (size_t i = 0; i + static_cast<size_t>(row) < c.documents.size(); ++i)
         if (c.documents[i] <= t) start = c.documents[i];
       starts.push_back(static_cast<int32_t>(start));
@@ -63,7 +63,7 @@ OracleCase attention_oracle(const AttentionCase& c, double spread) {
   return o;
 }
 
-/// Values of a forward pass that has run.
+/// ForwardRun holds the values of a completed forward pass.
 struct ForwardRun {
   ValueId qkv, starts, a, lse;
 };
@@ -80,13 +80,13 @@ void require_agreement(const AttentionCase& c, const OracleCase& o, DType dtype,
   const auto [qkv, starts, a, lse] = run_forward(rig, c, o);
   const ValueId da = rig.input(o.gradient), dqkv = rig.output(o.inputs[0].dims);
   rig.run(OpKind::kAttentionDgrad, {da, qkv, a, lse, starts}, {dqkv}, c.attrs);
-  // Units that multiply bf16 get weights and slopes rounded to it. Scores, and so lse, are sums in
-  // fp32 of exact products.
+  // Hardware that multiplies bf16 rounds weights and their gradients to bf16. Scores, and so lse,
+  // are sums in fp32 of exact products.
   const double operands =
       dtype == DType::kBF16 && isa_in_use() >= Isa::kAvx512Bf16 ? unit_roundoff(dtype) : 0.0;
   REQUIRE(relative_error(rig.read(a), expected.outputs[0]) < slack * tolerance(dtype) + operands);
   REQUIRE(relative_error(rig.read(lse), expected.outputs[1]) < slack * tolerance(dtype));
-  // The gradient is taken with the stored a, whose rounding reaches every slope.
+  // The gradient is computed from the stored a, so that a's rounding affects all input gradients.
   const double stored_a = is_narrow(dtype) ? unit_roundoff(dtype) : 0.0;
   REQUIRE(relative_error(rig.read(dqkv), expected.gradients[0]) <
           slack * tolerance(dtype) + stored_a + operands);
@@ -106,14 +106,14 @@ TEST_CASE("attention stays right when scores are far apart") {
   for_each_backend([](DType dtype) {
     const AttentionCase c{shape(2, 1, 32, 140), 1, {0, 9}};
     CAPTURE(dtype_name(dtype));
-    // Scores of several hundred: rounding of the scores themselves is what fp32 leaves.
+    // For scores of several hundred, the rounding of fp32 scores themselves dominates the error.
     require_agreement(c, stored(attention_oracle(c, 30.0), dtype), dtype,
                       dtype == DType::kF64 ? 1.0 : 100.0);
   });
 }
 
-// Attention without keys has weights exp(0) before they are divided by their sum.
-TEST_CASE("weights that are exact in bf16 lose nothing when bf16 units multiply them") {
+// Keys of 0 give weights exp(0) = 1, which bf16 holds exactly, before the division by their sum.
+TEST_CASE("attention weights that bf16 holds exactly lose no precision in bf16 products") {
   for_each_backend([](DType dtype) {
     for (const AttentionCase& c : kCases) {
       OracleCase o = stored(attention_oracle(c, 1.0), dtype);
@@ -130,7 +130,7 @@ TEST_CASE("weights that are exact in bf16 lose nothing when bf16 units multiply 
   });
 }
 
-TEST_CASE("a NaN in a key reaches the tokens that attend to it and no earlier block") {
+TEST_CASE("a NaN in a key reaches the tokens that attend to it but no earlier block") {
   for_each_backend([](DType dtype) {
     const AttentionCase c{shape(1, 1, 16, 192), 1, {0}};
     OracleCase o = attention_oracle(c, 1.0);

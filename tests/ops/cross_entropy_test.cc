@@ -36,10 +36,10 @@ std::vector<Case> cases() {
       {1, 1, 1, 4, {0}},
       {7, 5, 9, 3, labels_of(7, 9, 0)},
       {40, 24, 101, 16, labels_of(40, 101, 0)},                   // a ragged last chunk
-      {40, 24, 101, 16, labels_of(40, 101, 3)},                   // gathered chunks
-      {40, 24, 101, 8, first_masked(labels_of(40, 101, 0), 17)},  // whole chunks masked
-      {33, 64, 1000, 256, labels_of(33, 1000, 5)},                // one chunk larger than all
-      {6, 8, 20, 2, std::vector<int32_t>(6, -100)},               // nothing counts
+      {40, 24, 101, 16, labels_of(40, 101, 3)},                   // every third token masked
+      {40, 24, 101, 8, first_masked(labels_of(40, 101, 0), 17)},  // two chunks masked entirely
+      {33, 64, 1000, 256, labels_of(33, 1000, 5)},                // a chunk above all tokens
+      {6, 8, 20, 2, std::vector<int32_t>(6, -100)},               // all tokens masked
       {40, 24, 101, 16, labels_of(40, 101, 3), 5.0},
   };
 }
@@ -80,7 +80,7 @@ TEST_CASE("linear_cross_entropy and its gradients agree with autograd, with a bi
           const auto gradient = [&](size_t i) {
             return accumulate ? rig.input(before[i]) : rig.output(o.inputs[1 + i].dims);
           };
-          // The bias' gradient stands before the matrix's.
+          // The bias's gradient comes before the matrix's.
           const auto results = [&](bool with_matrix) {
             std::vector<ValueId> out{rig.input({{2}, {10.0, 3.0}}, DType::kF64),
                                      rig.output({c.tokens, c.hidden})};
@@ -90,13 +90,14 @@ TEST_CASE("linear_cross_entropy and its gradients agree with autograd, with a bi
           };
           const std::vector<ValueId> all = results(true), frozen = results(false);
           rig.run(OpKind::kLinearCrossEntropy, in, all, o.attrs, accumulate);
-          // The other results do not change without the gradient of a frozen matrix.
+          // For a frozen matrix, the other results stay the same.
           rig.run(OpKind::kLinearCrossEntropy, in, frozen, o.attrs, accumulate);
           for (size_t i = 0; i < frozen.size(); ++i)
             REQUIRE(rig.bits(frozen[i]) == rig.bits(all[i]));
           require_loss(rig.read(all[0]), expected.outputs[0], 10.0, 3.0, tolerance(dtype));
           REQUIRE(relative_error(rig.read(all[1]), expected.gradients[0]) < tolerance(dtype));
-          // A 16-bit gradient is rounded once a chunk, of half the tokens because logits are F32.
+          // A 16-bit gradient is rounded once per chunk. Chunks have half the tokens because logits
+          // are F32.
           const int64_t chunks = (2 * c.tokens + c.chunk - 1) / c.chunk;
           const double roundings =
               is_narrow(dtype) ? static_cast<double>(chunks) * unit_roundoff(dtype) : 0.0;
@@ -130,8 +131,8 @@ double correct_tokens(const OracleCase& o) {
   return correct;
 }
 
-/// Makes a case with hidden values that point to one row of w each, and labels that are that row
-/// for every other token.
+/// Makes a case whose hidden values point to one row of w each; the labels are that row for every
+/// other token.
 OracleCase evaluated_case(const Case& c, bool biased) {
   OracleCase o = oracle_case(c, biased);
   const auto hidden = static_cast<size_t>(c.hidden), rows = static_cast<size_t>(c.vocabulary);
@@ -170,8 +171,8 @@ TEST_CASE(
   });
 }
 
-/// Returns rows [first, first + count) of a matrix or vector; those behind its last one are
-/// `padding`.
+/// Returns rows [first, first + count) of a matrix or vector; rows after its last one are filled
+/// with `padding`.
 Array some_rows(const Array& whole, int64_t first, int64_t count, double padding = 0.0) {
   const int64_t last = std::min(first + count, whole.dims[0]);
   const int64_t width = whole.dims.size() > 1 ? whole.dims[1] : 1;
@@ -182,26 +183,27 @@ Array some_rows(const Array& whole, int64_t first, int64_t count, double padding
   return {std::move(dims), std::move(rows), whole.dtype};
 }
 
-/// Parameters are the head's matrix and, where it has one, its bias: gradients from before.
+/// Parameters holds earlier gradients of the head's matrix and, if it has one, of its bias.
 struct Parameters {
   Array w, bias;
 };
 
 struct SplitResult {
   Array loss, dx, dw, db;
-  /// The losses that every rank found from the others' statistics: {sum, count} of each rank.
+  /// Losses as {sum, count} of each rank, which computes them from the statistics of all ranks.
   std::vector<Array> losses;
 };
 
-/// Adds what a rank has of a gradient behind what the ranks before it have.
+/// Appends a rank's part of a gradient to the parts of the ranks before it.
 void append(Array& whole, const Array& part) {
   whole.data.insert(whole.data.end(), part.data.begin(), part.data.end());
   whole.dtype = part.dtype;
 }
 
-/// Runs the loss of `ranks` ranks that have a part of the vocabulary each, the last one with
-/// padding where they do not divide it, in chunks of `c.chunk` tokens. The head has a bias where
-/// `o` has a third input; the bias of padding would make it the likeliest token.
+/// Computes the loss on `ranks` ranks that hold a part of the vocabulary each, in chunks of
+/// `c.chunk` tokens. If `ranks` does not divide the vocabulary, the last rank has padding rows. The
+/// head has a bias if `o` has a third input; a padding row's bias would make it the likeliest
+/// token.
 SplitResult split_cross_entropy(const Case& c, const OracleCase& o, DType dtype, int64_t ranks,
                                 const Parameters* before, bool gradients = true) {
   const bool biased = o.inputs.size() > 2;
@@ -273,7 +275,7 @@ SplitResult split_cross_entropy(const Case& c, const OracleCase& o, DType dtype,
     append(result.dw, rigs[r].read(dw[r]));
     if (biased) append(result.db, rigs[r].read(db[r]));
   }
-  // Padding has no gradient.
+  // Padding rows have no gradient.
   for (int64_t i = 0; gradients && i < padding * c.hidden; ++i, result.dw.data.pop_back())
     REQUIRE(result.dw.data.back() == 0.0);
   for (int64_t i = 0; gradients && biased && i < padding; ++i, result.db.data.pop_back())
@@ -284,15 +286,15 @@ SplitResult split_cross_entropy(const Case& c, const OracleCase& o, DType dtype,
 std::vector<Case> split_cases() {
   return {
       {7, 5, 12, 3, labels_of(7, 12, 0)},
-      {40, 24, 120, 16, labels_of(40, 120, 3)},  // gathered chunks, a ragged last one
+      {40, 24, 120, 16, labels_of(40, 120, 3)},  // every third token masked, a ragged last chunk
       {40, 24, 120, 8,
-       first_masked(labels_of(40, 120, 0), 17)},     // whole chunks masked, the first one too
-      {33, 64, 996, 256, labels_of(33, 996, 5)},     // one chunk larger than all
-      {6, 8, 24, 2, std::vector<int32_t>(6, -100)},  // nothing counts
+       first_masked(labels_of(40, 120, 0), 17)},     // the first chunks have masked tokens only
+      {33, 64, 996, 256, labels_of(33, 996, 5)},     // a chunk size above the number of tokens
+      {6, 8, 24, 2, std::vector<int32_t>(6, -100)},  // all tokens masked
       {40, 24, 120, 16, labels_of(40, 120, 3), 5.0},
-      {40, 24, 119, 16, labels_of(40, 119, 3), 5.0},  // padding with two ranks and with three
+      {40, 24, 119, 16, labels_of(40, 119, 3), 5.0},  // padding rows on two ranks and on three
       {17, 24, 31, 8, labels_of(17, 31, 0)},
-      {9, 8, 24, 4, {23, 0, 5, 6, 7, 11, 12, 17, 18}},  // labels at the ranks' borders
+      {9, 8, 24, 4, {23, 0, 5, 6, 7, 11, 12, 17, 18}},  // labels next to the borders between ranks
   };
 }
 
@@ -306,7 +308,7 @@ void require_split_gradients(const Case& c, DType dtype, int64_t ranks, bool bia
     const SplitResult found =
         split_cross_entropy(c, o, dtype, ranks, accumulate ? &before : nullptr);
     require_loss(found.loss, expected.outputs[0], 0.0, 0.0, tolerance(dtype));
-    // Ranks round their shares of dx.
+    // Each rank rounds its share of dx.
     const double shares =
         is_narrow(dtype) ? static_cast<double>(ranks) * unit_roundoff(dtype) : 0.0;
     REQUIRE(relative_error(found.dx, expected.gradients[0]) < tolerance(dtype) + shares);
@@ -335,7 +337,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("each rank counts the tokens whose label is one of its rows") {
+TEST_CASE("each rank counts the tokens whose label is one of its own rows") {
   const Case c = split_cases().back();
   const SplitResult found = split_cross_entropy(c, oracle_case(c), DType::kF32, 3, nullptr);
   REQUIRE(found.losses[0].data[1] == 4.0);
@@ -359,7 +361,7 @@ TEST_CASE("masked tokens get gradients of exactly 0") {
 TEST_CASE("logits far apart neither overflow nor lose the loss, and NaN is passed on") {
   for_each_multiplier([](DType dtype) {
     Rig rig(dtype);
-    // Logits 0, 500, -500: losses 0 and 1000.
+    // Logits are 0, 500 and -500; the losses are 0 and 1000.
     const ValueId x = rig.input({{2, 1}, {1.0, 1.0}}),
                   w = rig.input({{3, 1}, {0.0, 500.0, -500.0}});
     const ValueId labels = rig.ints({1, 2}), loss = rig.input({{2}, {0.0, 0.0}}, DType::kF64);
@@ -376,7 +378,7 @@ TEST_CASE(
     "logits of a split vocabulary far apart neither overflow nor lose the loss, and NaN is passed "
     "on") {
   for_each_multiplier([](DType dtype) {
-    // Logits 0, 500 on one rank, -500, 1 on the other.
+    // Logits are 0 and 500 on one rank, -500 and 1 on the other.
     const Case c{2, 1, 4, 1, {1, 2}};
     OracleCase o{OpKind::kLinearCrossEntropy,
                  CrossEntropyAttrs{},
@@ -388,7 +390,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("ranks count the tokens that are predicted as one rank does") {
+TEST_CASE("several ranks count as many correct predictions as one rank does") {
   for_each_multiplier([](DType dtype) {
     for (Case c : split_cases())
       for (const int64_t ranks : {2, 3, 4}) {
@@ -404,10 +406,11 @@ TEST_CASE("ranks count the tokens that are predicted as one rank does") {
   });
 }
 
-TEST_CASE("a token whose loss is not finite is never predicted, whatever the sign of its NaN") {
+TEST_CASE(
+    "a token whose loss is not finite never counts as predicted, whatever the sign of a NaN") {
   for_each_multiplier([](DType dtype) {
-    // Token 0 is predicted; the hidden value of token 1 is no number, or makes an infinite logit at
-    // its label.
+    // Token 0 is predicted. The hidden value of token 1 is NaN, or makes an infinite logit at its
+    // label.
     const Case c{2, 1, 4, 8, {1, 1}};
     for (const double value :
          {std::copysign(NAN, 1.0), std::copysign(NAN, -1.0), HUGE_VAL, -HUGE_VAL})
@@ -435,7 +438,7 @@ TEST_CASE("a token whose loss is not finite is never predicted, whatever the sig
   });
 }
 
-TEST_CASE("the first of equal logits is the one that is predicted") {
+TEST_CASE("the first of equal logits is the prediction") {
   const Case c{3, 1, 4, 8, {1, 2, 3}};
   OracleCase o = oracle_case(c);
   o.inputs[0].data = {1, 1, 1};

@@ -45,14 +45,14 @@ Array measured(Rig& rig, const OracleCase& c, ValueId weight) {
   return rig.read(squares);
 }
 
-/// Returns the tolerance of lengths: nothing is rounded to 16 bits on the way.
+/// Returns the tolerance of row lengths, which are not rounded to 16 bits on the way.
 double lengths_tolerance(DType dtype) {
   return tolerance(dtype == DType::kF64 ? dtype : DType::kF32);
 }
 
-TEST_CASE("lengths of rows with adapters agree with what the whole matrix says", "[products]") {
+TEST_CASE("row lengths of a matrix and its adapters agree with those of their sum", "[products]") {
   for_each_multiplier([](DType dtype) {
-    // The last one has more than one panel of rows.
+    // The last case has more than one panel of rows.
     for (const LengthsCase& s :
          {LengthsCase{1, 1, {{0, 1, 1, 1.0}}}, LengthsCase{20, 7, {{4, 9, 3, 2.0}}},
           LengthsCase{48, 33, {{0, 16, 4, 2.0}, {32, 16, 8, 0.5}}},
@@ -66,7 +66,7 @@ TEST_CASE("lengths of rows with adapters agree with what the whole matrix says",
   });
 }
 
-TEST_CASE("lengths of packed rows with adapters are those of the numbers that the codes stand for",
+TEST_CASE("row lengths of a quantized matrix with adapters are those of the decoded numbers",
           "[products]") {
   for_each_multiplier([](DType dtype) {
     for (const PackedFormat& format :
@@ -91,7 +91,7 @@ const std::vector<ScaleCase> kScaleCases{{1, 1, {{0, 1}}},
                                          {65, 48, {{0, 16}, {32, 16}}},
                                          {130, 600, {{0, 300}, {300, 20}, {340, 260}}}};
 
-/// Squares and magnitudes are what they are in every dtype: statistics.
+/// Makes a case whose squares and magnitudes keep the precision of statistics in every dtype.
 OracleCase scale_case(const ScaleCase& s, DType dtype) {
   int64_t rows = 0;
   for (const DoraAttrs::ScaledColumns& part : s.parts) rows += part.columns;
@@ -150,7 +150,7 @@ TEST_CASE("columns scaled by magnitudes and their gradients agree with autograd,
   });
 }
 
-TEST_CASE("magnitudes that are the lengths change no bit") {
+TEST_CASE("magnitudes equal to the lengths change no bit") {
   for_each_backend([](DType dtype) {
     CAPTURE(dtype_name(dtype));
     Rig rig(dtype);
@@ -158,7 +158,7 @@ TEST_CASE("magnitudes that are the lengths change no bit") {
     const int64_t width = 600;
     Array lengths{{width}, {}}, squares{{width}, {}};
     for (int64_t i = 0; i < width; ++i) {
-      // Lengths have more digits than 16 bits hold; their squares are exact.
+      // Lengths have more digits than 16 bits hold, but their squares are exact.
       lengths.data.push_back(0.5 + static_cast<double>(i) / 2048);
       squares.data.push_back(lengths.data.back() * lengths.data.back());
     }
@@ -170,7 +170,7 @@ TEST_CASE("magnitudes that are the lengths change no bit") {
   });
 }
 
-TEST_CASE("a row of zeros stays zero, and what is not finite shows") {
+TEST_CASE("a row of zeros stays zero, and a NaN of the statistics reaches the result") {
   for_each_backend([](DType dtype) {
     Rig rig(dtype);
     const DType statistics = dtype == DType::kF64 ? dtype : DType::kF32;
@@ -188,7 +188,7 @@ TEST_CASE("a row of zeros stays zero, and what is not finite shows") {
   });
 }
 
-TEST_CASE("what dropout leaves and its rest are the whole, also in place") {
+TEST_CASE("kept and dropped elements add up to the input, also in place") {
   for_each_backend([](DType dtype) {
     for (const int64_t width : {1, 13, 600, 4200}) {
       CAPTURE(dtype_name(dtype), width);

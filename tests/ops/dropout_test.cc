@@ -12,7 +12,7 @@
 namespace ftrun::test {
 namespace {
 
-/// A place is where in training rows of a mask stand.
+/// Place says where in training a mask's rows lie.
 struct Place {
   uint64_t key = dropout_key(5, 1);
   int64_t layer = 3;
@@ -20,7 +20,7 @@ struct Place {
   DropoutAttrs attrs{0.3, 1, 0};
 };
 
-/// Makes the factors of elements, worked out one by one.
+/// Computes the mask's factors one element at a time.
 Array mask_of(const Place& place, int64_t tokens, int64_t width) {
   Array mask{{tokens, width}, {}};
   for (int64_t n = 0; n < tokens; ++n) {
@@ -36,7 +36,7 @@ Array mask_of(const Place& place, int64_t tokens, int64_t width) {
   return mask;
 }
 
-/// Returns the mask as the kernel makes it.
+/// Returns the mask that the kernel computes.
 Array kernel_mask(const Place& place, int64_t tokens, int64_t width) {
   Rig rig(DType::kF32);
   rig.scalars.dropout_key = place.key;
@@ -54,12 +54,12 @@ double dropped_share(const Array& mask) {
          static_cast<double>(mask.data.size());
 }
 
-/// Returns the standard deviations that a share of so many draws is from its probability.
+/// Returns how many standard deviations a share of `draws` draws is away from its probability.
 double deviations(double share, double probability, double draws) {
   return std::abs(share - probability) / std::sqrt(probability * (1 - probability) / draws);
 }
 
-TEST_CASE("tokens of padded rows have the masks that they have without the padding") {
+TEST_CASE("a token has the same mask in a padded row as in an unpadded one") {
   constexpr int64_t kRows = 4, kTokens = 5, kPadding = 3, kWidth = 70;
   const Array plain = kernel_mask({.first_token = 40}, kRows * kTokens, kWidth);
   const Array padded = kernel_mask({.first_token = 40,
@@ -109,8 +109,7 @@ TEST_CASE("dropout and its gradient agree with autograd under the same mask, als
 }
 
 TEST_CASE(
-    "dropout drops the share it is asked for, and leaves mean and twice-scaled variance as they "
-    "are") {
+    "dropout drops the requested share, and its results have the expected mean and variance") {
   for (const double p : {0.01, 0.1, 0.5, 0.93}) {
     CAPTURE(p);
     const Array mask = kernel_mask({.attrs = {p, 0, 0}}, 1000, 1001);
@@ -129,7 +128,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a mask is the same however tokens and columns are cut") {
+TEST_CASE("a mask is the same however tokens and columns are split") {
   const Array whole = kernel_mask({.first_token = 40}, 30, 150);
   for (const int64_t token : {0, 1, 17})
     for (const int64_t column : {0, 3, 64, 99}) {
@@ -143,8 +142,7 @@ TEST_CASE("a mask is the same however tokens and columns are cut") {
     }
 }
 
-TEST_CASE(
-    "masks of other seeds, steps, layers, products, tokens and columns have nothing in common") {
+TEST_CASE("masks of different seeds, steps, layers, products, tokens and columns are independent") {
   constexpr int64_t kTokens = 300, kWidth = 300;
   constexpr double p = 0.3, kBoth = p * p, kDraws = kTokens * kWidth;
   const Place place{.attrs = {p, 1, 0}};
@@ -159,7 +157,7 @@ TEST_CASE(
       {"next column", [](Place& other) { other.attrs.first_column += 1; }},
       {"column after that", [](Place& other) { other.attrs.first_column += 2; }},
       {"16 columns on", [](Place& other) { other.attrs.first_column += 16; }},
-      // Two multiplications of a column's higher bits leave traces here.
+      // Two multiplications of a column's higher bits would show here.
       {"the next stretch", [](Place& other) { other.attrs.first_column += 4096; }},
       {"12288 columns on", [](Place& other) { other.attrs.first_column += 12288; }},
       {"20480 columns on", [](Place& other) { other.attrs.first_column += 20480; }},
@@ -177,7 +175,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("every column and every token is dropped as often as any other") {
+TEST_CASE("all columns and all tokens are dropped equally often") {
   constexpr int64_t kTokens = 2000, kWidth = 512;
   constexpr double p = 0.2;
   const Array mask = kernel_mask({.attrs = {p, 0, 0}}, kTokens, kWidth);
@@ -185,7 +183,7 @@ TEST_CASE("every column and every token is dropped as often as any other") {
   for (size_t n = 0; n < kTokens; ++n)
     for (size_t i = 0; i < kWidth; ++i)
       if (mask.data[n * kWidth + i] == 0) ++by_token[n], ++by_column[i];
-  // A sum of squared deviations, of k independent ones: mean k, variance 2 k.
+  // The sum of k independent, squared, normalized deviations has mean k and variance 2 k.
   const auto chi_square = [&](const std::vector<double>& counts, double draws) {
     double sum = 0;
     for (const double count : counts) sum += std::pow(deviations(count / draws, p, draws), 2);

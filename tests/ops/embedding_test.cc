@@ -54,7 +54,7 @@ TEST_CASE("a token outside the table is caught before memory is touched") {
 }
 
 TEST_CASE(
-    "the row of a token that is left out gets no gradient, and all others have the same bits") {
+    "the row of an ignored token gets no gradient, and the other rows' gradients keep their bits") {
   for_each_backend([](DType dtype) {
     const std::vector<int32_t> tokens{3, 9, 0, 9, 3, 11, 9};
     const Array dx = rounded(random_array({7, 70}, 2), dtype),
@@ -80,7 +80,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a table of some rows of the vocabulary gives zeros for other rows' tokens and gets no "
+    "a table of part of the vocabulary gives zeros for the tokens of other rows and gets no "
     "gradient from them") {
   for_each_backend([](DType dtype) {
     const std::vector<int32_t> tokens{3, 9, 0, 5, 3, 11, 4};

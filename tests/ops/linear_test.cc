@@ -22,7 +22,7 @@ OracleCase linear_case(const Shape& s, bool bias) {
   return c;
 }
 
-// The gradients are added to what is already in them, and to `addend`.
+// Gradients are added to what is already in their memory; dx is added to `addend`.
 TEST_CASE("linear with and without bias and its gradients agree with autograd", "[products]") {
   for_each_multiplier([](DType dtype) {
     for (const Shape& s : kShapes)
@@ -49,12 +49,12 @@ PackedFormat nf4(int64_t block, bool double_quantized, bool holds_scales = false
 }
 
 TEST_CASE(
-    "linear and its gradient by packed weights agree with autograd on the numbers that those stand "
-    "for",
+    "linear and its input gradient with quantized weights agree with autograd on the decoded "
+    "numbers",
     "[products]") {
   for_each_multiplier([](DType dtype) {
-    // Rows that are no multiple of a record or of a block, more than one panel of rows and of
-    // columns, a last block that is short.
+    // The shapes cover rows that are no multiple of a record or block, several panels of rows and
+    // of columns, and a short last block.
     for (const Shape& s : {Shape{7, 5, 64}, Shape{65, 36, 192}, Shape{3, 1100, 64},
                            Shape{3, 12, 2112}, Shape{2, 7, 36}, Shape{2100, 16, 64}})
       for (const PackedFormat& format : {nf4(64, false), nf4(64, true), nf4(128, true, true),
@@ -88,7 +88,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("weight and bias gradients are written over or added to", "[products]") {
+TEST_CASE("weight and bias gradients either replace or add to what is in memory", "[products]") {
   for_each_multiplier([](DType dtype) {
     for (const Shape& s : kShapes) {
       CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs);
@@ -114,9 +114,8 @@ TEST_CASE("weight and bias gradients are written over or added to", "[products]"
   });
 }
 
-TEST_CASE(
-    "the gradient by a product's operand is added to what other operations made, in place or not",
-    "[products]") {
+TEST_CASE("a product's input gradient is added to another operation's result, in place or not",
+          "[products]") {
   for_each_multiplier([](DType dtype) {
     for (const Shape& s : kShapes) {
       CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.inputs);
@@ -165,7 +164,7 @@ OracleCase lora_case(const LoraCase& s) {
   return c;
 }
 
-/// Returns the tolerance of an adapter's product: scaling rounds once more in 16 bits.
+/// Returns the tolerance of an adapter's product, whose scaling rounds to 16 bits once more.
 double lora_tolerance(DType dtype) {
   return tolerance(dtype) + (is_narrow(dtype) ? 2 * unit_roundoff(dtype) : 0);
 }
@@ -209,7 +208,7 @@ TEST_CASE("low-rank adapters of parts of a product and their gradients agree wit
   });
 }
 
-TEST_CASE("a bias that another rank adds is left out of the product") {
+TEST_CASE("a product leaves out a bias that another rank adds") {
   for_each_backend([](DType dtype) {
     Rig rig(dtype);
     const ValueId x = rig.input(random_array({5, 7}, 1)), w = rig.input(random_array({6, 7}, 2));

@@ -40,8 +40,8 @@ TEST_CASE("rms_norm and its gradients agree with autograd") {
       rig.run(OpKind::kRmsNormWgrad, {dy, x, rstd}, {dw});
       REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
       REQUIRE(relative_error(rig.read(rstd), expected.outputs[1]) < tolerance(dtype));
-      // A single element leaves no direction in which the norm's output can change: the gradient
-      // is the epsilon's.
+      // A single element's norm changes only through the epsilon, which alone determines its
+      // gradient.
       if (s.width > 1)
         REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
       REQUIRE(relative_error(rig.read(dw), expected.gradients[1]) < tolerance(dtype));
@@ -55,7 +55,7 @@ TEST_CASE("rms_norm and its gradients agree with autograd") {
   });
 }
 
-TEST_CASE("add_rms_norm sums the residual, and its gradient takes the sum's own gradient along") {
+TEST_CASE("add_rms_norm adds the residual, and its gradient includes the sum's own gradient") {
   for_each_backend([](DType dtype) {
     for (const NormShape& s : kNormShapes) {
       if (s.width == 1) continue;
@@ -70,7 +70,8 @@ TEST_CASE("add_rms_norm sums the residual, and its gradient takes the sum's own 
                   random_array(dims, 4),
                   random_array(dims, 5)},
                  dtype);
-      // The norm is of the stored sum: in 16 bits, sums that are stored exactly.
+      // The norm is that of the stored sum, so the 16-bit inputs are such that sums are stored
+      // exactly.
       if (is_narrow(dtype))
         for (const size_t i : {0, 1})
           for (double& v : c.inputs[i].data) v = std::nearbyint(v * 32.0) / 32.0;
@@ -87,7 +88,7 @@ TEST_CASE("add_rms_norm sums the residual, and its gradient takes the sum's own 
       REQUIRE(relative_error(rig.read(y), expected.outputs[1]) < tolerance(dtype));
       REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
       REQUIRE(relative_error(rig.read(dx), expected.gradients[1]) < tolerance(dtype));
-      // dx may lie on e.
+      // dx may use the memory of e.
       rig.run(OpKind::kRmsNormDgrad, {dy, sum, rstd, w, dsum}, {dsum}, attrs);
       REQUIRE(rig.bits(dsum) == rig.bits(dx));
     }
@@ -100,7 +101,7 @@ TEST_CASE(
   for_each_backend([](DType dtype) {
     for (const NormShape& s : kNormShapes)
       for (const size_t params : {0, 1, 2}) {
-        if (s.width == 1) continue;  // no deviation: differences of equal numbers
+        if (s.width == 1) continue;  // a single element has no deviation
         CAPTURE(dtype_name(dtype), s.tokens, s.width, params);
         const std::vector<int64_t> dims{s.tokens, s.width};
         OracleCase c{OpKind::kLayerNorm,
@@ -148,7 +149,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("layer_norm has the numbers of a worked example") {
+TEST_CASE("layer_norm gives the values of an example computed by hand") {
   Rig rig(DType::kF64);
   const ValueId x = rig.input({{1, 4}, {1, -2, 0.5, 3}}), w = rig.input({{4}, {0.5, 1, -1, 2}});
   const ValueId b = rig.input({{4}, {0.1, 0, -0.2, 0.3}}),
@@ -163,7 +164,7 @@ TEST_CASE("layer_norm has the numbers of a worked example") {
                          {{1, 4}, {-0.06914890, -0.07744674, 0.21021265, -0.06361701}}) < 1e-7);
 }
 
-TEST_CASE("a mean that is large beside the deviations costs layer_norm no digits") {
+TEST_CASE("a mean much larger than the deviations costs layer_norm no precision") {
   Array x{{1, 100}, {}};
   for (int i = 0; i < 100; ++i) x.data.push_back(4096.0 + (i % 2 == 0 ? 0.25 : -0.25));
   Rig rig(DType::kF32);
@@ -247,7 +248,7 @@ TEST_CASE(
   });
 }
 
-/// The forward operations' and gradients' results of a norm over whole queries and keys.
+/// WholeNorm holds the results, forward and backward, of a norm over whole queries and keys.
 struct WholeNorm {
   Rig rig;
   ValueId y, dqkv, dwq, dwk;

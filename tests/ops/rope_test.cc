@@ -10,8 +10,8 @@
 namespace ftrun::test {
 namespace {
 
-/// Heads of which so many elements turn, by angles from `first` on of a table that has `more` after
-/// them.
+/// Turning describes heads of which `elements` elements are rotated, by the angles from `first` on
+/// of a table that has `more` angles after them.
 struct Turning {
   HeadAttrs heads;
   int64_t elements;
@@ -22,7 +22,7 @@ const std::vector<Turning> kHeads{{{1, 1, 2}, 2},   {{3, 1, 10}, 10},     {{4, 2
                                   {{2, 2, 72}, 72}, {{3, 1, 10}, 4},      {{4, 2, 64}, 16},
                                   {{2, 1, 96}, 72}, {{4, 2, 64}, 64, 32}, {{2, 1, 10}, 4, 3, 5}};
 
-/// Makes the rope of heads of which `head_size` elements turn.
+/// Makes the table of cosines and sines for `head_size` rotated elements.
 Array rope_values(int64_t tokens, int64_t head_size) {
   Array table{{tokens, head_size}, {}};
   for (int64_t n = 0; n < tokens; ++n)
@@ -35,8 +35,8 @@ Array rope_values(int64_t tokens, int64_t head_size) {
 }
 
 TEST_CASE(
-    "rope of halves and of neighbours, of heads and of parts of heads, and its gradient agree with "
-    "autograd, also in place") {
+    "rope on halves or on neighbours, of whole or partly rotated heads, and its gradient agree "
+    "with autograd, also in place") {
   for_each_backend([](DType dtype) {
     for (const auto& [heads, turning, first, more] : kHeads)
       for (const auto& [tokens, pairs] :

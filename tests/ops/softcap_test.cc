@@ -27,7 +27,8 @@ TEST_CASE("softcap and its gradient agree with autograd, also in place") {
         REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
         rig.run(OpKind::kSoftcap, {x}, {x}, c.attrs);
         REQUIRE(rig.bits(x) == rig.bits(y));
-        // The slope is of what is stored: where the bound is reached, digits of it are few.
+        // The derivative is computed from the stored result, which near the bound has few exact
+        // digits.
         if (size > 1.0 && dtype != DType::kF64) continue;
         rig.run(OpKind::kSoftcapDgrad, {dy, y}, {dx}, c.attrs);
         const double stored_y = is_narrow(dtype) ? 4 * unit_roundoff(dtype) : 0.0;
@@ -38,7 +39,7 @@ TEST_CASE("softcap and its gradient agree with autograd, also in place") {
   });
 }
 
-TEST_CASE("capped numbers are those of a worked example") {
+TEST_CASE("softcap gives the values of an example computed by hand") {
   Rig rig(DType::kF32);
   const ValueId x = rig.input({{1, 5}, {-90.0, -1.5, 0.0, 0.01, 30.0}}), y = rig.output({1, 5});
   rig.run(OpKind::kSoftcap, {x}, {y}, SoftcapAttrs{30.0});

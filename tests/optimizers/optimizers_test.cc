@@ -22,14 +22,14 @@ OptimizerConfig usual(OptimizerType type) {
   return config;
 }
 
-TEST_CASE("optimizers that are offered come before those that are refused") {
+TEST_CASE("supported optimizers come before refused ones") {
   for (const OptimizerType type : all_types()) {
     CAPTURE(name_of(type));
     REQUIRE(optimizer_of(type).offered() == (static_cast<size_t>(type) < kOfferedOptimizers));
   }
 }
 
-TEST_CASE("a name or alias stands for one optimizer") {
+TEST_CASE("each name or alias means exactly one optimizer") {
   std::set<std::string_view> words;
   for (const OptimizerType type : all_types()) REQUIRE(words.insert(name_of(type)).second);
   for (const auto& [alias, name, sets] : optimizer_aliases()) {
@@ -40,7 +40,7 @@ TEST_CASE("a name or alias stands for one optimizer") {
   }
 }
 
-TEST_CASE("the defaults of an optimizer's parameters are in their ranges, and fault no other") {
+TEST_CASE("the defaults of an optimizer's parameters are in range and contradict no other") {
   for (const OptimizerType type : all_types()) {
     CAPTURE(name_of(type));
     const Optimizer& optimizer = optimizer_of(type);
@@ -66,8 +66,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE(
-    "the states of an optimizer have names of their own, and are no more than a rule updates") {
+TEST_CASE("an optimizer's states have different names, and are as many as its rule can update") {
   for (const OptimizerType type : all_types()) {
     if (!optimizer_of(type).offered()) continue;
     CAPTURE(name_of(type));
@@ -89,7 +88,7 @@ TEST_CASE("SGD keeps a buffer where it has momentum") {
   REQUIRE(optimizer_of(sgd.type).fault(sgd)->parameter == "nesterov");
 }
 
-TEST_CASE("the types with a parameter are listed with their variants behind them") {
+TEST_CASE("the types that have a parameter are listed, each followed by its variants") {
   REQUIRE(types_with("adam_w_mode") == std::vector<std::string>{"AdamW", "Adam"});
   REQUIRE(types_with("nesterov") == std::vector<std::string>{"SGD", "MuSGD"});
   const std::vector<std::string> corrected = types_with("bias_correction");

@@ -19,7 +19,7 @@ Unit unit_of(int64_t padded, std::vector<Slice> slices = {}) {
   return {0, "unit", {0}, std::move(slices), 0, padded};
 }
 
-TEST_CASE("units lie in forward order for parameters and in backward order for gradients") {
+TEST_CASE("parameters' units are laid out in forward order and gradients' in backward order") {
   const Partition partition = build_units(tiny_llama(true));
   const FlatLayout forward = flat_layout(partition, FlatOrder::kForward);
   CHECK(forward.offset == std::vector<int64_t>{0, 8192, 28672, 49152});
@@ -31,7 +31,7 @@ TEST_CASE("units lie in forward order for parameters and in backward order for g
   CHECK(backward.total == 53248);
 }
 
-TEST_CASE("shards are equal, aligned to blocks, and late ones of a small unit are empty") {
+TEST_CASE("shards are equal and aligned to blocks, and the last ones of a small unit are empty") {
   const Unit unit = unit_of(5 * kUnitBlock);
   CHECK(shard_range(unit, 0, 1) == UnitRange{0, 20480});
   CHECK(shard_range(unit, 0, 2) == UnitRange{0, 12288});
@@ -46,7 +46,7 @@ TEST_CASE("there is no shard past the last one") {
   CHECK_THROWS_AS(shard_range(unit_of(kUnitBlock), 3, 3), Error);
 }
 
-TEST_CASE("slices of a range are cut where the range is") {
+TEST_CASE("slices are cut at the ends of a range") {
   const Unit unit = unit_of(4096, {{7, 0, 100, 0}, {8, 50, 30, 112}, {9, 0, 1000, 142}});
   CHECK(slices_in(unit, 0, 4096) == unit.slices);
   CHECK(slices_in(unit, 90, 120) == std::vector<Slice>{{7, 90, 10, 90}, {8, 50, 8, 112}});
@@ -57,7 +57,7 @@ TEST_CASE("slices of a range are cut where the range is") {
   CHECK_THROWS_AS(slices_in(unit, 0, 4097), Error);
 }
 
-// Marks the elements of every tensor that some shard's slices hold.
+// Counts for each element of every tensor how many shards' slices hold it.
 std::vector<std::vector<int>> coverage(const ModelDescription& model, const Partition& partition,
                                        int count) {
   std::vector<std::vector<int>> seen;
@@ -83,7 +83,7 @@ std::vector<std::vector<int>> coverage(const ModelDescription& model, const Part
   return seen;
 }
 
-TEST_CASE("with 1 to 7 shards every element of every tensor is held exactly once") {
+TEST_CASE("every element of every tensor is in exactly one of 1 to 7 shards") {
   std::mt19937_64 random(23);
   for (int round = 0; round < 40; ++round) {
     const ModelDescription model = random_model(random);
@@ -96,7 +96,8 @@ TEST_CASE("with 1 to 7 shards every element of every tensor is held exactly once
   }
 }
 
-TEST_CASE("slices of a range say where in the unit and where in the tensor an element is") {
+TEST_CASE(
+    "slices of a range give an element the same position in unit and tensor as whole slices do") {
   std::mt19937_64 random(5);
   for (int round = 0; round < 100; ++round) {
     const ModelDescription model = random_model(random);
@@ -113,7 +114,8 @@ TEST_CASE("slices of a range say where in the unit and where in the tensor an el
   }
 }
 
-/// Returns the tensors with weight decay as `decays` says, whose states are numbers.
+/// Returns the update parts of a unit's range for tensors with weight decay as `decays` says and
+/// uncoded states.
 std::vector<UpdatePart> parts_by_decay(const Unit& unit, const ModelDescription& model,
                                        const std::function<bool(const TensorInfo&)>& decays,
                                        int64_t begin, int64_t end) {
@@ -126,10 +128,12 @@ UpdatePart part(int64_t begin, int64_t end, bool decay) {
   return {begin, end, {decay}};
 }
 
-TEST_CASE("a block's norms are decayed apart from its matrices") {
+TEST_CASE(
+    "a block's norms and its matrices are separate update parts if only matrices have weight "
+    "decay") {
   const ModelDescription model = tiny_llama(true);
   const Partition partition = build_units(model);
-  // input norm, qkv, o, post norm, gate and up, down
+  // The tensors are the input norm, qkv, o, post norm, gate and up, and down.
   CHECK(parts_by_decay(partition.unit(1), model, decays, 0, 20480) ==
         std::vector<UpdatePart>{part(0, 256, false), part(256, 6400, true), part(6400, 6656, false),
                                 part(6656, 20480, true)});
@@ -144,7 +148,7 @@ TEST_CASE("a block's norms are decayed apart from its matrices") {
   CHECK(parts_by_decay(partition.unit(3), model, all, 7, 7).empty());
 }
 
-TEST_CASE("parts of updates cover a shard once and agree with each tensor's rule") {
+TEST_CASE("update parts cover a shard exactly once and each tensor has its own decay") {
   std::mt19937_64 random(31);
   for (int round = 0; round < 100; ++round) {
     const ModelDescription model = random_model(random);
@@ -166,7 +170,7 @@ TEST_CASE("parts of updates cover a shard once and agree with each tensor's rule
   }
 }
 
-TEST_CASE("a tensor that straddles blocks is updated by itself, without what is padded around it") {
+TEST_CASE("a tensor that straddles blocks is an update part of its own, without padding") {
   std::mt19937_64 random(32);
   size_t alone = 0;
   for (int round = 0; round < 100; ++round) {
@@ -194,13 +198,14 @@ TEST_CASE("a tensor that straddles blocks is updated by itself, without what is 
   REQUIRE(alone > 100);
 }
 
-TEST_CASE("blocks are straddled where ranks cut rows within them, and by what begins within one") {
+TEST_CASE(
+    "a tensor straddles blocks if ranks cut its rows within a block or if it begins within one") {
   TensorInfo tensor("w", {8, 1024});
   const Slice slice{0, 0, 8 * 1024, 512};
   REQUIRE_FALSE(straddles_blocks(tensor, slice));
   REQUIRE(straddles_blocks(tensor, {0, 0, 8 * 1024, 512 + 40}));
   REQUIRE_FALSE(
-      straddles_blocks(tensor, {0, 100, 512, 612}));  // a part of a slice that begins with a block
+      straddles_blocks(tensor, {0, 100, 512, 612}));  // part of a slice that begins at a block
   tensor.local.extent[1] = 256;
   REQUIRE_FALSE(straddles_blocks(tensor, slice));
   tensor.local.extent[1] = 128;
@@ -213,7 +218,8 @@ TEST_CASE("blocks are straddled where ranks cut rows within them, and by what be
 }
 
 TEST_CASE(
-    "a matrix whose states are codes has a unit of its own, and one with both kinds another") {
+    "matrices with coded states have a unit of their own, and a partly coded parameter has "
+    "another") {
   const ModelDescription model = tiny_llama(true);
   const auto coded = [](const TensorInfo& tensor) {
     return tensor.name.find("q_proj") != std::string::npos ||
@@ -224,14 +230,14 @@ TEST_CASE(
     size_t with_codes = 0;
     for (const Slice& slice : unit.slices) with_codes += coded(model.tensor(slice.tensor)) ? 1 : 0;
     INFO(unit.name);
-    if (unit.coded && unit.uncoded) {
+    if (unit.has_coded_states && unit.has_plain_states) {
       ++both;
       REQUIRE(unit.slices.size() == 3);  // q, k, v
       REQUIRE(unit.name.ends_with(".partly_coded"));
     } else {
-      REQUIRE(with_codes == (unit.coded ? unit.slices.size() : 0));
-      REQUIRE(unit.name.ends_with(".coded") == unit.coded);
-      codes += unit.coded ? 1 : 0;
+      REQUIRE(with_codes == (unit.has_coded_states ? unit.slices.size() : 0));
+      REQUIRE(unit.name.ends_with(".coded") == unit.has_coded_states);
+      codes += unit.has_coded_states ? 1 : 0;
     }
   }
   REQUIRE(codes > 0);

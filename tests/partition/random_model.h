@@ -7,8 +7,8 @@
 
 namespace ftrun::fixtures {
 
-/// Returns a model of two layers, hidden 48, six query and two key/value heads of 8, feed-forward
-/// 76, 112 rows.
+/// Returns a model of two layers with hidden size 48, six query heads and two key/value heads of
+/// size 8, feed-forward size 76 and 112 vocabulary rows.
 inline ModelDescription tiny_llama(bool tied) {
   ModelConfig c;
   c.family = "llama";
@@ -24,8 +24,8 @@ inline ModelDescription tiny_llama(bool tied) {
   return build_model(c, {1, 16}, Mode::kTrain);
 }
 
-/// Makes layers of parameters of one to three tensors of odd sizes, without graphs; half of the
-/// models have a last layer that shares the first layer's first parameter.
+/// Makes layers whose parameters have one to three tensors of odd sizes, without graphs. In half of
+/// the models the last layer shares the first layer's first parameter.
 inline ModelDescription random_model(std::mt19937_64& random) {
   const auto pick = [&](int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(random);

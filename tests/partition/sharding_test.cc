@@ -13,7 +13,7 @@ namespace {
 using fixtures::random_model;
 using fixtures::tiny_llama;
 
-TEST_CASE("small tensors get units of their own beside their layer's") {
+TEST_CASE("each layer's small tensors get a unit of their own") {
   const ModelDescription model = tiny_llama(true);
   CHECK(partition_text(build_units(model, UnitGranularity::kLayer, {48, INT64_MAX})) ==
         "unit 0 embed: 8192 elements (5376 in 1 tensor), layers 0,3\n"
@@ -24,13 +24,13 @@ TEST_CASE("small tensors get units of their own beside their layer's") {
         "unit 5 head.small: 4096 elements (48 in 1 tensor), layers 3\n");
 }
 
-TEST_CASE("a model has one small unit where everything else is one unit") {
+TEST_CASE("a model that is one unit has a second one for its small tensors") {
   CHECK(partition_text(build_units(tiny_llama(true), UnitGranularity::kModel, {48, INT64_MAX})) ==
         "unit 0 model: 40960 elements (39552 in 15 tensors), layers 0,1,2,3\n"
         "unit 1 model.small: 4096 elements (240 in 5 tensors), layers 1,2,3\n");
 }
 
-TEST_CASE("small tensors stop being small where all of them together would pass the limit") {
+TEST_CASE("tensors count as small only as long as their sum stays below the limit") {
   const auto small_tensors = [](int64_t total) {
     size_t count = 0;
     for (const Unit& unit :
@@ -45,7 +45,7 @@ TEST_CASE("small tensors stop being small where all of them together would pass 
 }
 
 TEST_CASE("a fused parameter is small when each of its tensors is") {
-  // Rows of k and v have 768 elements, those of q 2304.
+  // A row of k or v has 768 elements, one of q 2304.
   const auto small_of = [](int64_t threshold) {
     std::vector<std::string> names;
     const ModelDescription model = tiny_llama(true);
@@ -62,7 +62,7 @@ TEST_CASE("a fused parameter is small when each of its tensors is") {
   CHECK(std::count(names.begin(), names.end(), "model.layers.0.self_attn.k_proj.weight") == 1);
 }
 
-TEST_CASE("one rank, or no sharding, cuts nothing") {
+TEST_CASE("with one rank, or without sharding, no unit is cut") {
   const Partition partition = build_units(tiny_llama(false));
   for (const Sharding& sharding : {Sharding(partition), Sharding(partition, {1, 0}, true)}) {
     for (const Unit& unit : partition.units) {
@@ -75,7 +75,7 @@ TEST_CASE("one rank, or no sharding, cuts nothing") {
   }
 }
 
-TEST_CASE("a unit of five blocks on two ranks: three and two, whole copies of six") {
+TEST_CASE("two ranks hold three and two of a unit's five blocks, and whole copies have six") {
   const Partition partition = build_units(tiny_llama(false));
   const Sharding first(partition, {2, 0}, true);
   const Sharding second(partition, {2, 1}, true);
@@ -85,14 +85,13 @@ TEST_CASE("a unit of five blocks on two ranks: three and two, whole copies of si
   CHECK(first.own(1) == UnitRange{0, 3 * kUnitBlock});
   CHECK(second.begin(1) == 3 * kUnitBlock);
   CHECK(second.own(1) == UnitRange{3 * kUnitBlock, 5 * kUnitBlock});
-  // Embedding and head have two blocks each.
+  // The embedding and the head have two blocks each.
   CHECK(second.held(0) == kUnitBlock);
   CHECK(second.held(3) == kUnitBlock);
   CHECK(second.whole(3) == 2 * kUnitBlock);
 }
 
-TEST_CASE(
-    "the parts of all ranks cover each unit once; every rank has all of those that are not cut") {
+TEST_CASE("all ranks' parts of a cut unit cover it once, and each rank has all of an uncut unit") {
   std::mt19937_64 random(77);
   for (int round = 0; round < 60; ++round) {
     const ModelDescription model = random_model(random);

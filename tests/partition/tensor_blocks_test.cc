@@ -17,13 +17,14 @@
 
 #include <catch2/catch.hpp>
 
-// No shard cuts a block of kTensorBlock elements counted from its tensor's first one.
+// These tests check that no shard cuts a block of kTensorBlock elements, counted from its tensor's
+// first element.
 
 namespace ftrun {
 namespace {
 
-/// Returns whether [begin, begin + extent) of a tensor of `elements` elements is whole blocks of
-/// it.
+/// Returns whether [begin, begin + extent) of a tensor of `elements` elements consists of whole
+/// blocks, or ends with the tensor.
 bool is_whole_blocks(int64_t begin, int64_t extent, int64_t elements) {
   const int64_t end = begin + extent;
   return begin % kTensorBlock == 0 && (end % kTensorBlock == 0 || end == elements);
@@ -48,8 +49,8 @@ std::vector<std::string> cuts_of(const ModelDescription& model, const Partition&
   return cuts;
 }
 
-/// Returns the configs of the tests' config.json files, and of families that have none there; two
-/// layers are like all.
+/// Returns the configs of the tests' config.json files and of the families without such a file,
+/// each with two layers, as more would be alike.
 std::vector<ModelConfig> families() {
   std::vector<ModelConfig> found;
   std::set<std::string> names;
@@ -83,7 +84,7 @@ std::vector<ModelConfig> families() {
 
 constexpr BatchShape kBatch{1, 64};
 
-/// Lists the splits of every rank of every degree.
+/// Lists the tensor splits of every rank for every tensor-parallel degree.
 std::vector<TensorSplit> splits_of(const ModelConfig& config) {
   std::vector<TensorSplit> splits;
   for (const int64_t degree : tensor_split_degrees(config))
@@ -92,7 +93,8 @@ std::vector<TensorSplit> splits_of(const ModelConfig& config) {
   return splits;
 }
 
-TEST_CASE("no shard of any family cuts a block of a tensor, whatever the units and the ranks") {
+TEST_CASE(
+    "no shard of any family cuts a block of a tensor, for all granularities and numbers of ranks") {
   std::mt19937_64 random(43);
   for (const ModelConfig& config : families())
     for (const TensorSplit& split : splits_of(config)) {
@@ -111,7 +113,7 @@ TEST_CASE("no shard of any family cuts a block of a tensor, whatever the units a
     }
 }
 
-TEST_CASE("every tensor of the families' matrices begins on a block of its unit") {
+TEST_CASE("each matrix of every family begins at a block of its unit") {
   for (const ModelConfig& config : families())
     for (const TensorSplit& split : splits_of(config)) {
       const ModelDescription model = build_model(config, kBatch, Mode::kTrain, {}, {}, split);
@@ -124,8 +126,8 @@ TEST_CASE("every tensor of the families' matrices begins on a block of its unit"
     }
 }
 
-/// Returns a model of one layer with one parameter that has rows of these tensors, behind a vector
-/// of `before` elements.
+/// Returns a model of one layer with a vector of `before` elements, followed by one parameter that
+/// consists of `tensors`, given as elements each.
 ModelDescription model_of(int64_t before, const std::vector<int64_t>& tensors) {
   ModelDescription model;
   model.tensors.push_back({"before", {before}});
@@ -147,18 +149,20 @@ std::vector<int64_t> positions(const ModelDescription& model) {
   return found;
 }
 
-TEST_CASE("a parameter whose tensors do not all begin on blocks lies between two cuts") {
+TEST_CASE(
+    "no shard boundary cuts a parameter whose tensors do not all begin at blocks, unless it is too "
+    "long") {
   // Biases of Qwen2.5-0.5B: 896 for the queries, 128 each for keys and values.
   CHECK(positions(model_of(3000, {896, 128, 128})) == std::vector<int64_t>{0, 4096, 4992, 5120});
   CHECK(positions(model_of(2800, {896, 128, 128})) == std::vector<int64_t>{0, 2816, 3712, 3840});
-  // Cut between blocks of its tensors.
+  // This one may be cut between its tensors' blocks.
   CHECK(positions(model_of(3000, {1024, 128})) == std::vector<int64_t>{0, 3072, 4096});
-  // Too long to be kept clear of cuts.
+  // This one is too long to be kept clear of cuts.
   CHECK(positions(model_of(3000, {4000, 100})) == std::vector<int64_t>{0, 3072, 7072});
 }
 
-/// Returns the tensors behind one that ends within a block, in a parameter longer than shards'
-/// smallest part.
+/// Returns the tensors that follow one which ends within a block, in parameters longer than the
+/// shortest shard.
 std::set<TensorId> off_blocks(const ModelDescription& model) {
   std::set<TensorId> found;
   for (const Layer& layer : model.layers)
@@ -175,7 +179,9 @@ std::set<TensorId> off_blocks(const ModelDescription& model) {
   return found;
 }
 
-TEST_CASE("random models: only tensors behind one that ends within a block are cut elsewhere") {
+TEST_CASE(
+    "in random models, shards cut blocks only of tensors that follow one which ends within a "
+    "block") {
   std::mt19937_64 random(41);
   size_t tensors = 0;
   size_t off = 0;
@@ -198,7 +204,7 @@ TEST_CASE("random models: only tensors behind one that ends within a block are c
   CHECK(off * 2 < tensors);
 }
 
-TEST_CASE("what is fp32 where layers compute in 16 bits has a small unit of its own") {
+TEST_CASE("fp32 tensors of layers that compute in 16 bits have a small unit of their own") {
   ModelDescription model = model_of(5, {700, 30});
   model.layers[0].params[1].fp32 = true;
   const Partition partition = build_units(model);

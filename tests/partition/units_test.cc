@@ -24,7 +24,7 @@ TEST_CASE("an embedding, two layers and an untied head are four units") {
         "unit 3 head: 8192 elements (5424 in 2 tensors), layers 3\n");
 }
 
-TEST_CASE("a tied matrix lies in the embedding's unit, which the head reads too") {
+TEST_CASE("a tied matrix is in the embedding's unit, which the head reads too") {
   const ModelDescription model = tiny_llama(true);
   const Partition partition = build_units(model);
   CHECK(partition_text(partition) ==
@@ -33,10 +33,10 @@ TEST_CASE("a tied matrix lies in the embedding's unit, which the head reads too"
         "unit 2 layers.1: 20480 elements (17184 in 9 tensors), layers 2\n"
         "unit 3 head: 4096 elements (48 in 1 tensor), layers 3\n");
   CHECK(partition.units_of(3) == std::vector<UnitId>{0, 3});
-  CHECK(partition.places[3] == std::vector<ParamPlace>{{3, 0}, {0, 0}});
+  CHECK(partition.param_locations[3] == std::vector<ParamLocation>{{3, 0}, {0, 0}});
 }
 
-TEST_CASE("granularity block keeps attention and MLP apart") {
+TEST_CASE("granularity block gives attention and MLP separate units") {
   const ModelDescription model = tiny_llama(true);
   const Partition partition = build_units(model, UnitGranularity::kBlock);
   CHECK(partition_text(partition) ==
@@ -49,37 +49,38 @@ TEST_CASE("granularity block keeps attention and MLP apart") {
   CHECK(partition.units_of(1) == std::vector<UnitId>{1, 2});
 }
 
-TEST_CASE("granularity model is one unit") {
+TEST_CASE("granularity model makes the model one unit") {
   const Partition partition = build_units(tiny_llama(true), UnitGranularity::kModel);
   CHECK(partition_text(partition) ==
         "unit 0 model: 45056 elements (39792 in 20 tensors), layers 0,1,2,3\n");
 }
 
-TEST_CASE("granularities have the words of the config") {
+TEST_CASE("granularities have the names of the config's values") {
   CHECK(name_of(UnitGranularity::kBlock) == "block");
   CHECK(name_of(UnitGranularity::kLayer) == "layer");
   CHECK(name_of(UnitGranularity::kModel) == "model");
 }
 
-TEST_CASE("a fused parameter's tensors lie one after another") {
+TEST_CASE("a fused parameter's tensors follow one another without gaps") {
   const ModelDescription model = tiny_llama(true);
   const Partition partition = build_units(model);
   const GraphParam& qkv = model.layers[1].params[1];
-  const ParamPlace place = partition.places[1][1];
-  int64_t position = place.position;
+  const ParamLocation location = partition.param_locations[1][1];
+  int64_t position = location.position;
   for (size_t i = 0; i < qkv.tensors.size(); ++i) {
-    const Slice& slice = partition.unit(place.unit).slices[1 + i];
+    const Slice& slice = partition.unit(location.unit).slices[1 + i];
     CHECK(slice == Slice{qkv.tensors[i], 0, model.tensor(qkv.tensors[i]).numel(), position});
     position += slice.extent;
   }
 }
 
-// Every tensor lies whole in exactly one unit, nothing overlaps, and all alignments hold.
+// Checks that every tensor is whole in exactly one unit, that nothing overlaps, and that all
+// alignments hold.
 void check_partition(const ModelDescription& model, const Partition& partition) {
   std::vector<int> seen(model.tensors.size(), 0);
   for (const Unit& unit : partition.units) {
     REQUIRE(unit.padded % kUnitBlock == 0);
-    // Parameters of several tensors may be moved away from a place where shards begin.
+    // A parameter of several tensors may be moved so that no shard begins within it.
     REQUIRE(unit.padded - unit.numel <
             kUnitBlock * (1 + static_cast<int64_t>(unit.slices.size()) / 2) +
                 kTensorBlock * static_cast<int64_t>(unit.slices.size()));
@@ -99,22 +100,22 @@ void check_partition(const ModelDescription& model, const Partition& partition) 
   REQUIRE(seen == std::vector<int>(model.tensors.size(), 1));
 }
 
-// The place of a graph's parameter is where its tensors are, without gaps.
+// Checks that each graph parameter's place is where its tensors lie, without gaps.
 void check_places(const ModelDescription& model, const Partition& partition) {
   for (size_t layer = 0; layer < model.layers.size(); ++layer) {
     for (size_t i = 0; i < model.layers[layer].params.size(); ++i) {
-      const ParamPlace place = partition.places[layer][i];
-      REQUIRE(place.position % kTensorBlock == 0);
-      int64_t position = place.position;
+      const ParamLocation location = partition.param_locations[layer][i];
+      REQUIRE(location.position % kTensorBlock == 0);
+      int64_t position = location.position;
       for (TensorId tensor : model.layers[layer].params[i].tensors) {
-        const auto& slices = partition.unit(place.unit).slices;
+        const auto& slices = partition.unit(location.unit).slices;
         const auto it = std::find_if(slices.begin(), slices.end(),
                                      [&](const Slice& slice) { return slice.tensor == tensor; });
         REQUIRE(it != slices.end());
         REQUIRE(it->position_in_unit == position);
         position += it->extent;
       }
-      const auto& readers = partition.unit(place.unit).layers;
+      const auto& readers = partition.unit(location.unit).layers;
       REQUIRE(std::count(readers.begin(), readers.end(), static_cast<int>(layer)) == 1);
     }
   }
@@ -143,7 +144,7 @@ std::string bug_of(const ModelDescription& model) {
   return "";
 }
 
-TEST_CASE("descriptions that cannot be laid out are a bug") {
+TEST_CASE("a description that cannot be partitioned is reported as a bug") {
   ModelDescription model = tiny_llama(false);
   model.tensors.push_back({"orphan", {3}});
   CHECK(bug_of(model).find("no layer has tensor orphan") != std::string::npos);
@@ -154,7 +155,7 @@ TEST_CASE("descriptions that cannot be laid out are a bug") {
   CHECK(bug_of(twice).find("tensors are shared in one order") != std::string::npos);
 }
 
-TEST_CASE("units are formed from what a rank uses of each tensor") {
+TEST_CASE("units are formed from the part of each tensor that a rank uses") {
   ModelDescription model = tiny_llama(false);
   TensorId id = 0;
   while (model.tensor(id).name.find("o_proj") == std::string::npos) ++id;
@@ -168,7 +169,7 @@ TEST_CASE("units are formed from what a rank uses of each tensor") {
   REQUIRE(slice != unit.slices.end());
   REQUIRE(slice->offset == 0);
   REQUIRE(slice->extent == 48 * 24);
-  // The limit of small units is measured in the same way.
+  // The limit of small units counts that part, too.
   const auto small = [&](int64_t most) {
     int64_t elements = 0;
     for (const Unit& made : build_units(model, UnitGranularity::kLayer, {most, INT64_MAX}).units)

@@ -16,8 +16,8 @@ using namespace fixtures;
 
 using Counts = std::vector<int64_t>;
 
-/// Returns the weights of the parts that `counts` blocks each make, embedding and head with the
-/// first and last.
+/// Returns the weight of each part if the parts have `counts` blocks; embedding and head are in the
+/// first and the last part.
 std::vector<double> parts_of(const std::vector<double>& weights, const Counts& counts) {
   std::vector<double> parts;
   size_t at = 1;
@@ -30,8 +30,8 @@ std::vector<double> parts_of(const std::vector<double>& weights, const Counts& c
   return parts;
 }
 
-/// Returns the rank of a cut by what is minimised, in order: heaviest part, sum of squares, blocks
-/// of the first parts.
+/// Returns what a cut minimises, in order of importance: the heaviest part, the sum of squares, and
+/// the numbers of blocks of the first parts.
 std::tuple<double, double, Counts> rank_of(const std::vector<double>& weights,
                                            const Counts& counts) {
   const std::vector<double> parts = parts_of(weights, counts);
@@ -55,12 +55,12 @@ void all_cuts(int64_t blocks, int parts, Counts& begun,
   }
 }
 
-TEST_CASE("no cut of a model has a lighter heaviest part, nor is one more even with the same") {
+TEST_CASE("no other cut has a lighter heaviest part, or the same one and more even parts") {
   std::mt19937_64 random(7);
   for (int i = 0; i < 300; ++i) {
     const auto blocks = static_cast<int64_t>(1 + random() % 10);
     const int parts = static_cast<int>(1 + random() % static_cast<uint64_t>(blocks));
-    // Sixteenths of the heaviest, which are compared exactly.
+    // The weights are multiples of 1/16 of the heaviest one, so that they can be compared exactly.
     std::vector<double> weights{16};
     for (int64_t l = 0; l <= blocks; ++l)
       weights.push_back(random() % 3 == 0 ? static_cast<double>(random() % 17) : 4);
@@ -148,7 +148,7 @@ TEST_CASE("embedding and head that cost as much as some blocks leave their stage
   };
   CHECK(by(PipelinePartition::kBlocks) == Counts{4, 4, 4});
   CHECK(by(PipelinePartition::kLayers) == Counts{3, 5, 4});
-  // 1,952 parameters a block, 32,000 of each matrix of the vocabulary.
+  // A block has 1,952 parameters; each matrix of the vocabulary has 32,000.
   CHECK(by(PipelinePartition::kParameters) == Counts{1, 10, 1});
   CHECK_THROWS(
       balance_stages(build_model(config, {2, 4}, Mode::kEvaluate), 3, 1, ChunkPlacement::kLoop));
@@ -176,7 +176,7 @@ TEST_CASE("blocks whose backward runs forward again weigh more") {
   const PhaseSeconds once = phase_costs(model.graph_of(model.layers[2]));
   CHECK(again.forward == once.forward);
   // The second run of forward omits results that backward does not read: the sum that leaves the
-  // block, and the product before it.
+  // block, and the product before that sum.
   CHECK(again.backward > once.backward + 0.5 * once.forward);
   CHECK(again.backward < once.backward + once.forward);
 }

@@ -25,7 +25,7 @@ TEST_CASE("whatever the bucket size, every byte of the gradients is reduced exac
       const Program program = built.step({.micro_batches = 1 + round % 3, .bucket_elements = size});
       INFO("bucket of " << size << "\n" << program_text(program));
       int64_t end = 0;
-      // Gradients lie as backward makes them: buckets follow each other without gaps.
+      // Gradients are stored in the order of backward, so buckets follow each other without gaps.
       for (const std::vector<Range>& bucket : gradient_reduces(program))
         for (const Range& range : bucket) {
           REQUIRE(gradient_offset(program, range) == end);
@@ -42,7 +42,8 @@ TEST_CASE("a bucket holds as many whole units as fit, and at least one") {
     const Built built = build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
     const FlatLayout layout = flat_layout(built.partition, FlatOrder::kBackward);
     for (const int64_t size : kBucketSizes) {
-      // The naive form: units in the order of the buffer, a new bucket when the next does not fit.
+      // The naive form takes units in the order of the buffer, and opens a new bucket when the next
+      // unit does not fit.
       std::vector<int64_t> wanted;
       for (const UnitId id : layout.order) {
         const int64_t elements = built.partition.unit(id).padded;
@@ -99,7 +100,7 @@ TEST_CASE("bucketing changes nothing but the reductions") {
   CHECK(gradient_reduces(built.step({.bucket_elements = kHuge})).size() == 1);
 }
 
-TEST_CASE("ranges that do not follow each other are reduced together, but apart") {
+TEST_CASE("ranges that are not adjacent are reduced by one instruction, as separate ranges") {
   Program program;
   program.buffers = {{.name = "gradients",
                       .category = Category::kGradients,
@@ -130,15 +131,17 @@ TEST_CASE("small units do not break the buckets of large ones, and have their ow
   options.state.stage = 3;
   const Program program = built.step(options);
   INFO(program_text(program));
-  // A micro-batch has one of each kind; loss and norm are summed separately.
+  // Each micro-batch has one reduction of large and one of small units; loss and norm are summed
+  // separately.
   CHECK(all_of(program, InstrKind::kReduceScatter).size() == 2);
   CHECK(all_of(program, InstrKind::kAllReduce).size() == 2 + 2);
-  // Six blocks, embedding and head are large; blocks and head have norms.
+  // Large units: six blocks, embedding and head. Small units: the norms of six blocks and of the
+  // head.
   CHECK(program.instrs[all_of(program, InstrKind::kReduceScatter)[0]].reads.size() == 8);
   CHECK(program.instrs[all_of(program, InstrKind::kAllReduce)[0]].reads.size() == 7);
 }
 
-TEST_CASE("what belongs to a reduction goes where its bucket goes") {
+TEST_CASE("accumulations move with the bucket of their reduction") {
   Built built = build(small_config(4, false));
   StepOptions options{.micro_batches = 2, .bucket_elements = 4 * kUnitBlock};
   options.state.stage = 2;
@@ -164,14 +167,14 @@ TEST_CASE("gathers of updated parameters leave in buckets too") {
       sizes.push_back(program.instrs[i].writes.size());
     return sizes;
   };
-  // Whole copies have two blocks each.
+  // Each of the two whole copies has two blocks.
   CHECK(gathers(1) == std::vector<size_t>(8, 1));
   CHECK(gathers(4 * kUnitBlock) == std::vector<size_t>(4, 2));
   CHECK(gathers(6 * kUnitBlock) == std::vector<size_t>{3, 3, 2});
   CHECK(gathers(kHuge) == std::vector<size_t>{8});
 }
 
-TEST_CASE("a closed bucket takes no more, and buckets come in the order of their last collective") {
+TEST_CASE("a closed bucket accepts nothing more; buckets are sorted by their last collective") {
   Program program;
   program.buffers = {{.name = "gradients", .bytes = 4096, .format = {.dtype = DType::kF32}}};
   const auto sum = [](InstrKind kind, int64_t offset) {

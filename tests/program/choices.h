@@ -13,15 +13,16 @@
 
 namespace ftrun::fixtures {
 
-/// Mesh is the ranks of a run, stages of the pipeline slowest, then replicas, tensor ranks fastest:
-/// rank r is tensor rank r % tensor of shard r / tensor % shards; nodes are of `node` shards.
+/// Mesh describes the ranks of a run. Stages of the pipeline are the slowest axis, then replicas,
+/// then shards, and tensor ranks the fastest: within a replica, rank r is tensor rank r % tensor of
+/// shard r / tensor % shards. Each `secondary_shards` neighbouring shards form a node.
 struct Mesh {
   int shards = 1;
   int replicas = 1;
   int secondary_shards = 1;
   int tensor = 1;
   int stages = 1;
-  /// Neighbours among the shards that share each row; divides the shards.
+  /// The number of neighbouring shards that share each row of tokens; it divides `shards`.
   int context = 1;
   /// Returns the number of ranks that have different tokens.
   int data() const { return shards * replicas; }
@@ -44,7 +45,7 @@ inline bool decays_matrices(const TensorInfo& tensor) {
   return tensor.shape.size() > 1;
 }
 
-/// Choice is a model and everything that may be chosen for its step.
+/// Choice is a model with all options that its step may have.
 struct Choice {
   Built built;
   StepOptions options;
@@ -65,8 +66,8 @@ struct Choice {
     return mine;
   }
 
-  /// Builds the program of a rank, from the model of tensor rank 0. Those of other tensor ranks
-  /// differ from it in attributes of operations and in where their parts of tensors begin.
+  /// Builds the program of a rank from the model of tensor rank 0. Models of other tensor ranks
+  /// differ only in attributes of operations and in the offsets of their parts of tensors.
   StepProgram step(int rank) const {
     return build_training_step(built.model, built.partition, of_rank(rank));
   }
@@ -79,7 +80,7 @@ struct Choice {
     return all;
   }
 
-  /// Returns the model for another pass of the same ranks.
+  /// Returns the same ranks' model for another kind of pass.
   ModelDescription model_for(Mode mode) const {
     return build_model(config, built.model.batch, mode, built.model.dtypes, {}, built.model.split);
   }
@@ -104,8 +105,8 @@ struct Choice {
   }
 };
 
-/// Returns the choice that trains a small model in two micro-batches on this mesh. Its units are
-/// cut in blocks of 64, and each is a separate bucket.
+/// Returns a choice that trains a small model in two micro-batches on this mesh. Its units are cut
+/// into blocks of 64 elements, and each unit is a separate bucket.
 inline Choice small_choice(const ModelConfig& config, Mesh mesh) {
   Choice choice{
       build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {mesh.tensor, 0, true}),
@@ -195,8 +196,8 @@ inline Mesh random_mesh(std::mt19937_64& random) {
   return mesh;
 }
 
-/// Draws a model that tensor ranks can divide; it may have fewer key/value heads than there are
-/// ranks.
+/// Draws a model that can be divided among tensor ranks; it may have fewer key/value heads than
+/// there are ranks.
 inline ModelConfig random_config(std::mt19937_64& random, int tensor) {
   ModelConfig config = random_config(random);
   config.kv_heads = pick<int64_t>(random, {1, 2});
@@ -214,7 +215,7 @@ inline Choice random_choice(std::mt19937_64& random) {
   return {std::move(built), std::move(options), mesh, std::move(config)};
 }
 
-/// Gives a choice without a pipeline one with any number of layers in each stage.
+/// Adds a pipeline to a choice, with a random number of layers in each stage.
 inline void choose_pipeline(std::mt19937_64& random, Choice& choice, PipelineSchedule kind,
                             int stages, int chunks) {
   const auto layers = static_cast<int32_t>(choice.built.model.layers.size());
@@ -254,7 +255,7 @@ inline Choice random_pipeline_choice(std::mt19937_64& random) {
   config.layers = stages * chunks - 2 + static_cast<int64_t>(1 + random() % 3);
   config.windows.assign(static_cast<size_t>(config.layers), 0);
   Built built = random_built(random, config, {mesh.tensor, 0, random() % 2 == 0});
-  // A unit of the whole model would lie on all stages.
+  // With units of the whole model, a unit would be on all stages.
   built.partition = build_units(built.model, kGranularities[random() % 2],
                                 {pick<int64_t>(random, {0, 64, 500, 10'000}), INT64_MAX});
   StepOptions options = random_options(random, built, mesh);
@@ -266,8 +267,8 @@ inline Choice random_pipeline_choice(std::mt19937_64& random) {
   return choice;
 }
 
-/// Returns the choice with an optimizer whose states are codes in tensors of so many elements: in
-/// most models here blocks are straddled.
+/// Returns the choice with an optimizer whose states are coded in tensors from a random size on. In
+/// most models here, blocks of codes extend over the borders of tensors' parts.
 inline Choice with_codes(const Choice& choice, std::mt19937_64& random) {
   Choice out = choice;
   StateOptions& state = out.options.state;
@@ -281,14 +282,14 @@ inline Choice with_codes(const Choice& choice, std::mt19937_64& random) {
   state.optimizer_states.insert(state.optimizer_states.end(), states,
                                 {.coded = true, .block = kTensorBlock});
   const uint64_t granularities =
-      choice.mesh.stages > 1 ? 2 : 3;  // a unit of the whole model would lie on all stages
+      choice.mesh.stages > 1 ? 2 : 3;  // else a unit would be on all stages
   out.built.partition = build_units(out.built.model, kGranularities[random() % granularities],
                                     {pick<int64_t>(random, {0, 64, 500}), INT64_MAX}, state.coded);
   return out;
 }
 
-/// Freezes the same matrices and vectors on all ranks: `share` percent of the graphs' parameters,
-/// and at least one.
+/// Returns the choice with some parameters frozen, the same ones on all ranks: `share` percent of
+/// them, and at least one.
 inline Choice with_frozen(const Choice& choice, std::mt19937_64& random, uint64_t share) {
   Choice out = choice;
   std::set<TensorId> frozen;
@@ -306,8 +307,8 @@ inline Choice with_frozen(const Choice& choice, std::mt19937_64& random, uint64_
   return out;
 }
 
-/// Trains only layers from a random one on, and not all of them, the same on all ranks: backward
-/// ends at the first of them.
+/// Returns the choice where only layers from a random one on train, the same on all ranks, so that
+/// backward ends at the first of these. At least one layer is frozen.
 inline Choice with_frozen_below(const Choice& choice, std::mt19937_64& random) {
   Choice out = choice;
   const std::vector<Layer>& layers = choice.built.model.layers;
@@ -321,13 +322,13 @@ inline Choice with_frozen_below(const Choice& choice, std::mt19937_64& random) {
   out.built.model = freeze(choice.built.model,
                            [&](const TensorInfo& tensor) { return trained.contains(tensor.name); });
   const uint64_t granularities =
-      choice.mesh.stages > 1 ? 2 : 3;  // a unit of the whole model would lie on all stages
+      choice.mesh.stages > 1 ? 2 : 3;  // else a unit would be on all stages
   out.built.partition = build_units(out.built.model, kGranularities[random() % granularities],
                                     {pick<int64_t>(random, {0, 64, 500}), INT64_MAX});
   return out;
 }
 
-/// Returns the plainest choice on the same ranks: nothing sharded, bucketed, overlapped or moved.
+/// Returns the plainest choice on the same ranks: no sharding, buckets, overlap or other tiers.
 inline Choice plain(const Choice& choice) {
   Choice out = choice;
   out.mesh = {

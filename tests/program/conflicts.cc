@@ -7,8 +7,8 @@
 namespace ftrun::fixtures {
 namespace {
 
-/// Bytes is a range of memory: each persistent buffer has its own address space, and the arenas
-/// follow them.
+/// Bytes is a range in one address space for all memory: first come the persistent buffers, then
+/// the arenas.
 struct Bytes {
   size_t space = 0;
   int64_t begin = 0;
@@ -118,8 +118,8 @@ std::vector<std::pair<InstrId, InstrId>> unordered(
 }
 
 bool reads_its_own(const Program& program) {
-  // The buffer whose content each 4 bytes of the arenas hold; ranges begin and end on multiples of
-  // 4.
+  // Maps each 4 bytes of an arena to the buffer whose content is there; ranges begin and end at
+  // multiples of 4.
   std::array<std::vector<BufferId>, kArenaCount> held;
   for (size_t a = 0; a < kArenaCount; ++a)
     held[a].assign(static_cast<size_t>(program.arena_bytes[a] / 4 + 1), -1);

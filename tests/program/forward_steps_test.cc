@@ -42,7 +42,7 @@ TEST_CASE("an evaluation step has no gradients, optimizer states or saved values
   }
 }
 
-TEST_CASE("a logits step runs forward once and keeps one row of logits a token") {
+TEST_CASE("a logits step runs forward once and keeps one row of logits per token") {
   const Built built = build(small_config(2, false), Mode::kLogits, UnitGranularity::kLayer, {1, 6});
   const Program program = build_logits_step(built.model, built.partition, {}).program;
   CHECK(labels(program) ==
@@ -82,7 +82,7 @@ TEST_CASE("forward and logits steps of random models pass the checker") {
 }
 
 TEST_CASE(
-    "train, evaluation and logits lay out the parameters alike, so that they can share them") {
+    "train, evaluation and logits have one layout of parameters, so that they can share them") {
   std::mt19937_64 random(52);
   for (int round = 0; round < 12; ++round) {
     const ModelConfig config = random_config(random);

@@ -32,8 +32,7 @@ Config on_gpus(int64_t ranks) {
   return config;
 }
 
-TEST_CASE(
-    "what a GPU holds beside the plan is said with its bounds, and nothing is on processors") {
+TEST_CASE("memory of a GPU beyond the plan is reported with its bounds, and CPUs have none") {
   Config config = on_gpus(1);
   CHECK(gpu_overhead_text(gpu_overheads(config, planned(config))) ==
         "beside the plan, a GPU holds at most 800.00 MiB (CUDA's context and kernels: 768.00 MiB; "
@@ -53,8 +52,8 @@ TEST_CASE(
   CHECK(gpu_overheads(config, planned(config)).empty());
 }
 
-/// Returns the bytes besides the plan that `attention` needs more than our kernels, for heads of 8
-/// elements in bf16.
+/// Returns how many more bytes beyond the plan `attention` needs than ftrun's own kernels, for
+/// heads of size 8 in bf16.
 int64_t beside_own(AttentionChoice attention, int64_t rows, int64_t row_tokens, int64_t kv_heads) {
   Config config = on_gpus(1);
   config.bf16.enabled = true;
@@ -75,11 +74,12 @@ TEST_CASE(
     "for by name") {
   constexpr int64_t kLists = kOverheadMiB;
   for (const AttentionChoice choice : {AttentionChoice::kAuto, AttentionChoice::kCudnn}) {
-    // Twelve documents are planned, four a row; 4 heads; tiles of 64 tokens.
+    // The plan has four documents per row, twelve in all; there are 4 heads, and tiles of 64
+    // tokens.
     CHECK(beside_own(choice, 3, 8, 4) == 12 * 4 * 64 * 64 * 2 + kLists);
-    // Gradients of keys and values by query head, where heads share keys.
+    // If heads share keys, gradients of keys and values are stored for each query head.
     CHECK(beside_own(choice, 3, 8, 2) == 12 * 4 * (64 * 64 + 2 * 64 * 8) * 2 + kLists);
-    // Work done at once: at least one row and the two query heads of a key head.
+    // The smallest piece computes one row and the two query heads of one key head at once.
     constexpr int64_t kLong = 32768;
     CHECK(beside_own(choice, 2, kLong, 2) == 2 * (kLong * kLong + 2 * kLong * 8) * 2 + kLists);
   }

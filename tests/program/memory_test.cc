@@ -14,7 +14,7 @@ namespace {
 
 using namespace fixtures;
 
-/// Instructions that touch each buffer.
+/// Returns the instructions that touch each buffer.
 std::vector<std::vector<size_t>> users(const Program& program) {
   std::vector<std::vector<size_t>> out(program.buffers.size());
   for (size_t i = 0; i < program.instrs.size(); ++i) {
@@ -24,9 +24,9 @@ std::vector<std::vector<size_t>> users(const Program& program) {
   return out;
 }
 
-/// Checks plan_memory as its oracle, by order alone and without positions in the list: buffers may
-/// share bytes only if all users of the one are done before any user of the other starts. Returns a
-/// pair of names that breaks this, or "".
+/// Checks the result of plan_memory by order alone, without positions in the list: two buffers may
+/// share bytes only if all users of one are done before any user of the other starts. Returns the
+/// names of a pair that violates this, or "".
 std::string shared_too_early(const Program& program) {
   const auto before = happens_before(program);
   const auto used = users(program);
@@ -61,7 +61,7 @@ TEST_CASE("buffers share bytes of the arena only when one is done with before th
   }
 }
 
-TEST_CASE("every buffer that is not persistent has an aligned place inside the arena") {
+TEST_CASE("every buffer that is not persistent has an aligned offset inside the arena") {
   const Program program = build(small_config(3, true)).step({.micro_batches = 3});
   for (const Buffer& buffer : program.buffers) {
     INFO(buffer.name);
@@ -77,7 +77,7 @@ TEST_CASE("every buffer that is not persistent has an aligned place inside the a
 
 TEST_CASE(
     "the arena does not grow with micro-batches after the second, and grows with layers by what "
-    "they keep and their gradients") {
+    "their saved values and gradients need") {
   const auto arena = [](int64_t layers, int32_t micro_batches) {
     return arena_total(build(small_config(layers, false)).step({.micro_batches = micro_batches}));
   };
@@ -85,13 +85,13 @@ TEST_CASE(
   CHECK(arena(2, 2) == arena(2, 5));
   const Built built = build(small_config(2, false));
   const int64_t kept = plan_saved(built.model.graph_of(built.model.layers[1])).bytes +
-                       4 * 16 * 4  // and its input
+                       4 * 16 * 4  // plus the input of the layer
                        + built.partition.units[1].padded * 4;
   CHECK(arena(5, 2) - arena(4, 2) == kept);
   CHECK(arena(6, 2) - arena(5, 2) == kept);
 }
 
-/// Returns layers whose activations are more than their gradients.
+/// Returns a model whose activations take more bytes than its gradients.
 Built wide(int64_t layers, bool tied, int64_t tokens) {
   ModelConfig config = small_config(layers, tied);
   config.hidden = 64;
@@ -100,7 +100,7 @@ Built wide(int64_t layers, bool tied, int64_t tokens) {
   return build(config, Mode::kTrain, UnitGranularity::kLayer, {1, tokens});
 }
 
-TEST_CASE("gradients of a step of one micro-batch lie where activations were") {
+TEST_CASE("gradients of a step of one micro-batch reuse the memory of activations") {
   const Built built = wide(8, false, 64);
   for (const int ranks : {1, 2})
     for (const int stage : {0, 2, 3}) {
@@ -114,13 +114,15 @@ TEST_CASE("gradients of a step of one micro-batch lie where activations were") {
       const int64_t gradients = gradient_bytes(one);
       CAPTURE(ranks, stage, gradients, arena_total(one), arena_total(two));
       REQUIRE(gradient_bytes(two) == gradients);
-      // Activations are more, so that all but the last layers' gradients have room among them.
+      // There are more bytes of activations than of gradients, so all but the last layers'
+      // gradients fit among them.
       CHECK(arena_total(one) <= arena_total(two) - gradients * 3 / 4);
       CHECK(shared_too_early(one).empty());
     }
 }
 
-/// Compute works on temp0 twice, then communication on temp1, then compute on temp2.
+/// Returns a program where compute works on temp0 twice, then communication on temp1, then compute
+/// on temp2.
 Program two_lanes(std::vector<InstrId> communication_waits, std::vector<InstrId> compute_waits) {
   return handmade({{Lane::kCompute, 0},
                    {Lane::kCompute, 0},
@@ -158,7 +160,7 @@ TEST_CASE("buffers of two lanes share bytes only when waits set them apart") {
   CHECK_FALSE(shares({1}, {}, 2));
 }
 
-TEST_CASE("nothing takes the place of a result, which is read when the program has ended") {
+TEST_CASE("no buffer overlaps a result, which is read after the program has ended") {
   for (const bool is_result : {false, true}) {
     INFO(is_result);
     Program program = handmade({{Lane::kCompute, 0}, {Lane::kCompute, 1}, {Lane::kCompute, 2}});
@@ -175,13 +177,13 @@ TEST_CASE("waits that no checker would pass do not break the lifetimes") {
   CHECK(buffer_lifetimes(two_lanes({-1, 99, 2}, {3, -7})).size() == 3);
 }
 
-TEST_CASE("planning again gives the same places") {
+TEST_CASE("planning again gives the same offsets") {
   const Program program = build(small_config(2, true)).step({.micro_batches = 2});
   CHECK(program_text(plan_memory(program)) == program_text(program));
 }
 
-/// Returns a step at stage 3 of two ranks: the gradients' buckets are in use when few activations
-/// are.
+/// Returns a step at stage 3 on two ranks, where the buckets of gradients are in use when few
+/// activations are.
 Program sharded_step() {
   ModelConfig config = small_config(8, true);
   config.vocab_rows = 2048;
@@ -190,7 +192,7 @@ Program sharded_step() {
   return build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 64}).step(options);
 }
 
-/// Returns the bytes of a separate arena for the buffers that `takes` selects.
+/// Returns the size of a separate arena for only the buffers that `takes` selects.
 template <typename Takes>
 int64_t packed_alone(const Program& program, Takes takes) {
   std::vector<StorageRequest> lives = buffer_lifetimes(program);
@@ -199,7 +201,7 @@ int64_t packed_alone(const Program& program, Takes takes) {
   return pack_storage(lives, kStorageAlignment).bytes;
 }
 
-TEST_CASE("what is private lies in gaps of what peers read where that makes the arenas smaller") {
+TEST_CASE("private buffers use gaps between those that peers read if that makes arenas smaller") {
   const Program program = sharded_step();
   const int64_t visible = packed_alone(program, [](const Buffer& b) { return b.peer_visible; });
   const int64_t hidden = packed_alone(program, [](const Buffer& b) { return !b.peer_visible; });
@@ -227,7 +229,7 @@ TEST_CASE("however deep the model, two arenas are nearly as small as one") {
   }
 }
 
-TEST_CASE("a program takes what the rank has of one arena before it needs more of the other") {
+TEST_CASE("a program uses the present size of one arena before it enlarges the other") {
   const Program program = sharded_step();
   const auto gaps = [](const Program& p) {
     return std::count_if(p.buffers.begin(), p.buffers.end(),
@@ -242,7 +244,7 @@ TEST_CASE("a program takes what the rank has of one arena before it needs more o
   CHECK(shared_too_early(room).empty());
 }
 
-/// Tensor ranks of a model whose dimensions divide.
+/// The programs of tensor ranks, for a model whose dimensions can be divided.
 struct Split {
   Built built;
   Program program;
@@ -264,11 +266,10 @@ Split split_over(int ranks) {
 
 constexpr int64_t kMiB = 1 << 20;
 
-/// The unit of `reductions`: seven are less than half a huge page.
+/// The unit of sizes in reductions(). Seven units are less than half a huge page.
 constexpr int64_t kUnit = 128 << 10;
 
-/// Makes a program with all-reduces of two ranks each, of kUnit times the weight, over the given
-/// groups.
+/// Returns a program with one all-reduce of two ranks for each (group, weight), of `weight` units.
 Program reductions(const std::vector<std::pair<GroupId, int64_t>>& groups_and_weights) {
   Program program;
   program.groups = {
@@ -293,17 +294,16 @@ int64_t mapped_of(const Program& program) {
   return mapped_peer_bytes({&program}, [](const ProgramGroup&) { return true; });
 }
 
-TEST_CASE(
-    "a rank maps what one collective reads of its peers, and of each group that runs beside it") {
-  // A rank of two reads a half of what is summed.
+TEST_CASE("a rank maps what one collective of each concurrent group reads from its peers") {
+  // With two ranks, each rank reads half of the summed bytes from the other.
   CHECK(mapped_of(reductions({{0, 2}, {0, 6}})) == 3 * kUnit);
-  // A part that may lie in huge pages maps whole ones, and may touch two of them.
+  // A part that may be in huge pages maps whole ones, and may extend over two of them.
   CHECK(mapped_of(reductions({{0, 2}, {0, 8}})) == 4 * kMiB);
-  // A larger half is read so much at a time.
+  // A larger part is read in pieces of this size.
   CHECK(mapped_of(reductions({{0, 2}, {0, 512}})) == 4 * kMiB);
   Program beside = reductions({{0, 2}, {1, 6}, {0, 4}});
   CHECK(mapped_of(beside) == (3 + 2) * kUnit);
-  // The last one waits for the other group's.
+  // The last collective waits for that of the other group.
   beside.instrs[2].waits = {1};
   CHECK(mapped_of(beside) == (3 + 1) * kUnit);
   beside.instrs[1].waits = {0};
@@ -328,9 +328,9 @@ TEST_CASE("a group that does not work over shared memory maps nothing of its pee
         }) == kUnit);
 }
 
-TEST_CASE("tensor ranks share out parameters, gradients, optimizer state and what backward needs") {
+TEST_CASE("tensor ranks divide parameters, gradients, optimizer state and what backward needs") {
   const Split whole = split_over(1);
-  int64_t norms = 0;  // of which every rank has all
+  int64_t norms = 0;  // which every rank has completely
   for (const Unit& unit : whole.built.partition.units) norms += unit.small ? unit.padded : 0;
   for (const int ranks : {2, 4}) {
     const Split split = split_over(ranks);
@@ -343,8 +343,8 @@ TEST_CASE("tensor ranks share out parameters, gradients, optimizer state and wha
           std::pair(Category::kOptimizer, 8)})
       CHECK(of(split.program, category) - norms * width ==
             (of(whole.program, category) - norms * width) / ranks);
-    // A rank has its own tokens between the products, and within them its heads and its part of the
-    // MLP.
+    // Between the products a rank has a part of the tokens; inside, it has its heads and its part
+    // of the MLP.
     const auto saved = [](const ModelDescription& model) {
       return plan_saved(model.graph_of(model.layers[1])).bytes;
     };
@@ -353,7 +353,7 @@ TEST_CASE("tensor ranks share out parameters, gradients, optimizer state and wha
       return program.at(buffer_named(program, "hidden.1.0")).bytes;
     };
     CHECK(hidden(split.program) * ranks == hidden(whole.program));
-    // A rank has all tokens for a while: of a product's input, of a result that is summed, and of
+    // Temporarily a rank has all tokens: of a product's input, of a result that is summed, and of
     // the gradient that the head computes.
     const int64_t all_tokens = hidden(whole.program);
     const int64_t shared = of(whole.program, Category::kActivations) / ranks;

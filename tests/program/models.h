@@ -16,8 +16,8 @@
 
 namespace ftrun::fixtures {
 
-/// Returns a model of hidden 16, four query and two key/value heads of 4, feed-forward 24, 32 rows
-/// of vocabulary.
+/// Returns a model with hidden size 16, four query and two key/value heads of size 4, feed-forward
+/// size 24 and a vocabulary of 32.
 inline ModelConfig small_config(int64_t layers, bool tied) {
   ModelConfig c;
   c.family = "llama";
@@ -33,8 +33,8 @@ inline ModelConfig small_config(int64_t layers, bool tied) {
   return c;
 }
 
-/// Draws any small decoder: Llama or Qwen features, windows in some layers, units from one block to
-/// many.
+/// Draws a small decoder, with features of Llama or Qwen, sliding windows in some layers, and units
+/// of one block or of many.
 inline ModelConfig random_config(std::mt19937_64& random) {
   const auto flip = [&] { return random() % 2 == 1; };
   ModelConfig c = small_config(static_cast<int64_t>(1 + random() % 4), flip());
@@ -52,12 +52,12 @@ inline ModelConfig random_config(std::mt19937_64& random) {
 inline constexpr UnitGranularity kGranularities[] = {
     UnitGranularity::kBlock, UnitGranularity::kLayer, UnitGranularity::kModel};
 
-/// Built is a model and its partition, which a program is built from.
+/// Built is a model and its partition, from which programs are built.
 struct Built {
   ModelDescription model;
   Partition partition;
 
-  /// Plans rank `rank` of `ranks` that share one copy of the state.
+  /// Plans the step of rank `rank` of `ranks` ranks that share one copy of the state.
   StepProgram plan(StepOptions options, int ranks = 2, int rank = 0) const {
     options.state.dp_shard = {ranks, rank};
     return build_training_step(model, partition, options);
@@ -76,7 +76,7 @@ inline Built build(const ModelConfig& config, Mode mode = Mode::kTrain,
   return built;
 }
 
-/// Returns the options of the state that most tests set.
+/// Returns the options of the state that most tests use.
 inline StateOptions states(size_t optimizer_states,
                            std::function<bool(const TensorInfo&)> decays = {}) {
   StateOptions state;
@@ -85,12 +85,12 @@ inline StateOptions states(size_t optimizer_states,
   return state;
 }
 
-/// Returns the bytes of all arenas.
+/// Returns the total size of all arenas in bytes.
 inline int64_t arena_total(const Program& program) {
   return std::accumulate(program.arena_bytes.begin(), program.arena_bytes.end(), int64_t{0});
 }
 
-/// Returns the positions of the instructions of a kind.
+/// Returns the positions of all instructions of a kind.
 inline std::vector<size_t> all_of(const Program& program, InstrKind kind) {
   std::vector<size_t> found;
   for (size_t i = 0; i < program.instrs.size(); ++i)
@@ -108,7 +108,7 @@ inline bool is_gradient(const Program& program, const Range& range) {
   return program.at(range.buffer).category == Category::kGradients;
 }
 
-/// Returns the bytes of a rank's gradients in the first `buffers` of its buffers.
+/// Returns the size of a rank's gradients in the first `buffers` buffers of its program, in bytes.
 inline int64_t gradient_bytes(const Program& program, size_t buffers) {
   int64_t bytes = 0;
   for (size_t b = 0; b < buffers; ++b)
@@ -119,13 +119,13 @@ inline int64_t gradient_bytes(const Program& program) {
   return gradient_bytes(program, program.buffers.size());
 }
 
-/// Returns the offset of a range of gradients among all of a rank's, in bytes: their buffers one
-/// after another.
+/// Returns the offset of a range in a rank's gradients, in bytes, as if their buffers followed each
+/// other.
 inline int64_t gradient_offset(const Program& program, const Range& range) {
   return gradient_bytes(program, static_cast<size_t>(range.buffer)) + range.offset;
 }
 
-/// Returns the range that begins at such an offset.
+/// Returns the range of gradients that begins at an offset of gradient_offset().
 inline Range gradients_at(const Program& program, int64_t offset, int64_t bytes) {
   for (BufferId b = 0; b < static_cast<BufferId>(program.buffers.size()); ++b) {
     if (program.at(b).category != Category::kGradients) continue;
@@ -144,8 +144,8 @@ inline std::vector<std::vector<Range>> gradient_reduces(const Program& program) 
   return found;
 }
 
-/// Finds what happens before what: with result[j][i] instruction i is done before instruction j
-/// starts, by the order of lanes and waits.
+/// Returns `result` where result[j][i] says whether instruction i is done before instruction j
+/// starts, by the order of lanes and by waits.
 inline std::vector<std::vector<char>> happens_before(const Program& program) {
   const size_t n = program.instrs.size();
   std::vector<std::vector<char>> before(n, std::vector<char>(n, 0));
@@ -166,8 +166,8 @@ inline std::vector<std::vector<char>> happens_before(const Program& program) {
   return before;
 }
 
-/// Returns the program with instruction `from` at position `to`, with the waits and places that it
-/// needs there.
+/// Returns the program with instruction `from` moved to position `to`, and with new waits and
+/// offsets of buffers.
 inline Program moved(Program program, size_t from, size_t to, bool overlap = true) {
   const auto at = [&](size_t i) { return program.instrs.begin() + static_cast<std::ptrdiff_t>(i); };
   if (from < to)
@@ -178,7 +178,8 @@ inline Program moved(Program program, size_t from, size_t to, bool overlap = tru
   return plan_memory(order_communication(std::move(program), overlap));
 }
 
-/// Touch is an instruction that touches one of the buffers temp0, temp1, ... of 64 bytes.
+/// Touch describes an instruction that touches one of the buffers temp0, temp1, ... of 64 bytes
+/// each.
 struct Touch {
   Lane lane;
   BufferId buffer;
@@ -201,9 +202,9 @@ inline Program handmade(const std::vector<Touch>& touches) {
   return program;
 }
 
-/// Makes a program of ranks 0, 1, ... that exchange 4096 bytes, an instruction a kind: all-to-all,
-/// shift by `by` places, and counted rows of `row` elements.
-inline Program exchanges(ShardPlace place, int by, int64_t row = 8) {
+/// Returns the program of a rank that exchanges 4096 bytes by each kind of instruction: all-to-all,
+/// shift by `by` ranks, and counted rows of `row` elements.
+inline Program exchanges(MemberIndex place, int by, int64_t row = 8) {
   Program program;
   program.buffers = {{.name = "in",
                       .bytes = 4096,
@@ -235,7 +236,7 @@ inline Program exchanges(ShardPlace place, int by, int64_t row = 8) {
   return program;
 }
 
-/// Returns the faults of the programs that some or all ranks run.
+/// Returns the faults of these programs, which may be those of some ranks only.
 inline std::vector<std::string> check_programs(std::span<const RankProgram> ranks) {
   return check_world(world_of(ranks));
 }
@@ -258,7 +259,7 @@ inline std::vector<std::string> check(const Program& program) {
 }
 
 /// Returns the axes of a group of the program ("dp_shard"). group_along() returns the group along
-/// such axes, kNoGroup where there is none.
+/// these axes, or kNoGroup.
 inline std::string axes_in(const Program& program, GroupId group) {
   return program.group(group).ranks.label;
 }

@@ -35,15 +35,14 @@ TEST_CASE("a tensor group on two nodes passes its bytes twice in a ring") {
                            "1, and 1 more group. 3.91 KiB per step pass between nodes"));
 }
 
-TEST_CASE(
-    "ranks that a launcher has dealt out in turn pass between nodes at each place of the ring") {
+TEST_CASE("ranks that alternate between nodes cross nodes at every link of the ring") {
   const std::vector<std::string> nodes{"a", "b", "a", "b"};
   const TensorCrossing crossing = tensor_crossing(mesh(1, 1, 4), nodes, thousand);
   REQUIRE(crossing.groups == 1);
   REQUIRE(crossing.bytes == 4 * 1000);
 }
 
-TEST_CASE("bytes that cross are those of the ranks which send them") {
+TEST_CASE("crossing bytes are counted for the ranks that send them") {
   const std::vector<std::string> nodes{"a", "a", "b", "b"};
   const auto by_rank = [](int rank) { return int64_t{1} << rank; };
   REQUIRE(tensor_crossing(mesh(1, 1, 4), nodes, by_rank).bytes == (1 << 1) + (1 << 3));

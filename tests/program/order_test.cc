@@ -18,7 +18,7 @@ bool meet(const std::vector<Range>& a, const std::vector<Range>& b) {
   return false;
 }
 
-/// Returns whether two instructions must not run at the same time.
+/// Returns whether an instruction must not run at the same time as another one.
 bool first_conflict(const Instr& a, const Instr& b) {
   return meet(a.writes, b.writes) || meet(a.writes, b.reads) || meet(a.reads, b.writes);
 }
@@ -45,7 +45,7 @@ TEST_CASE(
     const Instr& instr = program.instrs[i];
     if (instr.lane != Lane::kCompute) continue;
     INFO(i << " " << instr_label(instr));
-    // The decision waits for the other ranks' part of the norm.
+    // The decision waits for the other ranks' parts of the norm.
     const bool waits = instr.kind == InstrKind::kGradientNorm || instr.kind == InstrKind::kDecide;
     CHECK(instr.waits.empty() != waits);
   }
@@ -55,7 +55,7 @@ TEST_CASE(
   CHECK(program.instrs[norm].waits == std::vector<InstrId>{last});
 }
 
-TEST_CASE("with overlap, each reduction waits for the backward before it alone") {
+TEST_CASE("with overlap, each reduction waits only for the backward before it") {
   const Program program = build(small_config(3, false)).step({.bucket_elements = 1});
   for (const size_t i : all_of(program, InstrKind::kAllReduce)) {
     INFO(i);
@@ -78,7 +78,8 @@ TEST_CASE("without overlap, the compute instruction after a reduction waits for 
   }
 }
 
-/// Updates of state on another tier; with two ranks gradients and parameters travel, too.
+/// Returns a program that updates state on another tier; its two ranks exchange gradients and
+/// parameters.
 Program offloaded(Tier tier, bool overlap) {
   StepOptions options{.micro_batches = 2, .bucket_elements = 1, .overlap = overlap};
   options.state.stage = 3;
@@ -88,8 +89,8 @@ Program offloaded(Tier tier, bool overlap) {
   return build(small_config(3, false)).step(options);
 }
 
-/// Returns the pairs of which the later one, on lane `later`, does not wait for the earlier one on
-/// lane `earlier`.
+/// Returns the number of pairs where the later instruction, on lane `later`, does not wait for the
+/// earlier one, on lane `earlier`.
 int runs_beside(const Program& program, Lane later, Lane earlier) {
   const auto before = happens_before(program);
   int count = 0;
@@ -100,7 +101,8 @@ int runs_beside(const Program& program, Lane later, Lane earlier) {
   return count;
 }
 
-TEST_CASE("without overlap, computation and communication take turns, and copies run beside both") {
+TEST_CASE(
+    "without overlap, computation and communication take turns, while copies run concurrently") {
   for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
     INFO(tier_name(tier));
     CHECK(runs_beside(offloaded(tier, true), Lane::kCompute, lane_of(0)) > 0);
@@ -113,7 +115,7 @@ TEST_CASE("without overlap, computation and communication take turns, and copies
   }
 }
 
-TEST_CASE("overlap changes waits and nothing else of what is computed") {
+TEST_CASE("overlap changes waits and nothing that is computed") {
   const Built built = build(small_config(2, true));
   const auto bare = [&](bool overlap) {
     Program program = built.step({.micro_batches = 2, .bucket_elements = 1, .overlap = overlap});
@@ -136,7 +138,7 @@ int conflicts_between_lanes(const Program& program) {
   return count;
 }
 
-/// Waits that the checker misses.
+/// Returns the number of removed waits that the checker does not notice.
 int missing_waits(const Program& program) {
   int count = 0;
   for (const std::string& fault : check(plan_memory(program)))
@@ -179,9 +181,9 @@ TEST_CASE("ordering again gives the same waits") {
   CHECK(program_text(order_communication(program, true)) == program_text(program));
 }
 
-// Several groups.
+// Programs with several groups.
 
-/// Makes the choice of tensor ranks of two shards; this is rank 0's program.
+/// Returns a choice with tensor ranks and two shards.
 Choice two_axes(int stage, int64_t layers = 3) {
   const ModelConfig config = small_config(layers, false);
   Choice choice{build(config, Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {2, 0, true}),
@@ -200,7 +202,7 @@ bool is_of_a_list(const Instr& instr) {
   return instr.layer >= 0 && instr.is_collective();
 }
 
-/// Returns whether the operations of a list make a parameter's gradient.
+/// Returns whether operations of an instruction compute a parameter's gradient.
 bool makes_gradients(const Choice& choice, const Instr& instr) {
   const LayerGraph& graph = choice.built.model.graphs[static_cast<size_t>(instr.ops().graph)];
   const std::span<const Op> ops = ops_of(graph, instr);
@@ -210,7 +212,7 @@ bool makes_gradients(const Choice& choice, const Instr& instr) {
   });
 }
 
-TEST_CASE("weight gradients are made while tensor ranks sum the input's gradient") {
+TEST_CASE("weight gradients are computed while tensor ranks sum the input's gradient") {
   for (const int stage : {0, 2, 3}) {
     const Choice choice = two_axes(stage);
     const Program program = program_of(choice);
@@ -219,7 +221,8 @@ TEST_CASE("weight gradients are made while tensor ranks sum the input's gradient
     for (const size_t sum : all_of(program, InstrKind::kReduceScatter)) {
       const Instr& instr = program.instrs[sum];
       const size_t next = sum + 1;
-      // A block's sum in backward stands behind what makes its operand.
+      // In backward, the sum of a block comes right after the instruction that computes its
+      // operand.
       if (!is_of_a_list(instr) || program.instrs[sum - 1].kind != InstrKind::kBackward ||
           choice.built.model.layers[static_cast<size_t>(instr.layer)].kind != LayerKind::kBlock)
         continue;
@@ -232,11 +235,11 @@ TEST_CASE("weight gradients are made while tensor ranks sum the input's gradient
                   makes_gradients(choice, program.instrs[i]);
       CHECK(beside);
     }
-    CHECK(sums == 3 * 2 * 2);  // of attention and of the MLP, in each block and micro-batch
+    CHECK(sums == 3 * 2 * 2);  // three blocks, two micro-batches, attention and MLP
   }
 }
 
-/// Lists what layers compute and exchange, in the order of the program.
+/// Lists what layers compute and exchange, in program order.
 std::vector<std::string> lists_of(const Program& program) {
   std::vector<std::string> all;
   for (const Instr& instr : program.instrs) {
@@ -251,7 +254,7 @@ std::vector<std::string> lists_of(const Program& program) {
   return all;
 }
 
-TEST_CASE("buckets, prefetch and reuse leave the collectives of lists where and what they are") {
+TEST_CASE("buckets, prefetch and reuse do not change the collectives of lists or their order") {
   for (const int stage : {0, 1, 2, 3}) {
     Choice choice = two_axes(stage);
     const std::vector<std::string> plain = lists_of(program_of(choice));
@@ -264,7 +267,7 @@ TEST_CASE("buckets, prefetch and reuse leave the collectives of lists where and 
   }
 }
 
-TEST_CASE("parameters are gathered beside the collectives of tensor ranks") {
+TEST_CASE("parameters are gathered concurrently with the collectives of tensor ranks") {
   const Program program = program_of(two_axes(3));
   const auto before = happens_before(program);
   size_t beside = 0;
@@ -280,7 +283,7 @@ TEST_CASE("parameters are gathered beside the collectives of tensor ranks") {
     beside += found ? 1 : 0;
   }
   CHECK(parameters > 10);
-  CHECK(beside + 1 >= parameters);  // the very first comes before all layers
+  CHECK(beside + 1 >= parameters);  // the first gather comes before all layers
 }
 
 }  // namespace

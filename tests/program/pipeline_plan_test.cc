@@ -12,7 +12,7 @@ namespace {
 
 using namespace fixtures;
 
-/// Returns a resolved config.
+/// Returns a resolved config with a pipeline.
 Config piped(int64_t stages, PipelineSchedule schedule = PipelineSchedule::k1F1B,
              int64_t chunks = 1) {
   Config config;
@@ -74,7 +74,7 @@ TEST_CASE("a model with fewer layers than parts is refused with the arithmetic")
   CHECK(refusal(piped(2, PipelineSchedule::kInterleaved, INT64_MAX), 7) != "accepted");
 }
 
-TEST_CASE("layers by hand are those of the model") {
+TEST_CASE("hand-set numbers of layers must add up to those of the model") {
   Config config = piped(2, PipelineSchedule::kZbV, 2);
   config.parallel.pipeline_layers = {3, 2, 2, 0};
   CHECK(refusal(config, 7) == "accepted");
@@ -102,7 +102,7 @@ TEST_CASE("a pipeline is cut by cost, or as pipeline.partition says") {
   CHECK(ends("type:DecoderLayer") == std::vector<int32_t>{5, 9});
   CHECK(ends("parameters") == std::vector<int32_t>{2, 12});
   const std::vector<int32_t> best = ends("best");
-  CHECK(best[1] > 9);  // the head weighs as much as some blocks
+  CHECK(best[1] > 9);  // the head costs as much as several blocks
   CHECK(best[0] > 2);
   CHECK(pipeline_layout(piped(1), training_model(piped(1), small, 0)).parts() == 1);
 }
@@ -112,12 +112,12 @@ TEST_CASE("too few micro-batches are reported, with what they cost") {
   Config config = piped(2);
   CHECK(bubble_notice(config) == "");
   config.gradient_accumulation_steps = 7;
-  // 1 of 8 slots, 1 of 9.
+  // The bubble is 1 of 8 + 1 slots.
   CHECK(bubble_notice(config) ==
         "gradient_accumulation_steps 7 with pipeline 2: stages are idle 12 % of a step (schedule "
         "1f1b, equal parts); raise it to 8 for 11 %");
   config = piped(4, PipelineSchedule::kInterleaved, 2);
-  // 3 / 2 of 8 + 3 / 2, and of 16 + 3 / 2.
+  // The bubbles are 3 / 2 of 8 + 3 / 2 slots, and of 16 + 3 / 2.
   CHECK(bubble_notice(config) ==
         "gradient_accumulation_steps 8 with pipeline 4: stages are idle 16 % of a step (schedule "
         "interleaved, equal parts); raise it to 16 for 9 %");

@@ -18,8 +18,8 @@ namespace {
 
 using namespace fixtures;
 
-/// Returns the shape of SmolLM2-135M: 30 layers, hidden 576, nine query and three key/value heads
-/// of 64.
+/// Returns the shape of SmolLM2-135M: 30 layers, hidden size 576, nine query and three key/value
+/// heads of size 64.
 ModelConfig smollm2() {
   ModelConfig c = small_config(30, true);
   c.vocab_rows = 49152;
@@ -57,7 +57,7 @@ TEST_CASE("instructions are called by kind, layer and micro-batch") {
   CHECK(category_name(Category::kBuffers) == "buffers");
 }
 
-TEST_CASE("exchanges say over which ranks they go, a shift by how many places") {
+TEST_CASE("exchanges say over which ranks they go, a shift by how many ranks") {
   const std::string text = program_text(exchanges({4, 1}, 3));
   CHECK(text.find("| all_to_all over cp  reads in  writes out\n") != std::string::npos);
   CHECK(text.find("| shift over cp by 3  reads in  writes out\n") != std::string::npos);
@@ -68,7 +68,7 @@ TEST_CASE("exchanges say over which ranks they go, a shift by how many places") 
   CHECK(program_hash(exchanges({4, 1}, 3)) != program_hash(exchanges({4, 1}, 3, 4)));
 }
 
-TEST_CASE("exchanges send what leaves a rank, a counted one as if all got as much") {
+TEST_CASE("exchanges count bytes that leave a rank, counted ones as if all blocks were equal") {
   CHECK(traffic_text(program_traffic(exchanges({4, 1}, 1))) ==
         "sent by a rank each time\n"
         "  all_to_all over 4 ranks of cp, 1 call                                     3072 B\n"
@@ -97,7 +97,7 @@ TEST_CASE(
   CHECK(mapped(2, kMiB / 2) == kMiB / 2);
   for (const size_t which : {0, 1, 2}) {
     CHECK(mapped(which, 1 << 16) == 0);
-    CHECK(mapped(which, 2 * kMiB) == 4 * kMiB);  // a part of two huge pages
+    CHECK(mapped(which, 2 * kMiB) == 4 * kMiB);  // the part extends over two huge pages
     CHECK(mapped(which, 64 * kMiB) == 4 * kMiB);
   }
 }
@@ -154,7 +154,7 @@ TEST_CASE("the ranks of a run have one hash, although their programs differ") {
 }
 
 TEST_CASE("every field that the ranks must agree on changes the hash") {
-  // 15 is the reduction of the loss (see untied_step.golden).
+  // Instruction 15 is the reduction of the loss (see untied_step.golden).
   const Program good = build(small_config(1, true)).step({.micro_batches = 2});
   const uint64_t hash = program_hash(good);
   const std::pair<const char*, std::function<void(Program&)>> changes[] = {
@@ -201,8 +201,8 @@ TEST_CASE("the memory account of the device is its persistent buffers and its ar
     REQUIRE(account.of(Category::kBuckets) == 0);
     REQUIRE(account.of(Category::kStaging) == 0);
     REQUIRE(account.of(Category::kBuffers) == numbers);
-    // Everything in the arena is an activation or a gradient here, and what each has at most
-    // need not be at one time.
+    // Everything in the arena is an activation or a gradient here, but their peaks may be at
+    // different times.
     REQUIRE(std::max(account.of(Category::kActivations), flat) <= arena_total(program));
     REQUIRE(account.total == flat * (1 + round % 3) + numbers + arena_total(program));
     REQUIRE(memory_plan({&program}).at(Tier::kHost).total == 0);
@@ -210,7 +210,7 @@ TEST_CASE("the memory account of the device is its persistent buffers and its ar
   }
 }
 
-TEST_CASE("a program of SmolLM2's shape has its parameters and padding under one in a thousand") {
+TEST_CASE("a program of SmolLM2's shape has its parameters and less than 0.1 % of padding") {
   const Built built = build(smollm2(), Mode::kTrain, UnitGranularity::kLayer, {1, 64});
   const int64_t psi = 134515008;
   CHECK(count_parameters(built.model).total == psi);
@@ -229,7 +229,8 @@ TEST_CASE("SmolLM2's gradients leave in buckets of one layer, the embedding's la
     REQUIRE(bucket.size() == 1);
     ranges.push_back(bucket[0]);
   }
-  // Head's norm and a block (3.5 M elements) a bucket; the next block does not fit.
+  // The first bucket has the head's norm and a block (3.5 M elements), each further bucket a block:
+  // the next one does not fit.
   REQUIRE(ranges.size() == 31);
   CHECK(ranges.front().bytes == (4096 + 3543040) * 4);
   for (size_t i = 1; i < 30; ++i) CHECK(ranges[i].bytes == 3543040 * 4);

@@ -16,7 +16,7 @@ namespace {
 
 using namespace fixtures;
 
-/// Returns eight layers whose state is larger than their activations.
+/// Returns a model of eight layers whose state is larger than their activations.
 ModelConfig deep_model() {
   ModelConfig model = small_config(8, false);
   model.hidden = 256;
@@ -27,14 +27,15 @@ ModelConfig deep_model() {
 const std::string kStage = "zero_optimization.stage=";
 using Keys = std::vector<std::string>;
 
-/// The batch has two micro-batches of four rows, so gradients of the first exist together with the
+/// Two micro-batches of four rows: the gradients of the first one exist together with the
 /// activations of the second.
 const Keys kBatch{"train_micro_batch_size_per_gpu=4", "gradient_accumulation_steps=2"};
 
-/// Returns what is advised to four ranks, as it would be written, where a config has these keys.
+/// Returns the advice for four ranks and a config with these keys, in the form in which a user
+/// writes it.
 Keys advice(Keys keys, const Keys& batch = kBatch) {
   const Keys base{"data.sequence_length=32",
-                  // Parameters are not gathered ahead or in buckets.
+                  // Parameters are neither prefetched nor gathered in buckets.
                   "zero_optimization.stage3_prefetch_bucket_size=0",
                   "zero_optimization.allgather_bucket_size=2",
                   "zero_optimization.reduce_bucket_size=2"};
@@ -57,12 +58,12 @@ bool holds(const std::vector<std::string>& changes, const std::string& beginning
                      [&](const std::string& change) { return change.starts_with(beginning); });
 }
 
-TEST_CASE("without anything in the way the stage that saves most is advised") {
+TEST_CASE("the stage that saves most is advised if nothing conflicts with it") {
   REQUIRE(holds(advice({}), "zero_optimization.stage: 3"));
   REQUIRE(holds(advice({kStage + "1"}), "zero_optimization.stage: 3"));
 }
 
-TEST_CASE("a stage that contradicts how gradients are reduced is no advice") {
+TEST_CASE("a stage that contradicts how gradients are reduced is not advised") {
   const auto prescaled = advice({"prescale_gradients=true"});
   REQUIRE(holds(prescaled, "zero_optimization.stage: 1"));
   REQUIRE_FALSE(holds(prescaled, "zero_optimization.stage: 3"));
@@ -81,7 +82,7 @@ TEST_CASE("a stage that makes another key take effect is advised only where that
   REQUIRE_FALSE(holds(stage2(3), "zero_optimization.stage"));
 }
 
-TEST_CASE("replicas that mics_shard_size makes are not advised away under it") {
+TEST_CASE("replicas that follow from mics_shard_size are not advised away") {
   REQUIRE_FALSE(holds(advice({kStage + "3", "zero_optimization.mics_shard_size=2"}),
                       "parallel.data_replicate"));
   REQUIRE(holds(advice({kStage + "3", "parallel.data_replicate=2"}), "parallel.data_replicate: 1"));
@@ -111,7 +112,7 @@ TEST_CASE("bf16 is advised where it can run, and masters in bf16 stay with what 
   REQUIRE_FALSE(holds(advice({"data_types.param_dtype=fp32"}), "bf16.enabled"));
 }
 
-TEST_CASE("state goes to the disk that is named, and not to a second one") {
+TEST_CASE("offloading uses the disk that the config names, and no second one") {
   const auto on_disk = [](const std::string& parameters, const std::string& optimizer) {
     return advice(
         {kStage + "3",
@@ -124,7 +125,7 @@ TEST_CASE("state goes to the disk that is named, and not to a second one") {
   REQUIRE_FALSE(holds(on_disk("/a", "/b"), disk));
 }
 
-TEST_CASE("a remedy names the changes that save what is lacking") {
+TEST_CASE("a remedy names the changes that save enough memory") {
   const std::vector<Saving> savings{
       {"a: 1", 300 << 20}, {"b: 1", 270 << 20}, {"c: 1", 100 << 20}, {"d: 1", 64 << 10}};
   const std::string all =
@@ -134,8 +135,7 @@ TEST_CASE("a remedy names the changes that save what is lacking") {
   REQUIRE(savings_remedy(savings, 1) == all + "; c: 1 saves 100.00 MiB");
 }
 
-TEST_CASE(
-    "where no change is enough alone a remedy names those that save a tenth of what is lacking") {
+TEST_CASE("if no change is enough, a remedy names those that save a tenth of the missing memory") {
   const std::vector<Saving> savings{{"a: 1", 100 << 20}, {"b: 1", 30 << 20}, {"c: 1", 64 << 10}};
   REQUIRE(savings_remedy(savings, 267 << 20) ==
           "what saves most memory on each rank: a: 1 saves 100.00 MiB; b: 1 saves 30.00 MiB; each "

@@ -12,15 +12,15 @@
 
 namespace ftrun::fixtures {
 
-/// ScheduleGolden is a schedule of another system, read from schedules.json of the reference
-/// material: the actions of each stage, and the times of a run on equal parts. There every phase of
-/// a part takes one unit of time, a whole backward pass two, and transfers take none.
+/// ScheduleGolden is a schedule of another system, read from schedules.json in the reference
+/// material: the actions of each stage, and the times of a run with equal parts. There, each phase
+/// of a part takes one unit of time, a whole backward pass two, and transfers none.
 struct ScheduleGolden {
   PipelineSchedule kind = PipelineSchedule::kGpipe;
   int stages = 0;
   int chunks = 0;
   int32_t micro_batches = 0;
-  std::vector<std::string> lists;  // of each stage, in schedule_text's form
+  std::vector<std::string> lists;  // one for each stage, in the form of schedule_text
   nlohmann::json run;
 };
 
@@ -47,7 +47,7 @@ inline std::vector<ScheduleGolden> schedule_goldens(const std::string& name,
   return goldens;
 }
 
-/// Lists all goldens of schedules that ftrun knows too.
+/// Lists the goldens of all schedules that ftrun implements.
 inline std::vector<ScheduleGolden> schedule_goldens() {
   std::vector<ScheduleGolden> all;
   for (const auto& [name, kind] : std::initializer_list<std::pair<const char*, PipelineSchedule>>{

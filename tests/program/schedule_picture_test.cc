@@ -36,7 +36,7 @@ TEST_CASE("a picture has a row for each stage and a column for each moment") {
         "stage 1 | ...F0 I0 F1 I1 W0 W1  |\n");
 }
 
-TEST_CASE("parts of a stage have letters") {
+TEST_CASE("the parts of a stage are marked with letters") {
   CHECK(picture(PipelineSchedule::kZbV, 2, 2, 1, 80) ==
         "stage 0 | F0a ........F0b I0b W0b ........I0a W0a  |\n"
         "stage 1 | ....F0a F0b ........I0b W0b I0a W0a .... |\n");
@@ -48,7 +48,7 @@ TEST_CASE("actions take columns in proportion to their time") {
         "stage 1 | ...F0 B0   .... |\n");
 }
 
-/// Lists the labels of a row in order.
+/// Lists the labels of a row, in order.
 std::vector<std::string> labels(const std::string& row) {
   std::vector<std::string> found;
   for (size_t i = row.find('|'); i < row.size(); ++i) {
@@ -75,7 +75,7 @@ TEST_CASE("a picture is no wider than asked, and its labels are whole and in ord
           const std::string& line = lines[static_cast<size_t>(stage)];
           REQUIRE(line.size() <= width);
           REQUIRE(line.size() == lines[0].size());
-          // A subsequence of the list.
+          // The labels are a subsequence of the list.
           std::vector<std::string> all;
           for (const ScheduleAction& action : make_schedule(kind, stages, chunks, stage, count)) {
             std::string name =
@@ -107,7 +107,7 @@ TEST_CASE("what does not fit keeps its start and its end") {
   CHECK(lines[0].starts_with("stage 0 | F0  F1  ........B0"));
   CHECK(lines[0].find(" ... ") != std::string::npos);
   CHECK(lines[0].ends_with("....B49      |"));
-  CHECK(lines[1].ends_with("      ........ |"));  // B49 began in what is left out
+  CHECK(lines[1].ends_with("      ........ |"));  // B49 begins in the omitted part
 }
 
 TEST_CASE("the first and the last of many stages are drawn") {
@@ -126,7 +126,7 @@ TEST_CASE("the start of a deep pipeline is drawn up to the first backward pass o
     for (const std::string& line : lines_of(picture(PipelineSchedule::k1F1B, stages, 1, 64, 120))) {
       INFO(line);
       CHECK(line.substr(0, line.find(" ... ")).find('B') != std::string::npos);
-      // Numbers are left out if two digits have no room.
+      // A label has no number if there is no room for two digits.
       CHECK(labels(line).front() == "F");
     }
 }

@@ -23,7 +23,7 @@ std::string text(PipelineSchedule kind, int stages, int stage, int32_t micro_bat
   return schedule_text(make_schedule(kind, stages, chunks, stage, micro_batches));
 }
 
-TEST_CASE("schedules are those of their papers") {
+TEST_CASE("schedules agree with their papers") {
   CHECK(text(PipelineSchedule::kGpipe, 4, 1, 3) == "F0.0 F0.1 F0.2 B0.0 B0.1 B0.2");
   CHECK(text(PipelineSchedule::k1F1B, 4, 0, 4) == "F0.0 F0.1 F0.2 F0.3 B0.0 B0.1 B0.2 B0.3");
   CHECK(text(PipelineSchedule::k1F1B, 4, 2, 5) ==
@@ -43,7 +43,7 @@ TEST_CASE("schedules are those of their papers") {
         "I0.2 I1.3 I0.3 W0.2 W1.3 W0.3");
 }
 
-TEST_CASE("schedules are those that other systems run, action by action", "[.needs-reference]") {
+TEST_CASE("schedules agree with those of other systems, action by action", "[.needs-reference]") {
   std::map<PipelineSchedule, int> compared;
   for (const ScheduleGolden& golden : schedule_goldens()) {
     INFO(text(golden));
@@ -60,8 +60,8 @@ TEST_CASE("schedules are those that other systems run, action by action", "[.nee
                                                     {PipelineSchedule::kZbV, 16}});
 }
 
-/// Calls `check` for every kind, up to 6 stages, 1 to 3 chunks where a kind lets one choose, and up
-/// to 13 micro-batches, fewer than stages too.
+/// Calls `check` for every kind of schedule, up to 6 stages, 1 to 3 chunks if the kind allows a
+/// choice, and up to 13 micro-batches, which may be fewer than stages.
 template <typename Check>
 void for_all_schedules(const Check& check) {
   for (const ScheduleTraits& traits : kScheduleTraits)
@@ -78,7 +78,7 @@ TEST_CASE("a stage runs each phase of each micro-batch once, in their order") {
   for_all_schedules([](PipelineSchedule kind, int stages, int chunks, int32_t count) {
     for (int stage = 0; stage < stages; ++stage) {
       INFO(text(kind, stages, stage, count, chunks));
-      std::map<std::pair<Phase, int32_t>, std::vector<int32_t>> by_phase;  // and chunk
+      std::map<std::pair<Phase, int32_t>, std::vector<int32_t>> by_phase;  // key: (phase, chunk)
       for (const ScheduleAction& action : make_schedule(kind, stages, chunks, stage, count))
         by_phase[{action.phase, action.chunk}].push_back(action.micro_batch);
       std::vector<int32_t> all(static_cast<size_t>(count));
@@ -90,7 +90,7 @@ TEST_CASE("a stage runs each phase of each micro-batch once, in their order") {
   });
 }
 
-/// Counts the micro-batches of all chunks whose activations a stage keeps at once.
+/// Returns the most micro-batches, over all chunks, whose activations a stage keeps at once.
 int most_kept(const std::vector<ScheduleAction>& actions) {
   int now = 0, most = 0;
   for (const ScheduleAction& action : actions) {
@@ -101,7 +101,7 @@ int most_kept(const std::vector<ScheduleAction>& actions) {
   return most;
 }
 
-TEST_CASE("the traits of schedules are those of their actions") {
+TEST_CASE("the traits of schedules agree with their actions") {
   for (const ScheduleTraits& traits : kScheduleTraits) {
     INFO(traits.name);
     CHECK(&traits == &traits_of(traits.schedule));
@@ -118,8 +118,8 @@ TEST_CASE("the traits of schedules are those of their actions") {
   }
 }
 
-/// Done holds what has run, by phase, part of the model and micro-batch. Whole backward passes
-/// count as input gradients.
+/// Done holds what has run: phase, part of the model, and micro-batch. Whole backward passes count
+/// as input gradients.
 using Done = std::set<std::tuple<Phase, int, int32_t>>;
 
 bool can_run(const Done& done, Phase phase, int part, int parts, int32_t micro_batch) {
@@ -130,8 +130,7 @@ bool can_run(const Done& done, Phase phase, int part, int parts, int32_t micro_b
          (part + 1 == parts || done.contains({Phase::kInputGrad, part + 1, micro_batch}));
 }
 
-/// Runs the lists of all stages in turn, each as far as possible; returns the number of actions
-/// that ran.
+/// Runs the lists of all stages as far as possible; returns the number of actions that ran.
 size_t run_all(PipelineSchedule kind, int stages, int chunks, int32_t count) {
   const StageActions lists = make_schedules(kind, stages, chunks, count);
   std::vector<int32_t> cuts(static_cast<size_t>(stages * chunks) + 1);
@@ -156,7 +155,7 @@ size_t run_all(PipelineSchedule kind, int stages, int chunks, int32_t count) {
   return ran;
 }
 
-TEST_CASE("a pipeline that runs a schedule comes to its end") {
+TEST_CASE("a pipeline that runs a schedule reaches its end") {
   size_t schedules = 0;
   for_all_schedules([&](PipelineSchedule kind, int stages, int chunks, int32_t count) {
     INFO(static_cast<int>(kind) << ", stages " << stages << ", chunks " << chunks << ", " << count);
@@ -180,7 +179,8 @@ TEST_CASE("interleaved schedules need rounds of equal size") {
   CHECK_THROWS(make_schedule(PipelineSchedule::k1F1B, 4, 2, 0, 8));
 }
 
-/// Compute instructions of layers, as "F" for all of a forward pass and so on.
+/// Returns the passes of a program's compute instructions: "F" for all of a forward pass, and so
+/// on.
 std::string passes_of(const Program& program) {
   std::vector<std::string> passes;
   for (const Instr& instr : program.instrs) {
@@ -202,7 +202,7 @@ TEST_CASE("a step runs the actions of its schedule") {
         "forward 0, input_grad 0, weight_grad 0, forward 1, input_grad 1, weight_grad 1");
 }
 
-TEST_CASE("weight gradients that wait find what input gradients left them, each value once") {
+TEST_CASE("deferred weight gradients find what input gradients saved for them, each value once") {
   const Built built = build(small_config(3, false));
   const Program program = built.step({.schedule = PipelineSchedule::kZbH1});
   INFO(program_text(program));

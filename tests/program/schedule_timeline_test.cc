@@ -19,7 +19,7 @@ ScheduleTimeline timeline(PipelineSchedule kind, int stages, int chunks, int32_t
                            traits_of(kind).placement, parts, transfer);
 }
 
-TEST_CASE("timelines of equal parts are those of another simulator", "[.needs-reference]") {
+TEST_CASE("timelines of equal parts agree with another simulator", "[.needs-reference]") {
   size_t compared = 0;
   for (const ScheduleGolden& golden : schedule_goldens()) {
     INFO(text(golden));
@@ -47,8 +47,8 @@ TEST_CASE("timelines of equal parts are those of another simulator", "[.needs-re
   CHECK(compared == 109);
 }
 
-/// Returns the bubble that the papers give, in seconds: `t` are those of a stage's whole share of
-/// the model.
+/// Returns the bubble by the papers' formulas, in seconds. `t` holds the times of a stage's whole
+/// share of the model.
 double bubble(PipelineSchedule kind, int stages, int chunks, const PhaseSeconds& t) {
   const double others = stages - 1;
   switch (kind) {
@@ -65,8 +65,8 @@ double bubble(PipelineSchedule kind, int stages, int chunks, const PhaseSeconds&
   return -1;
 }
 
-/// Makes whole numbers with weight gradients <= forward <= input gradients, for which the formulas
-/// of zero-bubble schedules hold; of one of `chunks` chunks.
+/// Draws whole numbers with weight gradients <= forward <= input gradients, for which the formulas
+/// of zero-bubble schedules hold.
 PhaseSeconds random_seconds(std::mt19937_64& random) {
   const double weight = static_cast<double>(1 + random() % 9);
   const double forward = weight + static_cast<double>(random() % 5);
@@ -74,7 +74,7 @@ PhaseSeconds random_seconds(std::mt19937_64& random) {
   return {forward, input + weight, input, weight};
 }
 
-TEST_CASE("bubbles are those of the papers' formulas") {
+TEST_CASE("bubbles agree with the papers' formulas") {
   std::mt19937_64 random(4);
   for (const PipelineSchedule kind :
        {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
@@ -89,8 +89,8 @@ TEST_CASE("bubbles are those of the papers' formulas") {
                                part.input_grad * chunks, part.weight_grad * chunks};
       const ScheduleTimeline line = timeline(kind, stages, chunks, count, part);
       const double work = count * (share.forward + share.backward);
-      // The V's formula counts each stage's own span, as does its paper: no stage waits for others
-      // before the optimizer.
+      // The paper's formula for the V counts the time from each stage's own first to last action,
+      // because no stage waits for others before the optimizer.
       double span = kind == PipelineSchedule::kZbV ? 0 : line.makespan;
       if (kind == PipelineSchedule::kZbV)
         for (const StageTimeline& stage : line.stages) span = std::max(span, stage.own_span());
@@ -124,12 +124,13 @@ TEST_CASE("stages keep as many micro-batches as the papers say") {
       }
 }
 
-TEST_CASE("a transfer between stages is waited for, and none is needed within one") {
-  // Two micro-batches down two stages and up again: each way is gone once where nothing hides it.
+TEST_CASE("stages wait for transfers between them, and need none within a stage") {
+  // Two micro-batches pass down two stages and up again; nothing hides one transfer in each
+  // direction.
   CHECK(timeline(PipelineSchedule::kGpipe, 2, 1, 2).makespan == 9);
   CHECK(timeline(PipelineSchedule::kGpipe, 2, 1, 2, {1, 2, 1, 1}, 0.5).makespan == 10);
   CHECK(timeline(PipelineSchedule::kGpipe, 3, 1, 2, {1, 2, 1, 1}, 0.5).makespan == 14);
-  // A micro-batch passes down the V and up again: chunk 1 begins where chunk 0 ended.
+  // A micro-batch passes down the V and up again: chunk 1 begins on the stage where chunk 0 ended.
   CHECK(timeline(PipelineSchedule::kZbV, 1, 2, 1, {1, 2, 1, 1}, 100).makespan == 6);
   const ScheduleTimeline v = timeline(PipelineSchedule::kZbV, 2, 2, 1, {1, 2, 1, 1}, 10);
   CHECK(v.stages[1].actions[0].start == 11);
@@ -152,7 +153,7 @@ TEST_CASE("each action begins when the one before it has ended and its inputs ar
   CHECK(line.idle_share() == Approx(4.0 / 12));
 }
 
-TEST_CASE("unequal parts: the dearest is never idle once its inputs come in time") {
+TEST_CASE("with unequal parts, the slowest stage is never idle once its inputs arrive in time") {
   const std::vector<PhaseSeconds> parts{{1, 2, 1, 1}, {3, 6, 3, 3}};
   const ScheduleTimeline line = simulate_timeline(make_schedules(PipelineSchedule::k1F1B, 2, 1, 8),
                                                   ChunkPlacement::kLoop, parts);

@@ -9,16 +9,16 @@
 
 #include <catch2/catch.hpp>
 
-// These tests check secondary shards: parameters that are gathered again within a step are read
-// from the neighbours.
+// These tests check secondary shards: parameters that are gathered a second time within a step are
+// read from ranks of the same node.
 
 namespace ftrun {
 namespace {
 
 using namespace fixtures;
 
-/// Returns two blocks, tied or not, on four ranks in nodes; blocks are gathered in forward and
-/// backward.
+/// Returns a choice of two blocks, tied or not, on four ranks in nodes of `neighbours`. Blocks are
+/// gathered in forward and again in backward.
 Choice secondary_choice(int neighbours, int32_t micro_batches = 1, bool tied = false) {
   ModelConfig config = small_config(2, tied);
   config.hidden = 64;
@@ -70,8 +70,7 @@ TEST_CASE("the first gather of a unit runs over the shards, later ones over the 
   }
 }
 
-TEST_CASE(
-    "a rank keeps its own part of the node's copy, of what is gathered again and of no other") {
+TEST_CASE("a rank keeps its own part of the node's copy, for units that are gathered again only") {
   const Choice choice = secondary_choice(2);
   const std::vector<StepProgram> steps = choice.steps();
   for (size_t rank = 0; rank < steps.size(); ++rank) {
@@ -83,7 +82,7 @@ TEST_CASE(
       REQUIRE(program.at(from.buffer).bytes == 2 * from.bytes);
       REQUIRE(from.offset == static_cast<int64_t>(rank % 2) * from.bytes);
       REQUIRE(copy->writes[0].offset == bytes);
-      // Compute does not wait for it.
+      // Compute does not wait for this copy.
       REQUIRE(copy->lane == lane_of(0));
       kept.insert(copy->unit);
       bytes += from.bytes;
@@ -101,7 +100,7 @@ TEST_CASE(
   REQUIRE(copies_of_parts(secondary_choice(2, 2).step(0).program).size() == 4);
 }
 
-TEST_CASE("nodes of one rank, other stages and other programs have no secondary shards") {
+TEST_CASE("nodes of one rank, other stages and other programs do not have secondary shards") {
   const auto has = [](const Program& program) {
     return std::any_of(program.buffers.begin(), program.buffers.end(),
                        [](const Buffer& b) { return b.name == buffer_names::kSecondary; });
@@ -113,7 +112,7 @@ TEST_CASE("nodes of one rank, other stages and other programs have no secondary 
     choice.options.state.stage = stage;
     REQUIRE_FALSE(has(choice.step(0).program));
   }
-  Choice choice = secondary_choice(2, 2, true);  // tied: the matrix is read twice in a forward pass
+  Choice choice = secondary_choice(2, 2, true);  // tied: forward reads the matrix twice
   choice.options.state.dp_shard = {4, 1};
   for (const Mode mode : {Mode::kEvaluate, Mode::kLogits}) {
     const ModelDescription model = build_model(choice.config, {1, 4}, mode);
@@ -137,7 +136,7 @@ TEST_CASE("what is kept for its next use needs no secondary shard") {
   REQUIRE(copies_of_parts(program).empty());
 }
 
-TEST_CASE("parameters of other tiers are brought once a step") {
+TEST_CASE("parameters of other tiers are copied in once a step") {
   for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
     Choice choice = secondary_choice(2, 2);
     choice.options.state.parameter_tier = choice.options.state.optimizer_tier = tier;
@@ -152,7 +151,7 @@ TEST_CASE("parameters of other tiers are brought once a step") {
 }
 
 TEST_CASE("with secondary shards a step sends what ZeRO++ says") {
-  // Every tensor is a multiple of 4096 x 4 elements; the tied matrix is read by two forward lists.
+  // Every tensor has a multiple of 4096 x 4 elements. Two forward lists read the tied matrix.
   ModelConfig config = small_config(2, true);
   config.hidden = 16384;
   config.feed_forward = 4;
@@ -215,8 +214,8 @@ TEST_CASE("a step with secondary shards says so") {
         std::string::npos);
 }
 
-/// Returns the fault of a run of two steps, or how the weights differ from those of the good
-/// programs.
+/// Runs two steps. Returns the fault, or the difference from the weights of the good programs; ""
+/// for none.
 std::string outcome(const Choice& choice, std::vector<StepProgram> steps, std::mt19937_64& random) {
   const auto weights = [&](const Choice& of, std::vector<StepProgram> programs,
                            std::string& fault) {
@@ -249,7 +248,7 @@ TEST_CASE("secondary shards of every number of neighbours have the weights of th
       }
 }
 
-TEST_CASE("a part that is not kept, or another's, is noticed") {
+TEST_CASE("a part that is not kept, or is another rank's, is noticed") {
   std::mt19937_64 random(1102);
   const Choice choice = secondary_choice(2);
   const auto changed = [&](auto change) {
@@ -264,7 +263,7 @@ TEST_CASE("a part that is not kept, or another's, is noticed") {
   CHECK(changed([](Instr&) {}) == "");
   CHECK(changed([](Instr& instr) { instr.reads[0].offset = 0; }) != "");
   CHECK(changed([](Instr& instr) {
-          instr.kind = InstrKind::kGradientNorm;  // of nothing
+          instr.kind = InstrKind::kGradientNorm;  // of no ranges: does nothing
           instr.detail = NormSlots{};
           instr.reads.clear();
           instr.writes.clear();

@@ -18,8 +18,8 @@ namespace {
 
 using namespace fixtures;
 
-/// Coverage counts how often each element of each unit occurred. It stores the places where that
-/// number changes, and by how much, because units have thousands of elements for each interval.
+/// Coverage counts how often each element of each unit occurs. It stores the positions where the
+/// count changes, and by how much, because intervals have thousands of elements.
 class Coverage {
  public:
   explicit Coverage(const Partition& partition) {
@@ -48,8 +48,8 @@ class Coverage {
   std::vector<std::map<int64_t, int>> changes_;
 };
 
-/// SteppedChoice is a random choice with the programs of all its ranks. The tests share them: each
-/// uses as many as it needs, from the first on.
+/// SteppedChoice is a random choice with the programs of all its ranks. The tests share a list of
+/// them; each test uses as many as it needs, beginning with the first.
 struct SteppedChoice {
   Choice choice;
   std::vector<StepProgram> steps;
@@ -66,7 +66,7 @@ const SteppedChoice& stepped_choice(int number) {
   return made[static_cast<size_t>(number)];
 }
 
-TEST_CASE("over the ranks of a tensor rank, what is saved of each state partitions every unit") {
+TEST_CASE("the ranks of one tensor index together save each element of each state once") {
   for (int round = 0; round < sweep_rounds(120); ++round) {
     const auto& [choice, steps] = stepped_choice(round);
     INFO(choice.text());
@@ -94,7 +94,7 @@ TEST_CASE("over the ranks of a tensor rank, what is saved of each state partitio
   }
 }
 
-/// Returns whether a unit is cut: small units only where each shard has a block of them.
+/// Returns whether a unit is sharded: a small unit is only if it has a block for each shard.
 bool is_cut(const Unit& unit, const Choice& choice) {
   const int shards = choice.mesh.shards;
   const bool pays =
@@ -120,14 +120,15 @@ TEST_CASE("each element of each state is held by as many ranks as the stage says
   }
 }
 
-/// Returns the rank of a shard of one copy of the state: of a replica and a tensor rank.
+/// Returns the rank that has shard `shard` of copy `copy` of the state; a copy is a replica and a
+/// tensor rank.
 size_t rank_of(const Mesh& mesh, int copy, int shard) {
   return static_cast<size_t>((copy / mesh.tensor * mesh.shards + shard) * mesh.tensor +
                              copy % mesh.tensor);
 }
 
 TEST_CASE(
-    "each element of each unit is updated once by its owners, under the same number everywhere") {
+    "each element of each unit is updated once by its owners, with one number on every rank") {
   for (int round = 0; round < sweep_rounds(80); ++round) {
     const auto& [choice, steps] = stepped_choice(round);
     INFO(choice.text());
@@ -158,8 +159,8 @@ TEST_CASE(
   }
 }
 
-/// Lists the elements that the norm counts: tensors once for each part that ranks have of them,
-/// and with each the padding behind it.
+/// Returns how many elements the norm counts. Each tensor, with the padding after it, counts once
+/// for each different part of it.
 int64_t counted_by_norm(const Choice& choice) {
   int64_t elements = 0;
   for (const Unit& unit : choice.built.partition.units)
@@ -173,8 +174,8 @@ int64_t counted_by_norm(const Choice& choice) {
   return elements;
 }
 
-/// Returns whether an instruction reads parameters, or data derived from them, and writes nothing
-/// that outlives it except secondary shards.
+/// Returns whether an instruction reads only parameters, or data derived from them, and writes
+/// nothing that outlives the step, except secondary shards.
 bool brings_parameters_only(const Program& program, const Instr& instr) {
   const auto is_way = [&](const Range& range) {
     const Buffer& buffer = program.at(range.buffer);
@@ -190,8 +191,8 @@ bool brings_parameters_only(const Program& program, const Instr& instr) {
          std::none_of(instr.writes.begin(), instr.writes.end(), is_kept);
 }
 
-/// Writes a program with its state as text, in which shards have the same names whether or not some
-/// of them share rows.
+/// Returns a program and its state as text, in which groups of shards have the same names whether
+/// or not some of the shards share rows.
 std::string text_of_state(const StepProgram& step) {
   std::string text = program_text(step.program);
   const auto rename = [&](const std::string& from, const std::string& to) {
@@ -208,7 +209,7 @@ std::string text_of_state(const StepProgram& step) {
   return text;
 }
 
-TEST_CASE("ranks that share rows share out the state as those that read samples of their own do") {
+TEST_CASE("ranks that share rows divide the state like ranks that read different samples") {
   std::mt19937_64 random(411);
   for (const int stage : {0, 1, 2, 3})
     for (const Mesh& mesh : {Mesh{.shards = 4}, Mesh{.shards = 4, .replicas = 2, .tensor = 2},
@@ -249,7 +250,7 @@ TEST_CASE("each slot of the norm is written by one rank of a copy of the model, 
 }
 
 TEST_CASE(
-    "each rank has its slots of the norm, until they are too many: then ranks share one per unit") {
+    "each rank has its own slots of the norm; if these are too many, ranks share one per unit") {
   const Built built = build(small_config(12, true));
   const auto units = static_cast<int64_t>(built.partition.units.size());
   StepOptions options;
@@ -297,7 +298,7 @@ TEST_CASE("frozen units have parameters and nothing else, and stage 3 gathers th
   }
 }
 
-TEST_CASE("copies run on the lane of the link they use, and none joins device and disk", "[long]") {
+TEST_CASE("copies run on the lane of their link, and none is between device and disk", "[long]") {
   std::mt19937_64 random(408);
   std::set<std::string> used;
   for (int round = 0; round < sweep_rounds(150); ++round) {
@@ -319,7 +320,7 @@ TEST_CASE("copies run on the lane of the link they use, and none joins device an
       REQUIRE((instr.lane == Lane::kToDevice) == (from == Tier::kHost && to == Tier::kDevice));
     }
   }
-  // Copies run on the lanes of links and of all groups that shard or repeat state.
+  // The lanes in use are those of links and of all groups that shard or replicate state.
   REQUIRE(used == std::set<std::string>{"compute", "to device", "to host", "disk", "dp_shard",
                                         "dp_replicate"});
 }
@@ -332,13 +333,13 @@ TEST_CASE("collectives work on memory that peers can see") {
     INFO(choice.text() << "\n" << program_text(program));
     for (const Instr& instr : program.instrs) {
       if (!instr.is_collective() || (instr.unit < 0 && instr.layer < 0)) continue;
-      // Ranges that are sent must be visible; those that a gather brings are private.
+      // Ranges that are sent must be visible to peers; the results of a gather are private.
       for (const Range& range : instr.reads) REQUIRE(program.at(range.buffer).peer_visible);
     }
   }
 }
 
-TEST_CASE("the programs of a rank share their persistent buffers by what they are") {
+TEST_CASE("the programs of a rank share their persistent buffers by kind") {
   std::mt19937_64 random(410);
   for (int round = 0; round < sweep_rounds(60); ++round) {
     const Choice choice = random_choice(random);
@@ -370,16 +371,16 @@ bool is_gathered(const Buffer& buffer) {
   return buffer.name.find("gathered.") == 0;
 }
 
-/// Gathered buffers from their first to their last instruction.
+/// A buffer of gathered parameters, from its first to its last instruction.
 struct Gathered {
   size_t first = 0;
   size_t last = 0;
-  /// First compute instruction of the list that reads it.
+  /// The first compute instruction of the list that reads the buffer.
   size_t reader = 0;
   int64_t elements = 0;
 };
 
-/// Finds where the list of an instruction begins: its first operations that compute.
+/// Returns the position of the first compute instruction of this instruction's list.
 size_t begin_of_list(const Program& program, size_t at) {
   const Instr& instr = program.instrs[at];
   const auto same_list = [&](const Instr& other) {
@@ -418,7 +419,7 @@ Choice sharded_choice(std::mt19937_64& random) {
   }
 }
 
-TEST_CASE("gathered parameters pass the live limit only where one layer needs that many",
+TEST_CASE("gathered parameters exceed the live limit only where one layer needs that many",
           "[long]") {
   std::mt19937_64 random(405);
   int over = 0;
@@ -453,7 +454,7 @@ TEST_CASE("no more is gathered ahead of its reader than the prefetch size, or on
     const Program program = choice.step(0).program;
     const std::vector<Gathered> gathered = gathered_of(program);
     INFO(choice.text() << "\n" << program_text(program));
-    // The elements that are gathered ahead are counted at each layer.
+    // The elements that are gathered ahead are counted at the start of each layer.
     for (size_t i = 0; i < program.instrs.size(); ++i) {
       if (!program.instrs[i].runs_list()) continue;
       int64_t ahead = 0;
@@ -472,7 +473,7 @@ TEST_CASE("no more is gathered ahead of its reader than the prefetch size, or on
 }
 
 TEST_CASE(
-    "a gather starts beside the layer before its reader, even where it is larger than the limit") {
+    "a gather runs at the same time as the layer before its reader, even if it exceeds the limit") {
   StepOptions options{.prefetch_elements = 1};
   options.state.stage = 3;
   const Program program = build(small_config(4, false)).step(options);
@@ -485,7 +486,7 @@ TEST_CASE(
     const auto& reads = program.instrs[next].reads;
     beside += std::none_of(reads.begin(), reads.end(),
                            [&](const Range& r) { return r.buffer == arrives; });
-    // The gather is not earlier than that.
+    // The gather does not start earlier.
     size_t before = i;
     while (program.instrs[before].lane != Lane::kCompute) --before;
     REQUIRE(known[i][kComputeLane] == static_cast<InstrId>(before));
@@ -494,8 +495,8 @@ TEST_CASE(
   CHECK(beside == all_of(program, InstrKind::kAllGather).size() - 1);
 }
 
-/// Lists forward and backward of each layer in order of the compute lane, then the updates by their
-/// elements, which are updated separately.
+/// Lists forward and backward of each layer in the order of the compute lane, then the updates in
+/// the order of their elements, because updates may be cut differently.
 std::vector<std::string> compute_order(const Program& program) {
   std::vector<std::string> labels;
   std::map<int64_t, std::string> updates;
@@ -511,7 +512,7 @@ std::vector<std::string> compute_order(const Program& program) {
   return labels;
 }
 
-TEST_CASE("knobs of speed leave the order of computation and its sums alone") {
+TEST_CASE("tuning keys do not change the order of computation or of sums") {
   std::mt19937_64 random(407);
   for (int round = 0; round < sweep_rounds(60); ++round) {
     const Choice choice = random_choice(random);
@@ -545,13 +546,13 @@ TEST_CASE("whole gradients of ZeRO-2 live until their reduction, two buckets at 
     options.state.stage = 2;
     return device_peak(build(small_config(layers, false)).step(options), Category::kBuckets);
   };
-  constexpr int64_t kUnit = 2 * kUnitBlock * 4;  // bytes of a whole unit on two ranks
+  constexpr int64_t kUnit = 2 * kUnitBlock * 4;  // the bytes of a whole unit on two ranks
   CHECK(buckets(8, 1) <= 3 * kUnit);
   CHECK(buckets(8, 1) == buckets(20, 1));
   CHECK(buckets(20, 2 * 2 * kUnitBlock) <= 6 * kUnit);
 }
 
-TEST_CASE("gradients that travel in another dtype are copied two buckets at a time") {
+TEST_CASE("gradients that are sent in another dtype are copied two buckets at a time") {
   const auto buckets = [](int64_t layers, int stage) {
     StepOptions options{.bucket_elements = 1};
     options.state.stage = stage;
@@ -592,7 +593,8 @@ TEST_CASE("an update in another tier stages two intervals, however large the sta
         return memory_plan({&program}).at(Tier::kHost).of(Category::kStaging);
       };
       INFO(tier_name(tier) << ", stage " << stage);
-      // Gradient and new parameters of 2 bytes; weights and two moments of 4 from the disk.
+      // The gradient and the new parameter have 2 bytes each; the disk holds a weight and two
+      // moments of 4 bytes each.
       const int64_t bytes = (stage == 1 ? 2 : 0) + 2 + (tier == Tier::kNvme ? 12 : 0);
       CHECK(staged(2) <= 2 * bytes * kUnitBlock);
       CHECK(staged(12) == staged(2));
@@ -600,7 +602,8 @@ TEST_CASE("an update in another tier stages two intervals, however large the sta
   }
 }
 
-/// Copies of optimizer state to and from one interval's staging buffers, and its last update.
+/// The copies of optimizer state to and from the staging buffers of one interval, and its last
+/// update.
 struct UpdateInterval {
   std::vector<size_t> fetches;
   size_t update = 0;
@@ -608,14 +611,14 @@ struct UpdateInterval {
   std::set<std::string> buffers;
 };
 
-/// Stretches in the order of their updates.
+/// Returns the intervals in the order of their updates.
 std::vector<UpdateInterval> intervals_of(const Program& program) {
   const auto staging = [&](const Range& range) {
     const Buffer& buffer = program.at(range.buffer);
     return !buffer.persistent && buffer.category == Category::kStaging;
   };
   std::vector<UpdateInterval> all;
-  std::map<BufferId, size_t> writer;  // the fetch whose bytes a staging buffer has
+  std::map<BufferId, size_t> writer;  // the last fetch into each staging buffer
   for (size_t i = all_of(program, InstrKind::kDecide)[0]; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     if (instr.kind == InstrKind::kCopy && staging(instr.writes[0]))
@@ -634,10 +637,10 @@ std::vector<UpdateInterval> intervals_of(const Program& program) {
   return all;
 }
 
-TEST_CASE("while a interval is updated the next one comes, also where small units lie between") {
+TEST_CASE("while an interval is updated the next is fetched, even with small units between them") {
   Built built;
   built.model = build_model(small_config(5, false), {1, 4}, Mode::kTrain);
-  // The norms of blocks and head stay on the device, between the intervals of the blocks.
+  // The norms of blocks and head stay on the device; they are between the intervals of the blocks.
   built.partition = build_units(built.model, UnitGranularity::kLayer, {64, INT64_MAX});
   StepOptions options;
   options.state.stage = 3;
@@ -653,19 +656,19 @@ TEST_CASE("while a interval is updated the next one comes, also where small unit
     REQUIRE(std::count_if(built.partition.units.begin(), built.partition.units.end(),
                           [](const Unit& u) { return u.small; }) == 6);
     const auto before = happens_before(program);
-    // The first two gathers run beside the updates of the small units.
+    // The first two gathers run at the same time as the updates of the small units.
     for (const size_t i : all_of(program, InstrKind::kUpdate))
       for (const size_t k : {0, 1})
         for (const size_t fetch : intervals[k].fetches) CHECK_FALSE(before[fetch][i]);
     std::map<std::string, int> used;
     for (size_t k = 0; k < intervals.size(); ++k) {
-      // Intervals hold weights and two moments.
+      // Each interval has weights and two moments.
       REQUIRE(intervals[k].buffers.size() == 3);
       for (const std::string& name : intervals[k].buffers) ++used[name];
       if (k + 1 == intervals.size()) continue;
       for (const size_t fetch : intervals[k + 1].fetches) {
         CHECK_FALSE(before[fetch][intervals[k].update]);
-        // The disk takes it before what this interval has written.
+        // The disk reads the next interval before it writes this one.
         for (const size_t evict : intervals[k].evicts) CHECK(fetch < evict);
       }
     }
@@ -678,7 +681,7 @@ TEST_CASE("while a interval is updated the next one comes, also where small unit
   }
 }
 
-TEST_CASE("a unit that lists of one direction read one after another is gathered once for them") {
+TEST_CASE("a unit that consecutive lists of one direction read is gathered once for them") {
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
     StepOptions options{.micro_batches = 3};
     options.state.stage = 3;
@@ -688,7 +691,7 @@ TEST_CASE("a unit that lists of one direction read one after another is gathered
     const Program program = built.step(options);
     INFO(program_text(program));
     REQUIRE(check(program).empty());
-    // A micro-batch has one for forward and one for backward.
+    // Each micro-batch has one gather for forward and one for backward.
     CHECK(all_of(program, InstrKind::kAllGather).size() == 2 * 3);
     CHECK(gathered_of(program).size() == 2 * 3);
     options.state.dp_shard = {2, 0};
@@ -696,8 +699,8 @@ TEST_CASE("a unit that lists of one direction read one after another is gathered
          explain_traffic(program, built.model, built.partition, options).deviations)
       CHECK(deviation.cause.find("units that not") == std::string::npos);
   }
-  // Parameters are gathered again for lists that are not consecutive: the tied matrix, for
-  // embedding and head.
+  // Parameters are gathered again for lists that are not consecutive; here this is the tied matrix,
+  // for the embedding and for the head.
   StepOptions options;
   options.state.stage = 3;
   std::map<UnitId, int> gathers;
@@ -707,8 +710,7 @@ TEST_CASE("a unit that lists of one direction read one after another is gathered
   CHECK(gathers == std::map<UnitId, int>{{0, 2}, {1, 2}, {2, 2}, {3, 2}});
 }
 
-TEST_CASE(
-    "where the optimizer lies does not change how micro-batches are added, on one rank either") {
+TEST_CASE("the optimizer's tier does not change how micro-batches are added, even on one rank") {
   for (const int ranks : {1, 2})
     for (const int replicas : {1, 2})
       for (const int stage : {2, 3})
@@ -728,8 +730,8 @@ TEST_CASE(
           };
           INFO(ranks << " x " << replicas << " ranks, stage " << stage << ", " << micro_batches
                      << " micro-batches");
-          // The four units are gathered once more for every micro-batch after the first, and never
-          // in the lists.
+          // The four units are gathered again for every micro-batch after the first, and never
+          // within the lists.
           const std::pair expected{0, 4 * (micro_batches - 1)};
           for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme})
             CHECK(sums(tier) == expected);

@@ -19,7 +19,7 @@ namespace {
 
 using namespace fixtures;
 
-/// Returns a resolved config of four ranks.
+/// Returns a resolved config for four ranks.
 Config base_config(int64_t stage) {
   Config config;
   config.parallel.data = 4;
@@ -57,15 +57,15 @@ TEST_CASE("data-parallel ranks are shards times replicas, and all shards without
   CHECK(rank_mesh(config).world() == 1);
 }
 
-TEST_CASE("context ranks read the same samples, and are ranks of their own for the state") {
+TEST_CASE("context ranks read the same samples, but hold different parts of the state") {
   Config config = base_config(3);
   config.parallel.data = 4;
   config.parallel.data_replicate = 2;
   config.parallel.context = 3;
   const RankMesh mesh = rank_mesh(config);
   REQUIRE(mesh.world() == 12);
-  std::map<int, std::vector<int>> readers;                 // of each sample place
-  std::map<std::pair<int, int>, std::vector<int>> owners;  // of each replica's state place
+  std::map<int, std::vector<int>> readers;                 // by index of samples
+  std::map<std::pair<int, int>, std::vector<int>> owners;  // by replica and index of the shard
   for (int rank = 0; rank < mesh.world(); ++rank) {
     const StepPlan plan = plan_steps(config, small_config(1, true), rank);
     const StateOptions& state = plan.options.state;
@@ -88,7 +88,7 @@ TEST_CASE("context ranks read the same samples, and are ranks of their own for t
     CHECK(ranks == std::vector<int>{place.first * 6 + place.second});
 }
 
-TEST_CASE("what follows from samples is as without context ranks, what follows from state is not") {
+TEST_CASE("context ranks change what follows from the state, not what follows from samples") {
   const auto plan = [](int64_t data, int64_t context) {
     Config config = base_config(2);
     config.parallel.data = data;
@@ -113,8 +113,8 @@ TEST_CASE("what follows from samples is as without context ranks, what follows f
 }
 
 TEST_CASE(
-    "texts are planned where the config wants them, and are no more memory than training where "
-    "that has more") {
+    "text generation is planned if the config asks for it, within training's memory if that is "
+    "enough") {
   const auto plan = [](int64_t prompt, int64_t tokens, int64_t row) {
     return plan_of(3, [&](Config& config) {
       config.data.sequence_length = row;
@@ -133,7 +133,8 @@ TEST_CASE(
   CHECK(plan(100, 100, 512).text->model.batch.tokens() == 128);
   const auto device = [](const StepPlan& of) { return memory_plan(of).at(Tier::kDevice).total; };
   CHECK(device(wanted) == device(none));
-  // A tensor-parallel rank has all logits of a text and a share of those that it trains with.
+  // A tensor-parallel rank has the logits of all tokens of a text, but only a part of those of a
+  // training batch.
   ModelConfig model = small_config(1, false);
   model.vocab_rows = 1 << 16;
   Config config = base_config(0);
@@ -141,14 +142,14 @@ TEST_CASE(
   config.parallel.tensor = 4;
   config.data.sequence_length = 64;
   config.train.generate = {.prompt_tokens = 32, .tokens = 32};
-  CHECK_FALSE(plan_steps(config, model, 0).text);  // no validation data to begin a text with
+  CHECK_FALSE(plan_steps(config, model, 0).text);  // without validation data there are no prompts
   config.data.validation = {"validation.bin"};
   const StepPlan narrow = plan_steps(config, model, 0);
   CHECK(arena_total(narrow.text->program) > arena_total(narrow.train.program));
   CHECK(memory_plan(narrow).at(Tier::kDevice).arenas >= arena_total(narrow.text->program));
 }
 
-TEST_CASE("nodes are of stage 3, and none is made of all ranks whose shards are near") {
+TEST_CASE("only stage 3 has nodes, but none of all ranks if shards are on the device") {
   const auto node = [](int64_t stage, int64_t ranks, OffloadDevice parameters) {
     Config config = base_config(stage);
     config.zero.hpz_partition_size = ranks;
@@ -164,7 +165,7 @@ TEST_CASE("nodes are of stage 3, and none is made of all ranks whose shards are 
   CHECK(node(3, 4, OffloadDevice::kCpu) == 4);
 }
 
-TEST_CASE("the config's words become options of the step") {
+TEST_CASE("the keys of the config become options of the step") {
   const StepPlan plan = plan_of(3, [](Config& config) {
     config.bf16.enabled = true;
     config.bf16.bf16_optimizer_states = true;
@@ -196,7 +197,7 @@ TEST_CASE("the config's words become options of the step") {
   CHECK(plan.options.offload_activations);
 }
 
-TEST_CASE("gradients travel in their own dtype unless another is asked for") {
+TEST_CASE("gradients are sent in their own dtype unless the config sets another") {
   const auto communication = [](bool fp16, ConfigDtype gradients, ConfigDtype wanted) {
     return plan_of(1,
                    [&](Config& config) {
@@ -214,7 +215,7 @@ TEST_CASE("gradients travel in their own dtype unless another is asked for") {
 
 TEST_CASE("a bucket is at most a quarter of the gradients that a rank keeps") {
   const auto quarter = [](int64_t stage) { return plan_of(stage).options.bucket_elements; };
-  // Four units of a block; from ZeRO-2 on a rank of four keeps a quarter of them.
+  // There are four units of one block. From ZeRO-2 on, each of four ranks keeps a quarter of them.
   CHECK(quarter(0) == kUnitBlock);
   CHECK(quarter(1) == kUnitBlock);
   CHECK(plan_of(1).options.gather_bucket_elements == kUnitBlock);
@@ -255,9 +256,9 @@ TEST_CASE("on 1,024 ranks at most 1 % of a rank's state is padding, at every sta
     config.parallel.data = 1024;
     config.bf16.enabled = true;
     config.zero.param_persistence_threshold = 100'000;
-    // Bytes of state that a parameter needs which the rank holds: 2 of weights and 2 of gradients,
-    // 12 of optimizer; of what is cut its part, and all of the two norms of
-    // each layer and the last.
+    // The bytes of state that a rank holds: 2 for weights, 2 for gradients and 12 for the optimizer
+    // per parameter. A rank holds its part of what is sharded, and all of the norms, which are two
+    // for each layer and the last one.
     const int64_t small = (80 * 2 + 1) * 8192;
     const StepPlan plan = plan_steps(config, of_70b(), 3);
     const int64_t large = plan.partition.numel() - small;
@@ -271,7 +272,7 @@ TEST_CASE("on 1,024 ranks at most 1 % of a rank's state is padding, at every sta
   }
 }
 
-TEST_CASE("a checkpoint has what trains, on every stage of a pipeline alike") {
+TEST_CASE("a checkpoint has what trains, on each stage of a pipeline") {
   const auto bytes_of = [](const std::vector<std::string>& only, bool bf16_state, int rank) {
     return checkpoint_bytes(plan_of(
         1,
@@ -320,7 +321,7 @@ TEST_CASE("an evaluation fills a pipeline with equal parts of what it reads") {
     return plan.evaluation_micro_batches;
   };
   CHECK(batches(1, 8, 64) == 1);
-  CHECK(batches(2, 8, 64) == 8);    // 32 micro-batches of each rank
+  CHECK(batches(2, 8, 64) == 8);    // 32 micro-batches per rank
   CHECK(batches(2, 12, 64) == 11);  // 11 + 11 + 10
   CHECK(batches(2, 8, 5) == 3);
   CHECK(batches(2, 8, 0) == 8);
@@ -376,7 +377,7 @@ TEST_CASE(
       config.activation_checkpointing.cpu_checkpointing = recompute;
       return plan_steps(config, small_config(6, false), rank);
     };
-    // The same shapes train, in different layers.
+    // The trainable shapes are the same, in different layers.
     const StepPlan low = only("layers.0.mlp", 0), high = only("layers.5.mlp", 0);
     const auto count = [](const StepPlan& plan, InstrKind kind) {
       return all_of(plan.train.program, kind).size();
@@ -408,19 +409,20 @@ TEST_CASE("tensor-parallel ranks send what theory says") {
         const ModelDescription& model = plan.train.model;
         const int64_t micro_batches = plan.options.micro_batches;
         const int64_t tokens = model.batch.tokens();
-        // Bytes that a rank sends of N x D elements in an all-gather or a reduce-scatter; an
-        // all-reduce is both. Korthikanti et al. 2022, section 4.2.2, with the gathers of what was
-        // kept as N/t rows.
+        // An all-gather or a reduce-scatter of N x D elements sends this many bytes per rank; an
+        // all-reduce is one of each. Korthikanti et al. 2022, section 4.2.2, plus the gathers of
+        // inputs that are saved as N/t rows.
         const int64_t unit = tokens * model.hidden * 4 * (t - 1) / t;
         const int64_t in_blocks = blocks * (sequence ? 10 : 8) * unit;
-        // Embedding and head: one collective forward and one backward each, or one all-reduce.
+        // Embedding and head have one collective in forward and one in backward each, or one
+        // all-reduce.
         const int64_t ends = 4 * unit;
         const int64_t statistics = tokens * 2 * 4 * (t - 1);
         int64_t norms = sequence ? (2 * blocks + 1) * model.hidden : 0;
         if (stage == 3) norms *= micro_batches;
         int64_t shared = 2 * norms * 4 * (t - 1) / t;
         if (t == 4) {
-          // Two ranks have each key/value head: their rows of k and v.
+          // Two ranks share each key/value head, so they sum the gradients of its rows of k and v.
           const int64_t rows = blocks * 2 * model.head_size * model.hidden;
           shared += 2 * rows * 4 / 2 * (stage == 3 ? micro_batches : 1);
         }

@@ -12,8 +12,8 @@ namespace {
 
 using namespace fixtures;
 
-/// Returns the ranks of a group along axes of a mesh ("dp_shard+tp", "tp/2"): neighbours are named
-/// by their number.
+/// Returns the number of ranks of a group along axes of a mesh. A group of neighbours has its size
+/// in its name ("tp/2"); axes are joined by "+" ("dp_shard+tp").
 int64_t ranks_along(const std::string& axes, const Mesh& mesh) {
   if (const size_t slash = axes.find('/'); slash != std::string::npos)
     return std::stoll(axes.substr(slash + 1));
@@ -25,7 +25,7 @@ int64_t ranks_along(const std::string& axes, const Mesh& mesh) {
   return ranks;
 }
 
-/// Counts the bytes that Communicator::account sums, collective by collective.
+/// Returns the bytes that Communicator::account counts, summed over all collectives.
 int64_t counted(const Program& program, Mesh mesh) {
   int64_t bytes = 0;
   for (const Instr& instr : program.instrs) {
@@ -47,7 +47,7 @@ int64_t counted(const Program& program, Mesh mesh) {
   return bytes;
 }
 
-TEST_CASE("theory and deviations add up to what the program sends, to what communicators count") {
+TEST_CASE("theory and deviations add up to what the program sends and communicators count") {
   std::mt19937_64 random(301);
   for (int round = 0; round < 150; ++round) {
     Choice choice = random_choice(random);
@@ -72,7 +72,7 @@ TEST_CASE("theory and deviations add up to what the program sends, to what commu
     for (const TrafficDeviation& deviation : theory.deviations) {
       REQUIRE(deviation.bytes != 0);
       sum += deviation.bytes;
-      // The formulas leave over less than a byte a call and unit.
+      // The formulas omit less than a byte per call and unit.
       const auto parts = calls + static_cast<int64_t>(choice.built.partition.units.size()) *
                                      choice.options.micro_batches;
       if (deviation.cause.find("rounding") == 0)
@@ -102,8 +102,8 @@ TEST_CASE("disk traffic is every copy's range on the disk, in its direction") {
   CHECK(disk_traffic(program).written == 8192);
 }
 
-/// Returns a model whose units have no padding on 2 and 4 ranks, except what is in the head's norm
-/// and the blocks' norms, which is taken out by making them small.
+/// Returns a model whose units have no padding on 2 and 4 ranks. The norms, whose units would have
+/// some, are made small units instead.
 Built even(UnitGranularity granularity = UnitGranularity::kLayer) {
   ModelConfig c = small_config(2, false);
   c.vocab_rows = 128;
@@ -117,7 +117,7 @@ Built even(UnitGranularity granularity = UnitGranularity::kLayer) {
   return built;
 }
 
-TEST_CASE("units whose gradients lie next to each other without padding are reduced one and all") {
+TEST_CASE("units whose gradients lie next to each other without padding are all reduced") {
   for (const UnitGranularity granularity : kGranularities)
     for (int stage = 0; stage < 4; ++stage)
       for (const int ranks : {1, 2, 4})
@@ -148,7 +148,7 @@ int64_t of_cause(const TrafficTheory& theory, const std::string& cause) {
 }
 
 TEST_CASE(
-    "that packed weights are gathered as they lie is a reason of its own, and theory counts them "
+    "gathering weights while they are packed is a separate deviation, because theory counts them "
     "unpacked") {
   ModelConfig c = small_config(2, false);
   c.vocab_rows = c.hidden = c.feed_forward = 128;
@@ -168,7 +168,8 @@ TEST_CASE(
   const TrafficTheory theory = explain_traffic(program, built.model, built.partition, options);
   INFO(traffic_text(program_traffic(program), theory));
   CHECK(theory.bytes == 3 * count_parameters(built.model).total * 4 / 2);
-  // The two blocks' packed units are gathered forward and backward, a half from the other rank.
+  // The packed units of the two blocks are gathered in forward and in backward, half from the other
+  // rank.
   int64_t elements = 0;
   for (const Unit& unit : built.partition.units)
     if (unit.packed) elements += unit.numel;
@@ -194,7 +195,7 @@ TEST_CASE("without padding, stages send 2 Psi (N-1)/N elements, ZeRO-3 3 Psi (N-
       const int64_t psi = count_parameters(built.model).total;
       CHECK(theory.parameters == psi);
       CHECK(theory.bytes == (stage == 3 ? 3 : 2) * psi * 4 * (ranks - 1) / ranks);
-      // Every large unit alone sends exactly what theory says.
+      // Large units send exactly what theory says.
       int64_t large = 0;
       for (const TrafficRow& row : traffic.rows)
         if (row.kind != InstrKind::kAllReduce) large += row.bytes;
@@ -205,8 +206,8 @@ TEST_CASE("without padding, stages send 2 Psi (N-1)/N elements, ZeRO-3 3 Psi (N-
         even_elements += unit.numel;
       }
       if (stage == 3) {
-        // Backward reads neither the embedding's matrix nor the head's, whose product's gradients
-        // are made in forward.
+        // Backward reads neither the embedding's matrix nor the head's, whose gradients are
+        // computed in forward.
         const int64_t forward_only = 2 * 128 * 128;
         CHECK(large == (3 * even_elements - forward_only) * 4 * (ranks - 1) / ranks);
         CHECK(of_cause(theory, "units that not exactly one") ==
@@ -219,8 +220,8 @@ TEST_CASE("without padding, stages send 2 Psi (N-1)/N elements, ZeRO-3 3 Psi (N-
   }
 }
 
-TEST_CASE("with nothing else in the way, a program sends what theory says and its numbers") {
-  // Every tensor is a multiple of 4096 x 4 elements; the tied matrix is read by two forward lists.
+TEST_CASE("without deviations, a program sends what theory says, plus loss and norm") {
+  // Every tensor has a multiple of 4096 x 4 elements. Two forward lists read the tied matrix.
   ModelConfig c = small_config(2, true);
   c.hidden = 16384;
   c.feed_forward = 4;
@@ -239,7 +240,7 @@ TEST_CASE("with nothing else in the way, a program sends what theory says and it
       const int64_t psi = count_parameters(built.model).total;
       const int64_t expected = (stage == 3 ? 3 : 2) * psi * 4 * (ranks - 1) / ranks;
       CHECK(theory.bytes == expected);
-      const int64_t slots = 4 * ranks * 8;  // of the norm
+      const int64_t slots = 4 * ranks * 8;  // slots of the norm
       const int64_t numbers =
           2 * kLossSlots * 8 * (ranks - 1) / ranks + 2 * slots * (ranks - 1) / ranks;
       CHECK(program_traffic(program).bytes == expected + numbers);
@@ -261,7 +262,7 @@ TEST_CASE("what is kept for its next use is not sent again") {
                     "gathered parameters that were kept");
   };
   CHECK(kept(0) == 0);
-  // The head and two blocks, 4096 elements a rank, are still gathered when backward begins.
+  // The head and two blocks, 4096 elements per rank, are still gathered when backward begins.
   CHECK(kept(1'000'000) == -3 * 4096 * 4 * 3);
 }
 
@@ -284,7 +285,7 @@ TEST_CASE("the table of a small ZeRO-3 step") {
         "  loss and gradient norm                                                     120 B\n");
 }
 
-TEST_CASE("the table of tensor ranks says what their layers exchange") {
+TEST_CASE("the table of tensor ranks shows what their layers exchange") {
   const Built built =
       build(small_config(1, true), Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {2, 0, true});
   StepOptions options;

@@ -17,7 +17,8 @@ namespace {
 
 using namespace fixtures;
 
-/// Returns the program of one of two tensor ranks whose layer's sums are another collective.
+/// Returns the program of one of two tensor ranks, with the sums of its layers replaced by another
+/// collective.
 Program with_collective(OpKind kind, const CollectiveAttrs& over) {
   Built built =
       build(small_config(1, false), Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {2, 0, false});
@@ -32,7 +33,7 @@ Program with_collective(OpKind kind, const CollectiveAttrs& over) {
   return built.step(options, 1);
 }
 
-TEST_CASE("a layer's collective becomes an instruction of its kind, over the group of its axis") {
+TEST_CASE("a layer's collective becomes an instruction of that kind, over the group of its axis") {
   const size_t sums =
       all_of(with_collective(OpKind::kAllReduce, along_tensor(2)), InstrKind::kAllReduce).size();
   const auto check_kind = [&](OpKind op, const CollectiveAttrs& over, InstrKind kind) {
@@ -53,7 +54,7 @@ TEST_CASE("a layer's collective becomes an instruction of its kind, over the gro
                     Catch::Contains("a collective of a layer has its group"));
 }
 
-/// Compares with tests/program/<name>; what was found is left in the build folder.
+/// Compares a program with tests/program/<name>; writes what was found to the build folder.
 void check_golden(const Program& program, const std::string& name) {
   const std::string found = program_text(program);
   const std::string path = cat(testing::binary_dir(), "/", name);
@@ -62,7 +63,7 @@ void check_golden(const Program& program, const std::string& name) {
   CHECK((found == read_file(cat(testing::source_dir(), "/tests/program/", name))));
 }
 
-TEST_CASE("the step of a one-block model on two micro-batches reads as its golden") {
+TEST_CASE("the step of a one-block model on two micro-batches equals its golden") {
   for (const bool tied : {false, true})
     check_golden(build(small_config(1, tied))
                      .step({.micro_batches = 2, .state = states(1), .bucket_elements = 1}),
@@ -90,8 +91,8 @@ struct Case {
   StepOptions options;
 };
 
-/// Returns random models on 1 to 4 micro-batches with every granularity, bucket size and both
-/// overlaps.
+/// Returns random models with 1 to 4 micro-batches, random granularities and bucket sizes, with
+/// overlap and without.
 std::vector<Case> random_cases(uint64_t seed, int count) {
   std::mt19937_64 random(seed);
   std::vector<Case> cases;
@@ -116,7 +117,7 @@ TEST_CASE("programs of random models pass the checker") {
   }
 }
 
-TEST_CASE("each layer runs once forward and once backward a micro-batch, in order and in reverse") {
+TEST_CASE("each layer runs once forward and backward per micro-batch, in order and in reverse") {
   for (const Case& c : random_cases(42, 12)) {
     const Program program = c.built.step(c.options);
     std::vector<std::string> labels;
@@ -134,8 +135,8 @@ TEST_CASE("each layer runs once forward and once backward a micro-batch, in orde
   }
 }
 
-/// Describes what happens to the gradient of one tensor: "w" overwritten, "a" added to, "r"
-/// reduced, "u" used by an update.
+/// Returns the history of a tensor's gradient, as letters: "w" overwritten, "a" added to, "r"
+/// reduced, "u" read by an update.
 std::string history(const Program& program, const Range& gradient) {
   std::string text;
   for (const Instr& instr : program.instrs) {
@@ -165,7 +166,7 @@ TEST_CASE("a gradient is overwritten first, then added to, reduced once and used
         const Range range = gradients_at(program, (layout.at(unit.id) + slice.position_in_unit) * 4,
                                          slice.extent * 4);
         const std::string& name = c.built.model.tensor(slice.tensor).name;
-        // A tied matrix has the embedding's and the head's gradient in every micro-batch.
+        // In every micro-batch a tied matrix gets two gradients, the embedding's and the head's.
         const bool twice = c.built.model.tied && name == "model.embed_tokens.weight";
         const int writes = c.options.micro_batches * (twice ? 2 : 1);
         INFO(name);
@@ -176,11 +177,11 @@ TEST_CASE("a gradient is overwritten first, then added to, reduced once and used
   }
 }
 
-TEST_CASE("each stride of each unit goes into the norm on one rank, with a slot of its own") {
+TEST_CASE("each stride of each unit counts in the norm on one rank, in a separate slot") {
   for (const Case& c : random_cases(47, 12)) {
     for (const int ranks : {1, 2, 3}) {
       std::map<int64_t, int> slots;
-      std::map<int64_t, int64_t> covered;  // gradient elements by where they begin
+      std::map<int64_t, int64_t> covered;  // the number of gradient elements, by offset
       for (int rank = 0; rank < ranks; ++rank) {
         const Program program = c.built.step(c.options, ranks, rank);
         const BufferId norm = buffer_named(program, buffer_names::kNorm);
@@ -208,9 +209,8 @@ TEST_CASE("each stride of each unit goes into the norm on one rank, with a slot 
   }
 }
 
-/// Returns the tensors (or padding: -1) of the parameter elements that an update writes and of the
-/// gradient elements that it reads, element by element. The range counts from the beginning of the
-/// layout.
+/// Returns the tensor of each element of a range (padding: -1), for parameters that an update
+/// writes and gradients that it reads. The range's offset counts from the beginning of the layout.
 std::vector<TensorId> tensors_of(const Built& built, const FlatLayout& layout, const Range& range) {
   std::vector<TensorId> out(static_cast<size_t>(range.bytes / 4), -1);
   for (const Unit& unit : built.partition.units)
@@ -284,7 +284,7 @@ TEST_CASE("every value that a layer's lists touch is bound to bytes of its size"
         if (op.workspace >= 0) used.push_back(op.workspace);
         for (const ValueId id : used) {
           INFO(graph.at(id).name);
-          // The loss buffer also holds the votes to stop, behind the layer's two numbers.
+          // The loss buffer also has the votes to stop, after the layer's two numbers.
           REQUIRE(bound.at(id) == graph.at(id).bytes());
         }
       }

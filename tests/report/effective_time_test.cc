@@ -11,7 +11,7 @@ StepMetrics step_of(double seconds) {
   return metrics;
 }
 
-TEST_CASE("effective time is that of the steps which are left, of all since the first start") {
+TEST_CASE("effective time is the share of time since the first start that went into kept steps") {
   RunManifest manifest;
   record_first_start(manifest, 1000.0);
   const EffectiveTime first = record_effective_time(manifest, {step_of(2), step_of(3)}, 1010.0);
@@ -19,7 +19,7 @@ TEST_CASE("effective time is that of the steps which are left, of all since the 
   CHECK(effective_time_text(first) ==
         "effective training time: 50.0 % of 10.0s since the first start (5.0s in steps that "
         "counted)");
-  // A run that is started again keeps its first start.
+  // A run that is started again keeps the time of its first start.
   record_first_start(manifest, 1030.0);
   const EffectiveTime second =
       record_effective_time(manifest, {step_of(2), step_of(3), step_of(5)}, 1040.0);
@@ -29,7 +29,7 @@ TEST_CASE("effective time is that of the steps which are left, of all since the 
   CHECK(manifest.counters.at("effective_training_time_per_million") == 250'000);
 }
 
-TEST_CASE("the last restarts are told with when, why and from where to where") {
+TEST_CASE("the last restarts are listed with time, reason and steps") {
   RunManifest manifest;
   manifest.restarts = {{"2000-01-01T00:00:00Z", "done", -1, 4, 4},
                        {"2000-01-01T00:00:09Z", "killed by signal 9 (Killed)\nmore", 1, 12, 10}};

@@ -29,7 +29,7 @@ TEST_CASE("the table averages between its rows and keeps first and last") {
   std::vector<StepMetrics> metrics{validation(0, 3.5)};
   for (int64_t step = 1; step <= 60; ++step) metrics.push_back(with_loss(step, 3));
   metrics[1].loss = 4;
-  metrics[2].loss = kTableNan;  // of a step without labels
+  metrics[2].loss = kTableNan;  // a step without labels
   metrics[2].tokens = 0;
   metrics[60].evaluations = {{.set = "validation", .loss = 2.75}};
   REQUIRE(loss_table(metrics, 4) ==
@@ -47,7 +47,7 @@ TEST_CASE("validations choose the table's rows when there are enough") {
   for (int64_t step = 1; step <= 10; ++step) metrics.push_back(with_loss(step, 1));
   metrics[2].evaluations = {{.set = "validation", .loss = 5}};
   metrics[6].evaluations = {{.set = "validation", .loss = kTableNan, .tokens = 8}};
-  metrics[9].evaluations = {{.set = "validation", .loss = kTableNan}};  // no token counts
+  metrics[9].evaluations = {{.set = "validation", .loss = kTableNan}};  // no token was counted
   REQUIRE(loss_table(metrics) ==
           "step  training loss  validation loss  tokens/s\n"
           "----  -------------  ---------------  --------\n"

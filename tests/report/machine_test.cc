@@ -14,7 +14,7 @@
 namespace ftrun {
 namespace {
 
-TEST_CASE("the processor is named from x86's and ARM's words") {
+TEST_CASE("the CPU's name is read from x86's and ARM's files") {
   REQUIRE(
       parse_cpu_model("processor\t: 0\nmodel\t\t: 1\nmodel name\t: AMD EPYC 7763\nflags : a\n") ==
       "AMD EPYC 7763");
@@ -34,7 +34,7 @@ TEST_CASE("memory is read in bytes") {
   REQUIRE(machine.memory_bytes == 0);
 }
 
-TEST_CASE("a process's pages are told apart") {
+TEST_CASE("a process's kinds of pages are distinguished") {
   const ProcessMemory memory = parse_process_status(
       "Name:\tftrun\nVmHWM:\t    5000 kB\nVmRSS:\t    4000 kB\nRssAnon:\t    1000 kB\n"
       "RssFile:\t    2000 kB\nRssShmem:\t     500 kB\n");
@@ -44,7 +44,7 @@ TEST_CASE("a process's pages are told apart") {
   REQUIRE(memory.shared_memory == 500 * 1024);
 }
 
-TEST_CASE("times are read past any process name") {
+TEST_CASE("times are read after any process name") {
   const ProcessTimes times = parse_process_stat(
       "12 (a b) 9 9) S 1 2 3 4 5 6 7 8 9 10 250 125 13 14 15 16 17 18 987654 20 21\n", 100);
   REQUIRE(times.user_seconds == 2.5);
@@ -89,7 +89,7 @@ TEST_CASE("memory that this process touches is seen, by kind") {
   REQUIRE(read_process_memory().anonymous < after.anonymous - kNearly);
 }
 
-TEST_CASE("a process's age and processor time grow") {
+TEST_CASE("a process's age and CPU time grow") {
   const ProcessTimes before = read_process_times();
   REQUIRE(before.started_seconds > 0);
   REQUIRE(before.age_seconds >= 0);
@@ -109,7 +109,7 @@ TEST_CASE("times are written in UTC") {
   REQUIRE(utc_now().size() == 20);
 }
 
-TEST_CASE("the machine's times are those of all its processors, guests counted once") {
+TEST_CASE("the machine's times are those of all its CPUs, guests counted once") {
   const MachineTimes times = parse_machine_stat(
       "cpu  1000 200 300 4000 500 10 20 70 900 0\ncpu0 1 2 3 4 5 6 7 8 9 0\n", 100);
   CHECK(times.busy_seconds == Approx(15.3));

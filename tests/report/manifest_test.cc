@@ -41,7 +41,7 @@ RunManifest example() {
   return m;
 }
 
-/// Returns "field: before -> now", with "*" for what matters.
+/// Returns "field: before -> now" for each difference; "*" marks those that matter for a resume.
 std::vector<std::string> differences(const RunManifest& before, const RunManifest& now) {
   std::vector<std::string> out;
   for (const auto& d : compare_manifests(before, now))
@@ -162,7 +162,7 @@ TEST_CASE("run.json has its fields in a fixed order") {
 )"));
 }
 
-TEST_CASE("a manifest comes back as it was written") {
+TEST_CASE("a manifest is read back as it was written") {
   const TestFolder folder;
   RunManifest m = example();
   m.exit_code = 75;
@@ -232,7 +232,7 @@ TEST_CASE("a damaged manifest is refused by the name of what is wrong") {
           path + ": machine.cores should be an integer of at most 2147483647");
 }
 
-TEST_CASE("a manifest of another format is not guessed at") {
+TEST_CASE("a manifest of another format is refused") {
   const TestFolder folder;
   put_file(folder / "run.json", R"({"format":2})");
   const Error error = error_of([&] { read_manifest(folder / "run.json"); });
@@ -242,7 +242,7 @@ TEST_CASE("a manifest of another format is not guessed at") {
           "use the ftrun that wrote it, or start a new run in another output_dir");
 }
 
-TEST_CASE("unknown and absent fields are no obstacle") {
+TEST_CASE("unknown and absent fields are accepted") {
   const TestFolder folder;
   put_file(folder / "run.json", R"({"new":{"a":1},"exit_code":null})");
   const RunManifest m = read_manifest(folder / "run.json");
@@ -250,7 +250,7 @@ TEST_CASE("unknown and absent fields are no obstacle") {
   REQUIRE_FALSE(m.exit_code);
 }
 
-TEST_CASE("a manifest is updated in place by any thread, whole at every moment") {
+TEST_CASE("a manifest is updated in place by any thread, and is complete at every moment") {
   const TestFolder folder;
   const std::string path = folder / "run.json";
   ManifestFile file(path, example());
@@ -269,7 +269,7 @@ TEST_CASE("a manifest is updated in place by any thread, whole at every moment")
   REQUIRE(posix_files().list(folder.path()) == JsonList{"run.json"});
 }
 
-TEST_CASE("equal runs do not differ, whatever they reached") {
+TEST_CASE("equal runs do not differ, whatever steps they have reached") {
   RunManifest now = example();
   now.started = "2001-01-01T00:00:00Z";
   now.exit_code = 1;
@@ -319,7 +319,7 @@ TEST_CASE("each kind of mismatch is named with both values") {
           JsonList{"machine.cpu_model: EPYC -> Xeon"});
 }
 
-TEST_CASE("a file that moved is the same file when its fingerprint is") {
+TEST_CASE("a file that moved is the same file if its fingerprint is") {
   RunManifest now = example();
   now.model.path = "/elsewhere";
   now.data["train"].path = "/elsewhere";
@@ -381,7 +381,7 @@ TEST_CASE("only variables on the list are shown") {
     REQUIRE_FALSE(is_recorded_variable(name));
 }
 
-TEST_CASE("the environment is read by name, and this process's own when none is given") {
+TEST_CASE("the environment is read by name, from this process if none is given") {
   std::array<std::string, 5> texts{"RANK=1", "HF_TOKEN=x", "OMP_PLACES=a=b", "broken",
                                    "NCCL_DEBUG="};
   std::array<char*, 6> entries{};
@@ -426,7 +426,7 @@ TEST_CASE("brackets are counted outside of strings only") {
   REQUIRE_FALSE(nests_deeper_than("[][][]", 1));
 }
 
-TEST_CASE("what holds no secret is left as it is") {
+TEST_CASE("text without secrets stays unchanged") {
   REQUIRE(without_secrets("a: 1\n# key: x\napi_key:\n  token : x\n") ==
           "a: 1\n# key: x\napi_key:\n  token : (hidden)\n");
   REQUIRE(without_secrets(R"({"pin_auth":1234})") == "{\n  \"pin_auth\": \"(hidden)\"\n}");

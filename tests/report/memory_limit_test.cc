@@ -16,14 +16,14 @@ using fixtures::PseudoRoot;
 constexpr const char* kMeminfo =
     "MemTotal:       1000000 kB\nMemFree: 1 kB\nMemAvailable:   800000 kB\n";
 
-/// Returns "total available by".
+/// Returns "total available by" of the memory limit.
 std::string limit_of(const PseudoRoot& root) {
   const MemoryLimit limit = read_memory_limit(root.path());
   return cat(limit.total, " ", limit.available, " ", limit.limited_by,
              limit.limited_by_group ? " (group)" : "");
 }
 
-TEST_CASE("a machine without control groups has its own memory") {
+TEST_CASE("a machine without control groups has all of its memory") {
   PseudoRoot root;
   CHECK(limit_of(root) == "0 0 ");
   root.write("/proc/meminfo", kMeminfo);
@@ -42,13 +42,13 @@ TEST_CASE(
   CHECK(limit_of(root) == "500000000 200000000 the control group /job (group)");
   root.write("/sys/fs/cgroup/job/rank/memory.max", "300000000\n");
   CHECK(limit_of(root) == "300000000 200000000 the control group /job/rank (group)");
-  // A limit above what the machine has is none.
+  // A limit above the machine's memory has no effect.
   root.write("/sys/fs/cgroup/job/rank/memory.max", "9000000000\n");
   root.write("/sys/fs/cgroup/job/memory.max", "9000000000\n");
   CHECK(limit_of(root) == "1024000000 819200000 this machine");
 }
 
-TEST_CASE("a group that is slowed down above memory.high has no more than that free") {
+TEST_CASE("a group with memory.high has no more than that available") {
   PseudoRoot root;
   root.write("/proc/meminfo", kMeminfo);
   root.write("/proc/self/cgroup", "0::/job\n");
@@ -58,7 +58,7 @@ TEST_CASE("a group that is slowed down above memory.high has no more than that f
   CHECK(limit_of(root) == "1024000000 200000000 this machine");
 }
 
-TEST_CASE("a limit of version 1 counts, its huge number for none does not") {
+TEST_CASE("a limit of version 1 counts, but not the huge number that means none") {
   PseudoRoot root;
   root.write("/proc/meminfo", kMeminfo);
   root.write("/proc/self/cgroup", "4:memory:/job\n0::/\n");
@@ -68,7 +68,7 @@ TEST_CASE("a limit of version 1 counts, its huge number for none does not") {
   CHECK(limit_of(root) == "230686720 200000000 the control group /job (group)");
 }
 
-TEST_CASE("limits of the process itself are told by what they limit") {
+TEST_CASE("limits of the process itself are named by what they limit") {
   const auto left = [](__rlimit_resource_t resource) {
     return testing::text_of([resource] {
       const rlimit limit{rlim_t{1} << 50, rlim_t{1} << 50};

@@ -38,7 +38,7 @@ TEST_CASE("a step is one JSON object with the documented keys in order") {
           R"("memory":{"parameters":4096,"gradients":2048}})");
 }
 
-TEST_CASE("each evaluation is a line of its own, and comes back with its step") {
+TEST_CASE("each evaluation is a separate line, and is read back with its step") {
   StepMetrics m = example_step(7);
   m.evaluations = {{.set = "validation", .loss = 0, .accuracy = 0.25, .tokens = 64, .seconds = 1.5},
                    {.set = "code", .loss = kInfinity, .tokens = 8}};
@@ -89,7 +89,7 @@ TEST_CASE("the validation of a run of an older version is read from its step's l
   REQUIRE(back->evaluations[0].loss == 2.5);
 }
 
-TEST_CASE("doubles come back with every bit") {
+TEST_CASE("doubles are read back with every bit") {
   for (const double value : {0.1, 1.0 / 3, 2.2250738585072014e-308, 5e-324, 1.7976931348623157e308,
                              -0.30000000000000004, 3.141592653589793, 9007199254740993.0}) {
     StepMetrics m = example_step(1);
@@ -139,7 +139,8 @@ TEST_CASE("each line is in the file when write returns, for its owner alone") {
   REQUIRE((info.st_mode & 0777) == 0600);
 }
 
-TEST_CASE("a resume removes the lines it will write anew and keeps the others byte for byte") {
+TEST_CASE(
+    "a resume removes the lines that it will write again and keeps the others byte for byte") {
   const TestFolder folder;
   const std::string path = folder / "metrics.jsonl";
   const std::string kept =
@@ -154,7 +155,7 @@ TEST_CASE("a resume removes the lines it will write anew and keeps the others by
 }
 
 TEST_CASE(
-    "a file that is removed or replaced while it is written is written anew, and what is lost is "
+    "a file that is removed or replaced while it is written is written again, and the loss is "
     "said") {
   const TestFolder folder;
   const std::string path = folder / "metrics.jsonl";
@@ -176,7 +177,7 @@ TEST_CASE(
           metrics_line(example_step(3)) + "\n" + metrics_line(example_step(4)) + "\n");
 }
 
-TEST_CASE("what a crash tore is removed on opening") {
+TEST_CASE("a line that a crash tore is removed on opening") {
   const TestFolder folder;
   const std::string path = folder / "metrics.jsonl";
   const auto opened = [&](const std::string& before) {
@@ -187,7 +188,7 @@ TEST_CASE("what a crash tore is removed on opening") {
   const std::string two = short_line(1) + short_line(2);
   REQUIRE(opened(two + R"({"step":3,"lo)") == two);
   REQUIRE(opened(two + std::string(4096, '\0')) == two);
-  REQUIRE(opened(short_line(1) + R"({"step":2})") == two);  // only the line end was lost
+  REQUIRE(opened(short_line(1) + R"({"step":2})") == two);  // only the line end is missing
   REQUIRE(opened(two) == two);
   REQUIRE(opened("").empty());
 }
@@ -205,11 +206,11 @@ TEST_CASE("a file with nothing to remove is not replaced") {
   REQUIRE(before.st_ino == after.st_ino);
 }
 
-TEST_CASE("a full disk takes a record whole or not at all") {
+TEST_CASE("a full disk gets a whole record or nothing") {
   const TestFolder folder;
   AppendFile file(folder / "records");
   file.append("whole\n");
-  // The limit simulates a disk with room for ten more bytes.
+  // The file-size limit simulates a disk with room for ten more bytes.
   ::signal(SIGXFSZ, SIG_IGN);
   rlimit old{};
   REQUIRE(::getrlimit(RLIMIT_FSIZE, &old) == 0);

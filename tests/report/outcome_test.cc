@@ -23,7 +23,7 @@ RunManifest running(const std::string& supervisor, int64_t started) {
   return manifest;
 }
 
-TEST_CASE("the supervisor's word of a failure replaces what rank 0 saw of it") {
+TEST_CASE("the supervisor's report of a failure replaces rank 0's") {
   const TestFolder folder;
   RunManifest manifest = running("77", kStarted + 2);
   manifest.exit_code = 6;
@@ -48,8 +48,7 @@ TEST_CASE("a run whose rank 0 was killed gets its end from the supervisor") {
   REQUIRE(after.ended >= utc_text(kStarted));
 }
 
-TEST_CASE(
-    "a start that came to write no manifest leaves the failure before it among the restarts") {
+TEST_CASE("a start that wrote no manifest keeps the previous failure in the list of restarts") {
   const TestFolder folder;
   RunManifest manifest = running("77", kStarted + 2);
   manifest.exit_code = 137;
@@ -72,7 +71,7 @@ TEST_CASE(
   REQUIRE((after.exit_code == 6 && after.exit_rank == 0 && after.ended > manifest.ended));
 }
 
-/// Renames nothing, as a full or read-only disk.
+/// A file system whose renames fail, as on a full or read-only disk.
 class RefusingFiles : public FileSystem {
  public:
   std::unique_ptr<WritableFile> create(const std::string& path) override { refuse(path); }
@@ -105,7 +104,7 @@ TEST_CASE("a run whose run.json cannot be written has begun nevertheless") {
   record.record_failure({5, 0, "disk full"});
   REQUIRE(record.run_file() == LaunchRecord::RunFile::kOurs);
   REQUIRE(read_file(path) == text);
-  // The record stays so, whatever happens to the file.
+  // The record does not change, whatever happens to the file.
   put_file(path, "{");
   record.record_failure({5, 0, "disk full"});
   REQUIRE(record.run_file() == LaunchRecord::RunFile::kOurs);
@@ -123,7 +122,7 @@ TEST_CASE("a run.json that cannot be read belongs to an unknown run") {
   REQUIRE(record.run_file() == LaunchRecord::RunFile::kNone);
 }
 
-TEST_CASE("a start that came to write no manifest is noted with its ranks") {
+TEST_CASE("a start that wrote no manifest is recorded with its ranks") {
   const TestFolder folder;
   const std::string path = folder / "run.json";
   LaunchRecord record(path, {77, kStarted, kStarted});
@@ -139,7 +138,7 @@ TEST_CASE("a start that came to write no manifest is noted with its ranks") {
   REQUIRE(after.restarts[0].ranks.drop_reason == "rank 1 failed twice");
 }
 
-TEST_CASE("a run that torchrun's agent started is told from others by the agent") {
+TEST_CASE("a run that a torchrun agent started is identified by the agent") {
   const TestFolder folder;
   const std::string path = folder / "run.json";
   RunManifest manifest = running("", kStarted + 5);
@@ -151,7 +150,7 @@ TEST_CASE("a run that torchrun's agent started is told from others by the agent"
   REQUIRE_FALSE(wrote_manifest(path, {91, kStarted}));
 }
 
-TEST_CASE("the manifest of another launch is left alone") {
+TEST_CASE("the manifest of another launch is not changed") {
   const TestFolder folder;
   const std::string path = folder / "run.json";
   REQUIRE_FALSE(record_failure(path, {77, kStarted}, {2, 0, "refused"}));

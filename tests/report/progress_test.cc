@@ -23,7 +23,7 @@ ProgressState example_state() {
   return {.metrics = example_step(12), .total_steps = 60, .seconds_left = 245.0};
 }
 
-/// Returns the columns a terminal would use: colour sequences take none.
+/// Returns how many columns a line takes on a terminal, where colour sequences take none.
 size_t visible_columns(const std::string& line) {
   std::string plain;
   for (size_t i = 0; i < line.size(); ++i) {
@@ -35,7 +35,7 @@ size_t visible_columns(const std::string& line) {
   return text_columns(plain);
 }
 
-/// Sets an environment variable for a test's duration; without a value, unsets it.
+/// Sets an environment variable during a test; unsets it if no value is given.
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) {
@@ -54,7 +54,7 @@ TEST_CASE("the live line shows step, bar, loss, rate and time left") {
           "step 12/60 [####------------------] 20%  loss 1.7500  1024 tokens/s  4m 05s left");
 }
 
-TEST_CASE("the live line grows no further than its longest bar") {
+TEST_CASE("the live line is never longer than its longest bar") {
   REQUIRE(
       live_progress_text(example_state(), {.width = 300}) ==
       "step 12/60 [######------------------------] 20%  loss 1.7500  1024 tokens/s  4m 05s left");
@@ -102,7 +102,7 @@ TEST_CASE("without a known end there is no bar") {
           "step 5  loss 2.6250  1024 tokens/s");
 }
 
-TEST_CASE("a plain line says everything") {
+TEST_CASE("a plain line has all values") {
   ProgressState state = example_state();
   REQUIRE(plain_progress_text(state) ==
           "step 12/60  loss 1.7500  grad_norm 1.2500  lr 1e-05  1024 tokens/s  2.00 s/step  "
@@ -136,7 +136,7 @@ std::vector<int64_t> plain_steps(int64_t every, int64_t total,
   return steps;
 }
 
-TEST_CASE("a pipe gets every Nth step, and the first, the last and all that is remarkable") {
+TEST_CASE("a pipe gets every Nth step, and the first, the last and all remarkable ones") {
   std::vector<StepMetrics> all;
   for (int64_t step = 3; step <= 24; ++step) all.push_back(example_step(step));
   all[4].evaluations = {{.set = "validation", .loss = 1}};  // step 7
@@ -162,7 +162,7 @@ TEST_CASE("time left forgets the first step, which warms up") {
   REQUIRE(ends == std::vector<std::string>{"5m 00s left", "2.0s left", "2.0s left", "2.00 s/step"});
 }
 
-TEST_CASE("a terminal gets one line that is drawn again, not too often") {
+TEST_CASE("a terminal gets one line that is redrawn, but not too often") {
   std::ostringstream out;
   double now = 100;
   ProgressOptions options{.live = true, .width = [] { return 40; }, .clock = [&] { return now; }};
@@ -197,7 +197,7 @@ TEST_CASE("a validation stays on the terminal") {
           "3.5000\ndone\n");
 }
 
-TEST_CASE("a pipe is no terminal") {
+TEST_CASE("a pipe is not a terminal") {
   int ends[2];
   REQUIRE(::pipe(ends) == 0);
   const ProgressOptions options = progress_options_for(ends[1], 5);
@@ -209,7 +209,7 @@ TEST_CASE("a pipe is no terminal") {
   ::close(ends[1]);
 }
 
-TEST_CASE("a terminal is asked for its width, and NO_COLOR, TERM and the locale are heard") {
+TEST_CASE("a terminal is asked for its width, and NO_COLOR, TERM and the locale are respected") {
   const int master = ::posix_openpt(O_RDWR | O_NOCTTY);
   REQUIRE(master >= 0);
   REQUIRE(::grantpt(master) == 0);
@@ -256,7 +256,7 @@ TEST_CASE("a table aligns words to the left and numbers to the right") {
           "sum            1.2 GiB\n");
 }
 
-TEST_CASE("a table without rows has its headers, and one too wide is a bug") {
+TEST_CASE("a table without rows has its headers, and a row that is too wide is a bug") {
   REQUIRE(format_table({"a", "bc"}, {}) == "a  bc\n-  --\n");
   REQUIRE(format_table({}, {}) == "\n\n");
   REQUIRE(error_of([] { format_table({"a"}, {{"1", "2"}}); }).code() == ExitCode::kBug);

@@ -10,7 +10,7 @@
 
 namespace ftrun {
 
-/// TestFolder is a folder that is removed with its test.
+/// TestFolder creates a folder that is removed with the object.
 class TestFolder {
  public:
   TestFolder() {
@@ -36,7 +36,7 @@ inline void put_file(const std::string& path, const std::string& content) {
   std::ofstream(path, std::ios::binary) << content;
 }
 
-/// Returns the error that `action` ends in; one of code kOk when there is none.
+/// Returns the error with which `action` ends; one with code kOk if there is none.
 template <typename Action>
 Error error_of(Action action) {
   try {

@@ -27,7 +27,7 @@ Error refusal(const std::string& path, RunStart start) {
   return error_of([&] { RunFolder folder(path, start); });
 }
 
-TEST_CASE("a run's files have their places") {
+TEST_CASE("a run's files have fixed paths") {
   const RunPaths paths("runs/a");
   REQUIRE(paths.root() == "runs/a");
   REQUIRE(paths.lock() == "runs/a/.lock");
@@ -43,7 +43,7 @@ TEST_CASE("a run's files have their places") {
   REQUIRE(paths.exported() == "runs/a/export");
 }
 
-TEST_CASE("a fresh run makes its folder for its owner alone, and tells who holds it") {
+TEST_CASE("a fresh run makes its folder for its owner only, and says who holds it") {
   const TestFolder base;
   const std::string root = base / "deep/er/run";
   const mode_t before = ::umask(0027);
@@ -89,7 +89,7 @@ TEST_CASE("a second run into a busy folder is refused and named its holder") {
   REQUIRE(read_file(root + "/.lock") == text);
 }
 
-TEST_CASE("a holder on another machine is not to be killed on this one") {
+TEST_CASE("the message about a holder on another machine does not suggest a kill here") {
   const TestFolder base;
   const std::string root = base / "run";
   const RunFolder first(root, RunStart::kFresh);
@@ -144,12 +144,12 @@ TEST_CASE("a folder that is not empty is refused without resume, and left as it 
   REQUIRE(error.code() == ExitCode::kUsage);
   REQUIRE(error.message() ==
           cat("output_dir ", base.path(), ": the folder is not empty (it holds thesis.tex)"));
-  // The folder has no run to continue.
+  // The folder has no run that could be continued.
   REQUIRE(error.remedy() == "choose another output_dir");
   REQUIRE(posix_files().list(base.path()) == std::vector<std::string>{"thesis.tex"});
 }
 
-TEST_CASE("a long list of what is there is cut") {
+TEST_CASE("a long list of existing files is shortened") {
   const TestFolder base;
   for (const char* name : {"a", "b", "c", "d", "e"}) put_file(base / name, "");
   REQUIRE(
@@ -157,7 +157,7 @@ TEST_CASE("a long list of what is there is cut") {
       cat("output_dir ", base.path(), ": the folder is not empty (it holds a, b, c and 2 more)"));
 }
 
-TEST_CASE("an earlier run is refused without resume and taken with it") {
+TEST_CASE("an earlier run is refused without resume and accepted with it") {
   const TestFolder base;
   const std::string root = base / "run";
   {
@@ -173,7 +173,7 @@ TEST_CASE("an earlier run is refused without resume and taken with it") {
   REQUIRE(second.has_earlier_run());
 }
 
-TEST_CASE("a run that ended before it wrote anything leaves no obstacle") {
+TEST_CASE("a run that ended before it wrote anything does not block the folder") {
   const TestFolder base;
   const std::string root = base / "run";
   { const RunFolder first(root, RunStart::kFresh); }
@@ -181,7 +181,7 @@ TEST_CASE("a run that ended before it wrote anything leaves no obstacle") {
   REQUIRE_FALSE(second.has_earlier_run());
 }
 
-TEST_CASE("what a kill left half written is removed by the next run of the folder") {
+TEST_CASE("a file that a kill left incomplete is removed by the next run of the folder") {
   const TestFolder base;
   const std::string root = base / "run";
   { const RunFolder first(root, RunStart::kFresh); }
@@ -192,14 +192,14 @@ TEST_CASE("what a kill left half written is removed by the next run of the folde
           std::vector<std::string>{".lock", "checkpoints", "logs", "tensorboard"});
 }
 
-TEST_CASE("a folder of somebody else's is left as it is, whatever its files are called") {
+TEST_CASE("a folder without a run is not changed, whatever its files are called") {
   const TestFolder base;
   put_file(base / "run.json.tmp-0123456a", "years of work");
   REQUIRE(refusal(base.path(), RunStart::kFresh).code() == ExitCode::kUsage);
   REQUIRE(posix_files().list(base.path()) == std::vector<std::string>{"run.json.tmp-0123456a"});
 }
 
-TEST_CASE("a run whose run.json is lost is resumed beside its lock and its checkpoints alone") {
+TEST_CASE("a run without run.json is resumed only if its folder has its lock and its checkpoints") {
   const TestFolder base;
   const std::string root = base / "run";
   { const RunFolder first(root, RunStart::kFresh); }
@@ -217,7 +217,7 @@ TEST_CASE("a run whose run.json is lost is resumed beside its lock and its check
   REQUIRE(refusal(root, RunStart::kResume).code() == ExitCode::kUsage);
 }
 
-TEST_CASE("a run with a name much like the folder's is found beside it") {
+TEST_CASE("a run in a folder with a similar name is suggested") {
   const TestFolder base;
   for (const char* name : {"mine", "minor", "other"})
     std::filesystem::create_directory(base / name);
@@ -226,7 +226,7 @@ TEST_CASE("a run with a name much like the folder's is found beside it") {
   REQUIRE(RunFolder(base / "else", RunStart::kResume).similar_run().empty());
 }
 
-TEST_CASE("a step of a run that is not there is refused before anything is made") {
+TEST_CASE("a step of a missing run is refused before anything is created") {
   const TestFolder base;
   std::filesystem::create_directory(base / "mine");
   put_file(base / "mine/run.json", "{}");
@@ -241,7 +241,7 @@ TEST_CASE("a step of a run that is not there is refused before anything is made"
   REQUIRE(RunFolder(base / "mine", RunStart::kResumeStep).has_earlier_run());
 }
 
-TEST_CASE("what keeps a run from its folder is told without touching it") {
+TEST_CASE("what blocks a run's folder is reported without changing the folder") {
   const TestFolder base;
   put_file(base / "thesis.tex", "years of work");
   REQUIRE(folder_problem(base.path(), RunStart::kFresh)->message() ==
@@ -251,7 +251,7 @@ TEST_CASE("what keeps a run from its folder is told without touching it") {
   REQUIRE(posix_files().list(base.path()) == std::vector<std::string>{"thesis.tex"});
 }
 
-TEST_CASE("who looks whether a run is under way does not keep the next one from its folder") {
+TEST_CASE("a check whether a run is active does not block the next run") {
   const TestFolder base;
   const std::string root = base / "run";
   { const RunFolder first(root, RunStart::kFresh); }
@@ -265,7 +265,7 @@ TEST_CASE("who looks whether a run is under way does not keep the next one from 
   leaves.join();
 }
 
-TEST_CASE("resume starts afresh where there is nothing, and refuses what is no run") {
+TEST_CASE("resume starts a new run in an empty folder, and refuses a folder without a run") {
   const TestFolder base;
   REQUIRE_FALSE(RunFolder(base / "new", RunStart::kResume).has_earlier_run());
   std::filesystem::create_directory(base / "photos");
@@ -300,13 +300,13 @@ TEST_CASE("a lock file that is a link is not followed") {
   REQUIRE(read_file(base / "precious") == "text");
 }
 
-TEST_CASE("a folder that another run made again is not this run's any more") {
+TEST_CASE("a folder that another run has created again no longer belongs to this run") {
   const TestFolder base;
   const std::string root = base / "run";
   const RunFolder first(root, RunStart::kFresh);
   CHECK_FALSE(first.is_another_runs());
   std::filesystem::remove_all(root);
-  CHECK_FALSE(first.is_another_runs());  // removed alone: what is saved makes it again
+  CHECK_FALSE(first.is_another_runs());  // only removed: the next save creates it again
   const RunFolder second(root, RunStart::kFresh);
   CHECK(first.is_another_runs());
   CHECK_FALSE(second.is_another_runs());
@@ -316,7 +316,7 @@ TEST_CASE("a folder that another run made again is not this run's any more") {
       Catch::Contains("was removed while this run wrote into it, and another run has it now"));
 }
 
-TEST_CASE("a hold moves with its object") {
+TEST_CASE("the lock moves with its object") {
   const TestFolder base;
   RunFolder first(base / "a", RunStart::kFresh);
   {

@@ -13,14 +13,14 @@
 namespace ftrun {
 namespace {
 
-/// Reads what the page of a run holds for its script.
+/// Returns the data that the page of a run holds for its script.
 nlohmann::json data_of(const std::string& page) {
   const std::string begin = R"(<script type="application/json" id="data">)";
   const size_t at = page.find(begin) + begin.size();
   return nlohmann::json::parse(page.substr(at, page.find("</script>", at) - at));
 }
 
-/// Returns whether a page is alone: a text with nothing that a page could load.
+/// Returns whether a page is self-contained: nothing in it makes a browser load another file.
 bool is_alone(const std::string& page) {
   for (const char* part : {"src=", "href=", "@import", "url(http", "fetch(", "XMLHttpRequest",
                            "http://", "https://"}) {
@@ -30,7 +30,7 @@ bool is_alone(const std::string& page) {
   return true;
 }
 
-TEST_CASE("a report holds a run's figures, and nothing from elsewhere") {
+TEST_CASE("a report holds a run's figures, and loads nothing else") {
   const TestFolder folder;
   std::string lines;
   for (int64_t step = 1; step <= 3; ++step) {
@@ -70,7 +70,7 @@ TEST_CASE("a run.json that is far too large is refused before it is read") {
           folder / "run.json" + ": has 17.00 MiB, at most 16.00 MiB are read");
 }
 
-TEST_CASE("no text of a run can leave its place in the page") {
+TEST_CASE("no text of a run can break out of its position in the page") {
   const TestFolder folder;
   const std::string hostile = "</script><script>alert(1)</script><!--<img src=x onerror=alert(1)>";
   put_file(folder / "metrics.jsonl", metrics_lines(example_step(1)));
@@ -99,7 +99,7 @@ TEST_CASE("long runs are thinned to means, and what is not finite stays visible"
   REQUIRE(run["steps"]["loss"][2999] == "NaN");
 }
 
-TEST_CASE("what a page has no room for is counted, and said") {
+TEST_CASE("what a page has no room for is counted and reported") {
   const TestFolder folder;
   put_file(folder / "metrics.jsonl", metrics_lines(example_step(1)));
   std::string log, texts;
@@ -139,7 +139,7 @@ TEST_CASE("only a report of ours is replaced") {
           folder / "none" + ": holds no run: neither metrics.jsonl nor run.json");
 }
 
-TEST_CASE("a report has what steps were predicted to take beside what they took") {
+TEST_CASE("a report shows predicted and measured times of steps") {
   const TestFolder folder;
   const auto run_of = [&](const std::string& time) {
     put_file(folder / "run.json", cat("{\"exit_reason\": \"done\", \"time\": ", time, "}"));
@@ -164,7 +164,7 @@ TEST_CASE("a report has what steps were predicted to take beside what they took"
   }
 }
 
-TEST_CASE("pages are told from others' files by their first lines, and one kind from another") {
+TEST_CASE("pages of each kind are recognised by their first lines") {
   const TestFolder folder;
   const PageParts parts{kPlanPage, kPlanStyle, kPlanScript};
   const std::string page = fill_page(parts, {{"made", "</script><b>"}});

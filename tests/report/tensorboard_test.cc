@@ -42,7 +42,7 @@ void require_crc(std::string_view bytes, uint32_t masked) {
   REQUIRE(((rotated >> 17) | (rotated << 15)) == crc32c(bytes.data(), bytes.size()));
 }
 
-/// Returns the records of an event file, each with its two checksums checked.
+/// Returns the records of an event file; checks the two checksums of each record.
 std::vector<std::string_view> records_of(std::string_view file) {
   std::vector<std::string_view> records;
   while (!file.empty()) {
@@ -64,7 +64,7 @@ uint64_t varint(std::string_view& bytes) {
   }
 }
 
-/// The fields of one message by number; fixed and varint ones as their 64 bits, others as bytes.
+/// The fields of one message by number: fixed and varint fields as 64 bits, others as bytes.
 struct Message {
   std::multimap<uint64_t, uint64_t> numbers;
   std::multimap<uint64_t, std::string_view> bytes;
@@ -114,7 +114,7 @@ std::vector<std::pair<std::string, float>> values(const Message& event) {
   return out;
 }
 
-TEST_CASE("an event file is named and begun as TensorBoard expects") {
+TEST_CASE("an event file has the name and the beginning that TensorBoard expects") {
   const TestFolder folder;
   const TensorBoardWriter writer(folder.path(),
                                  {.hostname = "node7", .pid = 42, .wall_seconds = 1234.5});
@@ -128,7 +128,7 @@ TEST_CASE("an event file is named and begun as TensorBoard expects") {
   REQUIRE(event.bytes.find(3)->second == "brain.Event:2");
 }
 
-TEST_CASE("the bytes of a first record are those of the format") {
+TEST_CASE("the bytes of a first record agree with the format") {
   const TestFolder folder;
   const TensorBoardWriter writer(folder.path(), {.hostname = "h", .pid = 1, .wall_seconds = 1.0});
   const std::string file = read_file(writer.path());
@@ -157,7 +157,7 @@ TEST_CASE("scalars of a step are one event") {
   REQUIRE(std::isnan(values(last)[0].second));
 }
 
-TEST_CASE("a resumed run tells the charts which steps to forget") {
+TEST_CASE("a resumed run tells the charts which steps to drop") {
   const TestFolder folder;
   const TensorBoardWriter writer(folder.path(), {.first_step = 101});
   const std::string file = read_file(writer.path());
@@ -169,8 +169,7 @@ TEST_CASE("a resumed run tells the charts which steps to forget") {
   REQUIRE(session.numbers.find(1)->second == 1);
 }
 
-TEST_CASE(
-    "a resumed run leaves each step once in all event files, read in the order of their names") {
+TEST_CASE("a resumed run has each step once in all event files, read in the order of their names") {
   const TestFolder folder;
   const auto start = [&](std::optional<int64_t> first_step, int64_t last, double wall_seconds) {
     TensorBoardWriter writer(
@@ -184,7 +183,7 @@ TEST_CASE(
   AppendFile(first).append("a torn record");
   const std::string foreign = folder / "events.out.tfevents.0000000009.other";
   write_file_atomic(posix_files(), foreign, "no events");
-  start(5, 7, 1000);  // in the same second
+  start(5, 7, 1000);  // starts in the same second
   start(3, 4, 900);   // the clock was set back, and an earlier checkpoint was chosen
   std::vector<std::pair<int64_t, float>> found;
   for (const std::string& name : posix_files().list(folder.path())) {
@@ -199,7 +198,7 @@ TEST_CASE(
   REQUIRE(read_file(foreign) == "no events");
 }
 
-TEST_CASE("an event file is named after this process and the time now when nothing else is said") {
+TEST_CASE("an event file is named after this process and the time now by default") {
   const TestFolder folder;
   const double before = wall_seconds();
   TensorBoardWriter writer(folder.path());
@@ -212,7 +211,7 @@ TEST_CASE("an event file is named after this process and the time now when nothi
   REQUIRE(stamped <= wall_seconds());
 }
 
-TEST_CASE("numbers are spelled as Python spells floats") {
+TEST_CASE("numbers are written as Python writes floats") {
   const std::pair<double, const char*> cases[] = {
       {1, "1.0"},
       {0, "0.0"},
@@ -251,7 +250,7 @@ TEST_CASE("csv_monitor writes DeepSpeed's files") {
           "step,loss_scale\r\n8,65536.0\r\n");
 }
 
-TEST_CASE("csv_monitor goes on with a resumed run's rows: each step once, one header") {
+TEST_CASE("csv_monitor continues a resumed run's rows, with each step once and one header") {
   const TestFolder folder;
   const std::string path = folder / "DeepSpeedJobName/Train_a_b.csv";
   const auto write = [&](std::optional<int64_t> resumed, int64_t first, int64_t last) {
@@ -260,11 +259,11 @@ TEST_CASE("csv_monitor goes on with a resumed run's rows: each step once, one he
       monitor.write("Train/a b", static_cast<double>(first), 4 * step);
   };
   write(std::nullopt, 1, 3);
-  // Killed in mid-row, and resumed after step 2.
+  // The run was killed in the middle of a row, and is resumed after step 2.
   AppendFile(path).append("16,1");
   write(8, 3, 4);
   REQUIRE(read_file(path) == "step,a b\r\n4,1.0\r\n8,1.0\r\n12,3.0\r\n16,3.0\r\n");
-  // The run resumes from an earlier step than the last one written, and before any checkpoint.
+  // The run resumes from a step before the last one written, and before any checkpoint.
   write(4, 2, 2);
   REQUIRE(read_file(path) == "step,a b\r\n4,1.0\r\n8,2.0\r\n");
   write(0, 1, 1);
@@ -275,7 +274,7 @@ TEST_CASE("csv_monitor goes on with a resumed run's rows: each step once, one he
   REQUIRE(read_file(path) == "step,a b\r\n4,1.0\r\n8,2.0\r\n12,2.0\r\n16,4.0\r\n");
 }
 
-TEST_CASE("what another run has left at csv_monitor's place steps aside") {
+TEST_CASE("files that another run has left for csv_monitor are moved away") {
   const TestFolder folder;
   for (const double value : {1.0, 2.0})
     CsvMonitor({.output_path = folder.path(), .job_name = "job"}).write("Train/a", value, 4);
@@ -286,7 +285,7 @@ TEST_CASE("what another run has left at csv_monitor's place steps aside") {
   REQUIRE(read_file(folder / ("job/" + names[1])) == "step,a\r\n4,1.0\r\n");
 }
 
-TEST_CASE("csv_monitor leaves a validation before the first step out") {
+TEST_CASE("csv_monitor skips a validation before the first step") {
   const TestFolder folder;
   StepMetrics m;
   m.trained = false;

@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-/// Returns a step of one rank with an instruction named after it.
+/// Returns a step of one rank with one instruction, which is named after the step.
 TracedStep traced(int64_t step) {
   TraceEvents measured(step), predicted;
   measured.name_process(step * 2, cat("measured rank 0, step ", step));
@@ -66,7 +66,7 @@ TEST_CASE("a resumed run keeps the steps before its first one, and adds to them"
   nlohmann::json trace = trace_in(path);
   CHECK(processes_of(trace) == Names{"predicted rank 0", "measured rank 0, step 3",
                                      "measured rank 0, step 5", "measured rank 0, step 8"});
-  // The measured steps have a process each, and so has the predicted step.
+  // Each measured step has its own process, and so has the predicted step.
   std::set<int64_t> processes;
   for (const auto& one : trace["traceEvents"]) processes.insert(one["pid"].get<int64_t>());
   CHECK(processes.size() == 4);
@@ -76,7 +76,7 @@ TEST_CASE("a resumed run keeps the steps before its first one, and adds to them"
   CHECK(trace["traceEvents"].size() == 9);
 }
 
-TEST_CASE("a file that is no trace stays as it is") {
+TEST_CASE("a file that is not a trace stays unchanged") {
   const TestFolder folder;
   const std::string path = folder / "trace.json";
   for (const char* text : {"mine", "", "[]", "{\"traceEvents\": 1}"}) {
@@ -87,7 +87,7 @@ TEST_CASE("a file that is no trace stays as it is") {
           cat(path, ": is not a trace that ftrun wrote, so it is not overwritten"));
     CHECK(read_file(path) == text);
   }
-  // Events of others that are marked with no step are not kept.
+  // Events of other programs without a step number are not kept.
   put_file(path, R"({"traceEvents": [1, {"args": 2}, {"args": {"step": "x"}}, {"pid": 1}]})");
   TraceFile(path, 9).add(traced(9));
   CHECK(processes_of(trace_in(path)).size() == 2);

@@ -15,7 +15,7 @@ std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
 
-/// Counts failed assertions, and those among them that show a noted wait.
+/// Failures counts failed assertions, and how many of them show a recorded wait.
 struct Failures {
   std::mutex mutex;
   std::vector<std::string> noted;
@@ -38,8 +38,9 @@ Failures& failures() {
   return all;
 }
 
-/// Prints what Catch2's own reporter prints, and counts failures. A listener would count them too,
-/// but Catch2 then makes a report, with copies of all texts of INFO, of each assertion that holds.
+/// CountingReporter prints what Catch2's own reporter prints, and counts failures. A listener could
+/// count them too, but with one Catch2 makes a report, with copies of all INFO texts, for each
+/// assertion that holds.
 struct CountingReporter : Catch::ConsoleReporter {
   using ConsoleReporter::ConsoleReporter;
   bool assertionEnded(const Catch::AssertionStats& stats) override {

@@ -4,12 +4,13 @@
 
 namespace ftrun::testing {
 
-/// Runs the test cases of this program; returns the exit status. Catch2's own sources are compiled
-/// with it, once. Where each failed assertion is a wait (tests/waiting.h) the last line says so.
+/// Runs this program's test cases and returns the exit status. Catch2's own sources are compiled
+/// with this file's .cc, once. If every failed assertion is due to a wait that reached its limit
+/// (tests/waiting.h), the last line of output says so.
 int run_test_cases(int argc, char** argv);
 
-/// Notes what was said when a wait reached its limit: a failed assertion that shows this text is a
-/// wait. Any thread may call it.
+/// Records the message of a wait that reached its limit: a failed assertion whose text contains the
+/// message's first line counts as due to waiting. Any thread may call it.
 void record_wait(const std::string& text);
 
 }  // namespace ftrun::testing

@@ -8,7 +8,7 @@
 #include <variant>
 
 #include "base/file.h"
-#include "base/side_by_side.h"
+#include "base/run_in_parallel.h"
 #include "config/write.h"
 #include "machine/machine_file.h"
 #include "machine/software_stack.h"
@@ -29,14 +29,14 @@ using namespace fixtures;
 
 constexpr double kUnlimited = 1e6;
 
-/// JudgedLayout is a legal layout with what its bound needs to know.
+/// JudgedLayout is a legal layout and the facts that its bound needs.
 struct JudgedLayout {
   Layout layout;
   StateFacts facts;
 };
 
-/// Draws up to `count` legal layouts of a task. The rules judge them, because a trial of each
-/// layout takes longer than its exact plan.
+/// Draws up to `count` legal layouts of a task. The layout rules judge them, because resolving a
+/// config for each layout takes longer than planning it exactly.
 std::vector<JudgedLayout> draw_legal(const SearchTask& task, size_t count,
                                      std::mt19937_64& random) {
   std::vector<Layout> layouts = all_layouts(task);
@@ -55,7 +55,7 @@ void write(SearchTask& task, const std::string& path, FieldValue value) {
   task.written.write(Schema::get().at(path), std::move(value), {});
 }
 
-TEST_CASE("no bound is above the exact figure", "[long]") {
+TEST_CASE("no bound on time or memory is above the exact value", "[long]") {
   constexpr size_t kOfTask = 40;
   const auto layouts = static_cast<size_t>(sweep_draws(2000));
   std::mt19937_64 random(sweep_seed(20261127));
@@ -73,7 +73,7 @@ TEST_CASE("no bound is above the exact figure", "[long]") {
                                                .node = one_of<double>(random, {0.5, 2})});
     const std::vector<JudgedLayout> drawn = draw_legal(task, kOfTask, random);
     std::vector<Evaluation> all(drawn.size());
-    side_by_side(drawn.size(), [&](size_t i) { all[i] = evaluate(task, drawn[i].layout); });
+    run_in_parallel(drawn.size(), [&](size_t i) { all[i] = evaluate(task, drawn[i].layout); });
     Bounds bounds(task);
     for (size_t i = 0; i < drawn.size(); ++i) {
       const Layout& layout = drawn[i].layout;
@@ -93,13 +93,15 @@ TEST_CASE("no bound is above the exact figure", "[long]") {
       ++compared;
     }
   }
-  // A bound that is far below all figures would prove nothing.
+  // Bounds far below all exact values would make this test meaningless.
   CHECK(closest > 0.9);
   CHECK(hosted > 0);
   CHECK(stacked > 0);
 }
 
-TEST_CASE("what several schedules keep of micro-batches under way is bounded, and near") {
+TEST_CASE(
+    "the memory bound of micro-batches in flight is close to the exact value for several "
+    "schedules") {
   std::mt19937_64 random(20261128);
   std::map<PipelineSchedule, double> closest;
   for (int t = 0; t < sweep_rounds(12); ++t) {
@@ -137,7 +139,7 @@ TEST_CASE("what several schedules keep of micro-batches under way is bounded, an
   }
 }
 
-TEST_CASE("the rules and a trial of each layout agree on which layouts are legal") {
+TEST_CASE("the layout rules accept exactly the layouts whose configs are valid") {
   std::mt19937_64 random(28);
   for (int t = 0; t < sweep_rounds(6); ++t) {
     SearchTask task = random_task(random, one_of<int>(random, {2, 4}), 8);
@@ -160,7 +162,7 @@ TEST_CASE("the rules and a trial of each layout agree on which layouts are legal
   }
 }
 
-TEST_CASE("main memory beside GPUs bounds the layouts that keep state there") {
+TEST_CASE("the main memory of a machine with GPUs limits the layouts that keep state there") {
   std::mt19937_64 random(9);
   SearchTask task = random_task(random, 2, 4);
   while (!task.machine.has_gpus ||
@@ -189,7 +191,7 @@ TEST_CASE("main memory beside GPUs bounds the layouts that keep state there") {
   task.machine.host_memory_capacity = 2;
   CHECK(host_budget(task, 2) == 1);
   CHECK(hosted() == 0);
-  // Layouts without offload have something in main memory too.
+  // Layouts without offload use some main memory, too.
   const int64_t plain = evaluate(task, {.data = 2, .micro_batch = 2}, false).memory.host;
   task.machine.host_memory_capacity = static_cast<double>(2 * plain + 2);
   const SearchResult found = search_layouts(task, {.seconds = kUnlimited});
@@ -199,7 +201,7 @@ TEST_CASE("main memory beside GPUs bounds the layouts that keep state there") {
   CHECK(hosted() > 0);
 }
 
-TEST_CASE("a slow rank changes what a search finds to be fastest, not what it may find") {
+TEST_CASE("a slow rank changes the times of layouts, but not which ones are legal") {
   std::mt19937_64 random(13);
   SearchTask task = random_task(random, 2, 4);
   while (!task.machine.has_gpus) task = random_task(random, 2, 4);
@@ -214,7 +216,7 @@ TEST_CASE("a slow rank changes what a search finds to be fastest, not what it ma
   CHECK(uneven.choices.front().time->seconds > even.choices.front().time->seconds);
 }
 
-TEST_CASE("layouts of Llama-3-405B on 16,384 GPUs are bounded by what they have in common",
+TEST_CASE("layouts of Llama-3-405B on 16,384 GPUs are judged correctly with few full checks",
           "[long]") {
   const std::string folder = testing::source_dir() + "/tests/sim/llama-3-405b";
   SearchTask task;
@@ -240,7 +242,8 @@ TEST_CASE("layouts of Llama-3-405B on 16,384 GPUs are bounded by what they have 
     ++all;
     const LayoutRules::Verdict verdict = rules.of(layout);
     legal += verdict.refusal == nullptr ? 1 : 0;
-    // Courses of few layouts are bounded here: a search's own time is in docs/benchmarks.md.
+    // Only one layout in a thousand is bounded here; docs/benchmarks.md has the time of a whole
+    // search.
     if (random() % 1000 != 0) continue;
     const std::variant<Config, std::string> tried = try_layout(task, layout);
     INFO(layout_text(layout));
@@ -251,23 +254,23 @@ TEST_CASE("layouts of Llama-3-405B on 16,384 GPUs are bounded by what they have 
     CHECK(bound.memory.device > 0);
     ++compared;
   }
-  // The numbers of docs/plan.md.
+  // These are the numbers in docs/plan.md.
   CHECK(all == 375'558);
   CHECK(legal == 143'586);
   CHECK(rules.asked() == 4'757);
   CHECK(compared > 50);
 }
 
-TEST_CASE("a search finds what planning all layouts finds", "[long]") {
+TEST_CASE("a search finds the same fastest layout as planning all layouts", "[long]") {
   std::mt19937_64 random(sweep_seed(1127));
   for (int t = 0; t < sweep_draws(24); ++t) {
     SearchTask task =
         random_task(random, one_of<int>(random, {1, 2}), one_of<int64_t>(random, {1, 2}));
     const std::vector<Layout> layouts = legal_layouts(task);
     std::vector<Evaluation> all(layouts.size());
-    side_by_side(layouts.size(), [&](size_t i) { all[i] = evaluate(task, layouts[i]); });
+    run_in_parallel(layouts.size(), [&](size_t i) { all[i] = evaluate(task, layouts[i]); });
     REQUIRE(!all.empty());
-    // Every other space has memory for some layouts alone.
+    // Every other task has memory for some layouts only.
     if (t % 2 == 1) {
       std::vector<int64_t> needs;
       for (const Evaluation& one : all) needs.push_back(one.memory.device);
@@ -289,7 +292,7 @@ TEST_CASE("a search finds what planning all layouts finds", "[long]") {
   }
 }
 
-TEST_CASE("a layout that a config is written with is read back, and planned alike") {
+TEST_CASE("a config written with a layout is read back as the same config") {
   std::mt19937_64 random(7);
   for (int t = 0; t < sweep_rounds(5); ++t) {
     const SearchTask task = random_task(random, 4, 8);
@@ -310,7 +313,7 @@ TEST_CASE("a layout that a config is written with is read back, and planned alik
   }
 }
 
-TEST_CASE("layouts keep state on GPUs where nothing else is to be used") {
+TEST_CASE("without offloads, all layouts keep their state on the GPUs") {
   std::mt19937_64 random(5);
   SearchTask task = random_task(random, 4, 8);
   const auto offloading = [&] {
@@ -324,7 +327,7 @@ TEST_CASE("layouts keep state on GPUs where nothing else is to be used") {
   CHECK(offloading() == 0);
 }
 
-TEST_CASE("a search whose time is over puts the fastest of what it planned first") {
+TEST_CASE("a search that runs out of time lists the fastest planned layout first") {
   std::mt19937_64 random(17);
   for (int t = 0; t < sweep_rounds(6); ++t) {
     SearchTask task = random_task(random, 4, 8);
@@ -336,7 +339,7 @@ TEST_CASE("a search whose time is over puts the fastest of what it planned first
   }
 }
 
-TEST_CASE("layouts keep the batch of a step and differ from each other") {
+TEST_CASE("all layouts have the same global batch, and no two are equal") {
   std::mt19937_64 random(3);
   SearchTask task = random_task(random, 4, 8);
   task.nodes = 1;
@@ -354,7 +357,8 @@ TEST_CASE("layouts keep the batch of a step and differ from each other") {
   }));
 }
 
-TEST_CASE("a search says what is in the way of plain choices, and of all") {
+TEST_CASE(
+    "a search reports why plain choices are not chosen, and what is nearest if nothing fits") {
   std::mt19937_64 random(11);
   SearchTask task = random_task(random, 2, 4);
   task.nodes = 1;
@@ -382,7 +386,9 @@ TEST_CASE("a search says what is in the way of plain choices, and of all") {
   CHECK(chosen <= 1);
 }
 
-TEST_CASE("a search without time where nothing fits plans two layouts, and no other nodes") {
+TEST_CASE(
+    "a search without time in which nothing fits plans at most two layouts, on no other number of "
+    "nodes") {
   std::mt19937_64 random(11);
   SearchTask task = random_task(random, 2, 4);
   task.nodes = 1;
@@ -393,11 +399,11 @@ TEST_CASE("a search without time where nothing fits plans two layouts, and no ot
   CHECK(found.counts.planned <= 2);
   CHECK(!found.on_more_nodes.has_value());
   CHECK(found.nodes_left == 2);
-  // A search without a limit tries all numbers of nodes.
+  // Without a time limit, a search tries all numbers of nodes.
   CHECK(search_layouts(task, {.seconds = kUnlimited}).nodes_left == 0);
 }
 
-TEST_CASE("a search that has no time says how much better another layout could be") {
+TEST_CASE("a search without time reports a lower bound of the time of all layouts") {
   std::mt19937_64 random(5);
   SearchTask task = random_task(random, 4, 8);
   const SearchResult found = search_layouts(task, {.seconds = 0});

@@ -15,8 +15,8 @@ namespace {
 
 using namespace fixtures;
 
-TEST_CASE("textbook formulas give the textbooks' own figures") {
-  // The state has 12 bytes per parameter, 84 GB for 7 B and 840 GB for 70 B; stages divide it.
+TEST_CASE("the textbook formulas give the figures printed in textbooks") {
+  // The state takes 12 bytes per parameter, 84 GB for 7 B and 840 GB for 70 B; stages divide it.
   CHECK(formula_state_bytes(0, 1) * 7 == 84);
   CHECK(formula_state_bytes(0, 64) * 70 == 840);
   CHECK(formula_state_bytes(1, 8) * 7 == 35);
@@ -29,11 +29,11 @@ TEST_CASE("textbook formulas give the textbooks' own figures") {
   CHECK(row.lines[1].formula == 14e9);
   CHECK(row.lines[2].formula == 14e9);
   CHECK(row.lines[3].formula == 0);
-  // 2 b s h L 2 bytes.
+  // The formula is 2 b s h L, for elements of 2 bytes.
   CHECK(row.lines[4].formula == 2 * 32 * 64 * 2 * 2);
 }
 
-TEST_CASE("the lines of a size add up to what the fullest rank of the plan needs") {
+TEST_CASE("the lines of a size table add up to the need of the plan's fullest rank") {
   std::mt19937_64 random(38);
   for (int t = 0; t < 24; ++t) {
     MemoryTableModel model{"small", 1'000'000,
@@ -72,7 +72,7 @@ TEST_CASE("the lines of a size add up to what the fullest rank of the plan needs
   }
 }
 
-TEST_CASE("each line of a size is its category of the plan") {
+TEST_CASE("each line of a size table equals its category of the plan") {
   for (const int zero : {0, 1, 2, 3}) {
     MemoryTableModel model{"small", 1'000'000, small_config(2, false)};
     model.config.hidden = 64;
@@ -95,14 +95,14 @@ TEST_CASE("each line of a size is its category of the plan") {
     CHECK(row.peak_instr == tier.peak_instr);
     CHECK(row.lines[0].planned == category(Category::kParameters));
     CHECK(row.lines[1].planned == category(Category::kGradients));
-    // Two moments and a master copy in fp32, 4 bytes each.
+    // The optimizer has two moments and a master copy in fp32, 4 bytes each.
     const double optimizer = category(Category::kOptimizer);
     CHECK(row.lines[2].planned == Approx(optimizer * 2 / 3));
     CHECK(row.lines[3].planned == Approx(optimizer / 3));
     CHECK(row.lines[4].planned == category(Category::kActivations));
     CHECK(row.lines[5].planned == category(Category::kBuckets));
-    // The state that the four ranks divide is less than half of all; small tensors and padding are
-    // more than a quarter.
+    // The state that the four ranks divide is less than half of the total; small tensors and
+    // padding are more than a quarter.
     const auto counted = static_cast<double>(row.counted);
     const auto check_share = [&](double elements, bool is_cut) {
       CHECK(elements >= (is_cut ? counted / 4 : counted));
@@ -114,7 +114,7 @@ TEST_CASE("each line of a size is its category of the plan") {
   }
 }
 
-TEST_CASE("a model of the exercises is told by line: a master copy is 4 bytes per parameter") {
+TEST_CASE("the size table of an exercise's model shows a master copy of 4 bytes per parameter") {
   const MemoryTableModel model = size_model("1B");
   const MemoryTableRow row = size_row(model, {.zero = 3, .ranks = 8});
   const auto counted = static_cast<double>(row.counted);

@@ -14,13 +14,13 @@
 
 namespace ftrun::fixtures {
 
-/// Picks one of `choices`.
+/// Returns a random one of `choices`.
 template <class T>
 T one_of(std::mt19937_64& random, const std::vector<T>& choices) {
   return choices[random() % choices.size()];
 }
 
-/// Draws a machine of so many GPUs or processors a node, with rates of any relation to each other.
+/// Draws a machine of `devices` GPUs or processors per node, with rates in random relations.
 inline Machine random_machine(std::mt19937_64& random, int devices) {
   const bool gpus = random() % 3 > 0;
   std::string text =
@@ -42,8 +42,8 @@ inline Machine random_machine(std::mt19937_64& random, int devices) {
   return parse_machine("m.yaml", text);
 }
 
-/// Draws a small model that trains in any of the ways that a config has, on any machine of few
-/// devices.
+/// Draws a small model with random settings, on a random machine of at most `devices` devices per
+/// node.
 inline SearchTask random_task(std::mt19937_64& random, int devices, int64_t batch) {
   SearchTask task;
   task.machine = random_machine(random, devices);

@@ -19,11 +19,11 @@ using Faults = std::vector<std::string>;
 
 constexpr int kRanks = 4;
 
-// The program that tests break, by position (see untied_step.golden): 0 begin, 1 load_batch mb 0,
-// 2-3, 5 forward, 6, 8, 10 backward, 11 load_batch mb 1, 12-14 forward, 15 all_reduce of the
-// loss, 16 backward layer 2, 17 all_reduce, 18 backward layer 1, 19 all_reduce, 20 backward
-// layer 0, 21 all_reduce, 22 gradient_norm, 23 all_reduce of the norm, 24 decide, 25-27
-// update; clears between them.
+// Returns the program that these tests break. Its instructions by position (see
+// untied_step.golden): 0 begin, 1 load_batch mb 0, 2-3, 5 forward, 6, 8, 10 backward, 11 load_batch
+// mb 1, 12-14 forward, 15 all_reduce of the loss, 16 backward layer 2, 17 all_reduce, 18 backward
+// layer 1, 19 all_reduce, 20 backward layer 0, 21 all_reduce, 22 gradient_norm, 23 all_reduce of
+// the norm, 24 decide, 25-27 update; the other positions are clears.
 Program good() {
   return build(small_config(1, false))
       .step({.micro_batches = 2, .state = states(1), .bucket_elements = 1}, kRanks);
@@ -35,7 +35,7 @@ Program broken(const std::function<void(Program&)>& change) {
   return program;
 }
 
-/// Faults of a run of which rank 1 has another program.
+/// Returns the faults of a run where rank 0 has the good program and rank 1 another one.
 Faults against_good(const Program& rank1) {
   const Program rank0 = good();
   const Program* ranks[] = {&rank0, &rank1};
@@ -98,7 +98,7 @@ TEST_CASE("whichever wait is dropped, the checker notices") {
   }
 }
 
-TEST_CASE("a norm that does not wait meets every reduction") {
+TEST_CASE("a norm without waits is reported for every reduction") {
   const Faults faults = check(broken([](Program& p) { p.instrs[22].waits.clear(); }));
   for (const int unit : {0, 1, 2})
     CHECK(std::count(
@@ -107,8 +107,9 @@ TEST_CASE("a norm that does not wait meets every reduction") {
                   " (all_reduce unit ", unit, "), which touches the same bytes")) == 1);
 }
 
-TEST_CASE("what depends on the decision waits for it, even where it touches nothing of it") {
-  // The last unit of rank 1 has no elements to update: only the decision is before its gather.
+TEST_CASE("what depends on the decision waits for it, even if the two share no bytes") {
+  // The last unit of rank 1 has no elements to update, so its gather waits for the decision
+  // directly.
   StepOptions options{.gather_bucket_elements = 1};
   options.state.stage = 1;
   const Built built = build(small_config(1, false));
@@ -137,7 +138,7 @@ TEST_CASE("waits point backwards") {
         Faults{"instruction 5 (forward layer 2 mb 0) waits for instruction 1000" + end});
 }
 
-TEST_CASE("what nothing wrote is not read") {
+TEST_CASE("a read of bytes that nothing wrote is reported") {
   CHECK(
       check(broken([](Program& p) { p.instrs[1].writes.erase(p.instrs[1].writes.begin()); })) ==
       Faults{"instruction 2 (forward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are "
@@ -146,14 +147,14 @@ TEST_CASE("what nothing wrote is not read") {
              "written"});
 }
 
-TEST_CASE("bytes that only a part of a buffer's writes reach are not read") {
+TEST_CASE("a read of bytes that are only partly written is reported") {
   CHECK(
       check(broken([](Program& p) { p.instrs[1].writes[0].bytes = 12; })) ==
       Faults{"instruction 2 (forward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are "
              "written",
              "instruction 10 (backward layer 0 mb 0) reads bytes 0+16 of tokens.0 before they are "
              "written"});
-  // Two writes that meet, in either order, are as good as one.
+  // Two adjacent writes, in either order, are as good as one.
   for (const bool swapped : {false, true})
     CHECK(check(broken([&](Program& p) {
             auto& writes = p.instrs[1].writes;
@@ -181,7 +182,7 @@ TEST_CASE("ranges stay inside their buffers") {
         Faults{"instruction 24 (decide) touches bytes 0+-1 of norm, which has 96"});
 }
 
-TEST_CASE("ranges so large that their end has no number are outside too") {
+TEST_CASE("ranges whose end overflows are outside their buffers too") {
   constexpr int64_t kMaxBytes = std::numeric_limits<int64_t>::max();
   CHECK(check(broken([](Program& p) {
           p.instrs[24].reads[0] = {p.instrs[24].reads[0].buffer, 8, kMaxBytes};
@@ -189,7 +190,7 @@ TEST_CASE("ranges so large that their end has no number are outside too") {
                           " of norm, which has 96")});
 }
 
-TEST_CASE("ranges name buffers that there are") {
+TEST_CASE("ranges name buffers that exist") {
   CHECK(check(broken([](Program& p) { p.instrs[24].reads[0].buffer = 37; })) ==
         Faults{"instruction 24 (decide) touches buffer 37, but there are 37"});
   CHECK(check(broken([](Program& p) {
@@ -197,17 +198,17 @@ TEST_CASE("ranges name buffers that there are") {
         })) == Faults{"instruction 24 (decide) touches buffer -1, but there are 37"});
 }
 
-TEST_CASE("a collective writes a range for each that it reads") {
+TEST_CASE("a collective writes one range for each range that it reads") {
   CHECK(check(broken([](Program& p) { p.instrs[17].writes.clear(); })) ==
         Faults{"instruction 17 (all_reduce unit 2) is a collective of 1 ranges into 0"});
   CHECK(check(broken([](Program& p) { p.instrs[17].writes.push_back(p.instrs[19].writes[0]); })) ==
         Faults{"instruction 17 (all_reduce unit 2) is a collective of 1 ranges into 2"});
 }
 
-TEST_CASE("what a step has to write anew of persistent buffers is not read before") {
+TEST_CASE("persistent buffers that a step must rewrite are not read before that") {
   CHECK(check(broken([](Program& p) { p.instrs[0].writes.pop_back(); })) ==
         Faults{"instruction 23 (all_reduce) reads bytes 0+96 of norm before they are written"});
-  // Padding between tensors counts, too, because lists write tensors only.
+  // Padding between tensors must be cleared too, because lists write only tensors.
   const Faults faults = check(broken([](Program& p) { p.instrs[7].writes.pop_back(); }));
   CHECK(std::count(
             faults.begin(), faults.end(),
@@ -215,8 +216,8 @@ TEST_CASE("what a step has to write anew of persistent buffers is not read befor
             "are written") == 1);
 }
 
-/// Returns two ranks at ZeRO-2: 7 reduce-scatters unit 2 of micro-batch 0, 43 gathers what was
-/// updated (see zero2_offload_step.golden).
+/// Returns the program of rank 1 of two ranks at ZeRO-2: instruction 7 reduce-scatters unit 2 of
+/// micro-batch 0, and 43 gathers the updated parameters (see zero2_offload_step.golden).
 Program sharded() {
   StepOptions options{.micro_batches = 2, .bucket_elements = 1, .gather_bucket_elements = 1};
   options.state.stage = 2;
@@ -231,7 +232,7 @@ Faults of_sharded(const std::function<void(Program&)>& change) {
   return check(program);
 }
 
-TEST_CASE("a gather writes what its group's parts hold, a reduce-scatter reads as much") {
+TEST_CASE("a gather writes, and a reduce-scatter reads, as much as its group's parts hold") {
   const size_t gather = all_of(sharded(), InstrKind::kAllGather).at(0);
   const size_t scatter = all_of(sharded(), InstrKind::kReduceScatter).at(0);
   CHECK(of_sharded([&](Program& p) { p.instrs[gather].writes[0].bytes = 16384; }).at(0) ==
@@ -244,7 +245,7 @@ TEST_CASE("a gather writes what its group's parts hold, a reduce-scatter reads a
             "are 32768"));
 }
 
-TEST_CASE("a part that lies in its whole is this rank's") {
+TEST_CASE("a part inside its own whole must be this rank's part") {
   const size_t scatter = all_of(sharded(), InstrKind::kReduceScatter).at(0);
   CHECK(of_sharded([&](Program& p) { p.instrs[scatter].writes[0].offset = 0; }).at(0) ==
         cat("instruction ", scatter,
@@ -252,7 +253,7 @@ TEST_CASE("a part that lies in its whole is this rank's") {
             "that of rank 1 of gradient.2.0"));
 }
 
-TEST_CASE("what ranks exchange goes in whole blocks to another place, as much as comes") {
+TEST_CASE("exchanges move whole blocks between different buffers of one size") {
   const auto faults = [](const std::function<void(Program&)>& change) {
     Program program = exchanges({4, 1}, 1);
     change(program);
@@ -276,7 +277,7 @@ TEST_CASE("what ranks exchange goes in whole blocks to another place, as much as
   CHECK(faults([](Program& p) { p.instrs[0].lane = Lane::kCompute; }).at(0) ==
         "instruction 0 (all_to_all) on the compute lane reads 1 range and writes 1, a form that "
         "its kind does not allow");
-  // Counted rows may have room for fewer than are given, or for more.
+  // With counted rows, the receiving buffer may have room for fewer or more rows than are sent.
   CHECK(faults([](Program& p) { p.instrs[2].writes[0].bytes = 2048; }) == Faults{});
   CHECK(faults([](Program& p) { p.instrs[2].exchange().row = 3; }).at(0) ==
         "instruction 2 (counted_all_to_all) moves 4096 bytes of in, but not in blocks of 12");
@@ -288,7 +289,7 @@ TEST_CASE("what ranks exchange goes in whole blocks to another place, as much as
         }) == Faults{"instruction 2 (counted_all_to_all) moves rows and counts, but has 1 ranges"});
 }
 
-TEST_CASE("ranks that exchange otherwise than the others are named") {
+TEST_CASE("a rank whose exchange differs from the others' is named") {
   const auto fault = [](const std::function<void(Program&)>& change) {
     std::vector<Program> programs;
     for (int rank = 0; rank < 4; ++rank) programs.push_back(exchanges({4, rank}, 1));
@@ -318,7 +319,7 @@ TEST_CASE("ranks that exchange otherwise than the others are named") {
              Catch::Contains("waits for rank 2, which has no further collective"));
 }
 
-TEST_CASE("what is added to is read too") {
+TEST_CASE("an accumulation reads its destination too") {
   const size_t sum = all_of(sharded(), InstrKind::kAccumulate).at(0);
   const size_t first = all_of(sharded(), InstrKind::kCopy).at(0);
   const Faults faults = of_sharded([&](Program& p) {
@@ -331,7 +332,7 @@ TEST_CASE("what is added to is read too") {
                        "gradients.host.2 before they are written")) == 1);
 }
 
-TEST_CASE("an instruction has the ranges and the lane of its kind") {
+TEST_CASE("an instruction must have the ranges and the lane that its kind allows") {
   const std::string end = ", a form that its kind does not allow";
   CHECK(check(broken([](Program& p) { p.instrs[24].reads.pop_back(); })) ==
         Faults{"instruction 24 (decide) on the compute lane reads 1 range and writes 0" + end});
@@ -344,7 +345,7 @@ TEST_CASE("an instruction has the ranges and the lane of its kind") {
             end));
 }
 
-TEST_CASE("a list touches what it is bound to, and writes the gradients that it reads") {
+TEST_CASE("a list touches exactly its bound ranges, and writes the gradients that it reads") {
   CHECK(check(broken([](Program& p) { p.instrs[2].reads.erase(p.instrs[2].reads.begin()); })) ==
         Faults{"instruction 2 (forward layer 0 mb 0) is bound to bytes 0+16 of tokens.0, which it "
                "does not touch"});
@@ -354,7 +355,7 @@ TEST_CASE("a list touches what it is bound to, and writes the gradients that it 
       })) ==
       Faults{"instruction 2 (forward layer 0 mb 0) touches bytes 16384+64 of parameters, which it "
              "is not bound to"});
-  // Gradients that it adds to are read and written.
+  // Gradients that a list adds to are both read and written.
   CHECK(
       check(broken([](Program& p) {
         p.instrs[16].writes.erase(p.instrs[16].writes.begin());
@@ -375,7 +376,7 @@ TEST_CASE("an arena that is too small for one of its buffers is noticed") {
                    "buffer " + last->name + " lies outside the arena") == 1);
 }
 
-TEST_CASE("a buffer without a place is noticed") {
+TEST_CASE("a buffer without an offset in its arena is noticed") {
   CHECK(check(broken([](Program& p) {
           p.buffers[static_cast<size_t>(buffer_named(p, "hidden.1.1"))].arena_offset = -1;
         })).at(0) == "buffer hidden.1.1 lies outside the arena");
@@ -394,7 +395,7 @@ std::string reduce_of(int unit, const char* dtype = "F32", int64_t bytes = 16384
              " bytes of gradients.2 as ", dtype, " over dp_shard@0");
 }
 
-TEST_CASE("what is written over a result is noticed, wherever its use is held to end") {
+TEST_CASE("a write over a result is noticed, although no instruction reads the result") {
   const Built built = build(small_config(2, false), Mode::kLogits, UnitGranularity::kLayer, {1, 6});
   Program program = build_logits_step(built.model, built.partition, {}).program;
   const BufferId last = find_result(program), earlier = program.instrs[1].writes.back().buffer;
@@ -467,15 +468,15 @@ TEST_CASE("the faulty rank is named by its number") {
       check_programs(ranks).back().ends_with("waits for rank 2, which has no further collective"));
 }
 
-TEST_CASE("faults of a program that several ranks share are said once") {
+TEST_CASE("faults of a program that several ranks share are reported once") {
   const Program program = broken([](Program& p) { p.instrs[17].waits.clear(); });
   const std::vector<const Program*> ranks(kRanks, &program);
   CHECK(check_programs(ranks).size() == 1);
 }
 
-// Groups of several dimensions, and lists that are cut at collectives.
+// Groups along several axes, and lists that are cut at collectives.
 
-/// Returns ranks 0 to 3: shard 0 of tensor ranks 0 and 1, shard 1 of both.
+/// Returns the programs of ranks 0 to 3: 0 and 1 are tensor ranks of shard 0, 2 and 3 of shard 1.
 std::vector<StepProgram> steps_of_two_axes(const std::function<void(StepOptions&)>& change =
                                                [](StepOptions&) {}) {
   const ModelConfig config = small_config(2, false);
@@ -493,7 +494,7 @@ Faults of_all(const std::vector<StepProgram>& steps) {
   return check_programs(programs);
 }
 
-/// Faults where rank 1 has another program than it should.
+/// Returns the faults of a run where the program of rank 1 was changed.
 Faults of_changed(const std::function<void(Program&)>& change) {
   std::vector<StepProgram> steps = steps_of_two_axes();
   REQUIRE(of_all(steps).empty());
@@ -507,13 +508,13 @@ size_t loss_reduce(const Program& program) {
   throw std::logic_error("no sum of the loss");
 }
 
-/// Returns the first collective of a layer's list after `at`.
+/// Returns the first instruction from `at` on that is a collective of a layer's list.
 size_t next_of_list(const Program& program, size_t at) {
   while (!program.instrs[at].is_collective() || program.instrs[at].layer < 0) ++at;
   return at;
 }
 
-/// Returns the n-th run of operations of a layer's list.
+/// Returns the position of the n-th instruction of this kind that runs a part of the layer's list.
 size_t nth_run(const Program& program, InstrKind kind, int32_t layer, size_t n) {
   for (const size_t i : all_of(program, kind))
     if (program.instrs[i].layer == layer && n-- == 0) return i;
@@ -541,7 +542,7 @@ TEST_CASE("a rank is a member of the groups that it runs over") {
                "hidden.0.0 as F32 over tp@0, but is not a member of the group"});
 }
 
-TEST_CASE("an instruction runs over a group that there is, on that group's lane") {
+TEST_CASE("an instruction runs over a group that exists, on that group's lane") {
   const Program program = steps_of_two_axes()[1].program;
   const size_t loss = loss_reduce(program);
   const size_t share = next_of_list(program, 0);
@@ -560,7 +561,7 @@ TEST_CASE("an instruction runs over a group that there is, on that group's lane"
         "with 128 bytes of hidden.0.0 as F32 over dp_shard@1");
 }
 
-TEST_CASE("the operations of a list run in order, every one once") {
+TEST_CASE("the operations of a list run in order, each of them once") {
   const Program program = steps_of_two_axes()[1].program;
   const size_t run = nth_run(program, InstrKind::kForward, 1, 1);
   const size_t share = next_of_list(program, run);
@@ -578,12 +579,12 @@ TEST_CASE("the operations of a list run in order, every one once") {
   has(of_changed(
           [&](Program& p) { p.instrs.erase(p.instrs.begin() + static_cast<std::ptrdiff_t>(run)); }),
       out_of_order(8, 7, 3));
-  // Twice.
+  // An instruction runs twice.
   has(of_changed([&](Program& p) {
         p.instrs.insert(p.instrs.begin() + static_cast<std::ptrdiff_t>(run), p.instrs[run]);
       }),
       out_of_order(8, 2, 6));
-  // A collective that is not the list's, or another one more.
+  // A collective that belongs to no list, or an additional one.
   has(of_changed([&](Program& p) { p.instrs[share].layer = -1; }), out_of_order(9, 7, 6));
   has(of_changed([&](Program& p) {
         p.instrs.insert(p.instrs.begin() + static_cast<std::ptrdiff_t>(share), p.instrs[share]);

@@ -52,7 +52,7 @@ TEST_CASE("the ranks of a config are checked by their classes, whichever rank as
       }
 }
 
-TEST_CASE("the check of all ranks looks at training and at validation") {
+TEST_CASE("the check of all ranks covers training and validation") {
   const ModelConfig model = small_config(2, false);
   const Config config = config_of(1, 4, 1, 1);
   const StepPlan good = plan_steps(config, model, 1);
@@ -69,7 +69,7 @@ TEST_CASE("the check of all ranks looks at training and at validation") {
   CHECK(ClassPlans(config, model, 1, good).check() == Faults{});
 }
 
-TEST_CASE("the check of all ranks looks at what writes texts, and their hash is another with it") {
+TEST_CASE("the check of all ranks covers text generation, which changes the hash of the plans") {
   const ModelConfig model = small_config(2, false);
   Config config = config_of(3, 4, 1, 1);
   config.zero.param_persistence_threshold = 0;
@@ -128,13 +128,13 @@ TEST_CASE("Llama-3-405B on 16,384 ranks is planned and checked for all of them",
       resolve(loaded.written, {.world_size = 16384, .hidden_size = model.hidden});
   REQUIRE(resolved.ok());
   const StepPlan own = plan_steps(resolved.config, model, 0);
-  CHECK(own.partition.units.size() == 128 + 127);  // norms apart
+  CHECK(own.partition.units.size() == 128 + 127);  // norms have their own units
   const ClassPlans all(resolved.config, model, 0, own);
   CHECK(all.classes().ranks() == 16384);
   CHECK(all.classes().count() > 1);
   CHECK(all.classes().count() <= 16);
   CHECK(all.check() == Faults{});
-  // A rank in the middle that reduces in another dtype, alone among all.
+  // One rank in the middle reduces in another dtype than all others.
   const int odd = 7777;
   StepPlan other = plan_steps(resolved.config, model, odd);
   Program& program = other.train.program;
@@ -145,13 +145,11 @@ TEST_CASE("Llama-3-405B on 16,384 ranks is planned and checked for all of them",
   CHECK(faults.back().find(" as F16 over dp_shard@") != std::string::npos);
 }
 
-/// Returns the steps of the walk over all ranks.
+/// Returns the number of steps that a walk over all ranks takes.
 int64_t walked_steps(const ClassPlans& all) {
-  std::vector<int64_t> steps;  // of a rank of each class
-  Announcements announcements;
+  std::vector<int64_t> steps;  // of one rank of each class
   for (int32_t c = 0; c < all.classes().count(); ++c) {
-    const LaneSchedule schedule = join_collectives(
-        collective_schedule(all.plan(c).train.program, announcements), announcements);
+    const LaneSchedule schedule = join_collectives(collective_schedule(all.plan(c).train.program));
     steps.push_back(0);
     for (const auto& lane : schedule.lanes) steps.back() += static_cast<int64_t>(lane.size());
   }
@@ -161,7 +159,7 @@ int64_t walked_steps(const ClassPlans& all) {
 }
 
 TEST_CASE(
-    "pipelines of Llama-3-405B on 16,384 ranks take work by stages and micro-batches, not by ranks",
+    "pipelines of Llama-3-405B on 16,384 ranks are planned per stage and micro-batch, not per rank",
     "[long]") {
   const std::string folder = testing::source_dir() + "/tests/sim/llama-3-405b";
   const ModelConfig model =
@@ -188,8 +186,8 @@ TEST_CASE(
     const StepPlan own = plan_steps(resolved.config, model, 0);
     const ClassPlans all(resolved.config, model, 0, own);
     CHECK(all.classes().ranks() == 16384);
-    // A stage has ranks that count the norms and others, and shards at whose end a unit has
-    // padding.
+    // In a stage some ranks count the norms and others do not, and some shards end in the padding
+    // of a unit.
     CHECK(all.classes().count() <= 4 * kStages);
     CHECK(all.check() == Faults{});
     size_t instructions = 0;

@@ -29,12 +29,12 @@ bool equal_details(const Exchange& a, const Exchange& b) {
   return a.group == b.group && a.dtype == b.dtype && a.largest == b.largest && a.by == b.by &&
          a.row == b.row;
 }
-/// Compares updates whose elements are those of a rank's own part.
+/// Compares updates; the elements that are updated may differ, because they are a rank's own part.
 bool equal_details(const UpdateRange& a, const UpdateRange& b) {
   return a.decay == b.decay && a.writes_copy == b.writes_copy &&
          a.blocks.has_value() == b.blocks.has_value();
 }
-/// Compares slots of the norm. Ranks that have slots of their own have different ones.
+/// Compares slots of the norm; which slots are a rank's own may differ.
 bool equal_details(const NormSlots& a, const NormSlots& b) {
   return a.ranks == b.ranks;
 }
@@ -56,7 +56,7 @@ bool equal_fields(const Instr& a, const Instr& b) {
                     b.detail);
 }
 
-/// Returns whether an instruction touches a rank's own part of a whole.
+/// Returns whether instructions of this kind may touch a rank's own part of a whole.
 bool touches_parts(const Instr& instr) {
   switch (instr.kind) {
     case InstrKind::kAllReduce:
@@ -89,12 +89,11 @@ bool equal_groups(const Program& a, const Program& b) {
                     });
 }
 
-/// Compares what ranks announce in collectives, which holds where wholes lie: no place may change
-/// that.
+/// Returns the first difference in what ranks announce in collectives, which includes the offsets
+/// of wholes: these must not depend on the rank.
 std::string difference_of_collectives(const Program& a, const Program& b) {
-  Announcements numbers;
-  const LaneSchedule one = whole_schedule(a, numbers);
-  const LaneSchedule other = whole_schedule(b, numbers);
+  const LaneSchedule one = whole_schedule(a);
+  const LaneSchedule other = whole_schedule(b);
   for (size_t lane = 0; lane < one.lanes.size(); ++lane)
     for (size_t i = 0; i < one.lanes[lane].size(); ++i)
       if (one.lanes[lane][i].announced != other.lanes[lane][i].announced)

@@ -6,9 +6,10 @@
 
 namespace ftrun::fixtures {
 
-/// Returns the first difference of two programs that is not the place of their ranks, or "": they
-/// have the same buffers and instructions with the same waits, over ranges as long. Where a rank's
-/// own part of a whole begins may differ, in instructions that touch only such parts.
+/// Returns the first difference between two programs beyond what a rank's position explains, or "".
+/// Equal programs have the same buffers and instructions, with the same waits and with ranges of
+/// equal length. The offset of a range may differ only in instructions that touch a rank's own part
+/// of a whole.
 std::string difference_but_place(const Program& a, const Program& b);
 
 }  // namespace ftrun::fixtures

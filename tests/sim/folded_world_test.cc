@@ -17,7 +17,7 @@ namespace {
 
 using namespace fixtures;
 
-/// Makes a world of handmade groups: of each rank its program and its groups.
+/// Returns a world of ranks with these programs, where each rank is in these groups.
 World handmade_world(const std::vector<int32_t>& programs,
                      const std::vector<std::vector<int32_t>>& groups) {
   static const Program program;
@@ -44,7 +44,8 @@ std::vector<int32_t> numbers_up_to(size_t count) {
 }
 
 TEST_CASE("one replica of a pipeline stands for all of them") {
-  // Stages 0 and 1 of three replicas; groups 0 and 1 are the stages', 2 to 4 the replicas'.
+  // Three replicas have stages 0 and 1 each. Groups 0 and 1 connect the ranks of a stage; groups 2
+  // to 4 connect the stages of a replica.
   const World world =
       handmade_world({0, 0, 0, 1, 1, 1}, {{0, 2}, {0, 3}, {0, 4}, {1, 2}, {1, 3}, {1, 4}});
   const auto folded = folded_world(world, numbers_up_to(6));
@@ -63,8 +64,9 @@ TEST_CASE("one replica of a pipeline stands for all of them") {
   CHECK(folded->group_of(0, 2) == World::kNotMember);
 }
 
-TEST_CASE("ranks on equal schedules are told apart by whom they meet") {
-  // Ranks 0 to 3 are on one schedule; 0 and 1 meet a rank on another, 2 and 3 each other.
+TEST_CASE("ranks with equal schedules are distinguished by their groups' other members") {
+  // Ranks 0 to 3 have the same schedule. Ranks 0 and 1 share a group with a rank of another
+  // schedule; 2 and 3 share one with each other.
   const World world = handmade_world({0, 0, 0, 0, 1}, {{0}, {0}, {1}, {1}, {0}});
   const auto folded = folded_world(world, numbers_up_to(5));
   REQUIRE(folded);
@@ -72,12 +74,13 @@ TEST_CASE("ranks on equal schedules are told apart by whom they meet") {
 }
 
 TEST_CASE("a ring of equal ranks is not folded") {
-  // A rank meets the one before it by one entry of its list and the one behind it by another.
+  // Each rank's first group has the next rank as its other member, its second group the one before,
+  // so no rank can stand for the others.
   const World world = handmade_world({0, 0, 0}, {{0, 2}, {1, 0}, {2, 1}});
   CHECK(!folded_world(world, numbers_up_to(3)));
 }
 
-TEST_CASE("a member that does not know the group tells its group from others") {
+TEST_CASE("a group that has a member which does not list it differs from other groups") {
   World world = handmade_world({0, 0, 1, 1}, {{0}, {1}, {0}, {}});
   world.groups[1].members.push_back(3);
   const auto folded = folded_world(world, numbers_up_to(4));
@@ -93,8 +96,8 @@ bool reach_end(const World& world, const std::vector<LaneSchedule>& schedules) {
   return walk.fault().empty();
 }
 
-/// Damages a schedule: a step less, two in another order, another announcement, or a wait for more:
-/// of all ranks of a class alike.
+/// Damages the schedule of a class in one of four ways: a step is missing, two steps are swapped, a
+/// step announces something else, or a wait needs more steps.
 void damage(LaneSchedule& schedule, std::mt19937_64& random) {
   auto& lane = schedule.lanes[static_cast<size_t>(schedule.used[random() % schedule.used.size()])];
   if (lane.empty()) return;
@@ -105,14 +108,14 @@ void damage(LaneSchedule& schedule, std::mt19937_64& random) {
   } else if (kind == 1) {
     std::swap(lane[at], lane[random() % lane.size()]);
   } else if (kind == 2) {
-    lane[at].announced += 1 + static_cast<int32_t>(random() % 3);
+    lane[at].announced += 1 + random() % 3;
   } else if (!schedule.waits.empty()) {
     schedule.waits[random() % schedule.waits.size()].steps +=
         1 + static_cast<int32_t>(random() % 3);
   }
 }
 
-TEST_CASE("the folded world comes to its end where all ranks do, and only there") {
+TEST_CASE("the folded world reaches the end exactly when all ranks do") {
   std::mt19937_64 random(2311);
   int folds = 0, ends = 0, hangs = 0;
   const int rounds = sweep_rounds(120);
@@ -125,17 +128,16 @@ TEST_CASE("the folded world comes to its end where all ranks do, and only there"
     for (const int rank : classes.first)
       programs.push_back(&steps[static_cast<size_t>(rank)].program);
     const World world = world_of(classes, programs, state);
-    Announcements announcements;
     std::vector<LaneSchedule> schedules;
-    for (const Program* program : programs)
-      schedules.push_back(collective_schedule(*program, announcements));
+    for (const Program* program : programs) schedules.push_back(collective_schedule(*program));
     for (int damages = 0; damages < 6; ++damages) {
       INFO("round " << round << ", " << damages << " damages: " << choice.text());
       std::vector<LaneSchedule> changed = schedules;
       for (int i = 0; i < damages; ++i) {
         LaneSchedule& schedule = changed[random() % changed.size()];
         if (!schedule.used.empty()) damage(schedule, random);
-        // The same on all ranks now and then, which harms nobody.
+        // In some rounds all classes get the same damaged schedule, which often still reaches the
+        // end.
         if (damages % 2 == 0) changed.assign(changed.size(), LaneSchedule(schedule)), i = damages;
       }
       const auto folded = folded_world(world, schedule_numbers(changed));

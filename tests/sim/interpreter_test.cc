@@ -19,7 +19,7 @@ std::vector<std::string> faults_of(const std::vector<StepProgram>& steps) {
   return check_programs(programs);
 }
 
-/// Runs a choice, and REQUIREs that it leaves what an oracle does.
+/// Runs a choice, requires that it leaves the same results as `oracle`, and returns them.
 Outcome run_as(const Choice& oracle, const Choice& choice, const std::vector<StepProgram>& steps,
                std::mt19937_64& random) {
   const Outcome wanted = run_steps(oracle, oracle.steps(), random);
@@ -31,7 +31,8 @@ Outcome run_as(const Choice& oracle, const Choice& choice, const std::vector<Ste
   return found;
 }
 
-/// Runs a choice without faults as its plain program; returns its steps.
+/// Checks a choice for faults, and requires that it leaves the results of its plain program.
+/// Returns the programs of its ranks.
 std::vector<StepProgram> run_as_plain(const Choice& choice, std::mt19937_64& random) {
   std::vector<StepProgram> steps = choice.steps();
   std::string texts;
@@ -42,7 +43,7 @@ std::vector<StepProgram> run_as_plain(const Choice& choice, std::mt19937_64& ran
   return steps;
 }
 
-TEST_CASE("whatever is sharded, moved, joined or made again: the same weights as the plain program",
+TEST_CASE("any sharding, tiers, buckets and recompute leave the weights of the plain program",
           "[long]") {
   std::mt19937_64 random(1001);
   for (int round = 0; round < 150; ++round) {
@@ -56,7 +57,7 @@ TEST_CASE("whatever is sharded, moved, joined or made again: the same weights as
   }
 }
 
-TEST_CASE("ranks that share rows: each one's tokens are in the weights once") {
+TEST_CASE("each token of ranks that share rows counts once in the weights") {
   std::mt19937_64 random(1013);
   for (const int stage : {0, 1, 2, 3})
     for (const Mesh& mesh : {Mesh{.shards = 4, .context = 2},
@@ -68,7 +69,7 @@ TEST_CASE("ranks that share rows: each one's tokens are in the weights once") {
     }
 }
 
-TEST_CASE("pipelines: the same weights as the plain program of one stage", "[long]") {
+TEST_CASE("pipelines leave the weights of the plain program of one stage", "[long]") {
   std::mt19937_64 random(1011);
   for (int round = 0; round < 80; ++round) {
     const Choice choice = random_pipeline_choice(random);
@@ -77,8 +78,7 @@ TEST_CASE("pipelines: the same weights as the plain program of one stage", "[lon
   }
 }
 
-TEST_CASE("states that are codes: a block has one scale, whatever ranks have parts of it",
-          "[long]") {
+TEST_CASE("a block of coded states has one scale, whichever ranks hold parts of it", "[long]") {
   std::mt19937_64 random(1013);
   size_t exchanged = 0, from_host = 0, aligned = 0;
   for (int round = 0; round < 40; ++round) {
@@ -99,7 +99,7 @@ TEST_CASE("states that are codes: a block has one scale, whatever ranks have par
   REQUIRE(aligned > 40);
 }
 
-TEST_CASE("frozen units: the rest is trained as by the plain program, in which they are frozen too",
+TEST_CASE("with frozen units, the others train as in the plain program with the same frozen units",
           "[long]") {
   std::mt19937_64 random(1003);
   size_t frozen = 0;
@@ -133,7 +133,7 @@ TEST_CASE("frozen units: the rest is trained as by the plain program, in which t
 }
 
 TEST_CASE(
-    "pipelines whose first layers are frozen: nobody sends or waits for gradients that nobody "
+    "in pipelines with frozen first layers, nobody sends or waits for gradients that nobody "
     "needs",
     "[long]") {
   std::mt19937_64 random(1013);
@@ -154,8 +154,8 @@ TEST_CASE(
   REQUIRE(without_backward > 10);
 }
 
-/// Makes a model with `hidden` 64, of which each of two ranks holds something of each block; of one
-/// with 16 only the first does.
+/// Returns a choice with a small model. With `hidden` 64 each of two ranks holds a part of each
+/// block; with 16 only rank 0 does.
 Choice small_choice(int stage, int64_t hidden, Mesh mesh = {2, 1}) {
   ModelConfig config = small_config(2, true);
   config.hidden = hidden;
@@ -174,7 +174,7 @@ size_t nth(const Program& program, InstrKind kind, size_t n) {
   return all_of(program, kind).at(n);
 }
 
-TEST_CASE("the interpreter notices what is wrong: sums, places, flags and what is left out") {
+TEST_CASE("the interpreter notices wrong sums, offsets and flags, and what is left out") {
   std::mt19937_64 random(1002);
   using Change = std::function<void(Program&)>;
   const auto at = [](InstrKind kind, size_t n, std::function<void(Instr&)> change) -> Change {
@@ -215,8 +215,9 @@ TEST_CASE("the interpreter notices what is wrong: sums, places, flags and what i
   }
 }
 
-/// Collectives behind the first list of a program, over all of its ranks, on what that list makes:
-/// `hidden`. `other` is a buffer of as many bytes, `come` one for counts.
+/// Makes collectives that are inserted after the first list of a program and run over all of its
+/// ranks. They work on the list's output `hidden`; `other` is a buffer of the same size, and `come`
+/// is a buffer for received counts.
 using MakeExchanges = std::function<std::vector<Instr>(const Program&, const Range& hidden,
                                                        const Range& other, const Range& come)>;
 StepProgram with_exchanges(StepProgram step, const MakeExchanges& make) {
@@ -246,7 +247,7 @@ std::vector<StepProgram> all_with_exchanges(const Choice& choice, const MakeExch
   return steps;
 }
 
-/// Shifts by `there`, and then by `back`.
+/// Returns collectives that shift `hidden` by `there`, and then back by `back`.
 MakeExchanges shifted(int there, int back) {
   return [=](const Program&, const Range& hidden, const Range& other, const Range&) {
     return std::vector<Instr>{
@@ -256,7 +257,7 @@ MakeExchanges shifted(int there, int back) {
 }
 
 TEST_CASE(
-    "what is shifted round, or exchanged twice, trains the same weights; what is shifted elsewhere "
+    "data shifted back, or exchanged twice, trains the same weights; if it ends elsewhere, it "
     "does not") {
   std::mt19937_64 random(1021);
   const Choice choice = small_choice(1, 64, {4, 1});
@@ -280,7 +281,7 @@ TEST_CASE(
   CHECK(differs(run_steps(choice, all_with_exchanges(choice, once), random), wanted));
 }
 
-TEST_CASE("whatever is changed in an exchange is noticed, by the checker or by what comes of it") {
+TEST_CASE("any change of an exchange is noticed, by the checker or in the results") {
   std::mt19937_64 random(1022);
   const Choice choice = small_choice(1, 64, {4, 1});
   for (const MakeExchanges& make : {shifted(1, 3), shifted(2, 2)}) {
@@ -309,8 +310,8 @@ TEST_CASE("whatever is changed in an exchange is noticed, by the checker or by w
     };
     for (const auto& [what, change] : changes)
       for (const bool all : {false, true}) {
-        // Work that all do twice from the same numbers comes to the same, and bytes move whatever
-        // they are taken for.
+        // On all ranks alike, a repeated shift gives the same result, and bytes move the same way
+        // whatever dtype they are called.
         if (all && (what == std::string("twice") || what == std::string("as other elements")))
           continue;
         std::vector<StepProgram> steps = good;
@@ -322,7 +323,7 @@ TEST_CASE("whatever is changed in an exchange is noticed, by the checker or by w
 }
 
 TEST_CASE(
-    "what comes of counted rows follows from all that all ranks bring, in whatever order lanes "
+    "received counted rows depend on what all ranks send, and not on the order in which lanes "
     "run") {
   std::mt19937_64 random(1023);
   const Choice choice = small_choice(1, 64, {4, 1});
@@ -363,8 +364,8 @@ TEST_CASE("the interpreter notices missing waits, as the checker does", "[long]"
       INFO("instruction " << i);
       const bool harmless = faults_of(steps).empty();
       const bool found = is_noticed(choice, steps, wanted, random);
-      // Programs that the checker lets pass never go wrong; those it refuses nearly always do,
-      // sooner or later.
+      // A program that passes the checker must never give wrong results. One that it refuses nearly
+      // always does, in some interleaving.
       if (harmless) REQUIRE_FALSE(found);
       dropped += harmless ? 0 : 1;
       noticed += found ? 1 : 0;
@@ -374,7 +375,7 @@ TEST_CASE("the interpreter notices missing waits, as the checker does", "[long]"
   }
 }
 
-TEST_CASE("evaluation finds the same loss however parameters are kept") {
+TEST_CASE("evaluation finds the same loss wherever parameters are stored") {
   std::mt19937_64 random(1004);
   for (int round = 0; round < 40; ++round) {
     Choice choice = random_choice(random);

@@ -23,8 +23,8 @@ inline std::vector<const Program*> programs_of(const std::vector<StepProgram>& s
   return programs;
 }
 
-/// Returns the program without an instruction: instructions that waited for it wait for what it
-/// waited for.
+/// Returns the program without one instruction. The instructions that waited for it now wait for
+/// what it waited for.
 inline Program without(const Program& program, size_t at) {
   Program out = program;
   std::vector<InstrId> instead = program.instrs[at].waits;
@@ -47,7 +47,7 @@ inline Program without(const Program& program, size_t at) {
   return out;
 }
 
-/// Returns the program in which an instruction runs a second time right after the first.
+/// Returns the program with one instruction doubled: the copy runs right after the original.
 inline Program doubled(const Program& program, size_t at) {
   Program out = program;
   const auto copy = static_cast<InstrId>(at + 1);
@@ -57,7 +57,7 @@ inline Program doubled(const Program& program, size_t at) {
   return out;
 }
 
-/// Returns whether a fault names the rank and the instruction or buffer, and the reason.
+/// Returns whether a fault's message names the rank, the instruction or buffer, and a reason.
 inline bool names_place_and_reason(const std::string& fault) {
   return fault.find("rank ") != std::string::npos &&
          (fault.find("instruction ") != std::string::npos ||
@@ -65,8 +65,8 @@ inline bool names_place_and_reason(const std::string& fault) {
          fault.size() > 50;
 }
 
-/// Mutants compares programs of all ranks, of which one or all are mutants, with the results of the
-/// good ones.
+/// Mutants compares the results of mutated programs (of one rank or of all) with those of the good
+/// programs of all ranks.
 class Mutants {
  public:
   Mutants(const MutatedCase& c, uint64_t seed)
@@ -83,16 +83,16 @@ class Mutants {
   std::vector<std::string> faults(const std::vector<StepProgram>& mutants) const {
     return check_programs(programs_of(mutants));
   }
-  /// Returns whether mutants compute other results. These depend only on their lists if the checker
-  /// finds no fault of order, so one run tells, most often its first step.
+  /// Returns whether mutants compute other results than the good programs. If the checker finds no
+  /// fault in their order, the results do not depend on timing, so a single run decides.
   bool compute_otherwise(const std::vector<StepProgram>& mutants) {
     auto wanted = wanted_.begin();
     return walk(mutants, [&](const Outcome& outcome) { return differs(outcome, *wanted++); });
   }
 
  private:
-  /// Runs three steps, of which the second is not finite. Passes the outcome of the first and the
-  /// last one, or the fault, to `shown` until it says that it has seen enough; returns true then.
+  /// Runs three steps, the second of which is not finite. Passes the outcomes of the first and the
+  /// last step, or a fault, to `shown`. Stops and returns true as soon as `shown` returns true.
   bool walk(const std::vector<StepProgram>& steps,
             const std::function<bool(const Outcome&)>& shown) {
     Interpreter interpreter(choice_.built.model, choice_.built.partition, steps,

@@ -14,17 +14,18 @@
 
 #include <catch2/catch.hpp>
 
-// This test breaks one thing at a time in programs of every stage, tier and overlap. Each
-// mutant is noticed by the checker, or by running it; or it is proved to be equivalent
-// and its reason is listed here.
+// These tests change one thing at a time in programs of every stage, tier and overlap. Each mutant
+// must be noticed by the checker or change the results of a run, or must be proved equivalent for
+// one of the reasons listed here.
 
 namespace ftrun {
 namespace {
 
 using namespace fixtures;
 
-/// Makes a choice in which a rank holds something of each unit that is cut in two; of four ranks,
-/// two do. Tensor ranks have as much each, of a shallower model: their lists are in many parts.
+/// Returns a choice where a rank holds a part of each unit that is cut in two (with four ranks, two
+/// of them do). Tensor ranks hold as much each, of a model with fewer layers, because their lists
+/// are cut into many parts.
 Choice base_choice(Mesh mesh = {2, 1}) {
   ModelConfig config = small_config(mesh.tensor > 1 ? 1 : 2, true);
   config.hidden = 32;
@@ -38,8 +39,8 @@ Choice base_choice(Mesh mesh = {2, 1}) {
   return choice;
 }
 
-/// Returns the number of turns: of the many changes of an instruction every case makes one in so
-/// many; programs of tensor ranks have more instructions.
+/// Returns the stride of the sample: a case makes only every n-th of the many possible changes of
+/// instructions. It is larger for tensor ranks, whose programs have more instructions.
 size_t turns_of(const Choice& choice) {
   return choice.mesh.tensor > 1 ? 61 : 11;
 }
@@ -59,7 +60,7 @@ std::vector<std::pair<Tier, Tier>> tiers_of(int stage) {
           {Tier::kHost, Tier::kNvme}, {kDevice, Tier::kNvme},     {Tier::kNvme, kDevice}};
 }
 
-/// Lists what else shapes a step.
+/// Lists cases with other features that shape a step.
 std::vector<MutatedCase> special_cases() {
   std::vector<MutatedCase> all;
   const auto with = [&](const std::string& name, Mesh mesh, int stage,
@@ -112,7 +113,7 @@ bool has_two_axes(const Choice& choice) {
   return choice.mesh.tensor > 1 && choice.mesh.data() > 1;
 }
 
-/// Checks that a fault says whose it is: with two axes there are ranks of several kinds.
+/// Checks that a fault's message names its rank. With two axes, ranks have different programs.
 void check_words(const Choice& choice, const std::string& fault) {
   if (!has_two_axes(choice)) return;
   INFO(fault);
@@ -139,17 +140,18 @@ const std::vector<MutatedCase>& cases() {
   return all;
 }
 
-// Reasons.
+// Reasons why a mutant may be equivalent.
 
-/// A mutation is what was changed in an instruction of a program.
+/// A mutation is a change of one instruction of a program, or of one of its waits.
 struct Mutation {
   const Choice& choice;
   const Program& program;
   const Instr& instr;
-  /// The wait that is left out or too early; else -1.
+  /// The wait that was removed or moved to an earlier instruction; -1 if the change is another.
   InstrId wait = -1;
   std::string change = "";
-  /// The mutant with the instruction as it is then, at the same place; null if it is left out.
+  /// The mutant, with the changed instruction at the same position; null if the instruction was
+  /// removed.
   const Program* mutant = nullptr;
 
   const Instr& changed() const {
@@ -157,16 +159,16 @@ struct Mutation {
   }
 };
 
-/// Why a mutant that nobody notices is as good as the program.
+/// A reason why an unnoticed mutant is equivalent to the original program.
 struct Reason {
   std::string text;
   std::function<bool(const Mutation&)> holds;
-  /// The reason is of so few mutants that a sample of the changes may have none of them.
+  /// The reason applies to so few mutants that a sample of the changes may contain none of them.
   bool rare = false;
   int found = 0;
 };
 
-/// Counts the mutant under the first reason that holds for it; false when there is none.
+/// Counts the mutant under the first reason that applies; returns false if none does.
 bool explained(std::vector<Reason>& reasons, const Mutation& mutation) {
   for (Reason& reason : reasons) {
     if (!reason.holds(mutation)) continue;
@@ -194,7 +196,7 @@ bool alternates(const Instr& a, const Instr& b) {
          (is_communication(a.lane) && b.lane == Lane::kCompute);
 }
 
-TEST_CASE("whichever wait is left out or comes too early: noticed, or no order is lost") {
+TEST_CASE("each wait that is left out or comes too early is noticed, or no order is lost") {
   std::vector<Reason> reasons{
       {"without overlap, computation and communication take turns even where they share nothing",
        [](const Mutation& m) {
@@ -229,8 +231,9 @@ TEST_CASE("whichever wait is left out or comes too early: noticed, or no order i
         const bool refused = !check(mutant).empty();
         INFO("instruction " << at << ", wait " << wait);
         noticed += refused ? 1 : 0;
-        // A program by itself has no rank to name; with the others' it takes several times as
-        // long.
+        // A program checked alone has no rank to name. Checking it together with the others'
+        // programs takes several times as long, so only some faults are checked for the rank's
+        // name.
         if (refused && has_two_axes(c.choice) && noticed % 16 == 0) {
           programs.back() = &mutant;
           check_words(c.choice, check_programs(programs).front());
@@ -246,7 +249,7 @@ TEST_CASE("whichever wait is left out or comes too early: noticed, or no order i
           changed.erase(changed.begin() + static_cast<std::ptrdiff_t>(w));
           look(i, waits[w]);
           changed = waits;
-          // For the one before it on the same lane.
+          // The wait is replaced by one for the previous instruction on the same lane.
           InstrId earlier = waits[w] - 1;
           while (earlier >= 0 && good->instr(earlier).lane != good->instr(waits[w]).lane) --earlier;
           if (earlier < 0) continue;
@@ -261,9 +264,9 @@ TEST_CASE("whichever wait is left out or comes too early: noticed, or no order i
   if (sweeps_all()) require_all_found(reasons);
 }
 
-// Places in arenas: what is freed too early, another buffer lies on.
+// Offsets in arenas: another buffer may use the bytes of a buffer that is freed too early.
 
-TEST_CASE("whichever buffer is freed early or placed on another: noticed, or their lives are apart",
+TEST_CASE("a buffer freed early or placed on another is noticed, or their lifetimes are disjoint",
           "[long]") {
   size_t noticed = 0;
   size_t apart = 0;
@@ -279,7 +282,7 @@ TEST_CASE("whichever buffer is freed early or placed on another: noticed, or the
         if (a == b || moved.persistent || other.persistent || arena_of(moved) != arena_of(other) ||
             other.arena_offset < 0 || moved.arena_offset < 0 || moved.bytes == 0 ||
             (a + 3 * b) % (c.choice.mesh.tensor > 1 ? 101 : 23) !=
-                0)  // some of them: they are many
+                0)  // a sample: there are many pairs
           continue;
         mutant.buffers[a].arena_offset = other.arena_offset;
         const bool inside = other.arena_offset + moved.bytes <= good.arena(arena_of(moved));
@@ -298,15 +301,16 @@ TEST_CASE("whichever buffer is freed early or placed on another: noticed, or the
   CHECK(apart > 500);
 }
 
-// Instructions, and what they read and write.
+// Instructions, and the ranges that they read and write.
 
-/// A change of one instruction; false where it cannot be made.
+/// A change of one instruction. `apply` returns false if the change is impossible for it.
 struct Change {
   std::string name;
   std::function<bool(const Program&, Instr&)> apply;
 };
 
-/// Moves a range to the next place of its size in the buffer, or the one before it.
+/// Moves a range to the next offset in its buffer that is a multiple of its size, or the previous
+/// one.
 bool move(const Program& program, Range& range) {
   const int64_t room = program.at(range.buffer).bytes;
   if (range.bytes == 0) return false;
@@ -319,7 +323,7 @@ bool move(const Program& program, Range& range) {
   return true;
 }
 
-/// Moves a range to the same place in the next buffer of its kind.
+/// Moves a range to the same offset in the next buffer of its kind.
 bool rename(const Program& program, Range& range) {
   const auto count = static_cast<BufferId>(program.buffers.size());
   const Buffer& buffer = program.at(range.buffer);
@@ -347,7 +351,7 @@ using RangeChange = bool (*)(const Program&, Range&);
 constexpr std::pair<const char*, RangeChange> kRangeChanges[] = {
     {"moved", move}, {"of another buffer", rename}, {"halved", halve}};
 
-/// Changes what is both read and written, in both.
+/// Changes a range that is both read and written, in both lists.
 bool change_both(const Program& program, Instr& instr, size_t read, size_t write,
                  RangeChange change) {
   if (!(instr.reads[read] == instr.writes[write]) || !change(program, instr.reads[read]))
@@ -356,7 +360,7 @@ bool change_both(const Program& program, Instr& instr, size_t read, size_t write
   return true;
 }
 
-/// Returns whether a range is of values within a list: where they lie is the graph's own plan.
+/// Returns whether a range holds values inside a list, whose offsets are planned by the graph.
 bool is_scratch(const Program& program, const Range& range) {
   const std::string& name = program.at(range.buffer).name;
   return name.starts_with("scratch.") || name.starts_with("saved.");
@@ -380,7 +384,7 @@ void add_swaps(const Program& program, const Instr& instr, std::vector<Change>& 
     all.push_back({cat("writes ", k, " and ", k + 1, " swapped"),
                    [k](const Program&, Instr& i) { return swap_ranges(i.writes, k); }});
   for (size_t k = 0; k + 1 < bindings_of(instr).size(); ++k) {
-    // One place is as good as another for values within a list.
+    // For values inside a list, one offset is as good as another.
     if (is_scratch(program, bindings_of(instr)[k].range) &&
         is_scratch(program, bindings_of(instr)[k + 1].range))
       continue;
@@ -393,7 +397,7 @@ void add_swaps(const Program& program, const Instr& instr, std::vector<Change>& 
   }
 }
 
-/// Adds the changes of which operations of which graph a list's instruction runs.
+/// Adds changes of the operations, or of the graph, that a list's instruction runs.
 void add_operations(const Instr& instr, std::vector<Change>& all) {
   if (!instr.runs_list()) return;
   const auto by = [&](const char* name, int32_t LayerOps::*member, int32_t step) {
@@ -517,8 +521,8 @@ bool is_decayed(const Instr& instr) {
   return instr.kind == InstrKind::kUpdate && instr.update().decay;
 }
 
-/// Names what instructions have in common whose mutants have the same fate: kind, place in the
-/// step, tiers and sorts of buffers.
+/// Returns a text that instructions share if mutants of them should have the same fate: kind,
+/// position in the step, tiers and categories of buffers.
 std::string sort_of(const Program& program, const Instr& instr) {
   std::string text =
       cat(instr_name(instr.kind), " ", static_cast<int>(instr.lane), " ",
@@ -533,7 +537,7 @@ std::string sort_of(const Program& program, const Instr& instr) {
   return text;
 }
 
-/// Returns the first and the last instruction of each sort.
+/// Returns the positions of the first and the last instruction of each sort.
 std::set<size_t> chosen(const Program& program) {
   std::map<std::string, std::pair<size_t, size_t>> ends;
   for (size_t i = 0; i < program.instrs.size(); ++i) {
@@ -545,7 +549,7 @@ std::set<size_t> chosen(const Program& program) {
   return all;
 }
 
-/// Finds where `other` has the collective that stands at `at` in `program`.
+/// Returns the position in `other` of the collective that is at `at` in `program`.
 size_t place_in(const Program& other, const Program& program, size_t at) {
   const auto is_collective = [](const Instr& instr) { return instr.is_collective(); };
   const auto begin = program.instrs.begin();
@@ -554,12 +558,13 @@ size_t place_in(const Program& other, const Program& program, size_t at) {
     if (is_collective(other.instrs.at(i)) && before-- == 0) return i;
 }
 
-/// Returns the rank whose program is changed: it holds something of every unit that is cut.
+/// Returns the rank whose program is changed: one that holds a part of every unit that is cut.
 size_t changed_rank(const std::vector<StepProgram>& steps) {
   return std::min<size_t>(1, steps.size() - 1);
 }
 
-/// Returns the steps of all ranks of which one has another program, or with `all` each.
+/// Returns the programs of all ranks, where one rank has the changed program, or with `all` every
+/// rank.
 std::optional<std::vector<StepProgram>> changed(
     const std::vector<StepProgram>& good, size_t at, bool all,
     const std::function<bool(Program&, size_t)>& change) {
@@ -573,10 +578,9 @@ std::optional<std::vector<StepProgram>> changed(
   return steps;
 }
 
-// Proofs that a change of an instruction changes nothing.
+// Proofs that a change of an instruction does not change results.
 
-/// Returns the bytes of buffers, however they are cut into ranges: stretches of whole words that do
-/// not touch, in order.
+/// Returns the bytes that ranges cover, as sorted, disjoint and non-adjacent ranges of whole words.
 std::vector<Range> stretches(std::vector<Range> ranges, const std::vector<Range>& more = {}) {
   ranges.insert(ranges.end(), more.begin(), more.end());
   std::erase_if(ranges, [](const Range& range) { return range.bytes == 0; });
@@ -627,12 +631,12 @@ bool makes_no_gradient(const Mutation& m) {
   });
 }
 
-/// Returns whether the changed instruction, run again, makes the same again of what it has not
-/// changed.
+/// Returns whether a repeated instruction computes the same again, because it does not read what it
+/// writes.
 bool makes_the_same_again(const Mutation& m) {
   if (m.change != "twice" || m.instr.runs_list() || m.instr.kind == InstrKind::kAccumulate)
     return false;
-  if (m.instr.kind == InstrKind::kAllGather) return true;  // its own part it writes as it is
+  if (m.instr.kind == InstrKind::kAllGather) return true;  // it writes its own part unchanged
   for (const Range& read : m.instr.reads)
     for (const Range& write : m.instr.writes)
       if (overlaps(read, write)) return false;
@@ -648,8 +652,8 @@ bool moves_whatever_it_is(const Mutation& m) {
   return m.instr.kind == InstrKind::kAllGather && m.change == "other dtype";
 }
 
-/// Returns whether a clear zeroes what is written. The checker has proved that all that is read was
-/// written before.
+/// Returns whether a smaller clear is harmless: the checker has proved that everything that is read
+/// was written before, so the bytes it no longer zeroes are overwritten first.
 bool zeroes_what_is_written(const Mutation& m) {
   return (m.instr.kind == InstrKind::kBegin || m.instr.kind == InstrKind::kClear) &&
          m.change.starts_with("write ") &&
@@ -664,8 +668,8 @@ bool moves_what_persists(const Mutation& m) {
          std::all_of(m.instr.writes.begin(), m.instr.writes.end(), persists);
 }
 
-/// Returns whether the mutant writes back what its memory still holds: without an update that is a
-/// copy of the same, made in this step.
+/// Returns whether the mutant, in a step without update, writes back what is there already: a copy
+/// that was read from there in this step.
 bool writes_back_what_was_there(const Mutation& m) {
   if (m.change != "other if_finite" || m.instr.kind != InstrKind::kCopy) return false;
   const Range& from = m.instr.reads[0];
@@ -702,8 +706,7 @@ bool fetches_for_updates_alone(const Mutation& m) {
          std::all_of(m.instr.writes.begin(), m.instr.writes.end(), of_update);
 }
 
-/// Returns the elements of a unit that a gradient's range holds: a whole copy, or this rank's part
-/// of it.
+/// Returns the range of a unit's elements in a gradient buffer: all of them, or this rank's part.
 std::optional<UnitRange> gradient_elements(const Mutation& m, const Range& range, UnitId id) {
   const Category category = m.program.at(range.buffer).category;
   if (category != Category::kGradients && category != Category::kBuckets) return std::nullopt;
@@ -717,8 +720,8 @@ std::optional<UnitRange> gradient_elements(const Mutation& m, const Range& range
   return UnitRange{begin, begin + elements};
 }
 
-/// Returns whether two lists are the same: the embedding's backward list is its weight gradients,
-/// the head's (whose matrix has its gradient from forward) its input gradients.
+/// Returns whether two names mean the same list: all of the embedding's backward list is weight
+/// gradients, and all of the head's is input gradients (its matrix gets its gradient in forward).
 bool is_the_same_list(const Mutation& m) {
   if (m.instr.kind != InstrKind::kBackward) return false;
   const LayerGraph& graph = m.choice.built.model.graphs[static_cast<size_t>(m.instr.ops().graph)];
@@ -726,7 +729,8 @@ bool is_the_same_list(const Mutation& m) {
          (m.change == cat("as ", instr_name(InstrKind::kInputGrad)) && graph.weight_grad.empty());
 }
 
-/// Returns whether this rank's part lies behind the unit's end, where neither norm nor update look.
+/// Returns whether this rank's part begins behind the unit's end, where neither norm nor update
+/// read.
 bool is_behind_the_unit(const Mutation& m) {
   const bool moves = m.instr.kind == InstrKind::kCopy || m.instr.kind == InstrKind::kAccumulate;
   const bool twice = m.change == "twice";
@@ -737,8 +741,8 @@ bool is_behind_the_unit(const Mutation& m) {
           (m.changed().writes == m.instr.writes && m.changed().if_finite == m.instr.if_finite));
 }
 
-/// Returns it of what stage 3 gathers, and keeps of it in a node: a stride, a node's part, or where
-/// it lies in a whole copy.
+/// Returns whether a range of what stage 3 gathers lies behind the unit's end: a rank's shard, a
+/// node's secondary shard, or a range of a whole copy.
 bool is_padding_of_gathered(const Mutation& m, const Range& part) {
   if (m.instr.unit < 0) return false;
   const std::string& name = m.program.at(part.buffer).name;
@@ -754,7 +758,7 @@ bool is_padding_of_gathered(const Mutation& m, const Range& part) {
   return begin >= m.choice.built.partition.unit(m.instr.unit).padded;
 }
 
-/// Returns whether a part of the parameters lies behind its unit's end.
+/// Returns whether a range of the parameters lies behind its unit's end.
 bool is_padding_of_parameters(const Mutation& m, const Range& part) {
   StateOptions state = m.choice.options.state;
   if (state.stage == 3) return is_padding_of_gathered(m, part);
@@ -774,7 +778,7 @@ bool is_padding_of_parameters(const Mutation& m, const Range& part) {
   return std::any_of(units.begin(), units.end(), behind);
 }
 
-/// Returns whether ranks get something else of this one where neither lists nor updates look.
+/// Returns whether other ranks receive changed bytes only where neither lists nor updates read.
 bool brings_other_padding(const Mutation& m) {
   const bool moves = m.instr.kind == InstrKind::kAllGather || m.instr.kind == InstrKind::kCopy;
   if (!moves || !m.change.starts_with("read ") || m.mutant == nullptr) return false;
@@ -786,8 +790,9 @@ bool brings_other_padding(const Mutation& m) {
   return true;
 }
 
-/// Returns the unit whose sum of squares goes to a slot of the norm: slots are of runs of a unit
-/// that equally many tensor ranks have, for each rank of a copy of the model.
+/// Returns the unit whose sum of squares is written to a slot of the norm. A unit has one run of
+/// slots for each sequence of slices that equally many tensor ranks hold, with a slot for each rank
+/// of a copy of the model.
 UnitId unit_of_slot(const Mutation& m, const Range& slot) {
   std::vector<UnitId> units;
   for (const Unit& unit : m.choice.built.partition.units)
@@ -801,7 +806,8 @@ UnitId unit_of_slot(const Mutation& m, const Range& slot) {
   return units.at(static_cast<size_t>(slot.offset / dtype_bytes(DType::kF64) / ranks));
 }
 
-/// Returns whether what is left out of gradients or no longer reached lies between tensors: zeros.
+/// Returns whether the bytes that the mutant no longer covers lie between tensors, where gradients
+/// are 0.
 bool leaves_out_padding(const Mutation& m) {
   const bool half = m.change.ends_with(" halved");
   if (!half && m.change != "left out") return false;
@@ -821,8 +827,8 @@ bool leaves_out_padding(const Mutation& m) {
   return begin >= end || slices_in(unit, begin, end).empty();
 }
 
-/// Returns whether all that the sum of losses leaves out are votes of the training loop, of which a
-/// step program makes none: zeros.
+/// Returns whether the sum of losses leaves out only votes of the training loop. A step program
+/// alone writes no votes, so these are zeros.
 bool leaves_out_votes(const Mutation& m) {
   if (m.instr.kind != InstrKind::kAllReduce || !m.change.ends_with(" halved")) return false;
   const Range& range = m.changed().writes.front();
@@ -830,13 +836,14 @@ bool leaves_out_votes(const Mutation& m) {
          range.bytes >= kLossNumbers * dtype_bytes(DType::kF64);
 }
 
-/// Returns whether it runs on another lane, after what it reads and before what reads it, which the
-/// checker has proved.
+/// Returns whether an instruction runs on another lane. The checker has proved that it still runs
+/// after what it reads and before what reads it.
 bool runs_elsewhere(const Mutation& m) {
   return m.change.starts_with("on lane ") && !m.instr.communicates();
 }
 
-/// Returns whether what it should have added lies between tensors: zeros, here or elsewhere.
+/// Returns whether all that the mutant adds, elsewhere or a second time, lies between tensors:
+/// zeros.
 bool adds_zeros_elsewhere(const Mutation& m) {
   const bool adds_again = m.change == "twice";
   if (!m.change.ends_with(" moved") && !adds_again) return false;
@@ -849,7 +856,7 @@ bool adds_zeros_elsewhere(const Mutation& m) {
   return elements->begin >= end || slices_in(unit, elements->begin, end).empty();
 }
 
-TEST_CASE("whatever an instruction reads, writes or is, is changed: noticed, or equivalent",
+TEST_CASE("each change of an instruction or of what it reads or writes is noticed, or equivalent",
           "[long]") {
   std::vector<Reason> reasons{
       {"the list makes no gradients that it could add to", makes_no_gradient},
@@ -878,7 +885,7 @@ TEST_CASE("whatever an instruction reads, writes or is, is changed: noticed, or 
   size_t found = 0;
   size_t turn = 0;
   for (const MutatedCase& c : cases()) {
-    if (!c.choice.options.overlap) continue;  // numbers do not depend on it
+    if (!c.choice.options.overlap) continue;  // results do not depend on overlap
     Mutants mutants(c, 1200 + turn);
     const Program& program = mutants.good()[changed_rank(mutants.good())].program;
     INFO(c.name << "\n" << program_text(program));
@@ -894,7 +901,8 @@ TEST_CASE("whatever an instruction reads, writes or is, is changed: noticed, or 
         check_words(c.choice, faults.front());
         return;
       }
-      // Every mutant is run: a reason is asked for where nothing was noticed, and nowhere else.
+      // Every mutant that passes the checker runs; it needs a reason exactly if its results do not
+      // change.
       if (mutants.compute_otherwise(*steps)) {
         ++found;
       } else {
@@ -911,7 +919,7 @@ TEST_CASE("whatever an instruction reads, writes or is, is changed: noticed, or 
             p = without(p, i);
             return true;
           });
-        // Changes take turns over the cases, which are alike in most of their instructions.
+        // Most instructions are alike in all cases, so each case makes only some of the changes.
         if (++turn % 3 == 0)
           look(at, all, {"twice", {}}, [](Program& p, size_t i) {
             p = doubled(p, i);
@@ -937,8 +945,7 @@ size_t last_disk_request(const Program& program, size_t at) {
   return program.instrs.size();
 }
 
-TEST_CASE(
-    "whichever disk request starts early, or no longer does: noticed, or the disk idles alone") {
+TEST_CASE("each disk request with a wrong early start is noticed, or only makes the disk idle") {
   size_t refused = 0;
   size_t slower = 0;
   for (const MutatedCase& c : cases()) {
@@ -949,7 +956,7 @@ TEST_CASE(
       Program mutant = good;
       for (size_t i = 0; i < good.instrs.size(); ++i) {
         const bool disk = good.instrs[i].lane == Lane::kDisk;
-        if (!disk && i % 7 != 0) continue;  // some of them: the mark is wrong on all
+        if (!disk && i % 7 != 0) continue;  // a sample: the mark is wrong on all of them
         mutant.instrs[i].detail = DiskRequest{!good.instrs[i].starts_early()};
         const bool noticed = !check(mutant).empty();
         mutant.instrs[i].detail = good.instrs[i].detail;
@@ -968,7 +975,7 @@ TEST_CASE(
 
 // The order of collectives.
 
-/// Collectives of different groups that follow each other, by position.
+/// Returns the positions of adjacent collectives of different groups.
 std::vector<std::pair<size_t, size_t>> neighbours(const Program& program) {
   std::vector<std::pair<size_t, size_t>> found;
   size_t last = program.instrs.size();
@@ -988,7 +995,7 @@ size_t common_ranks(const Program& program, GroupId a, GroupId b) {
                                            [&](int rank) { return ranks.index_of(rank) >= 0; }));
 }
 
-TEST_CASE("whichever collectives of two groups change places: noticed, or nobody waits for anybody",
+TEST_CASE("each swap of two groups' collectives is noticed, or nobody waits for anybody",
           "[long]") {
   size_t refused = 0;
   size_t otherwise = 0;
@@ -1019,8 +1026,8 @@ TEST_CASE("whichever collectives of two groups change places: noticed, or nobody
             ++otherwise;
           } else {
             ++harmless;
-            // The same order everywhere; or two groups that have this rank alone in common: no
-            // other rank meets both, so none can wait for it in the other one.
+            // The order is the same on all ranks, or this rank is the only one in both groups: no
+            // other rank has both collectives, so no rank can wait for it in the other one.
             const GroupId a = program.instrs[first].group();
             const GroupId b = program.instrs[second].group();
             CHECK((all || common_ranks(program, a, b) == 1));

@@ -13,14 +13,14 @@ namespace ftrun::fixtures {
 
 using Values = std::vector<std::vector<uint64_t>>;
 
-/// Outcome is the weights and optimizer state after some steps, or a fault.
+/// Outcome holds the weights and the optimizer state after some steps, or a fault.
 struct Outcome {
   std::vector<Values> states;
   std::vector<uint64_t> loss;
   std::string fault;
 };
 
-/// Returns the outcome of a run.
+/// Returns the state of the interpreter after a run.
 inline Outcome outcome_of(const Choice& choice, const Interpreter& interpreter) {
   Outcome out;
   const auto kinds = static_cast<int32_t>(choice.options.state.optimizer_states.size());
@@ -30,7 +30,7 @@ inline Outcome outcome_of(const Choice& choice, const Interpreter& interpreter) 
   return out;
 }
 
-/// Runs steps and returns their outcome. `finite`: the result of each step's decision.
+/// Runs steps and returns their outcome. `finite` holds, for each step, whether it is finite.
 inline Outcome run_steps(const Choice& choice, std::vector<StepProgram> steps,
                          std::mt19937_64& random,
                          std::initializer_list<bool> finite = {true, false, true}) {
@@ -43,7 +43,7 @@ inline Outcome run_steps(const Choice& choice, std::vector<StepProgram> steps,
   return outcome_of(choice, interpreter);
 }
 
-/// Returns the first value that differs, in words, or "".
+/// Describes the first value that differs; "" if none does.
 inline std::string difference(const Outcome& found, const Outcome& wanted) {
   for (size_t kind = 0; kind < wanted.states.size(); ++kind)
     for (size_t unit = 0; unit < wanted.states[kind].size(); ++unit) {
@@ -61,7 +61,7 @@ inline bool differs(const Outcome& found, const Outcome& wanted) {
   return !found.fault.empty() || !difference(found, wanted).empty() || found.loss != wanted.loss;
 }
 
-/// Returns whether the run fails or ends with other values than `wanted` within a few
+/// Returns whether the run fails, or ends with other values than `wanted`, in one of a few random
 /// interleavings.
 inline bool is_noticed(const Choice& choice, const std::vector<StepProgram>& steps,
                        const Outcome& wanted, std::mt19937_64& random) {

@@ -8,9 +8,9 @@
 
 #include <catch2/catch.hpp>
 
-// Programs of three axes (stages, shards, tensor ranks), of which one transfer between stages, or a
-// collective beside one, is broken at a time. The checker refuses it, with rank, instruction and
-// reason, or the interpreter shows that it computes the same.
+// These tests break programs of three axes (stages, shards, tensor ranks): one transfer between
+// stages, or one collective next to one, at a time. The checker must refuse the mutant, and name
+// rank, instruction and reason, or the interpreter must show that it computes the same.
 
 namespace ftrun {
 namespace {
@@ -59,7 +59,7 @@ std::vector<MutatedCase> three_axes() {
   return all;
 }
 
-// Places of transfers.
+// Positions of transfers.
 
 BufferId moved_buffer(const Instr& transfer) {
   return (transfer.kind == InstrKind::kSend ? transfer.reads : transfer.writes)[0].buffer;
@@ -69,7 +69,7 @@ Range& moved_range(Instr& transfer) {
   return (transfer.kind == InstrKind::kSend ? transfer.reads : transfer.writes)[0];
 }
 
-/// Returns the other end of a transfer: the rank and the place in its list.
+/// Returns the other end of a transfer: its rank, and its position in that rank's list.
 std::pair<size_t, size_t> other_end(const std::vector<StepProgram>& steps, size_t rank, size_t at) {
   const Program& program = steps[rank].program;
   const Instr& own = program.instrs[at];
@@ -87,7 +87,7 @@ std::pair<size_t, size_t> other_end(const std::vector<StepProgram>& steps, size_
   throw std::logic_error("a transfer has two ends");
 }
 
-/// Returns the next transfer on the same link, or the end.
+/// Returns the position of the next transfer on the same link, or the end of the list.
 size_t next_on_link(const Program& program, size_t at) {
   size_t next = at + 1;
   while (next < program.instrs.size() && program.instrs[next].lane != program.instrs[at].lane)
@@ -109,7 +109,7 @@ size_t last_writer(const Program& program, BufferId buffer, size_t before) {
   return program.instrs.size();
 }
 
-/// Returns the buffer of what another micro-batch moves here; -1 where there is none of that name.
+/// Returns the buffer in which another micro-batch makes the same transfer; -1 if there is none.
 BufferId of_another_micro_batch(const Program& program, const Instr& transfer,
                                 int32_t micro_batches) {
   const std::string& name = program.at(moved_buffer(transfer)).name;
@@ -120,11 +120,12 @@ BufferId of_another_micro_batch(const Program& program, const Instr& transfer,
   return -1;
 }
 
-/// A way to break the transfer at a place of a rank's list; false where it cannot be done there.
+/// A way to break the transfer at position `at` of a list. `apply` returns false if it is
+/// impossible there.
 struct Break {
   std::string name;
   std::function<bool(Program&, size_t at)> apply;
-  /// The break may change nothing: then the interpreter must say so.
+  /// The break may be harmless: then the interpreter must find the same results.
   bool may_be_harmless = false;
 };
 
@@ -224,14 +225,14 @@ struct Verdicts {
       CHECK(names_place_and_reason(faults.front()));
     } else {
       ++harmless;
-      // At both ends alike, another order or size may be as good.
+      // Applied to both ends, another order or size may be valid.
       CHECK((broken.may_be_harmless || both));
       CHECK_FALSE(mutants.compute_otherwise(steps));
     }
   }
 };
 
-TEST_CASE("whichever transfer between stages is broken: refused with its place, or harmless",
+TEST_CASE("each broken transfer between stages is refused with its position, or harmless",
           "[long]") {
   Verdicts verdicts;
   size_t turn = 0;
@@ -239,14 +240,14 @@ TEST_CASE("whichever transfer between stages is broken: refused with its place, 
     Mutants mutants(c, 1400);
     const std::vector<StepProgram>& good = mutants.good();
     REQUIRE(check_programs(programs_of(good)) == std::vector<std::string>{});
-    // A rank of the first stage and one of the last.
+    // Rank 1 is in the first stage, rank 6 in the last.
     for (const size_t rank : {size_t{1}, size_t{6}})
       for (size_t at = 0; at < good[rank].program.instrs.size(); ++at) {
         if (!good[rank].program.instrs[at].is_transfer()) continue;
         const auto [other, there] = other_end(good, rank, at);
         for (const Break& broken : breaks(c.choice))
           for (const bool both : {false, true}) {
-            if (++turn % 7 != 0) continue;  // all kinds of all transfers in some case
+            if (++turn % 7 != 0) continue;  // a sample: each kind occurs in some case
             std::vector<StepProgram> steps = good;
             if (!broken.apply(steps[rank].program, at)) continue;
             if (both && !broken.apply(steps[other].program, there)) continue;
@@ -266,7 +267,7 @@ TEST_CASE("whichever transfer between stages is broken: refused with its place, 
 }
 
 TEST_CASE(
-    "a sum of the loss or of a tied gradient between other transfers: refused, or nobody waits for "
+    "a sum of the loss or of a tied gradient that is moved is refused, or nobody waits for "
     "it") {
   size_t refused = 0;
   size_t harmless = 0;
@@ -294,8 +295,8 @@ TEST_CASE(
         } else if (!mutants.compute_otherwise(steps)) {
           ++harmless;
         } else {
-          // A sum before all of it is there, or after it was taken, is another: it has changed
-          // places with what makes or takes it, and no order is at fault.
+          // The sum changed places with an instruction that writes or reads the same bytes, so its
+          // result differs although the order of collectives is valid.
           bool crosses = false;
           for (size_t k = std::min(at, to); k <= std::max(at, to); ++k)
             crosses |= k != at && share_written_bytes(program, sum, program.instrs[k]);
@@ -329,7 +330,7 @@ TEST_CASE(
   }));
 }
 
-TEST_CASE("whichever wait of three axes is left out: refused, or no order is lost") {
+TEST_CASE("each wait of three axes that is left out is refused, or no order is lost") {
   size_t refused = 0;
   size_t harmless = 0;
   size_t turn = 0;
@@ -344,7 +345,7 @@ TEST_CASE("whichever wait of three axes is left out: refused, or no order is los
       for (size_t i = 0; i < program.instrs.size(); ++i) {
         const std::vector<InstrId>& waits = program.instrs[i].waits;
         for (size_t w = 0; w < waits.size(); ++w) {
-          // Those of transfers, and some of the others.
+          // Most of these waits belong to transfers; the others are sampled more thinly.
           const bool moves =
               program.instrs[i].is_transfer() || program.instr(waits[w]).is_transfer();
           if (++turn % sweep_stride(moves ? 3 : 13) != 0) continue;
@@ -370,8 +371,9 @@ TEST_CASE("whichever wait of three axes is left out: refused, or no order is los
 
 // Blocking sends and receives.
 
-/// Returns the program as it would be with calls that return when the other side has come: a
-/// receive stands right before what reads it, and computation and transfers go one after another.
+/// Returns the program as it would be with blocking calls, which return only when the other side
+/// has arrived: a receive is right before its first reader, and computation and transfers run one
+/// after another.
 Program with_blocking_transfers(const Program& program) {
   Program out = program;
   std::vector<Instr> order;
@@ -403,7 +405,7 @@ std::string fault_of_blocking(const Choice& choice) {
   for (StepProgram& step : steps) step.program = with_blocking_transfers(step.program);
   const std::vector<std::string> faults = check_programs(programs_of(steps));
   std::mt19937_64 random(1600);
-  // A run hangs where the checker says so, and only there.
+  // A run must hang exactly if the checker reports a fault.
   const Outcome outcome = run_steps(choice, steps, random, {true});
   CHECK(outcome.fault.empty() == faults.empty());
   if (faults.empty()) {

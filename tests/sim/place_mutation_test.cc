@@ -9,8 +9,9 @@
 
 #include <catch2/catch.hpp>
 
-// These parts of a program follow from a rank's place: which part of the gradient norm it counts,
-// and which part of the state it saves. Each is given to another rank's program, one at a time.
+// Some parts of a program follow from a rank's position in the mesh: which part of the gradient
+// norm it counts, and which part of the state it saves. These tests give one such part to another
+// rank's program at a time.
 
 namespace ftrun {
 namespace {
@@ -29,8 +30,8 @@ Choice choice_of(Mesh mesh, int stage) {
   return choice;
 }
 
-/// Says "" where each element of the model's state is saved by one rank, else the first that is
-/// not.
+/// Returns "" if each element of the model's state is saved by exactly one rank, otherwise a
+/// message about the first that is not.
 std::string saved_fault(const Choice& choice, const std::vector<StepProgram>& steps) {
   // `saved` counts the ranks that save each element, by tensor rank, unit and state.
   std::map<std::tuple<int, UnitId, int32_t>, std::vector<int>> saved;
@@ -78,7 +79,7 @@ const Instr& norm_of(const Program& program) {
   return program.instrs[all_of(program, InstrKind::kGradientNorm).at(0)];
 }
 
-TEST_CASE("a rank that counts what another one counts in the norm is noticed", "[long]") {
+TEST_CASE("a rank that counts another rank's part of the norm is noticed", "[long]") {
   size_t mutants = 0;
   for (const MutatedCase& c : cases_of_places()) {
     Mutants world(c, 31);
@@ -117,7 +118,7 @@ TEST_CASE(
           steps[rank].program.instrs[all_of(steps[rank].program, InstrKind::kGradientNorm).at(0)];
       for (size_t range = 0; range + 1 < norm.reads.size(); range += 3) {
         if (random() % sweep_stride(1) != 0) continue;
-        // Its sum again instead of the next one's.
+        // The next range's sum is replaced by this range's.
         own.reads[range + 1] = own.reads[range];
         if (own.reads == norm.reads) continue;
         INFO(c.name << ", rank " << rank << ", range " << range);
@@ -139,7 +140,7 @@ TEST_CASE(
     const std::vector<StepProgram> good = choice.steps();
     INFO(name);
     REQUIRE(saved_fault(choice, good) == "");
-    // One copy for all mutants, each of which is undone: programs are large.
+    // All mutants share one copy, because programs are large; each change is undone.
     std::vector<StepProgram> steps = good;
     for (size_t rank = 0; rank < good.size(); ++rank)
       for (size_t p = 0; p < good[rank].pieces.size(); ++p) {
@@ -152,7 +153,7 @@ TEST_CASE(
         steps[rank].pieces[p].saved = theirs;
         const std::string fault = saved_fault(choice, steps);
         steps[rank].pieces[p].saved = own;
-        // Beyond the tensors there is nothing to save.
+        // A part behind the last tensor holds nothing that is saved.
         const Unit& unit = choice.built.partition.unit(good[rank].pieces[p].unit);
         const int64_t end = unit.slices.back().position_in_unit + unit.slices.back().extent;
         if (std::min(own.begin, theirs.begin) < end) CHECK(fault != "");

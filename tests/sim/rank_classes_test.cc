@@ -21,8 +21,8 @@ RankClasses classes_of(const Choice& choice) {
   return rank_classes(choice.built.model, choice.built.partition, choice.of_rank(0).state);
 }
 
-/// Checks what the ranks of each class have in common, and that classes are not joined needlessly:
-/// returns how many pairs of classes have programs that are equal all the same.
+/// Checks that the ranks of each class have equal programs. Returns how many pairs of classes have
+/// equal programs too, and could have been joined.
 int check_classes(const RankClasses& classes, const std::vector<StepProgram>& steps) {
   const auto program_of = [&](int rank) -> const Program& {
     return steps[static_cast<size_t>(rank)].program;
@@ -52,7 +52,7 @@ World world_of_classes(const RankClasses& classes, const std::vector<StepProgram
   return world_of(classes, programs, state);
 }
 
-/// Makes the world of the same ranks with a program each.
+/// Returns the world of the same ranks, with a separate program for each rank.
 World world_of_steps(const std::vector<StepProgram>& steps) {
   std::vector<RankProgram> ranks;
   for (const StepProgram& step : steps)
@@ -73,7 +73,7 @@ Groups groups_of(const World& world, size_t rank) {
   return groups;
 }
 
-/// Checks that the world of the classes is that of all programs, and has no fault.
+/// Checks that the world of the classes equals the world of all programs, and has no fault.
 void check_world_of_classes(const RankClasses& classes, const std::vector<StepProgram>& steps,
                             const StateOptions& state) {
   const World world = world_of_classes(classes, steps, state);
@@ -87,7 +87,7 @@ void check_world_of_classes(const RankClasses& classes, const std::vector<StepPr
   REQUIRE(check_world(world) == Faults{});
 }
 
-/// Checks the classes of a choice and its world of classes; returns how many there are.
+/// Checks the classes of a choice and their world; returns the number of classes.
 int classes_that_hold(const Choice& choice) {
   const std::vector<StepProgram> steps = choice.steps();
   const RankClasses classes = classes_of(choice);
@@ -96,7 +96,7 @@ int classes_that_hold(const Choice& choice) {
   return classes.count();
 }
 
-TEST_CASE("ranks of one class have programs that are equal up to their place, whatever is chosen") {
+TEST_CASE("ranks of one class have programs that are equal up to their place, for random choices") {
   std::mt19937_64 random(1401);
   int joined = 0;
   int split = 0;
@@ -124,7 +124,8 @@ TEST_CASE("ranks with padding of a vocabulary and ranks without are in classes o
     if (choice.mesh.tensor == 1) continue;
     ++found;
     INFO(choice.text());
-    // The tensor has one row less, as the first rank sees it.
+    // The tensor has one row less than the ranks' parts hold together, so the last tensor rank has
+    // padding.
     for (TensorInfo& tensor : choice.built.model.tensors)
       if (tensor.shape[0] != tensor.local.extent[0]) --tensor.shape[0];
     const RankClasses classes = classes_of(choice);
@@ -167,8 +168,9 @@ TEST_CASE("ranks of one class have equal programs where states are codes") {
   CHECK(split > rounds / 3);
 }
 
-/// Returns layers of a few blocks each, so that shards are cut within matrices, at norms and
-/// behind the end. `small`: as many elements has a tensor of a small unit at most.
+/// Returns a choice with layers of a few blocks each, so that shards begin and end within matrices,
+/// at norms and behind the last tensor. Tensors of at most `small` elements are in units that are
+/// not sharded.
 Choice wide_choice(int stage, Mesh mesh, Tier optimizer, int64_t small = 0) {
   ModelConfig config = small_config(2, false);
   config.hidden = 64;
@@ -211,7 +213,7 @@ TEST_CASE("each stage, tier and mesh of up to 48 ranks has classes of equal prog
         }
 }
 
-TEST_CASE("ranks that share rows are in the classes of shards that do not") {
+TEST_CASE("ranks that share rows have the same classes as shards that do not") {
   for (const int stage : {0, 1, 3}) {
     const Choice apart = wide_choice(stage, {.shards = 12, .tensor = 2}, Tier::kDevice);
     Choice together = apart;
@@ -222,7 +224,7 @@ TEST_CASE("ranks that share rows are in the classes of shards that do not") {
   }
 }
 
-TEST_CASE("there are as few classes for thousands of ranks as for some") {
+TEST_CASE("thousands of ranks have as few classes as a few ranks") {
   for (const int stage : {0, 1, 3}) {
     int most = 0;
     for (const int shards : {16, 128, 1024, 4096}) {
@@ -236,7 +238,7 @@ TEST_CASE("there are as few classes for thousands of ranks as for some") {
   }
 }
 
-TEST_CASE("programs that differ in more than their place are told apart") {
+TEST_CASE("programs that differ in more than their rank's position are in different classes") {
   const Choice choice = wide_choice(2, {.shards = 3}, Tier::kHost);
   const Program good = choice.step(0).program;
   const auto differs = [&](auto change) {
@@ -255,7 +257,7 @@ TEST_CASE("programs that differ in more than their place are told apart") {
   CHECK(differs([&](Program& p) { p.instrs[scatter].reads[0].offset += 4; }));
 }
 
-TEST_CASE("a class whose program meets other collectives is named by its first rank") {
+TEST_CASE("a class whose program has other collectives is named by its first rank") {
   const Choice choice = wide_choice(1, {.shards = 5, .tensor = 2}, Tier::kDevice);
   std::vector<StepProgram> steps = choice.steps();
   const RankClasses classes = classes_of(choice);

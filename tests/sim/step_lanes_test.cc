@@ -26,7 +26,7 @@ links:
   node: {latency: 1 us, bandwidth: 1 GB/s}
 )";
 
-/// A rank whose compute lane runs instructions of these begins and lengths.
+/// A rank whose compute lane runs instructions with these begins and lengths.
 struct HandmadeRank {
   Program program;
   RecordedRank rank;
@@ -52,7 +52,7 @@ TEST_CASE("instructions that fill a pixel stay apart, shorter neighbours become 
   const std::vector<LaneBlock> blocks = made.blocks(10);
   REQUIRE(blocks.size() == 5);
   CHECK(blocks[0].count == 1);
-  // Two of 3 and of 2, both backward, and one between them that takes no time.
+  // Two instructions of lengths 3 and 2, both backward, with one between them that takes no time.
   CHECK((blocks[1].begin == 10 && blocks[1].end == 16 && blocks[1].busy == 5));
   CHECK((blocks[1].count == 2 && blocks[1].kind == WorkKind::kBackward));
   CHECK((blocks[1].first->layer == 1 && blocks[1].last->layer == 3));
@@ -97,7 +97,7 @@ TEST_CASE("a lane's blocks are bounded by its pixels, and lose no work, whatever
   }
 }
 
-/// The record of a step of a pipeline of two stages with two data ranks each.
+/// The record of a step of a pipeline of two stages, with two data-parallel ranks each.
 struct RecordedStep {
   Config config;
   ModelConfig model = small_config(4, false);
@@ -121,7 +121,7 @@ struct RecordedStep {
   }
 };
 
-TEST_CASE("a record has all instructions of the lowest rank of each class, and its times") {
+TEST_CASE("a record has all instructions of each class's lowest rank, and its times") {
   const RecordedStep step;
   REQUIRE(step.record.ranks.size() == static_cast<size_t>(step.all->classes().count()));
   CHECK(static_cast<double>(step.record.end) / kPicosecondsPerSecond == step.time.seconds);
@@ -143,11 +143,11 @@ TEST_CASE("a record has all instructions of the lowest rank of each class, and i
     most = std::max(most, parts / rank.time.seconds);
   }
   CHECK(waits_for_groups);
-  // The rank that ends last waits for nobody then: its parts are all of the step.
+  // The rank that ends last waits for nobody at the end, so its parts add up to the whole step.
   CHECK(most == Approx(1).epsilon(1e-9));
 }
 
-TEST_CASE("memory over a step has the fullest moment that the plan knows") {
+TEST_CASE("memory over a step reaches the peak that the plan knows") {
   const RecordedStep step;
   for (const RecordedRank& rank : step.record.ranks)
     for (const size_t most : {1, 7, 100'000}) {
@@ -168,7 +168,7 @@ TEST_CASE("memory over a step has the fullest moment that the plan knows") {
     }
 }
 
-TEST_CASE("a trace has a process a recorded rank and an event an instruction that takes time") {
+TEST_CASE("a trace has a process per recorded rank and an event per instruction that takes time") {
   const RecordedStep step;
   const std::string text = step_trace_text(step.record);
   size_t events = 0, expected = 0;

@@ -28,7 +28,7 @@ host_memory: 100 MB/s
 disk: {read: 2 MB/s, write: 1 MB/s}
 )";
 
-/// A program with a buffer of each tier and a group of 4 ranks.
+/// A program with a buffer on each tier and a group of 4 ranks.
 struct Priced {
   Machine machine = parse_machine("gpus.yaml", kGpus);
   Program program;
@@ -51,13 +51,14 @@ Range bytes(BufferId buffer, int64_t count) {
 
 constexpr Picoseconds kMicrosecond = 1'000'000;
 
-TEST_CASE("instructions take the bytes that they move, by where these lie") {
+TEST_CASE("an instruction's time follows from the bytes that it moves and their tier") {
   Priced priced;
   Instr update{.kind = InstrKind::kUpdate};
   update.reads = {bytes(0, 400)};
   update.writes = {bytes(0, 400), bytes(0, 400), bytes(0, 400)};
   update.detail = UpdateRange{};
-  // 400 bytes read, 1,200 read and written: 2,800 at 1 GB/s, twice as long as that.
+  // The update reads 400 bytes, and reads and writes 1,200: 2,800 bytes at 1 GB/s, and updates take
+  // twice as long as that.
   CHECK(priced.of(update) == 5'600'000);
   for (Range& range : update.writes) range.buffer = 1;
   update.reads[0].buffer = 1;
@@ -69,7 +70,7 @@ TEST_CASE("instructions take the bytes that they move, by where these lie") {
     instr.writes = {bytes(to, 1000)};
     return priced.of(instr);
   };
-  CHECK(copy(0, 0) == 4 * kMicrosecond);    // 2,000 bytes at 1 GB/s, twice as long
+  CHECK(copy(0, 0) == 4 * kMicrosecond);    // 2,000 bytes at 1 GB/s, times 2
   CHECK(copy(0, 1) == 101 * kMicrosecond);  // a latency, and 1,000 bytes at 10 MB/s
   CHECK(copy(1, 0) == 101 * kMicrosecond);
   CHECK(copy(2, 1) == 500 * kMicrosecond);   // 2 MB/s
@@ -84,13 +85,12 @@ TEST_CASE("instructions take the bytes that they move, by where these lie") {
   CHECK(priced.of(norm) == 2 * kMicrosecond);
 }
 
-TEST_CASE(
-    "collectives take the node's link, or the cluster's where their ranks are of several nodes") {
+TEST_CASE("collectives use the node's link, or the cluster's if their ranks are on several nodes") {
   Priced priced;
   Instr sum{.kind = InstrKind::kAllReduce};
   sum.detail = Exchange{.group = 0};
   sum.reads = sum.writes = {bytes(0, 1000), bytes(0, 2000)};
-  // Two calls take 6 latencies and 1.5 times the bytes each.
+  // Each of the two calls takes 6 latencies and 1.5 times its bytes.
   CHECK(priced.of(sum) == (6 + 15 + 6 + 30) * kMicrosecond);
   CHECK(priced.of(sum, 1) == (6000 + 1500 + 6000 + 3000) * kMicrosecond);
   Instr gather{.kind = InstrKind::kAllGather};
@@ -141,10 +141,11 @@ TEST_CASE("a pair of tensor ranks on two nodes is slow, although the pair of ran
   Machine machine = parse_machine("gpus.yaml", kGpus);
   machine.cluster.latency = 1;
   const Config config = config_on(DeviceKind::kCuda, 2, 3);
-  // Six ranks: on nodes of three, ranks 2 and 3 are apart; on nodes of two no pair is.
+  // There are six ranks. On nodes of three, ranks 2 and 3 are on different nodes; on nodes of two,
+  // no pair is split.
   const double apart = predicted(config, machine, {.nodes = 2}).seconds;
   const double together = predicted(config, machine, {.nodes = 3}).seconds;
-  // Two blocks, four exchanges in each direction at the least.
+  // Two blocks have at least four exchanges each in each direction, with a latency of 1 s.
   CHECK(apart > together + 8);
 }
 
@@ -167,7 +168,7 @@ TEST_CASE("the device, the number of GPUs and of threads are those of the machin
   const StepTime time = predicted(config, processors, {.nodes = 1, .threads = 2});
   CHECK(time.products == 2e9);
   CHECK(time.seconds >= time.layers + time.update + time.other);
-  // Eight ranks of two threads on four processors: no more than two compute at once.
+  // Eight ranks with two threads each share four processors, so at most two ranks compute at once.
   CHECK(predicted(config_on(DeviceKind::kCpu, 1, 8), processors, {}).products == 2e9);
   const double two = time.layers,
                eight = predicted(config_on(DeviceKind::kCpu, 1, 8), processors, {}).layers;

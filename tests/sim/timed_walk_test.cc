@@ -24,10 +24,9 @@ namespace {
 
 using namespace fixtures;
 
-/// Returns a rank alone, whose instruction i takes costs[i].
+/// Returns the times of a single rank, where instruction i costs costs[i].
 RankTime timed(const Program& program, const std::vector<InstrCost>& costs, int processors) {
-  Announcements announcements;
-  const std::vector<LaneSchedule> schedules{whole_schedule(program, announcements)};
+  const std::vector<LaneSchedule> schedules{whole_schedule(program)};
   const RankProgram ranks[] = {{0, &program}};
   const World world = world_of(ranks);
   return timed_walk(world, schedules, {1, processors},
@@ -37,7 +36,7 @@ RankTime timed(const Program& program, const std::vector<InstrCost>& costs, int 
       .front();
 }
 
-TEST_CASE("lanes run beside each other, and what waits begins when that is done") {
+TEST_CASE("lanes run at the same time, and an instruction begins when its waits are done") {
   const Program program = handmade({{.lane = Lane::kCompute, .buffer = 0},
                                     {.lane = Lane::kToHost, .buffer = 1, .waits = {0}},
                                     {.lane = Lane::kCompute, .buffer = 2},
@@ -45,12 +44,12 @@ TEST_CASE("lanes run beside each other, and what waits begins when that is done"
   const RankTime time = timed(program, {{10, 0}, {100, 0}, {30, 0}, {5, 0}}, 1);
   CHECK(time.end == 115);
   CHECK(time.busy[static_cast<size_t>(InstrKind::kBegin)] == 45);
-  // Compute stands still from 40, when its second step was done, to 110.
+  // Compute is idle from 40, when its second instruction is done, to 110.
   CHECK(time.waited[static_cast<size_t>(WaitedFor::kCopies)] == 70);
 }
 
 TEST_CASE("a wait is charged to what runs in it, and to what that waited for before") {
-  // A copy to main memory that begins when one to the device has ended.
+  // A copy to host memory begins when a copy to the device has ended.
   const Program program = handmade({{.lane = Lane::kToDevice, .buffer = 0},
                                     {.lane = Lane::kToHost, .buffer = 1, .waits = {0}},
                                     {.lane = Lane::kCompute, .buffer = 2},
@@ -67,12 +66,12 @@ TEST_CASE("threads that want the same processors share them") {
   const Program program =
       handmade({{.lane = Lane::kCompute, .buffer = 0}, {.lane = Lane::kToHost, .buffer = 1}});
   CHECK(timed(program, {{100, 1}, {40, 1}}, 2).end == 100);
-  // On one processor both have half their speed until the shorter is done at 80, with 60 left of
-  // the other.
+  // On one processor both run at half speed until the shorter one is done at 80; then 60 of the
+  // other are left.
   CHECK(timed(program, {{100, 1}, {40, 1}}, 1).end == 140);
-  // Three threads on two processors, then two: 60, and 100 - 40 more.
+  // Three threads share two processors until 60, then two threads need 100 - 40 more.
   CHECK(timed(program, {{100, 2}, {40, 1}}, 2).end == 120);
-  // A disk takes no processor.
+  // A disk request uses no processor.
   CHECK(timed(program, {{100, 1}, {40, 0}}, 1).end == 100);
 }
 
@@ -88,17 +87,16 @@ Config pipeline_config(PipelineSchedule schedule, int stages, int64_t micro_batc
   return config;
 }
 
-/// Walks the pipeline with blocks of 1000 forward and 2000 backward (half of that each for its
+/// Walks the pipeline with blocks that take 1000 forward and 2000 backward (1000 for each of the
 /// two kinds of gradients), and nothing else that takes time.
 Picoseconds walked(const Config& config, const ModelConfig& model) {
   const StepPlan own = plan_steps(config, model, 0);
   const ClassPlans all(config, model, 0, own);
   std::vector<const Program*> programs;
   std::vector<LaneSchedule> schedules;
-  Announcements announcements;
   for (int32_t c = 0; c < all.classes().count(); ++c) {
     programs.push_back(&all.plan(c).train.program);
-    schedules.push_back(whole_schedule(*programs.back(), announcements));
+    schedules.push_back(whole_schedule(*programs.back()));
   }
   const World world = world_of(all.classes(), programs, own.options.state);
   const auto blocks = static_cast<int32_t>(model.layers);
@@ -140,14 +138,15 @@ TEST_CASE("pipelines take what their schedules' timelines say, to the picosecond
             simulate_timeline(lists, traits_of(pipeline_schedule(config)).placement, parts)
                 .makespan;
         CHECK(static_cast<double>(walked(config, model)) == expected);
-        // Narayanan et al. 2019: stages - 1 micro-batches of forward and backward stand idle.
+        // Narayanan et al. 2019: the idle time is that of forward and backward of stages - 1
+        // micro-batches.
         if (name == PipelineSchedule::k1F1B)
           CHECK(expected == 3 * f * static_cast<double>(micro_batches + stages - 1));
       }
 }
 
 /// CostedWorld is a world with a schedule and made-up costs for each entry of world.programs. A
-/// rank that is slower than others has an entry of its own.
+/// rank that is slower than the others has its own entry.
 struct CostedWorld {
   World world;
   std::vector<LaneSchedule> schedules;
@@ -156,9 +155,7 @@ struct CostedWorld {
   CostedWorld(const RankClasses& classes, const std::vector<const Program*>& programs,
               const StateOptions& state)
       : world(world_of(classes, programs, state)), slowness(programs.size(), 1) {
-    Announcements announcements;
-    for (const Program* program : programs)
-      schedules.push_back(whole_schedule(*program, announcements));
+    for (const Program* program : programs) schedules.push_back(whole_schedule(*program));
   }
 
   void slow_down(size_t rank, int64_t times) {
@@ -169,8 +166,8 @@ struct CostedWorld {
     slowness.push_back(times);
   }
 
-  /// Walks `ranks`, this world or one that was folded from it. An instruction's cost depends on its
-  /// place in its program, that of an exchange on the number of its members.
+  /// Walks `ranks`: this world, or one that was folded from it. The cost of an instruction depends
+  /// on its position in the program, that of an exchange on the number of members.
   std::vector<RankTime> walk(const World& ranks) const {
     return timed_walk(ranks, schedules, {1, 1}, [this](int32_t program, const Instr& instr) {
       const Program& of = *world.programs[static_cast<size_t>(program)];
@@ -194,7 +191,7 @@ Picoseconds last_end(const std::vector<RankTime>& times) {
   return end;
 }
 
-/// Requires that a rank that stands for others, the lowest of them, takes their times.
+/// Requires that each rank of the folded world has the times of the lowest rank that it stands for.
 void require_same_times(const World& folded, const std::vector<RankTime>& of_folded,
                         const std::vector<RankTime>& of_all) {
   for (size_t cell = 0; cell < of_folded.size(); ++cell) {
@@ -208,7 +205,7 @@ void require_same_times(const World& folded, const std::vector<RankTime>& of_fol
   REQUIRE(last_end(of_folded) == last_end(of_all));
 }
 
-TEST_CASE("one rank for all that are alike takes the times of each of them, to the picosecond") {
+TEST_CASE("a rank that stands for equal ranks has the times of each of them, to the picosecond") {
   const ModelConfig model = small_config(4, false);
   int compared = 0, fewer = 0;
   for (const int stage : {0, 1, 2, 3})
@@ -271,8 +268,8 @@ TEST_CASE("random meshes take the same times folded, to the picosecond, also wit
     ++compared;
     slowed += has_slow ? 1 : 0;
     fewer += folded->ranks.size() < costed.world.ranks.size() ? 1 : 0;
-    // A fold that takes the slow rank for one of the others gives other times, unless the slow one
-    // stands for them.
+    // A fold that takes the slow rank for one of the others must give other times, unless the slow
+    // rank is the one that stands for them.
     if (const auto wrong = folded_world(costed.world, forgetful); has_slow && wrong)
       noticed += last_end(costed.walk(*wrong)) != last_end(all) ? 1 : 0;
   }

@@ -14,7 +14,8 @@ using namespace fixtures;
 const RankGroup kLow{"low", {0, 1}};
 const RankGroup kHigh{"high", {1, 2}};
 
-/// All-reduces of `bytes` bytes over groups, one after another.
+/// An all-reduce of `bytes` bytes over a group; sums() makes a program of several, one after
+/// another.
 struct Sum {
   RankGroup group;
   int64_t bytes = 8;
@@ -51,15 +52,14 @@ std::string walked(const std::vector<std::vector<Sum>>& lists) {
 const Sum kInLow{kLow};
 const Sum kInHigh{kHigh};
 
-TEST_CASE(
-    "ranks come to the end where each collective finds its members, however groups alternate") {
+TEST_CASE("ranks reach the end if each collective finds its members, however groups alternate") {
   CHECK(walked({{kInLow}, {kInLow, kInHigh}, {kInHigh}}) == "");
-  // Two in a row for rank 0 and not for rank 1.
+  // Rank 0 has two in a row, rank 1 does not.
   CHECK(walked({{kInLow, kInLow}, {kInLow, kInHigh, kInLow}, {kInHigh}}) == "");
   CHECK(walked({{kInLow, kInLow}, {kInHigh, kInLow, kInLow, kInHigh}, {kInHigh, kInHigh}}) == "");
 }
 
-TEST_CASE("a collective whose member never comes is named with whom it waits for") {
+TEST_CASE("a collective whose member never arrives is named, with the rank that it waits for") {
   CHECK(walked({{kInLow, kInLow}, {kInLow, kInHigh}, {kInHigh}}) ==
         "rank 0 enters instruction 1 (all_reduce) with 8 bytes of values as F32 over low@0 and "
         "waits for rank 1, which has no further collective");
@@ -68,15 +68,14 @@ TEST_CASE("a collective whose member never comes is named with whom it waits for
         "waits for rank 2, which has no further collective");
 }
 
-TEST_CASE("members that meet for different bytes are named, the lower rank first") {
+TEST_CASE("members that enter a collective with different sizes are named, the lower rank first") {
   CHECK(walked({{kInLow, {kLow, 16}}, {kInLow, kInLow}, {}}) ==
         "collective 1: rank 0 enters instruction 1 (all_reduce) with 16 bytes of values as F32 "
         "over low@0, rank 1 enters instruction 1 (all_reduce) with 8 bytes of values as F32 over "
         "low@0");
 }
 
-/// Returns a program that sums a part of the state over the replicas of a mesh, each rank at its
-/// own place.
+/// Returns a program that sums a part of the state over the replicas of a mesh, at a given offset.
 Program sums_part(const RankMesh& mesh, int rank, int64_t offset) {
   Program program;
   program.buffers.push_back({.name = "wire", .bytes = 64, .persistent = Persistent::kParameters});
@@ -88,8 +87,8 @@ Program sums_part(const RankMesh& mesh, int rank, int64_t offset) {
   return program;
 }
 
-/// Returns the program of every rank of the mesh, with the places of the ranks of the second
-/// replica moved.
+/// Walks the programs of all ranks of the mesh, where replica r has its part at offset r * `moved`.
+/// Returns the fault, or "".
 std::string walked_replicas(const MeshPoint& sizes, int64_t moved) {
   const RankMesh mesh(sizes);
   std::vector<Program> programs;
@@ -102,7 +101,7 @@ std::string walked_replicas(const MeshPoint& sizes, int64_t moved) {
 }
 
 TEST_CASE(
-    "replicas agree on where what they sum lies, but for parts of a state that ranks share, along "
+    "replicas must sum at equal offsets, except for parts of a state that ranks share, along "
     "whatever axes") {
   CHECK(walked_replicas({.pp = 1, .dp_replicate = 2, .dp_shard = 1, .cp = 1, .tp = 1}, 0) == "");
   CHECK(walked_replicas({.pp = 1, .dp_replicate = 2, .dp_shard = 1, .cp = 1, .tp = 1}, 8) != "");
@@ -142,13 +141,12 @@ TEST_CASE("a program may have any number of groups, each with a lane") {
         std::string::npos);
 }
 
-TEST_CASE("an instruction is ready when what it waits for is done, whatever else is") {
+TEST_CASE("an instruction is ready when what it waits for is done, whatever else is not") {
   const Program program = handmade({{.lane = Lane::kCompute, .buffer = 0},
                                     {.lane = Lane::kToHost, .buffer = 1, .waits = {0}},
                                     {.lane = Lane::kDisk, .buffer = 2, .waits = {0, 1}},
                                     {.lane = Lane::kCompute, .buffer = 3}});
-  Announcements announcements;
-  const std::vector<LaneSchedule> schedules{whole_schedule(program, announcements)};
+  const std::vector<LaneSchedule> schedules{whole_schedule(program)};
   const RankProgram ranks[] = {{0, &program}};
   const World world = world_of(ranks);
   Walk walk(world, schedules);
@@ -177,15 +175,14 @@ TEST_CASE("an instruction is ready when what it waits for is done, whatever else
   CHECK(walk.fault() == "");
 }
 
-TEST_CASE("what depends on the decision may not come before it, and is left out where it is no") {
+TEST_CASE("what depends on the decision runs after it, and is skipped if the step is not finite") {
   Program program = handmade(
       {{.lane = Lane::kCompute, .buffer = 0}, {.lane = Lane::kToHost, .buffer = 1, .waits = {0}}});
   program.instrs[1].if_finite = true;
   const RankProgram ranks[] = {{0, &program}};
   const World world = world_of(ranks);
   const auto walk_to = [&](bool finite, size_t steps) {
-    Announcements announcements;
-    const std::vector<LaneSchedule> schedules{whole_schedule(program, announcements)};
+    const std::vector<LaneSchedule> schedules{whole_schedule(program)};
     Walk walk(world, schedules);
     walk.begin(finite);
     for (size_t i = 0; i < steps; ++i) walk.finish(0);

@@ -69,7 +69,8 @@ TEST_CASE("a folded world with a slow rank has the times of a walk of every rank
             INFO("stage " << stage << ", data " << data << ", tensor " << tensor << ", pipeline "
                           << pipeline << ", slow " << slow);
             const RunPlace folded{.nodes = 2, .slow = {{slow, 1.7}}};
-            // Factors that change no picosecond, and differ: no two ranks are alike.
+            // The factors are so close to 1 that no picosecond changes, but all different, so no
+            // two ranks can be folded.
             RunPlace apart = folded;
             for (int rank = 0; rank < ranks; ++rank)
               if (rank != slow) apart.slow.push_back({rank, 1 + rank * DBL_EPSILON});
@@ -100,20 +101,21 @@ TEST_CASE("a slow rank holds up all of data parallelism, and a pipeline by its o
            predicted(config, model, machine, {.nodes = 1}).seconds;
   };
   constexpr int64_t kMicroBatches = 4;
-  // Rank 0 alone counts some norms.
+  // The times are not exactly twice as long, because rank 0 counts some norms alone.
   CHECK(slower(config_of(2, 1, 1, 0, kMicroBatches)) == Approx(kTimes).epsilon(0.03));
-  // A step takes micro-batches + 1 times of a stage, of which all but one are the slow stage's.
+  // A step takes micro-batches + 1 times the time of a stage; all but one of these are the slow
+  // stage's.
   const double pipeline = slower(config_of(1, 1, 2, 0, kMicroBatches));
   CHECK(pipeline < 0.98 * kTimes);
   CHECK(pipeline == Approx((kMicroBatches * kTimes + 1) / (kMicroBatches + 1)).epsilon(0.1));
-  // The slow stage waits for the other one less than that for it.
+  // The slow stage waits less for the other stage than that one waits for it.
   const StepTime time = predicted(config_of(1, 1, 2, 0, kMicroBatches), model, machine,
                                   {.nodes = 1, .slow = {{1, kTimes}}});
   REQUIRE(time.stage_waits.size() == 2);
   CHECK(time.stage_waits[1] < time.stage_waits[0]);
 }
 
-TEST_CASE("what compute waits for is told by axes, and what goes over links by their kind") {
+TEST_CASE("waits of compute are reported by axes, and traffic by kind of link") {
   const ModelConfig model = small_config(2, false);
   const StepTime time = predicted(config_of(2, 2, 1, 1, 2), model, gpus(2), {.nodes = 2});
   double sum = 0;
@@ -125,7 +127,7 @@ TEST_CASE("what compute waits for is told by axes, and what goes over links by t
   CHECK(sum == Approx(time.communication));
   CHECK(time.communication > 0);
   CHECK(std::find(axes.begin(), axes.end(), "tp") != axes.end());
-  // Tensor ranks are of one node, those of data parallelism of two.
+  // Tensor ranks share a node; data-parallel groups span two nodes.
   int64_t node = 0, cluster = 0;
   for (int rank = 0; rank < 4; ++rank) {
     const StepPlan plan = plan_steps(config_of(2, 2, 1, 1, 2), model, rank);
@@ -208,8 +210,8 @@ TEST_CASE("a run's hours, price and utilization follow from its step") {
         std::string::npos);
   CHECK(estimate_run(config, model, plan, time, machine, 1, 0).hours == 0);
 
-  // Backward computes the products of all blocks again, but for the last of each: 2 operations a
-  // parameter and token.
+  // Backward recomputes the products of all blocks, except the last product of each: 2 operations
+  // per parameter and token.
   config.recompute.policy = RecomputeLevel::kFull;
   const StepPlan again = plan_steps(config, model, 0);
   const RunEstimate recomputed = estimate_run(config, model, again, time, machine, 1, 1000);

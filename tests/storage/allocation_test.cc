@@ -1,4 +1,4 @@
-// Counts the allocations of this thread: after its first requests, a swap file makes none.
+// This test counts this thread's allocations: after its first requests, a swap file makes none.
 #include <cstdlib>
 #include <new>
 
@@ -47,7 +47,7 @@ void operator delete[](void* memory, size_t) noexcept {
 namespace ftrun {
 namespace {
 
-/// WithoutRing refuses io_uring if asked to, and otherwise behaves as the machine.
+/// WithoutRing refuses io_uring on demand, and otherwise behaves like the machine.
 class WithoutRing : public fixtures::FaultStorage {
  public:
   std::unique_ptr<BlockQueue> open_threads(int fd, int depth) override {
@@ -55,7 +55,7 @@ class WithoutRing : public fixtures::FaultStorage {
   }
 };
 
-/// Issues eight requests at a time, each with a part of the memory and of the file.
+/// Makes eight requests at a time, each with its part of the memory and of the file.
 void some_requests(SwapFile& file, fixtures::AlignedBytes& data) {
   constexpr int64_t kPart = int64_t{1} << 20;
   SwapFile::Ticket tickets[8];
@@ -67,7 +67,7 @@ void some_requests(SwapFile& file, fixtures::AlignedBytes& data) {
   for (const auto& ticket : tickets) file.wait(ticket);
 }
 
-TEST_CASE("requests allocate nothing after the first ones") {
+TEST_CASE("swap requests after the first ones allocate nothing") {
   const bool threads = GENERATE(false, true);
   CAPTURE(threads);
   const fixtures::TemporaryFolder folder;

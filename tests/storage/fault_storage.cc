@@ -20,7 +20,7 @@ namespace {
 
 constexpr char kMark = 0x5a;
 
-/// Passes blocks on to a real queue, with the faults of its storage.
+/// FaultQueue passes blocks on to a real queue, with the faults of its FaultStorage.
 class FaultQueue : public BlockQueue {
  public:
   FaultQueue(FaultStorage& storage, std::unique_ptr<BlockQueue> real)

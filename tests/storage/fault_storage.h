@@ -12,30 +12,30 @@
 
 namespace ftrun::fixtures {
 
-/// FaultStorage is the machine's storage with faults. A member that is 0 (or unset) leaves the call
-/// to the machine; minus an errno makes it fail.
+/// FaultStorage is the machine's storage with faults. A member that is 0 or unset leaves its call
+/// to the machine; a negative errno makes the call fail.
 class FaultStorage : public StorageSystem {
  public:
   int folder_status = 0, open_status = 0, remove_status = 0, reserve_status = 0, direct_status = 0,
       page_cache_status = 0;
-  /// The errno with which the kernel refuses io_uring.
+  /// The errno with which the simulated kernel refuses io_uring; 0: it does not.
   int ring_errno = 0;
-  /// The free bytes that free_bytes() returns; below 0: the machine's.
+  /// The bytes that free_bytes() returns; if negative, the machine's free bytes.
   int64_t free = -1;
   bool lies_in_memory = false;
   int memory_errno = 0;
-  /// Called for each block. The result 0 performs the block; minus an errno fails it; a number
-  /// above 0 reports that so many bytes were moved, and moves only the whole sectors of them;
-  /// kNothing reports no bytes.
+  /// Called for each block. A result of 0 performs the block; a negative errno makes it fail; a
+  /// positive number reports as many moved bytes, and moves only their whole sectors; kNothing
+  /// reports 0 bytes.
   static constexpr int64_t kNothing = INT64_MIN;
   std::function<int64_t(const IoBlock&)> fault;
-  /// Seconds that the disk does not respond.
+  /// Seconds for which the disk does not respond.
   double stall = 0;
-  /// The clock, which only stalls and sleeps move.
+  /// The simulated time, which only stalls and sleeps advance.
   double clock = 1000;
 
-  std::vector<std::string> calls;  // of the disk's blocks: "write 4096@0"
-  std::vector<size_t> batches;     // blocks of each submit
+  std::vector<std::string> calls;  // the disk's blocks, as "write 4096@0"
+  std::vector<size_t> batches;     // number of blocks per submit
   int removed = 0, sleeps = 0, registered = 0;
 
   int make_folder(const std::string& path) override;
@@ -52,7 +52,8 @@ class FaultStorage : public StorageSystem {
   void sleep(double seconds) override;
 };
 
-/// AlignedBytes is memory on a multiple of 4096 with a watched sector after it.
+/// AlignedBytes is memory that begins at a multiple of 4096, followed by a sector that must not
+/// change.
 class AlignedBytes {
  public:
   explicit AlignedBytes(int64_t bytes);
@@ -75,9 +76,9 @@ class AlignedBytes {
 
 /// Returns "code: message | remedy" of the error that `body` throws.
 std::string failure_of(const std::function<void()>& body);
-/// Returns the log's lines during `body`, each "level message", level as one letter.
+/// Returns the lines logged during `body`, each as "level message" with the level as one letter.
 std::vector<std::string> lines_of(const std::function<void()>& body);
-/// Returns "kernel refuses io_uring: ..." where this machine has none, and "" where it has.
+/// Returns "kernel refuses io_uring: ..." if this machine has none, else "".
 std::string ring_refusal();
 
 }  // namespace ftrun::fixtures

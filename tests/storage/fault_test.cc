@@ -28,7 +28,7 @@ constexpr const char* kFullRemedy =
 constexpr const char* kDiskRemedy =
     " | look for disk errors in the kernel's log (dmesg), or point nvme_path at another disk";
 
-/// A storage of threads over the page cache: what every machine can do.
+/// FaultFixture has a storage of threads and page cache, which every machine supports.
 struct FaultFixture {
   FaultFixture() {
     storage.ring_errno = EPERM;
@@ -42,7 +42,8 @@ struct FaultFixture {
     lines_of([&] { text = failure_of([&] { SwapFile file(options, storage); }); });
     return text;
   }
-  /// Returns what `body` throws when given an open file, and the lines logged after the opening.
+  /// Returns the error that `body` throws when called with an open file, and the lines logged since
+  /// the file was opened.
   std::string failure_with(const std::function<void(SwapFile&)>& body) {
     std::string text;
     lines_of([&] {
@@ -57,7 +58,7 @@ struct FaultFixture {
   std::string path;
 };
 
-TEST_CASE("a folder that cannot be made is named") {
+TEST_CASE("the error of a folder that cannot be made names it") {
   FaultFixture f;
   f.storage.folder_status = -EACCES;
   REQUIRE(f.open_failure() == "5: nvme_path " + f.folder.path() +
@@ -69,7 +70,7 @@ TEST_CASE("a folder that cannot be made is named") {
                                   ": making the folder failed: Not a directory" + kFolderRemedy);
 }
 
-TEST_CASE("a file that cannot be made is named") {
+TEST_CASE("the error of a file that cannot be made names it") {
   FaultFixture f;
   f.storage.open_status = -EROFS;
   REQUIRE(f.open_failure() ==
@@ -80,7 +81,7 @@ TEST_CASE("a file that cannot be made is named") {
                                   kFolderRemedy);
 }
 
-TEST_CASE("a full disk is told before the first step, with bytes wanted and free") {
+TEST_CASE("a full disk is reported before the first step, with bytes wanted and free") {
   FaultFixture f;
   f.storage.free = 512 << 10;
   const std::string full = "5: " + f.path +
@@ -88,7 +89,7 @@ TEST_CASE("a full disk is told before the first step, with bytes wanted and free
                            "(1.00 MiB wanted, 512.00 KiB free)" +
                            kFullRemedy;
   REQUIRE(f.open_failure() == full);
-  f.storage.free = 2 << 20;  // enough when it was asked, but another rank was faster
+  f.storage.free = 2 << 20;  // was enough, until another rank took it
   f.storage.reserve_status = -ENOSPC;
   REQUIRE(f.open_failure() == "5: " + f.path +
                                   ": reserving space failed: No space left on device (1.00 MiB "
@@ -102,7 +103,7 @@ TEST_CASE("a full disk is told before the first step, with bytes wanted and free
   REQUIRE(std::filesystem::is_empty(f.folder.path()));
 }
 
-TEST_CASE("this machine's disk is asked, not only the seam") {
+TEST_CASE("the real disk also refuses a file that is too large") {
   FaultFixture f;
   f.options.bytes = int64_t{1} << 60;
   REQUIRE_THAT(f.open_failure(),
@@ -110,7 +111,7 @@ TEST_CASE("this machine's disk is asked, not only the seam") {
                               "device \\(1024.00 PiB wanted, [0-9.]+ [KMGTP]?i?B free\\).*"));
 }
 
-TEST_CASE("a limit of file sizes is an error and not the end of the process") {
+TEST_CASE("a limit of file sizes causes an error but does not end the process") {
   FaultFixture f;
   rlimit kept{};
   ::getrlimit(RLIMIT_FSIZE, &kept);
@@ -125,14 +126,14 @@ TEST_CASE("a limit of file sizes is an error and not the end of the process") {
                       "system that takes files of this size");
 }
 
-TEST_CASE("a disk that fails at the first write is told so") {
+TEST_CASE("a disk that fails on opening is reported with the reason") {
   FaultFixture f;
   f.storage.direct_status = -EIO;
   REQUIRE(f.open_failure() ==
           "5: " + f.path + ": a first write failed: Input/output error" + kFolderRemedy);
 }
 
-TEST_CASE("options that cannot hold are refused") {
+TEST_CASE("invalid options are refused") {
   FaultFixture f;
   f.options.aio.block_size = 1000;
   REQUIRE(f.open_failure() ==
@@ -155,7 +156,7 @@ TEST_CASE("options that cannot hold are refused") {
   REQUIRE(f.open_failure() == std::string("2: nvme_path is empty") + kFolderRemedy);
 }
 
-TEST_CASE("each thing the machine refuses is one notice") {
+TEST_CASE("each feature that the machine lacks is logged as one notice") {
   FaultFixture f;
   f.storage.lies_in_memory = true;
   AlignedBytes data(100'000);
@@ -176,7 +177,7 @@ TEST_CASE("each thing the machine refuses is one notice") {
                 "and write the swap file instead"});
 }
 
-TEST_CASE("a kernel without io_uring is named as such") {
+TEST_CASE("a kernel without io_uring is reported as such") {
   FaultFixture f;
   f.storage.ring_errno = ENOSYS;
   const Lines lines = lines_of([&] { SwapFile file(f.options, f.storage); });
@@ -185,7 +186,7 @@ TEST_CASE("a kernel without io_uring is named as such") {
           "write the swap file instead");
 }
 
-TEST_CASE("a folder that had to be made is told with the file system it came to lie on") {
+TEST_CASE("a folder that had to be made is reported with the file system that it is on") {
   FaultFixture f;
   f.options.folder = f.folder.file("new/folder");
   f.storage.free = 3 << 20;
@@ -195,7 +196,7 @@ TEST_CASE("a folder that had to be made is told with the file system it came to 
                                              "free\\)"));
 }
 
-TEST_CASE("memory that cannot be pinned is a notice, and swapping goes on") {
+TEST_CASE("memory that cannot be pinned is logged as a notice, and swapping continues") {
   FaultFixture f;
   f.storage.memory_errno = ENOMEM;
   AlignedBytes data(4096);
@@ -212,7 +213,7 @@ TEST_CASE("memory that cannot be pinned is a notice, and swapping goes on") {
           "is pinned on its own, which is slower; raise the limit of locked memory (ulimit -l)");
 }
 
-TEST_CASE("a failing read names file, bytes, offset and reason; other requests go on") {
+TEST_CASE("a failed read reports file, bytes, offset and reason, and other requests continue") {
   FaultFixture f;
   AlignedBytes data(5 * 4096), good(4096), back(4096);
   good.fill(1);
@@ -230,7 +231,7 @@ TEST_CASE("a failing read names file, bytes, offset and reason; other requests g
   REQUIRE(back.equals(good));
 }
 
-TEST_CASE("after a failure the same file takes requests again") {
+TEST_CASE("a swap file still works after a failed request") {
   const bool overlap = GENERATE(true, false);
   CAPTURE(overlap);
   FaultFixture f;
@@ -248,7 +249,7 @@ TEST_CASE("after a failure the same file takes requests again") {
   }) == "no failure");
 }
 
-TEST_CASE("a disk that is full after all is told with bytes") {
+TEST_CASE("a disk that fills up during a write is reported with bytes") {
   FaultFixture f;
   AlignedBytes data(100);
   f.storage.fault = [&](const IoBlock&) {
@@ -262,7 +263,7 @@ TEST_CASE("a disk that is full after all is told with bytes") {
               kFullRemedy);
 }
 
-TEST_CASE("a file that was cut short is told") {
+TEST_CASE("a swap file that was truncated is reported") {
   FaultFixture f;
   AlignedBytes data(4096);
   f.storage.fault = [](const IoBlock& block) { return block.write ? 0 : FaultStorage::kNothing; };
@@ -271,7 +272,7 @@ TEST_CASE("a file that was cut short is told") {
               kDiskRemedy);
 }
 
-TEST_CASE("a disk that takes nothing is given up on, after pauses") {
+TEST_CASE("a request fails if the disk makes no progress, even after pauses") {
   const int64_t moved = GENERATE(as<int64_t>{}, FaultStorage::kNothing, 1, 4095);
   FaultFixture f;
   AlignedBytes data(4096);
@@ -282,7 +283,7 @@ TEST_CASE("a disk that takes nothing is given up on, after pauses") {
   REQUIRE(f.storage.sleeps == 191);
 }
 
-TEST_CASE("a kernel that always says to try again is given up on") {
+TEST_CASE("a request fails if the kernel always returns EAGAIN") {
   FaultFixture f;
   AlignedBytes data(4096);
   f.storage.fault = [](const IoBlock&) { return -EAGAIN; };
@@ -306,12 +307,12 @@ TEST_CASE("wait_all waits for everything and throws the first failure") {
   }) == "no failure");
 }
 
-TEST_CASE("a slow disk is told once, with path and rate, and is no error") {
+TEST_CASE("a slow disk is reported once, with path and rate, and is no error") {
   FaultFixture f;
   AlignedBytes data(64 * 4096);
   int blocks = 0;
   f.storage.fault = [&](const IoBlock&) {
-    if (++blocks == 33) f.storage.stall = 60;  // with half of the bytes moved
+    if (++blocks == 33) f.storage.stall = 60;  // after half of the bytes
     return 0;
   };
   const Lines lines = lines_of([&] {

@@ -68,7 +68,7 @@ TEST_CASE("a killed process leaves no swap file behind") {
   ::close(ready[1]);
 }
 
-/// Forbids this process to make an io_uring from here on, as in most containers.
+/// Forbids this process to make an io_uring from now on, as most containers do.
 bool forbid_ring() {
   sock_filter program[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
                            BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
@@ -106,7 +106,7 @@ TEST_CASE("in a container that forbids io_uring, threads move the bytes", "[.nee
   REQUIRE(WEXITSTATUS(status) == 0);
 }
 
-TEST_CASE("the space is really reserved, and only for this user") {
+TEST_CASE("a swap file's space is really reserved, and only this user can read it") {
   const TemporaryFolder folder;
   log_start({.level = LogLevel::kError});
   SwapFile file({.folder = folder.path(), .name = "reserved", .bytes = (1 << 20) + 1});
@@ -121,7 +121,8 @@ TEST_CASE("the space is really reserved, and only for this user") {
   REQUIRE((info.st_mode & 0777) == 0600);
 }
 
-TEST_CASE("a name that a killed process left is reused, and a link is not followed") {
+TEST_CASE(
+    "a swap file left by a killed process is replaced, and a link at its path is not followed") {
   const TemporaryFolder folder;
   std::ofstream(folder.file("precious")) << "text";
   fs::create_symlink(folder.file("precious"), folder.file("ftrun-old.swap"));
@@ -136,7 +137,7 @@ TEST_CASE("a name that a killed process left is reused, and a link is not follow
   REQUIRE_FALSE(fs::is_symlink(folder.file("ftrun-old.swap")));
 }
 
-TEST_CASE("a swap file asks little memory for itself, and says how much") {
+TEST_CASE("a swap file states its own memory use, which is small") {
   REQUIRE(AioOptions{}.staging_bytes() == 8 * 4096);
   REQUIRE(AioOptions{.queue_depth = 4, .intra_op_parallelism = 3}.staging_bytes() == 12 * 4096);
 }
@@ -150,7 +151,7 @@ std::string problem_text(const std::string& path, int64_t bytes = 0) {
 constexpr const char* kRemedy =
     " | point nvme_path at a folder on a local disk that this user may write to";
 
-TEST_CASE("nvme_path is judged before anything is made") {
+TEST_CASE("nvme_path is checked without making any folder") {
   const TemporaryFolder folder;
   REQUIRE(problem_text("") == std::string("2: nvme_path is empty") + kRemedy);
   REQUIRE(problem_text(folder.path(), 4096) == "none");
@@ -174,7 +175,7 @@ TEST_CASE("a folder of another user is refused") {
   fs::create_directory(path);
   fs::permissions(path, fs::perms::owner_read | fs::perms::owner_exec);
   fs::permissions(folder.path(), fs::perms::all);
-  // Root may write anywhere: be someone else for the question.
+  // Root may write anywhere, so the check runs as another user.
   const bool root = ::geteuid() == 0;
   if (root) REQUIRE(::seteuid(65534) == 0);
   const std::string text = problem_text(path + "/swap");
@@ -184,7 +185,7 @@ TEST_CASE("a folder of another user is refused") {
   fs::permissions(path, fs::perms::owner_all);
 }
 
-TEST_CASE("a disk that is too small is told with the place it is mounted at") {
+TEST_CASE("a disk that is too small is reported with its mount point") {
   const TemporaryFolder folder;
   REQUIRE_THAT(problem_text(folder.path(), int64_t{1} << 60),
                Catch::Matches("5: nvme_path .*: 1024.00 PiB wanted on this machine, [0-9.]+ "

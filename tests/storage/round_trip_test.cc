@@ -20,12 +20,12 @@ using fixtures::AlignedBytes;
 using fixtures::FaultStorage;
 using fixtures::TemporaryFolder;
 
-/// A way moves blocks: there are two, with and without direct I/O.
+/// Way says how blocks are moved: by io_uring or threads, with or without direct I/O.
 struct Way {
   int ring_errno;
   int direct_status;
 };
-constexpr Way kThreads{EPERM, -EINVAL};  // what every machine has
+constexpr Way kThreads{EPERM, -EINVAL};  // which every machine supports
 
 std::string refusal_of_direct_io() {
   const TemporaryFolder folder;
@@ -44,7 +44,7 @@ const testing::Need kRing("io_uring", fixtures::ring_refusal);
 const testing::Need kDirect("direct_io", refusal_of_direct_io);
 const testing::Need kBoth("io_uring_direct", refusal_of_both);
 
-/// Returns the way of the CTest entry that runs the tests with the tag "[ways]".
+/// Returns the way that is tested by the CTest entry which runs the tests tagged "[ways]".
 Way way_under_test() {
   const std::string need = testing::needed();
   return {need.starts_with("io_uring") ? 0 : EPERM, need.find("direct") != need.npos ? 0 : -EINVAL};
@@ -52,7 +52,7 @@ Way way_under_test() {
 
 struct Fixture {
   explicit Fixture(const Way& way, AioOptions aio = {}, int64_t bytes = 8 << 20) {
-    log_start({.level = LogLevel::kError});  // its notices are tested elsewhere
+    log_start({.level = LogLevel::kError});  // other tests check its notices
     storage.ring_errno = way.ring_errno;
     storage.direct_status = way.direct_status;
     file = std::make_unique<SwapFile>(
@@ -66,7 +66,7 @@ struct Fixture {
   std::unique_ptr<SwapFile> file;
 };
 
-/// Writes ranges of random sizes, many at a time, and reads them back in another order.
+/// Writes ranges of random sizes, many at a time, and reads them back in a different order.
 void random_round_trip(SwapFile& file, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<std::unique_ptr<AlignedBytes>> data;
@@ -99,7 +99,7 @@ void random_round_trip(SwapFile& file, uint64_t seed) {
   }
 }
 
-TEST_CASE("ranges of any size come back as they were, many in flight", "[ways]") {
+TEST_CASE("ranges of any size are read back as written, with many in flight", "[ways]") {
   const AioOptions aio = GENERATE(AioOptions{}, AioOptions{.block_size = 4096, .queue_depth = 3},
                                   AioOptions{.block_size = 65536, .queue_depth = 1},
                                   AioOptions{.block_size = 32768, .intra_op_parallelism = 4},
@@ -110,7 +110,7 @@ TEST_CASE("ranges of any size come back as they were, many in flight", "[ways]")
   for (uint64_t seed = 1; seed <= 2; ++seed) random_round_trip(*fixture.file, seed);
 }
 
-TEST_CASE("short results of the kernel are continued from the last whole sector", "[ways]") {
+TEST_CASE("a partly moved block is continued from its last whole sector", "[ways]") {
   Fixture fixture(way_under_test(), {.block_size = 65536, .queue_depth = 5});
   std::mt19937_64 random(7);
   int shortened = 0, again = 0;
@@ -126,7 +126,7 @@ TEST_CASE("short results of the kernel are continued from the last whole sector"
   REQUIRE(again > 50);
 }
 
-TEST_CASE("memory that was registered is used and may be mixed with other memory", "[ways]") {
+TEST_CASE("registered memory is used, and requests may also use other memory", "[ways]") {
   Fixture fixture(way_under_test(), {.block_size = 65536});
   AlignedBytes registered(1 << 20), other(1 << 20), more(300'000);
   const std::vector<std::span<std::byte>> ranges = {registered.whole_sectors(),
@@ -149,7 +149,7 @@ TEST_CASE("memory that was registered is used and may be mixed with other memory
   REQUIRE(fixture.storage.registered == 1);
 }
 
-TEST_CASE("a request is cut into blocks, the last part sector into one of its own") {
+TEST_CASE("a request is cut into blocks, with a final partial sector in a block of its own") {
   Fixture fixture(kThreads, {.block_size = 8192});
   AlignedBytes data(20'000);
   fixture.file->wait(fixture.file->write(data.data(), data.size(), 4096));
@@ -174,8 +174,7 @@ TEST_CASE("without overlap_events the next blocks wait for all blocks before the
   REQUIRE(fixture.storage.batches == std::vector<size_t>{4, 4, 4});
 }
 
-TEST_CASE("what was never written reads as zeros, and so does the rest of a last sector",
-          "[ways]") {
+TEST_CASE("unwritten bytes are read as zeros, as is the rest of the last sector", "[ways]") {
   Fixture fixture(way_under_test());
   AlignedBytes written(4097), sectors(3 * 4096), zeros(3 * 4096);
   std::fill_n(zeros.data(), zeros.size(), '\0');
@@ -189,7 +188,7 @@ TEST_CASE("what was never written reads as zeros, and so does the rest of a last
   REQUIRE(sectors.equals(zeros));
 }
 
-TEST_CASE("bytes and waits are counted") {
+TEST_CASE("a swap file counts its bytes and the time of waits") {
   Fixture fixture(kThreads);
   AlignedBytes data(5000);
   fixture.storage.stall = 2.5;
@@ -200,7 +199,7 @@ TEST_CASE("bytes and waits are counted") {
   REQUIRE(fixture.file->counters().seconds_waited == 2.5);
 }
 
-TEST_CASE("done() tells when wait() would return at once", "[ways]") {
+TEST_CASE("done() returns whether wait() would return at once", "[ways]") {
   Fixture fixture(way_under_test());
   AlignedBytes data(1 << 20);
   REQUIRE(fixture.file->done(fixture.file->read(data.data(), 0, 0)));
@@ -212,7 +211,7 @@ TEST_CASE("done() tells when wait() would return at once", "[ways]") {
   REQUIRE(fixture.file->counters().seconds_waited == before);
 }
 
-TEST_CASE("a swap file may go while requests run, and its memory after it", "[ways]") {
+TEST_CASE("a swap file may be destroyed while requests run, and its memory after that", "[ways]") {
   for (int i = 0; i < 20; ++i) {
     Fixture fixture(way_under_test(), {.block_size = 65536});
     AlignedBytes data(4 << 20);
@@ -225,7 +224,7 @@ TEST_CASE("a swap file may go while requests run, and its memory after it", "[wa
   }
 }
 
-TEST_CASE("requests that break the rules are bugs, told with the rule") {
+TEST_CASE("invalid requests are reported as bugs that name the violated rule") {
   Fixture fixture(kThreads);
   AlignedBytes data(8192);
   SwapFile& file = *fixture.file;
@@ -240,7 +239,7 @@ TEST_CASE("requests that break the rules are bugs, told with the rule") {
   file.wait(ticket);
   REQUIRE_THROWS_WITH(file.wait(ticket),
                       Contains("a swap ticket is known and was not waited for yet"));
-  const auto other = file.write(data.data(), 4096, 0);  // takes the same place
+  const auto other = file.write(data.data(), 4096, 0);  // reuses the first ticket's slot
   REQUIRE_THROWS_WITH(file.wait(ticket),
                       Contains("a swap ticket is known and was not waited for yet"));
   file.wait(other);

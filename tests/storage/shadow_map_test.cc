@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kSector = 4096;
 
-TEST_CASE("without a second place all bytes are in the first one") {
+TEST_CASE("without a second copy, all bytes are in the first region") {
   ShadowMap map(4 * kSector, 10 * kSector, -1);
   REQUIRE(map.write_offset(kSector, kSector) == 11 * kSector);
   map.begin();
@@ -22,7 +22,7 @@ TEST_CASE("without a second place all bytes are in the first one") {
   REQUIRE(map.read_offset(kSector, 2 * kSector) == 11 * kSector);
 }
 
-TEST_CASE("what is kept is not written over, and what is written is what is read") {
+TEST_CASE("saved bytes are not overwritten, and reads return the last bytes written") {
   ShadowMap map(4 * kSector, 0, 100 * kSector);
   map.write_offset(0, 4 * kSector);
   map.begin();
@@ -40,7 +40,7 @@ TEST_CASE("what is kept is not written over, and what is written is what is read
   REQUIRE(map.write_offset(0, 2 * kSector) == 0);
 }
 
-TEST_CASE("what lies in two places cannot be read at once; what was never written lies in either") {
+TEST_CASE("a range in both regions cannot be read at once, except sectors never written") {
   ShadowMap map(4 * kSector, 0, 100 * kSector);
   map.write_offset(0, 2 * kSector);
   map.begin();
@@ -50,9 +50,9 @@ TEST_CASE("what lies in two places cannot be read at once; what was never writte
   REQUIRE(map.read_offset(0, 4 * kSector) == 100 * kSector);
 }
 
-// The disk is a map of sectors; the reference is a copy made at begin().
-TEST_CASE("any order of writes, reads and checkpoints is what a disk with copies gives") {
-  constexpr int64_t kStretch = 3;  // sectors that are written at once
+// The test's disk is a map of sectors; the reference is a copy made at begin().
+TEST_CASE("random writes, reads and checkpoints give the results of a disk with full copies") {
+  constexpr int64_t kStretch = 3;  // sectors per write
   constexpr int64_t kStretches = 7;
   for (uint32_t seed = 0; seed < 200; ++seed) {
     std::mt19937 random(seed);

@@ -23,7 +23,7 @@ TEST_CASE("swap memory is zeros in whole sectors and begins on a huge page") {
   }
 }
 
-TEST_CASE("swap memory moves with its owner") {
+TEST_CASE("swap memory can be moved to another owner") {
   SwapMemory first(4096);
   first.data()[5] = std::byte{7};
   const std::byte* place = first.data();
@@ -35,7 +35,7 @@ TEST_CASE("swap memory moves with its owner") {
   REQUIRE(SwapMemory(0).data() == nullptr);
 }
 
-TEST_CASE("swap memory that the machine does not have is refused in bytes") {
+TEST_CASE("swap memory above the machine's is refused, with its bytes") {
   REQUIRE(
       fixtures::failure_of([] { SwapMemory memory(int64_t{1} << 60); }) ==
       "5: swap buffers of 1024.00 PiB cannot be allocated: Cannot allocate memory | free memory "

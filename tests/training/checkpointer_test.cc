@@ -1,5 +1,5 @@
-// Checkpoints of a run while it trains: the checkpointer itself and its files, over a model of a
-// few numbers, a clock and a disk that tests set.
+// These tests check checkpoints of a run while it trains: the checkpointer itself and its files.
+// The model is a few numbers, and tests control the clock and the disk.
 #include "training/checkpointer.h"
 
 #include <cerrno>
@@ -35,7 +35,7 @@ using test::ToyState;
 using testing::await_that;
 using Lines = std::vector<std::string>;
 
-/// A disk on which rank files wait at a gate before they are made.
+/// A disk that does not create ranks' files while its gate is closed.
 class GatedDisk : public test::FaultFileSystem {
  public:
   using FaultFileSystem::FaultFileSystem;
@@ -49,7 +49,7 @@ class GatedDisk : public test::FaultFileSystem {
   std::atomic<bool> open = true;
 };
 
-/// Returns a run that saves in the foreground every so many steps.
+/// Returns a run that saves in the foreground every `steps` steps.
 Config saved_every(int64_t steps) {
   Config config;
   config.train_batch_size = 4;
@@ -64,16 +64,16 @@ Config in_background(Config config = saved_every(1)) {
   return config;
 }
 
-/// Makes a run keep the checkpoint of the least loss.
+/// Returns the config of a run that keeps the checkpoint of the least loss.
 Config with_best(Config config) {
   config.data.validation = {"v.bin"};
   config.checkpoint.keep_best.metric = "validation.loss";
   return config;
 }
 
-/// SavingRun is a rank's run: its progress is what the test says.
+/// SavingRun is one rank's run, whose progress the test controls.
 struct SavingRun {
-  /// Starts a run; a rank among others has their session and their disk.
+  /// Starts a run; a rank among others passes the shared session and disk.
   SavingRun(const std::string& folder, const Config& config, bool resumes = false,
             Session* among = nullptr, GatedDisk* shared = nullptr)
       : root(folder + "/run/checkpoints"),
@@ -106,13 +106,13 @@ struct SavingRun {
     return manifest;
   }
 
-  /// Trains a step and acts on `votes`, those of all ranks.
+  /// Trains a step and acts on the votes of all ranks.
   bool step(const Votes& votes) {
     checkpointer->read_votes(votes);
     model->train_to(static_cast<int>(++progress.step));
     return checkpointer->save_if_due(progress, "data");
   }
-  /// Trains a step of a run of this rank alone.
+  /// Trains a step of a run that has only this rank.
   bool step() { return step(own_votes()); }
   Votes own_votes() const {
     Votes votes;
@@ -123,7 +123,7 @@ struct SavingRun {
   void await_save() const {
     await_that([this] { return save_has_ended(); }, "the end of the save in the background");
   }
-  /// Gives the evaluation after this step that loss.
+  /// Records this loss as the evaluation after the current step.
   void evaluate(double loss) {
     progress.evaluations.add(
         progress.step,
@@ -141,7 +141,7 @@ struct SavingRun {
     return found;
   }
   std::string folder_of(int64_t step) const { return cat(root, "/", step_folder_name(step)); }
-  /// Returns the version of the state that the checkpoint after `step` holds; -1 for none of them.
+  /// Returns the version of the state in the checkpoint after `step`; -1 if it holds none of them.
   int saved_version(int64_t step) const {
     Checkpoint checkpoint(folder_of(step));
     ToyState found(1, 0, 0);
@@ -177,14 +177,14 @@ struct SavingRun {
 
 using StepNumbers = std::vector<int64_t>;
 
-/// Returns whether each line begins with the text of `beginnings` in its place, and there are no
-/// others.
+/// Returns whether there are as many lines as `beginnings`, and each begins with the text at its
+/// index.
 bool begin_with(const Lines& lines, const Lines& beginnings) {
   return std::equal(lines.begin(), lines.end(), beginnings.begin(), beginnings.end(),
                     [](const auto& line, const auto& begin) { return line.starts_with(begin); });
 }
 
-TEST_CASE("the state is saved after every step of the config's, and said when it is in place") {
+TEST_CASE("the state is saved at each due step, and reported when it is in place") {
   const TempFolder folder;
   SavingRun run(folder.path(), saved_every(2));
   run.journal.on_say = [&](const std::string&) {
@@ -205,10 +205,10 @@ TEST_CASE("the state is saved after every step of the config's, and said when it
   CHECK(run.saved_version(4) == 4);
   CHECK(run.counter("checkpoints_saved") == 2);
   CHECK(run.counter("checkpoints_failed") == 0);
-  CHECK(run.model->populations == 0);  // no copy is made
+  CHECK(run.model->populations == 0);  // saving in the foreground makes no copy
 }
 
-TEST_CASE("as many checkpoints are kept as the config says, and the best beside them") {
+TEST_CASE("as many checkpoints are kept as the config says, and additionally the best one") {
   const TempFolder folder;
   SavingRun run(folder.path(), saved_every(1));
   for (int i = 0; i < 5; ++i) run.step();
@@ -225,7 +225,7 @@ TEST_CASE("as many checkpoints are kept as the config says, and the best beside 
   CHECK(best.best_on_disk() == 2);
 }
 
-TEST_CASE("the best state is saved where no checkpoint is due") {
+TEST_CASE("the best state is saved even if no checkpoint is due") {
   const TempFolder folder;
   SavingRun run(folder.path(), with_best(saved_every(0)));
   for (const double loss : {3.0, 4.0, 2.0}) {
@@ -238,7 +238,7 @@ TEST_CASE("the best state is saved where no checkpoint is due") {
   CHECK(run.best_on_disk() == 3);
 }
 
-TEST_CASE("a checkpoint records what a run needs to go on from it") {
+TEST_CASE("a checkpoint records what a run needs to continue from it") {
   const TempFolder folder;
   Config config = saved_every(1);
   config.train.seed = 7;
@@ -284,7 +284,7 @@ TEST_CASE("a save in the background holds the state as it was, and counts once i
   CHECK(run.saved_version(2) == 2);
   CHECK(run.model->populations == 1);
   CHECK(run.checkpointer->longest_save() > 0);
-  // The next copy is made after the one before it was given back.
+  // The next copy is made only after the previous one was released.
   run.await_save();
   CHECK(run.model->calls == Lines{"snapshot", "release", "snapshot"});
 }
@@ -312,8 +312,7 @@ TEST_CASE("a save that is due waits for the one before it, which takes longer th
   CHECK(run.model->calls == Lines{"snapshot", "release", "snapshot", "release"});
 }
 
-TEST_CASE(
-    "where the config says so, what is due while a save is written is left out, but the best") {
+TEST_CASE("with that option, what is due while a save is written is skipped, except the best") {
   const TempFolder folder;
   Config config = with_best(in_background());
   config.checkpoint.if_busy = IfBusy::kSkip;
@@ -336,7 +335,7 @@ TEST_CASE(
   CHECK(run.best_on_disk() == 3);
 }
 
-TEST_CASE("a save in the background has ended when all ranks say that theirs has") {
+TEST_CASE("a save in the background has ended when all ranks report that theirs has") {
   const TempFolder folder;
   Config config = in_background();
   config.checkpoint.if_busy = IfBusy::kSkip;
@@ -365,7 +364,7 @@ TEST_CASE("a save in the background has ended when all ranks say that theirs has
     CHECK(begin_with(lines, {"no checkpoint after step 2:", "saved "}));
 }
 
-TEST_CASE("rank 0's clock says when a checkpoint is due, counted from the one before it") {
+TEST_CASE("rank 0's clock says when a checkpoint is due, counted from the previous one") {
   const TempFolder folder;
   Config config = saved_every(0);
   config.checkpoint.every_minutes = 2;
@@ -386,7 +385,7 @@ TEST_CASE("rank 0's clock says when a checkpoint is due, counted from the one be
   CHECK(run.steps() == StepNumbers{2, 4});
 }
 
-TEST_CASE("a checkpoint by the clock that is left out is due again as late as one that is saved") {
+TEST_CASE("a skipped checkpoint by the clock is due again after the same time as a saved one") {
   const TempFolder folder;
   Config config = in_background(saved_every(0));
   config.checkpoint.every_minutes = 2;
@@ -407,7 +406,7 @@ TEST_CASE("a checkpoint by the clock that is left out is due again as late as on
   run.await_save();
 }
 
-TEST_CASE("no clock but rank 0's counts") {
+TEST_CASE("only rank 0's clock counts") {
   const TempFolder folder;
   Config config = saved_every(0);
   config.checkpoint.every_minutes = 2;
@@ -427,7 +426,7 @@ TEST_CASE("no clock but rank 0's counts") {
   CHECK(due == std::vector<int64_t>{1, 0});
 }
 
-TEST_CASE("a save in the background that fails costs nothing but itself") {
+TEST_CASE("a save in the background that fails loses nothing but itself") {
   const TempFolder folder;
   SavingRun run(folder.path(), with_best(in_background()));
   run.disk->fail_next("sync", "rank-00000", ENOSPC);
@@ -451,7 +450,7 @@ TEST_CASE("a save in the background that fails costs nothing but itself") {
   CHECK_FALSE(run.best_on_disk());
 }
 
-TEST_CASE("a save in the foreground that fails ends the run, and nothing is said to be saved") {
+TEST_CASE("a save in the foreground that fails ends the run, and nothing is reported as saved") {
   const TempFolder folder;
   SavingRun run(folder.path(), saved_every(1));
   run.disk->fail_next("sync", "rank-00000", ENOSPC);
@@ -463,7 +462,7 @@ TEST_CASE("a save in the foreground that fails ends the run, and nothing is said
   CHECK(run.steps() == StepNumbers{});
 }
 
-TEST_CASE("a state that has been saved is not written again, and noted as the best where it is") {
+TEST_CASE("a saved state is not written again, but recorded as the best if it is") {
   const TempFolder folder;
   SavingRun run(folder.path(), with_best(saved_every(1)));
   run.step();
@@ -481,7 +480,7 @@ TEST_CASE("a state that has been saved is not written again, and noted as the be
   CHECK_FALSE(run.best_on_disk());
 }
 
-TEST_CASE("the last save follows one in the background of another step") {
+TEST_CASE("the last save follows a background save of another step") {
   const TempFolder folder;
   SavingRun run(folder.path(), in_background());
   run.disk->open = false;
@@ -495,7 +494,7 @@ TEST_CASE("the last save follows one in the background of another step") {
   CHECK(run.saved_version(2) == 2);
 }
 
-TEST_CASE("a run begins with the model's weights, and without what a killed save left") {
+TEST_CASE("a run begins with the model's weights, and removes what a killed save left") {
   const TempFolder folder;
   SavingRun run(folder.path(), saved_every(1));
   run.disk->make_folder(run.root + "/step-00000009.tmp-0123abcd");
@@ -505,15 +504,15 @@ TEST_CASE("a run begins with the model's weights, and without what a killed save
   CHECK(fs::is_empty(run.root));
 }
 
-/// Makes a run that has saved after steps 2 and 4, with its record.
+/// Runs until it has saved after steps 2 and 4, with its record.
 void save_a_run(const std::string& folder, const Config& config = saved_every(2)) {
-  SavingRun run(folder, config, true);  // a run that may be resumed has its record
+  SavingRun run(folder, config, true);  // a resumable run has a record
   run.recorder->start(run.describe(), 1, 5);
   for (int i = 0; i < 5; ++i) run.step();
   run.recorder->update([&](RunManifest& manifest) { run.checkpointer->add_to(manifest); });
 }
 
-TEST_CASE("a run that is resumed goes on from the newest checkpoint, or the one asked for") {
+TEST_CASE("a run that is resumed continues from the newest checkpoint, or the one asked for") {
   const TempFolder folder;
   save_a_run(folder.path());
   for (const int64_t step : {4, 2}) {
@@ -531,8 +530,7 @@ TEST_CASE("a run that is resumed goes on from the newest checkpoint, or the one 
   }
 }
 
-TEST_CASE(
-    "a run that is resumed is the one that was saved, or is refused before anything is read") {
+TEST_CASE("a resumed run must be the one that was saved, or is refused before anything is read") {
   const TempFolder folder;
   save_a_run(folder.path());
   SavingRun run(folder.path(), saved_every(2), true);
@@ -569,7 +567,7 @@ TEST_CASE("a run whose checkpoints are gone does not start over by itself") {
             " holds none"));
 }
 
-TEST_CASE("a run that had saved nothing starts anew, though it is resumed") {
+TEST_CASE("a resumed run that had saved nothing starts from the beginning") {
   const TempFolder folder;
   SavingRun run(folder.path(), saved_every(2), true);
   const std::string log = logged([&] { CHECK_FALSE(run.load()); });
@@ -577,7 +575,7 @@ TEST_CASE("a run that had saved nothing starts anew, though it is resumed") {
   CHECK(log.find("held no run: training starts from the beginning") != std::string::npos);
 }
 
-TEST_CASE("the best checkpoint of a run that goes on is one that is there") {
+TEST_CASE("the best checkpoint of a resumed run is one that exists") {
   const TempFolder folder;
   SavingRun run(folder.path(), with_best(saved_every(1)));
   for (const double loss : {3.0, 2.0}) {
@@ -595,7 +593,7 @@ TEST_CASE("the best checkpoint of a run that goes on is one that is there") {
   CHECK(run.best_on_disk() == 1);
 }
 
-TEST_CASE("a run has no best checkpoint where all that it knows of are gone") {
+TEST_CASE("a run has no best checkpoint if all that it knows of are gone") {
   const TempFolder folder;
   SavingRun run(folder.path(), with_best(saved_every(1)));
   for (const double loss : {3.0, 2.0}) {
@@ -647,7 +645,8 @@ TEST_CASE("the best weights are loaded where they are not the last, and their ex
   CHECK(run.model->calls == Lines{});
 }
 
-TEST_CASE("an export is reported, with what has not moved, unless it was stopped or failed") {
+TEST_CASE(
+    "an export is reported, with weights that did not change, unless it was stopped or failed") {
   const TempFolder folder;
   SavingRun run(folder.path(), saved_every(1));
   int signal = 0;
@@ -684,10 +683,10 @@ TEST_CASE("a run that fails waits for its save, and says where it is") {
   CHECK(run.steps() == StepNumbers{1});
 }
 
-TEST_CASE("a run that has lost a peer does not wait for its save, with which the peer would help") {
+TEST_CASE("a run that has lost a peer does not wait for its save, which needs the peer") {
   const TempFolder folder;
-  // The save continues after the checkpointer has been destroyed, so its files must exist until
-  // this program ends.
+  // The save continues after the checkpointer is destroyed, so its files must exist until this
+  // program ends.
   static auto* const run = new SavingRun(folder.path(), in_background());
   run->disk->open = false;
   run->step();
@@ -717,7 +716,7 @@ TEST_CASE("ranks save and load together, each its own part") {
             bases[static_cast<size_t>(run.session->rank())] = run.model->bases_read;
             for (int i = 0; i < 4; ++i) run.step(none);
           }) == Lines(2, ""));
-  CHECK(bases == std::vector<int>{1, 0});  // the record of rank 0 counts
+  CHECK(bases == std::vector<int>{1, 0});  // rank 0's record counts
   CHECK(SavingRun(folder.path(), config).steps() == StepNumbers{2, 4});
   CHECK(Checkpoint(folder / "run/checkpoints/step-00000004").manifest().files.size() == 2);
   REQUIRE(together([&](SavingRun& run) {

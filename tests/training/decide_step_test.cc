@@ -23,7 +23,7 @@ TEST_CASE("a clipping norm of zero does not clip") {
   REQUIRE(decide_step(sums_of(1, 4e9), {.clip_norm = 0}).update_gradient_factor == 1.0F);
 }
 
-TEST_CASE("gradients that lie in memory times a factor are clipped by their true norm") {
+TEST_CASE("gradients that are stored multiplied by a factor are clipped by their true norm") {
   const StepDecision scaled =
       decide_step(sums_of(1, 4096), {.gradient_multiple = 1024, .clip_norm = 1});
   REQUIRE(scaled.gradient_norm == 4);
@@ -32,7 +32,7 @@ TEST_CASE("gradients that lie in memory times a factor are clipped by their true
           1.0F / 1024);
 }
 
-TEST_CASE("a loss or a norm that is not finite leaves the step out") {
+TEST_CASE("a loss or a norm that is not finite skips the step") {
   for (const double bad : {static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
     REQUIRE_FALSE(decide_step(sums_of(bad, 4), {.clip_norm = 1}).finite);
     REQUIRE_FALSE(decide_step(sums_of(1, bad), {.clip_norm = 1}).finite);

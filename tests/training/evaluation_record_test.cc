@@ -24,7 +24,7 @@ std::vector<EvaluationResult> found(double loss, double accuracy = 0) {
           {.set = "b", .loss = loss, .accuracy = accuracy, .tokens = 8}};
 }
 
-/// Returns "step value" of the best after each of the losses.
+/// Returns "step value" of the best evaluation after each of the losses.
 std::vector<std::string> bests(EvaluationRecord record, const std::vector<double>& losses) {
   std::vector<std::string> all;
   for (size_t i = 0; i < losses.size(); ++i) {
@@ -48,7 +48,7 @@ TEST_CASE("the best is strictly better than all before it, after a step, and fin
 }
 
 TEST_CASE(
-    "an evaluation of which any loss is not finite is never the best, by whatever metric and set") {
+    "an evaluation with a loss that is not finite is never the best, for any metric and set") {
   for (const double loss : {kNever, std::copysign(kNever, -1.0), HUGE_VAL, -HUGE_VAL})
     for (const std::string metric :
          {"a.loss", "a.accuracy", "b.loss", "b.perplexity", "b.accuracy"})
@@ -74,7 +74,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a set of which no token counts has no value: never the best, no failure, and nothing that "
+    "a set without counted tokens has no value: never the best, no failure, and nothing that "
     "patience counts") {
   const std::vector<EvaluationResult> none{{.set = "a", .loss = 1, .accuracy = 0.5, .tokens = 8},
                                            {.set = "b", .loss = kNever}};
@@ -90,7 +90,7 @@ TEST_CASE(
   REQUIRE(by_the_other.is_best(1));
 }
 
-TEST_CASE("where the last step was not evaluated its loss says whether the weights are good") {
+TEST_CASE("if the last step was not evaluated, its loss says whether the weights are good") {
   EvaluationRecord record(wishing());
   record.add(1, found(kNever));
   record.record_loss(1, 8);
@@ -107,7 +107,7 @@ TEST_CASE("where the last step was not evaluated its loss says whether the weigh
   REQUIRE(record.problem_after(6).empty());
 }
 
-TEST_CASE("what a record of an older version took for the best is forgotten") {
+TEST_CASE("the best evaluation in a record of an older version is dropped") {
   EvaluationRecord record(wishing(BestMode::kMax, "b.accuracy"));
   record.restore(
       R"({"last_step":3,"best":{"metric":"b.accuracy","more":true,"now":{"step":3,"value":0.965},)"
@@ -130,7 +130,7 @@ TEST_CASE("what a record of an older version took for the best is forgotten") {
   REQUIRE_FALSE(written.is_of_older_version());
 }
 
-TEST_CASE("a best checkpoint that is lost leaves the one before it the best") {
+TEST_CASE("if the best checkpoint is lost, the one before it is the best") {
   EvaluationRecord record(wishing());
   for (int64_t step = 1; step <= 3; ++step)
     record.add(step, found(10.0 - static_cast<double>(step)));
@@ -145,7 +145,7 @@ TEST_CASE("evaluations that do not beat the last improvement by more than min_de
   EvaluationRecord record(wishing());
   record.add(0, found(1));
   record.add(1, found(5));
-  record.add(2, found(4.5));  // by exactly 0.5
+  record.add(2, found(4.5));  // better by exactly 0.5
   REQUIRE_FALSE(record.stops());
   record.add(3, found(4.25));
   REQUIRE_FALSE(record.stops());
@@ -164,7 +164,7 @@ TEST_CASE("a run that never has a finite value stops too") {
           "b.loss has not improved by more than 0.5 in 2 evaluations (it never was finite)");
 }
 
-TEST_CASE("a checkpoint keeps the record, but for what another metric or mode said") {
+TEST_CASE("a checkpoint keeps the record, except values of another metric or mode") {
   EvaluationRecord record(wishing());
   record.add(1, found(1.0 / 3));
   record.add(2, found(0.1));

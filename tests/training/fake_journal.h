@@ -37,7 +37,7 @@ class FakeJournal : public Journal {
   }
   void show_phase(const std::string&) override {}
 
-  /// Called with each line before it is kept.
+  /// Called with each line before the line is stored; null: nothing is called.
   std::function<void(const std::string&)> on_say;
   bool updates_fail = false;
   std::vector<std::string> calls;

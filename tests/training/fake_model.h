@@ -21,7 +21,7 @@ class FakeModel : public SavedModel {
  public:
   FakeModel(int world, int rank) : world_(world), rank_(rank), state(world, rank, 0) {}
 
-  /// Changes the state into this version of it, as training does.
+  /// Sets the state to this version, as training changes it.
   void train_to(int version) { state = test::ToyState(world_, rank_, version); }
 
   std::string fingerprint() const override { return "folder"; }
@@ -64,7 +64,7 @@ class FakeModel : public SavedModel {
   }
   void populate_snapshot() override {
     ++populations;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // the kernel takes its time
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // reading the disk takes some time
     populated = true;
   }
   const SaveBuffers* save_buffers() const override { return nullptr; }
@@ -87,7 +87,7 @@ class FakeModel : public SavedModel {
   mutable int bases_read = 0;
   std::atomic<int> populations = 0;
   std::atomic<bool> populated = false;
-  /// The outcome of an export.
+  /// The outcome that an export reports.
   ExportOutcome exported;
   std::vector<std::string> calls;
 };

@@ -12,8 +12,8 @@
 
 namespace ftrun::fixtures {
 
-/// FakeRun is everything that the loop of a run calls. It records every call; time passes only in
-/// steps, and nothing is trained. A test sets or overrides what it wants to differ.
+/// FakeRun implements everything that a run's loop calls. It records every call and trains nothing;
+/// time passes only in steps. A test sets or overrides what it needs.
 class FakeRun : public Stepper,
                 public Saver,
                 public Evaluator,
@@ -24,7 +24,7 @@ class FakeRun : public Stepper,
   FakeRun(const FakeRun&) = delete;
   FakeRun& operator=(const FakeRun&) = delete;
 
-  /// Returns the loop over these parts, which borrows them.
+  /// Returns a loop that calls this object and borrows it.
   TrainingLoop loop();
 
   void run(StepRun& step) override;
@@ -57,32 +57,32 @@ class FakeRun : public Stepper,
   const Config config;
   LoopPlan plan;
   TrainingProgress progress;
-  /// Source of the batches; batches of 10 counted tokens unless a test has others.
+  /// Returns the next batches; by default each has 10 counted tokens.
   std::function<Loader::Fetched()> next_batch;
 
-  /// Changes what a step finds: loss, norm, tokens, the votes of all ranks.
+  /// Changes the results of a step, by step: loss, norm, tokens, the votes of all ranks.
   std::map<int64_t, std::function<void(StepRun&)>> at;
   double seconds_of_step = 1;
   double save_seconds = 0;
-  /// Seconds of the fake clock.
+  /// The present time of the fake clock, in seconds.
   double time = 0;
-  /// The signal that has reached this rank, and the result of the ranks' separate vote; 0: the vote
-  /// follows this rank's signal.
+  /// `own_signal` is the signal that this rank has received. `voted` is the result of the ranks'
+  /// separate vote; 0: the vote follows this rank's signal.
   int own_signal = 0;
   int voted = 0;
-  /// Losses of evaluations by step; 1 where none is given.
+  /// The losses of evaluations, by step; 1 for a step that has none.
   std::map<int64_t, double> losses;
-  /// The step whose evaluation a signal ends.
+  /// The step whose evaluation a signal ends; -1: none.
   int64_t stopped_evaluation = -1;
-  /// Records of an earlier start.
+  /// The losses that an earlier start has recorded, by step.
   std::map<int64_t, double> recorded_losses;
   bool resumed = false;
-  /// A save takes longer than a copy.
+  /// Says that writing a save takes longer than copying it.
   bool slow_saves = false;
   std::string fingerprint = "data";
   std::vector<std::string> slow_ranks;
 
-  /// StepScalars::update of the steps that ran, and the loss scales.
+  /// The values of StepScalars::update of the steps that ran, and their loss scales.
   std::vector<int64_t> updates;
   std::vector<double> scales;
   StopLead stop_lead{0, false};

@@ -69,7 +69,7 @@ void check_trace(const json& row) {
   }
 }
 
-TEST_CASE("DeepSpeed's schedules follow the rates it was seen to use", "[.needs-reference]") {
+TEST_CASE("DeepSpeed's schedules give the rates that DeepSpeed has used", "[.needs-reference]") {
   std::ifstream in(testing::reference_file("ds_reference_numbers.json"));
   const json numbers = json::parse(in);
   REQUIRE(numbers.at("schedules").size() >= 10);
@@ -88,7 +88,7 @@ TEST_CASE("the first two steps of WarmupLR use the smallest rate") {
   REQUIRE(scheduled_rate(s, optimizer, 6).learning_rate == Approx(1e-3));
 }
 
-TEST_CASE("linear, cosine and constant rise over the warm-up and end where they say") {
+TEST_CASE("linear, cosine and constant rise over the warm-up and end at their last rate") {
   OptimizerConfig optimizer;
   optimizer.lr = 1.0;
   SchedulerConfig s;
@@ -146,7 +146,7 @@ TEST_CASE("warmup_stable_decay has the rates of transformers") {
   }
 }
 
-TEST_CASE("schedules stay at their last rate, but for inverse_sqrt") {
+TEST_CASE("schedules stay at their last rate, except inverse_sqrt") {
   OptimizerConfig optimizer;
   optimizer.lr = 1.0;
   SchedulerConfig s;

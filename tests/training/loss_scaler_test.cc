@@ -7,7 +7,7 @@
 namespace ftrun {
 namespace {
 
-/// Makes a scale of 256 that doubles after three clean steps, hysteresis 2.
+/// Returns a loss scale of 256 that doubles after three finite steps, with hysteresis 2.
 Config scale_options(int64_t stage) {
   Config config;
   config.zero.stage = stage;
@@ -18,7 +18,7 @@ Config scale_options(int64_t stage) {
   return config;
 }
 
-/// Returns the scale after each step; 1 is an overflow.
+/// Returns the scale after each step; a 1 in `overflows` is an overflow.
 std::vector<double> scales(const Config& config, const std::vector<int>& overflows) {
   LossScaler scaler(config);
   std::vector<double> all;
@@ -31,15 +31,15 @@ std::vector<double> scales(const Config& config, const std::vector<int>& overflo
 
 const std::vector<int> kMixed{1, 0, 1, 0, 0, 0, 0, 0, 1, 1};
 
-// The expected scales of stages 1 to 3 were printed by DeepSpeed's DynamicLossScaler.
+// DeepSpeed's DynamicLossScaler printed the expected scales of stages 1 to 3.
 
-TEST_CASE("the first doubling takes one clean step more than the window, the others the window") {
+TEST_CASE("the first doubling takes one finite step more than the window, later ones the window") {
   for (const int64_t stage : {0, 1, 2, 3})
     REQUIRE(scales(scale_options(stage), std::vector<int>(10, 0)) ==
             std::vector<double>{256, 256, 256, 512, 512, 512, 1024, 1024, 1024, 2048});
 }
 
-TEST_CASE("hysteresis lets overflows pass before the scale is halved, at stages 1 to 3") {
+TEST_CASE("hysteresis ignores overflows before the scale is halved, at stages 1 to 3") {
   for (const int64_t stage : {1, 2, 3})
     REQUIRE(scales(scale_options(stage), kMixed) ==
             std::vector<double>{256, 256, 128, 128, 128, 128, 256, 256, 256, 128});
@@ -53,7 +53,8 @@ TEST_CASE("consecutive hysteresis is full again after every clean step") {
 }
 
 TEST_CASE("stage 0 halves at every overflow, whatever the hysteresis") {
-  // 128 after the first; the third step halves again; 4 clean steps behind it (k = 3) double.
+  // The first overflow halves to 128, the third step halves again; 4 finite steps after that (k =
+  // 3), the scale doubles.
   const std::vector<double> expected{128, 128, 64, 64, 64, 64, 128, 128, 64, 32};
   for (const bool consecutive : {false, true})
     for (const int64_t hysteresis : {1, 2, 7}) {
@@ -70,13 +71,14 @@ TEST_CASE("with hysteresis 1 stages 1 to 3 halve at every overflow, too") {
   REQUIRE(scales(config, kMixed) == scales(scale_options(0), kMixed));
 }
 
-TEST_CASE("used up, hysteresis stays so until the scale doubles") {
-  // Overflows at 1 (uses it up), 2, 3 and 5 halve; the doubling after step 9 fills it again.
+TEST_CASE("hysteresis that is used up is refilled only when the scale doubles") {
+  // Overflows at steps 1 (which uses it up), 2, 3 and 5 halve the scale; doubling after step 9
+  // refills it.
   REQUIRE(scales(scale_options(1), {1, 1, 1, 0, 1, 0, 0, 0, 0, 1, 1}) ==
           std::vector<double>{256, 128, 64, 64, 32, 32, 32, 32, 64, 64, 32});
 }
 
-TEST_CASE("an overflow at the smallest scale is the end at stages 1 to 3") {
+TEST_CASE("an overflow at the smallest scale ends the run at stages 1 to 3") {
   Config config = scale_options(2);
   config.fp16.hysteresis = 1;
   config.fp16.min_loss_scale = 100;
@@ -92,7 +94,7 @@ TEST_CASE("an overflow at the smallest scale is the end at stages 1 to 3") {
   REQUIRE(scaler.exhausted());
 }
 
-TEST_CASE("hysteresis passes overflows at the smallest scale, too") {
+TEST_CASE("hysteresis ignores overflows at the smallest scale, too") {
   Config config = scale_options(1);
   config.fp16.initial_scale_power = 0;
   config.fp16.hysteresis = 3;
@@ -111,7 +113,7 @@ TEST_CASE("stage 0 stays at the smallest scale") {
   REQUIRE(scales(config, {1, 1, 1, 0, 0, 0, 0}) == std::vector<double>{1, 1, 1, 1, 1, 1, 2});
 }
 
-TEST_CASE("a static scale never changes, and an overflow is not expected of it") {
+TEST_CASE("a static scale never changes, and no overflow is expected") {
   Config config = scale_options(2);
   config.fp16.loss_scale = 1000;
   LossScaler scaler(config);
@@ -132,7 +134,7 @@ TEST_CASE("without fp16 the scale is 1 and nothing is kept") {
   REQUIRE_FALSE(scaler.state().has_value());
 }
 
-TEST_CASE("a scaler restored at any step goes on as the one that was never stopped") {
+TEST_CASE("a scaler restored at any step continues like one that was never stopped") {
   const std::vector<int> overflows{1, 0, 1, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0};
   for (const int64_t stage : {0, 2})
     for (const bool consecutive : {false, true}) {
@@ -152,7 +154,7 @@ TEST_CASE("a scaler restored at any step goes on as the one that was never stopp
     }
 }
 
-TEST_CASE("a static scale given anew wins over the one that was saved") {
+TEST_CASE("a static scale in the config wins over the saved one") {
   LossScaler dynamic(scale_options(2));
   Config config = scale_options(2);
   config.fp16.loss_scale = 64;

@@ -12,7 +12,7 @@ std::string text_of(const std::vector<NodeFact>& facts) {
   return facts_text(facts);
 }
 
-TEST_CASE("nodes that are alike differ in nothing") {
+TEST_CASE("equal nodes have no differences") {
   const std::string alike =
       text_of({{"the ftrun binary", "5 bytes, xxh3 a"}, {"data.train", "7 sequences"}});
   REQUIRE(
@@ -20,7 +20,7 @@ TEST_CASE("nodes that are alike differ in nothing") {
           .empty());
 }
 
-TEST_CASE("a node that differs is named once, with each thing in which it does and both values") {
+TEST_CASE("a node that differs is named once, with each difference and both values") {
   const std::string first = text_of({{"the ftrun binary", "5 bytes, xxh3 a"},
                                      {"data.train", "7 sequences"},
                                      {"model.path a", "1"}});
@@ -34,7 +34,7 @@ TEST_CASE("a node that differs is named once, with each thing in which it does a
           "\n  n2 (rank 2): the ftrun binary is 6 bytes, xxh3 b; on n1 (rank 0): 5 bytes, xxh3 a");
 }
 
-TEST_CASE("ranks of one node that see different things are both told") {
+TEST_CASE("if ranks of one node see different facts, both are named") {
   const std::string first = text_of({{"data.train", "7"}});
   REQUIRE(differing_facts(
               std::vector{first, text_of({{"data.train", "8"}}), text_of({{"data.train", "9"}})},

@@ -13,15 +13,15 @@
 
 #include <catch2/catch.hpp>
 
-// These tests run the programs of all stages in simulated time: a stage's work takes as many
-// seconds as a test says, and its waits follow from the programs alone.
+// These tests run the programs of all stages in simulated time: a test sets how long a stage's work
+// takes, and its waits follow from the programs.
 
 namespace ftrun {
 namespace {
 
 using fixtures::Choice;
 
-/// Seconds of what a rank does.
+/// Returns how many seconds an instruction of a rank takes.
 using InstrSeconds = std::function<double(int rank, const Instr&)>;
 
 class TimedWorld {
@@ -32,8 +32,7 @@ class TimedWorld {
     for (size_t r = 0; r < steps.size(); ++r)
       ranks.push_back({static_cast<int>(r), &steps[r].program});
     world_ = world_of(ranks);
-    for (const Program* program : world_.programs)
-      schedules_.push_back(whole_schedule(*program, announcements_));
+    for (const Program* program : world_.programs) schedules_.push_back(whole_schedule(*program));
     for (const RankProgram& rank : ranks)
       ranks_.push_back({rank.program, PhaseClock(*rank.program), {}, {}});
     for (Rank& rank : ranks_) {
@@ -47,7 +46,7 @@ class TimedWorld {
     Walk walk(world_, schedules_);
     walk.begin();
     while (!walk.ready().empty()) {
-      run_together(walk, walk.ready().front());
+      run_on_all_ranks(walk, walk.ready().front());
       walk.finish(0);
     }
     REQUIRE(walk.fault() == "");
@@ -60,13 +59,13 @@ class TimedWorld {
   struct Rank {
     const Program* program;
     PhaseClock clock;
-    /// Times at which the last instruction of a lane, and each instruction, was done.
+    /// The times at which the last instruction of each lane, and each instruction, was done.
     std::vector<double> lanes;
     std::vector<double> done;
   };
 
-  /// Runs a collective or a transfer, which begins when the last of its ranks has reached it.
-  void run_together(const Walk& walk, Walk::LaneStep lane_step) {
+  /// Runs a collective or a transfer; it begins when the last of its ranks has reached it.
+  void run_on_all_ranks(const Walk& walk, Walk::LaneStep lane_step) {
     const std::span<const int32_t> members = walk.members(lane_step);
     double start = 0;
     for (const int32_t member : members)
@@ -101,13 +100,12 @@ class TimedWorld {
 
   const InstrSeconds seconds_;
   World world_;
-  Announcements announcements_;
   std::vector<LaneSchedule> schedules_;
   std::vector<Rank> ranks_;
 };
 
-/// Returns a choice with one block in each part of the model, and with embedding and head in the
-/// first and the last part.
+/// Returns a choice with one block in each part of the model; embedding and head are in the first
+/// and the last part.
 Choice pipeline_of(PipelineSchedule kind, int stages, bool overlap) {
   const int chunks = fixed_chunks(kind) > 0 ? fixed_chunks(kind) : 2;
   const int parts = stages * chunks;
@@ -128,7 +126,7 @@ bool is_block(const Choice& choice, int32_t layer) {
   return layer > 0 && layer <= choice.options.state.pipeline.parts();
 }
 
-/// Returns whether an instruction is of a block. Embedding and head take no time here.
+/// Returns whether an instruction belongs to a block. Embedding and head take no time here.
 bool is_of_block(const Choice& choice, const Instr& instr) {
   return instr.runs_list() && is_block(choice, instr.layer);
 }
@@ -157,8 +155,8 @@ void require_idle(const std::vector<IdleShare>& found, const std::vector<double>
 }
 
 TEST_CASE(
-    "programs whose transfers take no time wait what their schedule makes them wait, whatever each "
-    "action takes") {
+    "programs whose transfers take no time wait exactly as long as their schedule implies, "
+    "whatever each action takes") {
   std::mt19937_64 random(5);
   for (const PipelineSchedule kind :
        {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
@@ -180,7 +178,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("no stage waits for anything of another within its actions") {
+TEST_CASE("no stage waits for another one within its actions") {
   for (const PipelineSchedule kind :
        {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
         PipelineSchedule::kZbH1, PipelineSchedule::kZbV})
@@ -197,7 +195,8 @@ TEST_CASE("no stage waits for anything of another within its actions") {
     }
 }
 
-/// Makes a forward pass of one second, a backward pass of two, and what `late` adds.
+/// Returns times where a forward pass takes one second and a backward pass two, plus what `late`
+/// adds.
 InstrSeconds one_and_two(const Choice& choice, const InstrSeconds& late = {}) {
   return [&choice, late](int rank, const Instr& instr) {
     const double usual = instr.kind == InstrKind::kForward ? 1 : 2;
@@ -205,20 +204,20 @@ InstrSeconds one_and_two(const Choice& choice, const InstrSeconds& late = {}) {
   };
 }
 
-TEST_CASE("a stage that is late shows in what the others wait, as measured and by the schedule") {
+TEST_CASE("a slow stage shows in the others' waits, as measured and by the schedule") {
   const Choice choice = pipeline_of(PipelineSchedule::k1F1B, 2, false);
   require_idle(idle_of(choice, one_and_two(choice)), {3.0 / 27, 3.0 / 27}, {3.0 / 27, 3.0 / 27});
-  // A backward pass of the last stage takes one second more: a step is F0,
-  // eight times four seconds, B0.
+  // Each backward pass of the last stage takes one second more. A step then takes F0, eight times
+  // four seconds, and B0.
   const auto always = [&](int rank, const Instr& instr) {
     return rank == 1 && is_of_block(choice, instr) && instr.kind == InstrKind::kBackward ? 1.0
                                                                                          : 0.0;
   };
   require_idle(idle_of(choice, one_and_two(choice, always)), {11.0 / 35, 3.0 / 35},
                {11.0 / 35, 3.0 / 35});
-  // A delay in one micro-batch counts where it is: the last stage has no time to spare for the
-  // first one's first backward pass. The same seconds in the mean of all backward passes would be
-  // 2.75 of 28.75 and 4.75 of 28.75 that they wait.
+  // A delay in one micro-batch counts where it happens: the last stage has no slack before the
+  // first stage's first backward pass. If the same two seconds were spread over all backward
+  // passes, the stages would wait 2.75 and 4.75 of 28.75 seconds.
   const auto once = [&](int rank, const Instr& instr) {
     return rank == 0 && is_of_block(choice, instr) && instr.kind == InstrKind::kBackward &&
                    instr.micro_batch == 0
@@ -227,7 +226,7 @@ TEST_CASE("a stage that is late shows in what the others wait, as measured and b
   };
   require_idle(idle_of(choice, one_and_two(choice, once)), {3.0 / 29, 5.0 / 29},
                {3.0 / 29, 5.0 / 29});
-  // The last stage's last backward pass is faster, because nothing runs at the same time.
+  // The last stage's last backward pass is faster, because nothing else runs at that time.
   const auto alone = [&](int rank, const Instr& instr) {
     return rank == 1 && is_of_block(choice, instr) && instr.kind == InstrKind::kBackward &&
                    instr.micro_batch == 7
@@ -239,7 +238,7 @@ TEST_CASE("a stage that is late shows in what the others wait, as measured and b
 }
 
 TEST_CASE(
-    "what a stage does after its last action is no wait of its own, and the others wait for it") {
+    "work of a stage after its last action is not a wait of that stage, but others wait for it") {
   const Choice choice = pipeline_of(PipelineSchedule::k1F1B, 2, false);
   const auto norm = [&](int rank, const Instr& instr) {
     return rank == 0 && instr.kind == InstrKind::kGradientNorm ? 3.0 : 0.0;
@@ -248,7 +247,7 @@ TEST_CASE(
                {3.0 / 30, 6.0 / 30});
 }
 
-TEST_CASE("a transfer that is late is measured, and not the schedule's doing") {
+TEST_CASE("a late transfer is measured, and not attributed to the schedule") {
   const Choice choice = pipeline_of(PipelineSchedule::k1F1B, 2, false);
   const auto send = [](int, const Instr& instr) {
     return instr.is_transfer() && instr.micro_batch == 0 ? 1.0 : 0.0;

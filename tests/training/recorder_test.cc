@@ -1,4 +1,4 @@
-// The record of a run: the recorder itself and its files.
+// These tests check the record of a run: the recorder itself and its files.
 #include "training/recorder.h"
 
 #include <filesystem>
@@ -26,8 +26,8 @@ using test::read_text;
 using test::TempFolder;
 using Lines = std::vector<std::string>;
 
-/// Returns the request of rank 0 of `world` for a run in `folder`; a line of progress for each
-/// step.
+/// Returns the request of rank 0 of `world` ranks for a run in `folder`, which prints a line of
+/// progress for each step.
 TrainRequest request_in(const std::string& folder, int world = 1) {
   Config config;
   config.train_batch_size = 4;
@@ -75,7 +75,7 @@ nlohmann::json validation_of(const Recorder& recorder) {
 
 using StepNumbers = std::vector<int64_t>;
 
-/// Records a run of `steps` steps that ends so.
+/// Records a run of `steps` steps that ends with `exit_code`.
 void record_run(const TrainRequest& request, int64_t steps, int exit_code = 0,
                 const std::string& reason = "done") {
   printed([&] {
@@ -107,12 +107,12 @@ TEST_CASE("nothing but the lock is written to the run folder before the run star
   CHECK_FALSE(fs::exists(paths.samples()));
 }
 
-TEST_CASE("a step is in its file before anybody is shown it") {
+TEST_CASE("a step is in its file before it is printed") {
   const TempFolder folder;
   const TrainRequest request = request_in(folder / "run");
   Recorder recorder(request);
   recorder.start(make_manifest(request), 1, 5);
-  /// Watch reads the file each time something is printed.
+  /// Watch is the output stream; it reads the file each time something is printed.
   struct Watch : std::streambuf {
     explicit Watch(const RunPaths& paths) : paths(paths) {}
     std::streamsize xsputn(const char*, std::streamsize count) override {
@@ -163,7 +163,7 @@ TEST_CASE("an evaluation without an accuracy has none in the manifest") {
   CHECK_FALSE(figures.contains("accuracy"));
 }
 
-TEST_CASE("nothing is recorded into a folder that has become another run's") {
+TEST_CASE("nothing is recorded in a folder that another run has taken over") {
   const TempFolder folder;
   const TrainRequest request = request_in(folder / "run");
   Recorder recorder(request);
@@ -180,7 +180,7 @@ TEST_CASE("nothing is recorded into a folder that has become another run's") {
   CHECK_FALSE(read_manifest(other.paths().manifest()).exit_code);
 }
 
-TEST_CASE("a run that goes on keeps the steps before its first, and says what went before") {
+TEST_CASE("a resumed run keeps the steps before its first, and reports the earlier starts") {
   const TempFolder folder;
   record_run(request_in(folder / "run"), 5, 143, "stopped by SIGTERM after step 5");
   const TrainRequest request = resumed(request_in(folder / "run", 2));
@@ -201,7 +201,7 @@ TEST_CASE("a run that goes on keeps the steps before its first, and says what we
   CHECK(written.restarts[0].ranks.count == 2);
 }
 
-TEST_CASE("a run that was killed is said to have ended without a reason, and keeps its counters") {
+TEST_CASE("a killed run is recorded as ended without a reason, and keeps its counters") {
   const TempFolder folder;
   {
     const TrainRequest request = request_in(folder / "run");
@@ -239,7 +239,7 @@ TEST_CASE("a resume with another config is refused, unless the field is allowed"
   recorder.admit(make_manifest(request));
 }
 
-TEST_CASE("what a resume may change is noted once, though run and checkpoint both tell it") {
+TEST_CASE("an allowed change at a resume is noted once, though both run and checkpoint show it") {
   const TempFolder folder;
   const TrainRequest first = request_in(folder / "run");
   record_run(first, 2);
@@ -264,7 +264,7 @@ TEST_CASE("what a resume may change is noted once, though run and checkpoint bot
         folder / "run/checkpoints/step-00000002");
 }
 
-TEST_CASE("without run.json the checkpoint's own record tells whether it is the same run") {
+TEST_CASE("without run.json the checkpoint's own record shows whether it is the same run") {
   const TempFolder folder;
   const TrainRequest request = resumed(request_in(folder / "run"));
   Recorder recorder(request);
@@ -275,7 +275,7 @@ TEST_CASE("without run.json the checkpoint's own record tells whether it is the 
   CheckpointMeta saved = test::toy_meta(2, 1);
   saved.seed = static_cast<uint64_t>(request.config.train.seed);
   saved.model_fingerprint = saved.data_fingerprint = "";
-  saved.config_hash = "c2c2";  // of a version that recorded no config
+  saved.config_hash = "c2c2";  // written by a version that recorded no config
   CHECK(error_of(ExitCode::kUsage,
                  [&] { recorder.admit("checkpoints/step-2", saved, make_manifest(request)); })
             .find("checkpoints/step-2/checkpoint.json: this is not the run that was started there; "
@@ -285,13 +285,13 @@ TEST_CASE("without run.json the checkpoint's own record tells whether it is the 
   recorder.admit("checkpoints/step-2", saved, make_manifest(request));
 }
 
-TEST_CASE("a run that has saved checkpoints is refused where none are left") {
+TEST_CASE("a run that has saved checkpoints is refused if none are left") {
   const TempFolder folder;
   record_run(request_in(folder / "run"), 2);
   const TrainRequest request = resumed(request_in(folder / "run"));
   {
     Recorder recorder(request);
-    recorder.refuse_if_checkpoints_are_gone();  // it had saved none
+    recorder.refuse_if_checkpoints_are_gone();  // the run had saved none
     const std::string checkpoints = recorder.paths().checkpoints();
     test::write_text(checkpoints + "/latest", "step-00000002");
     CHECK(error_of(ExitCode::kBadInput, [&] { recorder.refuse_if_checkpoints_are_gone(); }) ==
@@ -305,7 +305,7 @@ TEST_CASE("a run that has saved checkpoints is refused where none are left") {
   error_of(ExitCode::kBadInput, [&] { recorder.refuse_if_checkpoints_are_gone(); });
 }
 
-TEST_CASE("a run that starts anew, though it is resumed, says so in run.json") {
+TEST_CASE("a resumed run that starts from the beginning says so in run.json") {
   const TempFolder folder;
   const auto start_of = [&](const TrainRequest& request) {
     std::string start;
@@ -359,7 +359,7 @@ TEST_CASE("a run that never trained a step has no table") {
   CHECK(read_manifest(recorder.paths().manifest()).exit_code == 0);
 }
 
-TEST_CASE("a failure of the only rank is its own, one of several ranks is nobody's yet") {
+TEST_CASE("a failure of the only rank is attributed to it, one of several ranks to nobody yet") {
   for (const int world : {1, 2}) {
     const TempFolder folder;
     const TrainRequest request = request_in(folder / "run", world);
@@ -385,7 +385,7 @@ TEST_CASE("a run that fails before it starts leaves its folder as it was") {
   CHECK_FALSE(fs::exists(recorder.paths().manifest()));
 }
 
-TEST_CASE("samples of text are kept where the run makes some, or has made some") {
+TEST_CASE("samples of text are kept if the run makes some, or has made some") {
   const TempFolder folder;
   TrainRequest request = request_in(folder / "run");
   const TextSample sample{.prompt_tokens = 4, .prompt = "a", .answer = "b"};
@@ -407,12 +407,12 @@ TEST_CASE("samples of text are kept where the run makes some, or has made some")
   }
   request.config.train.generate.prompt_tokens = 0;
   Recorder recorder(request);
-  recorder.start(make_manifest(request), 3, 5);  // what comes after step 2 is made anew
+  recorder.start(make_manifest(request), 3, 5);  // what follows step 2 is recorded again
   const std::string text = read_text(recorder.paths().samples());
   CHECK(std::count(text.begin(), text.end(), '\n') == 2);
 }
 
-TEST_CASE("trained steps alone are in the files of csv_monitor") {
+TEST_CASE("the files of csv_monitor have only trained steps") {
   const TempFolder folder;
   TrainRequest request = request_in(folder / "run");
   request.config.csv_monitor.enabled = true;
@@ -430,7 +430,7 @@ TEST_CASE("trained steps alone are in the files of csv_monitor") {
         "step,train_loss\r\n4,2.0\r\n");
 }
 
-TEST_CASE("a line that is said is on standard output, above the line of progress") {
+TEST_CASE("a printed line is on standard output, above the line of progress") {
   const TempFolder folder;
   const TrainRequest request = request_in(folder / "run");
   Recorder recorder(request);

@@ -13,7 +13,7 @@
 namespace ftrun {
 namespace {
 
-/// Writes small_model() as a folder that a run can start from.
+/// Writes a model folder with small_model(), from which a run can start.
 void write_model(const std::string& folder) {
   std::filesystem::copy(fixtures::model_folder(fixtures::small_model()).path(), folder);
   write_file_atomic(posix_files(), folder + "/config.json",
@@ -32,9 +32,9 @@ Config run_in(const std::string& scratch) {
   return config;
 }
 
-/// Returns the errors that two ranks throw while they export together; `before_piece` is called
-/// before each piece. A rank that fails waits until the other has failed, too, because otherwise
-/// the end of its groups would inform the other.
+/// Returns the errors of two ranks that export together; `before_piece` is called before each
+/// piece. A rank that fails waits until the other one has failed too, because otherwise the end of
+/// its groups would tell the other.
 std::vector<std::string> export_on_two(
     const Config& config, const std::function<void(int rank, int piece)>& before_piece,
     const std::function<void(int rank, const ExportOutcome&)>& then) {
@@ -59,8 +59,7 @@ std::vector<std::string> export_on_two(
 }
 
 TEST_CASE(
-    "what fails on the writer inside a piece ends the export of all ranks at once, with its "
-    "cause") {
+    "a failure of the writer within a piece ends the export of all ranks at once, with its cause") {
   const fixtures::Scratch scratch;
   write_model(scratch.path + "/model");
   const Config config = run_in(scratch.path);
@@ -70,12 +69,12 @@ TEST_CASE(
   const std::vector<std::string> told =
       export_on_two(config, fail, [](int, const ExportOutcome&) {});
   REQUIRE(told[0] == "Input/output error");
-  // At the groups' time limit the error would say that it has waited.
+  // An error at the groups' time limit would say that the rank has waited.
   REQUIRE_THAT(told[1], Catch::StartsWith("rank 1 lost a peer in ") && Catch::Contains("rank 0"));
   REQUIRE_FALSE(std::filesystem::exists(export_folder(config)));
 }
 
-TEST_CASE("what fails on the writer between pieces is told when the other ranks are through") {
+TEST_CASE("a failure of the writer between pieces is reported when the other ranks are done") {
   const fixtures::Scratch scratch;
   write_model(scratch.path + "/model");
   const Config config = run_in(scratch.path);

@@ -33,7 +33,7 @@ Config config_in(const std::string& folder) {
   return config;
 }
 
-/// JournalOfRank is a rank's journal and what it borrows.
+/// JournalOfRank is a rank's journal with the objects that it borrows.
 struct JournalOfRank {
   JournalOfRank(Session& among, const Config& config)
       : request(request_of(among.rank(), among.world(), config)),
@@ -43,7 +43,7 @@ struct JournalOfRank {
           logs.push_back(options);
         }) {}
 
-  /// Opens it for a run that has done so many of 9 steps.
+  /// Opens the journal for a run that has done `steps_done` of 9 steps.
   void open(int64_t steps_done = 0) {
     journal.open_folder();
     journal.open([this] { return make_manifest(request); }, steps_done, 9);
@@ -51,7 +51,7 @@ struct JournalOfRank {
 
   TrainRequest request;
   Session& session;
-  /// The logs that were opened, and whether the run's record was there before.
+  /// The options of the logs that were opened; they say whether the run's record existed before.
   std::vector<LogOptions> logs;
   bool has_record = false;
   RunJournal journal;
@@ -78,7 +78,7 @@ StepMetrics journaled_step(int64_t number) {
   return metrics;
 }
 
-TEST_CASE("rank 0 alone has the record; what the others report does nothing") {
+TEST_CASE("only rank 0 has the record; reports of other ranks do nothing") {
   const TempFolder folder;
   const Config config = config_in(folder / "run");
   std::vector<int> recorders(2), updates(2);
@@ -94,7 +94,7 @@ TEST_CASE("rank 0 alone has the record; what the others report does nothing") {
       rank.journal.record(journaled_step(1));
       rank.journal.record(1, {TextSample{}});
       rank.journal.conclude(0, "done");
-      session.run_together("leaving", [] {});
+      session.run_on_all_ranks("leaving", [] {});
     });
     REQUIRE(failures == Lines(2, ""));
   });
@@ -106,7 +106,7 @@ TEST_CASE("rank 0 alone has the record; what the others report does nothing") {
   CHECK(read_manifest(folder / "run/run.json").exit_code == 0);
 }
 
-TEST_CASE("a folder that rank 0 cannot take is refused on every rank") {
+TEST_CASE("a folder that rank 0 cannot use is refused on every rank") {
   const TempFolder folder;
   test::write_text(folder / "run", "no folder");
   const Config config = config_in(folder / "run");
@@ -117,7 +117,8 @@ TEST_CASE("a folder that rank 0 cannot take is refused on every rank") {
                                   ": it exists and is not a folder")));
 }
 
-TEST_CASE("an update that fails on rank 0 fails on every rank, one by itself on rank 0 alone") {
+TEST_CASE(
+    "an update of all ranks that fails on rank 0 fails on all, an update of one rank only there") {
   const TempFolder folder;
   const Config config = config_in(folder / "run");
   const auto fail = [](RunManifest&) {
@@ -154,7 +155,7 @@ TEST_CASE("logs are opened in a folder that holds the run's record") {
   CHECK(run.rank.has_record);
 }
 
-TEST_CASE("each rank has a log of its own, whose lines name it unless the supervisor does") {
+TEST_CASE("each rank has its own log, whose lines name the rank unless the supervisor does") {
   const TempFolder folder;
   const auto logs_of = [&](const std::string& name, LaunchKind kind, int world) {
     Config config = config_in(folder / name);
@@ -199,7 +200,7 @@ TEST_CASE("the record begins with the step after those that are done") {
     run.rank.request.resume.wanted = start.resumes;
     printed([&] {
       run.rank.open(start.done);
-      // The evaluation before the first step belongs to it.
+      // The evaluation before the first step belongs to step 1.
       for (int64_t i = start.done == 0 ? 0 : start.done + 1; i <= start.last; ++i)
         run.journal.record(journaled_step(i));
     });
@@ -207,7 +208,7 @@ TEST_CASE("the record begins with the step after those that are done") {
   }
 }
 
-TEST_CASE("how long the start took is noted when the first step has its data") {
+TEST_CASE("the duration of the start is noted when the first step has its data") {
   const TempFolder folder;
   JournalAlone run(config_in(folder / "run"));
   run.rank.open();
@@ -222,7 +223,8 @@ TEST_CASE("how long the start took is noted when the first step has its data") {
   CHECK(noted() == 0);
 }
 
-TEST_CASE("DeepSpeed's line is shown as often as the config says, with the steps left out") {
+TEST_CASE(
+    "DeepSpeed's line is shown as often as the config says, with the number of skipped steps") {
   const TempFolder folder;
   Config config = config_in(folder / "run");
   JournalAlone run(config);
@@ -245,7 +247,7 @@ TEST_CASE("DeepSpeed's line is shown as often as the config says, with the steps
   CHECK(shown(4) == "step=4, skipped=2, lr=[0.5], mom=[[0.5, 0.75]]\n");
 }
 
-TEST_CASE("a run that goes on with fewer ranks says why") {
+TEST_CASE("a run that continues with fewer ranks says why") {
   const TempFolder folder;
   const Config config = [&] {
     Config two = config_in(folder / "run");

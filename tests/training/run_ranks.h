@@ -15,7 +15,7 @@
 
 namespace ftrun::fixtures {
 
-/// Returns the request of a rank that computes on a processor and writes below `output_dir`.
+/// Returns the request of a rank that computes on the CPU and writes below `output_dir`.
 inline TrainRequest request_of(int rank, int world, const Config& config) {
   TrainRequest request;
   request.config = config;
@@ -35,7 +35,8 @@ inline std::unique_ptr<Session> session_alone(const TrainRequest& request) {
   return std::make_unique<Session>(request, std::move(Rendezvous::in_process(1).front()));
 }
 
-/// Runs `body` with the session of each rank on a separate thread. Returns the error of each ("").
+/// Runs `body` on a separate thread for each rank, with the rank's session. Returns the error of
+/// each rank, "" for none.
 inline std::vector<std::string> on_sessions(const std::vector<TrainRequest>& requests,
                                             const std::function<void(Session&)>& body) {
   auto all = Rendezvous::in_process(static_cast<int>(requests.size()), std::chrono::seconds(60));
@@ -55,7 +56,7 @@ inline std::vector<std::string> on_sessions(const std::vector<TrainRequest>& req
   return failures;
 }
 
-/// Runs `body` in the same way for ranks whose requests differ only by their ranks.
+/// Does the same for ranks whose requests differ only in the rank.
 inline std::vector<std::string> on_sessions(int world, const Config& config,
                                             const std::function<void(Session&)>& body) {
   std::vector<TrainRequest> requests;

@@ -9,7 +9,7 @@
 namespace ftrun {
 namespace {
 
-/// Returns a parameter of 1 after one step with gradient 0.5 and rate 0.125.
+/// Returns a parameter that began as 1 after one step with gradient 0.5 and rate 0.125.
 float stepped(const OptimizerConfig& config) {
   float parameter = 1.0F, gradient = 0.5F, first = 0.0F, second = 0.0F;
   StepScalars scalars = scheduled_scalars(config, {}, 1);

@@ -30,7 +30,7 @@ size_t place(const Session& session) {
   return static_cast<size_t>(session.rank());
 }
 
-/// Returns the mesh of so many data ranks, as this one sees it.
+/// Returns the mesh of the session's data-parallel ranks, as this rank sees it.
 StateOptions data_mesh(const Session& session) {
   StateOptions state;
   state.dp_shard.count = session.world();
@@ -42,7 +42,7 @@ std::string shown_text(Session& session) {
   return session.board().state().phase.what;
 }
 
-/// Returns "code: message" of the error that `work` throws; "none".
+/// Returns "code: message" of the error that `work` throws; "none" if it throws none.
 std::string error_of(const std::function<void()>& work) {
   try {
     work();
@@ -66,13 +66,13 @@ TEST_CASE("work that fails on one rank fails on all of them, with its name and r
   OfRanks<int> done(3);
   const Texts failures = on_sessions(3, {}, [&](Session& session) {
     errors[place(session)] = error_of([&] {
-      session.run_together("reading the data", [&] {
+      session.run_on_all_ranks("reading the data", [&] {
         if (session.rank() == 2) throw Error(ExitCode::kBadInput, "x.bin: is torn", "mend it");
         done[place(session)] = 1;
       });
     });
     phases[place(session)] = shown_text(session);
-    session.run_together("the next work", [&] { ++done[place(session)]; });
+    session.run_on_all_ranks("the next work", [&] { ++done[place(session)]; });
   });
   REQUIRE(failures == Texts(3, ""));
   for (const std::string& error : errors)
@@ -82,17 +82,17 @@ TEST_CASE("work that fails on one rank fails on all of them, with its name and r
   CHECK(phases == Texts(3, "reading the data"));
 }
 
-TEST_CASE("the work of a rank alone fails as it would by itself") {
+TEST_CASE("work of a single rank fails with its own error") {
   const auto session = session_alone(request_of(0, 1, {}));
   CHECK(error_of([&] {
-          session->run_together("reading the data", [] {
+          session->run_on_all_ranks("reading the data", [] {
             throw Error(ExitCode::kBadInput, "x.bin: is torn", "mend it");
           });
         }) == cat(static_cast<int>(ExitCode::kBadInput), ": x.bin: is torn"));
   CHECK(shown_text(*session) == "reading the data");
 }
 
-TEST_CASE("rank 0 alone is asked, and its answer is every rank's") {
+TEST_CASE("only rank 0 is asked, and every rank gets its answer") {
   OfRanks<int> asked(3);
   OfRanks<std::string> told(3);
   OfRanks<int> yes(3), no(3);
@@ -112,7 +112,7 @@ TEST_CASE("rank 0 alone is asked, and its answer is every rank's") {
   CHECK(no == OfRanks<int>(3, 0));
 }
 
-TEST_CASE("an error of rank 0's answer is every rank's error") {
+TEST_CASE("an error in rank 0's answer is an error on every rank") {
   OfRanks<std::string> errors(2);
   const Texts failures = on_sessions(2, {}, [&](Session& session) {
     errors[place(session)] = error_of([&] {
@@ -140,7 +140,7 @@ TEST_CASE("ranks with another text than rank 0's are named on every rank") {
   CHECK(errors == Texts(4, expected));
 }
 
-TEST_CASE("nodes with other facts than rank 0's are named, and in what they differ") {
+TEST_CASE("nodes with other facts than rank 0's are named, with their differences") {
   std::vector<TrainRequest> requests;
   for (int rank = 0; rank < 3; ++rank) {
     requests.push_back(request_of(rank, 3, {}));
@@ -203,7 +203,7 @@ TEST_CASE("a stop signal that has reached any rank stops all, the most important
     CHECK(signals == std::vector<int>{0, SIGTERM, SIGINT, SIGUSR1, SIGHUP, 0});
 }
 
-TEST_CASE("the numbers of all ranks are summed place by place") {
+TEST_CASE("the numbers of all ranks are summed element by element") {
   OfRanks<std::array<double, 2>> sums(3);
   const Texts failures = on_sessions(3, {}, [&](Session& session) {
     session.open_groups({}, data_mesh(session));
@@ -215,12 +215,12 @@ TEST_CASE("the numbers of all ranks are summed place by place") {
   for (const auto& sum : sums) CHECK(sum == std::array<double, 2>{6, 30});
 }
 
-TEST_CASE("a group for another thread exchanges apart from the session's own") {
+TEST_CASE("a group for another thread exchanges independently of the session's own") {
   OfRanks<Texts> own(2), beside(2);
   const Texts failures = on_sessions(2, {}, [&](Session& session) {
     const size_t rank = place(session);
     const CheckpointGroup group = session.background_group();
-    // The ranks' threads take turns in no particular order.
+    // The other threads of the ranks run in no particular order.
     std::future<void> other = std::async(std::launch::async, [&] {
       beside[rank] = group.all_gather(cat("beside ", session.rank()));
     });
@@ -232,7 +232,7 @@ TEST_CASE("a group for another thread exchanges apart from the session's own") {
   for (const Texts& texts : beside) CHECK(texts == Texts{"beside 0", "beside 1"});
 }
 
-TEST_CASE("processors of a machine are shared among its ranks") {
+TEST_CASE("the processors of a machine are divided among its ranks") {
   OfRanks<int> threads(2);
   ProcessorLimit eight;
   for (int i = 0; i < 8; ++i) eight.allowed.push_back(i);
@@ -242,12 +242,12 @@ TEST_CASE("processors of a machine are shared among its ranks") {
   CHECK(threads == OfRanks<int>{4, 4});
 }
 
-TEST_CASE("the longest wait follows from the slowest step, where the config leaves it open") {
+TEST_CASE("the longest wait follows from the slowest step, if the config does not set it") {
   using std::chrono::minutes;
   Config config;
   const auto session = session_alone(request_of(0, 1, config));
   session->open_groups(config, {});
-  CHECK(session->longest_wait() == minutes(30));  // the first step has yet to come
+  CHECK(session->longest_wait() == minutes(30));  // there was no step yet
   session->record_step(3);
   CHECK(session->longest_wait() == minutes(10));
   session->record_step(120);

@@ -29,7 +29,7 @@ Config small_scale() {
   return config;
 }
 
-/// Returns "code: message | remedy", "" when the run may go on.
+/// Returns "code: message | remedy" of the error, "" if the run may continue.
 std::string refusal(const SkippedSteps& skipped, int64_t step) {
   try {
     skipped.refuse_too_many(step);
@@ -39,15 +39,15 @@ std::string refusal(const SkippedSteps& skipped, int64_t step) {
   }
 }
 
-/// Counts a nonfinite step as the trainer does, which searches for the place only when it is
-/// needed.
+/// Counts a step that is not finite as the trainer does, which searches for the place only if the
+/// count needs it.
 std::string bad(SkippedSteps& skipped, int64_t step, const std::string& found) {
   return skipped.count(
       step, false,
       skipped.needs_place() ? std::optional(NonfiniteSearch{.place = found}) : std::nullopt);
 }
 
-TEST_CASE("bad steps are counted in a row, with the place that the first one met") {
+TEST_CASE("bad steps are counted in a row, with the place of the first one") {
   SkippedSteps skipped(three_in_a_row());
   REQUIRE(skipped.needs_place());
   REQUIRE(
@@ -72,7 +72,7 @@ TEST_CASE("bad steps are counted in a row, with the place that the first one met
   REQUIRE(skipped.total() == 3);
 }
 
-TEST_CASE("a finite step ends the row, and the next row is looked at anew") {
+TEST_CASE("a finite step ends the row, and a next row is searched again") {
   SkippedSteps skipped(three_in_a_row());
   bad(skipped, 1, kPlace);
   bad(skipped, 2, kPlace);
@@ -85,7 +85,7 @@ TEST_CASE("a finite step ends the row, and the next row is looked at anew") {
   REQUIRE(skipped.total() == 3);
 }
 
-TEST_CASE("what only a sum of gradients makes not finite is looked for once a row") {
+TEST_CASE("a step where only a sum of gradients is not finite is searched once a row") {
   SkippedSteps skipped(three_in_a_row());
   const std::string no_layer =
       ": every layer's values are finite; the overflow is in the gradient sum";
@@ -98,7 +98,7 @@ TEST_CASE("what only a sum of gradients makes not finite is looked for once a ro
   REQUIRE(skipped.needs_place());
 }
 
-TEST_CASE("a step that is finite when it is run again is counted and told as what it is") {
+TEST_CASE("a step that is finite when it is run again is counted and reported as such") {
   SkippedSteps skipped(three_in_a_row());
   REQUIRE(skipped.count(1, false, NonfiniteSearch{.repeat_is_finite = true}) ==
           "step 1: loss or gradient is not finite; the update was skipped (1 in a row): re-running "
@@ -119,7 +119,7 @@ TEST_CASE("a limit of one step speaks of one step") {
       "data of these steps, or raise train.max_nonfinite_steps");
 }
 
-TEST_CASE("overflows that the loss scale answers are no bad steps") {
+TEST_CASE("overflows that lower the loss scale are not bad steps") {
   Config config = small_scale();
   config.fp16.initial_scale_power = 20;
   SkippedSteps skipped(config);
@@ -137,7 +137,7 @@ TEST_CASE("overflows that the loss scale answers are no bad steps") {
   REQUIRE(skipped.total() == 10);
 }
 
-TEST_CASE("an overflow at the smallest scale is the end, with its place") {
+TEST_CASE("an overflow at the smallest scale ends the run, with its place") {
   SkippedSteps skipped(small_scale());
   REQUIRE(bad(skipped, 1, kPlace) ==
           "step 1: the gradients overflow at loss scale 4; the update was skipped, the next scale "
@@ -156,7 +156,7 @@ TEST_CASE("an overflow at the smallest scale is the end, with its place") {
               kPlace + " | lower the learning rate, train in bf16, or lower fp16.min_loss_scale");
 }
 
-TEST_CASE("a static scale answers nothing: its overflows are bad steps") {
+TEST_CASE("overflows with a static scale are bad steps") {
   Config config = small_scale();
   config.fp16.loss_scale = 1024;
   SkippedSteps skipped(config);
@@ -169,7 +169,7 @@ TEST_CASE("a static scale answers nothing: its overflows are bad steps") {
               .starts_with("7: step 3: loss or gradient was not finite for 3 steps in a row"));
 }
 
-TEST_CASE("a checkpoint's count and scale go on, its row does not") {
+TEST_CASE("a resumed run keeps the count and the scale, but not the row") {
   SkippedSteps before(small_scale());
   for (int64_t step = 1; step <= 2; ++step) bad(before, step, kPlace);
   SkippedSteps after(small_scale());
@@ -188,7 +188,7 @@ TEST_CASE("a checkpoint's count and scale go on, its row does not") {
   REQUIRE(refusal(plain, 5) == "");
 }
 
-TEST_CASE("ranks that share sequences are named if they met it first") {
+TEST_CASE("of ranks that share sequences, those that met the value first are named") {
   const auto places = [](const std::vector<RankNonfinite>& ranks) {
     std::vector<std::string> words;
     for (const RankNonfinite& rank : ranks) words.push_back(encode_nonfinite(rank));
@@ -197,7 +197,7 @@ TEST_CASE("ranks that share sequences are named if they met it first") {
   CHECK(places({{}, {-1, 1, ""}}) == "");
   CHECK(places({{7, 0, "late"}, {5, 0, "early; twice"}}) == "rank 1, early; twice");
   CHECK(places({{5, 0, "a"}, {5, 0, "b"}, {7, 0, "c"}}) == "rank 0, a; rank 1, b");
-  // The other ranks have different sequences, and may have found the value in them.
+  // Ranks with other sequences may have found the value in these.
   CHECK(places({{7, 0, "a"}, {9, 0, "b"}, {6, 1, "c"}, {-1, 1, ""}}) == "rank 2, c; rank 0, a");
 }
 

@@ -14,11 +14,11 @@ namespace ftrun {
 namespace {
 
 using Lines = std::vector<std::string>;
-/// Seconds of a rank in a step.
+/// Returns the times of a rank's phases in a step, in seconds.
 using Times = std::function<SecondsByRankPhase(int rank, int64_t step)>;
 
-/// Lists the lines after each step that has any, which must be equal on all ranks. The ranks run
-/// one after another, and the sums that they request are computed from all ranks' times.
+/// Returns (step, warning) for each warning; all ranks must give the same ones. The ranks run one
+/// after another, and the sums over ranks that they ask for are computed from all ranks' times.
 std::vector<std::pair<int64_t, std::string>> warnings_of(const std::vector<int>& teams,
                                                          int64_t steps, const Times& times) {
   const auto world = static_cast<int>(teams.size());
@@ -29,7 +29,7 @@ std::vector<std::pair<int64_t, std::string>> warnings_of(const std::vector<int>&
   for (int r = 0; r < world; ++r)
     ranks.push_back(std::make_unique<SlowRanks>(r, teams, [&, r](std::span<double> numbers) {
       given[static_cast<size_t>(r)].assign(numbers.begin(), numbers.end());
-      // The last rank has the others' numbers; rank 0's judgement would be that of all.
+      // Only the last rank gets the true sums, since it runs last; all ranks would judge alike.
       if (r == world - 1)
         for (int other = 0; other < r; ++other)
           for (size_t i = 0; i < numbers.size(); ++i)
@@ -43,8 +43,8 @@ std::vector<std::pair<int64_t, std::string>> warnings_of(const std::vector<int>&
 }
 
 TEST_CASE(
-    "a rank that turns slow is named within two windows, with what it does for so long, and when "
-    "it is over") {
+    "a rank that becomes slow is named within two windows, with the slow phase, and when it is "
+    "over") {
   const auto times = [](size_t phase) {
     return [phase](int rank, int64_t step) {
       SecondsByRankPhase seconds{1.0, 0.01, 0.1};
@@ -65,7 +65,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("one of two ranks is named too, wherever it stands") {
+TEST_CASE("a slow one of two ranks is named too, whichever it is") {
   for (const int slow : {0, 1}) {
     const auto found = warnings_of({0, 0}, 20, [&](int rank, int64_t) {
       return SecondsByRankPhase{rank == slow ? 2.0 : 1.0, 0, 0};
@@ -88,8 +88,7 @@ TEST_CASE("stages that have more to do are not slow; one beside a rank of the sa
 
 TEST_CASE("ten thousand even steps raise no alarm, nor does a single slow window") {
   std::mt19937 random(3);
-  // The noise is up to a quarter more from step to step, and now and then a step that takes ten
-  // times as long.
+  // Steps differ by up to a quarter, and now and then a step takes ten times as long.
   std::uniform_real_distribution<double> noise(1.0, 1.25);
   REQUIRE(warnings_of({0, 0, 0, 0}, 10000, [&](int, int64_t) {
             return SecondsByRankPhase{noise(random) * (random() % 50 == 0 ? 10 : 1) * 0.1, 0, 0};
@@ -97,7 +96,7 @@ TEST_CASE("ten thousand even steps raise no alarm, nor does a single slow window
   REQUIRE(warnings_of({0, 0, 0}, 100, [](int rank, int64_t step) {
             return SecondsByRankPhase{rank == 1 && step > 40 && step <= 50 ? 3.0 : 1.0, 0, 0};
           }).empty());
-  // Steps that take next to no time are not looked at.
+  // Steps that take almost no time are not judged.
   REQUIRE(warnings_of({0, 0}, 100, [](int rank, int64_t) {
             return SecondsByRankPhase{rank == 1 ? 0.015 : 0.001, 0, 0};
           }).empty());

@@ -7,7 +7,8 @@
 namespace ftrun {
 namespace {
 
-/// Returns step times in which layers take half, with waits of `waited` for collectives.
+/// Returns measured times of steps where layers take half the time, and waits for collectives take
+/// `waited`.
 StepTimes step_times_of(PredictedStep predicted, const std::vector<double>& seconds,
                         double waited) {
   StepTimes times(std::move(predicted));
@@ -51,11 +52,11 @@ std::string last_line(const std::string& text) {
   return text.substr(text.rfind('\n') + 1);
 }
 
-TEST_CASE("the part that is off most is named beyond 15 %, and what else ran") {
+TEST_CASE("the part that is off most is named beyond 15 %, with other load on the machine") {
   const StepTimes shorter = step_times_of(predicted(2.0, 0), {0, 0, 1.5}, 0);
   CHECK(last_line(shorter.text({})) ==
         "  most of the difference is in: layers; other work took less than 5 % of the cores");
-  // Other load on the machine never makes a step shorter.
+  // Other load on the machine cannot make a step shorter.
   CHECK(last_line(shorter.text({.other_programs = 0.5})) ==
         "  most of the difference is in: layers; meanwhile other programs took 50 % of the "
         "cores");
@@ -70,7 +71,7 @@ TEST_CASE("the part that is off most is named beyond 15 %, and what else ran") {
         std::string::npos);
 }
 
-TEST_CASE("waits for other stages are a part of their own") {
+TEST_CASE("waits for other stages are a separate part") {
   StepTimes times({StepTime{.seconds = 1, .layers = 0.5, .stages = 0.4}, "m", ""});
   for (int i = 0; i < 3; ++i)
     times.record_step({.step_seconds = 2}, {.layers = 0.5, .update = 0, .stages = 1.5});
@@ -82,7 +83,7 @@ TEST_CASE("waits for other stages are a part of their own") {
   CHECK(times.record({}).at("measured").at("other_stages") == 1500000);
 }
 
-TEST_CASE("a step that was not predicted is measured, and few steps say nothing") {
+TEST_CASE("a step that was not predicted is measured, and a few steps give no result") {
   const PredictedStep none{std::nullopt, "", "nobody did"};
   CHECK(step_times_of(none, {9, 9, 1.5}, 0).text({}) ==
         "time of a step: 1 s measured (median of 1 steps); not predicted: nobody did");
@@ -102,14 +103,14 @@ TEST_CASE("only the last thousand steps count") {
 
 TEST_CASE(
     "a watch divides a machine's time into that of the ranks, of others and what was stolen") {
-  // Two ranks of 4 s each on two processors for 10 s, of which 3 s were stolen.
+  // Two ranks use 4 s each on two processors within 10 s, in which 3 s were stolen.
   UsedTimes times{{.busy_seconds = 100, .stolen_seconds = 10, .all_seconds = 1000}, 7};
   const LoadWatch watch(2, [&] { return times; });
   CHECK(watch.shares().other_programs == 0);
   times = {{.busy_seconds = 113, .stolen_seconds = 13, .all_seconds = 1020}, 11};
   CHECK(watch.shares().other_programs == Approx(0.25));
   CHECK(watch.shares().stolen == Approx(0.15));
-  // Ranks that took more than this one leave nothing to others.
+  // If this process used more than its share, nothing is left for others.
   times.own_seconds = 14;
   CHECK(watch.shares().other_programs == 0);
   CHECK(watch.shares().stolen == Approx(0.15));
@@ -117,14 +118,14 @@ TEST_CASE(
 
 TEST_CASE("a watch reads the times of this machine and of this process") {
   const UsedTimes before = read_used_times();
-  // Another process takes time of the machine, and this one waits for it.
+  // Another process uses the CPU while this one waits.
   const LoadWatch watch(1);
   const LoadWatch many(1'000'000);
   REQUIRE(std::system("i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done") == 0);
   const LoadShares shares = watch.shares();
   CHECK((shares.other_programs > 0 && shares.other_programs <= 1.01));
   CHECK((shares.stolen >= 0 && shares.stolen <= 1.01));
-  // The clock of a process has steps of 10 ms.
+  // A process's CPU time is counted in steps of 10 ms.
   const double until = before.own_seconds + 0.05;
   while (read_used_times().own_seconds < until) {
   }

@@ -1,4 +1,4 @@
-// The trace of a step over ranks as threads, on one node and on several.
+// These tests trace a step over ranks as threads, on one node and on several.
 #include "training/step_tracer.h"
 
 #include <chrono>
@@ -18,7 +18,7 @@ using fixtures::on_sessions;
 using fixtures::request_of;
 using Names = std::vector<std::string>;
 
-TEST_CASE("clocks are compared by the median of what ends on all ranks at once") {
+TEST_CASE("clocks are compared by the median of events that end on all ranks at once") {
   // Rank 1 is 5 s ahead, rank 2 is 7 s behind; one comparison was delayed.
   const auto offsets = clock_offsets({{10, 15, 3}, {11, 16.5, 4}, {12, 17, 5.25}});
   REQUIRE(offsets.size() == 3);
@@ -30,7 +30,7 @@ TEST_CASE("clocks are compared by the median of what ends on all ranks at once")
   CHECK(clock_offsets({{0, 1}, {0, 2}, {0, 4}})[1].within == 1);
 }
 
-/// Makes a program of two compute instructions and a collective beside the second.
+/// Returns a program of two compute instructions and a collective that overlaps the second.
 Program traced_program() {
   Program program;
   program.groups = {{{"pair", {0, 1}}, {2, 0}}};
@@ -52,7 +52,7 @@ StateOptions data_ranks(const Session& session) {
   return state;
 }
 
-/// Returns what rank 0's journal got of a step that rank r began r ms after rank 0.
+/// Returns the traces that rank 0's journal got for a step that rank r began r ms after rank 0.
 std::vector<TracedStep> traces_of(const std::vector<std::string>& nodes, const TraceConfig& config,
                                   const std::vector<int>& traced, int64_t step) {
   std::vector<TrainRequest> requests;
@@ -81,7 +81,7 @@ nlohmann::json events_of(const std::string& text) {
   return nlohmann::json::parse(trace_text(text))["traceEvents"];
 }
 
-TEST_CASE("the ranks that are chosen are traced, on one clock, in the steps that are chosen") {
+TEST_CASE("the selected ranks are traced on one clock, in the selected steps") {
   const TraceConfig config{.steps = {4}, .ranks = {}};
   CHECK(traces_of({"a", "a", "a"}, config, {1, 2}, 3).empty());
   const auto got = traces_of({"a", "a", "a"}, config, {1, 2}, 4);
@@ -100,7 +100,7 @@ TEST_CASE("the ranks that are chosen are traced, on one clock, in the steps that
   }
   CHECK(processes == Names{"measured rank 1, step 4", "measured rank 2, step 4"});
   CHECK(lanes == Names{"compute", "pair", "compute", "pair"});
-  // Rank 1 began first; rank 2 a millisecond later.
+  // Rank 1 began first, rank 2 a millisecond later.
   REQUIRE(begins.size() == 6);
   for (const double begin : {0, 1})
     for (const auto& [at, micro] :

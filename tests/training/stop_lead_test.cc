@@ -34,7 +34,7 @@ TEST_CASE("steps alone may be too long for the lead, before anything was saved")
                                       "has been measured yet\n"));
 }
 
-TEST_CASE("a save in the background may be under way when the signal comes") {
+TEST_CASE("a save in the background may be in progress when the signal arrives") {
   StopLead lead(100, true);
   lead.record_step(10);
   lead.record_save(45);
@@ -44,7 +44,8 @@ TEST_CASE("a save in the background may be under way when the signal comes") {
       "2 x 45.0 s (longest save; one may be under way) = 110.0 s\n"));
 }
 
-TEST_CASE("a lead that is too short is told once, and again when a stop may take a tenth longer") {
+TEST_CASE(
+    "a lead that is too short is reported once, and again when a stop may take a tenth longer") {
   StopLead lead(10, false);
   lead.record_step(6);
   REQUIRE(!lead.next_warning().empty());
@@ -55,7 +56,7 @@ TEST_CASE("a lead that is too short is told once, and again when a stop may take
   REQUIRE(!lead.next_warning().empty());
 }
 
-TEST_CASE("where no lead was given nothing is told, and what was measured is kept all the same") {
+TEST_CASE("without a lead nothing is reported, but measurements are kept") {
   StopLead lead(0, false);
   lead.record_step(1e6);
   REQUIRE(lead.next_warning().empty());
@@ -86,7 +87,7 @@ TEST_CASE("a resumed run knows the lead and the costs of the earlier one before 
   REQUIRE(longer.next_warning().empty());
 }
 
-TEST_CASE("only costs that have grown notably are written while a run goes on") {
+TEST_CASE("only costs that have grown notably are written during a run") {
   StopLead lead(0, false);
   REQUIRE(!lead.has_grown());
   lead.record_step(0.04);

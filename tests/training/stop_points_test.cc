@@ -1,8 +1,8 @@
 // These tests check that a run that ends after any of its steps continues from the checkpoint of
-// that step as if it had not ended: the same bits of every later loss, norm, learning rate, loss
-// scale and batch, of all weights and moments, and the same best evaluation. The loop is that of
-// real runs (TrainingLoop). FTRUN_SOAK_STOPS says after how many steps each layout ends
-// (scripts/soak.sh), FTRUN_SOAK_LAYOUT names the only layout to run, so that a long test can be
+// that step as if it had not ended: with the same bits of every later loss, norm, learning rate,
+// loss scale and batch, of all weights and moments, and the same best evaluation. The loop is that
+// of real runs (TrainingLoop). FTRUN_SOAK_STOPS sets after how many different steps each layout
+// ends (scripts/soak.sh). FTRUN_SOAK_LAYOUT selects a single layout, so that a long test can be
 // continued.
 #include <algorithm>
 #include <bit>
@@ -47,18 +47,18 @@ using fixtures::TrainingMesh;
 constexpr int64_t kStopSeed = 20261124;
 constexpr int64_t kStopVocabulary = 200;
 
-/// A layout is where a run of the same model takes place, and what else is saved of it.
+/// Layout is a mesh with the further settings of a run; all layouts train the same model.
 struct Layout {
   std::string name;
   TrainingMesh mesh;
   int64_t stage = 0;
   std::function<void(Config&)> change = [](Config&) {};
-  /// The save is written while training continues.
+  /// Writes saves while training continues.
   bool background = false;
 };
 
 void train_in_fp16(Config& config) {
-  // Overflows at first, and again whenever it has grown.
+  // The initial scale overflows, and it does again whenever it has grown.
   config.fp16.enabled = true;
   config.fp16.initial_scale_power = 17;
   config.fp16.loss_scale_window = 2;
@@ -92,7 +92,7 @@ std::vector<Layout> layouts() {
   };
 }
 
-/// Ids drawn from a seed: so many rows of 8 and what ends the last.
+/// Writes token ids drawn from a seed: `rows` rows of 8, and the last label.
 std::string write_tokens(const std::string& path, int rows, uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<uint16_t> ids(static_cast<size_t>(rows * 8 + 1));
@@ -103,7 +103,7 @@ std::string write_tokens(const std::string& path, int rows, uint32_t seed) {
   return path;
 }
 
-/// Makes a config of a few steps per epoch, so that most steps end in the middle of one.
+/// Returns a config with a few steps per epoch, so that most steps end in the middle of an epoch.
 Config config_of(const Layout& layout, const std::string& folder, int64_t steps) {
   Config config = fixtures::run_of_stage(layout.stage);
   config.data.train = {write_tokens(folder + "/a.bin", 41, 1)};
@@ -142,8 +142,8 @@ uint64_t hash_of(const StepBatch& batch) {
   return hash.digest();
 }
 
-/// Makes the config by which the loop evaluates and keeps the best; the rank's
-/// programs know nothing of it.
+/// Returns the config with which the loop evaluates and keeps the best. The ranks' programs are
+/// made without these keys.
 Config evaluated(Config config) {
   config.data.validation = {"unread"};
   config.train.evaluation.every = 3;
@@ -151,9 +151,9 @@ Config evaluated(Config config) {
   return config;
 }
 
-/// RankRun is one rank's part of a run between its start and its end: the loop of a run, which
-/// reads data and trains; it saves after the steps that a test names, and uses the loss of the
-/// previous step as the result of an evaluation.
+/// RankRun is one rank's part of a run from its start to its end. The loop reads data and trains;
+/// it saves after the steps that a test names, and takes the loss of the previous step as the
+/// result of an evaluation.
 class RankRun : public fixtures::FakeRun {
  public:
   RankRun(Rendezvous& rendezvous, RankRig& rig, const SampleSet& samples, const std::string& root)
@@ -172,8 +172,8 @@ class RankRun : public fixtures::FakeRun {
     resumed = true;
   }
 
-  /// Trains to the run's end; returns what this rank saw of each step. Saves after the steps of
-  /// `saved`.
+  /// Trains until the end of the run, and saves after the steps in `saved`. Returns a line for each
+  /// step that this rank has seen.
   std::vector<std::string> train_to_end(const std::vector<int64_t>& saved) {
     saved_ = saved;
     Loader loader(samples_, loader_options(config, rig_.plan, progress.step, config.train.steps));
@@ -249,8 +249,8 @@ class RankRun : public fixtures::FakeRun {
         });
   }
 
-  /// Begins to write a save one step after its copy, when the state has changed already. The
-  /// writing continues during the next steps.
+  /// Starts writing a save one step after its state was copied, when the state has changed already.
+  /// Writing continues during the next steps.
   void write_on() {
     if (!gate_) return;
     gate_->set_value();
@@ -271,24 +271,25 @@ class RankRun : public fixtures::FakeRun {
   Rendezvous& rendezvous_;
   std::vector<int64_t> saved_;
   std::vector<std::string> seen_;
-  /// The place of the last batch in the data, and its hash; the loss of the last step.
+  /// The position of the last batch in the data and its hash.
   std::string data_;
   double loss_ = 1;
   std::unique_ptr<Rendezvous> beside_;
   std::unique_ptr<BackgroundSave> under_way_;
-  /// The gate is declared after the save: a rank that fails lets the save's thread go.
+  /// Declared after the save, so that a rank that fails destroys the gate first, which releases the
+  /// save's thread.
   std::optional<std::promise<void>> gate_;
 };
 
-/// Witnessed is what all ranks saw of a run, and the state at its end.
+/// Witnessed holds what all ranks saw of a run, and the state at its end.
 struct Witnessed {
-  /// Lines of each rank, one per step and one more.
+  /// The lines of each rank: one per step, and one more.
   std::vector<std::vector<std::string>> seen;
   SavedState state;
   int64_t skipped = 0;
 };
 
-/// Runs of one layout, which share a folder of checkpoints.
+/// Runs of one layout; they share a folder of checkpoints.
 class StoppedRuns {
  public:
   StoppedRuns(const Layout& layout, int64_t steps)
@@ -296,7 +297,7 @@ class StoppedRuns {
         config_(config_of(layout, scratch_.path, steps)),
         samples_(std::move(open_run_data(config_).train)) {}
 
-  /// Runs new ranks, from the beginning (0) or from the checkpoint of a step.
+  /// Runs new ranks from the beginning (`from` is 0) or from the checkpoint of a step.
   Witnessed run(int64_t from, const std::vector<int64_t>& saved = {}) {
     Witnessed all;
     all.seen.resize(static_cast<size_t>(layout_.mesh.ranks()));
@@ -320,7 +321,7 @@ class StoppedRuns {
   const std::unique_ptr<SampleSet> samples_;
 };
 
-/// Draws stops, in order.
+/// Draws the steps after which runs end, in order.
 std::vector<int64_t> drawn_stops(int64_t count, int64_t steps, uint64_t seed) {
   std::vector<int64_t> all(static_cast<size_t>(steps - 1));
   std::iota(all.begin(), all.end(), 1);
@@ -337,7 +338,7 @@ std::vector<std::vector<std::string>> after(const std::vector<std::vector<std::s
   return rest;
 }
 
-TEST_CASE("a run that ends after any step goes on to the bits of one that did not end") {
+TEST_CASE("a run that ends after any step continues with the bits of one that did not end") {
   set_kernel_threads(1);
   const char* const wanted = std::getenv("FTRUN_SOAK_STOPS");
   const int64_t stops = wanted == nullptr ? 2 : std::atoll(wanted);
@@ -345,7 +346,7 @@ TEST_CASE("a run that ends after any step goes on to the bits of one that did no
   const char* const only = std::getenv("FTRUN_SOAK_LAYOUT");
   int64_t points = 0, layouts_run = 0, seed = kStopSeed - 1;
   for (const Layout& layout : layouts()) {
-    ++seed;  // of a layout, whichever others run
+    ++seed;  // a layout's seed does not depend on the others
     if (only != nullptr && layout.name != only) continue;
     INFO(layout.name);
     StoppedRuns runs(layout, steps);
@@ -368,7 +369,7 @@ TEST_CASE("a run that ends after any step goes on to the bits of one that did no
     }
     ++layouts_run;
     std::cout << "stop points: " << at.size() << " of " << layout.name
-              << std::endl;  // a long run tells how far it is
+              << std::endl;  // shows the progress of a long test
   }
   std::cout << "stop points: " << points << " in " << layouts_run << " layouts, runs of " << steps
             << " steps, seed " << kStopSeed << "\n";

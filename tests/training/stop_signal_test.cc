@@ -17,7 +17,7 @@ namespace {
 
 using testing::exit_of;
 
-/// Returns the votes of a rank for each of these signals, added up.
+/// Returns the sum of the votes for each of these signals.
 Votes votes_of(std::initializer_list<int> signals) {
   Votes votes;
   for (const int signal : signals) add_stop_vote(signal, votes);
@@ -32,7 +32,7 @@ TEST_CASE("the sum of all ranks' votes tells the signal, whoever got it") {
   REQUIRE(voted_signal(votes_of({0, 0, 0})) == 0);
 }
 
-TEST_CASE("a wish to be started again counts more than an end, and that more than an interrupt") {
+TEST_CASE("a request to restart counts more than a termination, and that more than an interrupt") {
   REQUIRE(voted_signal(votes_of({SIGINT, SIGINT, SIGTERM})) == SIGTERM);
   REQUIRE(voted_signal(votes_of({SIGTERM, SIGUSR1, SIGTERM})) == SIGUSR1);
   REQUIRE(voted_signal(votes_of({SIGHUP, SIGINT})) == SIGHUP);
@@ -69,7 +69,7 @@ TEST_CASE("the first signal is remembered, a second one ends the process with it
           }) == 75);
 }
 
-TEST_CASE("the same signal once more within a second is the first one, later it is the second") {
+TEST_CASE("the same signal within a second is the first one repeated, later it is a second one") {
   const auto twice = [](useconds_t pause) {
     return exit_of([pause] {
       catch_stop_signals();
@@ -79,8 +79,8 @@ TEST_CASE("the same signal once more within a second is the first one, later it 
       return stop_signal();
     });
   };
-  // The two signals must be sent within a second: an attempt that took longer, as on a busy
-  // machine, shows nothing and is repeated.
+  // The two signals must be sent within a second. An attempt that took longer, as on a busy
+  // machine, proves nothing and is repeated.
   const auto twice_quickly = [&](useconds_t pause) {
     for (int tries = 0; tries < 50; ++tries) {
       const auto begin = std::chrono::steady_clock::now();
@@ -95,7 +95,7 @@ TEST_CASE("the same signal once more within a second is the first one, later it 
   REQUIRE(twice(kSameSignalMs * 1000 + 100'000) == 143);
 }
 
-TEST_CASE("a lost terminal stops as SIGTERM does, hurries nobody, and is no wish under nohup") {
+TEST_CASE("a lost terminal stops like SIGTERM, never forces an exit, and is ignored under nohup") {
   const auto caught_of = [](std::initializer_list<int> signals) {
     return exit_of([signals] {
       std::signal(SIGHUP, SIG_DFL);

@@ -17,7 +17,7 @@ std::string message_of(const std::exception& exception) {
   return cat(static_cast<int>(error.code()), " ", error.what());
 }
 
-TEST_CASE("memory that a step lacks is the environment's and the config's, whoever throws it") {
+TEST_CASE("a lack of memory in a step is an environment error with a remedy, whoever throws it") {
   const std::string expected =
       "5 out of memory\n  remedy: use a smaller micro-batch or sequence, or a machine with more "
       "memory";

@@ -1,4 +1,4 @@
-// The loop of steps itself, over parts that write down what it calls.
+// These tests check the loop of steps itself, over fake parts that record its calls.
 #include "training/training_loop.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ using Calls = std::vector<std::string>;
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-/// Returns a run that neither evaluates, saves nor exports before its end.
+/// Returns a run that does not evaluate, does not export, and saves nothing before its end.
 Config plain() {
   Config config;
   config.train_batch_size = 4;
@@ -30,7 +30,7 @@ Config plain() {
   return config;
 }
 
-/// Returns a run that evaluates one set every so many steps.
+/// Returns a run that evaluates one set every `every` steps.
 Config evaluated(int64_t every, Config config = plain()) {
   config.data.validation = {"v.bin"};
   config.train.evaluation.every = every;
@@ -38,7 +38,7 @@ Config evaluated(int64_t every, Config config = plain()) {
 }
 
 /// Returns a run that evaluates after each step, keeps the best, and stops after three evaluations
-/// that are no better.
+/// without improvement.
 Config kept_best() {
   Config config = evaluated(1);
   config.checkpoint.keep_best.metric = "validation.loss";
@@ -47,7 +47,7 @@ Config kept_best() {
   return config;
 }
 
-/// Returns the calls whose first word is one of `words`.
+/// Returns the calls whose first word is in `words`.
 Calls only(const FakeRun& run, const Calls& words) {
   Calls found;
   for (const std::string& call : run.calls)
@@ -66,7 +66,7 @@ std::string failure_of(FakeRun& run) {
   return "none";
 }
 
-/// Restores the progress of `before` from the record of its checkpoint, as another start does.
+/// Restores the progress of `before` from its checkpoint's record, as another start does.
 void restore(FakeRun& run, const FakeRun& before) {
   CheckpointMeta meta;
   before.progress.add_to(meta);
@@ -126,7 +126,7 @@ TEST_CASE("a step reads, trains, evaluates, records and saves, in this order") {
 }
 
 TEST_CASE(
-    "the last checkpoint waits for the data's fingerprint, and is saved once more only where it is "
+    "the last checkpoint waits for the data's fingerprint, and is saved once more only if it is "
     "not there") {
   Config config = plain();
   config.model_export.enabled = true;
@@ -148,11 +148,11 @@ TEST_CASE(
   CHECK(unread.said == Calls{"the last checkpoint does not record the data's fingerprint: not all "
                              "of the data has been read"});
   last.save_last();
-  CHECK(unread.said.size() == 1);  // the checkpoint is there
+  CHECK(unread.said.size() == 1);  // the checkpoint exists
 }
 
 TEST_CASE(
-    "a stop signal of any rank ends the run after the step that told of it, and the state is "
+    "a stop signal of any rank ends the run after the step that reported it, and the state is "
     "saved") {
   Config config = evaluated(1);
   config.checkpoint.every = 2;
@@ -168,10 +168,10 @@ TEST_CASE(
   CHECK(run.calls.back() == "save 3");
   run.calls.clear();
   loop.save_last();
-  CHECK(run.calls == Calls{"save 3"});  // neither a check nor a wait
+  CHECK(run.calls == Calls{"save 3"});  // neither checks nor waits
 }
 
-TEST_CASE("a rank tells of its own signal with its next step") {
+TEST_CASE("a rank reports its own signal with its next step") {
   FakeRun run(plain(), 9);
   run.at[2] = [&](StepRun&) { run.own_signal = SIGUSR1; };
   run.loop().run();
@@ -179,7 +179,7 @@ TEST_CASE("a rank tells of its own signal with its next step") {
   CHECK(run.stop.signal() == SIGUSR1);
 }
 
-TEST_CASE("a signal that comes while a save holds training up ends the run without another step") {
+TEST_CASE("a signal that arrives while a save blocks training ends the run without another step") {
   Config config = plain();
   config.checkpoint.every = 2;
   FakeRun run(config, 9);
@@ -193,11 +193,10 @@ TEST_CASE("a signal that comes while a save holds training up ends the run witho
   FakeRun quick(config, 4);
   quick.voted = SIGINT;
   quick.loop().run();
-  CHECK(quick.progress.step == 4);  // a copy takes no time in which to ask
+  CHECK(quick.progress.step == 4);  // a copy is too short for a vote
 }
 
-TEST_CASE(
-    "an evaluation that a signal ends counts for nothing, and the step is recorded and saved") {
+TEST_CASE("an evaluation that a signal ends does not count, and the step is recorded and saved") {
   FakeRun run(kept_best(), 9);
   run.losses = {{1, 3}};
   run.stopped_evaluation = 2;
@@ -239,7 +238,7 @@ TEST_CASE("evaluations by time follow the clock of the first rank") {
   FakeRun run(config, 10);
   run.seconds_of_step = 25;
   run.loop().run();
-  // Votes go out as a step begins: at 75 s that of step 4, at 175 s that of step 8.
+  // Votes are sent at the beginning of a step: at 75 s that of step 4, at 175 s that of step 8.
   CHECK(only(run, {"evaluate"}) == Calls{"evaluate 0", "evaluate 4", "evaluate 8", "evaluate 10"});
 
   FakeRun other(config, 4);
@@ -265,7 +264,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a resumed run goes on with the record of evaluations, and stops where it would have stopped") {
+    "a resumed run continues the record of evaluations, and stops where it would have stopped") {
   FakeRun before(kept_best(), 3);
   before.losses = {{1, 5}, {2, 4}, {3, 6}};
   before.loop().run();
@@ -273,7 +272,7 @@ TEST_CASE(
   restore(run, before);
   run.losses = {{4, 4.5}, {5, 4.5}, {6, 1}};
   run.loop().run();
-  // The evaluation after step 3 is not repeated; the one after step 4 is no better than the one
+  // The evaluation after step 3 is not repeated. The one after step 4 is no better than the one
   // after step 2.
   CHECK(only(run, {"evaluate", "recorded"}) == Calls{"evaluate 4", "evaluate 5"});
   CHECK(only(run, {"save"}).empty());
@@ -282,7 +281,7 @@ TEST_CASE(
   CHECK(run.progress.evaluations.best()->step == 2);
 }
 
-TEST_CASE("a resumed run makes the evaluation that a signal came before, unless it was recorded") {
+TEST_CASE("a resumed run makes the evaluation that a signal prevented, unless it was recorded") {
   Config config = kept_best();
   config.train.evaluation.every = 2;
   FakeRun before(config, 9);
@@ -316,7 +315,8 @@ TEST_CASE("a resumed run makes the evaluation that a signal came before, unless 
 }
 
 TEST_CASE(
-    "a step that is not finite is counted, searched once a row, and gives its update to the next") {
+    "a step that is not finite is counted, searched once a row, and passes its update number to "
+    "the next") {
   FakeRun run(plain(), 6);
   for (const int64_t step : {2, 3, 5})
     run.at[step] = [](StepRun& found) { found.result.gradient_norm = kInfinite; };
@@ -335,7 +335,7 @@ TEST_CASE(
   CHECK(run.metrics[2].step == 3);
 }
 
-TEST_CASE("an overflow halves the next step's loss scale, and a resumed run goes on with it") {
+TEST_CASE("an overflow halves the next step's loss scale, and a resumed run continues with it") {
   Config config = plain();
   config.zero.stage = 1;
   config.fp16.enabled = true;
@@ -344,7 +344,7 @@ TEST_CASE("an overflow halves the next step's loss scale, and a resumed run goes
   FakeRun run(config, 3);
   run.at[2] = [](StepRun& found) { found.result.loss_sum = kInfinite; };
   run.loop().run();
-  // Loss scales over 10 counted tokens.
+  // The loss scales are divided by 10 counted tokens.
   CHECK(run.scales == std::vector<double>{1.6F, 1.6F, 0.8F});
   CHECK(only(run, {"find"}).empty());
   CHECK(run.metrics[1].loss_scale == 16);
@@ -376,7 +376,8 @@ TEST_CASE("too many steps in a row that are not finite end the run, recorded and
 }
 
 TEST_CASE(
-    "a failure in the middle of a step leaves the progress of the step before, and saves nothing") {
+    "a failure in the middle of a step leaves the progress of the previous step, and saves "
+    "nothing") {
   Config config = plain();
   config.checkpoint.every = 1;
   FakeRun run(config, 6);
@@ -400,8 +401,8 @@ TEST_CASE("replicas are compared every so many steps and before each save") {
 }
 
 TEST_CASE(
-    "a stop lead that is too short is said as soon as it is measured, whether or not run.json can "
-    "be written") {
+    "a stop lead that is too short is reported as soon as it is measured, whether or not run.json "
+    "can be written") {
   FakeRun run(plain(), 4);
   run.stop_lead = StopLead(10, false);
   run.seconds_of_step = 30;

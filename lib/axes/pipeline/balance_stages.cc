@@ -30,7 +30,7 @@ double weight_of(const ModelDescription& model, const Layer& layer, PipelinePart
     case PipelinePartition::kBlocks:
       return layer.kind == LayerKind::kBlock ? 1 : 0;
   }
-  bug("what parts of a pipeline are balanced by");
+  bug("unknown PipelinePartition");
 }
 
 constexpr int64_t kNone = INT64_MAX;
@@ -58,7 +58,7 @@ class StageCut {
     int from = 0;
     for (int left = parts_; left > 0; --left) {
       int to = from + 1;
-      while (with_part(left, from, to) != best(left, from)) ++to;
+      while (best_with_first_part(left, from, to) != best(left, from)) ++to;
       counts.push_back(to - from);
       from = to;
     }
@@ -103,7 +103,7 @@ class StageCut {
   }
 
   /// Returns the least sum of squares with [from, to) as the first part; kNone if there is none.
-  int64_t with_part(int left, int from, int to) {
+  int64_t best_with_first_part(int left, int from, int to) {
     const int64_t rest = best(left - 1, to), part = weight(from, to);
     return rest == kNone || part > limit_ ? kNone : part * part + rest;
   }
@@ -114,7 +114,7 @@ class StageCut {
     for (int left = 1; left <= parts_; ++left)
       for (int from = 0; from < blocks_; ++from)
         for (int to = from + 1; to <= blocks_ && weight(from, to) <= limit_; ++to)
-          best(left, from) = std::min(best(left, from), with_part(left, from, to));
+          best(left, from) = std::min(best(left, from), best_with_first_part(left, from, to));
   }
 
   const int blocks_;

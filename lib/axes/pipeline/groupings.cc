@@ -21,8 +21,8 @@ Grouping link_grouping(const RankMesh& mesh, int from, int to) {
   const auto of_rank = [&mesh, from, to](int rank) {
     const int stage = mesh.coordinate(rank).pp;
     if (stage != from && stage != to) return RankGroup{};
-    return mesh.link(mesh.moved(rank, MeshAxis::kPipeline, from),
-                     mesh.moved(rank, MeshAxis::kPipeline, to), MeshAxis::kPipeline);
+    return mesh.link(mesh.rank_moved_to(rank, MeshAxis::kPipeline, from),
+                     mesh.rank_moved_to(rank, MeshAxis::kPipeline, to), MeshAxis::kPipeline);
   };
   return {[from, to](StateGroups& groups) -> GroupId& {
             return groups.links[{from, to}];

@@ -35,7 +35,7 @@ class ScheduleWriter {
   }
 
   /// Adds the missing weight gradients of a chunk whose input gradients are done.
-  void catch_up(int32_t chunk) {
+  void add_missing_weight_gradients(int32_t chunk) {
     while (count(Phase::kWeightGrad, chunk) < count(Phase::kInputGrad, chunk))
       add(Phase::kWeightGrad, chunk);
   }
@@ -71,7 +71,7 @@ void write_zero_bubble(ScheduleWriter& out, int32_t warm, int32_t delayed, int32
     if (m >= delayed) out.add(Phase::kWeightGrad);
     out.add(Phase::kForward);
   }
-  out.catch_up(0);
+  out.add_missing_weight_gradients(0);
 }
 
 /// Returns the number of micro-batches that a stage runs through one chunk before it switches to
@@ -123,8 +123,8 @@ void write_v_shaped(ScheduleWriter& out, int stages, int stage, int32_t micro_ba
     out.add(Phase::kInputGrad, 1);
   }
   for (int32_t i = 0; i < rest; ++i) out.add_both(0);
-  out.catch_up(1);
-  out.catch_up(0);
+  out.add_missing_weight_gradients(1);
+  out.add_missing_weight_gradients(0);
 }
 
 }  // namespace

@@ -21,8 +21,9 @@ class Picture {
   Picture(const ScheduleTimeline& timeline, size_t width) : timeline_(timeline) {
     for (size_t s = 0; s < timeline.stages.size(); ++s)
       prefix_ = std::max(prefix_, stage_name(s).size());
-    for_all([&](const TimedAction& timed) { chunks_ = std::max(chunks_, timed.action.chunk + 1); });
-    for_all(
+    for_each_action(
+        [&](const TimedAction& timed) { chunks_ = std::max(chunks_, timed.action.chunk + 1); });
+    for_each_action(
         [&](const TimedAction& timed) { name_ = std::max(name_, name_of(timed.action).size()); });
     const size_t frame = prefix_ + std::string(" | ").size() + std::string(" |").size();
     const size_t least = 2 * name_ + kLeftOutColumns;
@@ -51,7 +52,7 @@ class Picture {
   }
 
   template <typename See>
-  void for_all(const See& see) const {
+  void for_each_action(const See& see) const {
     for (const StageTimeline& stage : timeline_.stages)
       for (const TimedAction& timed : stage.actions) see(timed);
   }
@@ -59,10 +60,10 @@ class Picture {
   /// Returns the seconds of the shortest action that has room for its name.
   double shortest_named() const {
     double longest = 0;
-    for_all(
+    for_each_action(
         [&](const TimedAction& timed) { longest = std::max(longest, timed.end - timed.start); });
     double shortest = longest;
-    for_all([&](const TimedAction& timed) {
+    for_each_action([&](const TimedAction& timed) {
       const double seconds = timed.end - timed.start;
       if (seconds >= kShort * longest) shortest = std::min(shortest, seconds);
     });
@@ -149,7 +150,7 @@ class Picture {
 }  // namespace
 
 std::string schedule_picture(const ScheduleTimeline& timeline, size_t width) {
-  require(timeline.makespan > 0, "a timeline takes time");
+  require(timeline.makespan > 0, "the makespan of a timeline is positive");
   return Picture(timeline, width).draw();
 }
 

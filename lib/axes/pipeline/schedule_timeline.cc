@@ -61,7 +61,7 @@ class Timeline {
     if (at == list.size()) return false;
     const ScheduleAction& action = list[at];
     const auto part = static_cast<size_t>(part_of(placement_, stages(), stage, action.chunk));
-    const double inputs = ready(action, part);
+    const double inputs = inputs_ready_time(action, part);
     if (inputs == kNotYet) return false;
     const double start = line.actions.empty() ? inputs : std::max(inputs, line.actions.back().end);
     const double seconds = seconds_[static_cast<size_t>(stage)][at];
@@ -76,18 +76,18 @@ class Timeline {
   }
 
   /// Returns the time when the inputs of an action have reached its stage.
-  double ready(const ScheduleAction& action, size_t part) const {
+  double inputs_ready_time(const ScheduleAction& action, size_t part) const {
     const auto m = static_cast<size_t>(action.micro_batch);
     if (action.phase == Phase::kForward)
-      return part == 0 ? 0 : arrival(outputs_[part - 1][m], part - 1, part);
+      return part == 0 ? 0 : arrival_time(outputs_[part - 1][m], part - 1, part);
     if (action.phase == Phase::kWeightGrad) return gradients_[part][m];
     const double own = outputs_[part][m];
     if (part + 1 == outputs_.size() || own == kNotYet) return own;
-    const double gradient = arrival(gradients_[part + 1][m], part + 1, part);
+    const double gradient = arrival_time(gradients_[part + 1][m], part + 1, part);
     return gradient == kNotYet ? kNotYet : std::max(own, gradient);
   }
 
-  double arrival(double made, size_t from, size_t to) const {
+  double arrival_time(double made, size_t from, size_t to) const {
     return made == kNotYet || stage_of_[from] == stage_of_[to] ? made : made + transfer_;
   }
 

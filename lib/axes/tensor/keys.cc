@@ -19,13 +19,13 @@ constexpr int64_t kMaxTried = 4096;
 std::string tensor_degrees(const Resolving& r) {
   const ParallelConfig& mesh = r.config.parallel;
   const int64_t world = r.context.world_size;
-  const int64_t others = model_ranks(mesh) / mesh.tensor;
-  if (mesh.tensor == 1 || world % others != 0) return "";
+  const int64_t other_degrees = model_ranks(mesh) / mesh.tensor;
+  if (mesh.tensor == 1 || world % other_degrees != 0) return "";
   std::vector<std::string> fitting;
-  const int64_t rest = world / others;
-  const int64_t most = std::min(rest, kMaxTried);
+  const int64_t largest_degree = world / other_degrees;
+  const int64_t most = std::min(largest_degree, kMaxTried);
   for (int64_t degree = 1; degree <= most && fitting.size() < kMaxListed; ++degree)
-    if (rest % degree == 0) fitting.push_back(std::to_string(degree));
+    if (largest_degree % degree == 0) fitting.push_back(std::to_string(degree));
   const std::string last = fitting.back();
   fitting.pop_back();
   return cat(

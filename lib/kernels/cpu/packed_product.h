@@ -92,8 +92,8 @@ class PackedBlocks {
       std::swap(rows, columns);
     }
     const int64_t first = row * matrix_.columns + column;
-    if (first == held_) return {to, columns};
-    held_ = first;
+    if (first == unpacked_first_) return {to, columns};
+    unpacked_first_ = first;
     parallel_ranges(
         rows, std::max<int64_t>(kConversionGrain / columns, 1), [&](int64_t begin, int64_t end) {
           for (int64_t r = begin; r < end; ++r)
@@ -106,7 +106,7 @@ class PackedBlocks {
   bool transposed_;
   Compute<S>* panel_;
   /// The first element of the block in the panel; -1: the panel holds none.
-  int64_t held_ = -1;
+  int64_t unpacked_first_ = -1;
 };
 
 /// Computes c[m,n] = [c +] a op(w) [+ bias]; Product::b is not read.

@@ -95,8 +95,8 @@ class OperandBlocks {
     if constexpr (!kIsNarrow<S>) {
       return {block, stride_};
     } else {
-      if (block != held_) widen_block(block, stride_, rows, columns, panel_);
-      held_ = block;
+      if (block != widened_) widen_block(block, stride_, rows, columns, panel_);
+      widened_ = block;
       return {panel_, columns};
     }
   }
@@ -106,7 +106,7 @@ class OperandBlocks {
   int64_t stride_;
   bool transposed_;
   Compute<S>* panel_;
-  const S* held_ = nullptr;
+  const S* widened_ = nullptr;
 };
 
 /// ProductOperands holds the matrices of one product c[m,n] = [c +] op(a) op(b) [+ bias].
@@ -145,11 +145,11 @@ class PanelProduct {
   template <class MakeBlocks>
   PanelProduct(const OpCall& call, const ProductOperands<S, R>& p, MakeBlocks blocks)
       : p_(p),
-        place_(product_workspace(p.shape.m, p.shape.n, p.shape.k, sizeof(S), sizeof(R),
-                                 !Blocks::kInPlace)),
-        a_(p.a, p.lda(), p.shape.transpose_a == Transpose::kYes, panel(call, place_.a)),
-        b_(blocks(panel(call, place_.b))),
-        c_(panel(call, place_.c)) {}
+        workspace_layout_(product_workspace(p.shape.m, p.shape.n, p.shape.k, sizeof(S), sizeof(R),
+                                            !Blocks::kInPlace)),
+        a_(p.a, p.lda(), p.shape.transpose_a == Transpose::kYes, panel(call, workspace_layout_.a)),
+        b_(blocks(panel(call, workspace_layout_.b))),
+        c_(panel(call, workspace_layout_.c)) {}
 
   PanelProduct(const OpCall& call, const ProductOperands<S, R>& p)
       : PanelProduct(call, p, [&p](T* panel) {
@@ -162,10 +162,10 @@ class PanelProduct {
       if constexpr (!kIsNarrow<R>)
         if (direct_) return block(0, 0, p_.shape.m, p_.shape.n);
     }
-    for (int64_t column = 0; column < p_.shape.n; column += place_.columns)
-      for (int64_t row = 0; row < p_.shape.m; row += place_.rows)
-        block(row, column, std::min(place_.rows, p_.shape.m - row),
-              std::min(place_.columns, p_.shape.n - column));
+    for (int64_t column = 0; column < p_.shape.n; column += workspace_layout_.columns)
+      for (int64_t row = 0; row < p_.shape.m; row += workspace_layout_.rows)
+        block(row, column, std::min(workspace_layout_.rows, p_.shape.m - row),
+              std::min(workspace_layout_.columns, p_.shape.n - column));
   }
 
  private:
@@ -193,7 +193,7 @@ class PanelProduct {
 
   void multiply(int64_t row, int64_t column, int64_t rows, int64_t columns, bool add, T* out,
                 int64_t stride) {
-    const int64_t most = direct_ && Blocks::kInPlace ? p_.shape.k : place_.depth;
+    const int64_t most = direct_ && Blocks::kInPlace ? p_.shape.k : workspace_layout_.depth;
     for (int64_t k = 0; k < p_.shape.k; k += most) {
       const int64_t depth = std::min(most, p_.shape.k - k);
       const auto multiply_blocks = [&](const auto& a, const auto& b) {
@@ -211,7 +211,7 @@ class PanelProduct {
   }
 
   const ProductOperands<S, R>& p_;
-  ProductWorkspace place_;
+  ProductWorkspace workspace_layout_;
   OperandBlocks<S> a_;
   Blocks b_;
   T* c_;

@@ -23,7 +23,7 @@ struct Scratch {
   size_t bytes = 0;
 };
 
-thread_local bool alone = false;
+thread_local bool runs_on_one_thread = false;
 
 /// Runs tasks that no thread has claimed yet until all `count` are claimed. Several threads share
 /// the counter `next`.
@@ -37,7 +37,7 @@ void claim_tasks(std::atomic<int64_t>& next, int64_t count, parallel_detail::Ran
 
 void parallel_detail::run_ranges(int64_t count, int64_t grain, RangeFunction function,
                                  void* context) {
-  if (alone) {
+  if (runs_on_one_thread) {
     if (count > 0) function(context, 0, count);
     return;
   }
@@ -46,7 +46,7 @@ void parallel_detail::run_ranges(int64_t count, int64_t grain, RangeFunction fun
 }
 
 void parallel_detail::run_tasks(int64_t count, RangeFunction function, void* context) {
-  if (alone) {
+  if (runs_on_one_thread) {
     if (count > 0) function(context, 0, count);
     return;
   }
@@ -61,7 +61,7 @@ void parallel_detail::run_tasks(int64_t count, RangeFunction function, void* con
 /// libgomp ends the threads that a smaller team leaves out.
 void parallel_detail::run_library_calls(int64_t count, RangeFunction function, void* context) {
   const int threads = at::get_num_threads();  // also sets it for this thread
-  if (alone || threads == 1) {
+  if (runs_on_one_thread || threads == 1) {
     if (count > 0) function(context, 0, count);
     return;
   }
@@ -92,7 +92,7 @@ void* thread_scratch(size_t bytes) {
 }
 
 void run_kernels_on_this_thread() {
-  alone = true;
+  runs_on_one_thread = true;
 }
 
 void set_kernel_threads(int threads) {

@@ -152,20 +152,20 @@ struct UpdatePointers {
 };
 
 template <class Rule, int States, class P, class G, class M, int V>
-__global__ void update_elements(UpdatePointers<P, G, M> range, const StepScalars* scalars,
+__global__ void update_elements(UpdatePointers<P, G, M> pointers, const StepScalars* scalars,
                                 OptimizerConfig config) {
   __shared__ Rule shared;
   if (threadIdx.x == 0) shared = Rule::of(config, *scalars);
   __syncthreads();
   const Rule rule = shared;
   const uint64_t rounding_key = scalars->rounding_key;
-  for_elements<V>(range.count, [&](int64_t i) {
+  for_elements<V>(pointers.count, [&](int64_t i) {
     Noise<kRounds<P> || kRounds<M>, V> noise;
-    noise.draw(rounding_key, range.first_index + i);
-    Floats<V> param = load<V>(range.p + i), states[kMaxOptimizerStates];
+    noise.draw(rounding_key, pointers.first_index + i);
+    Floats<V> param = load<V>(pointers.p + i), states[kMaxOptimizerStates];
 #pragma unroll
-    for (int s = 0; s < States; ++s) states[s] = load<V>(range.states[s] + i);
-    const Floats<V> gradient = load<V>(range.g + i);
+    for (int s = 0; s < States; ++s) states[s] = load<V>(pointers.states[s] + i);
+    const Floats<V> gradient = load<V>(pointers.g + i);
 #pragma unroll
     for (int k = 0; k < V; ++k) {
       float kept[kMaxOptimizerStates];
@@ -176,8 +176,9 @@ __global__ void update_elements(UpdatePointers<P, G, M> range, const StepScalars
       for (int s = 0; s < States; ++s) states[s][k] = kept[s];
     }
 #pragma unroll
-    for (int s = 0; s < States; ++s) store_state(range.states[s] + i, states[s], noise.states[s]);
-    range.store_copy(i, store_state(range.p + i, param, noise.parameter));
+    for (int s = 0; s < States; ++s)
+      store_state(pointers.states[s] + i, states[s], noise.states[s]);
+    pointers.store_copy(i, store_state(pointers.p + i, param, noise.parameter));
   });
 }
 
@@ -194,7 +195,7 @@ void with_state_type(DType dtype, Body body) {
 /// Calls `body` with the addresses of the update and the number of elements that a thread moves at
 /// a time.
 template <class Body>
-void with_range(const FlatUpdate& u, Body body) {
+void with_pointers(const FlatUpdate& u, Body body) {
   static_assert(kMaxOptimizerStates == 2, "this code names two states");
   const bool fit =
       vectors_fit<float>(u.count, u.parameters, u.gradients, u.states[0], u.states[1], u.copy);
@@ -204,7 +205,7 @@ void with_range(const FlatUpdate& u, Body body) {
         using P = decltype(p);
         using G = decltype(g);
         using M = decltype(m);
-        const UpdatePointers<P, G, M> range{
+        const UpdatePointers<P, G, M> pointers{
             static_cast<P*>(u.parameters),
             static_cast<const G*>(u.gradients),
             {static_cast<M*>(u.states[0]), static_cast<M*>(u.states[1])},
@@ -213,9 +214,9 @@ void with_range(const FlatUpdate& u, Body body) {
             u.count,
             u.first_index};
         if (fit)
-          body(range, std::integral_constant<int, 4>{});
+          body(pointers, std::integral_constant<int, 4>{});
         else
-          body(range, std::integral_constant<int, 1>{});
+          body(pointers, std::integral_constant<int, 1>{});
       });
     });
   });
@@ -253,7 +254,7 @@ __device__ inline uint8_t code_of(const float* least, float share) {
 /// Updates states that are codes or, if kMeasures, only measures their new scales. A thread block
 /// processes one block of codes at a time, one element per thread.
 template <class Rule, class P, class G, bool kMeasures>
-__global__ void update_codes(UpdatePointers<P, G, uint8_t> range, CodedBlocks blocks,
+__global__ void update_codes(UpdatePointers<P, G, uint8_t> pointers, CodedBlocks blocks,
                              const StepScalars* scalars, OptimizerConfig config) {
   static_assert(kUpdateThreads == kCodeBlock && kUpdateThreads == kCodes);
   constexpr int kStates = Rule::kMaxStates;
@@ -271,19 +272,19 @@ __global__ void update_codes(UpdatePointers<P, G, uint8_t> range, CodedBlocks bl
   const Rule rule = shared;
   const uint64_t rounding_key = scalars->rounding_key;
   for (int64_t block = blocks.first + blockIdx.x; block < blocks.last; block += gridDim.x) {
-    const int64_t i = range_element(blocks.map, block * kCodeBlock, range.count) + thread;
-    const bool inside = i < range_element(blocks.map, (block + 1) * kCodeBlock, range.count);
+    const int64_t i = range_element(blocks.map, block * kCodeBlock, pointers.count) + thread;
+    const bool inside = i < range_element(blocks.map, (block + 1) * kCodeBlock, pointers.count);
     float kept[kStates] = {};
     if (inside) {
       Noise<kRounds<P>, 1> noise;
-      noise.draw(rounding_key, range.first_index + i);
-      Floats<1> param = load<1>(range.p + i);
+      noise.draw(rounding_key, pointers.first_index + i);
+      Floats<1> param = load<1>(pointers.p + i);
 #pragma unroll
       for (int s = 0; s < kStates; ++s)
-        kept[s] = values[s][range.states[s][i]] * blocks.scales[s][block];
-      rule.template update<kStates>(param[0], to_float(range.g[i]), kept);
+        kept[s] = values[s][pointers.states[s][i]] * blocks.scales[s][block];
+      rule.template update<kStates>(param[0], to_float(pointers.g[i]), kept);
       if constexpr (!kMeasures)
-        range.store_copy(i, store_state(range.p + i, param, noise.parameter));
+        pointers.store_copy(i, store_state(pointers.p + i, param, noise.parameter));
     }
 #pragma unroll
     for (int s = 0; s < kStates; ++s) {
@@ -302,7 +303,7 @@ __global__ void update_codes(UpdatePointers<P, G, uint8_t> range, CodedBlocks bl
       } else {
         if (given != nullptr) scale = given[block];
         if (inside)
-          range.states[s][i] = scale > 0.0F ? code_of(least[s], kept[s] / scale) : uint8_t{0};
+          pointers.states[s][i] = scale > 0.0F ? code_of(least[s], kept[s] / scale) : uint8_t{0};
         if (thread == 0 && given == nullptr) blocks.scales[s][block] = scale;
       }
     }
@@ -318,9 +319,9 @@ Launch update_launch(int64_t items, cudaStream_t stream) {
 template <class Rule, int States>
 void update_by(const FlatUpdate& u, const OptimizerConfig& config, const StepScalars* scalars,
                cudaStream_t stream) {
-  with_range(u, [&]<class P, class G, class M>(const UpdatePointers<P, G, M>& range, auto v) {
+  with_pointers(u, [&]<class P, class G, class M>(const UpdatePointers<P, G, M>& pointers, auto v) {
     constexpr int V = decltype(v)::value;
-    launch(update_launch(u.count / V, stream), update_elements<Rule, States, P, G, M, V>, range,
+    launch(update_launch(u.count / V, stream), update_elements<Rule, States, P, G, M, V>, pointers,
            scalars, config);
   });
 }
@@ -341,7 +342,7 @@ void update_codes_by(const FlatUpdate& u, const OptimizerConfig& config, const S
     with_type(u.gradient_dtype, [&](auto g) {
       using P = decltype(p);
       using G = decltype(g);
-      const UpdatePointers<P, G, uint8_t> range{
+      const UpdatePointers<P, G, uint8_t> pointers{
           static_cast<P*>(u.parameters),
           static_cast<const G*>(u.gradients),
           {static_cast<uint8_t*>(u.states[0]), static_cast<uint8_t*>(u.states[1])},
@@ -350,7 +351,7 @@ void update_codes_by(const FlatUpdate& u, const OptimizerConfig& config, const S
           u.count,
           u.first_index};
       launch(update_launch((blocks_of.last - blocks_of.first) * kUpdateThreads, stream),
-             update_codes<Rule, P, G, kMeasures>, range, blocks_of, scalars, config);
+             update_codes<Rule, P, G, kMeasures>, pointers, blocks_of, scalars, config);
     });
   });
 }
@@ -362,9 +363,10 @@ void update_with(const FlatUpdate& u, const OptimizerConfig& config, const StepS
   if constexpr (requires { Rule::kSignedCodes; })
     if (u.state_dtype == DType::kU8)
       return update_codes_by<Rule, false>(u, config, scalars, stream);
-  const bool more = States < static_cast<int>(kMaxOptimizerStates) && u.states[States] != nullptr;
+  const bool has_next_state =
+      States < static_cast<int>(kMaxOptimizerStates) && u.states[States] != nullptr;
   if constexpr (States < Rule::kMaxStates)
-    if (more) return update_with<Rule, States + 1>(u, config, scalars, stream);
+    if (has_next_state) return update_with<Rule, States + 1>(u, config, scalars, stream);
   update_by<Rule, States>(u, config, scalars, stream);
 }
 

@@ -59,8 +59,8 @@ __global__ void sum_parts(const float* partials, int64_t parts, int64_t width, c
 }  // namespace
 
 int64_t weight_gradient_parts(const WeightGradient& g) {
-  const int64_t room = g.workspace_bytes / static_cast<int64_t>(g.width * sizeof(float));
-  return std::max<int64_t>(1, std::min(room, gpu_partials(g.tokens)));
+  const int64_t workspace_parts = g.workspace_bytes / static_cast<int64_t>(g.width * sizeof(float));
+  return std::max<int64_t>(1, std::min(workspace_parts, gpu_partials(g.tokens)));
 }
 
 int64_t weight_gradient_tokens(const WeightGradient& g) {

@@ -44,7 +44,7 @@ bool read_layer_types(ConfigReader& reader, ModelConfig& config, int64_t window)
   if (!reader.find("layer_types")) return false;
   const auto types = reader.texts("layer_types");
   if (types.size() != config.windows.size()) {
-    if (reader.clean()) {
+    if (reader.has_no_problems()) {
       reader.problem("layer_types", cat("has ", types.size(), " entries for num_hidden_layers ",
                                         config.windows.size()));
     }

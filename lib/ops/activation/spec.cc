@@ -19,7 +19,7 @@ OpAttrs attrs_of(Activation kind) {
 /// result and the input.
 void gradient_of_kind(Derivation& d, const Op& op, OpKind kind) {
   const ValueId dy = d.result_gradient(op.out[0]);
-  const ValueId x = d.needed(op.in[0]);
+  const ValueId x = d.backward_value(op.in[0]);
   const ValueId dx = d.new_gradient(op.in[0]);
   d.emit_input_grad(kind, {dy, x}, {dx}, op.attrs);
   d.add_term(op.in[0], dx);

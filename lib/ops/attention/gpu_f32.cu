@@ -164,13 +164,13 @@ __global__ void __launch_bounds__(256) attention_forward(Args args) {
     load_tile(args, v, args.value(token, kv_head), args.width, rows_from(args, key));
     __syncthreads();
     Scores s = products(args, q, k);
-    with_scores(args, 1.0F, [&](auto form) {
+    with_scores(args, 1.0F, [&](auto scoring) {
 #pragma unroll
       for (int r = 0; r < 2; ++r)
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           const bool seen = query[r].sees(key + static_cast<int>(threadIdx.x) + c * kSide);
-          s.e[r][c] = seen ? form.score(s.e[r][c]) : -kInfinity;
+          s.e[r][c] = seen ? scoring.score(s.e[r][c]) : -kInfinity;
         }
     });
 #pragma unroll
@@ -230,15 +230,15 @@ __global__ void __launch_bounds__(256) attention_dq(Args args) {
     __syncthreads();
     Scores s = products(args, q, k);
     const Scores dp = products(args, da, v);
-    with_scores(args, 1.0F, [&](auto form) {
+    with_scores(args, 1.0F, [&](auto scoring) {
 #pragma unroll
       for (int r = 0; r < 2; ++r)
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           const bool seen = query[r].sees(key + static_cast<int>(threadIdx.x) + c * kSide);
           const float product = s.e[r][c];
-          const float weight = seen ? expf(form.score(product) - query[r].lse) : 0.0F;
-          s.e[r][c] = score_gradient(weight, form.slope(product), dp.e[r][c], query[r]);
+          const float weight = seen ? expf(scoring.score(product) - query[r].lse) : 0.0F;
+          s.e[r][c] = score_gradient(weight, scoring.slope(product), dp.e[r][c], query[r]);
         }
     });
     share(s, weights);
@@ -273,7 +273,7 @@ __global__ void __launch_bounds__(256) attention_dkv(Args args) {
       load_tile(args, da, args.da + args.out(token, head), args.out_width, rows_from(args, at));
       __syncthreads();
       Scores p = products(args, k, q), ds = products(args, v, da);
-      with_scores(args, 1.0F, [&](auto form) {
+      with_scores(args, 1.0F, [&](auto scoring) {
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           const Query query =
@@ -282,8 +282,8 @@ __global__ void __launch_bounds__(256) attention_dkv(Args args) {
           for (int r = 0; r < 2; ++r) {
             const bool seen = query.sees(first + static_cast<int>(threadIdx.y) + r * kSide);
             const float product = p.e[r][c];
-            p.e[r][c] = seen ? expf(form.score(product) - query.lse) : 0.0F;
-            ds.e[r][c] = score_gradient(p.e[r][c], form.slope(product), ds.e[r][c], query);
+            p.e[r][c] = seen ? expf(scoring.score(product) - query.lse) : 0.0F;
+            ds.e[r][c] = score_gradient(p.e[r][c], scoring.slope(product), ds.e[r][c], query);
           }
         }
       });

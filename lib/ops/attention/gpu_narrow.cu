@@ -304,17 +304,17 @@ struct VisibleKeys {
   __device__ bool has(int key) const { return key <= query && key >= lowest; }
 };
 
-/// Calls loop(form, masked), the loop over the scores of a tile. `form` computes scores in units of
-/// 1 / unit; if `masked`, the loop checks for each pair whether the query sees the key. All lanes
-/// of a warp take the same branch. Capped scores are always checked: their tanh costs more than the
-/// check, and a second loop would double the code.
+/// Calls loop(scoring, masked), the loop over the scores of a tile. `scoring` computes scores in
+/// units of 1 / unit; if `masked`, the loop checks for each pair whether the query sees the key.
+/// All lanes of a warp take the same branch. Capped scores are always checked: their tanh costs
+/// more than the check, and a second loop would double the code.
 template <class T, class Loop>
 __device__ void with_scores(const AttentionArgs<T>& args, float unit, TileMask mask, Loop loop) {
-  with_scores(args, unit, [&](auto form) {
-    if constexpr (std::is_same_v<decltype(form), ScaledScores>) {
-      if (mask == TileMask::kNoneMasked) return loop(form, std::false_type{});
+  with_scores(args, unit, [&](auto scoring) {
+    if constexpr (std::is_same_v<decltype(scoring), ScaledScores>) {
+      if (mask == TileMask::kNoneMasked) return loop(scoring, std::false_type{});
     }
-    loop(form, std::true_type{});
+    loop(scoring, std::true_type{});
   });
 }
 
@@ -415,7 +415,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm)
     __syncthreads();
     if (first + kTile < end) start_keys(first + kTile);
     if (mask == TileMask::kAllMasked) continue;
-    with_scores(args, kLog2e, mask, [&](auto form, auto masked) {
+    with_scores(args, kLog2e, mask, [&](auto scoring, auto masked) {
 #pragma unroll
       for (int g = 0; g < G; ++g)
 #pragma unroll
@@ -428,7 +428,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm)
               float& score = scores[g][i].r[2 * half + c];
               const bool seen =
                   !decltype(masked)::value || visible.has(first + 8 * i + lane_column() + c);
-              score = seen ? form.score(score) : -kInfinity;
+              score = seen ? scoring.score(score) : -kInfinity;
             }
         }
     });
@@ -514,7 +514,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm) attention_dq(Attent
     products<D>(scores, q, warp_row, k);
     products<D>(dp, da, warp_row, k + kKeys * D);
     FragmentA ds[G][kKeys / 16];
-    with_scores(args, kLog2e, mask, [&](auto form, auto masked) {
+    with_scores(args, kLog2e, mask, [&](auto scoring, auto masked) {
 #pragma unroll
       for (int g = 0; g < G; ++g) {
 #pragma unroll
@@ -528,8 +528,8 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm) attention_dq(Attent
                   !decltype(masked)::value || visible.has(first + 8 * i + lane_column() + c);
               float& score = scores[g][i].r[2 * half + c];
               const float product = score,
-                          weight = seen ? exp2_approx(form.score(product) - lse[g][half]) : 0.0F;
-              score = weight * (dp[g][i].r[2 * half + c] - delta[g][half]) * form.slope(product);
+                          weight = seen ? exp2_approx(scoring.score(product) - lse[g][half]) : 0.0F;
+              score = weight * (dp[g][i].r[2 * half + c] - delta[g][half]) * scoring.slope(product);
             }
         }
         round_results<T>(ds[g], scores[g]);
@@ -632,7 +632,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm) attention_dkv(Atten
       products<D>(weights, k, warp_row, q);
       products<D>(ds, v, warp_row, q + kQueries * D);
       with_scores(args, kLog2e, all ? TileMask::kNoneMasked : TileMask::kPartlyMasked,
-                  [&](auto form, auto masked) {
+                  [&](auto scoring, auto masked) {
 #pragma unroll
                     for (int i = 0; i < kQueries / 8; ++i)
 #pragma unroll
@@ -643,10 +643,11 @@ __global__ void __launch_bounds__(kThreads, kMinBlocksPerSm) attention_dkv(Atten
                                           (key <= part + query && key >= of.lowest[query]);
                         const float product = weights[0][i].r[c];
                         const float weight =
-                            seen ? exp2_approx(form.score(product) - of.lse[query] * kLog2e) : 0.0F;
+                            seen ? exp2_approx(scoring.score(product) - of.lse[query] * kLog2e)
+                                 : 0.0F;
                         weights[0][i].r[c] = weight;
                         ds[0][i].r[c] =
-                            weight * (ds[0][i].r[c] - of.delta[query]) * form.slope(product);
+                            weight * (ds[0][i].r[c] - of.delta[query]) * scoring.slope(product);
                       }
                   });
       FragmentA left[1][kQueries / 16];

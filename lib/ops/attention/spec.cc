@@ -97,9 +97,9 @@ int64_t attention_dgrad_library_bytes(const LayerGraph& graph, const Op& op) {
 
 void attention_gradients(Derivation& d, const Op& op) {
   const ValueId da = d.result_gradient(op.out[0]);
-  const ValueId qkv = d.needed(op.in[0]);
-  const ValueId a = d.needed(op.out[0]);
-  const ValueId lse = d.needed(op.out[1]);
+  const ValueId qkv = d.backward_value(op.in[0]);
+  const ValueId a = d.backward_value(op.out[0]);
+  const ValueId lse = d.backward_value(op.out[1]);
   const ValueId dx = d.new_gradient(op.in[0]);
   d.emit_input_grad(OpKind::kAttentionDgrad, {da, qkv, a, lse, op.in[1]}, {dx}, op.attrs);
   d.add_term(op.in[0], dx);

@@ -30,7 +30,7 @@ void all_gather_gradients(Derivation& d, const Op& op) {
     d.emit_input_grad(OpKind::kReduceScatter, {dy}, {dx}, op.attrs);
     d.add_term(op.in[0], dx);
   }
-  d.emit_waiting();
+  d.emit_delayed();
 }
 
 void reduce_scatter_gradients(Derivation& d, const Op& op) {

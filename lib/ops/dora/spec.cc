@@ -47,8 +47,8 @@ int64_t dora_squared_lengths_gpu_workspace(const LayerGraph& graph, const Op& op
 /// Emits the gradients of dora_scale. The lengths of rows have no gradient.
 void dora_scale_gradients(Derivation& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
-  const ValueId z = d.needed(op.in[0]);
-  const ValueId q = d.needed(op.in[1]);
+  const ValueId z = d.backward_value(op.in[0]);
+  const ValueId q = d.backward_value(op.in[1]);
   d.emit_weight_grad(OpKind::kDoraScaleWgrad, {dy, z, q}, {d.param_grad(op.in[2])}, op.attrs);
   if (op.in.size() > 3) d.emit_weight_grad(OpKind::kBiasWgrad, {dy}, {d.param_grad(op.in[3])});
   const ValueId dz = d.new_gradient(op.in[0]);

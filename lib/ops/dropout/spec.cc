@@ -16,7 +16,7 @@ void dropout_gradients(Derivation& d, const Op& op) {
   const int64_t ranks = op.attrs.get<DropoutAttrs>().gradient_ranks;
   if (ranks == 1 || !d.is_first_reader(op, op.in[0])) return;
   d.replace_terms(op.in[0], d.whole_gradient(op.in[0], d.gradient(op.in[0]), ranks));
-  if (!d.passes_on_terms(op.in[0])) d.emit_waiting();
+  if (!d.passes_on_terms(op.in[0])) d.emit_delayed();
 }
 
 }  // namespace

@@ -27,13 +27,13 @@ void embed(const OpCall& call) {
   const int32_t* const tokens = call.in<int32_t>(0);
   const S* const table = call.in<S>(1);
   S* const x = call.out<S>(0);
-  const int64_t given = call.in_dims(1)[0];
-  const RowsAttrs rows = given_rows(call.op(), given);
+  const int64_t table_rows = call.in_dims(1)[0];
+  const RowsAttrs rows = given_rows(call.op(), table_rows);
   check_tokens(tokens, count, rows.all_rows);
   parallel_ranges(count, 64, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       const int64_t row = tokens[n] - rows.first_row;
-      if (row >= 0 && row < given)
+      if (row >= 0 && row < table_rows)
         std::copy_n(table + row * width, width, x + n * width);
       else
         std::fill_n(x + n * width, width, S{});

@@ -13,8 +13,8 @@ struct Embed {
   const int32_t* tokens;
   const void* table;
   void* x;
-  /// The table has `given` rows, from rows.first_row on.
-  int64_t count, width, given;
+  /// The table has `table_rows` rows, from rows.first_row on.
+  int64_t count, width, table_rows;
   RowsAttrs rows;
 };
 
@@ -42,9 +42,9 @@ constexpr float kNan = __builtin_nanf("");
 
 template <class T, int V>
 __global__ void gather_rows(const int32_t* tokens, const T* table, T* x, int64_t width,
-                            int64_t given, int64_t first_row, int64_t all_rows) {
+                            int64_t table_rows, int64_t first_row, int64_t all_rows) {
   const int64_t token = tokens[blockIdx.x];
-  const bool own = token >= first_row && token < first_row + given;
+  const bool own = token >= first_row && token < first_row + table_rows;
   const float other = token >= 0 && token < all_rows ? 0.0F : kNan;
   const T* const row = table + (own ? token - first_row : 0) * width;
   T* const out = x + blockIdx.x * width;
@@ -278,7 +278,7 @@ void embed(DType dtype, const Embed& e, cudaStream_t stream) {
       launch(
           {blocks(e.count), static_cast<unsigned>(threads_for(e.width / V, kThreads)), 0, stream},
           gather_rows<T, V>, e.tokens, static_cast<const T*>(e.table), static_cast<T*>(e.x),
-          e.width, e.given, e.rows.first_row, e.rows.all_rows);
+          e.width, e.table_rows, e.rows.first_row, e.rows.all_rows);
     });
   });
 }
@@ -314,15 +314,15 @@ void embed_wgrad(DType dtype, const EmbedWgrad& g, cudaStream_t stream) {
 }  // namespace
 
 void run_embed(const Operation& op, const Libraries& /*libraries*/) {
-  const int64_t given = op.in_dims(1)[0];
+  const int64_t table_rows = op.in_dims(1)[0];
   embed(op.dtype(),
         {.tokens = op.ints_in(0),
          .table = op.in(1),
          .x = op.out(0),
          .count = op.in_dims(0)[0],
          .width = op.in_dims(1)[1],
-         .given = given,
-         .rows = given_rows(op.op(), given)},
+         .table_rows = table_rows,
+         .rows = given_rows(op.op(), table_rows)},
         op.stream());
 }
 

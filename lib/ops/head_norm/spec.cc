@@ -12,8 +12,8 @@ namespace {
 /// Emits the gradients. Those of the weights go to the list of input gradients, as for other norms.
 void head_norm_gradients(Derivation& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
-  const ValueId qkv = d.needed(op.in[0]);
-  const ValueId mean = d.needed(op.out[1]), rstd = d.needed(op.out[2]);
+  const ValueId qkv = d.backward_value(op.in[0]);
+  const ValueId mean = d.backward_value(op.out[1]), rstd = d.backward_value(op.out[2]);
   const ValueId dwq = d.param_grad(op.in[1]);
   d.emit_input_grad(OpKind::kHeadNormWgrad, {dy, qkv, mean, rstd}, {dwq, d.param_grad(op.in[2])},
                     op.attrs);

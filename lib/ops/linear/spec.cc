@@ -59,7 +59,7 @@ void product_weight_gradients(Derivation& d, const Op& op, ValueId dy, ValueId x
 /// sum is reduced over the ranks once.
 void linear_gradients(Derivation& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
-  const ValueId x = d.needed(op.in[0]);
+  const ValueId x = d.backward_value(op.in[0]);
   const int64_t ranks = op.attrs.get_or<LinearAttrs>().gradient_ranks;
   const bool is_last = d.is_first_reader(op, op.in[0]);
   if (ranks == 1) product_weight_gradients(d, op, dy, x);
@@ -73,7 +73,7 @@ void linear_gradients(Derivation& d, const Op& op) {
   }
   if (ranks == 1) return;
   d.after_collective([&d, op, dy, x] { product_weight_gradients(d, op, dy, x); });
-  if (is_last && !d.passes_on_terms(op.in[0])) d.emit_waiting();
+  if (is_last && !d.passes_on_terms(op.in[0])) d.emit_delayed();
 }
 
 }  // namespace

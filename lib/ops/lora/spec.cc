@@ -35,7 +35,8 @@ void lora_up_gradients(Derivation& d, const Op& op) {
   const std::vector<ValueId> up(op.in.begin() + 2, op.in.end());
   std::vector<ValueId> grads;
   for (const ValueId b : up) grads.push_back(d.param_grad(b));
-  d.emit_weight_grad(OpKind::kLoraUpWgrad, {dy, d.needed(op.in[1])}, std::move(grads), op.attrs);
+  d.emit_weight_grad(OpKind::kLoraUpWgrad, {dy, d.backward_value(op.in[1])}, std::move(grads),
+                     op.attrs);
   std::vector<ValueId> in{dy};
   in.insert(in.end(), up.begin(), up.end());
   const ValueId dh = d.new_gradient(op.in[1]);

@@ -250,20 +250,21 @@ bool norm_gradients(const RmsNormDgrad& n, const NormParts& of_weight, cudaStrea
   constexpr int V = 16 / sizeof(T);
   if (!vectors_fit<T>(n.width, n.dy, n.x, n.w, n.e, n.dx)) return false;
   const RowLayout layout = row_layout<V>(n.width);
-  const int64_t alone = layout.warps ? kPartLanes : 1;
+  const int64_t rows_a_block = layout.warps ? kPartLanes : 1;
   const bool with_weight = of_weight.partials != nullptr;
-  const NormGradientRows<T> a{.dy = static_cast<const T*>(n.dy),
-                              .x = static_cast<const T*>(n.x),
-                              .w = static_cast<const T*>(n.w),
-                              .e = static_cast<const T*>(n.e),
-                              .rstd = n.rstd,
-                              .dx = static_cast<T*>(n.dx),
-                              .partials = of_weight.partials,
-                              .rows = n.rows,
-                              .rows_a_block = with_weight ? of_weight.tokens : alone,
-                              .width = n.width,
-                              .blocks = with_weight ? of_weight.parts : divide_up(n.rows, alone),
-                              .weight_offset = n.weight_offset};
+  const NormGradientRows<T> a{
+      .dy = static_cast<const T*>(n.dy),
+      .x = static_cast<const T*>(n.x),
+      .w = static_cast<const T*>(n.w),
+      .e = static_cast<const T*>(n.e),
+      .rstd = n.rstd,
+      .dx = static_cast<T*>(n.dx),
+      .partials = of_weight.partials,
+      .rows = n.rows,
+      .rows_a_block = with_weight ? of_weight.tokens : rows_a_block,
+      .width = n.width,
+      .blocks = with_weight ? of_weight.parts : divide_up(n.rows, rows_a_block),
+      .weight_offset = n.weight_offset};
   if (layout.packs == 1) launch_norm_gradients<T, V, 1>(a, layout, stream);
   if (layout.packs == 2) launch_norm_gradients<T, V, 2>(a, layout, stream);
   if (layout.packs == 4) launch_norm_gradients<T, V, 4>(a, layout, stream);

@@ -20,8 +20,8 @@ void norm_gradients(Derivation& d, const Op& op, ValueId x, ValueId y, ValueId r
                     ValueId weight) {
   const ValueId dy = d.result_gradient(y);
   const ValueId e = d.gradient(x);
-  const ValueId x_saved = d.needed(x);
-  const ValueId rstd_saved = d.needed(rstd);
+  const ValueId x_saved = d.backward_value(x);
+  const ValueId rstd_saved = d.backward_value(rstd);
   d.emit_input_grad(OpKind::kRmsNormWgrad, {dy, x_saved, rstd_saved}, {d.param_grad(weight)});
   const ValueId dx = d.new_gradient(x);
   std::vector<ValueId> in{dy, x_saved, rstd_saved, weight};
@@ -48,7 +48,8 @@ void layer_norm_gradients(Derivation& d, const Op& op) {
   const bool has_weight = op.in.size() > 1;
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId e = has_weight ? d.gradient(x) : -1;
-  std::vector<ValueId> in{dy, d.needed(x), d.needed(op.out[1]), d.needed(op.out[2])};
+  std::vector<ValueId> in{dy, d.backward_value(x), d.backward_value(op.out[1]),
+                          d.backward_value(op.out[2])};
   if (has_weight) {
     std::vector<ValueId> out{d.param_grad(op.in[1])};
     if (op.in.size() > 2) out.push_back(d.param_grad(op.in[2]));

@@ -13,8 +13,8 @@ namespace {
 
 void softcap_gradients(Derivation& d, const Op& op) {
   const ValueId dx = d.new_gradient(op.in[0]);
-  d.emit_input_grad(OpKind::kSoftcapDgrad, {d.result_gradient(op.out[0]), d.needed(op.out[0])},
-                    {dx}, op.attrs);
+  d.emit_input_grad(OpKind::kSoftcapDgrad,
+                    {d.result_gradient(op.out[0]), d.backward_value(op.out[0])}, {dx}, op.attrs);
   d.add_term(op.in[0], dx);
 }
 

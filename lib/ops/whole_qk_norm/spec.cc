@@ -21,8 +21,8 @@ void whole_qk_norm_letters(const Op& op, std::map<std::string, int64_t>& letters
 /// they are read. The squares get no gradient, because the gradient of qkv includes it.
 void whole_qk_norm_gradients(Derivation& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
-  const ValueId qkv = d.needed(op.in[0]);
-  const ValueId rstd = d.needed(op.out[1]);
+  const ValueId qkv = d.backward_value(op.in[0]);
+  const ValueId rstd = d.backward_value(op.out[1]);
   const ValueId wq = op.in[2], wk = op.in[3];
   const int64_t ranks = op.attrs.get<WholeQkNormAttrs>().ranks;
   const ValueId own = d.new_gradient(op.in[1]);

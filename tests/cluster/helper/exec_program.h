@@ -10,7 +10,7 @@
 
 namespace ftrun::testing {
 
-/// Returns a rank's main (SupervisorOptions::rank_main) that becomes another program.
+/// Returns a rank's main function (SupervisorOptions::rank_main) that executes another program.
 inline std::function<int(const std::vector<std::string>&)> exec_program(std::string program) {
   return [program = std::move(program)](const std::vector<std::string>& arguments) {
     ::execv(program.c_str(), exec_arguments(arguments).data());

@@ -1,12 +1,20 @@
-// A rank for the supervisor's tests: does what its arguments say, in order.
-//   blameif RANK CULPRIT MESSAGE (that rank reports that it waited for the other in vain, and goes
-//   on) | print TEXT | error TEXT | raw TEXT (no line end; \r and \n as escapes) | env NAME | sleep
-//   MS | exit CODE | signal N | only RANK (the rest is for that rank) | fail CODE MESSAGE (reports
-//   it) | stopif RANK (stops itself) | killif RANK (kills itself) | fadeif RANK MS (its first
-//   thread ends at once, so that others see it as gone; so long later another kills it) | seegone
-//   RANK FILE (that rank waits until the process whose id stands in FILE is gone) | touch FILE
-//   (writes the process id) | catch N CODE (exit with CODE on signal N) | ignore N | store | before
-//   N (the rest is for the starts before the Nth restart)
+// A rank for the supervisor's tests. It executes the commands in its arguments, in order:
+// * print TEXT, error TEXT, env NAME: writes a line;
+//   raw TEXT: writes without a line end, \\r and \
+//  are escapes
+// * sleep MS, exit CODE, signal N
+// * only RANK: the other commands are for that rank
+//   before N: the other commands are for the starts before the Nth restart
+// * fail CODE MESSAGE: reports a failure
+//   blameif RANK CULPRIT MESSAGE: that rank reports that it waited for the other in vain, and
+//   continues
+// * stopif RANK, killif RANK: that rank stops or kills itself
+// * fadeif RANK MS: that rank's first thread ends at once, so that others see it as gone; after MS
+//   another thread kills it
+// * seegone RANK FILE: that rank waits until the process whose id is in FILE is gone
+// * touch FILE: writes the process id
+// * catch N CODE: exits with CODE on signal N; ignore N
+// * store
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -59,7 +67,7 @@ void fade(int ms) {
     ::usleep(static_cast<useconds_t>(ms) * 1000);
     ::kill(::getpid(), SIGKILL);
   }).detach();
-  ::syscall(SYS_exit, 0);  // of this thread alone
+  ::syscall(SYS_exit, 0);  // ends only this thread
 }
 
 void await_gone(const std::string& file) {

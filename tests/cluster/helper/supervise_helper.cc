@@ -1,5 +1,5 @@
 // supervise_helper RANKS PROGRAM ARGS... runs a supervisor in a separate process, to which tests
-// send signals. The variable RESTARTS is the number of restarts of failed ranks, each after a
+// send signals. The variable RESTARTS sets how often failed ranks are restarted, each time after a
 // minute.
 #include <cstdlib>
 #include <string>

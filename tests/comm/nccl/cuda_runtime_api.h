@@ -1,9 +1,9 @@
 #pragma once
 
-// The part of CUDA's runtime that lib/comm/nccl_communicator.cc and its tests use, on host memory:
-// a stream is a thread that does its work in order, while its host goes on. cudaMemset is late: it
-// reaches the memory some time after the host has gone on, as other streams do not wait for the
-// legacy stream.
+// This header emulates the part of CUDA's runtime that lib/comm/nccl_communicator.cc and its tests
+// use, in host memory. A stream is a thread that does its work in order while the host continues.
+// cudaMemset writes the memory some time after the call, because streams other than the legacy
+// stream do not wait for it.
 
 #include <cstddef>
 #include <functional>
@@ -13,7 +13,7 @@ struct StandInEvent;
 struct StandInGraph;
 using cudaStream_t = StandInStream*;
 using cudaEvent_t = StandInEvent*;
-/// cudaGraph_t is a graph, started as it was captured: there is nothing to instantiate.
+/// cudaGraph_t is a graph that can be launched as it was captured: instantiating does nothing.
 using cudaGraph_t = StandInGraph*;
 
 enum cudaError_t {
@@ -44,7 +44,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
 cudaError_t cudaGraphLaunch(cudaGraph_t graph, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 
-/// Puts any work into the stream, in its order.
+/// Enqueues any work in the stream.
 void put_into(cudaStream_t stream, std::function<void()> work);
-/// Makes the device fail in the stream: later work there is not done, and its events say so.
+/// Makes the device fail at this point of the stream: later work is not done, and events after it
+/// report the failure.
 void fault_in(cudaStream_t stream);

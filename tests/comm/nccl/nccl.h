@@ -1,11 +1,11 @@
 #pragma once
 
-// The part of NCCL that lib/comm/nccl_communicator.cc uses, among threads of one process.
-// Communicators of the same id meet. A collective waits in its stream until all members' have
-// reached it, with the same size, and a receive until a message of as many bytes has come. As in
-// NCCL, destroy and abort of a communicator do not return while there is a graph that captured one
-// of its collectives; and the first message between two ranks blocks the thread that issues one
-// half until the peer issues the other.
+// This header emulates the part of NCCL that lib/comm/nccl_communicator.cc uses, among threads of
+// one process. Communicators of the same id meet. A collective waits in its stream until all
+// members' streams have reached it with the same size, and a receive waits until a message of the
+// same size has arrived. As in NCCL, destroying or aborting a communicator does not return while
+// there is a graph that captured one of its collectives; and the first message between two ranks
+// blocks the calling thread until the peer makes the matching call.
 
 #include <cuda_runtime_api.h>
 
@@ -62,17 +62,17 @@ ncclResult_t ncclRecv(void* out, size_t count, ncclDataType_t type, int peer, nc
 ncclResult_t ncclGroupStart();
 ncclResult_t ncclGroupEnd();
 
-/// StandIn holds the faults that tests cause.
+/// StandIn holds the failures that tests cause.
 struct StandIn {
-  /// The rank that does not reach a new communicator until stand_in_reset(); -1 for none.
+  /// The rank that never arrives at a new communicator until stand_in_reset(); -1: none.
   int absent = -1;
-  /// The network of later collectives fails: their communicators say so when asked.
+  /// The network of later collectives fails, and their communicators report it.
   bool network_fails = false;
-  /// CUDA fails in NCCL's own calls: communicators say so when asked.
+  /// CUDA fails inside NCCL's calls, and communicators report it.
   bool cuda_fails = false;
-  /// An abort does not end what stands in a stream.
+  /// An abort does not end a collective that waits in a stream.
   bool abort_fails = false;
 };
 StandIn& stand_in();
-/// Resets the stand-in to its first state; ranks that were held go on.
+/// Resets the stand-in to its initial state; ranks that it held continue.
 void stand_in_reset();

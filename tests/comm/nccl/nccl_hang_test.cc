@@ -15,8 +15,8 @@
 
 #include <catch2/catch.hpp>
 
-// Hangs over NCCL's stand-in: its host goes on while the device stands, and an
-// abort lets the device go on.
+// These tests cause hangs over NCCL's stand-in: the host continues while the device waits, and an
+// abort releases the device.
 
 using namespace ftrun;
 using namespace std::chrono_literals;
@@ -44,7 +44,7 @@ std::unique_ptr<HangDevice> make_gpu() {
   return std::make_unique<HangGpu>();
 }
 
-/// A group of GPUs in their first collective, which other ranks may not come to.
+/// A group of GPUs in its first collective, which other ranks may never reach.
 class WaitingRank {
  public:
   WaitingRank(Rendezvous& rendezvous, std::chrono::milliseconds abort_patience = 30s) {
@@ -59,7 +59,7 @@ class WaitingRank {
   }
   ~WaitingRank() { destroy_recording(); }
   Communicator& group() { return *group_; }
-  /// Records a sum, which replay() starts.
+  /// Records a sum that replay() launches.
   void record(const char* what) {
     group_->begin_recording();
     ::cudaStreamBeginCapture(gpu_.stream());
@@ -101,8 +101,8 @@ std::string read_all(int fd) {
   return all;
 }
 
-/// Runs a case in which rank 0's device stands in a collective that rank 1 does not come to, and no
-/// abort ends it.
+/// Runs a case where rank 0's device waits in a collective that rank 1 never reaches, and no abort
+/// ends it.
 [[noreturn]] void block_forever() {
   ::alarm(120);
   stand_in().abort_fails = true;
@@ -134,7 +134,7 @@ TEST_CASE("nccl: a rank that gives up frees the others, at once and not at the t
     rank.add("gradients");
     rank.synchronize();
     if (rendezvous.rank() == 1) {
-      // The watch shows what has ended a little later.
+      // The watching thread publishes the end of a collective a little later than it happens.
       const auto shown = [&] { return rendezvous.view({1}, "world")[0].record; };
       while (shown().sequence < 1 || shown().state != CollectiveState::kFinished) continue;
       rank.group().abort("disk full");
@@ -149,7 +149,7 @@ TEST_CASE("nccl: a rank that gives up frees the others, at once and not at the t
       throw;
     }
   });
-  // The message depends on whether the other rank's board has been received yet.
+  // The message depends on whether this rank has received the other's board already.
   REQUIRE_THAT(
       failures[0],
       Catch::StartsWith(
@@ -214,7 +214,7 @@ TEST_CASE("nccl: a group is closed once its recordings are destroyed, and not be
 }
 
 TEST_CASE(
-    "nccl: a fault of this rank's own device is told as that, and its peers are told that it gives "
+    "nccl: a fault of this rank's own device is reported as one, and its peers learn that it gives "
     "up") {
   const auto failures = run_ranks(2, [](Rendezvous& rendezvous) {
     WaitingRank rank(rendezvous);
@@ -225,8 +225,8 @@ TEST_CASE(
     try {
       rank.add("loss");
       rank.synchronize();
-      // A device that has failed does not hold up its host, which may be here
-      // before the watch has looked.
+      // After a device failure the host does not block, so it may be here before the watching
+      // thread has seen the failure.
       for (;;) rank.group().check();
     } catch (const RankError& error) {
       require(error.code() == ExitCode::kEnvironment && error.rank() == RankError::kThisRank &&
@@ -260,7 +260,7 @@ TEST_CASE("nccl: where CUDA fails in NCCL's own calls, no peer is lost") {
         rank.add("loss");
         rank.synchronize();
       } catch (const Error& error) {
-        // Whoever notices first, the watch or this thread, the other rank is waiting.
+        // Whether the watching thread or this one notices first, the other rank is waiting.
         rendezvous.exchange_text("noticed", "");
         const auto* const of_rank = dynamic_cast<const RankError*>(&error);
         require(of_rank == nullptr || of_rank->of_device(), "the device of this rank failed");

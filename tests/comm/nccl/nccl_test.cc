@@ -13,15 +13,15 @@
 
 #include <catch2/catch.hpp>
 
-// The NCCL communicator's own code on a stand-in for NCCL and CUDA's runtime: what it asks for, and
-// what it says when peers do not come.
+// These tests run the NCCL communicator's own code on a stand-in for NCCL and CUDA's runtime: what
+// it calls, and what it reports if peers do not arrive.
 
 using namespace ftrun;
 using namespace std::chrono_literals;
 
 namespace {
 
-/// A group of GPUs with a stream; sums in rank order if they are asked for.
+/// A group of GPUs with a stream; it adds in rank order if asked to.
 struct GpuGroup {
   GpuGroup(Rendezvous& rendezvous, std::chrono::milliseconds timeout, bool in_order = false,
            bool messages = false) {
@@ -49,7 +49,7 @@ struct GpuGroup {
     group.reset();
     if (stream != nullptr) ::cudaStreamDestroy(stream);
   }
-  /// Waits for the device and asks then for what failed meanwhile.
+  /// Waits for the device, then reports a failure that happened in the meantime.
   void synchronize() {
     ::cudaStreamSynchronize(stream);
     group->check();
@@ -74,8 +74,8 @@ std::vector<float> summed(int ranks, int64_t count) {
   return all;
 }
 
-/// Returns the count of a block: rank r gives rank i r + i + 1 numbers of a counted all-to-all, but
-/// none to itself.
+/// Returns the size of a block: in a counted all-to-all, rank r sends r + i + 1 numbers to rank i,
+/// and none to itself.
 int64_t counted(int from, int to) {
   return from == to ? 0 : from + to + 1;
 }
@@ -158,7 +158,7 @@ TEST_CASE("nccl: three ranks get what they asked for, with NCCL's sums and with 
   }
 }
 
-TEST_CASE("nccl: two ranks that first send to each other are connected before") {
+TEST_CASE("nccl: two ranks that first send to each other are connected before that") {
   const auto failures = run_ranks(2, [&](Rendezvous& rendezvous) {
     GpuGroup gpu(rendezvous, 20s, false, true);
     const int rank = rendezvous.rank(), peer = 1 - rank;
@@ -226,7 +226,7 @@ TEST_CASE(
     }
     rendezvous.exchange_text("away", "");
     gpu.group->set_timeout(400ms);
-    // The host goes on: only the device stands.
+    // The host continues; only the device waits.
     gpu.group->all_reduce(data.data(), 8, DType::kF32, ReduceOp::kSum, {"gradient bucket 7"})
         .wait();
     std::string found;
@@ -256,7 +256,7 @@ TEST_CASE(
           Catch::EndsWith("raise comm.timeout"));
 }
 
-TEST_CASE("nccl: what NCCL says of a broken network is told with the collective") {
+TEST_CASE("nccl: NCCL's error about a broken network is reported with the collective") {
   std::string message;
   const auto failures = run_ranks(1, [&](Rendezvous& rendezvous) {
     GpuGroup gpu(rendezvous, 20s);

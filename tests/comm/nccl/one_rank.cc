@@ -1,6 +1,6 @@
-// NCCL with one rank on a real GPU: collectives between kernels of the same stream, with
-// NCCL's sums and with ours, an end, a group that is given up, and recorded collectives. Exits
-// with 77 where there is no GPU.
+// Runs NCCL with one rank on a real GPU: collectives between kernels of the same stream, with
+// NCCL's sums and with ftrun's, the end of a group, a group that is given up, and recorded
+// collectives. Exits with 77 if there is no GPU.
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -51,7 +51,8 @@ std::vector<float> counted() {
   return numbers;
 }
 
-/// Checks a collective between two kernels that double: the result is four times the input.
+/// Checks a collective between two kernels that double their input: the result must be four times
+/// the input.
 void check_between_kernels(Rig& rig, bool in_order) {
   const auto group = rig.open(in_order ? "in order" : "plain", in_order);
   const std::vector<float> given = counted();
@@ -89,8 +90,8 @@ void check_abort(Rig& rig) {
   std::printf("abort\n");
 }
 
-/// Checks a collective that is recorded, started twice, and still held by its recording where the
-/// group is given up; closed, it is not.
+/// Checks a collective that is recorded and launched twice. Then the group is given up while the
+/// recording exists, or closed after the recording is destroyed.
 void check_recorded(Rig& rig, bool gives_up) {
   const auto group = rig.open(gives_up ? "recorded, given up" : "recorded, closed", false);
   const std::vector<float> given = counted();
@@ -152,8 +153,8 @@ int main() {
   } catch (const std::exception& error) {
     std::printf("failed: %s\n", error.what());
   }
-  // A thread that ends a communicator may still be in NCCL, which static destructors would take
-  // away below it; a rank ends so too.
+  // A thread that ends a communicator may still be inside NCCL, whose data static destructors would
+  // destroy. Ranks exit in this way too.
   std::fflush(stdout);
   std::_Exit(code);
 }

@@ -22,7 +22,8 @@
 
 struct StandInGraph {
   std::vector<std::function<void()>> work;
-  /// References to each collective's communicator, given back when the graph is destroyed.
+  /// References to the communicator of each captured collective; the graph's destructor releases
+  /// them.
   std::vector<std::shared_ptr<int>> references;
 };
 
@@ -65,9 +66,9 @@ struct StandInStream {
 
 struct StandInEvent {
   std::atomic<int> recorded = 0;
-  /// The stream's too: an event may be destroyed before the stream has come to it.
+  /// Shared with the stream, because an event may be destroyed before the stream has reached it.
   std::shared_ptr<std::atomic<int>> reached = std::make_shared<std::atomic<int>>(0);
-  /// The stream where it was recorded last.
+  /// The stream in which the event was last recorded.
   cudaStream_t stream = nullptr;
 };
 
@@ -75,7 +76,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-/// World belongs to all communicators of an id. Its mutex guards all members.
+/// World is the state that all communicators of an id share. Its mutex guards all members.
 struct World {
   std::mutex mutex;
   std::condition_variable changed;
@@ -83,12 +84,12 @@ struct World {
   std::map<int64_t, std::map<int, Bytes>> given;
   /// Messages by sender and receiver.
   std::map<std::pair<int, int>, std::deque<Bytes>> letters;
-  /// Halves of connections that a rank has asked for: sender, receiver, and who asked.
+  /// The halves of connections that were asked for: sender, receiver, and the rank that asked.
   std::set<std::tuple<int, int, int>> asked;
 };
 
 /// Connection is one half of a connection that a call opens: sender, receiver and the rank that
-/// asked.
+/// asks.
 struct Connection {
   std::shared_ptr<World> world;
   int from = 0;
@@ -109,8 +110,8 @@ Worlds& worlds() {
   return *all;
 }
 
-// The legacy stream and the next one are never destroyed: threads that nobody waits for still use
-// them when the process ends.
+// The legacy stream and the next one are never destroyed, because detached threads still use them
+// when the process ends.
 StandInStream& legacy_stream() {
   static auto* const stream = new StandInStream;
   return *stream;
@@ -133,8 +134,8 @@ thread_local std::vector<std::function<void()>> group_sends, group_receives;
 thread_local cudaStream_t group_stream = nullptr;
 thread_local std::vector<Connection> group_connections;
 
-/// Connects as NCCL does with a first message: the calling thread stands until the peers have asked
-/// for the other halves. After some seconds it fails, so that a test ends.
+/// Connects as NCCL does for a first message: the calling thread blocks until the peers have asked
+/// for the other halves. Fails after some seconds, so that a test ends.
 ncclResult_t connect(const std::vector<Connection>& connections) {
   for (const Connection& one : connections) {
     const std::lock_guard lock(one.world->mutex);
@@ -159,11 +160,12 @@ struct StandInComm {
   std::shared_ptr<World> world;
   int ranks = 0;
   int rank = 0;
-  /// Counted where they run: those of a graph come again.
+  /// The number of collectives that have run; counted when they run, because those of a graph run
+  /// repeatedly.
   std::shared_ptr<std::atomic<int64_t>> next = std::make_shared<std::atomic<int64_t>>(0);
   std::shared_ptr<std::atomic<bool>> aborted = std::make_shared<std::atomic<bool>>(false);
   std::shared_ptr<std::atomic<bool>> failed = std::make_shared<std::atomic<bool>>(false);
-  /// Held once more by each graph's collective.
+  /// The use count is 1 plus the number of captured collectives in existing graphs.
   std::shared_ptr<int> captured = std::make_shared<int>(0);
 };
 
@@ -346,12 +348,12 @@ bool all_have_given(const std::map<int, Bytes>& given, int ranks) {
          });
 }
 
-/// Keeps a communicator as long as a graph that captures one of its collectives.
+/// Makes the graph of a stream that is being captured hold a reference to the communicator.
 void hold_if_captured(ncclComm_t comm, cudaStream_t stream) {
   if (stream->captured) stream->captured->references.push_back(comm->captured);
 }
 
-/// Stands in the stream until all have given theirs; then `take` gets them by rank.
+/// Waits in the stream until all ranks have given their data; then `take` gets it, by rank.
 ncclResult_t arrive_and_wait(ncclComm_t comm, cudaStream_t stream, const void* in, size_t bytes,
                              std::function<void(const std::map<int, Bytes>&)> take) {
   if (stand_in().network_fails) *comm->failed = true;

@@ -10,7 +10,7 @@ namespace ftrun::fixtures {
 /// Connects the groups of ranks on emulated GPUs by the emulated NCCL. `network` is borrowed.
 inline GroupOnGpu emulated_groups(EmulatedNetwork& network) {
   return [&network](Gpu& gpu, const Communicator& like) {
-    // Links are found by their names.
+    // The emulated network finds a group's links by the group's name.
     return std::make_unique<EmulatedNccl>(dynamic_cast<EmulatedGpu&>(gpu.kernels()),
                                           network.of(like), like,
                                           EmulatedNcclOptions{.suffix = ""});

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kMeshSteps = 2;
 
-/// A rank's use of the GPU, and its groups there.
+/// A rank's Gpu object and its communicators on that GPU.
 struct RankOnGpu {
   RankOnGpu(const RankGroups& host, const GroupOnGpu& connect)
       : gpu(open_gpu_under_test()), groups(host) {
@@ -26,13 +26,13 @@ struct RankOnGpu {
   RankGroups groups;
 };
 
-/// MeshTraining is the result of training on a mesh, and the state that it began with.
+/// MeshTraining holds the result of training on a mesh, and the state from which it started.
 struct MeshTraining {
   SavedState start;
   TrainingOutcome outcome;
 };
 
-/// Trains on the processor without `connect`.
+/// Trains on the mesh: with the CUDA kernels, or on the CPU if `connect` is empty.
 MeshTraining train_mesh(const Config& plain, const ModelConfig& model, const TrainingMesh& mesh,
                         const GroupOnGpu& connect) {
   Config config = meshed(plain, mesh);
@@ -44,7 +44,7 @@ MeshTraining train_mesh(const Config& plain, const ModelConfig& model, const Tra
     std::optional<RankOnGpu> there;
     if (connect) there.emplace(host, connect);
     RankRig rig(config, model, there ? there->groups : host, there ? there->gpu.get() : nullptr);
-    // Small gradients would be 0 in fp16 without it.
+    // Without the multiple, small gradients would be 0 in fp16.
     if (config.fp16.enabled) rig.gradient_multiple = 4096;
     start.add(rig.state.slices());
     TrainingOutcome own;
@@ -62,8 +62,8 @@ void compare_on_mesh(Config config, const ModelConfig& model, const TrainingMesh
                      const GroupOnGpu& connect) {
   const bool narrow = config.bf16.enabled || config.fp16.enabled;
   INFO(mesh.text() << ", stage " << config.zero.stage << (narrow ? ", 16 bits" : ""));
-  // Adam divides by the size of a gradient: with its usual epsilon rounding errors
-  // alone would move weights.
+  // Adam divides by the size of a gradient: with its usual epsilon, rounding errors alone would
+  // move weights.
   config.optimizer.eps = 1e-2;
   const auto [start, expected] = train_mesh(config, model, mesh, {});
   const TrainingOutcome found = train_mesh(config, model, mesh, connect).outcome;
@@ -71,9 +71,10 @@ void compare_on_mesh(Config config, const ModelConfig& model, const TrainingMesh
   const Differences all = differences(found, expected);
   REQUIRE(all.loss < (narrow ? 5e-4 : 1e-5));
   REQUIRE(all.norm < (narrow ? 2e-2 : 2e-4));
-  // Two steps move most weights by less than 1e-2 and some by 2e-5: a bound on the difference alone
-  // would hold for ranks that train nothing. Emulated GPUs differ by 0.4 of the movement at most
-  // (16 bits, a matrix of an adapter that began as zeros), by 8e-5 of it in fp32.
+  // Two steps move most weights by less than 1e-2 and some by 2e-5. A bound on the difference alone
+  // would therefore also accept ranks that train nothing, so the bound is relative to the movement.
+  // Emulated GPUs differ by at most 0.4 of the movement (in 16 bits, for an adapter's matrix that
+  // began as zeros), and by 8e-5 of it in fp32.
   const Differences moved = differences({expected.losses, expected.norms, start}, expected);
   for (const auto& [tensor, difference] : all.weights) {
     INFO(tensor);

@@ -9,12 +9,12 @@
 
 namespace ftrun::fixtures {
 
-/// GroupOnGpu makes a rank's group on its GPU from the one of hosts.
+/// GroupOnGpu makes a rank's communicator on its GPU with the members of `like`, the host's group.
 using GroupOnGpu = std::function<std::unique_ptr<Communicator>(Gpu& gpu, const Communicator& like)>;
 
 /// Requires that ranks which compute with the CUDA kernels, all on the GPU under test, train the
-/// losses, norms and weights of the processor's ranks of the same mesh. Precisions of 16 bits are
-/// compared to the accuracy that they have.
+/// same losses, norms and weights as ranks of the same mesh on the CPU. The tolerance depends on
+/// the precision: 16 bits are compared less strictly than fp32.
 void compare_on_mesh(Config config, const ModelConfig& model, const TrainingMesh& mesh,
                      const GroupOnGpu& connect);
 

@@ -4,8 +4,8 @@
 
 #include <catch2/catch.hpp>
 
-// Tensor ranks and shards that compute with the CUDA kernels, on the GPU at hand: their
-// collectives go by way of the host.
+// These tests run tensor ranks and shards with the CUDA kernels, all on the one GPU that the
+// machine has: their collectives go through host memory.
 
 namespace ftrun {
 namespace {

@@ -3,7 +3,8 @@
 
 namespace ftrun::fixtures {
 
-/// Streams and memory of the one emulator, kernels of the other (kernels/cuda/emulator).
+/// Combines the streams and memory of EmulatedGpu (tests/engine) with the kernels of the CUDA
+/// emulator (tests/kernels/cuda/emulator).
 std::unique_ptr<Gpu> open_gpu_under_test(const GpuOptions& options,
                                          const AttentionOptions& attention) {
   return std::make_unique<Gpu>(

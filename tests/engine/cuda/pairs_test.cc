@@ -5,8 +5,8 @@
 
 #include <catch2/catch.hpp>
 
-// These tests combine meshes, stages, precisions and adapters with the CUDA kernels, so that each
-// pair occurs. gpu_pairs_test.cc tests the same with streams and tiers, with the processor's
+// These tests run the CUDA kernels with every pair of values of mesh, ZeRO stage, precision and
+// adapter. gpu_pairs_test.cc also combines these with streams and tiers, but with the CPU's
 // kernels.
 
 namespace ftrun {
@@ -27,7 +27,7 @@ const std::vector<TrainingMesh>& meshes() {
 }
 
 bool is_possible(const AxisValues& row) {
-  // Stage 0 has no separate master weights that could be narrow.
+  // Stage 0 has no separate master weights that could be stored in 16 bits.
   return row[kPrecision] != fixtures::kNarrowMasters || row[kStage] > 0;
 }
 

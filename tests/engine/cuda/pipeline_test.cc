@@ -8,8 +8,8 @@
 
 #include <catch2/catch.hpp>
 
-// These tests run stages of pipelines that compute with the CUDA kernels, on emulated GPUs:
-// receives wait in their streams until the message arrives, and the host continues.
+// These tests run pipeline stages with the CUDA kernels on emulated GPUs: a receive waits in its
+// stream until the message arrives, while the host continues.
 
 namespace ftrun {
 namespace {
@@ -56,8 +56,8 @@ TEST_CASE("cuda mesh: tensor ranks and shards within stages train the CPU's loss
 }
 
 TEST_CASE(
-    "cuda: an operation that a GPU computes otherwise than the processor ends the run before its "
-    "first step") {
+    "cuda: an operation whose result on a GPU differs from the CPU's ends the run before its first "
+    "step") {
   set_kernel_threads(1);
   Config config = fixtures::run_of_stage(0);
   config.device = DeviceKind::kCuda;

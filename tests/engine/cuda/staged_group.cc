@@ -9,7 +9,7 @@
 namespace ftrun::fixtures {
 namespace {
 
-/// Makes links of one pair of ranks, and groups of one name, differ.
+/// Returns a name under which the links of two pairs of ranks, or two groups, never collide.
 std::string key_of(const Communicator& group) {
   std::string key = group.name();
   for (const int member : group.members()) key += cat(" ", member);

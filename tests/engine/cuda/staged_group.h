@@ -15,10 +15,10 @@
 
 namespace ftrun::fixtures {
 
-/// Mailbox is where ranks, threads of this process, leave messages for each other.
+/// Mailbox is where ranks, which are threads of this process, leave messages for each other.
 class Mailbox {
  public:
-  /// Address is the group, sender and receiver of a message.
+  /// Address names the group, the sender and the receiver of a message.
   struct Address {
     std::string group;
     int from = 0;
@@ -36,12 +36,12 @@ class Mailbox {
   std::map<Address, std::deque<std::vector<std::byte>>> waiting_;
 };
 
-/// StagedGroup runs collectives of device memory by way of the host: each waits for the device, so
-/// ranks may share one GPU, which NCCL does not do. A send is complete when the message lies in the
-/// mailbox. Sums are added by the device in rank order.
+/// StagedGroup runs collectives of device memory through host memory. Each call waits for the
+/// device, so ranks may share one GPU, which NCCL does not allow. A send is complete when the
+/// message lies in the mailbox. The device adds the ranks' values in rank order.
 class StagedGroup final : public DeviceCommunicator {
  public:
-  /// Borrows all arguments; `like` gives name, members and rank.
+  /// Borrows all arguments; `like` supplies the name, the members and the rank.
   StagedGroup(Gpu& gpu, Mailbox& mailbox, const Communicator& like);
   ~StagedGroup() override;
 

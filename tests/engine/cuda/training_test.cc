@@ -12,7 +12,7 @@
 
 #include <catch2/catch.hpp>
 
-// Whole trainings of a small model with the CUDA kernels against those of the processor.
+// These tests compare whole trainings of a small model with the CUDA kernels and on the CPU.
 
 namespace ftrun {
 namespace {
@@ -21,9 +21,9 @@ using fixtures::RankRig;
 
 constexpr int kSteps = 3;
 
-/// Changes a config so that small differences stay small. Adam divides by the size of a gradient:
-/// with its usual epsilon a gradient of rounding errors alone would move a weight as far as any
-/// other.
+/// Changes a config so that rounding errors stay small. Adam divides by the size of a gradient:
+/// with its usual epsilon, a gradient that consists of rounding errors alone would move its weight
+/// as far as any other gradient does.
 Config comparable(Config config) {
   config.optimizer.eps = 1e-2;
   return config;
@@ -43,7 +43,8 @@ std::map<std::string, DType> dtypes_of(const ModelState& state) {
   return dtypes;
 }
 
-/// Requires that weights and states agree to `tolerance` of what is largest in a tensor.
+/// Requires that weights and states differ by at most `tolerance` times the largest value of their
+/// tensor.
 void require_close(const ModelState& here, const ModelState& there, double tolerance) {
   const auto expected = fixtures::contents(here);
   const auto found = fixtures::contents(there);
@@ -62,7 +63,7 @@ void require_close(const ModelState& here, const ModelState& there, double toler
   }
 }
 
-/// Plans the same config for the GPU's kernels.
+/// Returns the same config, but planned for the GPU's kernels.
 Config on_gpu(Config config) {
   config.device = DeviceKind::kCuda;
   return config;
@@ -89,8 +90,8 @@ void compare(const Config& config, double loss_tolerance, double state_tolerance
 constexpr OffloadDevice kNone = OffloadDevice::kNone, kCpu = OffloadDevice::kCpu,
                         kNvme = OffloadDevice::kNvme;
 
-// The stages and tiers occur once each here; tests/engine/gpu_test.cc has their product, with the
-// processor's kernels.
+// This case has each stage and each tier once; tests/engine/gpu_test.cc tests every combination of
+// them, with the CPU's kernels.
 TEST_CASE(
     "cuda: training in fp32 gives the CPU's losses, weights and states at every stage and "
     "tier") {
@@ -150,8 +151,8 @@ TEST_CASE("cuda: adapters with magnitudes (DoRA) train the CPU's losses and weig
 }
 
 TEST_CASE(
-    "cuda: training in bf16 on rows of documents, by cuDNN where it is, gives the processor's "
-    "losses and weights") {
+    "cuda: training in bf16 on rows of documents, with cuDNN if present, gives the CPU's losses "
+    "and weights") {
   set_kernel_threads(1);
   fixtures::Alone alone;
   Config config = comparable(fixtures::run_of_stage(0));
@@ -165,7 +166,8 @@ TEST_CASE(
   RankRig there(on_gpu(config), model, RankGroups::of_one(*alone.group), gpu.get());
   for (const LayerGraph& graph : there.plan.train.model.graphs) gpu->kernels().prepare(graph);
   here.change_batch = there.change_batch = [](int64_t step, Batch& batch) {
-    // Documents of 9, 1 and 6 tokens, and in a step more than the lists of rows of 16 hold.
+    // Each row holds documents of 9, 1 and 6 tokens. In step 2 a row holds 8 documents, more than
+    // the lists of documents for rows of 16 tokens have room for.
     for (size_t i = 0; i < batch.starts.size(); ++i) {
       const auto t = static_cast<int32_t>(i % 16);
       batch.starts[i] = step == 2 ? t / 2 * 2 : t < 9 ? 0 : t == 9 ? 9 : 10;
@@ -179,7 +181,7 @@ TEST_CASE(
   REQUIRE(gpu->kernels().library_use().in_use == gpu->kernels().library_use().chosen);
 }
 
-TEST_CASE("cuda: adapters with dropout lose the elements that they lose on the processor") {
+TEST_CASE("cuda: adapters with dropout drop the same elements as on the CPU") {
   set_kernel_threads(1);
   for (const bool bf16 : {false, true}) {
     Config config = comparable(fixtures::with_dropout(fixtures::run_of_stage(2)));
@@ -189,7 +191,7 @@ TEST_CASE("cuda: adapters with dropout lose the elements that they lose on the p
   }
 }
 
-TEST_CASE("cuda: what is computed again and what waits on the host changes no bit of the GPU's") {
+TEST_CASE("cuda: recompute and activations kept on the host change no bit of a GPU's results") {
   set_kernel_threads(1);
   fixtures::Alone alone;
   const auto trained = [&](const std::function<void(Config&)>& change) {
@@ -209,8 +211,7 @@ TEST_CASE("cuda: what is computed again and what waits on the host changes no bi
           }) == expected);
 }
 
-TEST_CASE(
-    "cuda: the operations of every kind of program agree with the processor's on a small model") {
+TEST_CASE("cuda: the operations of every kind of program agree with the CPU's on a small model") {
   set_kernel_threads(1);
   const auto compared = [](const std::function<void(Config&, ModelConfig&)>& change) {
     Config config = on_gpu(fixtures::run_of_stage(0));
@@ -253,7 +254,7 @@ TEST_CASE(
   REQUIRE(dora.operations > plain.operations);
 }
 
-TEST_CASE("cuda: a step that is not finite changes nothing and is placed") {
+TEST_CASE("cuda: a step that is not finite changes nothing, and its first such value is located") {
   set_kernel_threads(1);
   fixtures::Alone alone;
   const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();

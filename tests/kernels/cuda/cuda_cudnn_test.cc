@@ -8,13 +8,13 @@
 
 #include <catch2/catch.hpp>
 
-// cuDNN's attention against the CPU's: on a GPU cuDNN itself, elsewhere an emulated one that runs
-// the graphs described to it operation by operation.
+// These tests compare cuDNN's attention with the CPU's. On a GPU they use cuDNN itself, elsewhere
+// an emulated cuDNN that runs the described graphs operation by operation.
 
 namespace ftrun {
 namespace {
 
-/// The tests' GPU, with cuDNN, for as long as this lives.
+/// Makes kernels with cuDNN the GPU under test until the destructor restores the previous one.
 class WithCudnn {
  public:
   explicit WithCudnn(bool documents = false)
@@ -67,17 +67,18 @@ struct DocumentCase {
   std::vector<int64_t> lengths;
 };
 
-// Heads, keys' heads, elements; tokens of a row; window. With rows of up to 256 tokens there are
-// four lists' places a row.
+// Query heads, key heads, head size, tokens of a row, scale, window; number of rows; lengths of the
+// documents. For rows of up to 256 tokens, cuDNN's list has slots for four documents per row.
 const std::vector<DocumentCase> kDocuments{
     {{2, 2, 16, 24, 0.3, 0}, 1, {24}},
     {{2, 2, 16, 24, 0.3, 0}, 1, {7, 1, 16}},
     {{4, 2, 8, 20, 0.3, 0}, 3, {9, 4, 1, 6, 20, 2, 1, 1}},
     {{3, 1, 8, 24, 0.3, 5}, 2, {11, 13, 3}},
-    // The row has more documents than the lists have places; our kernels compute the last ones.
+    // This row has more documents than the list has slots; ftrun's own kernels compute the last
+    // ones.
     {{2, 1, 8, 70, 0.3, 0}, 2, {40, 2, 3, 4, 2, 5, 6, 2, 7, 2, 3, 9}},
-    // The row has only single tokens; the second case has one document alone in a row with three
-    // lists.
+    // The first of these has only documents of one token; the second, whose row needs three lists,
+    // has a list with one document.
     {{2, 1, 8, 16, 0.3, 0}, 1, {1}},
     {{2, 1, 8, 300, 0.3, 0}, 1, {200, 61, 1, 38}},
 };
@@ -92,7 +93,7 @@ TEST_CASE(
     CHECK(error_of(cases.forward) < 1e-2);
     CHECK(error_of(cases.backward) < 2e-2);
   }
-  // Elsewhere our kernels compute documents.
+  // On other GPUs ftrun's own kernels compute documents.
   if (gpu->info().compute_major == 9)
     REQUIRE_THAT(gpu->library_use().in_use, Catch::StartsWith("cudnn 9."));
 }
@@ -106,7 +107,7 @@ TEST_CASE("cuda: starts that are not those of documents are left to our kernels"
   REQUIRE(error_of(cases.backward) < 3e-2);
 }
 
-TEST_CASE("cuda: cuDNN's attention of large documents is our kernels', and has the same bits again",
+TEST_CASE("cuda: cuDNN's attention of large documents is near our kernels', and repeats its bits",
           "[gpu]") {
   for (const DocumentCase& c :
        std::vector<DocumentCase>{{{8, 2, 64, 2048, 0.1, 0}, 2, {700, 511, 1, 90, 1100, 33, 257}},

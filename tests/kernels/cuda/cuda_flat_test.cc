@@ -42,7 +42,7 @@ double read_double(const DeviceBytes& bytes) {
   return read(bytes, DType::kF64).data[0];
 }
 
-/// 1003 is no whole number of vectors.
+/// Element counts; 1003 is not a multiple of the vector length.
 const std::vector<int64_t> kCounts{1003, 4096};
 
 StepScalars scalars_of(int step) {
@@ -171,7 +171,7 @@ TEST_CASE("cuda: every optimizer's steps give the CPU's parameters and states") 
     }
 }
 
-/// Codes of a state and its scales, on the host and on the device.
+/// The codes and scales of a state, on the host and on the device.
 struct CodedState {
   explicit CodedState(int64_t count)
       : codes(static_cast<size_t>(count)),
@@ -182,8 +182,8 @@ struct CodedState {
   std::vector<float> scales;
   DeviceBytes device_codes, device_scales;
 
-  /// Scales up to rounding; codes the same, or neighbours where rounding has moved a number over a
-  /// border, which is rare.
+  /// Requires equal scales up to rounding, and equal codes. A few codes may be neighbours instead,
+  /// where rounding moved a number across the border between two codes.
   void require_alike() const {
     REQUIRE(relative_error(read(device_scales, DType::kF32), array_of(scales)) < 1e-6);
     const std::vector<std::byte> found = device_codes.read();
@@ -206,7 +206,7 @@ TEST_CASE(
       config.type = static_cast<OptimizerType>(type);
   REQUIRE(optimizer_of(config.type).coded);
   config.weight_decay = 0.1;
-  // 17 rows of 60 elements, of which the rank has columns [20, 40).
+  // The tensor has 17 rows of 60 elements; the rank has columns [20, 40).
   const BlockMap columns{.offset = 0, .row = 60, .width = 20, .first = 20};
   for (const bool straddles : {false, true})
     for (const DType dtype : {DType::kF32, DType::kBF16})
@@ -214,12 +214,12 @@ TEST_CASE(
         CAPTURE(straddles, dtype_name(dtype), count);
         std::vector<float> p = as_floats(floats(count, 1));
         const DeviceBytes dp = on_device(p);
-        // The states have as many scales as the tensor has blocks.
+        // The states have as many scales as the whole tensor has blocks.
         CodedState first(straddles ? 1020 : count), second(straddles ? 1020 : count);
         for (int step = 0; step < 4; ++step) {
           const StepScalars s = scalars_of(step);
           const DeviceBytes ds = on_device(std::vector<StepScalars>{s});
-          // Gradients have few bits, so that products are exact.
+          // Gradients have few significant bits, so that products are exact.
           const Array gradient =
               rounded(floats(count, 100 + static_cast<uint64_t>(step)), DType::kBF16);
           const std::vector<std::byte> g = to_bytes(gradient, dtype);
@@ -265,12 +265,13 @@ TEST_CASE(
       }
 }
 
-/// A step of optimizer state in 16 bits on both: numbers of a range that
-/// begins amid all parameters.
+/// A step with optimizer state in 16 bits, for the CPU and the GPU. Its range begins in the middle
+/// of all parameters.
 struct RoundedStep {
   DType parameter = DType::kF32, gradient = DType::kF32, state = DType::kF32, copy = DType::kBF16;
   int64_t count = 0;
-  /// The index of its first element: its 70,000 elements lie in two stretches of random numbers.
+  /// The index of the first element among all parameters. With it, the 70,000 elements draw from
+  /// two sequences of random numbers.
   int64_t first_index = 65'000;
 };
 
@@ -282,19 +283,20 @@ RoundedStep rounded_step(DType parameter, DType gradient, DType state, DType cop
   return {parameter, gradient, state, copy, 70'001};
 }
 
-/// Calls `step` with an update of memory that holds the case's numbers, the same for every call.
+/// Calls `step` with an update of memory that holds the case's numbers, which are the same in every
+/// call.
 template <class Step>
 RoundedResult after_step(const RoundedStep& c, bool on_gpu, Step step) {
   const auto content = [&](uint64_t seed, DType dtype) {
     Array a = floats(c.count, seed);
-    // Second moments are not negative.
+    // Second moments must not be negative.
     if (seed == 4)
       for (double& v : a.data) v = std::abs(v);
     return to_bytes(a, dtype);
   };
   RoundedResult r{content(1, c.parameter), content(3, c.state), content(4, c.state),
                   std::vector<std::byte>(static_cast<size_t>(c.count * dtype_bytes(c.copy)))};
-  // Gradients have few bits, so that products are exact and fusing them into sums shows nowhere.
+  // Gradients have few significant bits: products are exact, so fused multiply-add changes nothing.
   const std::vector<std::byte> gradients =
       to_bytes(rounded(floats(c.count, 2), DType::kBF16), c.gradient);
   FlatUpdate u{.parameter_dtype = c.parameter,
@@ -333,7 +335,7 @@ StepScalars scalars_of_powers() {
   return s;
 }
 
-/// Counts the elements of 16 bits or fp32 that differ.
+/// Counts the elements of dtype `dtype` (16 bits or fp32) that differ.
 int64_t differing(const std::vector<std::byte>& a, const std::vector<std::byte>& b, DType dtype) {
   const auto size = static_cast<size_t>(dtype_bytes(dtype));
   int64_t count = 0;
@@ -354,7 +356,7 @@ TEST_CASE("cuda: state in 16 bits is rounded by the processor's random bits") {
   for (const RoundedStep& c : kRoundedSteps) {
     CAPTURE(dtype_name(c.parameter), dtype_name(c.gradient), dtype_name(c.state),
             dtype_name(c.copy));
-    // Every product of it is by a power of 2.
+    // All its products are by powers of 2, so no rounding error can differ.
     const OptimizerConfig sgd{.type = OptimizerType::kSgd, .momentum = 0.5, .nesterov = true};
     const RoundedResult expected =
         after_step(c, false, [&](const FlatUpdate& u) { optimizer_update(u, sgd, s); });
@@ -379,8 +381,8 @@ TEST_CASE("cuda: state in 16 bits is rounded by the processor's random bits") {
     });
     REQUIRE((on_gpu.state1 == by_adam.state1));
     REQUIRE((on_gpu.state2 == by_adam.state2));
-    // A root, a quotient and a difference may end in other last bits of fp32, and few of these
-    // cross where bf16 is rounded.
+    // A root, a quotient or a difference may have another last bit of fp32 on the GPU; few of these
+    // change the rounding to bf16.
     const auto few = [&](DType dtype) { return dtype == DType::kF32 ? c.count : c.count / 200; };
     REQUIRE(differing(on_gpu.parameters, by_adam.parameters, c.parameter) <= few(c.parameter));
     REQUIRE(relative_error(from_bytes(on_gpu.parameters, {c.count}, c.parameter),
@@ -497,7 +499,7 @@ TEST_CASE("cuda: a captured operation runs again and again, reading what memory 
   const DeviceBytes y(4 * 64 * 16);
   const std::vector<void*> storage{x.data(), w.data(), y.data()};
   gpu().run_ops(graph, {&op, 1}, storage, {},
-                stream());  // cuBLAS prepares itself outside of captures
+                stream());  // cuBLAS must initialise outside of a capture
   const std::vector<std::byte> first = y.read();
   gpu().begin_capture(stream());
   gpu().run_ops(graph, {&op, 1}, storage, {}, stream());

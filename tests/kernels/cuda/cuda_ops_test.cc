@@ -30,7 +30,7 @@ Operand random(Dims dims, uint64_t seed) {
   return Operand::activation(random_array(std::move(dims), seed));
 }
 
-/// Returns the outputs of a case on the CPU, as inputs of the next one.
+/// Returns output `i` of a case on the CPU, for use as an input of the next case.
 Array cpu_output(const OperationCase& c, size_t i) {
   return run_on_cpu(c, {DType::kF32, DType::kF32})[i];
 }
@@ -38,10 +38,10 @@ Array cpu_output(const OperationCase& c, size_t i) {
 struct Shape {
   int64_t tokens, width;
 };
-// Widths with and without whole vectors of 16 bytes.
+// The widths are whole vectors of 16 bytes, or not.
 const std::vector<Shape> kShapes{{1, 1}, {3, 5}, {65, 37}, {130, 576}, {7, 1024}};
 
-/// Requires that the gradient overwrites, and is added to what is there.
+/// Requires that the gradient overwrites its memory, and with `accumulate` is added to it.
 void require_gradient(OperationCase c) {
   require_agreement(c);
   for (size_t i = 0; i < c.out.size(); ++i)
@@ -58,7 +58,8 @@ TEST_CASE("cuda: embedding gathers rows, and its gradient adds up repeated token
                        NoAttrs{},
                        {Operand::tokens(tokens), random({99, width}, 1)},
                        {Operand::out({6, width})}});
-    // The case has more equal tokens than are sorted at a time, in several ranges of rows.
+    // There are more equal tokens than the kernel sorts at a time, and they fall into several
+    // ranges of rows.
     for (int i = 0; i < (width == 70 ? 5000 : 500); ++i)
       tokens.push_back(i % 3 == 0 ? 42 : static_cast<int32_t>(i * 31 % 99));
     const auto count = static_cast<int64_t>(tokens.size());
@@ -139,7 +140,7 @@ TEST_CASE("cuda: rms_norm and its gradients agree with the CPU") {
                       NoAttrs{},
                       {random(dims, 3), random(dims, 1), rstd},
                       {Operand::gradient(Dims{s.width})}});
-    if (s.width == 1) continue;  // the gradient is a difference of equal numbers
+    if (s.width == 1) continue;  // the gradient is a difference of equals: rounding errors
     OperationCase gradient{OpKind::kRmsNormDgrad,
                            attrs,
                            {random(dims, 3), random(dims, 1), rstd, random({s.width}, 2)},
@@ -164,7 +165,7 @@ TEST_CASE("cuda: add_rms_norm agrees with the CPU") {
 TEST_CASE(
     "cuda: layer_norm and its gradients agree with the CPU, with and without weight and bias") {
   for (const Shape& s : kShapes) {
-    if (s.width == 1) continue;  // no deviation
+    if (s.width == 1) continue;  // the variance is 0
     const Dims dims{s.tokens, s.width};
     for (const size_t params : {0, 1, 2}) {
       OperationCase forward{
@@ -352,7 +353,7 @@ TEST_CASE(
                          {Operand::statistic({72})}},
                         1e-5);
   }
-  // The operation has more rows than a panel.
+  // There are more rows than a panel has.
   require_agreement({OpKind::kDoraSquaredLengths,
                      LoraAttrs{{{2, 0.5}}},
                      {random({90, 65'537}, 1), random({1, 65'537}, 2), random({80, 1}, 3)},
@@ -373,7 +374,7 @@ TEST_CASE(
     for (const DoraAttrs::ScaledColumns& part : s.parts) rows += part.columns;
     Array squares = random_array({rows}, 2);
     for (double& square : squares.data) square = square * square + 0.25;
-    if (rows > 1) squares.data[1] = 0.0;  // a row of zeros
+    if (rows > 1) squares.data[1] = 0.0;  // a row whose elements are all 0
     const Dims dims{s.tokens, s.outputs};
     const Operand z = random(dims, 1), q = Operand::floats(squares),
                   m = Operand::floats(random_array({rows}, 3)), bias = random({s.outputs}, 4),
@@ -482,7 +483,8 @@ TEST_CASE("cuda: activations and their gradients agree with the CPU, also in pla
       Array values = random_array(wide, 1), x = random_array(dims, 2);
       for (Array* const each : {&values, &x})
         for (double& v : each->data) v *= 6.0;
-      // A lone number of a gelu's tail has few digits in 16 bits.
+      // A single number from the tail of a gelu has few significant bits in 16 bits, so it is made
+      // positive.
       if (s.width == 1) x.data[0] = std::abs(x.data[0]);
       const ActivationAttrs attrs{kind};
       const Operand gu = Operand::activation(values), in = Operand::activation(x);
@@ -566,7 +568,8 @@ std::vector<int32_t> starts_of(const AttentionCase& c) {
   return starts;
 }
 
-/// Returns the forward and the backward case; the latter takes what the former gives on the CPU.
+/// Returns the forward and the backward case; the backward case gets the CPU's forward outputs as
+/// inputs.
 std::pair<OperationCase, OperationCase> attention_cases(const AttentionCase& c) {
   const AttentionAttrs& a = c.attrs;
   const int64_t tokens = c.rows * a.row_tokens;
@@ -590,8 +593,8 @@ TEST_CASE("cuda: both gradients of a norm in one pass have the bits of each alon
   struct Size {
     int64_t tokens, width;
   };
-  // A warp per row, a block per row, and rows that registers do not hold; parts
-  // without tokens; odd widths.
+  // The sizes cover a warp per row, a block per row, rows too long for registers, blocks without
+  // tokens, and odd widths.
   for (const Size& s : {Size{33, 24}, Size{1, 8}, Size{2049, 16}, Size{9, 576}, Size{17, 2048},
                         Size{5, 4104}, Size{3, 9216}, Size{7, 13}}) {
     CAPTURE(s.tokens, s.width);
@@ -663,7 +666,7 @@ TEST_CASE(
   require_agreement(c, 2e-2);
 }
 
-/// Gives a head a bias and, with gradients, the bias' gradient.
+/// Adds a bias to a head and, if the case has gradients, the gradient of the bias.
 OperationCase with_bias(OperationCase c, int64_t vocabulary) {
   c.in.push_back(random({vocabulary}, 6));
   if (c.out.size() > 1) c.out.insert(c.out.end() - 1, Operand::gradient(Dims{vocabulary}));
@@ -671,7 +674,7 @@ OperationCase with_bias(OperationCase c, int64_t vocabulary) {
 }
 
 TEST_CASE("cuda: a bias of linear_cross_entropy and its gradient agree with the CPU") {
-  // Rows of the logits that are moved in whole vectors, and in single elements.
+  // The rows of the logits are copied in whole vectors or element by element.
   for (const int64_t vocabulary : {101, 257, 384})
     for (const bool gradients : {false, true}) {
       OperationCase c = with_bias(loss_case(40, 24, vocabulary, 16, 3, gradients), vocabulary);
@@ -696,7 +699,7 @@ TEST_CASE("cuda: linear_cross_entropy and both gradients agree with the CPU") {
                         Size{9, 40, 191, 16, 0}}) {
     CAPTURE(s.tokens, s.vocabulary, s.chunk);
     require_agreement(loss_case(s.tokens, s.hidden, s.vocabulary, s.chunk, s.masked_every, false));
-    if (s.vocabulary == 2) continue;  // gradients that nearly cancel
+    if (s.vocabulary == 2) continue;  // the gradients nearly cancel
     for (const bool gradients : {false, true})
       require_agreement(
           loss_case(s.tokens, s.hidden, s.vocabulary, s.chunk, s.masked_every, gradients, 1.5),
@@ -721,8 +724,8 @@ TEST_CASE(
   REQUIRE(std::isnan(run_on_gpu(c, kDTypes[0])[0].data[0]));
 }
 
-/// Returns the operations of one chunk of the head of one of three ranks, statistics of the others
-/// made up.
+/// Returns the two operations of a head for one chunk of tokens, on one of three ranks. The other
+/// ranks' statistics are random numbers.
 std::pair<OperationCase, OperationCase> split_loss_cases(int64_t tokens, int64_t hidden,
                                                          int64_t vocabulary, int masked_every,
                                                          int64_t rank, bool gradients) {
@@ -751,8 +754,9 @@ std::pair<OperationCase, OperationCase> split_loss_cases(int64_t tokens, int64_t
   return {logits, loss};
 }
 
-/// Runs ranks' halves of a head on the GPU, statistics of all of them between. Returns the loss and
-/// dx, which are summed, and dw and the bias' gradient of all ranks, one behind the other.
+/// Runs the two operations of a split head for all ranks on the GPU, and passes the statistics of
+/// all ranks to the second. Returns loss and dx, summed over ranks, then dw and the gradient of the
+/// bias, concatenated over ranks.
 std::vector<Array> split_head_on_gpu(const std::vector<OperationCase>& firsts,
                                      const std::vector<OperationCase>& seconds, DTypes dtypes) {
   std::vector<std::vector<Array>> made;
@@ -776,7 +780,7 @@ std::vector<Array> split_head_on_gpu(const std::vector<OperationCase>& firsts,
       continue;
     }
     sum[0] = plus(sum[0], out[0]);
-    if (c.out.size() == 1) continue;  // without gradients
+    if (c.out.size() == 1) continue;  // the case has no gradients
     sum[1] = plus(sum[1], out[1]);
     for (size_t i = 2; i < out.size(); ++i) {
       sum[i].data.insert(sum[i].data.end(), out[i].data.begin(), out[i].data.end());
@@ -792,8 +796,8 @@ TEST_CASE(
        {std::copysign(NAN, 1.0), std::copysign(NAN, -1.0), HUGE_VAL, -HUGE_VAL})
     for (const DTypes dtypes : kDTypes) {
       CAPTURE(value, dtype_name(dtypes.activation));
-      // Token 0 is predicted; the hidden value of token 1 is no number, or makes an infinite logit
-      // at its label.
+      // Token 0 is predicted correctly. The hidden value of token 1 is NaN, or makes the logit of
+      // its label infinite.
       const Operand x = Operand::activation({{2, 1}, {1.0, value}}),
                     labels = Operand::tokens({1, 1});
       const OperationCase whole{OpKind::kLinearCrossEntropy,
@@ -825,8 +829,8 @@ TEST_CASE(
 TEST_CASE("cuda: logits, statistics and label logits of a split vocabulary agree with the CPU") {
   for (const int64_t rank : {0, 2})
     for (const int64_t vocabulary : {7, 64, 131, 1200}) {
-      // The CPU leaves logits unchanged without gradients; without masked tokens both devices have
-      // the same rows.
+      // Without gradients the CPU leaves the logits unchanged, and without masked tokens both
+      // devices compute the same rows, so logits can be compared.
       OperationCase c = split_loss_cases(19, 24, vocabulary, 0, rank, false).first;
       require_agreement(c, 2e-2);
       c.in.push_back(random({vocabulary}, 6));
@@ -840,7 +844,7 @@ TEST_CASE(
   for (const int64_t vocabulary : {9, 96, 133, 1048})
     for (const int masked_every : {0, 3, 1})
       for (const DTypes dtypes : kDTypes) {
-        // Some have a bias: with vectors and without, with padding and without.
+        // Some cases have a bias: with whole vectors and without, with padding and without.
         const bool biased = masked_every == (vocabulary == 1048 ? 0 : 3);
         constexpr int64_t kTokens = 22, kHidden = 24, kRanks = 2;
         const double softcap = vocabulary == 133 ? 1.5 : 0.0;
@@ -854,7 +858,7 @@ TEST_CASE(
         whole.out[0] = Operand::loss(0.0, 0.0);
         Array w = *whole.in[1].content;
         w.data.resize(static_cast<size_t>(kRanks * vocabulary * kHidden));
-        // The bias of padding would make it the likeliest token.
+        // The padding's bias of 100 would make a padding row the predicted token.
         std::vector<double> bias = random_array({rows}, 6).data;
         bias.resize(static_cast<size_t>(kRanks * vocabulary), 100.0);
         std::vector<OperationCase> firsts, seconds;
@@ -884,7 +888,7 @@ TEST_CASE(
         }
         if (biased) whole = with_bias(std::move(whole), rows);
         std::vector<Array> expected = run_on_cpu(whole, dtypes);
-        // The whole head makes its bias' gradient before its matrix's.
+        // The whole head lists the gradient of the bias before that of the matrix.
         if (biased) std::swap(expected[2], expected[3]);
         std::vector<Array> found = split_head_on_gpu(firsts, seconds, dtypes);
         const double tolerance = dtypes.activation == DType::kF32 ? 2e-5 : 2e-2;
@@ -917,7 +921,7 @@ TEST_CASE(
     c.accumulate = false;
     Operand& dw = c.out[2];
     const Array before = rounded(*dw.content, dtypes.gradient);
-    // A chunk that is not the first adds all the same.
+    // A later chunk adds to the gradients even without `accumulate`.
     REQUIRE(relative_error(run_on_gpu(c, dtypes)[2], out[2]) == 0.0);
     REQUIRE(relative_error(out[2], before) > 0.0);
     c.in[2].ints[5] = 120;

@@ -49,7 +49,7 @@ DType dtype_of(const Operand& operand, DTypes dtypes) {
   return DType::kF32;
 }
 
-/// Values of a case and their device memory.
+/// The values of a case and their memory on the device.
 class GpuRun {
  public:
   GpuRun(const OperationCase& c, DTypes dtypes) : case_(c), dtypes_(dtypes) {
@@ -61,7 +61,8 @@ class GpuRun {
   }
 
   void run() { run({Op{case_.kind, in_, out_, case_.attrs, -1}}, true); }
-  /// Computes the two gradients of a norm: inputs dy, x, rstd, w and e; outputs dw and dx.
+  /// Computes the two gradients of a norm, in one list of operations (`together`) or separately.
+  /// Inputs: dy, x, rstd, w and e; outputs: dw and dx.
   void run_norm_gradients(bool together) {
     run({{OpKind::kRmsNormWgrad, {in_[0], in_[1], in_[2]}, {out_[0]}, NoAttrs{}, -1},
          {OpKind::kRmsNormDgrad, in_, {out_[1]}, NormAttrs{1e-5, 1.0}, -1}},
@@ -249,8 +250,7 @@ std::vector<Array> run_on_cpu(const OperationCase& c, DTypes dtypes) {
     if (operand.type == Operand::Type::kInt) return rig.ints(operand.ints);
     const bool loss = operand.type == Operand::Type::kLoss;
     if (!operand.content) return rig.output(operand.dims);
-    // Packed operands are compared by their numbers, because the CPU's unpacking has separate
-    // tests.
+    // A quantized weight is compared by its decoded numbers; the CPU's decoding has separate tests.
     if (operand.packed)
       return rig.input(rounded(pack(*operand.content, operand.packed).numbers, dtypes.activation),
                        DType::kF32);

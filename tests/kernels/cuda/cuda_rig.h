@@ -15,7 +15,7 @@ namespace ftrun::test {
 DeviceKernels& gpu();
 void set_gpu(DeviceKernels* kernels);
 
-/// DeviceBytes is device memory with watched bytes on both sides; NaN patterns at first.
+/// DeviceBytes is device memory that is filled with NaN patterns, with guard bytes on both sides.
 class DeviceBytes {
  public:
   explicit DeviceBytes(int64_t bytes);
@@ -31,7 +31,7 @@ class DeviceBytes {
   int64_t size() const { return size_; }
   void write(const void* from);
   std::vector<std::byte> read() const;
-  /// Returns whether the watched bytes are unchanged.
+  /// Returns whether the guard bytes are unchanged.
   bool intact() const;
 
  private:
@@ -40,21 +40,22 @@ class DeviceBytes {
   int64_t size_ = 0;
 };
 
-/// Returns the stream of the tests.
+/// Returns the stream on which all tests run.
 DeviceStream stream();
 
 /// Returns the bytes of an array in `dtype` (also F64); from_bytes() returns the array again.
 std::vector<std::byte> to_bytes(const Array& array, DType dtype);
 Array from_bytes(const std::vector<std::byte>& bytes, std::vector<int64_t> dims, DType dtype);
 
-/// Operand is an operand of an operation: its first value (none: NaN), and whose dtype it has.
+/// Operand is an operand of an operation: its content (if empty, its memory holds NaN), and a type
+/// that selects its dtype.
 struct Operand {
   enum class Type { kActivation, kGradient, kFloat, kInt, kLoss };
   Type type = Type::kActivation;
   std::vector<int64_t> dims;
   std::optional<Array> content;
   std::vector<int32_t> ints;
-  /// The format in which a weight is quantized.
+  /// The format in which a weight is quantized; empty: it is not.
   PackedFormat packed = {};
 
   static Operand weight(Array a, const PackedFormat& format) {
@@ -86,14 +87,15 @@ struct OperationCase {
   std::vector<Operand> in;
   std::vector<Operand> out;
   bool accumulate = false;
-  /// The input that output 0 lies on.
+  /// The index of the input whose memory output 0 shares.
   std::optional<size_t> in_place;
-  /// The input that is the last output too: the operation changes it.
+  /// The index of the input that the operation changes; it is listed as the last output as well.
   std::optional<size_t> also_out;
 };
 
-/// AttentionCases are attention and its gradient, with the results of the CPU's forward. Each row
-/// holds documents of these lengths, over and over; without any it is one document.
+/// AttentionCases holds attention and its gradient; the gradient's inputs are the results of the
+/// CPU's forward pass. Each row consists of documents of `lengths`, repeated; if empty, of one
+/// document.
 struct AttentionCases {
   OperationCase forward;
   OperationCase backward;
@@ -105,18 +107,18 @@ struct DTypes {
   DType activation;
   DType gradient;
 };
-/// fp32; bf16 with fp32 gradients and its own; fp16.
+/// Activation and gradient dtypes: fp32; bf16 with fp32 gradients; bf16 with bf16 gradients; fp16.
 inline const std::vector<DTypes> kDTypes{{DType::kF32, DType::kF32},
                                          {DType::kBF16, DType::kF32},
                                          {DType::kBF16, DType::kBF16},
                                          {DType::kF16, DType::kF16}};
 
-/// Returns the outputs of the case on the GPU, and on the CPU in fp32 with inputs rounded to the
-/// same dtypes.
+/// Returns the outputs of the case on the GPU. run_on_cpu() returns those on the CPU in fp32, for
+/// inputs that are rounded to the same dtypes.
 std::vector<Array> run_on_gpu(const OperationCase& c, DTypes dtypes);
 std::vector<Array> run_on_cpu(const OperationCase& c, DTypes dtypes);
-/// Returns the bits of dw and dx of a norm: both operations run at once, as in lists, or
-/// separately.
+/// Returns the bits of dw and dx of a norm. With `together`, both operations are in one list, as in
+/// a layer; otherwise they run separately.
 std::vector<std::vector<std::byte>> norm_gradient_bits(const std::vector<Operand>& in,
                                                        DTypes dtypes, bool together,
                                                        const Operand& dw);
@@ -124,12 +126,14 @@ std::vector<std::vector<std::byte>> norm_gradient_bits(const std::vector<Operand
 std::vector<std::vector<std::byte>> bits_on_gpu(const OperationCase& c, DTypes dtypes);
 /// The factor that every case of the tests uses as StepScalars::token_loss_factor.
 inline constexpr float kLossScale = 0.125F;
-/// The key of masks of dropout: StepScalars::dropout_key, and the rest of KernelContext.
+/// The inputs of dropout masks: StepScalars::dropout_key, and the layer and first token of
+/// KernelContext.
 inline constexpr uint64_t kDropoutKey = 0x123456789abcdef0;
 inline constexpr int64_t kLayer = 5, kFirstToken = 70'000;
 
-/// Runs the case in all dtypes on both devices and requires agreement: 2e-5 of the largest number
-/// for results that are computed and kept in fp32, `bf16_tolerance` else.
+/// Runs the case in all dtypes on the GPU and on the CPU, and requires that they agree: within 2e-5
+/// of the largest number if results are computed and stored in fp32, otherwise within
+/// `bf16_tolerance`.
 void require_agreement(const OperationCase& c, double bf16_tolerance = 1e-2);
 
 }  // namespace ftrun::test

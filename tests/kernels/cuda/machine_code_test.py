@@ -1,16 +1,16 @@
-"""Checks what the device compiler made of the CUDA kernels, by their machine code: no local memory,
+"""Checks the machine code that the device compiler made of the CUDA kernels: no local memory,
 tensor-core instructions in attention, accesses of 8 and 16 bytes where the source asks for them,
-and how many blocks of attention an SM holds.
+and the number of attention blocks that an SM holds.
 
     machine_code_test.py MODULE FOLDER...
 
-MODULE is libftrun_cuda.so. Its kernels are checked for every architecture that it holds;
-those that use tensor cores also for the further ones that the compiler knows, translated from
-the module's PTX as a driver does. FOLDERs, and then PATH, are where cuobjdump, nvdisasm,
-ptxas and nvcc are looked for.
+MODULE is libftrun_cuda.so. The test checks its kernels for every architecture in it. Kernels that
+use tensor cores are also checked for the other architectures that the compiler knows: the test
+translates the module's PTX for them, as a driver does. The tools cuobjdump, nvdisasm, ptxas and
+nvcc are searched in the FOLDERs, then in PATH.
 
-Translating takes a minute of a processor, so machine_code.json keeps what it gave, with what that
-depends on (PTX, architecture, compiler). Where any of these differs, the test translates anew;
+A translation takes a minute of CPU time, so machine_code.json keeps the results, together with what
+they depend on (PTX, architecture, compiler). If any of these differs, the test translates again;
 FTRUN_UPDATE_GOLDENS=1 writes the file.
 """
 import collections
@@ -25,21 +25,21 @@ import subprocess
 import sys
 import tempfile
 
-# Kernels that may use local memory: cos and sin of large fp64 angles are reduced there.
+# Kernels that may use local memory: they reduce large fp64 angles for cos and sin.
 LOCAL_MEMORY = {"rope_table_rows"}
-# Kernels whose vectors come from codes of fewer bytes, or that reduce vectors to one number.
+# Kernels that unpack vectors from codes of fewer bytes, or reduce vectors to one number.
 NARROW_LOADS = {"unpack_rows"}
 NUMBERS = {"find_delta", "qk_dot_rows", "squared_lengths", "statistics_rows"}
-# Kernels of (input type, output type, V).
+# Kernels with the template arguments (input type, output type, V).
 CONVERTING = {"scatter_rows", "add_elements_into", "convert_elements"}
 SIZES = {"float": 4, "__half": 2, "__nv_bfloat16": 2}
 
-# Threads of attention's kernels on tensor cores, and rows of their tiles in shared memory, for
-# heads of 64, 128 and 256 (ops/attention/gpu_narrow.cu).
+# The threads of a block of attention's tensor-core kernels, and the rows of their tiles in shared
+# memory, for heads of 64, 128 and 256 (ops/attention/gpu_narrow.cu).
 THREADS = 128
 ROWS = {"attention_forward": (256, 256, 192), "attention_dq": (384, 384, 192),
         "attention_dkv": (256, 256, 192)}
-# Blocks that an SM of each architecture holds at once, of heads of 64, 128 and 256.
+# The number of blocks that an SM of each architecture holds at once, for heads of 64, 128 and 256.
 BLOCKS = {
     "80": {"attention_forward": (2, 2, 1), "attention_dq": (2, 1, 1), "attention_dkv": (3, 2, 1)},
     "89": {"attention_forward": (2, 1, 1), "attention_dq": (2, 1, 1), "attention_dkv": (2, 1, 1)},
@@ -49,21 +49,21 @@ BLOCKS = {
 }
 HEADS = (64, 128, 256)
 KIB = 1024
-# Shared memory of an SM and of a block at most (CUDA C++ Programming Guide, table
-# of compute capabilities).
+# The largest shared memory of an SM and of a block (CUDA C++ Programming Guide, table of compute
+# capabilities).
 SHARED = {"80": (164 * KIB, 163 * KIB), "89": (100 * KIB, 99 * KIB), "90": (228 * KIB, 227 * KIB),
           "100": (228 * KIB, 227 * KIB), "120": (100 * KIB, 99 * KIB)}
-# Every block has 1 KiB of the system's; cuobjdump counts it from 9.0 on.
+# The system reserves 1 KiB in every block; cuobjdump includes it from architecture 9.0 on.
 RESERVED = KIB
 REGISTERS = 65536
-# Wide accesses that are checked in each architecture's kernels: fewer would mean that their
-# names are not understood.
+# The least number of wide accesses to check in each architecture's kernels. Fewer mean that the
+# test no longer understands the names of kernels.
 LEAST_CHECKED = 120
 
 KEPT = pathlib.Path(__file__).with_name("machine_code.json")
-# Instructions that the checks of translated kernels count, by how their names begin.
+# The prefixes of instruction names that are counted in translated kernels.
 COUNTED = ("LDL", "STL", "HMMA", "LDSM")
-# The names of kernels hold hashes of the path of their source.
+# The names of kernels contain hashes of the path of their source file.
 PATH_HASHES = re.compile(r"(?<=_GLOBAL__N__)[0-9a-f]{8}|(?<=_cu_)[0-9a-f]{8}")
 
 INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ +)?([A-Z][A-Z0-9_.]*)")
@@ -96,8 +96,8 @@ def architecture(cubin):
 
 
 def translated(tools, folder, own):
-    """Compiles cubins for architectures that the compiler knows and the module lacks, from the PTX
-    that multiplies on tensor cores."""
+    """Compiles cubins for the architectures that the compiler knows and the module lacks, from the
+    PTX of the kernels that use tensor cores."""
     known = set(re.findall(r"sm_(\d+)\b", output_of(tools["nvcc"], "--list-gpu-code")))
     sources = [path for path in sorted(folder.glob("*.ptx")) if "mma.sync" in path.read_text()]
     assert sources, "no PTX of the module uses tensor cores"
@@ -115,15 +115,15 @@ def translate(tools, source, cubin):
 
 
 def origin(tools, source, cubin):
-    """Returns a hash of all that a translation depends on."""
+    """Returns a hash of everything that a translation depends on."""
     plain = PATH_HASHES.sub("0" * 8, source.read_text())
     compiler = output_of(tools["ptxas"], "--version")
     return hashlib.sha256("\0".join((plain, architecture(cubin), compiler)).encode()).hexdigest()
 
 
 def translated_kernels(tools, pool, pairs):
-    """Returns the kernels of (PTX, cubin to make of it): the stored ones if they are of the same
-    PTX and compiler, else translated ones."""
+    """Returns the kernels for each pair (PTX, cubin to make from it): the stored ones if PTX and
+    compiler have not changed, otherwise newly translated ones."""
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     origins = {cubin: origin(tools, source, cubin) for source, cubin in pairs}
     anew = [pair for pair in pairs if kept.get(architecture(pair[1]), {}).get("of")
@@ -146,7 +146,8 @@ def translated_kernels(tools, pool, pairs):
 
 
 class Kernel:
-    """A kernel's machine code: its instructions by name, and what it uses of an SM."""
+    """A kernel's machine code: counts of its instructions by name, and the SM resources that it
+    uses."""
 
     def __init__(self, architecture, name):
         self.architecture, self.name = architecture, name
@@ -164,13 +165,14 @@ class Kernel:
         return kernel
 
     def record(self):
-        """Returns what the checks of a translated kernel read."""
+        """Returns what the checks of a translated kernel need."""
         return {"name": self.demangled, "registers": self.registers, "stack": self.stack,
                 "shared": self.shared,
                 "instructions": {name: self.count((name,)) for name in COUNTED}}
 
     def read_name(self, demangled):
-        """Keeps the function's name and template arguments: `gather_rows`, ["__half", "8"]."""
+        """Stores the function's name and template arguments, for example `gather_rows`, ["__half",
+        "8"]."""
         self.demangled = demangled
         plain = demangled.replace("(anonymous namespace)::",
                                   "").replace("ftrun::cuda::", "").removeprefix("void ")
@@ -180,8 +182,8 @@ class Kernel:
                                                if one]
 
     def count(self, start, width=""):
-        """Returns how many instructions begin with `start`, and move `width` bits at once if it is
-        given."""
+        """Returns how many instructions begin with `start` and, if `width` is given, move `width`
+        bits at once."""
         return sum(n for name, n in self.instructions.items()
                    if name.split(".")[0] in start and (not width or width in name.split(".")))
 
@@ -224,8 +226,8 @@ def tensor_cores(kernel):
 
 
 def vector_bits(kernel):
-    """Returns the bits that the kernel reads and writes at once by its template arguments (T, V),
-    or (From, To, V); None for one element."""
+    """Returns how many bits the kernel reads and writes at once, according to its template
+    arguments (T, V) or (From, To, V); None if it moves single elements."""
     types = [SIZES[one] for one in kernel.arguments if one in SIZES]
     numbers = [int(one) for one in kernel.arguments if one.isdigit()]
     if not types or not numbers or numbers[0] not in (4, 8):
@@ -253,7 +255,7 @@ def round_up(value, unit):
 
 
 def blocks_of(kernel, head):
-    """Returns the blocks of attention that an SM holds, by registers and by shared memory."""
+    """Returns how many attention blocks an SM holds, limited by registers and by shared memory."""
     sm, block = SHARED[kernel.architecture]
     own = kernel.shared - (RESERVED if int(kernel.architecture) >= 90 else 0)
     shared = ROWS[kernel.base][HEADS.index(head)] * head * 2 + own

@@ -1,8 +1,8 @@
-// Every key that the reference calls honoured has an effect. The whole schema is walked: each
-// key is written with other values into configs in which it matters, and something other than
-// the key itself must change: what is resolved, the programs of all ranks, or what a run
-// computes from the config. A key whose effect is only in what a run does is named below,
-// with the line that reads it.
+// These tests check that every key which the reference documents as honoured has an effect. They
+// walk through the whole schema: each key is written with other values into configs where it
+// matters, and something other than the key itself must change: the resolved config, the programs
+// of all ranks, or what a run computes from the config. Keys that affect only what a run does are
+// listed below, each with the line that reads it.
 
 #include <algorithm>
 #include <fstream>
@@ -32,7 +32,7 @@
 namespace ftrun {
 namespace {
 
-/// A config in which some keys matter.
+/// A config where certain keys matter.
 struct Base {
   const char* name;
   std::string text;
@@ -120,7 +120,7 @@ const std::vector<Base>& bases() {
   return all;
 }
 
-/// Returns eight small layers: every key of ZeRO has units to work on.
+/// Returns a model of eight small layers, so that every ZeRO key has units to work on.
 ModelConfig model() {
   ModelConfig c;
   c.family = "llama";
@@ -138,7 +138,8 @@ ModelConfig model() {
 
 std::string optimizer_text(const OptimizerConfig& config) {
   if (!optimizer_of(config.type).offered()) return "";
-  // Gradients and states so small that eps shows, and a parameter that each term shows in.
+  // Gradients and states are so small that eps matters, and the parameter is such that each term
+  // does.
   std::string text;
   const auto states = optimizer_states(config);
   for (const float begin : {0.75F, 3e-8F})
@@ -160,7 +161,7 @@ std::string optimizer_text(const OptimizerConfig& config) {
   return text;
 }
 
-/// Returns the scalars of steps all along a run.
+/// Returns the scalars of steps throughout a run.
 std::string schedule_text(const Config& config) {
   std::ostringstream out;
   out.precision(9);
@@ -172,7 +173,7 @@ std::string schedule_text(const Config& config) {
   return out.str();
 }
 
-/// Returns the loss scale over finite steps and rows of overflows.
+/// Returns the loss scale over finite steps and sequences of overflows.
 std::string scale_text(const Config& config) {
   std::string text;
   LossScaler scaler(config);
@@ -190,14 +191,13 @@ std::string samples_text(const Config& config) {
              options.dtype ? static_cast<int>(*options.dtype) : -1);
 }
 
-/// Lists the values that a run computes from a resolved config besides its programs.
+/// Returns the values, besides its programs, that a run computes from a resolved config.
 std::string scalars(const Config& config) {
   return cat(optimizer_text(config.optimizer), "\n", schedule_text(config), scale_text(config),
              "\n", samples_text(config), "\n");
 }
 
-/// Describes the facts about adapters that a program does not show: their scale and their initial
-/// values.
+/// Returns the properties of adapters that a program does not show: their scale and initial values.
 std::string adapter_text(const ModelDescription& model) {
   std::string text;
   for (const BlockAdapter& block : model.adapter.blocks)
@@ -223,7 +223,7 @@ std::string programs(const Config& config) {
   return text;
 }
 
-/// Returns a config that was read and resolved, or nothing where it is refused or cannot run yet.
+/// Returns the resolved config; nothing if it is refused or cannot run yet.
 std::optional<Resolution> resolved(const Base& base, const std::vector<std::string>& overrides) {
   const LoadResult loaded = load_config_text("c.yaml", base.text, overrides);
   if (!loaded.ok()) return std::nullopt;
@@ -232,7 +232,7 @@ std::optional<Resolution> resolved(const Base& base, const std::vector<std::stri
   return resolution;
 }
 
-/// An outcome is what each base leads to, made once.
+/// Outcome holds what a run would compute from a base config.
 struct Outcome {
   Resolution resolution;
   std::string scalars, programs;
@@ -250,8 +250,8 @@ const Outcome& outcome(const Base& base) {
   return known.emplace(base.name, std::move(made)).first->second;
 }
 
-/// Returns whether something other than the key itself differs; cheap comparisons are first. A
-/// value that does not fit the model shows nothing.
+/// Returns whether anything besides the key itself differs; cheap comparisons are first. Returns
+/// false for a value that does not fit the model.
 bool differs(const Field& field, const Outcome& before, const Config& after) try {
   Config others = after;
   if (field.store) field.store(others, field.load(before.resolution.config));
@@ -314,7 +314,8 @@ bool has_effect(const Field& field) {
   return false;
 }
 
-/// A key whose effect is in what a run reads, writes, waits for or prints: where it is read.
+/// A key that affects only what a run reads, writes, waits for or prints, and the line that reads
+/// it.
 struct RunKey {
   const char* file;
   const char* line;
@@ -358,7 +359,7 @@ const std::map<std::string, RunKey>& run_keys() {
       {"train.generate.temperature", {"lib/training/results.cc", "wanted.temperature"}},
       {"gradient_clipping",
        {"lib/training/prepare_step.cc", ".clip_norm = config.gradient_clipping"}},
-      // Scales of the loss, which the optimizer never sees: numbers change where they are rounded.
+      // These scale the loss before the optimizer sees gradients; they change only rounding.
       {"prescale_gradients", {"lib/training/backward_scale.cc", "reduction.prescale_gradients"}},
       {"gradient_predivide_factor",
        {"lib/training/backward_scale.cc", "reduction.gradient_predivide_factor"}},
@@ -421,7 +422,7 @@ const std::map<std::string, RunKey>& run_keys() {
       {"aio.intra_op_parallelism", {"lib/engine/setup.cc", "config.aio.intra_op_parallelism"}},
       {"aio.single_submit", {"lib/engine/setup.cc", "config.aio.single_submit"}},
       {"aio.overlap_events", {"lib/engine/setup.cc", "config.aio.overlap_events"}},
-      // A statement that is compared with the others, and refused where it differs.
+      // The value is only compared with other keys, and refused if it differs.
       {"data_types.param_dtype", {"lib/config/resolve_checks.cc", "data_types.param_dtype"}},
       {"elasticity.ignore_non_elastic_batch_info",
        {"lib/config/resolve_elasticity.cc", "c.elasticity.ignore_non_elastic_batch_info"}},
@@ -443,11 +444,11 @@ std::string content(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-/// Returns whether a run can use at all a key that the reference calls honoured.
+/// Returns whether a run can use this key, which the reference documents as honoured.
 bool runnable(const Field& field) {
   if (field.action != Action::kImplement) return false;
   if (field.types.empty()) return true;
-  // Parameters of optimizers that are refused whole.
+  // Optimizers that are refused, whose parameters therefore have no effect.
   std::set<std::string> refused;
   for (size_t i = kOfferedOptimizers; i < kNamedOptimizers; ++i)
     refused.emplace(name_of(static_cast<OptimizerType>(i)));
@@ -461,14 +462,14 @@ TEST_CASE("every key that is called honoured changes something other than itself
   std::string without;
   for (const Field& field : Schema::get().fields()) {
     if (!runnable(field) || run_keys().contains(field.path())) continue;
-    // The reference says "not yet" of keys that are refused in all their values.
+    // The reference says "not yet" for keys whose values are all refused.
     if (unsupported_part(field.path()).empty() && !has_effect(field))
       without += field.path() + "\n";
   }
   CHECK(without == "");
 }
 
-TEST_CASE("keys whose effect only a run shows are read where the list says") {
+TEST_CASE("keys that only affect what a run does are read where the list says") {
   for (const auto& [path, place] : run_keys()) {
     INFO(path << " in " << place.file);
     const size_t dot = path.rfind('.');
@@ -480,7 +481,7 @@ TEST_CASE("keys whose effect only a run shows are read where the list says") {
   }
 }
 
-TEST_CASE("every base of the walk is a config that would run") {
+TEST_CASE("every base config could run") {
   for (const Base& base : bases()) {
     INFO(base.name);
     CHECK(resolved(base, {}).has_value());

@@ -14,14 +14,14 @@
 
 #include <catch2/catch.hpp>
 
-// cuDNN itself is asked about the graphs of attention, for GPUs that are not there: descriptors,
-// graphs and the choice of engines need a driver's library (of a toolkit, which does nothing) and
-// no device. Plans need one.
+// These tests ask cuDNN itself for plans of attention on GPUs that this machine does not have.
+// Descriptors, graphs and the choice of engines need a driver library (the stub of a CUDA toolkit,
+// which does nothing, is enough) but no device; only executable plans need a device.
 
 namespace ftrun {
 namespace {
 
-/// A device is described as cuDNN writes a device's properties.
+/// The properties of a device, in the form in which cuDNN serialises them.
 struct Device {
   const char* name;
   int version, multiprocessors, shared_bytes;
@@ -50,8 +50,8 @@ std::string properties_of(const Device& device) {
              R"(, "maxSharedMemoryPerBlockOptin": )", device.shared_bytes, "}");
 }
 
-/// Engines of cuDNN's that repeat their bits, for a part of attention, and the
-/// workspace of the first one.
+/// The number of cuDNN's deterministic engines for a part of attention, and the workspace of the
+/// first one.
 struct Found {
   size_t engines = 0;
   int64_t workspace_bytes = 0;
@@ -74,7 +74,7 @@ Found engines_of(const Device& device, const AttentionAttrs& attrs, const CudnnP
   return all;
 }
 
-/// Counts the engines for all rows and heads at once, whatever their workspace.
+/// Returns the number of engines that compute all rows and heads at once, with any workspace.
 size_t engines_of_rows(const Device& device, const AttentionAttrs& attrs, int64_t rows,
                        bool backward) {
   const CudnnPart part{
@@ -98,7 +98,7 @@ TEST_CASE(
       for (const int64_t rows : {1, 2})
         for (const bool documents : {false, true}) {
           const int64_t tokens = rows * attrs.row_tokens;
-          if (documents && rows == 1) continue;  // graphs of the same operations
+          if (documents && rows == 1) continue;  // the graphs have the same operations
           if (!cuda::cudnn_supports(info_of(device), attrs, DType::kBF16, tokens, documents))
             continue;
           for (const CudnnPart& part : cudnn_parts(attrs, tokens, documents))
@@ -108,14 +108,14 @@ TEST_CASE(
                       part.most_tokens, part.kv_heads, backward);
               const Found found = engines_of(device, attrs, part, tokens, backward);
               REQUIRE(found.engines > 0);
-              // Some KiB of lists and marks are added to the scores.
+              // The workspace holds the scores and, in addition, some KiB of lists and marks.
               REQUIRE(found.workspace_bytes <= cudnn_workspace_bytes(attrs, part) + (1 << 20));
             }
         }
 }
 
 TEST_CASE(
-    "cudnn plans: heads and rows are taken in parts that need little memory, and all of it is "
+    "cudnn plans: heads and rows are computed in parts that need little memory, and the memory is "
     "bounded") {
   struct Case {
     AttentionAttrs attrs;
@@ -247,7 +247,7 @@ static_assert(same(cuda::kCudnnHeuristicsA, CUDNN_HEUR_MODE_A) &&
               same(cuda::kCudnnNoteNondeterministic, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC));
 #endif
 
-/// Returns why cuDNN cannot be asked here; "" when it can.
+/// Returns why cuDNN cannot be used here; "" if it can.
 std::string missing() {
   if (::dlopen("libcuda.so.1", RTLD_NOW) == nullptr)
     return cat("no driver's library, nor a toolkit's: ", ::dlerror());

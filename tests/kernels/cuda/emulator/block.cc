@@ -1,5 +1,5 @@
-// _FORTIFY_SOURCE is off, because its check of longjmp() considers another stack to be an
-// overwritten one.
+// _FORTIFY_SOURCE is off, because its check of longjmp() takes a jump to another stack for an
+// overwritten stack.
 #undef _FORTIFY_SOURCE
 #include "block.h"
 
@@ -22,7 +22,8 @@ constexpr size_t kWatchedBytes = 4096;
 constexpr unsigned char kPattern = 0xFF;
 
 struct Warp {
-  /// Collectives take turns: a lane can be one ahead of another, not two.
+  /// The four slots are used in turn: a lane can be one collective ahead of another lane, but not
+  /// two.
   Exchanged values[4];
   int arrived[4] = {0, 0, 0, 0};
   int living = 0;
@@ -36,8 +37,9 @@ struct Copy {
 
 enum class Awaited { kNothing, kBarrier, kCollective };
 
-/// A thread's stack is entered once, and then lives as long as the process: a switch of whole
-/// contexts asks the kernel each time for the mask of signals, which took most of the tests' time.
+/// A thread of a block, with its own stack. The stack is entered once and lives as long as the
+/// process, because switching whole contexts (ucontext) calls the kernel for the signal mask each
+/// time, which took most of the tests' time.
 struct Thread {
   jmp_buf place;
   bool entered = false;
@@ -48,7 +50,8 @@ struct Thread {
   unsigned collectives = 0;
   std::vector<Copy> copies;
   Awaited awaited = Awaited::kNothing;
-  /// The barriers that were open before the awaited one, or the awaited collective's turn.
+  /// The number of barriers that had opened when the wait began, or the slot of the awaited
+  /// collective.
   int64_t which = 0;
 };
 
@@ -63,7 +66,7 @@ struct Block {
   int living = 0;
   int at_barrier = 0;
   int64_t barriers = 0;
-  /// Counts what brings a block further.
+  /// Counts the events that let other threads of the block continue.
   int64_t progress = 0;
 };
 Block block;
@@ -74,8 +77,8 @@ Block block;
   std::abort();
 }
 
-/// Returns whether a thread can run on. The emulator switches only to threads whose wait is over;
-/// most other switches would be in vain.
+/// Returns whether the thread can continue. The emulator switches only to such threads; a switch to
+/// any other would return at once.
 bool can_go_on(const Thread& thread) {
   switch (thread.awaited) {
     case Awaited::kNothing:
@@ -108,7 +111,7 @@ void open_barrier() {
   ++block.progress;
 }
 
-/// Runs the same thread of one block after another.
+/// Runs the thread with this stack in one block after another.
 void thread_main() {
   for (;;) {
     (*block.body)();
@@ -133,7 +136,7 @@ void enter(Thread& thread) {
   setcontext(&context);
 }
 
-/// Returns when the thread yields or has ended.
+/// Runs the thread until it yields or ends.
 void continue_with(Thread& thread) {
   if (_setjmp(block.scheduler) != 0) return;
   if (thread.entered) _longjmp(thread.place, 1);
@@ -150,7 +153,7 @@ void start_thread(Thread& thread, int number, Size size) {
   ++block.warps[static_cast<size_t>(number / 32)].living;
 }
 
-/// Another order of `count` threads in every round: a prime step from a changing start.
+/// An order of `count` threads that differs in every round: a prime step from a changing start.
 class ShuffledOrder {
  public:
   ShuffledOrder(size_t count, size_t round)
@@ -167,8 +170,8 @@ class ShuffledOrder {
   size_t count_, step_, next_;
 };
 
-/// Returns whether a warp stands still. Some warps stand still for many rounds while others run
-/// ahead as far as barriers let them.
+/// Returns whether a warp pauses in this round. Some warps pause for many rounds, so that others
+/// run as far ahead as barriers let them.
 bool stands_still(int warp, size_t round) {
   constexpr size_t kRounds = 256;
   return ((round / kRounds + 1) * 2654435761U >> (warp % 16 + 8)) % 2 == 1;

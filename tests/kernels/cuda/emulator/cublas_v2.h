@@ -34,7 +34,7 @@ inline cublasStatus_t cublasSetWorkspace(cublasHandle_t, void*, size_t) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-/// EmulatedMatrix is a column-major matrix, with op: element (row, column).
+/// EmulatedMatrix is a column-major matrix. op(matrix) has the elements at(row, column).
 struct EmulatedMatrix {
   const void* data;
   cudaDataType_t type;
@@ -53,8 +53,8 @@ struct EmulatedMatrix {
   }
 };
 
-/// Returns `count` lines of `k` contiguous elements: each is multiplied with many, and converted
-/// once.
+/// Copies `count` rows or columns of `k` elements into contiguous fp64 numbers. Each is used in
+/// many products, so it is converted only once.
 template <class At>
 std::vector<double> lines_of(int count, int k, const At& at) {
   std::vector<double> lines(static_cast<size_t>(count) * static_cast<size_t>(k));

@@ -11,7 +11,8 @@ struct __half2 {
   __half x, y;
 };
 
-/// Returns all numbers: without F16C each conversion is a call.
+/// Returns a table of all fp16 numbers, because without F16C each conversion would be a library
+/// call.
 inline const std::vector<float>& emulated_halves() {
   static const std::vector<float> all = [] {
     std::vector<float> numbers(1 << 16);

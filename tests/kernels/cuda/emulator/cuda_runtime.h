@@ -1,6 +1,6 @@
 #pragma once
 
-// CUDA C++ as the kernels use it.
+// This header emulates the part of CUDA C++ that the kernels use.
 
 #include <cmath>
 #include <type_traits>
@@ -12,13 +12,13 @@
 #define __device__
 #define __constant__
 #define __launch_bounds__(...)
-// Blocks run one after the other.
+// Blocks run one after the other, so static memory can serve as shared memory.
 #define __shared__ static
 
 using dim3 = emulator::Size;
 
-/// EmulatedWord is a word that the device moves at once. Reading or writing one at an address that
-/// is not a multiple of its size ends the process, as it ends a kernel.
+/// EmulatedWord is a word that the device loads or stores in one instruction. Access to a
+/// misaligned one ends the process, as it ends a kernel on a GPU.
 template <int N>
 struct alignas(4 * N) EmulatedWord {
   unsigned parts[N];
@@ -41,7 +41,7 @@ struct alignas(4 * N) EmulatedWord {
 using uint2 = EmulatedWord<2>;
 using uint4 = EmulatedWord<4>;
 
-/// Stores a word at once in global memory.
+/// Stores a whole word in global memory, like a streaming store.
 template <int N>
 void __stwb(EmulatedWord<N>* address, const EmulatedWord<N>& value) {
   *address = value;
@@ -76,7 +76,8 @@ inline unsigned __ballot_sync(unsigned, bool vote) {
   return votes;
 }
 
-/// Adds to *address. Blocks run one after the other, and threads of one change only at barriers.
+/// Adds to *address without locking: blocks run one after the other, and the emulator switches
+/// threads of a block only at barriers.
 inline int atomicAdd(int* address, int value) {
   const int before = *address;
   *address += value;
@@ -85,11 +86,11 @@ inline int atomicAdd(int* address, int value) {
 inline int __popc(unsigned x) {
   return __builtin_popcount(x);
 }
-/// Returns the place of the lowest bit that is set, counted from 1; 0 where none is.
+/// Returns the position of the lowest set bit, counted from 1; 0 if no bit is set.
 inline int __ffs(int x) {
   return __builtin_ffs(x);
 }
-/// Multiplies, never as a part of a fused multiply-add.
+/// Multiplies; the compiler may not fuse the product into a multiply-add.
 inline float __fmul_rn(float a, float b) {
   const volatile float product = a * b;
   return product;

@@ -1,7 +1,7 @@
 #pragma once
 
-// The part of CUDA's runtime that lib/kernels/cuda uses, on host memory: a stream
-// does everything at once.
+// This header emulates the part of CUDA's runtime that lib/kernels/cuda uses, in host memory. Every
+// call on a stream is executed at once.
 
 #include <cstddef>
 #include <cstdint>
@@ -48,9 +48,9 @@ struct cudaDeviceProp {
   size_t totalGlobalMem;
 };
 
-/// Runtime holds the emulator's settings and its records for tests. Settings: the order in which
-/// blocks run, the shared memory of a block, whether an event has come, the last error. Records:
-/// the kernels that were started, and how waits were requested.
+/// Runtime holds the emulator's settings and records for tests. Settings: the order in which blocks
+/// run, the shared memory per block, whether an event is done, the last error. Records: the number
+/// of kernels started, and the flags with which waits were requested.
 namespace emulator {
 struct Runtime {
   size_t block_shared = 232448;
@@ -60,27 +60,28 @@ struct Runtime {
   unsigned device_flags = 0;
   unsigned event_flags = 0;
   int64_t launches = 0;
-  /// Blocks of a kernel run from the last to the first.
+  /// Runs the blocks of a kernel from the last to the first.
   bool last_block_first = false;
-  /// Matrix products with rows that do not begin at multiples of 16 bytes:
-  /// tensor cores take them slowly.
+  /// The number of matrix products with rows that do not begin at multiples of 16 bytes, which are
+  /// slow on tensor cores.
   int64_t unaligned_products = 0;
-  /// Products of at least 64 rows, columns and depth, one of which is not a multiple of 8: cuBLAS's
-  /// fast kernels do not take them.
+  /// The number of products of at least 64 rows, columns and depth where one of the three is not a
+  /// multiple of 8: cuBLAS's fast kernels do not support them.
   int64_t odd_products = 0;
-  /// The GPU of the calling thread.
+  /// The calling thread's current GPU.
   int device = 0;
-  /// Times that a kernel's attribute was set.
+  /// The number of times that an attribute of a kernel was set.
   int64_t attributes_set = 0;
 };
-/// The mutex that a thread holds while it runs a kernel.
+/// The mutex that a thread holds while it runs a kernel: the emulator runs one at a time.
 inline std::mutex launching;
 inline Runtime& runtime() {
   static Runtime state;
   return state;
 }
-/// SharedMemory holds the bytes of dynamic shared memory that kernels were given, by kernel and
-/// GPU. It is not a setting: kernels keep them.
+/// SharedMemory holds the dynamic shared memory that was requested for each kernel and GPU, in
+/// bytes. It is not part of Runtime, because tests restore the settings but kernels keep their
+/// memory.
 struct SharedMemory {
   std::mutex mutex;
   std::map<std::pair<const void*, int>, size_t> bytes;

@@ -12,11 +12,11 @@
 #include "base/error.h"
 #include "kernels/cuda/cudnn_api.h"
 
-// cuDNN's backend on the host: descriptors hold what was set, with the checks that its
-// documentation names, and a plan that is run goes through the operations of its graph one by
-// one in fp64. Sequences from lists: a product has the rows, columns and depth that its lists
-// say; a tensor with offsets has as many tokens of a sequence as the first list says, others
-// read as NaN and are not written.
+// This file emulates cuDNN's backend on the host. Descriptors hold what was set, and check what
+// cuDNN's documentation requires. Running a plan runs the operations of its graph one after the
+// other in fp64. A product whose sequences come from lists has the rows, columns and depth that
+// these lists give. A tensor with offsets has as many tokens in a sequence as the first list says;
+// tokens beyond read as NaN and are not written.
 namespace ftrun::emulator {
 
 Cudnn& cudnn() {
@@ -47,7 +47,7 @@ struct Descriptor {
   CudnnKind kind;
   bool finished = false;
   std::map<CudnnAttribute, Value> values;
-  /// The engine of a configuration: which, and for what.
+  /// The index of the engine that a configuration selects.
   size_t engine = 0;
   const Descriptor* graph = nullptr;
 
@@ -96,7 +96,7 @@ int64_t element_bytes(CudnnElement element) {
   }
 }
 
-/// Lists what must be set before a descriptor is finished.
+/// Lists the attributes that must be set before a descriptor can be finalized.
 std::vector<CudnnAttribute> needed(CudnnKind kind) {
   using A = CudnnAttribute;
   switch (kind) {
@@ -217,13 +217,13 @@ int get_attribute(void* raw, int name, int, int64_t room, int64_t* count, void* 
 
 // --- running a graph -----------------------------------------------------------------------------
 
-/// Storage is where a tensor's elements lie: given memory, or an array of the emulator's.
+/// Storage is the memory of a tensor's elements: the caller's, or an array of the emulator.
 struct Storage {
   void* given = nullptr;
   std::shared_ptr<std::vector<double>> made;
 };
 
-/// Makes NaN for each element of a tensor.
+/// Returns an array with a NaN for each element of a tensor.
 std::shared_ptr<std::vector<double>> elements_of(const Descriptor& tensor) {
   const Index dims = tensor.dims(CudnnAttribute::kTensorDimensions),
               strides = tensor.dims(CudnnAttribute::kTensorStrides);
@@ -246,7 +246,7 @@ uint16_t to_bf16(double x) {
   return static_cast<uint16_t>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16);
 }
 
-/// Sequences says where the sequences of a tensor begin, in elements, and how many tokens each has.
+/// Sequences holds where each sequence of a tensor begins, in elements, and its number of tokens.
 struct Sequences {
   const int32_t* offsets = nullptr;
   const int32_t* lengths = nullptr;
@@ -263,8 +263,8 @@ class Tensor {
 
   const Index dims;
 
-  /// Reads at a place in a larger tensor: a dimension of 1 serves all, one of fewer serves groups
-  /// of neighbours.
+  /// Reads the element that is broadcast to `place` in a tensor of size `whole`: a dimension of 1
+  /// applies to all indices, a smaller one to groups of neighbouring indices.
   double read(const Index& place, const Index& whole) const {
     Index own;
     for (size_t d = 0; d < own.size(); ++d) own[d] = place[d] * dims[d] / whole[d];
@@ -300,8 +300,8 @@ class Tensor {
     for (size_t d = 1; d < place.size(); ++d) at += place[d] * strides_[d];
     return at;
   }
-  /// Returns whether a place is beyond the tokens. Tokens are the rows, or the columns of a tensor
-  /// that is turned.
+  /// Returns whether `place` is beyond the tokens of its sequence. Tokens are the rows of a tensor,
+  /// or the columns if it is transposed.
   bool is_beyond(const Index& place) const {
     const size_t token = dims[3] > 1 && strides_[3] > strides_[2] ? 3 : 2;
     return sequences_.offsets != nullptr && place[token] >= sequences_.lengths[place[0]];
@@ -313,7 +313,7 @@ class Tensor {
   Sequences sequences_;
 };
 
-/// Sequences without tokens are passed over.
+/// Calls `body` for each index of a tensor; skips sequences without tokens.
 template <class Body>
 void for_each(const Index& dims, const int32_t* lengths, Body body) {
   Index at;
@@ -464,7 +464,7 @@ class Run {
     for (const auto& [at, sum] : sums) y.write(at, sum);
   }
 
-  /// Makes another view of the same elements.
+  /// Makes the result of a reshape: another view of the same elements.
   void reshape(const Descriptor& operation) {
     cudnn().ran.emplace_back("reshape");
     const Descriptor &x = operation.at(CudnnAttribute::kReshapeX),
@@ -477,12 +477,12 @@ class Run {
 
   std::map<int64_t, void*> given_;
   std::map<int64_t, Storage> made_;
-  /// Sequences of tensors made within the graph that are others' elements.
+  /// The sequences of tensors that are views of other tensors' elements.
   std::map<int64_t, Sequences> views_;
   const int32_t* lengths_ = nullptr;
 };
 
-/// Checks that everything in memory is given, where its alignment says.
+/// Checks that each tensor in memory has a pointer with the alignment that its descriptor says.
 int check_pack(const Descriptor& graph, const Descriptor& pack) {
   std::set<int64_t> ids;
   for (int64_t i = 0; i < pack.count(CudnnAttribute::kPackIds); ++i) {

@@ -7,7 +7,7 @@ extern "C" int ftrun_count_cuda_devices();
 
 namespace ftrun {
 
-/// Opens the kernels, which are in this program.
+/// Returns the CUDA kernels that are linked into this program and run on the emulator.
 std::unique_ptr<DeviceKernels> open_cuda_kernels(int index, const AttentionOptions& attention) {
   return std::unique_ptr<DeviceKernels>(ftrun_open_cuda_kernels(index, attention));
 }

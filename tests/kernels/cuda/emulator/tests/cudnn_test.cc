@@ -15,8 +15,8 @@
 
 #include <catch2/catch.hpp>
 
-// cuDNN's attention on an emulated cuDNN, which runs the graphs that are described to
-// it operation by operation.
+// These tests run cuDNN's attention on an emulated cuDNN, which executes the described graphs
+// operation by operation.
 
 namespace ftrun {
 namespace {
@@ -26,13 +26,13 @@ using emulator::cudnn;
 constexpr int kNondeterministic = 4, kNotSupported = 3000;
 const test::DTypes kNarrow{DType::kBF16, DType::kBF16};
 
-/// The emulated cuDNN as it was, when the test is over.
+/// Restores the settings of the emulated cuDNN at the end of a test.
 struct RestoredCudnn {
   ~RestoredCudnn() { cudnn() = before; }
   emulator::Cudnn before = cudnn();
 };
 
-/// The tests' GPU, with cuDNN, for as long as this lives.
+/// Makes kernels with cuDNN the GPU under test until the destructor restores the previous one.
 class WithCudnn {
  public:
   explicit WithCudnn(bool documents = false, CudnnUse use = CudnnUse::kAlways)
@@ -72,7 +72,7 @@ std::string refusal(const std::function<void()>& work) {
   return "";
 }
 
-TEST_CASE("cudnn: what its table leaves out is computed by our kernels") {
+TEST_CASE("cudnn: our kernels compute what cuDNN does not support") {
   constexpr int64_t kMemory = int64_t{80} << 30;
   const DeviceInfo hopper{.compute_major = 9, .memory_bytes = kMemory},
       ampere{.compute_major = 8, .memory_bytes = kMemory},
@@ -91,7 +91,8 @@ TEST_CASE("cudnn: what its table leaves out is computed by our kernels") {
   REQUIRE(computes(hopper, 128, DType::kBF16, true));
   REQUIRE_FALSE(computes(ampere, 128, DType::kBF16, true));
   REQUIRE_FALSE(cuda::cudnn_supports(hopper, attrs_of(8, 2, 128, 1), DType::kBF16, 1, false));
-  // 2^31 elements of qkv; a workspace of more than an eighth of the memory.
+  // The first case has 2^31 elements of qkv; the second needs a workspace of more than an eighth of
+  // the memory.
   REQUIRE_FALSE(cuda::cudnn_supports(hopper, attrs_of(8, 2, 128, 4096), DType::kBF16,
                                      int64_t{1} << 21, true));
   REQUIRE_FALSE(cuda::cudnn_supports({.compute_major = 9, .memory_bytes = int64_t{2} << 30},
@@ -107,7 +108,7 @@ TEST_CASE("cudnn: what its table leaves out is computed by our kernels") {
 }
 
 TEST_CASE(
-    "cudnn: by the rule it computes on a GPU where it was measured, and our kernels where it "
+    "cudnn: kWhereMeasured uses it on a GPU where it was measured, and our kernels where it "
     "cannot") {
   const test::AttentionCases cases = test::attention_of_documents(attrs_of(2, 1, 8, 9), 1);
   {
@@ -145,8 +146,7 @@ TEST_CASE(
   REQUIRE(other->library_use().notice == "");
 }
 
-TEST_CASE(
-    "cudnn: documents are computed by it until its places are taken, and then by our kernels") {
+TEST_CASE("cudnn: cuDNN computes documents until its slots are taken, and our kernels the others") {
   WithCudnn gpu(true);
   const AttentionAttrs attrs = attrs_of(1, 1, 8, 24);
   const auto products = [&](const std::vector<int64_t>& lengths) {
@@ -154,8 +154,8 @@ TEST_CASE(
     REQUIRE(error_of(test::attention_of_documents(attrs, 1, lengths).forward) < 1e-2);
     return std::count(cudnn().ran.begin(), cudnn().ran.end(), "matmul");
   };
-  // Two products a graph, whose lists have four places for rows of 24 tokens;
-  // three graphs for rows of 300.
+  // A graph has two products. Rows of 24 tokens need one graph, with four slots for documents; rows
+  // of 300 would need three graphs.
   REQUIRE(products({7, 17}) == 2);
   REQUIRE(products({2}) == 2);
   REQUIRE(gpu_document_groups(48, 24).size() == 1);
@@ -170,7 +170,8 @@ TEST_CASE(
   }
 }
 
-/// Attention and its gradient of random bf16 on the host, in parts of so many bytes of scores.
+/// Runs attention and its gradient on random bf16 numbers in host memory. Scores are limited to a
+/// number of bytes, so heads and rows are computed in parts.
 class HostAttention {
  public:
   HostAttention(const AttentionAttrs& attrs, int64_t tokens)
@@ -200,7 +201,7 @@ class HostAttention {
   }
 
  private:
-  /// Returns numbers of either sign below 1.
+  /// Returns bf16 numbers between -1 and 1.
   static std::vector<uint16_t> bits(int64_t count, int seed) {
     const std::vector<std::byte> bytes =
         test::to_bytes(test::random_array({count}, seed), DType::kBF16);
@@ -214,7 +215,7 @@ class HostAttention {
   cuda::Attention given_{};
 };
 
-TEST_CASE("cudnn: documents are computed in parts by heads first, and then by lists") {
+TEST_CASE("cudnn: documents are computed in parts, of heads first, then of lists") {
   const AttentionAttrs attrs = attrs_of(4, 2, 8, 8192);
   const auto sizes = [&](int64_t bytes) {
     std::vector<std::pair<int64_t, int64_t>> found;
@@ -238,8 +239,8 @@ TEST_CASE("cudnn: rows and heads that are computed in parts have the same bits")
   cudnn().ran.clear();
   const auto whole = attention.compute(1 << 20);
   const int64_t once = products();
-  // The scores of a row and head count as 64 x 64: one row and all heads at a
-  // time, then one head of keys.
+  // The scores of a row and head count as 64 x 64. The first limit holds one row with all heads,
+  // the others one head of keys.
   for (const auto& [bytes, runs] :
        std::vector<std::pair<int64_t, int64_t>>{{4 * 8192, 3}, {2 * 8192, 6}, {1, 6}}) {
     cudnn().ran.clear();
@@ -273,7 +274,7 @@ TEST_CASE("cudnn: attention without such an engine is refused before the run") {
           "NOT_SUPPORTED: the engine refuses\n  remedy: set kernels.attention to own");
 }
 
-TEST_CASE("cudnn: plans and their memory are made once for each shape, and all goes with the GPU") {
+TEST_CASE("cudnn: plans and their memory are made once for each shape, and freed with the GPU") {
   const RestoredCudnn restored;
   {
     WithCudnn gpu;
@@ -285,8 +286,8 @@ TEST_CASE("cudnn: plans and their memory are made once for each shape, and all g
     REQUIRE(cudnn().descriptors == made);
     test::run_on_gpu(others.forward, kNarrow);
     REQUIRE(cudnn().descriptors == 2 * made);
-    // A plan that needs a larger workspace gets a new one; the first plans keep theirs, whose
-    // addresses recorded steps may hold.
+    // A plan that needs a larger workspace gets a new one. The first plans keep theirs, because
+    // recorded steps may hold its address.
     cudnn().workspace_bytes = 1 << 20;
     test::run_on_gpu(cases.backward, kNarrow);
     cudnn().workspace_bytes = 4096;
@@ -296,7 +297,7 @@ TEST_CASE("cudnn: plans and their memory are made once for each shape, and all g
   REQUIRE(cudnn().handles == 0);
 }
 
-TEST_CASE("cudnn: a version that is too old, and a run that fails, are said so") {
+TEST_CASE("cudnn: a version that is too old and a run that fails are reported") {
   const test::AttentionCases cases = test::attention_of_documents(attrs_of(2, 1, 8, 9), 1);
   {
     const RestoredCudnn restored;

@@ -15,12 +15,13 @@
 
 #include <catch2/catch.hpp>
 
-// The kernels' library uses CUDA's runtime in ways that only the emulator can be asked about.
+// These tests check how the kernels' library uses CUDA's runtime, where only the emulator can
+// observe it.
 
 namespace ftrun {
 namespace {
 
-/// The runtime as it was, when the test is over.
+/// Restores the settings of the emulated runtime at the end of a test.
 struct RestoredRuntime {
   ~RestoredRuntime() { emulator::runtime() = before; }
   emulator::Runtime before = emulator::runtime();
@@ -57,7 +58,7 @@ std::string refusal(const Shape& shape, OpKind kind) {
   return "";
 }
 
-TEST_CASE("cuda runtime: an event that has not come is no error of the next kernel") {
+TEST_CASE("cuda runtime: an event that is not done yet does not fail the next kernel") {
   const RestoredRuntime restored;
   const auto gpu = open_cuda_kernels(0);
   const DeviceStream stream = gpu->create_stream(false);
@@ -65,7 +66,7 @@ TEST_CASE("cuda runtime: an event that has not come is no error of the next kern
   emulator::runtime().event_has_come = false;
   REQUIRE_FALSE(gpu->is_done(event));
   float from[4] = {1, 2, 3, 4}, to[4] = {};
-  gpu->convert(from, DType::kF32, to, DType::kF32, 4, stream);  // looks at the last error
+  gpu->convert(from, DType::kF32, to, DType::kF32, 4, stream);  // this call checks the last error
   REQUIRE(to[3] == 4);
   emulator::runtime().event_has_come = true;
   REQUIRE(gpu->is_done(event));
@@ -75,8 +76,8 @@ void first_kernel() {}
 void second_kernel() {}
 
 TEST_CASE(
-    "cuda runtime: shared memory beyond that of any kernel is asked for once a kernel and GPU, and "
-    "again where more is wanted") {
+    "cuda runtime: shared memory beyond the default is requested once per kernel and GPU, and "
+    "again for a larger request") {
   const RestoredRuntime restored;
   const auto asks = [](void (*kernel)(), size_t bytes) {
     const int64_t before = emulator::runtime().attributes_set;
@@ -97,13 +98,13 @@ TEST_CASE(
   REQUIRE(given(first_kernel) == 50'000);
   emulator::runtime().device = 0;
   REQUIRE(given(first_kernel) == 70'000);
-  // Refusals are not remembered: more than the GPU has is refused each time.
+  // Refusals are not remembered: a request for more than the GPU has is refused each time.
   for (int time = 0; time < 2; ++time)
     REQUIRE_THROWS_AS(asks(second_kernel, emulator::runtime().block_shared + 1), RankError);
   REQUIRE(given(second_kernel) == 50'000);
 }
 
-TEST_CASE("cuda runtime: who waits for the GPU sleeps") {
+TEST_CASE("cuda runtime: a thread that waits for the GPU sleeps") {
   const RestoredRuntime restored;
   const auto gpu = open_cuda_kernels(0);
   REQUIRE(emulator::runtime().device_flags == cudaDeviceScheduleBlockingSync);
@@ -124,7 +125,7 @@ test::Operand given(test::Array array) {
   return test::Operand::activation(std::move(array));
 }
 
-/// Counts the kernels that the gradients of a norm of 9 rows take.
+/// Returns how many kernels compute the gradients of a norm of 9 rows.
 int64_t norm_launches(int64_t width, bool together) {
   test::Array rstd = test::random_array({9}, 1);
   const std::vector<test::Operand> in{
@@ -138,7 +139,7 @@ int64_t norm_launches(int64_t width, bool together) {
 }
 
 TEST_CASE(
-    "cuda runtime: the gradients of a norm read their rows once where they stand beside each "
+    "cuda runtime: the gradients of a norm read their rows once if the operations are next to each "
     "other") {
   for (const int64_t width : {64, 576, 2048, 8192}) {
     CAPTURE(width);
@@ -170,7 +171,7 @@ TEST_CASE(
   }
 }
 
-/// Makes the gradient of a table of 40 rows, of which row 7 occurs most often.
+/// Returns the gradient of an embedding table of 40 rows, where row 7 occurs most often.
 test::OperationCase hot_row_case(int64_t width) {
   std::vector<int32_t> tokens;
   for (int32_t i = 0; i < 3000; ++i) tokens.push_back(i % 5 == 0 ? i % 40 : 7);
@@ -181,9 +182,10 @@ test::OperationCase hot_row_case(int64_t width) {
           {test::Operand::gradient(std::vector<int64_t>{40, width})}};
 }
 
-/// Sums a column of row 7: the tokens that a block finds at a time, in parts of kEmbedPart each.
+/// Sums a column of row 7 in the kernel's order: for each list of tokens that a block collects, in
+/// parts of kEmbedPart.
 float hot_sum(const test::OperationCase& c, int64_t width, int64_t column) {
-  constexpr int kFoundAtATime = 2048 - 256;  // what a list of 2048 is sure to have room for
+  constexpr int kFoundAtATime = 2048 - 256;  // 256 tokens more still fit in a list of 2048
   std::vector<std::vector<float>> lists(1);
   int found = 0;
   for (size_t n = 0; n < c.in[0].ints.size(); ++n) {
@@ -207,7 +209,7 @@ float hot_sum(const test::OperationCase& c, int64_t width, int64_t column) {
 }
 
 TEST_CASE(
-    "cuda runtime: a token that is met often is added in parts, with the same bits in whatever "
+    "cuda runtime: a token that occurs often is added in parts, with the same bits in whatever "
     "order blocks run") {
   const RestoredRuntime restored;
   for (const int64_t width : {3, 8}) {
@@ -236,7 +238,7 @@ std::string refused_start(const cuda::Launch& shape) {
   return "";
 }
 
-TEST_CASE("cuda runtime: the emulator starts no kernel that a GPU would not start") {
+TEST_CASE("cuda runtime: the emulator refuses each kernel that a GPU would refuse") {
   const std::string refusal = "starting a kernel failed: CUDA reported an error, of the emulator";
   REQUIRE(refused_start({dim3(1, 3, 2), dim3(32, 32), 1000}) == "");
   REQUIRE(refused_start({1, dim3(32, 33)}) == refusal);
@@ -258,7 +260,7 @@ TEST_CASE(
     for (const DType dtype : {DType::kF32, DType::kBF16})
       for (const OpKind kind : {OpKind::kAttention, OpKind::kAttentionDgrad})
         REQUIRE(refusal({head_size, dtype}, kind) == "");
-  emulator::runtime().block_shared = 101376;  // of 8.6 and 8.9
+  emulator::runtime().block_shared = 101376;  // of compute capability 8.6 and 8.9
   for (const OpKind kind : {OpKind::kAttention, OpKind::kAttentionDgrad}) {
     for (const int64_t head_size : {64, 128})
       for (const DType dtype : {DType::kF32, DType::kBF16})

@@ -1,4 +1,4 @@
-#include "base/side_by_side.h"
+#include "base/run_in_parallel.h"
 
 #include <algorithm>
 #include <atomic>
@@ -11,7 +11,7 @@
 
 namespace ftrun {
 
-void side_by_side(size_t count, const std::function<void(size_t)>& work, size_t most) {
+void run_in_parallel(size_t count, const std::function<void(size_t)>& work, size_t most) {
   std::vector<std::exception_ptr> errors(count);
   std::atomic<size_t> next{0};
   const auto run = [&] {

@@ -9,16 +9,16 @@
 
 namespace ftrun {
 
-/// StoredPlace specifies where a file holds a tensor of the model that is not stored under its own
-/// name in its own shape: as some rows of a larger tensor (q, k and v in one matrix), and perhaps
-/// transposed ([inputs, outputs]).
+/// StoredLocation specifies where a file holds a tensor of the model that is not stored under its
+/// own name in its own shape: as some rows of a larger tensor (q, k and v in one matrix), and
+/// perhaps transposed ([inputs, outputs]).
 ///
 /// Row r of the tensor is row `first + r / run * stride + r % run` of the stored tensor or, if it
 /// is transposed, of its transpose. The rows of a vector are its elements.
 ///
 /// Several stored tensors of one shape may hold it, too (for example a vector for each head), one
 /// after another.
-struct StoredPlace {
+struct StoredLocation {
   /// Name of the stored tensor; empty: the tensor is stored under its own name and shape. A '*' in
   /// the name stands for the numbers of several stored tensors.
   std::string name;
@@ -31,16 +31,16 @@ struct StoredPlace {
   int64_t stride = 1;
   bool transposed = false;
 
-  bool operator==(const StoredPlace&) const = default;
+  bool operator==(const StoredLocation&) const = default;
 
   /// Lists the names of all stored tensors.
   std::vector<std::string> names() const;
 };
 
 /// Calls `visit(name, from, to, position)` for each stored tensor that holds some of elements
-/// [begin, end) of the tensor at `place`. Elements [from, to) of the stored tensor are those that
-/// begin `position` elements after `begin`.
-void visit_stored_tensors(const StoredPlace& place, int64_t begin, int64_t end,
+/// [begin, end) of the tensor at `location`. Elements [from, to) of the stored tensor are those
+/// that begin `position` elements after `begin`.
+void visit_stored_tensors(const StoredLocation& location, int64_t begin, int64_t end,
                           const std::function<void(const std::string& name, int64_t from,
                                                    int64_t to, int64_t position)>& visit);
 
@@ -55,8 +55,8 @@ struct StoredRun {
 };
 
 /// Calls `visit` for each run of elements [begin, end) of a tensor that is stored untransposed at
-/// `place`, in order and as few as possible. Positions count from the tensor's first element.
-void visit_stored_runs(const StoredPlace& place, int64_t begin, int64_t end,
+/// `location`, in order and as few as possible. Positions count from the tensor's first element.
+void visit_stored_runs(const StoredLocation& location, int64_t begin, int64_t end,
                        const std::function<void(const StoredRun&)>& visit);
 
 /// StoredColumn is a run within one row of a stored tensor. The row is a column of a part that is
@@ -70,24 +70,24 @@ struct StoredColumn {
 };
 
 /// Calls `visit` for the runs that hold elements [begin, end) of a matrix of this shape that is
-/// stored transposed at `place`.
-void visit_stored_columns(const StoredPlace& place, const std::vector<int64_t>& shape,
+/// stored transposed at `location`.
+void visit_stored_columns(const StoredLocation& location, const std::vector<int64_t>& shape,
                           int64_t begin, int64_t end,
                           const std::function<void(const StoredColumn&)>& visit);
 
-/// Reads elements [begin, end) of a tensor of this shape that is stored at `place`: `read(from, to,
-/// out)` fills `out` with elements [from, to) of the stored tensor.
+/// Reads elements [begin, end) of a tensor of this shape that is stored at `location`: `read(from,
+/// to, out)` fills `out` with elements [from, to) of the stored tensor.
 template <class T, class Read>
-void read_stored(const StoredPlace& place, const std::vector<int64_t>& shape, int64_t begin,
+void read_stored(const StoredLocation& location, const std::vector<int64_t>& shape, int64_t begin,
                  int64_t end, std::span<T> out, Read read) {
-  if (!place.transposed)
-    return visit_stored_runs(place, begin, end, [&](const StoredRun& run) {
+  if (!location.transposed)
+    return visit_stored_runs(location, begin, end, [&](const StoredRun& run) {
       read(run.begin, run.end,
            out.subspan(static_cast<size_t>(run.position - begin),
                        static_cast<size_t>(run.end - run.begin)));
     });
   std::vector<T> column;
-  visit_stored_columns(place, shape, begin, end, [&](const StoredColumn& run) {
+  visit_stored_columns(location, shape, begin, end, [&](const StoredColumn& run) {
     column.resize(static_cast<size_t>(run.count));
     read(run.begin, run.begin + run.count, std::span<T>(column));
     int64_t at = run.position - begin;

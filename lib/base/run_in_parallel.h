@@ -9,6 +9,6 @@ namespace ftrun {
 /// Calls `work` once with each of 0 .. count-1, on as many threads as this process may use cores,
 /// but at most `most`, and returns when all calls are done. The calls must not depend on each
 /// other. If several of them throw, the error of the lowest number is thrown here.
-void side_by_side(size_t count, const std::function<void(size_t)>& work, size_t most = SIZE_MAX);
+void run_in_parallel(size_t count, const std::function<void(size_t)>& work, size_t most = SIZE_MAX);
 
 }  // namespace ftrun

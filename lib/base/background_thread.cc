@@ -1,31 +1,31 @@
-#include "base/side_thread.h"
+#include "base/background_thread.h"
 
 #include <utility>
 
 namespace ftrun {
 
-SideThread::SideThread() : thread_([this] { serve(); }) {}
+BackgroundThread::BackgroundThread() : thread_([this] { serve(); }) {}
 
-SideThread::~SideThread() {
+BackgroundThread::~BackgroundThread() {
   const std::lock_guard lock(mutex_);
   stopping_ = true;
   changed_.notify_all();
 }
 
-void SideThread::start(std::function<void()> work) {
+void BackgroundThread::start(std::function<void()> work) {
   const std::lock_guard lock(mutex_);
   left_.push_back(std::move(work));
   ++started_;
   changed_.notify_all();
 }
 
-void SideThread::wait(int64_t count) {
+void BackgroundThread::wait(int64_t count) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return failure_ || done_ >= count; });
   if (failure_) std::rethrow_exception(failure_);
 }
 
-void SideThread::serve() {
+void BackgroundThread::serve() {
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] { return stopping_ || (!failure_ && !left_.empty()); });

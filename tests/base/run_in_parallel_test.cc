@@ -1,4 +1,4 @@
-#include "base/side_by_side.h"
+#include "base/run_in_parallel.h"
 
 #include <stdexcept>
 #include <string>
@@ -12,18 +12,18 @@ namespace {
 TEST_CASE("concurrent work is done once for each number") {
   for (const size_t count : std::vector<size_t>{0, 1, 2, 1000}) {
     std::vector<int> done(count, 0);
-    side_by_side(count, [&](size_t i) { ++done[i]; });
+    run_in_parallel(count, [&](size_t i) { ++done[i]; });
     CHECK(done == std::vector<int>(count, 1));
   }
 }
 
-TEST_CASE("the error of the lowest number of concurrent work is thrown, after all is done") {
+TEST_CASE("concurrent work throws the error with the lowest number, after all work is done") {
   std::vector<int> done(100, 0);
   const auto work = [&](size_t i) {
     done[i] = 1;
     if (i % 30 == 7) throw std::runtime_error(std::to_string(i));
   };
-  CHECK_THROWS_WITH(side_by_side(done.size(), work), "7");
+  CHECK_THROWS_WITH(run_in_parallel(done.size(), work), "7");
   CHECK(done == std::vector<int>(100, 1));
 }
 

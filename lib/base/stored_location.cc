@@ -1,4 +1,4 @@
-#include "base/stored_place.h"
+#include "base/stored_location.h"
 
 #include <algorithm>
 
@@ -10,13 +10,13 @@ namespace {
 
 /// Visits rows [from, to) of the part; rows that are neighbours in the stored tensor are visited by
 /// one call.
-void visit_row_runs(const StoredPlace& place, int64_t from, int64_t to,
+void visit_row_runs(const StoredLocation& location, int64_t from, int64_t to,
                     const std::function<void(int64_t row, int64_t stored, int64_t count)>& visit) {
-  const bool is_one_run = place.run == place.stride;
+  const bool is_one_run = location.run == location.stride;
   for (int64_t row = from; row < to;) {
-    const int64_t within = row % place.run;
-    const int64_t count = is_one_run ? to - row : std::min(to - row, place.run - within);
-    visit(row, place.first + row / place.run * place.stride + within, count);
+    const int64_t within = row % location.run;
+    const int64_t count = is_one_run ? to - row : std::min(to - row, location.run - within);
+    visit(row, location.first + row / location.run * location.stride + within, count);
     row += count;
   }
 }
@@ -30,33 +30,33 @@ std::string piece_name(const std::string& name, int64_t i) {
 
 }  // namespace
 
-std::vector<std::string> StoredPlace::names() const {
+std::vector<std::string> StoredLocation::names() const {
   if (pieces == 0) return {name};
   std::vector<std::string> all;
   for (int64_t i = 0; i < pieces; ++i) all.push_back(piece_name(name, i));
   return all;
 }
 
-void visit_stored_tensors(const StoredPlace& place, int64_t begin, int64_t end,
+void visit_stored_tensors(const StoredLocation& location, int64_t begin, int64_t end,
                           const std::function<void(const std::string& name, int64_t from,
                                                    int64_t to, int64_t position)>& visit) {
-  if (place.pieces == 0) return visit(place.name, begin, end, 0);
-  const int64_t elements = whole_box(place.shape).numel();
+  if (location.pieces == 0) return visit(location.name, begin, end, 0);
+  const int64_t elements = whole_box(location.shape).numel();
   for (int64_t at = begin; at < end;) {
     const int64_t piece = at / elements;
     const int64_t last = std::min(end, (piece + 1) * elements);
-    visit(piece_name(place.name, piece), at - piece * elements, last - piece * elements,
+    visit(piece_name(location.name, piece), at - piece * elements, last - piece * elements,
           at - begin);
     at = last;
   }
 }
 
-void visit_stored_runs(const StoredPlace& place, int64_t begin, int64_t end,
+void visit_stored_runs(const StoredLocation& location, int64_t begin, int64_t end,
                        const std::function<void(const StoredRun&)>& visit) {
-  require(!place.transposed, "rows that lie as they are");
-  const int64_t columns = place.shape.size() > 1 ? place.shape[1] : 1;
+  require(!location.transposed, "rows that lie as they are");
+  const int64_t columns = location.shape.size() > 1 ? location.shape[1] : 1;
   if (begin == end) return;
-  visit_row_runs(place, begin / columns, (end - 1) / columns + 1,
+  visit_row_runs(location, begin / columns, (end - 1) / columns + 1,
                  [&](int64_t row, int64_t stored, int64_t count) {
                    const int64_t first = std::max(begin, row * columns);
                    const int64_t last = std::min(end, (row + count) * columns);
@@ -65,13 +65,13 @@ void visit_stored_runs(const StoredPlace& place, int64_t begin, int64_t end,
                  });
 }
 
-void visit_stored_columns(const StoredPlace& place, const std::vector<int64_t>& shape,
+void visit_stored_columns(const StoredLocation& location, const std::vector<int64_t>& shape,
                           int64_t begin, int64_t end,
                           const std::function<void(const StoredColumn&)>& visit) {
-  require(place.transposed && shape.size() == 2, "the matrix lies transposed");
-  const int64_t columns = shape[1], stored_columns = place.shape[1];
+  require(location.transposed && shape.size() == 2, "the matrix lies transposed");
+  const int64_t columns = shape[1], stored_columns = location.shape[1];
   for (const Box& box : cut_box(whole_box(shape), begin, end))
-    visit_row_runs(place, box.offset[0], box.offset[0] + box.extent[0],
+    visit_row_runs(location, box.offset[0], box.offset[0] + box.extent[0],
                    [&](int64_t row, int64_t stored, int64_t count) {
                      for (int64_t c = box.offset[1]; c < box.offset[1] + box.extent[1]; ++c)
                        visit({c * stored_columns + stored, count, row * columns + c, columns});

@@ -10,15 +10,15 @@
 
 namespace ftrun {
 
-/// SideThread is a thread that runs pieces of work one after another, in the order in which they
-/// were started, while its owner prepares others. The destructor waits for the piece that is
-/// running and drops the rest. A SideThread has one owner.
-class SideThread {
+/// BackgroundThread is a thread that runs pieces of work one after another, in the order in which
+/// they were started, while its owner prepares others. The destructor waits for the piece that is
+/// running and drops the rest. A BackgroundThread has one owner.
+class BackgroundThread {
  public:
-  SideThread();
-  ~SideThread();
-  SideThread(const SideThread&) = delete;
-  SideThread& operator=(const SideThread&) = delete;
+  BackgroundThread();
+  ~BackgroundThread();
+  BackgroundThread(const BackgroundThread&) = delete;
+  BackgroundThread& operator=(const BackgroundThread&) = delete;
 
   /// Starts a piece of work, whose data must stay valid until it is done. After one piece has
   /// failed, no other is run.
