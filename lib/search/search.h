@@ -15,8 +15,9 @@ namespace ftrun {
 
 /// SearchLimits end a search before it has proved its result.
 struct SearchLimits {
-  /// The seconds after which no new work is begun. At least some layouts are bounded and two
-  /// planned exactly. Another exact plan is begun only if the longest one so far would end in time.
+  /// The seconds after which no new work is begun. At least some layouts are bounded. An exact plan
+  /// is begun only if it probably ends in time; if none does, that of the layout whose plan takes
+  /// least is begun, and given up when the time has been over for a second.
   double seconds = 10;
   /// The search looks for a sufficient number of nodes if nothing fits.
   bool more_nodes = true;
@@ -57,6 +58,8 @@ struct SearchCounts {
   int64_t too_large = 0;
   int64_t planned = 0;
   int64_t pruned = 0;
+  /// The number of exact plans that were given up because the time was over.
+  int64_t given_up = 0;
   /// The number of planned layouts that fit, but for whose time the machine lacks a rate.
   int64_t untimed = 0;
 };
@@ -79,6 +82,9 @@ struct SearchResult {
   int64_t more_nodes = 0;
   /// The number of nodes at which the time was over while more nodes were tried; 0: it was not.
   int64_t nodes_left = 0;
+  /// The seconds that a search probably needs to plan one layout exactly; only where it planned
+  /// none in its time.
+  double needed_seconds = 0;
   /// The first refusal, and the reason why a layout's time is not known.
   std::string refusal;
   std::string problem;

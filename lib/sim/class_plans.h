@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -34,8 +35,10 @@ std::string to_text(const OverBudget& over);
 class ClassPlans {
  public:
   /// Plans one rank of each class. `own` is the plan of rank `rank`, which stands for its class;
-  /// borrowed. Throws the errors of plan_steps().
-  ClassPlans(const Config& config, const ModelConfig& model, int rank, const StepPlan& own);
+  /// borrowed. Throws the errors of plan_steps(). `before_each`, if given, is called before each
+  /// further rank is planned, on several threads; what it throws ends the planning.
+  ClassPlans(const Config& config, const ModelConfig& model, int rank, const StepPlan& own,
+             const std::function<void()>& before_each = nullptr);
 
   const RankClasses& classes() const { return classes_; }
   /// Returns the rank that stands for a class, or its plan.
@@ -50,8 +53,9 @@ class ClassPlans {
   /// Hashes what all ranks do: the hash is equal on all of them.
   uint64_t hash() const;
 
-  /// Lists what a rank of each class allocates for all its programs.
-  std::vector<MemoryPlan> memory() const;
+  /// Lists what a rank of each class allocates for all its programs. It is computed once; the first
+  /// call must not run beside others.
+  const std::vector<MemoryPlan>& memory() const;
   /// Lists the tiers of which a rank needs more than `budget` at its peak.
   std::vector<OverBudget> over_budget(const TierBudget& budget) const;
 
@@ -60,6 +64,8 @@ class ClassPlans {
   std::vector<int> ranks_;
   std::vector<const StepPlan*> plans_;
   std::deque<StepPlan> others_;
+  /// What memory() lists, once it was asked for.
+  mutable std::vector<MemoryPlan> memory_;
 };
 
 }  // namespace ftrun
