@@ -40,7 +40,7 @@ constexpr size_t kPlannedTogether = 2;
 constexpr double kGraceSeconds = 1;
 /// The seconds that an exact plan takes for each unit of plan_effort(), while none is measured, and
 /// how much longer than measured it may take.
-constexpr double kSecondsOfEffort = 15e-6;
+constexpr double kSecondsOfEffort = 10e-6;
 constexpr double kEffortMargin = 1.3;
 /// Exact plans of a plain choice until one of them fits, and of the nearest layouts.
 constexpr int kTriesOfChoice = 2;
@@ -167,13 +167,13 @@ class Search {
     });
   }
 
-  /// Plans the cheapest of these candidates however late it is, if nothing was planned before: a
-  /// plan of some layout says more than bounds of all.
+  /// Plans the cheapest of these candidates if nothing was planned before, even if that ends a
+  /// little late: a plan of some layout says more than bounds of all.
   void plan_first(const std::vector<size_t>& numbers, bool timed) {
     if (numbers.empty() || !exact_.empty() || !given_up_.empty()) return;
     const size_t cheapest = cheapest_of(numbers);
     result_.needed_seconds = passed() + plan_seconds({cheapest});
-    plan({cheapest}, timed);
+    if (result_.needed_seconds <= limits_.seconds + kGraceSeconds) plan({cheapest}, timed);
   }
 
   void refuse(const Layout& layout, const std::string& why) {
@@ -250,7 +250,7 @@ class Search {
   }
 
   /// Plans candidates exactly, each once, as many at a time as go on concurrently, if they end in
-  /// time; the cheapest of them however late it is, if nothing is planned yet and plans_late_.
+  /// time; the cheapest of them a little late, if nothing is planned yet and plans_late_.
   void plan_in_time(const std::vector<size_t>& numbers, bool timed) {
     std::vector<size_t> some;
     for (const size_t i : numbers) {

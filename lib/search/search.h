@@ -16,8 +16,8 @@ namespace ftrun {
 /// SearchLimits end a search before it has proved its result.
 struct SearchLimits {
   /// The seconds after which no new work is begun. At least some layouts are bounded. An exact plan
-  /// is begun only if it probably ends in time; if none does, that of the layout whose plan takes
-  /// least is begun, and given up when the time has been over for a second.
+  /// is begun only if it probably ends in time. If none does, that of the layout whose plan takes
+  /// least may end a second late. Plans that take longer than thought are given up then.
   double seconds = 10;
   /// The search looks for a sufficient number of nodes if nothing fits.
   bool more_nodes = true;
