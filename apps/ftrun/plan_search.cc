@@ -78,6 +78,16 @@ std::string too_large_remedy(const SearchTask& task, const SearchResult& result)
              "nf4}), shorter rows, or a smaller model");
 }
 
+/// Returns what a search had no time for: "; 8163 layouts were not looked at"; "" for nothing.
+std::string unexamined_text(const SearchCounts& counts) {
+  std::string text;
+  if (counts.given_up > 0)
+    text += cat("; ", count_text(counts.given_up, "plan"), " given up for lack of time");
+  if (counts.tried < counts.all)
+    text += cat("; ", count_text(counts.all - counts.tried, "layout"), " not looked at");
+  return text;
+}
+
 }  // namespace
 
 SearchTask search_task(const SearchOptions& options, const Machine& machine) {
@@ -108,6 +118,15 @@ void require_choice(const SearchTask& task, const SearchResult& result) {
                                          " sequences cannot be divided among the ranks")
                                    : result.refusal),
         "change the refused keys, or plan for another number of devices");
+  if (!result.nearest && result.problem.empty())
+    throw Error(
+        ExitCode::kUsage,
+        cat("no layout on ", place, " could be planned in the time of the search: of ",
+            result.counts.legal, " legal layouts, ", result.counts.legal - result.counts.too_large,
+            " may fit by their bounds, and none was planned exactly",
+            unexamined_text(result.counts)),
+        cat("raise --seconds: about ", seconds_text(result.needed_seconds),
+            " are needed for one of them"));
   if (!result.nearest)
     throw Error(ExitCode::kUsage, cat("no layout on ", machine, " was timed: ", result.problem),
                 "correct the machine file");
@@ -126,7 +145,7 @@ void require_choice(const SearchTask& task, const SearchResult& result) {
   if (host > 0 && nearest.memory.host > host)
     text += cat(", ", human_bytes(nearest.memory.host - host), " too much of main memory, of ",
                 human_bytes(host));
-  text += cat(" (", layout_text(nearest.layout), ")");
+  text += cat(" (", layout_text(nearest.layout), ")", unexamined_text(result.counts));
   throw Error(ExitCode::kEnvironment, text, too_large_remedy(task, result));
 }
 
