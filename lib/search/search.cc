@@ -269,7 +269,7 @@ class Search {
   void plan(const std::vector<size_t>& numbers, bool timed = true) {
     const double before = passed();
     std::vector<std::optional<Evaluation>> found(numbers.size());
-    side_by_side(
+    run_in_parallel(
         numbers.size(),
         [&](size_t i) { found[i] = planned(candidates_[numbers[i]].layout, timed); },
         kPlannedTogether);

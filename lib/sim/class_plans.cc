@@ -28,7 +28,7 @@ ClassPlans::ClassPlans(const Config& config, const ModelConfig& model, int rank,
   std::vector<int> ranks;
   for (int32_t c = 0; c < classes_.count(); ++c)
     if (c != own_class) ranks.push_back(rank_of(c));
-  side_by_side(ranks.size(), [&](size_t i) {
+  run_in_parallel(ranks.size(), [&](size_t i) {
     if (before_each) before_each();
     others_[i] = plan_steps(config, model, ranks[i]);
   });
@@ -67,7 +67,7 @@ uint64_t ClassPlans::hash() const {
 const std::vector<MemoryPlan>& ClassPlans::memory() const {
   if (!memory_.empty()) return memory_;
   std::vector<MemoryPlan> needed(plans_.size());
-  side_by_side(plans_.size(), [&](size_t c) { needed[c] = memory_plan(*plans_[c]); });
+  run_in_parallel(plans_.size(), [&](size_t c) { needed[c] = memory_plan(*plans_[c]); });
   memory_ = std::move(needed);
   return memory_;
 }
