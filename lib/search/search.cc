@@ -29,7 +29,7 @@ constexpr double kExactShare = 0.85;
 /// The share of the search time for each larger number of nodes that is tried if nothing fits.
 constexpr double kNodesShare = 0.2;
 /// The step time if it is unknown.
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kUnknownTime = std::numeric_limits<double>::infinity();
 /// The search stops after this many plans without a time, because the machine file lacks a rate.
 constexpr size_t kUntimed = 16;
 /// The most layouts that are judged and bounded between two reads of the clock. There are fewer if
@@ -59,7 +59,7 @@ struct Candidate {
 /// whether a layout has it. Choices are in the order in which guides name them.
 struct PlainChoice {
   std::string name;
-  std::function<bool(const Layout&)> has;
+  std::function<bool(const Layout&)> matches;
 };
 
 bool is_data_parallel(const Layout& layout) {
@@ -125,11 +125,11 @@ class Search {
     find_bounds();
     plan_best();
     // The time may have ended before the layouts that need least memory were planned.
-    if (best_ == kNever && !result_.proved) plan_in_time(least_memory_numbers(), true);
+    if (best_ == kUnknownTime && !result_.proved) plan_in_time(least_memory_numbers(), true);
     // A plan that was given up takes longer than was thought.
     result_.needed_seconds =
         exact_.empty() ? std::max(result_.needed_seconds, given_up_.empty() ? 0 : 2 * passed()) : 0;
-    if (best_ == kNever && result_.problem.empty() && result_.counts.legal > 0) {
+    if (best_ == kUnknownTime && result_.problem.empty() && result_.counts.legal > 0) {
       find_nearest();
     } else {
       plan_choices();
@@ -182,7 +182,7 @@ class Search {
     ++result_.counts.refused;
     if (result_.refusal.empty()) result_.refusal = why;
     for (size_t c = 0; c < choices_.size(); ++c)
-      if (refusals_[c].empty() && choices_[c].has(layout)) refusals_[c] = why;
+      if (refusals_[c].empty() && choices_[c].matches(layout)) refusals_[c] = why;
   }
 
   /// Computes the bounds of all legal layouts, until the time for bounds is over.
@@ -331,7 +331,7 @@ class Search {
     };
     while (!over(kExactShare)) {
       // The machine lacks a rate that all layouts need.
-      if (!result_.problem.empty() && exact_.size() >= kUntimed && best_ == kNever) break;
+      if (!result_.problem.empty() && exact_.size() >= kUntimed && best_ == kUnknownTime) break;
       std::vector<size_t> numbers = first_ones(false);
       if (numbers.empty()) numbers = first_ones(true);
       if (numbers.empty()) break;
@@ -378,7 +378,7 @@ class Search {
   std::vector<size_t> candidates_of(const PlainChoice& choice) const {
     std::vector<size_t> numbers;
     for (size_t i = 0; i < candidates_.size(); ++i)
-      if (choice.has(candidates_[i].layout)) numbers.push_back(i);
+      if (choice.matches(candidates_[i].layout)) numbers.push_back(i);
     return numbers;
   }
 
@@ -396,7 +396,8 @@ class Search {
         why.refusal = refusals_[c];
         if (why.refusal.empty()) continue;  // no layout of this machine has the choice
       } else {
-        why.chosen = !result_.choices.empty() && choices_[c].has(result_.choices.front().layout);
+        why.chosen =
+            !result_.choices.empty() && choices_[c].matches(result_.choices.front().layout);
         set_bound(legal, why);
         if (!why.chosen) why.best = best_of(legal);
       }
@@ -549,7 +550,7 @@ class Search {
   std::set<size_t> given_up_;
   /// Planned layouts that need more memory than there is.
   std::vector<Layout> too_large_;
-  double best_ = kNever;
+  double best_ = kUnknownTime;
   /// The seconds of all exact plans so far, and their effort.
   double planning_ = 0;
   double efforts_ = 0;
