@@ -143,9 +143,9 @@ struct Extent {
   int64_t end = 0;
 };
 
-/// ExtentSorter sorts extents by their begins: first into buckets by leading bits, then each bucket.
-/// A comparison sort of all would mispredict every other of its branches, and took most of the time
-/// of large plans.
+/// ExtentSorter sorts extents by their begins: first into buckets by leading bits, then each
+/// bucket. A comparison sort of all would mispredict every other of its branches, and took most of
+/// the time of large plans.
 class ExtentSorter {
  public:
   void sort(std::vector<Extent>& extents) {

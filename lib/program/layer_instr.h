@@ -14,8 +14,8 @@
 
 namespace ftrun {
 
-/// ValuePlaces holds the storage of the values of a graph, from which the instructions of a list are
-/// bound. It is a list by value, not a map: a step has millions of places.
+/// ValuePlaces holds the storage of the values of a graph, from which the instructions of a list
+/// are bound. It is a list by value, not a map: a step has millions of places.
 class ValuePlaces {
  public:
   explicit ValuePlaces(const LayerGraph& graph) : places_(graph.values.size()) {}
