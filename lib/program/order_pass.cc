@@ -10,8 +10,8 @@
 namespace ftrun {
 namespace {
 
-/// AccessList holds accesses to ranges of a buffer, the latest last. Parameters are read in the same
-/// places all over the step, so only the last access to a range is kept.
+/// AccessList holds accesses to ranges of a buffer, the latest last. Parameters are read in the
+/// same places all over the step, so only the last access to a range is kept.
 class AccessList {
  public:
   void note(InstrId id, const Range& range) {
