@@ -10,8 +10,8 @@
 namespace ftrun {
 namespace {
 
-/// AccessList holds accesses to ranges of a buffer, the latest last. Parameters are read in the
-/// same places all over the step, so only the last access to a range is kept.
+/// AccessList holds accesses to ranges of a buffer, the latest last. A step reads the same ranges
+/// of parameters many times, so only the last access to a range is kept.
 class AccessList {
  public:
   void note(InstrId id, const Range& range) {
@@ -75,7 +75,7 @@ class AccessList {
   std::vector<Access> accesses_;
   /// The number of accesses that later ones to the same ranges have replaced.
   size_t replaced_ = 0;
-  /// The place of each range among many accesses.
+  /// The index in `accesses_` of each range; empty while there are few accesses.
   std::unordered_map<std::pair<int64_t, int64_t>, size_t, HashOfRange> places_;
 };
 

@@ -15,9 +15,10 @@ namespace ftrun {
 
 /// SearchLimits can end a search before it has proved its result.
 struct SearchLimits {
-  /// The seconds after which no new work is begun. At least some layouts are bounded. An exact plan
-  /// is begun only if it probably ends in time. If none does, that of the layout whose plan takes
-  /// least may end a second late. Plans that take longer than thought are given up then.
+  /// The seconds after which no new work is begun. Even with very few seconds some layouts are
+  /// bounded. An exact plan is begun only if its estimate says that it ends in time. If no plan
+  /// does, the cheapest plan is begun if it ends at most a second late. A plan that still runs a
+  /// second after the limit is given up.
   double seconds = 10;
   /// The search looks for a sufficient number of nodes if nothing fits.
   bool more_nodes = true;
