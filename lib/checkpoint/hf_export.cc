@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -86,6 +87,10 @@ bool is_transposed(const ExportPart& part) {
   return part.location.transposed;
 }
 
+bool any_transposed(const std::vector<ExportPart>& parts) {
+  return std::any_of(parts.begin(), parts.end(), is_transposed);
+}
+
 /// PartRun says that elements [begin, end) of a model tensor are stored in the file's tensor from
 /// element `stored` on.
 struct PartRun {
@@ -98,7 +103,7 @@ struct PartRun {
 /// Lists the runs that fill a tensor of the file, in the order of the file. A transposed part is a
 /// single run.
 std::vector<PartRun> runs_of(const std::vector<ExportPart>& parts) {
-  const bool any_transposed = std::any_of(parts.begin(), parts.end(), is_transposed);
+  const bool transposed = any_transposed(parts);
   std::vector<PartRun> runs;
   for (const ExportPart& part : parts) {
     const int64_t elements = checked_elements(part.shape, part.tensor);
@@ -106,7 +111,7 @@ std::vector<PartRun> runs_of(const std::vector<ExportPart>& parts) {
       runs.push_back({&part, part.begin, part.end, 0});
       continue;
     }
-    if (part.location.name.empty() || any_transposed) {
+    if (part.location.name.empty() || transposed) {
       runs.push_back({&part, 0, elements, 0});
       continue;
     }
@@ -114,7 +119,7 @@ std::vector<PartRun> runs_of(const std::vector<ExportPart>& parts) {
       runs.push_back({&part, run.position, run.position + run.end - run.begin, run.begin});
     });
   }
-  if (!any_transposed)
+  if (!transposed)
     std::sort(runs.begin(), runs.end(),
               [](const PartRun& a, const PartRun& b) { return a.stored < b.stored; });
   return runs;
@@ -151,6 +156,32 @@ void require_representable(const std::string& tensor, std::span<const float> val
           "--dtype)");
 }
 
+/// PieceRoom is the memory for the values of a piece, in fp32 and in 16 bits.
+class PieceRoom {
+ public:
+  explicit PieceRoom(const ExportOptions& options) : room_(options.room) {
+    const auto bytes = static_cast<size_t>(options.piece_elements * kExportedElementBytes);
+    if (room_.empty()) {
+      own_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+      room_ = {own_.get(), bytes};
+    }
+    require(room_.size() >= bytes, "the memory of an export has room for a piece");
+    halves_at_ = static_cast<size_t>(options.piece_elements) * sizeof(float);
+  }
+
+  std::span<float> values(size_t count) const {
+    return {reinterpret_cast<float*>(room_.data()), count};
+  }
+  std::span<uint16_t> halves(size_t count) const {
+    return {reinterpret_cast<uint16_t*>(room_.data() + halves_at_), count};
+  }
+
+ private:
+  std::span<std::byte> room_;
+  std::unique_ptr<std::byte[]> own_;
+  size_t halves_at_ = 0;
+};
+
 /// ShardWriter writes a shard's tensors one after the other, in the dtype of the export.
 class ShardWriter {
  public:
@@ -159,6 +190,7 @@ class ShardWriter {
       : options_(options),
         shard_(shard),
         read_(read),
+        room_(options),
         writer_(files, (fs::path(folder) / shard.file).string(), shard.tensors, options.metadata) {}
 
   OutputFile write() {
@@ -169,7 +201,7 @@ class ShardWriter {
         continue;
       }
       const std::vector<ExportPart> parts = parts_of(*made_of->second);
-      if (std::any_of(parts.begin(), parts.end(), is_transposed))
+      if (any_transposed(parts))
         write_whole(tensor, parts);
       else
         each_piece_of(
@@ -196,16 +228,16 @@ class ShardWriter {
     const int64_t elements = elements_of(tensor);
     for (int64_t begin = 0; begin < elements; begin += options_.piece_elements) {
       const int64_t end = std::min(elements, begin + options_.piece_elements);
-      halves_.resize(static_cast<size_t>(end - begin));
-      source_->read_bf16(tensor.name, begin, end, halves_);
-      writer_.append(tensor.name, std::as_bytes(std::span(halves_)));
+      const std::span<uint16_t> halves = room_.halves(static_cast<size_t>(end - begin));
+      source_->read_bf16(tensor.name, begin, end, halves);
+      writer_.append(tensor.name, std::as_bytes(halves));
     }
   }
 
   std::span<const float> read(const ExportPiece& piece) {
-    values_.resize(static_cast<size_t>(piece.end - piece.begin));
-    read_(piece, values_);
-    return values_;
+    const std::span<float> values = room_.values(static_cast<size_t>(piece.end - piece.begin));
+    read_(piece, values);
+    return values;
   }
 
   /// Writes a tensor whose parts are stored transposed. Each row of it takes one element of every
@@ -231,20 +263,20 @@ class ShardWriter {
   void append(const std::string& tensor, std::span<const float> values) {
     if (options_.dtype == DType::kF32) return writer_.append(tensor, std::as_bytes(values));
     const bool is_f16 = options_.dtype == DType::kF16;
-    halves_.resize(values.size());
-    std::transform(values.begin(), values.end(), halves_.begin(),
+    const std::span<uint16_t> halves = room_.halves(values.size());
+    std::transform(values.begin(), values.end(), halves.begin(),
                    is_f16 ? f16_from_f32 : bf16_from_f32);
-    if (is_f16) require_representable(tensor, values, halves_);
-    writer_.append(tensor, std::as_bytes(std::span(halves_)));
+    if (is_f16) require_representable(tensor, values, halves);
+    writer_.append(tensor, std::as_bytes(halves));
   }
 
   const ExportOptions& options_;
   const WeightFile& shard_;
   const ReadPiece& read_;
+  const PieceRoom room_;
   SafetensorsWriter writer_;
   std::optional<ModelFolder> source_;
-  std::vector<float> values_, whole_tensor_;
-  std::vector<uint16_t> halves_;
+  std::vector<float> whole_tensor_;
 };
 
 OutputFile write_bytes(FileSystem& files, const std::string& folder, const std::string& name,
@@ -504,6 +536,14 @@ void spell_rope_both_ways(nlohmann::ordered_json& config) {
 }
 
 }  // namespace
+
+int64_t export_whole_bytes(const std::vector<ExportTensor>& tensors) {
+  int64_t most = 0;
+  for (const ExportTensor& tensor : tensors)
+    if (any_transposed(tensor.parts))
+      most = std::max(most, checked_elements(tensor.shape, tensor.name) * dtype_bytes(DType::kF32));
+  return most;
+}
 
 int64_t export_bytes(const ExportOptions& options, const std::vector<ExportTensor>& tensors) {
   int64_t bytes = 0;

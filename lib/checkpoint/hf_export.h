@@ -48,7 +48,14 @@ struct ExportOptions {
   /// The number of elements that the export requests at once. It keeps no more in memory, except
   /// for a tensor that the file stores transposed, which it keeps as a whole.
   int64_t piece_elements = 1 << 20;
+  /// Memory for the values of a piece: kExportedElementBytes for each element, aligned for fp32. If
+  /// it is empty, the export allocates the memory.
+  std::span<std::byte> room = {};
 };
+
+/// Bytes of memory for each element of a piece: its value in fp32, and the same value in the 16
+/// bits that the file may store.
+inline constexpr int64_t kExportedElementBytes = 6;
 
 /// ExportPart is one of the model tensors that a tensor of the file holds.
 struct ExportPart {
@@ -83,6 +90,10 @@ struct ExportPiece {
 /// help to gather can follow.
 std::vector<ExportPiece> export_pieces(const ExportOptions& options,
                                        const std::vector<ExportTensor>& tensors);
+
+/// Returns the bytes of the largest tensor that an export keeps in memory as a whole, in fp32. Only
+/// tensors that the file stores transposed are kept as a whole. Returns 0 if there is none.
+int64_t export_whole_bytes(const std::vector<ExportTensor>& tensors);
 
 /// Returns the bytes of all weights.
 int64_t export_bytes(const ExportOptions& options, const std::vector<ExportTensor>& tensors);

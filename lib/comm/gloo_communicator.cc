@@ -32,9 +32,9 @@ using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
 /// The most bytes of a piece. Collectives whose transport allocates as much memory as they move run
 /// in pieces.
 constexpr int64_t kStagingBytes = 2 << 20;
-/// The most pieces that are in memory at the same time: outgoing_ and incoming_, the memory into
-/// which c10d gathers before it copies, and freed pieces that the heaps of Gloo's threads keep.
-constexpr int64_t kMaxPieces = 10;
+/// The most pieces that are in memory at the same time: outgoing_ and incoming_, and the memory
+/// from which c10d sends and into which it gathers before it copies.
+constexpr int64_t kMaxPieces = 4;
 // Gloo ends a collective at the timeout; if it does not, this rank gives up after kSlack more. Gloo
 // does not end messages (send, receive) at the timeout.
 constexpr std::chrono::milliseconds kSlack{2000};

@@ -187,12 +187,6 @@ void collapse_into_huge_pages(const void* data, int64_t bytes) {
   }
 }
 
-void drop_mapped_pages(std::byte* data, int64_t bytes) {
-  const auto address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(data));
-  const int64_t begin = address / kPage * kPage, end = round_up(address + bytes, kPage);
-  ::madvise(data - (address - begin), static_cast<size_t>(end - begin), MADV_DONTNEED);
-}
-
 PeerMemory::~PeerMemory() {
   for (const Segment& segment : segments_) unmap(segment.base, segment.location);
 }
@@ -235,6 +229,23 @@ PeerMemory::Segment& PeerMemory::find(const SharedLocation& location) {
 
 std::byte* PeerMemory::at(const SharedLocation& location) {
   return find(location).base + location.offset;
+}
+
+void PeerMemory::drop(std::byte* data, int64_t bytes) {
+  const auto segment = std::find_if(segments_.begin(), segments_.end(), [&](const Segment& each) {
+    return each.base <= data && data < each.base + each.location.segment_bytes;
+  });
+  require(segment != segments_.end(), "what is dropped is mapped");
+  const auto address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(data));
+  const auto base = static_cast<int64_t>(reinterpret_cast<uintptr_t>(segment->base));
+  // The range must not reach beyond the mapping: other memory that follows would lose its contents.
+  // The kernel maps aligned blocks, except that the first block begins where the mapping begins and
+  // is as long as the others.
+  const int64_t begin = std::max(address / kShmReadAround * kShmReadAround, base);
+  const int64_t end =
+      std::min(std::max(round_up(address + bytes, kShmReadAround), begin + kShmReadAround),
+               base + round_up(segment->location.segment_bytes, kPage));
+  ::madvise(segment->base + (begin - base), static_cast<size_t>(end - begin), MADV_DONTNEED);
 }
 
 std::byte* PeerMemory::map_lasting(const SharedLocation& location) {

@@ -39,12 +39,6 @@ SharedLocation find_shared(const void* data, int64_t bytes);
 /// effect if the kernel cannot do it (before Linux 6.1, or if memory is fragmented).
 void collapse_into_huge_pages(const void* data, int64_t bytes);
 
-/// Removes the pages of a peer's memory that a range touches from this process's page tables. Their
-/// contents stay, and the pages are mapped again when they are touched. Otherwise every page that a
-/// rank ever read from its peers would count as its own resident memory. This matters for small
-/// ranges too, because a huge page is mapped as a whole.
-void drop_mapped_pages(std::byte* data, int64_t bytes);
-
 /// PeerMemory is another rank's shared memory as mapped in this process. It keeps each used segment
 /// mapped for as long as its owner keeps it.
 class PeerMemory {
@@ -60,6 +54,13 @@ class PeerMemory {
   std::byte* at(const SharedLocation& location);
   /// Maps a place so that it stays mapped even after its owner frees it.
   std::byte* map_lasting(const SharedLocation& location);
+  /// Removes the pages that a range touches from this process's page tables, together with the
+  /// neighboring pages that the kernel mapped when the range was read (kShmReadAround). `data` is
+  /// an address in memory that at() returned. The contents stay, and the pages are mapped again
+  /// when they are touched. Otherwise every page that a rank ever read from its peers would count
+  /// as its own resident memory. This matters for small ranges too, because a huge page is mapped
+  /// as a whole.
+  void drop(std::byte* data, int64_t bytes);
 
  private:
   struct Segment {

@@ -237,7 +237,7 @@ void ShmCommunicator::for_each_common_window(int64_t begin, int64_t end, Use use
                 use(at, bytes);
                 for (int peer = 0; peer < size(); ++peer)
                   if (peer != rank())
-                    drop_mapped_pages(inputs_[static_cast<size_t>(peer)] + at, bytes);
+                    group_.drop(peer, inputs_[static_cast<size_t>(peer)] + at, bytes);
               });
 }
 
@@ -246,7 +246,7 @@ void ShmCommunicator::copy_from(int peer, const SharedLocation& location, void* 
   std::byte* from = group_.memory(peer, location);
   each_window(from, 0, bytes, [&](int64_t at, int64_t bytes_now) {
     copy_between(peer, static_cast<std::byte*>(to) + at, from + at, bytes_now);
-    drop_mapped_pages(from + at, bytes_now);
+    group_.drop(peer, from + at, bytes_now);
   });
 }
 
@@ -409,11 +409,18 @@ void ShmCommunicator::all_gather_now(const Collective& work) {
   announce(work, offer(work.in, bytes));
   if (!everyone_shares(record)) return all_gather_staged(work, true);
   collect_inputs(work);
-  for_each_common_window(0, bytes, [&](int64_t at, int64_t bytes_now) {
-    for (int peer = 0; peer < size(); ++peer)
-      piece_inputs_[static_cast<size_t>(peer)] = inputs_[static_cast<size_t>(peer)] + at;
-    place_blocks(work, at, bytes_now);
-  });
+  // Each peer's input has its own windows, because inputs may begin at different offsets within a
+  // huge page. Each rank begins with the block of the rank after it, so that not all ranks read the
+  // same memory at the same time.
+  auto* out = static_cast<std::byte*>(work.out);
+  for (int step = 0; step < size(); ++step) {
+    const int peer = (rank() + step) % size();
+    std::byte* const from = inputs_[static_cast<size_t>(peer)];
+    each_window(from, 0, bytes, [&](int64_t at, int64_t bytes_now) {
+      copy_between(peer, out + peer * bytes + at, from + at, bytes_now);
+      if (peer != rank()) group_.drop(peer, from + at, bytes_now);
+    });
+  }
   arrive_and_wait();  // the others have read this rank's input
 }
 
@@ -499,7 +506,7 @@ void ShmCommunicator::blocks_in_place(const Collective& work, const SentBytes& s
         inputs_[static_cast<size_t>(peer)] + std::reduce(row.begin(), row.begin() + rank());
     each_window(from, 0, row[own], [&](int64_t at, int64_t bytes) {
       copy_between(peer, to[static_cast<size_t>(peer)] + at, from + at, bytes);
-      if (peer != rank()) drop_mapped_pages(from + at, bytes);
+      if (peer != rank()) group_.drop(peer, from + at, bytes);
     });
   }
   arrive_and_wait();  // the others have read this rank's input

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/shm_sizes.h"
 #include "cluster/collective_record.h"
 #include "comm/rendezvous.h"
 #include "comm/shared_memory.h"
@@ -34,7 +35,7 @@ struct ShmMailbox {
 /// of it: its progress, its announcements, and a staging area of two halves.
 class ShmGroup {
  public:
-  static constexpr int64_t kHalfBytes = 512 << 10;
+  static constexpr int64_t kHalfBytes = kShmHalfBytes;
 
   enum class MemberState : uint32_t { kHere, kLeft, kAborted };
   /// WaitResult says why a wait ended.
@@ -69,6 +70,10 @@ class ShmGroup {
   /// Returns the memory at the location that `rank` announced.
   std::byte* memory(int rank, const SharedLocation& location) {
     return peers_[static_cast<size_t>(rank)].at(location);
+  }
+  /// Unmaps the pages of a range in memory that memory() returned (see PeerMemory::drop()).
+  void drop(int rank, std::byte* data, int64_t bytes) {
+    peers_[static_cast<size_t>(rank)].drop(data, bytes);
   }
   /// Shows the others that this rank has finished or gives up, and wakes the ranks that wait for
   /// it.

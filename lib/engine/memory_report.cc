@@ -11,26 +11,29 @@
 namespace ftrun {
 namespace {
 
-int64_t mapped_of_peers(const TrainingSetup& setup) {
-  const RankGroups& groups = setup.groups();
-  const auto shared = [&](const ProgramGroup& group) {
+/// Returns a predicate: whether a group of the programs communicates over shared memory.
+auto over_shared_memory(const TrainingSetup& setup) {
+  return [&groups = setup.groups()](const ProgramGroup& group) {
     const Communicator* used = groups.find(group);
     return used != nullptr && used->backend() == "shm";
   };
-  return mapped_peer_bytes(setup.plan().programs(), shared);
 }
 
-/// An upper bound of the bytes that each thread of a training process needs besides the plan: 2.75
-/// MiB. Measured were 1.6 to 2.2 MiB on one thread and 1.8 to 5.3 MiB on two over 40 runs
-/// (docs/memory_peaks.md).
-constexpr int64_t kWorkingOfThread = 2816 << 10;
+/// An upper bound of the bytes that each thread of a training process needs besides the plan and
+/// attention's tiles: its stack, and the heap of records and libraries (docs/memory_peaks.md).
+constexpr int64_t kHeapOfThread = 896 << 10;
+/// Upper bounds of memory that cannot be counted: that of the process, and that of the threads that
+/// run the lanes of each group.
+constexpr int64_t kHeapOfProcess = 512 << 10, kHeapOfGroup = 128 << 10;
 
 /// Returns an upper bound of the memory that a process needs besides the plan and its peers' memory
 /// while it trains on CPUs.
 int64_t working_bytes(const TrainingSetup& setup) {
-  int64_t bytes = kernel_threads() * kWorkingOfThread;
-  for (const Communicator* group : setup.groups().distinct()) bytes += group->working_bytes();
-  return bytes;
+  const int64_t of_thread = kHeapOfThread + attention_tile_bytes(setup.model_config().head_size);
+  int64_t bytes = kHeapOfProcess + kernel_threads() * of_thread;
+  for (const Communicator* group : setup.groups().distinct())
+    if (group->size() > 1) bytes += kHeapOfGroup + group->working_bytes();
+  return bytes + staged_peer_bytes(setup.plan().programs(), over_shared_memory(setup));
 }
 
 using Row = std::vector<std::string>;
@@ -83,15 +86,15 @@ std::string peak_text(Tier tier, const TierPlan& planned) {
 
 }  // namespace
 
-MemoryReport report_memory(const TrainingSetup& setup, int64_t measured) {
+MemoryReport report_memory(const TrainingSetup& setup, int64_t around_steps, int64_t measured) {
   MemoryReport report;
   report.planned = memory_plan(setup.plan());
   for (const Tier tier : kTiers)
     report.tiers[static_cast<size_t>(tier)] = {setup.memory().allocated(tier),
                                                setup.memory().touched(tier)};
   report.baseline_bytes = setup.baseline_bytes();
-  report.peers = mapped_of_peers(setup);
-  if (setup.memory().gpu() == nullptr) report.working = working_bytes(setup);
+  report.peers = mapped_peer_bytes(setup.plan().programs(), over_shared_memory(setup));
+  if (setup.memory().gpu() == nullptr) report.working = working_bytes(setup) + around_steps;
   report.measured = measured;
   if (const Gpu* gpu = setup.memory().gpu()) report.gpu = gpu->kernels().memory();
   return report;

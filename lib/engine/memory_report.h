@@ -24,14 +24,15 @@ struct TierMemory {
 struct MemoryReport {
   MemoryPlan planned;
   std::array<TierMemory, kTiers.size()> tiers;
-  /// Bytes that the process held before its first allocation for the model, when its libraries had
-  /// their working memory already: a cost of the program and the machine, not of the model.
+  /// Bytes that the process held before any weights were in memory, when its libraries had their
+  /// working memory already, and on a CPU the programs had their executors: a cost of the program
+  /// and the machine, not of the model.
   int64_t baseline_bytes = 0;
   /// The most bytes of peers' memory that are mapped while a collective runs.
   int64_t peers = 0;
-  /// An upper bound of the further memory of a process that trains: the heap of executors, loader
-  /// and records, the kernels' buffers of each thread, and the communicators' buffers
-  /// (tests/bench/memory_bench.py).
+  /// An upper bound of the further memory of a process that trains: the heap of the loader and of
+  /// records, the kernels' buffers of each thread, the communicators' buffers, and the memory of an
+  /// export (tests/bench/memory_bench.py).
   int64_t working = 0;
   /// The largest number of bytes of private and shared memory that the process held while it
   /// trained.
@@ -47,7 +48,10 @@ struct MemoryReport {
   int64_t predicted() const { return planned_in_main_memory() + baseline_bytes + peers + working; }
 };
 
-MemoryReport report_memory(const TrainingSetup& setup, int64_t measured);
+/// Compares predicted and measured memory. `around_steps` is an upper bound of the bytes that the
+/// run allocates besides its setup: for batches, checkpoints and the export. `measured` is the
+/// peak.
+MemoryReport report_memory(const TrainingSetup& setup, int64_t around_steps, int64_t measured);
 
 /// Lists predicted, allocated and touched bytes of every category and tier, and by how much touched
 /// bytes (or allocated bytes, where pages are not reported) differ from the prediction. Lines about

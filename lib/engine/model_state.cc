@@ -1,5 +1,7 @@
 #include "engine/model_state.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -201,17 +203,18 @@ void ModelState::fetch(const StatePiece& piece, int64_t begin, int64_t end, void
   }
 }
 
-void ModelState::fetch_f32(const StatePiece& piece, int64_t begin, int64_t end, float* out) const {
-  if (dtype(piece) == DType::kF32) return fetch(piece, begin, end, out);
+void ModelState::fetch_f32(const StatePiece& piece, int64_t begin, int64_t end, float* out,
+                           StateReading reading) const {
+  if (dtype(piece) == DType::kF32) return fetch(piece, begin, end, out, reading);
   if (const PackedFormat& format = packed(piece)) {
     const int64_t first = begin / kPackedRecord * kPackedRecord;
     std::vector<std::byte> records(static_cast<size_t>(format.bytes(end - first)));
-    fetch(piece, first, round_up(end, kPackedRecord), records.data());
+    fetch(piece, first, round_up(end, kPackedRecord), records.data(), reading);
     return unpack_values(format, records.data(), begin - first,
                          {out, static_cast<size_t>(end - begin)});
   }
   std::vector<std::byte> raw(static_cast<size_t>((end - begin) * dtype_bytes(dtype(piece))));
-  fetch(piece, begin, end, raw.data());
+  fetch(piece, begin, end, raw.data(), reading);
   convert(raw.data(), dtype(piece), out, DType::kF32, end - begin);
 }
 
@@ -348,6 +351,7 @@ void ModelState::load(InitialWeights first) {
     else
       fill_constant(piece, options_.optimizer_states[static_cast<size_t>(piece.state)].first);
   }
+  ::malloc_trim(0);  // returns the freed buffers of reading to the system: steps do not need them
 }
 
 std::vector<StateConversion> ModelState::load(Checkpoint& checkpoint, InitialWeights first) {
@@ -366,6 +370,7 @@ std::vector<StateConversion> ModelState::load(Checkpoint& checkpoint, InitialWei
       fill_first(piece, first);
   }
   checkpoint.close_files();
+  ::malloc_trim(0);  // as above
   return conversions;
 }
 
@@ -447,7 +452,8 @@ std::vector<StateInfo> ModelState::states() const {
 }
 
 void ModelState::collect(const std::string& tensor, int64_t begin, int64_t end, bool receives,
-                         Communicator& group, std::span<float> out) const {
+                         Communicator& group, std::span<float> out,
+                         std::span<std::byte> sectors) const {
   const auto found = std::find_if(model_.tensors.begin(), model_.tensors.end(),
                                   [&](const TensorInfo& info) { return info.name == tensor; });
   require(found != model_.tensors.end(), "the model has this tensor");
@@ -462,11 +468,11 @@ void ModelState::collect(const std::string& tensor, int64_t begin, int64_t end, 
     if (wanted.size() == 0) continue;
     const UnitRange in_unit{start + wanted.begin, start + wanted.end};
     if (part == whole_box(found->shape)) {
-      collect_part(*unit, index, in_unit, receives, group, out);
+      collect_part(*unit, index, in_unit, receives, group, out, sectors);
       continue;
     }
     room.resize(receives ? static_cast<size_t>(wanted.size()) : 0);
-    collect_part(*unit, index, in_unit, receives, group, room);
+    collect_part(*unit, index, in_unit, receives, group, room, sectors);
     if (!receives) continue;
     const float* from = room.data();
     for (const Box& box : cut_box(part, wanted.begin, wanted.end)) {
@@ -476,6 +482,17 @@ void ModelState::collect(const std::string& tensor, int64_t begin, int64_t end, 
       from += box.numel();
     }
   }
+}
+
+int64_t ModelState::collect_bytes(int64_t elements) const {
+  const bool divided = std::any_of(holders_.begin(), holders_.end(),
+                                   [](const UnitHolders& holders) { return holders.split > 1; });
+  int64_t bytes = 0;
+  for (const StatePiece& piece : pieces_)
+    if (piece.state == StatePiece::kParam && dtype(piece) != DType::kF32)
+      bytes = std::max(bytes, packed(piece) ? packed(piece).bytes(elements + kPackedRecord)
+                                            : elements * dtype_bytes(dtype(piece)));
+  return bytes + (divided ? elements * dtype_bytes(DType::kF32) : 0);
 }
 
 /// Returns the parameters of a unit that this rank holds.
@@ -500,7 +517,9 @@ std::pair<const Unit*, int64_t> ModelState::place_of(TensorId tensor) const {
 /// the part of the model: it is the index among the tensor-parallel ranks that divide the unit's
 /// tensors.
 void ModelState::collect_part(const Unit& unit, int index, const UnitRange& wanted, bool receives,
-                              Communicator& group, std::span<float> out) const {
+                              Communicator& group, std::span<float> out,
+                              std::span<std::byte> sectors) const {
+  const StateReading reading{.sectors = sectors};
   const UnitHolders& holders = holders_[static_cast<size_t>(unit.id)];
   std::vector<float> sent;
   for (int part = 0; part < holders.parts; ++part) {
@@ -513,10 +532,10 @@ void ModelState::collect_part(const Unit& unit, int index, const UnitRange& want
     if (owner != group.rank()) {
       group.receive(there, to - from, DType::kF32, owner, {"export"}).wait();
     } else if (receives) {
-      fetch_f32(parameters_of(unit.id), from, to, there);
+      fetch_f32(parameters_of(unit.id), from, to, there, reading);
     } else {
       sent.resize(static_cast<size_t>(to - from));
-      fetch_f32(parameters_of(unit.id), from, to, sent.data());
+      fetch_f32(parameters_of(unit.id), from, to, sent.data(), reading);
       group.send(sent.data(), to - from, DType::kF32, 0, {"export"}).wait();
     }
   }

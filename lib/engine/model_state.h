@@ -61,9 +61,12 @@ class ModelState {
 
   /// Collects elements [begin, end) of a parameter in fp32. Collective over `group`, the ranks that
   /// together hold one copy of the model: only its first rank may set `receives`, and gets the
-  /// elements.
+  /// elements. State on disk is read through `sectors`, if given, as in slices().
   void collect(const std::string& tensor, int64_t begin, int64_t end, bool receives,
-               Communicator& group, std::span<float> out) const;
+               Communicator& group, std::span<float> out, std::span<std::byte> sectors = {}) const;
+  /// Returns an upper bound of the bytes that collect() allocates to receive `elements` elements:
+  /// for parts of tensors that ranks divide, and for stored numbers that are not fp32.
+  int64_t collect_bytes(int64_t elements) const;
 
   /// Lists every state of the whole model that is saved: the states of trained parameters.
   std::vector<StateInfo> states() const;
@@ -101,11 +104,12 @@ class ModelState {
              std::byte* room);
   std::pair<const Unit*, int64_t> place_of(TensorId tensor) const;
   void collect_part(const Unit& unit, int index, const UnitRange& wanted, bool receives,
-                    Communicator& group, std::span<float> out) const;
+                    Communicator& group, std::span<float> out, std::span<std::byte> sectors) const;
   const StatePiece& parameters_of(UnitId unit) const;
   void fetch(const StatePiece& piece, int64_t begin, int64_t end, void* out,
              StateReading reading = {}) const;
-  void fetch_f32(const StatePiece& piece, int64_t begin, int64_t end, float* out) const;
+  void fetch_f32(const StatePiece& piece, int64_t begin, int64_t end, float* out,
+                 StateReading reading) const;
 
   const ModelDescription& model_;
   const Program& program_;

@@ -1,5 +1,7 @@
 #include "engine/setup.h"
 
+#include <malloc.h>
+
 #include <utility>
 
 #include "base/error.h"
@@ -25,13 +27,13 @@ SwapOptions swap_options(const Config& config, const std::string& run, int rank)
   return swap;
 }
 
-/// Measures the memory that the process holds before it allocates anything for the model. First
-/// makes the libraries allocate their threads and working memory, and allocates the save buffers:
-/// otherwise these would count as memory of the model.
-int64_t measure_baseline_bytes(const Gpu* gpu, SaveBuffers& buffers) {
+/// Makes the libraries allocate their threads and working memory, and allocates the save buffers:
+/// otherwise the first step would allocate these, and they would count as memory of the model.
+/// Returns the bytes that the process holds afterwards.
+int64_t warm_up(const Gpu* gpu, SaveBuffers& buffers) {
   buffers.populate();
   if (gpu == nullptr) {
-    const HostBlock operands(kWarmUpBytes, "the first product");
+    const HostBlock operands(warm_up_bytes(), "the first product");
     warm_up_products(operands.data());
   }
   return read_process_memory().held();
@@ -56,7 +58,7 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const Ran
                              const std::string& run, Gpu* gpu)
     : groups_(groups),
       model_(std::move(model)),
-      baseline_bytes_(measure_baseline_bytes(gpu, save_buffers_)),
+      baseline_bytes_(warm_up(gpu, save_buffers_)),
       memory_(
           groups.peer_visible(), swap_options(config, run, groups.rank()),
           [&, gpu](Tier tier, int64_t lacking) {
@@ -79,6 +81,13 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const Ran
   if (plan().text) text_executor_ = executor_of(text());
   state_ =
       std::make_unique<ModelState>(model_.plan, memory_, optimizer_state_kinds(config.optimizer));
+  if (gpu != nullptr) return;
+  // The tiers are allocated, but almost none of their pages are touched yet. Memory that planning
+  // has freed is first returned to the system: it would count here, although the run may use it
+  // again.
+  ::malloc_trim(0);
+  baseline_bytes_ = read_process_memory().held() - memory_.touched(Tier::kDevice).total -
+                    memory_.touched(Tier::kHost).total;
 }
 
 std::unique_ptr<Executor> TrainingSetup::executor_of(const ProgramPlan& plan) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -114,12 +115,15 @@ void measure_codes(const FlatUpdate& update, const OptimizerConfig& config,
 /// threads).
 void set_kernel_threads(int threads);
 int kernel_threads();
-/// Runs a product of square matrices in `memory` (kWarmUpBytes of zeros, left in any state).
-/// Afterwards BLAS has started its threads and allocated the memory into which it packs operands,
-/// which it keeps.
-void warm_up_products(void* memory);
-inline constexpr int64_t kWarmUpSide = 512;
-inline constexpr int64_t kWarmUpBytes = 3 * kWarmUpSide * kWarmUpSide * 4;
+/// Runs the largest matrix product for which BLAS is called once on each thread, in `memory`
+/// (warm_up_bytes() bytes of zeros, left in any state). Afterwards BLAS has started its threads and
+/// allocated the memory into which it packs operands, which it keeps.
+void warm_up_products(std::byte* memory);
+/// Returns the bytes of memory that warm_up_products() needs.
+int64_t warm_up_bytes();
+/// Returns the bytes that each thread keeps for attention's tiles in fp32 once it has computed
+/// attention with heads of this size.
+int64_t attention_tile_bytes(int64_t head_size);
 /// Makes kernels that the calling thread runs use no other thread. The threads of lanes other than
 /// compute call it, because otherwise each would get its own OpenMP team.
 void run_kernels_on_this_thread();

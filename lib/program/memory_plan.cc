@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -143,6 +144,12 @@ int64_t model_state_bytes(const MemoryPlan& plan) {
 
 namespace {
 
+/// Returns the range of a peer's memory that the other ranks read in call i of a collective.
+const Range& peer_range(const Instr& instr, size_t i) {
+  const bool in_place = instr.kind == InstrKind::kAllReduce || instr.kind == InstrKind::kReceive;
+  return in_place ? instr.writes[i] : instr.reads[i];
+}
+
 /// MappedBytes computes an upper bound of the bytes of peers' memory that a rank has mapped.
 class MappedBytes {
  public:
@@ -154,7 +161,7 @@ class MappedBytes {
     }
   }
 
-  /// Returns an upper bound of the bytes that call i of a collective has mapped at one time: each
+  /// Returns an upper bound of the bytes that call i of a collective has mapped at one time: one
   /// peer's part for an all-gather, the message for a receive, a block of one peer for shifts and
   /// all-to-alls, and this rank's part of each peer's buffer for reductions.
   int64_t of_call(const Instr& instr, size_t i, int ranks) const {
@@ -170,22 +177,21 @@ class MappedBytes {
       return of_part(shifts || counted ? in.bytes : in.bytes / ranks);
     }
     const int64_t whole = instr.kind == InstrKind::kAllGather ? in.bytes * ranks : in.bytes;
-    return whole <= kShmStagedBytes ? 0 : of_part(whole / ranks) * (ranks - 1);
+    if (whole <= kShmStagedBytes) return 0;
+    // An all-gather maps one peer after another. A reduction maps the same part of all peers.
+    return of_part(whole / ranks) * (instr.kind == InstrKind::kAllGather ? 1 : ranks - 1);
   }
 
  private:
-  /// Returns the range of a peer's memory that the other ranks read.
-  static const Range& peer_range(const Instr& instr, size_t i) {
-    const bool in_place = instr.kind == InstrKind::kAllReduce || instr.kind == InstrKind::kReceive;
-    return in_place ? instr.writes[i] : instr.reads[i];
-  }
-
   /// Returns an upper bound of the bytes that are mapped to read `part` bytes of a peer's memory:
-  /// at most kShmMappedBytes, and whole huge pages. All collectives read the same shared memory, so
-  /// a small part may lie in a huge page that a larger collective has requested.
+  /// at most kShmMappedBytes, and all of each block that the part may touch. A block is a huge page
+  /// or the bytes that the kernel maps around a read (kShmReadAround). All collectives read the
+  /// same shared memory, so a small part may lie in a huge page that a larger collective has
+  /// requested.
   int64_t of_part(int64_t part) const {
-    const int64_t touched = in_huge_pages_ ? round_up(part, kShmHugePage) + kShmHugePage : part;
-    return std::min(touched, kShmMappedBytes);
+    if (part == 0) return 0;
+    const int64_t block = in_huge_pages_ ? kShmHugePage : kShmReadAround;
+    return std::min(round_up(part, block) + block, kShmMappedBytes);
   }
 
   const Program& program_;
@@ -253,7 +259,36 @@ int64_t peak_mapped_bytes(const Program& program, const std::vector<int64_t>& ma
   return most;
 }
 
+/// Returns an upper bound of the bytes that call i of a collective fills in each half of a rank's
+/// staging area.
+int64_t staged_by_call(const Program& program, const Instr& instr, size_t i, int ranks) {
+  // A message that peers cannot read is copied, not staged.
+  if (instr.kind == InstrKind::kSend || instr.kind == InstrKind::kReceive) return 0;
+  const Range& in = peer_range(instr, i);
+  const int64_t whole = instr.kind == InstrKind::kAllGather ? in.bytes * ranks : in.bytes;
+  if (whole <= kShmStagedBytes || in_shared_memory(program.at(in.buffer))) return 0;
+  return std::min(in.bytes, kShmHalfBytes);
+}
+
 }  // namespace
+
+int64_t staged_peer_bytes(const std::vector<const Program*>& programs,
+                          const std::function<bool(const ProgramGroup&)>& over_shared_memory) {
+  std::map<std::vector<int>, int64_t> half;  // bytes of a half, by the ranks of a group
+  for (const Program* program : programs)
+    for (const Instr& instr : program->instrs) {
+      if (!instr.communicates() || instr.group() == kNoGroup) continue;
+      const ProgramGroup& group = program->group(instr.group());
+      if (!over_shared_memory(group)) continue;
+      int64_t& most = half[group.ranks.ranks];
+      for (size_t i = 0; i < instr.writes.size(); ++i)
+        most = std::max(most, staged_by_call(*program, instr, i, group.place.count));
+    }
+  int64_t bytes = 0;
+  for (const auto& [ranks, most] : half)
+    bytes += 2 * std::ssize(ranks) * std::max<int64_t>(0, most - kShmStagedBytes);
+  return bytes;
+}
 
 int64_t mapped_peer_bytes(const std::vector<const Program*>& programs,
                           const std::function<bool(const ProgramGroup&)>& over_shared_memory) {

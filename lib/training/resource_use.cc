@@ -5,9 +5,31 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/shm_sizes.h"
 #include "report/machine_info.h"
+#include "training/results.h"
 
 namespace ftrun {
+
+namespace {
+
+/// Returns an upper bound of the bytes of all batches: those of the step, a copy of them, those of
+/// the steps that the loader prepares, and those of an evaluation. A Batch has four numbers for
+/// each position.
+int64_t batch_bytes(const Config& config) {
+  const int64_t rows = config.train_micro_batch_size_per_gpu * config.gradient_accumulation_steps;
+  return (config.data.prefetch + 3) * rows * config.data.sequence_length * 4 *
+         static_cast<int64_t>(sizeof(int32_t));
+}
+
+/// Returns an upper bound of the bytes that the thread that writes checkpoints during steps needs,
+/// together with its group.
+int64_t saver_bytes(const Config& config, const TrainingSetup& setup) {
+  constexpr int64_t kThread = 512 << 10, kOfRank = 2 * kShmStagedBytes;
+  return saves_in_background(config) ? kThread + kOfRank * setup.groups().host_world->size() : 0;
+}
+
+}  // namespace
 
 double ResourceUse::disk_waited() const {
   const SwapFile* swap = setup_.memory().swap();
@@ -64,7 +86,9 @@ std::string ResourceUse::stage_memory() const {
 
 void ResourceUse::total_memory(Session& session) {
   const ProcessMemory own = read_process_memory();
-  memory_ = report_memory(setup_, std::max(peak_.peak_bytes(), own.held()));
+  const int64_t around_steps =
+      batch_bytes(config_) + saver_bytes(config_, setup_) + export_working_bytes(config_, setup_);
+  memory_ = report_memory(setup_, around_steps, std::max(peak_.peak_bytes(), own.held()));
   for (const std::string& text : session.exchange(
            "memory",
            cat(own.peak_resident, " ", own.held(), " ", own.file_backed, stage_memory()))) {

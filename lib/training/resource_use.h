@@ -20,8 +20,9 @@ namespace ftrun {
 /// step.
 class ResourceUse {
  public:
-  /// Borrows the setup.
-  explicit ResourceUse(TrainingSetup& setup) : setup_(setup), traffic_(setup), pipeline_(setup) {}
+  /// Borrows config and setup.
+  ResourceUse(const Config& config, TrainingSetup& setup)
+      : config_(config), setup_(setup), traffic_(setup), pipeline_(setup) {}
 
   /// Begins a run of the training program, which end_step() ends.
   void begin_step();
@@ -47,6 +48,7 @@ class ResourceUse {
   std::string stage_memory() const;
   double disk_waited() const;
 
+  const Config& config_;
   TrainingSetup& setup_;
   PeakMemory peak_;
   StepTraffic traffic_;

@@ -92,7 +92,7 @@ class PieceCollector {
       if (stop_()) throw ExportStopped{};
       if (sends())
         setup_.state().collect(piece.tensor, piece.begin, piece.end, writes_,
-                               *setup_.groups().host_model, out);
+                               *setup_.groups().host_model, out, setup_.save_buffers().sectors());
       if (moved_tensors_ != nullptr && !out.empty())
         moved_tensors_->compare(piece.tensor, piece.begin, out);
     } catch (const std::exception& exception) {
@@ -157,11 +157,32 @@ std::exception_ptr write_export(const ExportOptions& options,
   return nullptr;
 }
 
+/// The number of elements of a piece of a run's export. The values of a piece are in the memory
+/// that saves use, because no save is in progress. All other memory of the export is small compared
+/// with that of a step.
+constexpr int64_t kPieceElements = int64_t{1} << 18;
+
+/// Returns the export options of the config, with pieces in the memory of the save buffers.
+ExportOptions options_of_run(const Config& config, const TrainingSetup& setup) {
+  ExportOptions options = export_options(config, setup.model_config());
+  options.piece_elements = kPieceElements;
+  options.room = setup.save_buffers().file();
+  return options;
+}
+
 }  // namespace
+
+int64_t export_working_bytes(const Config& config, TrainingSetup& setup) {
+  if (!config.model_export.enabled) return 0;
+  const bool receives = setup.groups().host_model->size() > 1;
+  return setup.state().collect_bytes(kPieceElements) +
+         (receives ? kPieceElements * dtype_bytes(DType::kF32) : 0) +
+         export_whole_bytes(export_tensors(options_of_run(config, setup), setup.train().model));
+}
 
 ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool writes,
                              const std::function<bool()>& stop) {
-  ExportOptions options = export_options(config, setup.model_config());
+  ExportOptions options = options_of_run(config, setup);
   if (options.format == ExportFormat::kModel) options.config_json = setup.folder().config_json();
   const std::vector<ExportTensor> tensors = export_tensors(options, setup.train().model);
   std::optional<InitialWeightsReader> initial_weights;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <optional>
@@ -32,8 +33,15 @@ struct ExportOutcome {
 /// piece, never a whole model. All ranks call `stop` (collective; it returns the same on all ranks)
 /// before each piece. Throws if a rank fails in the joint work; the groups are then aborted, so
 /// that the other ranks fail at once.
+///
+/// The pieces are in the memory that saves use (TrainingSetup::save_buffers), so no save may be in
+/// progress.
 ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool writes,
                              const std::function<bool()>& stop);
+
+/// Returns an upper bound of the bytes that the writing rank's process needs for an export at the
+/// end of the run, besides the memory that saves use; 0 if the config asks for no export.
+int64_t export_working_bytes(const Config& config, TrainingSetup& setup);
 
 /// Reads the model's tokenizer, which converts tokens to text. Returns nothing if the config asks
 /// for no text samples, or the model folder has no tokenizer.json. Throws Error(kBadInput) for a

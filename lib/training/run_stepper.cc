@@ -17,7 +17,7 @@ RunStepper::RunStepper(const Config& config, Session& session, TrainingSetup& se
                        Journal& journal, CheckedRanks checked)
     : session_(session),
       setup_(setup),
-      use_(setup),
+      use_(config, setup),
       times_(std::move(checked.predicted)),
       load_(session.world()) {
   if (!checked.traced.empty())

@@ -1,5 +1,6 @@
 #include "training/trainer.h"
 
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -130,6 +131,10 @@ void Trainer::fail(const Error& error, const FailureReport& report) {
 // The functions below open everything that a run needs before its first step.
 
 void Trainer::prepare_process() {
+  // glibc maps each allocation of at least this size separately, so that its memory returns to the
+  // system when it is freed. Without this call, glibc would raise the limit after each large free,
+  // and would keep the freed memory in the heaps of its threads.
+  ::mallopt(M_MMAP_THRESHOLD, 128 << 10);
   const ProcessorLimit processors = read_processor_limit();
   threads_.share = session_.share_processors(processors);
   threads_.used = config_.threads > 0 ? static_cast<int>(config_.threads) : threads_.share;

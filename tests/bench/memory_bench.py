@@ -2,24 +2,26 @@
 """Compares the planned peak memory of a process with the measured one: trains small models in every
 way that runs on CPUs, on 1, 2 and 4 ranks, and prints a table row for each.
 
-    memory_bench.py [--binary build/release/bin/ftrun] [--only WORD] [--families] [--out FILE]
+    memory_bench.py [--binary build/release/bin/ftrun] [--only WORD] [--families] [--page FILE]
 
-The plan is rank 0's in run.json: what `ftrun plan` prints, what the process held before it
-allocated anything for the model, what it maps of its peers' memory, and a bound of other working
-memory. The measured peak is the larger of two figures of the kernel: VmHWM during the steps
-(run.json), and RssAnon + RssShmem in /proc/PID/status of rank 0's process, read from outside every
-ten milliseconds of its life, including loading, evaluation and export.
+The plan is rank 0's in run.json: what `ftrun plan` prints, what the process held before any weights
+were in memory, what it maps of its peers' memory, and an upper bound of other working memory. The
+measured peak is the larger of two figures of the kernel: VmHWM during the steps (run.json), and
+RssAnon + RssShmem in /proc/PID/status of rank 0's process, read from outside every ten milliseconds
+of its life, including loading, evaluation and export.
 """
 import argparse
 import datetime
 import json
 import os
 import pathlib
+import platform
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 
@@ -234,7 +236,8 @@ def main():
     parser.add_argument("--binary", default=ROOT / "build" / "release" / "bin" / "ftrun")
     parser.add_argument("--only", default="")
     parser.add_argument("--families", action="store_true", help="small models of all families too")
-    parser.add_argument("--out", type=pathlib.Path, help="a file for the table")
+    parser.add_argument("--page", type=pathlib.Path,
+                        help="docs/memory_peaks.md, whose table is replaced")
     options = parser.parse_args()
     rows, failed = [], []
     with tempfile.TemporaryDirectory() as scratch:
@@ -264,38 +267,69 @@ def main():
                 print(f"{name}: failed: {error}", file=sys.stderr, flush=True)
                 continue
             memory = json.loads((out / "run.json").read_text())["memory"]["process"]
-            measured = max(seen, memory["measured"])
-            rows.append((name, memory, seen, measured))
-            print(row_text(*rows[-1]), flush=True)
+            rows.append((name, memory, max(seen, memory["measured"])))
+            print(row_text(rows[-1]), flush=True)
             subprocess.run(["rm", "-rf", out], check=True)
-    report(rows, failed, options.out)
+    if rows:
+        text = report(rows, failed)
+        print("\n" + text)
+        if options.page:
+            put_into(options.page, text)
     return 1 if failed else 0
 
 
-def row_text(name, memory, seen, measured):
-    off = memory["predicted"] / measured - 1
-    return (f"| {name} | {memory['predicted'] / MIB:.1f} | {memory['working'] / MIB:.1f} "
-            f"| {measured / MIB:.1f} | {seen / MIB:.1f} "
-            f"| {100 * off:+.2f} % "
-            f"| {(memory['predicted'] - measured) / MIB:+.1f} |")
+def off(row):
+    """Returns the error of a prediction: as a share of the measured peak, and in bytes."""
+    _, memory, measured = row
+    return memory["predicted"] / measured - 1, memory["predicted"] - measured
 
 
-def report(rows, failed, out):
-    errors = [memory["predicted"] / measured - 1 for _, memory, _, measured in rows]
-    beyond = [row for row, error in zip(rows, errors)
-              if abs(error) > WORST_SHARE and abs(row[1]["predicted"] - row[3]) > WORST_BYTES]
-    above = [row[0] for row in rows if row[3] > row[1]["predicted"]]
-    head = ["| config | predicted, MiB | of it to work in | measured | seen from outside | off "
+def row_text(row):
+    name, memory, measured = row
+    share, size = off(row)
+    return (f"| {name} | {memory['predicted'] / MIB:.1f} | {memory['peers'] / MIB:.1f} "
+            f"| {memory['working'] / MIB:.1f} | {measured / MIB:.1f} | {100 * share:+.2f} % "
+            f"| {size / MIB:+.1f} |")
+
+
+def machine_text():
+    """Describes this machine: number and model of its CPUs, and its kernel."""
+    info = pathlib.Path("/proc/cpuinfo").read_text()
+    model = re.search(r"^model name\s*: (.+)$", info, re.M)
+    units = next((name for flag, name in (("amx_bf16", "AMX"), ("avx512f", "AVX-512"),
+                                          ("avx2", "AVX2"))
+                  if re.search(rf"\b{flag}\b", info)), "no vector units known")
+    return (f"{os.cpu_count()} processors ({model[1] if model else platform.machine()}, {units}), "
+            f"Linux {platform.release().split('-')[0]}")
+
+
+def report(rows, failed):
+    """Returns the table and a summary of its errors."""
+    under = [row for row in rows if off(row)[1] < 0]
+    beyond = [row for row in rows
+              if abs(off(row)[0]) > WORST_SHARE and abs(off(row)[1]) > WORST_BYTES]
+    worst = max(rows, key=lambda row: abs(off(row)[0]))
+    told = [f"{len(rows)} trainings, {datetime.date.today()}, {machine_text()}.",
+            f"The mean error is {100 * statistics.mean(abs(off(row)[0]) for row in rows):.2f} % "
+            f"({statistics.mean(abs(off(row)[1]) for row in rows) / MIB:.1f} MiB), the worst "
+            f"{100 * off(worst)[0]:+.2f} % ({worst[0]}, {off(worst)[1] / MIB:+.1f} MiB).",
+            f"{len(beyond)} rows are off by more than {100 * WORST_SHARE} % and "
+            f"{WORST_BYTES // MIB} MiB. {len(under)} predictions are under what was measured"
+            + (": " + "; ".join(f"{row[0]} by {-off(row)[1] / MIB:.2f} MiB" for row in under)
+               if under else "") + "."]
+    if failed:
+        told.append(f"{len(failed)} trainings failed: {'; '.join(failed)}.")
+    head = ["| config | predicted | of it of peers | of it to work in | measured | off "
             "| off, MiB |", "|---|---|---|---|---|---|---|"]
-    total = (f"{len(rows)} configs, {datetime.date.today()}, {os.cpu_count()} processors: mean "
-             f"error {100 * statistics.mean(map(abs, errors)):.2f} %, worst "
-             f"{100 * max(errors, key=abs):+.2f} %; beyond 1.5 % and 16 MiB: {len(beyond)}; "
-             f"measured above the prediction: {len(above)}"
-             + "".join(f"\n  above: {name}" for name in above)
-             + "".join(f"\n  failed: {name}" for name in failed))
-    print(f"\n{total}")
-    if out:
-        out.write_text("\n".join(head + [row_text(*row) for row in rows]) + f"\n\n{total}\n")
+    lines = head + [row_text(row) for row in rows] + [""]
+    return "\n".join(lines + textwrap.wrap(" ".join(told), 100)) + "\n"
+
+
+def put_into(page, text):
+    """Replaces the text of a page between the two marks of this script."""
+    begin, end = "<!-- memory_bench.py writes from here -->\n", "<!-- to here -->\n"
+    before, rest = page.read_text().split(begin)
+    page.write_text(before + begin + text + end + rest.split(end)[1])
 
 
 if __name__ == "__main__":

@@ -5,8 +5,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "../base/temporary_folder.h"
 #include "base/error.h"
@@ -40,6 +43,34 @@ TEST_CASE("a peer's memory is mapped from the file that the peer names") {
   const std::byte* mapped = memory.at(find_shared(buffer.as<>() + 5000, 3));
   CHECK(mapped != buffer.as<>() + 5000);
   CHECK(std::memcmp(mapped, buffer.as<>() + 5000, 3) == 0);
+}
+
+/// Returns how many pages of a range are in this process's page table.
+int64_t mapped_pages(const std::byte* data, int64_t bytes) {
+  constexpr int64_t kPage = 4096;
+  const OwnedFd pagemap(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
+  std::vector<uint64_t> entries(static_cast<size_t>(bytes / kPage));
+  const auto entry_bytes = static_cast<ssize_t>(entries.size() * sizeof(uint64_t));
+  const auto first = static_cast<int64_t>(reinterpret_cast<uintptr_t>(data)) / kPage;
+  REQUIRE(::pread(pagemap.get(), entries.data(), static_cast<size_t>(entry_bytes),
+                  first * static_cast<int64_t>(sizeof(uint64_t))) == entry_bytes);
+  return std::count_if(entries.begin(), entries.end(),
+                       [](uint64_t entry) { return (entry >> 63) != 0; });
+}
+
+TEST_CASE("dropping a range of a peer's memory also drops the pages that the kernel mapped near") {
+  constexpr int64_t kBytes = 256 << 10;
+  const CommBuffer buffer = allocate_shared(kBytes);
+  std::memset(buffer.as<>(), 7, kBytes);
+  PeerMemory memory(own_identity());
+  std::byte* const mapped = memory.at(find_shared(buffer.data(), kBytes));
+  for (const int64_t at : {int64_t{0}, int64_t{100000}, kBytes - 1}) {
+    CHECK(std::to_integer<int>(*static_cast<volatile std::byte*>(mapped + at)) == 7);
+    CHECK(mapped_pages(mapped, kBytes) > 0);
+    memory.drop(mapped + at, 1);
+    CHECK(mapped_pages(mapped, kBytes) == 0);
+  }
+  CHECK(mapped_pages(buffer.as<std::byte>(), kBytes) == kBytes / 4096);
 }
 
 TEST_CASE("a pipe or another file that has the number of a peer's freed memory is not opened") {

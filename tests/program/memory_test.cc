@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/shm_sizes.h"
 #include "graph/scratch.h"
 #include "graph/storage.h"
 #include "models.h"
@@ -295,24 +296,46 @@ int64_t mapped_of(const Program& program) {
 }
 
 TEST_CASE("a rank maps what one collective of each concurrent group reads from its peers") {
-  // With two ranks, each rank reads half of the summed bytes from the other.
-  CHECK(mapped_of(reductions({{0, 2}, {0, 6}})) == 3 * kUnit);
+  // With two ranks, each rank reads half of the summed bytes from the other. The kernel also maps
+  // the pages around them.
+  CHECK(mapped_of(reductions({{0, 2}, {0, 6}})) == 3 * kUnit + kShmReadAround);
   // A part that may be in huge pages maps whole ones, and may extend over two of them.
   CHECK(mapped_of(reductions({{0, 2}, {0, 8}})) == 4 * kMiB);
   // A larger part is read in pieces of this size.
   CHECK(mapped_of(reductions({{0, 2}, {0, 512}})) == 4 * kMiB);
   Program beside = reductions({{0, 2}, {1, 6}, {0, 4}});
-  CHECK(mapped_of(beside) == (3 + 2) * kUnit);
+  CHECK(mapped_of(beside) == (3 + 2) * kUnit + 2 * kShmReadAround);
   // The last collective waits for that of the other group.
   beside.instrs[2].waits = {1};
-  CHECK(mapped_of(beside) == (3 + 1) * kUnit);
+  CHECK(mapped_of(beside) == (3 + 1) * kUnit + 2 * kShmReadAround);
   beside.instrs[1].waits = {0};
-  CHECK(mapped_of(beside) == 3 * kUnit);
+  CHECK(mapped_of(beside) == 3 * kUnit + kShmReadAround);
+}
+
+TEST_CASE("a collective that peers cannot read in place fills staging areas with its bytes") {
+  const auto staged = [](Program program, bool shared) {
+    for (Buffer& buffer : program.buffers) buffer.peer_visible = shared;
+    return staged_peer_bytes({&program}, [](const ProgramGroup&) { return true; });
+  };
+  CHECK(staged(reductions({{0, 2}}), true) == 0);
+  // Each of two ranks has two halves. Small collectives fill kShmStagedBytes of each half.
+  CHECK(staged(reductions({{0, 2}, {0, 1}}), false) == 2 * 2 * (2 * kUnit - kShmStagedBytes));
+  CHECK(staged(reductions({{0, 64}}), false) == 2 * 2 * (kShmHalfBytes - kShmStagedBytes));
+  CHECK(staged(reductions({{0, 64}, {1, 64}}), false) ==
+        2 * 2 * 2 * (kShmHalfBytes - kShmStagedBytes));
+}
+
+TEST_CASE("a reduction maps parts of all peers at once, an all-gather one peer after another") {
+  Program program = reductions({{0, 2}});
+  program.groups[0].place.count = 4;
+  CHECK(mapped_of(program) == 3 * (kUnit / 2 + kShmReadAround));
+  program.instrs[0].kind = InstrKind::kAllGather;
+  CHECK(mapped_of(program) == 2 * kUnit + kShmReadAround);
 }
 
 TEST_CASE("a rank maps a bounded part of a message at a time") {
-  for (const auto& [bytes, mapped] :
-       {std::pair(kMiB / 2, kMiB / 2), std::pair(kMiB, 4 * kMiB), std::pair(64 * kMiB, 4 * kMiB)}) {
+  for (const auto& [bytes, mapped] : {std::pair(kMiB / 2, kMiB / 2 + kShmReadAround),
+                                      std::pair(kMiB, 4 * kMiB), std::pair(64 * kMiB, 4 * kMiB)}) {
     Program program = reductions({{0, 1}});
     program.buffers[0].bytes = bytes;
     program.instrs[0].kind = InstrKind::kReceive;
@@ -325,7 +348,7 @@ TEST_CASE("a group that does not work over shared memory maps nothing of its pee
   const Program program = reductions({{0, 2}, {1, 6}});
   CHECK(mapped_peer_bytes({&program}, [](const ProgramGroup& group) {
           return !group.ranks.runs_within({MeshAxis::kTensor});
-        }) == kUnit);
+        }) == kUnit + kShmReadAround);
 }
 
 TEST_CASE("tensor ranks divide parameters, gradients, optimizer state and what backward needs") {

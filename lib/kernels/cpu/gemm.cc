@@ -13,7 +13,7 @@ namespace ftrun {
 
 namespace {
 
-constexpr int64_t kMaxTile = 512, kMinTile = 64, kMinTiles = 8;
+constexpr int64_t kMaxTile = kMaxProductTile, kMinTile = 64, kMinTiles = 8;
 /// The sizes of tiles are multiples of it, so that they consist of whole vectors of the libraries'
 /// kernels.
 constexpr int64_t kTileUnit = 16;

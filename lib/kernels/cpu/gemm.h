@@ -32,9 +32,12 @@ bool multiplies_bf16();
 void gemm(const Gemm& shape, const BFloat16* a, int64_t lda, const BFloat16* b, int64_t ldb,
           double beta, float* c, int64_t ldc);
 
+/// The most rows and columns of a tile.
+inline constexpr int64_t kMaxProductTile = 512;
+
 /// ProductTiles describes how c[m,n] is cut: every tile but the last ones is [rows,columns]. It
 /// depends only on the shape. At least eight tiles keep eight threads busy; tiles are as large as
-/// this permits, up to 512 x 512, because a library packs its operands again for each.
+/// this permits, up to kMaxProductTile, because a library packs its operands again for each.
 struct ProductTiles {
   int64_t rows = 0;
   int64_t columns = 0;

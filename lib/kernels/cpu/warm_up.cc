@@ -1,17 +1,69 @@
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/round_up.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/products.h"
+#include "kernels/cpu/vector_kernels.h"
 #include "kernels/kernels.h"
 
 namespace ftrun {
+namespace {
 
-void warm_up_products(void* memory) {
-  constexpr int64_t kSide = kWarmUpSide;
-  auto* const a = static_cast<float*>(memory);
-  float* const b = a + kSide * kSide;
-  gemm({.m = kSide, .n = kSide, .k = kSide}, a, kSide, b, kSide, 0.0, b + kSide * kSide, kSide);
-  if (!multiplies_bf16()) return;
-  const auto* const narrow = static_cast<const BFloat16*>(memory);
-  gemm({.m = kSide, .n = kSide, .k = kSide}, narrow, kSide, narrow, kSide, 0.0, b + kSide * kSide,
-       kSide);
+/// The number of terms that a product adds up for each element of its result. MKL packs up to 1024
+/// terms in fp32 and 2048 in bf16 at a time. It keeps the memory into which it packs, separately
+/// for each size.
+constexpr int64_t kDepth = 2048;
+constexpr int64_t kOperandBytes = kMaxProductTile * kDepth * 4;
+constexpr int64_t kResultBytes = kMaxProductTile * kMaxProductTile * 4;
+
+/// Multiplies two matrices of type S, both at `operands`, into a tile of the largest size.
+template <class S>
+void multiply_tile(ProductLibrary library, const std::byte* operands, std::byte* result) {
+  constexpr int kSide = static_cast<int>(kMaxProductTile);
+  const auto* const operand = reinterpret_cast<const S*>(operands);
+  multiply_with(library, ProductCall<S, float>{.m = kSide,
+                                               .n = kSide,
+                                               .k = static_cast<int>(kDepth),
+                                               .a = operand,
+                                               .lda = static_cast<int>(kDepth),
+                                               .b = operand,
+                                               .ldb = kSide,
+                                               .beta = 0,
+                                               .c = reinterpret_cast<float*>(result),
+                                               .ldc = kSide});
+}
+
+}  // namespace
+
+int64_t warm_up_bytes() {
+  return kOperandBytes + kernel_threads() * kResultBytes;
+}
+
+void warm_up_products(std::byte* memory) {
+  const ProductRule rule = product_rule_in_use();
+  const int threads = kernel_threads();
+  std::atomic<int> begun{0};
+  parallel_library_calls(threads, [&](int64_t task) {
+    // Each thread waits here until all threads have begun, so that no thread runs two products. The
+    // wait is limited because the system may provide fewer threads.
+    ++begun;
+    for (const auto start = std::chrono::steady_clock::now();
+         begun < threads && seconds_since(start) < 0.05;)
+      std::this_thread::yield();
+    std::byte* const result = memory + kOperandBytes + task * kResultBytes;
+    multiply_tile<float>(rule.fp32, memory, result);
+    if (multiplies_bf16()) multiply_tile<BFloat16>(*rule.bf16, memory, result);
+  });
+}
+
+int64_t attention_tile_bytes(int64_t head_size) {
+  constexpr int64_t kVector = 16, kTiles = 7;  // as many as the backward pass uses
+  const int64_t tile = kAttentionBlock * round_up(head_size, kVector);
+  return (kTiles * tile + kBackwardScratch) * static_cast<int64_t>(sizeof(float));
 }
 
 }  // namespace ftrun
