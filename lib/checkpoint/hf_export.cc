@@ -156,10 +156,10 @@ void require_representable(const std::string& tensor, std::span<const float> val
           "--dtype)");
 }
 
-/// PieceRoom is the memory for the values of a piece, in fp32 and in 16 bits.
-class PieceRoom {
+/// PieceBuffer is the memory for the values of a piece, in fp32 and in 16 bits.
+class PieceBuffer {
  public:
-  explicit PieceRoom(const ExportOptions& options) : room_(options.room) {
+  explicit PieceBuffer(const ExportOptions& options) : room_(options.room) {
     const auto bytes = static_cast<size_t>(options.piece_elements * kExportedElementBytes);
     if (room_.empty()) {
       own_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
@@ -273,7 +273,7 @@ class ShardWriter {
   const ExportOptions& options_;
   const WeightFile& shard_;
   const ReadPiece& read_;
-  const PieceRoom room_;
+  const PieceBuffer room_;
   SafetensorsWriter writer_;
   std::optional<ModelFolder> source_;
   std::vector<float> whole_tensor_;

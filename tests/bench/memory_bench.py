@@ -319,7 +319,7 @@ def report(rows, failed):
                if under else "") + "."]
     if failed:
         told.append(f"{len(failed)} trainings failed: {'; '.join(failed)}.")
-    head = ["| config | predicted | of it of peers | of it to work in | measured | off "
+    head = ["| config | predicted | peers | working memory | measured | off "
             "| off, MiB |", "|---|---|---|---|---|---|---|"]
     lines = head + [row_text(row) for row in rows] + [""]
     return "\n".join(lines + textwrap.wrap(" ".join(told), 100)) + "\n"
