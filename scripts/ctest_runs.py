@@ -47,7 +47,7 @@ class Entry:
     output: str
 
 
-def reason(output):
+def skip_reason(output):
     """Returns the reason for which an entry was skipped, from its output."""
     for line in output.splitlines():
         if line.startswith(SKIPPED):
@@ -72,16 +72,16 @@ def verdict(ended, output):
     return "fault", "a failed assertion or check"
 
 
-def endings(text):
+def parse_endings(text):
     """Returns CTest's word for how each failed entry ended, by name, from CTest's closing list."""
     _, _, closing = text.rpartition("The following tests FAILED:")
     return {found.group(1): found.group(2) for line in closing.splitlines()
             if (found := FAILED_LINE.match(line))}
 
 
-def entries(results, text):
+def parse_entries(results, text):
     """Returns the entries of a run, from its JUnit file and from CTest's output."""
-    ended, found = endings(text), []
+    ended, found = parse_endings(text), []
     for case in xml.parse(results).getroot().iter("testcase"):
         name, output, skipped = case.get("name"), case.findtext("system-out") or "", case.find(
             "skipped")
@@ -90,7 +90,7 @@ def entries(results, text):
         if case.get("status") == "run":
             how = "passed", ""
         elif skipped is not None and "SKIP_RETURN_CODE" in skipped.get("message", ""):
-            how = "skipped", reason(output)
+            how = "skipped", skip_reason(output)
         else:
             how = verdict(ended.get(name, "Not Run"), output)
         found.append(Entry(name, float(case.get("time") or 0), *how, output))
@@ -124,7 +124,7 @@ def run(folder, results, names=None, parallel=1, shown=sys.stdout, log=None):
             raise
     if ctest.returncode not in (0, 8) or not os.path.exists(results):  # 8: entries failed
         raise CTestError(f"ctest ended with {ctest.returncode}: {''.join(lines[-3:]).strip()}")
-    found = entries(results, "".join(lines))
+    found = parse_entries(results, "".join(lines))
     if (ctest.returncode == 8) != any(entry.verdict in ("waited", "fault") for entry in found):
         raise CTestError(f"ctest ended with {ctest.returncode}, which its results ({results}) do "
                          "not show")

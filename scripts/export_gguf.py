@@ -165,13 +165,13 @@ def require_space(path, size):
                       path)
 
 
-def modelfile(name, source, more):
+def modelfile(name, source, lines):
     """Returns a Modelfile for `ollama create`; the chat template is in the model's file."""
     return "\n".join([f"# ollama create NAME -f {shlex.quote(name + '.Modelfile')}",
-                      f"FROM {source}", *more]) + "\n"
+                      f"FROM {source}", *lines]) + "\n"
 
 
-def parameters(folder, special, config):
+def modelfile_parameters(folder, special, config):
     """Returns the lines of a Modelfile that set the context length, and the token at which
     generation ends."""
     positions = FAMILIES[config["model_type"]].key("context_length")
@@ -199,58 +199,59 @@ def quiet_transformers():
     transformers.logging.disable_progress_bar()
 
 
-def export(a):
-    folder, is_adapter = find_export(hub.find(a.model, "model", print))
+def export(options):
+    folder, is_adapter = find_export(hub.find(options.model, "model", print))
     quiet_transformers()
     if is_adapter:
-        export_adapter(a, folder)
+        export_adapter(options, folder)
     else:
-        export_model(a, folder)
+        export_model(options, folder)
 
 
-def export_model(a, folder):
+def export_model(options, folder):
     config = read_config(folder)
-    with Publication(a.out) as made:
+    with Publication(options.out) as made:
         tensors = Tensors(folder, config)
         refuse_pointers([os.path.join(folder, "tokenizer.json")])
-        special = write_model(made.part, folder, config, tensors, a.type)
+        special = write_model(made.part, folder, config, tensors, options.type)
         proof.compare_tensors(made.part, tensors,
-                              lambda name: tensor_type(name, tensors.shape(name), a.type))
-        said = (proof.compare_with_llama_cpp(made.part, folder, a.type) if proof.has_llama_cpp()
-                else NOT_TRIED)
+                              lambda name: tensor_type(name, tensors.shape(name), options.type))
+        result = (proof.compare_with_llama_cpp(made.part, folder, options.type)
+                  if proof.has_llama_cpp() else NOT_TRIED)
         made.modelfile = modelfile(made.name, f"./{made.name}",
-                                   parameters(folder, special, config))
-    made.say(a.type, tensors)
+                                   modelfile_parameters(folder, special, config))
+    made.print_summary(options.type, tensors)
     if tensors.left_out:
         print(f"it holds the decoder, without {tensors.left_out} tensors of other parts; "
               f"llama.cpp's convert_hf_to_gguf.py --mmproj {shlex.quote(folder)} writes those")
-    print(said)
+    print(result)
 
 
-def export_adapter(a, folder):
+def export_adapter(options, folder):
     """Exports an adapter for use with the GGUF file of its base. The base is written too, to test
     the adapter with it, and then removed."""
-    base = find_base(a, folder)
+    base = find_base(options, folder)
     config = read_config(base)
-    with Publication(a.out) as made:
+    with Publication(options.out) as made:
         tensors = adapter.AdapterTensors(folder, config)
         write_adapter(made.part, tensors)
         proof.compare_tensors(made.part, tensors,
                               lambda name: tensor_type(name, tensors.shape(name), "f32"))
-        said = NOT_TRIED
+        result = NOT_TRIED
         if proof.has_llama_cpp() and proof.has_peft():
-            whole = made.another_part()
-            write_model(whole, base, config, Tensors(base, config), a.type)
-            said = proof.compare_with_llama_cpp(whole, base, a.type, (made.part, folder))
+            base_part = made.another_part()
+            write_model(base_part, base, config, Tensors(base, config), options.type)
+            result = proof.compare_with_llama_cpp(base_part, base, options.type,
+                                                  (made.part, folder))
         made.modelfile = modelfile(made.name, "BASE.gguf", [f"ADAPTER ./{made.name}"])
-    made.say("f32", tensors)
+    made.print_summary("f32", tensors)
     print(f"its base: scripts/export_gguf.py {shlex.quote(base)} --out BASE.gguf; llama-server -m "
-          f"BASE.gguf --lora {shlex.quote(a.out)}")
-    print(said)
+          f"BASE.gguf --lora {shlex.quote(options.out)}")
+    print(result)
 
 
-def find_base(a, folder):
-    base = hub.find(a.base or adapter.base_of(folder), "model", print)
+def find_base(options, folder):
+    base = hub.find(options.base or adapter.base_of(folder), "model", print)
     if not os.path.isfile(os.path.join(base, "config.json")):
         raise UserError(f"{base}: the model that {folder} was trained on is not there; give --base "
                         "FOLDER")
@@ -263,40 +264,40 @@ class Publication:
     remains."""
 
     def __init__(self, out):
-        self.out, self.beside = out, out + ".Modelfile"
+        self.out, self.modelfile_path = out, out + ".Modelfile"
         self.name = os.path.basename(out)
-        self.place = os.path.dirname(os.path.abspath(out))
+        self.folder = os.path.dirname(os.path.abspath(out))
         self.modelfile = ""
         self.parts, self.handlers = [], {}
         # While files are renamed and temporary files removed, a signal is only recorded.
-        self.closing, self.ended_by = False, None
+        self.is_closing, self.ended_by = False, None
 
     def another_part(self):
         """Returns the path of a temporary file that is removed at the end."""
         number = f".{len(self.parts)}" if self.parts else ""
-        self.parts.append(os.path.join(self.place, f".{self.name}.{os.getpid()}{number}.part"))
+        self.parts.append(os.path.join(self.folder, f".{self.name}.{os.getpid()}{number}.part"))
         return self.parts[-1]
 
     def __enter__(self):
-        refuse_existing(self.out, self.beside)
-        os.makedirs(self.place, exist_ok=True)
+        refuse_existing(self.out, self.modelfile_path)
+        os.makedirs(self.folder, exist_ok=True)
         self.part = self.another_part()
         for number in (signal.SIGTERM, signal.SIGINT):
-            self.handlers[number] = signal.signal(number, self._end)
+            self.handlers[number] = signal.signal(number, self._on_signal)
         return self
 
-    def _end(self, number, _):
+    def _on_signal(self, number, _):
         self.ended_by = number
-        if not self.closing:
-            self._raise_end()
+        if not self.is_closing:
+            self._raise_for_signal()
 
-    def _raise_end(self):
+    def _raise_for_signal(self):
         if self.ended_by == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(128 + self.ended_by)
 
     def __exit__(self, kind, error, trace):
-        self.closing = True
+        self.is_closing = True
         try:
             if error is None:
                 self._publish()
@@ -307,40 +308,40 @@ class Publication:
             for number, handler in self.handlers.items():
                 signal.signal(number, handler)
         if self.ended_by:
-            self._raise_end()
+            self._raise_for_signal()
         if isinstance(error, UserError):
-            said = str(error)
+            message = str(error)
             for part in self.parts:
-                said = said.replace(part, self.out)
-            raise type(error)(said) from None
+                message = message.replace(part, self.out)
+            raise type(error)(message) from None
         if isinstance(error, OSError) and error.errno is not None and error.filename in self.parts:
             raise OSError(error.errno, error.strerror, self.out) from None
 
     def _publish(self):
-        beside = self.another_part()
-        with open(beside, "x", encoding="utf-8") as file:
+        modelfile_part = self.another_part()
+        with open(modelfile_part, "x", encoding="utf-8") as file:
             file.write(self.modelfile)
             sync(file)
         with open(self.part, "rb") as file:
             os.fsync(file.fileno())
         named = []
         try:
-            for part, name in ((beside, self.beside), (self.part, self.out)):
+            for part, name in ((modelfile_part, self.modelfile_path), (self.part, self.out)):
                 move_into_place(part, name)
                 named.append(name)
-            sync_folder(self.place)
+            sync_folder(self.folder)
         except BaseException as error:
             for name in named:
                 os.remove(name)
             if isinstance(error, FileExistsError):  # another process has made a file of that name
-                refuse_existing(self.out, self.beside)
+                refuse_existing(self.out, self.modelfile_path)
             raise
 
-    def say(self, kind, tensors):
+    def print_summary(self, kind, tensors):
         print(f"{self.out}: {os.path.getsize(self.out) / 1e6:.1f} MB, {kind}, "
               f"{len(tensors.names())} tensors, each read back")
-        print(f"{self.beside}: ollama create NAME -f "
-              f"{shlex.quote(os.path.basename(self.beside))}")
+        print(f"{self.modelfile_path}: ollama create NAME -f "
+              f"{shlex.quote(os.path.basename(self.modelfile_path))}")
 
 
 def main(arguments=None):
@@ -352,8 +353,8 @@ def main(arguments=None):
     parser.add_argument("--type", choices=list(FILE_TYPES), default="f16",
                         help="how matrices are stored (default: f16)")
     script_errors.add_debug(parser)
-    a = parser.parse_args(arguments)
-    return script_errors.run("export_gguf", lambda: export(a))
+    options = parser.parse_args(arguments)
+    return script_errors.run("export_gguf", lambda: export(options))
 
 
 if __name__ == "__main__":

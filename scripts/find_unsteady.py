@@ -110,9 +110,9 @@ def chosen_entries(known, wanted):
     for pattern in wanted:
         found = fnmatch.filter(known, pattern)
         if not found:
-            near = difflib.get_close_matches(pattern, known, 1)
+            similar = difflib.get_close_matches(pattern, known, 1)
             raise UsageError(f"no entry {pattern} in the builds"
-                             + (f"; did you mean {near[0]}?" if near else ""))
+                             + (f"; did you mean {similar[0]}?" if similar else ""))
         chosen += [name for name in found if name not in chosen]
     return chosen
 
@@ -136,7 +136,7 @@ class Finder:
         self.scratch = pathlib.Path(tempfile.mkdtemp(prefix="ftrun-unsteady-"))
         self.runs = self.scratch / "runs"  # for the entries' temporary files
 
-    def once(self, name):
+    def run_once(self, name):
         """Runs an entry once; removes the processes and temporary files that it leaves."""
         if (free := shutil.disk_usage(self.scratch).free) < LEFT_ON_DISK:
             raise Unfit(f"{self.scratch}: {free >> 20} MiB are free on this disk, "
@@ -151,7 +151,7 @@ class Finder:
             shutil.rmtree(self.runs, ignore_errors=True)
         return entry
 
-    def keep(self, entry, number):
+    def save_output(self, entry, number):
         place = self.folder / entry.name
         place.mkdir(exist_ok=True)
         (place / f"{number}.{entry.verdict}.txt").write_text(f"{entry.why}\n\n{entry.output}")
@@ -163,19 +163,19 @@ class Finder:
         runs = []
         try:
             for number in range(1, self.times + 1):
-                entry = self.once(name)
+                entry = self.run_once(name)
                 if entry.verdict == "skipped":
                     print(f"{name}: skipped: {entry.why}", flush=True)
                     return 0
                 runs.append(entry)
                 if entry.verdict != "passed" and sum(run.verdict != "passed"
                                                      for run in runs) <= KEPT:
-                    self.keep(entry, number)
+                    self.save_output(entry, number)
         finally:
-            self.tell(name, runs)
+            self.print_result(name, runs)
         return sum(run.verdict != "passed" for run in runs)
 
-    def tell(self, name, runs):
+    def print_result(self, name, runs):
         if not runs:
             return
         waited, faults = (sum(run.verdict == verdict for run in runs)
@@ -209,7 +209,7 @@ def find(arguments, outcome):
     names = chosen_entries(known_entries(folder), arguments.entries)
     if not names:
         raise UsageError(f"no entry of {folder} has one of the labels {', '.join(sorted(LABELS))}")
-    budget = test_summary.budgets(ROOT / "tests" / "budgets.tsv")
+    budget = test_summary.read_budgets(ROOT / "tests" / "budgets.tsv")
     hours = arguments.times * sum(budget.get(name, 0) for name in names) / 3600
     print(f"{len(names)} entries, {arguments.times} times each under load {arguments.load}; "
           f"{hours:.1f} hours if they took their budgets", flush=True)

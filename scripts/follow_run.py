@@ -85,7 +85,7 @@ class Metrics:
 
     def __init__(self, folder):
         self.path = os.path.join(folder, "metrics.jsonl")
-        self.file, self.torn, self.passed, self.sent = None, "", 0, set()
+        self.file, self.partial_line, self.unreadable, self.sent = None, "", 0, set()
 
     def reopen(self):
         try:
@@ -93,31 +93,32 @@ class Metrics:
         except FileNotFoundError:
             return
         if self.file is None or (found.st_ino,
-                                 found.st_dev) != self.place or found.st_size < self.file.tell():
+                                 found.st_dev) != self.file_id or found.st_size < self.file.tell():
             if self.file:
                 self.file.close()
-            self.file, self.torn = open(self.path, encoding="utf-8", errors="replace"), ""
+            self.file, self.partial_line = open(self.path, encoding="utf-8", errors="replace"), ""
             opened = os.fstat(self.file.fileno())
-            self.place = (opened.st_ino, opened.st_dev)
+            self.file_id = (opened.st_ino, opened.st_dev)
 
-    def new(self):
+    def read_new(self):
         """Returns the values that were written since the last call, by step, in order of steps."""
         self.reopen()
         steps = {}
         if self.file is None:
             return steps
-        lines = (self.torn + self.file.read()).split("\n")
-        self.torn = lines.pop()
+        lines = (self.partial_line + self.file.read()).split("\n")
+        self.partial_line = lines.pop()
         for line in lines:
             found = scalars(line)
             if found is None:
-                self.passed += 1
+                self.unreadable += 1
                 continue
             step, values = found
-            fresh = {name: value for name, value in values.items() if (step, name) not in self.sent}
-            self.sent |= {(step, name) for name in fresh}
-            if fresh:
-                steps.setdefault(step, {}).update(fresh)
+            new_values = {name: value for name, value in values.items()
+                          if (step, name) not in self.sent}
+            self.sent |= {(step, name) for name in new_values}
+            if new_values:
+                steps.setdefault(step, {}).update(new_values)
         return dict(sorted(steps.items()))
 
 
@@ -217,7 +218,7 @@ def client_errors(name):
                                              f"{script_errors.DEBUG} prints") from error
 
 
-def manifest(folder):
+def read_manifest(folder):
     try:
         with open(os.path.join(folder, "run.json"), encoding="utf-8") as file:
             found = json.load(file)
@@ -282,50 +283,54 @@ def end_after(folder, seconds, poll):
     os._exit(1)
 
 
-def follow(a):
-    if not os.path.isfile(os.path.join(a.run,
-                                       "run.json")) and not os.path.isfile(
-                                           os.path.join(a.run, "metrics.jsonl")):
-        raise UserError(f"{a.run}: holds no run (run.json); give the output_dir of a run that has "
-                        "begun")
-    client = client_of(TRACKERS[a.to])
-    record = manifest(a.run)
+def follow(options):
+    if not any(os.path.isfile(os.path.join(options.run, name))
+               for name in ("run.json", "metrics.jsonl")):
+        raise UserError(f"{options.run}: holds no run (run.json); give the output_dir of a run "
+                        "that has begun")
+    client = client_of(TRACKERS[options.to])
+    record = read_manifest(options.run)
     config = record.get("config") if isinstance(record.get("config"), dict) else {}
-    place = os.path.realpath(a.run)
-    key = hashlib.sha256(f"{place}\n{a.name or ''}".encode()).hexdigest()[:16]
-    whose = {word: value for word, value in (("group", a.group), ("team", a.team)) if value}
-    if whose and a.to != "wandb":
-        raise script_errors.UsageError(f"--{next(iter(whose))} is a word of wandb's; leave it out "
-                                       f"with --to {a.to}")
-    if a.with_run is not None:
+    folder = os.path.realpath(options.run)
+    key = hashlib.sha256(f"{folder}\n{options.name or ''}".encode()).hexdigest()[:16]
+    owners = {word: value for word, value in (("group", options.group), ("team", options.team))
+              if value}
+    if owners and options.to != "wandb":
+        raise script_errors.UsageError(f"--{next(iter(owners))} is a word of wandb's; leave it out "
+                                       f"with --to {options.to}")
+    if options.with_run is not None:
         os.nice(10)
-        threading.Thread(target=end_after, args=(a.run, a.with_run, a.poll), daemon=True).start()
-    with client_errors(a.to):
-        tracker = TRACKERS[a.to](client, a.project, a.name or os.path.basename(place), config, key,
-                                 **whose)
-    metrics, sent = Metrics(a.run), 0
-    last_held = -math.inf
+        threading.Thread(target=end_after, args=(options.run, options.with_run, options.poll),
+                         daemon=True).start()
+    with client_errors(options.to):
+        tracker = TRACKERS[options.to](client, options.project,
+                                       options.name or os.path.basename(folder), config, key,
+                                       **owners)
+    metrics, sent = Metrics(options.run), 0
+    last_running = -math.inf
     while True:
-        held = is_held(a.run)  # checked before reading, so that nothing is missed
-        for step, values in metrics.new().items():
+        running = is_held(options.run)  # checked before reading, so that nothing is missed
+        for step, values in metrics.read_new().items():
             if step < tracker.first_step:
                 continue
-            with client_errors(a.to):
+            with client_errors(options.to):
                 tracker.log(step, values)
             sent += 1
-        if held:
-            last_held = time.monotonic()
-        quiet = min(quiet_seconds(a.run), time.monotonic() - last_held)
-        if not held and (manifest(a.run).get("exit_code") == 0 or quiet >= a.patience):
-            if a.with_run is None or release_follow_lock(a.run):
+        if running:
+            last_running = time.monotonic()
+        quiet = min(quiet_seconds(options.run), time.monotonic() - last_running)
+        if not running and (read_manifest(options.run).get("exit_code") == 0
+                            or quiet >= options.patience):
+            if options.with_run is None or release_follow_lock(options.run):
                 break
-        time.sleep(a.poll)
-    code = manifest(a.run).get("exit_code")
-    with client_errors(a.to):
+        time.sleep(options.poll)
+    code = read_manifest(options.run).get("exit_code")
+    with client_errors(options.to):
         tracker.finish(1 if code is None else code)
     how = "the run was killed" if code is None else f"exit code {code}"
-    passed = f"; {metrics.passed} unreadable lines were passed over" if metrics.passed else ""
-    print(f"sent {sent} steps of {a.run} to {a.to} ({how}{passed})")
+    passed = (f"; {metrics.unreadable} unreadable lines were passed over" if metrics.unreadable
+              else "")
+    print(f"sent {sent} steps of {options.run} to {options.to} ({how}{passed})")
 
 
 def main():
@@ -346,8 +351,8 @@ def main():
                         help="how long a run that failed or was killed is waited for: it may be "
                              "started again")
     script_errors.add_debug(parser)
-    a = parser.parse_args()
-    return script_errors.run("follow_run", lambda: follow(a))
+    options = parser.parse_args()
+    return script_errors.run("follow_run", lambda: follow(options))
 
 
 if __name__ == "__main__":

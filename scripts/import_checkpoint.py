@@ -27,7 +27,7 @@ from checkpoint_import.dcp_state import read_dcp
 from checkpoint_import.deepspeed_state import read_universal, read_zero
 from checkpoint_import.imported_state import KINDS, count
 from checkpoint_import.inert_pickle import OPEN_FILES, BadFile, TorchFile, printable
-from own_output import new_folder, output_place
+from own_output import new_folder, resolve_output
 import script_errors
 from script_errors import MachineError, UserError
 from text_files import read_text, refuse_pointers
@@ -188,11 +188,11 @@ def model_name(name, shapes, tied):
 def match_names(run, shapes, tied):
     """Returns {(name in the model folder, kind): (name in the checkpoint, state)}, and the names
     that match no tensor of the model."""
-    found, strangers = {}, []
+    found, unmatched = {}, []
     for (name, kind), state in run.states.items():
         target = model_name(name, shapes, tied)
         if target is None:
-            strangers.append(name)
+            unmatched.append(name)
             continue
         before = found.get((target, kind))
         if before and is_second(name, run, tied):
@@ -205,7 +205,7 @@ def match_names(run, shapes, tied):
     for name, state in run.working.items():
         target = model_name(name, shapes, tied)
         if target is None:
-            strangers.append(name)
+            unmatched.append(name)
         elif (target, "param") not in found:
             run.frozen.add(name)
             found[target, "param"] = (name, state)
@@ -214,40 +214,42 @@ def match_names(run, shapes, tied):
             raise UserError(f"{printable(name)} has shape {list(state.shape)} in the checkpoint, "
                             f"{target} has {list(shapes[target])} in the model folder; give the "
                             "model that was trained (--model)")
-    return found, sorted(set(strangers))
+    return found, sorted(set(unmatched))
 
 
 def is_second(name, run, tied):
     return name in run.aliases or (tied and HEAD in possible_names(name))
 
 
-def listed(names):
+def list_lines(names):
     names = sorted(names)
     more = f"\n  and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return "".join(f"\n  {printable(name)}" for name in names[:SHOWN]) + more
 
 
-def require_all(found, shapes, strangers, run, zero_moments):
+def require_all(found, shapes, unmatched, run, zero_moments):
     """Adds zero moments if that was requested. Raises an error that names everything else that is
     missing."""
     missing = [name for name in shapes if (name, "param") not in found]
     if missing:
-        unmatched = (f"\nWhat the checkpoint has beside them:{listed(strangers)}"
-                     if strangers else "")
+        unmatched_text = (f"\nWhat the checkpoint has beside them:{list_lines(unmatched)}"
+                     if unmatched else "")
         raise UserError(f"the checkpoint has no weights for {len(missing)} of the model's "
-                        f"{len(shapes)} tensors:{listed(missing)}{unmatched}\ngive the model "
-                        "folder that was trained (--model)")
-    without = sorted({name for name in shapes for kind in KINDS[1:] if (name, kind) not in found})
-    if without and not zero_moments:
-        frozen = [name for name in without if found[name, "param"][0] in run.frozen]
-        what = "did not train (frozen), so they have" if len(frozen) == len(without) else "have"
-        raise UserError(f"{len(without)} of the model's {len(shapes)} tensors {what} no state of "
-                        f"the optimizer:{listed(without)}\nftrun trains all tensors: "
-                        "--zero-moments lets these begin with moments of zero")
-    for name in without:
+                        f"{len(shapes)} tensors:{list_lines(missing)}{unmatched_text}\ngive the "
+                        "model folder that was trained (--model)")
+    without_moments = sorted({name for name in shapes for kind in KINDS[1:]
+                              if (name, kind) not in found})
+    if without_moments and not zero_moments:
+        frozen = [name for name in without_moments if found[name, "param"][0] in run.frozen]
+        all_frozen = len(frozen) == len(without_moments)
+        what = "did not train (frozen), so they have" if all_frozen else "have"
+        raise UserError(f"{len(without_moments)} of the model's {len(shapes)} tensors {what} no "
+                        f"state of the optimizer:{list_lines(without_moments)}\nftrun trains all "
+                        "tensors: --zero-moments lets these begin with moments of zero")
+    for name in without_moments:
         for kind in KINDS[1:]:
             found.setdefault((name, kind), (name, None))
-    return without
+    return without_moments
 
 
 # ---- what is written ----
@@ -299,33 +301,33 @@ def write_file(path, targets, found, shapes):
                 file.write(values.tobytes())
 
 
-def refuse_small_disk(place, found, shapes):
-    parent = place
+def refuse_small_disk(target, found, shapes):
+    parent = target
     while not os.path.isdir(parent):
         parent = os.path.dirname(parent) or "/"
     wanted = sum(4 * count(shapes[name]) for name, _ in found)
     free = shutil.disk_usage(parent).free
     if wanted > free:
-        raise MachineError(f"{place}: {wanted} bytes are needed, {free} are free; give an "
+        raise MachineError(f"{target}: {wanted} bytes are needed, {free} are free; give an "
                                "--out on a larger disk")
 
 
 def refuse_overlap(out, folder, model):
     """Refuses an output folder that contains an input, or is inside of an input."""
-    place = output_place(out)
+    target = resolve_output(out)
     for given in (folder, model):
         source = os.path.realpath(given)
-        if os.path.commonpath([source, place]) in (source, place):
+        if os.path.commonpath([source, target]) in (source, target):
             raise UserError(f"--out {out}: overlaps with {given}, which is read; choose another "
                             "folder")
 
 
-def settled(run, a):
+def set_numbers(run, options):
     """Sets the numbers of the run; values on the command line take precedence. Returns the names of
     the numbers that are not known."""
     for name in ("step", "tokens", "samples"):
-        if getattr(a, name) is not None:
-            setattr(run, name, getattr(a, name))
+        if getattr(options, name) is not None:
+            setattr(run, name, getattr(options, name))
     if run.step is None:
         raise UserError("the checkpoint does not say how many steps were done; give --step")
     if run.updates is None:
@@ -355,49 +357,50 @@ def utf8(path):
     return os.fsencode(path).decode("utf-8", errors="backslashreplace")
 
 
-def describe(run, a, folder, unknown, without):
+def describe(run, options, folder, unknown, without_moments):
     return {"format": "ftrun-import", "version": 1, "source": run.source,
             "path": utf8(os.path.realpath(folder)),
-            "model": utf8(os.path.realpath(a.model)), "step": run.step,
+            "model": utf8(os.path.realpath(options.model)), "step": run.step,
             "skipped_steps": run.skipped_steps,
             "samples": run.samples, "tokens": run.tokens,
             "scheduler": {"last_batch_iteration": run.updates - 1},
             "loss_scaler": run.loss_scaler, "known": run.known, "unknown": unknown,
-            "zero_moments": without}
+            "zero_moments": without_moments}
 
 
-def import_checkpoint(a):
-    TorchFile.check_sums = not a.ignore_crc
-    shapes, tied = model_tensors(a.model)
-    refuse_overlap(a.out, a.checkpoint, a.model)
+def import_checkpoint(options):
+    TorchFile.check_sums = not options.ignore_crc
+    shapes, tied = model_tensors(options.model)
+    refuse_overlap(options.out, options.checkpoint, options.model)
     try:
-        run = open_checkpoint(a.checkpoint, a.tag)
+        run = open_checkpoint(options.checkpoint, options.tag)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError,
             RecursionError) as error:
-        raise BadFile(f"{a.checkpoint}: is not laid out as such a checkpoint is "
+        raise BadFile(f"{options.checkpoint}: is not laid out as such a checkpoint is "
                       f"({type(error).__name__}: {printable(str(error))})") from None
-    found, strangers = match_names(run, shapes, tied)
-    without = require_all(found, shapes, strangers, run, a.zero_moments)
-    unknown = settled(run, a)
-    refuse_small_disk(output_place(a.out), found, shapes)
-    with new_folder(a.out) as made:
+    found, unmatched = match_names(run, shapes, tied)
+    without_moments = require_all(found, shapes, unmatched, run, options.zero_moments)
+    unknown = set_numbers(run, options)
+    refuse_small_disk(resolve_output(options.out), found, shapes)
+    with new_folder(options.out) as made:
         files = split_files(found, shapes)
         for number, targets in enumerate(files, 1):
             write_file(os.path.join(made, f"state-{number:05}.safetensors"), targets, found, shapes)
         with open(os.path.join(made, "import.json"), "x", encoding="utf-8") as file:
-            file.write(json.dumps(describe(run, a, a.checkpoint, unknown, without), indent=2)
-                       + "\n")
-    print(f"{a.checkpoint}: {run.source}, step {run.step}")
-    if strangers:
-        print(f"{len(strangers)} of its tensors are none of the model's and were left "
-              f"out:{listed(strangers)}")
-    if without:
-        print(f"{len(without)} tensors begin with moments of zero:{listed(without)}")
+            record = describe(run, options, options.checkpoint, unknown, without_moments)
+            file.write(json.dumps(record, indent=2) + "\n")
+    print(f"{options.checkpoint}: {run.source}, step {run.step}")
+    if unmatched:
+        print(f"{len(unmatched)} of its tensors are none of the model's and were left "
+              f"out:{list_lines(unmatched)}")
+    if without_moments:
+        print(f"{len(without_moments)} tensors begin with moments of zero:"
+              f"{list_lines(without_moments)}")
     for note in run.notes:
         print(f"note: {note}")
     print(f"not known: {', '.join(unknown)}")
-    print(f"{a.out}: {len(shapes)} tensors with {', '.join(KINDS)}; next: ftrun convert "
-          f"{shlex.quote(a.out)} --run RUN_FOLDER")
+    print(f"{options.out}: {len(shapes)} tensors with {', '.join(KINDS)}; next: ftrun convert "
+          f"{shlex.quote(options.out)} --run RUN_FOLDER")
 
 
 def parse_arguments(arguments):
@@ -423,17 +426,17 @@ def parse_arguments(arguments):
                         help="do not compare checksums: for files that torch was told to save "
                              "without")
     script_errors.add_debug(parser)
-    a = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     for name in ("step", "tokens", "samples"):
-        if getattr(a, name) is not None and not 0 <= getattr(a, name) < 1 << 62:
+        if getattr(options, name) is not None and not 0 <= getattr(options, name) < 1 << 62:
             parser.error(f"--{name} must be 0 or more")
-    return a
+    return options
 
 
 def main(arguments=None):
-    a = parse_arguments(arguments)
+    options = parse_arguments(arguments)
     try:
-        return script_errors.run("import_checkpoint", lambda: import_checkpoint(a))
+        return script_errors.run("import_checkpoint", lambda: import_checkpoint(options))
     finally:
         OPEN_FILES.close()
 

@@ -31,8 +31,8 @@ def beyond_one_process(cells):
     more than the bound, with explanations."""
     if not cells:
         return []
-    heads = ("cell", "norm", "error", "one process's error", "their ratio",
-             "error from fp64's weights", "one process's from these")
+    headers = ("cell", "norm", "error", "one process's error", "their ratio",
+               "error from fp64's weights", "one process's from these")
     rows = [(" ".join(cell[name] for name in list(cell)[1:list(cell).index("|")]),
              number(cell["norm"]),
              *(number(cell[name]) for name in ERRORS),
@@ -43,7 +43,7 @@ def beyond_one_process(cells):
 {len(cells)} cells whose gradient norm is further than {BOUNDS["norm"]:.0e} from one process's in
 some step, each named by its values in the order of the axes below. *Error* is the largest relative
 difference of a step's norm from the same training in fp64:
-""", *table(heads, rows), f"""
+""", *table(headers, rows), f"""
 From fp64's weights, that is with nothing left of the steps before, the norms of these cells are off
 by {ours:.1e} at most and those of one process by {alone:.1e}. What is larger over all steps is
 rounding of earlier ones, which AdamW at this learning rate amplifies, as was measured on
@@ -57,8 +57,12 @@ def row(*parts):
     return "| " + " | ".join(str(part) for part in parts) + " |"
 
 
-def table(heads, rows):
-    return [row(*heads), row(*["---"] * len(heads)), *(row(*one) for one in rows)]
+def table(headers, rows):
+    return [row(*headers), row(*["---"] * len(headers)), *(row(*one) for one in rows)]
+
+
+def count_within(cells):
+    return sum(cell["within"] == "yes" for cell in cells)
 
 
 def main():
@@ -99,14 +103,14 @@ further from one process's is within bounds where two things hold: its error aga
 the own one in the worst step), and in steps that each begin with fp64's weights it is at most
 {FRESH_BOUND:.0e}.
 """)
-    heads = ("part", "cells", "run", "within bounds", *(f"worst {name}" for name in BOUNDS),
-             "worst norm error", "one process's")
+    headers = ("part", "cells", "run", "within bounds", *(f"worst {name}" for name in BOUNDS),
+               "worst norm error", "one process's")
     rows = []
     for part, count in planned.items():
-        own = [cell for cell in cells if cell["part"] == part]
-        rows.append((part, count, len(own), sum(cell["within"] == "yes" for cell in own),
-                     *(worst(own, (*BOUNDS, *ERRORS)) if own else "------")))
-    print("\n".join(table(heads, rows)))
+        part_cells = [cell for cell in cells if cell["part"] == part]
+        rows.append((part, count, len(part_cells), count_within(part_cells),
+                     *(worst(part_cells, (*BOUNDS, *ERRORS)) if part_cells else "------")))
+    print("\n".join(table(headers, rows)))
     print("\n".join(beyond_one_process([cell for cell in cells
                                         if float(cell["norm"]) >= BOUNDS["norm"]])))
     beyond = [cell for cell in cells if cell["within"] != "yes"]
@@ -120,9 +124,9 @@ the own one in the worst step), and in steps that each begin with fp64's weights
     for axis in axes:
         for value in sorted({cell[axis] for cell in cells},
                             key=lambda text: (text.isdigit() and int(text), text)):
-            own = [cell for cell in cells if cell[axis] == value]
-            rows.append((axis, value, len(own), sum(cell["within"] == "yes" for cell in own),
-                         *worst(own)))
+            value_cells = [cell for cell in cells if cell[axis] == value]
+            rows.append((axis, value, len(value_cells), count_within(value_cells),
+                         *worst(value_cells)))
     print("\n".join(table(("axis", "value", "cells run", "within bounds",
                            *(f"worst {name}" for name in BOUNDS)), rows)))
 

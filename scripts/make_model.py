@@ -278,9 +278,10 @@ def main(arguments=None):
     parser.add_argument("--force", action="store_true",
                         help="write even if the folder is up to date")
     script_errors.add_debug(parser)
-    a = parser.parse_args(arguments)
-    return script_errors.run("make_model", lambda: make_model(a.model, a.out, a.dtype, a.gguf,
-                                                              a.kv_heads, a.force))
+    options = parser.parse_args(arguments)
+    return script_errors.run(
+        "make_model", lambda: make_model(options.model, options.out, options.dtype, options.gguf,
+                                         options.kv_heads, options.force))
 
 
 if __name__ == "__main__":

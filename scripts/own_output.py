@@ -73,14 +73,14 @@ def write_synced(path, text):
     sync_folder(os.path.dirname(path))
 
 
-def output_place(folder):
+def resolve_output(folder):
     """Returns the path of the folder with links resolved."""
     if os.path.islink(folder) and not os.path.exists(folder):
         raise UserError(f"{folder}: is a link to {os.readlink(folder)}, which is not there")
-    place = os.path.realpath(folder)
-    if os.path.exists(place) and not os.path.isdir(place):
+    target = os.path.realpath(folder)
+    if os.path.exists(target) and not os.path.isdir(target):
         raise UserError(f"{folder}: is not a folder")
-    return place
+    return target
 
 
 # ---- a folder that is written and replaced as a whole ----
@@ -121,37 +121,37 @@ def holds_all(folder):
                                        for name in written)
 
 
-def refuse_foreign_folder(place):
+def refuse_foreign_folder(target):
     """Raises an error unless the folder is absent, empty, or exactly as it was written. The error
     names the files that differ."""
-    names = sorted(os.listdir(place)) if os.path.isdir(place) else []
+    names = sorted(os.listdir(target)) if os.path.isdir(target) else []
     if not names:
         return
-    written = _read_mark(place)
+    written = _read_mark(target)
     if written is None:
-        raise UserError(f"{place}: is not replaced: it holds no {MARK}, so it was not written "
+        raise UserError(f"{target}: is not replaced: it holds no {MARK}, so it was not written "
                         "here; choose another --out, or move it away")
     found = [f"{name} was added" for name in names if name != MARK and name not in written]
     found += [f"{name} was changed" for name in names
-              if name in written and not is_as_written(os.path.join(place, name), *written[name])]
+              if name in written and not is_as_written(os.path.join(target, name), *written[name])]
     found += [f"{name} was removed" for name in written if name not in names]
     if found:
-        raise UserError(f"{place}: is not replaced: since it was written, {', '.join(found[:5])}; "
+        raise UserError(f"{target}: is not replaced: since it was written, {', '.join(found[:5])}; "
                         "choose another --out, or move it away")
 
 
-def _renameat2(a, b, flags):
+def _renameat2(source, target, flags):
     """Renames with flags; returns False if the file system does not support that."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False
-    here = -100  # AT_FDCWD
-    if renameat2(here, os.fsencode(a), here, os.fsencode(b), flags) == 0:
+    at_cwd = -100  # AT_FDCWD
+    if renameat2(at_cwd, os.fsencode(source), at_cwd, os.fsencode(target), flags) == 0:
         return True
     number = ctypes.get_errno()
     if number in REFUSED:
         return False
-    raise OSError(number, os.strerror(number), b)
+    raise OSError(number, os.strerror(number), target)
 
 
 def _exchange(a, b):
@@ -159,57 +159,57 @@ def _exchange(a, b):
     return _renameat2(a, b, RENAME_EXCHANGE)
 
 
-def move_into_place(made, place):
+def move_into_place(made, target):
     """Moves a file to a name that must not exist; raises FileExistsError if it does. Uses the first
     of these that the file system supports: a rename that does not replace; a hard link; making an
     empty file first and replacing it."""
-    if _renameat2(made, place, RENAME_NOREPLACE):
+    if _renameat2(made, target, RENAME_NOREPLACE):
         return
     try:
-        os.link(made, place)
+        os.link(made, target)
     except OSError as error:
         if error.errno not in (*REFUSED, errno.EPERM):
             raise
-        os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-        os.replace(made, place)
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        os.replace(made, target)
 
 
-def _move_aside(made, place):
+def _move_aside(made, target):
     """Moves the old folder aside and the new folder to its place; returns the new path of the old
     folder."""
-    old = f"{place}.replaced-{_id()}"
-    os.rename(place, old)
+    old = f"{target}.replaced-{_id()}"
+    os.rename(target, old)
     try:
-        os.rename(made, place)
+        os.rename(made, target)
     except OSError:
-        os.rename(old, place)
+        os.rename(old, target)
         raise
     return old
 
 
-def _put_in_place(made, place):
+def _put_in_place(made, target):
     old = None
-    if not os.path.exists(place):
-        os.rename(made, place)
+    if not os.path.exists(target):
+        os.rename(made, target)
     else:
-        old = made if _exchange(made, place) else _move_aside(made, place)
-    sync_folder(os.path.dirname(place))
+        old = made if _exchange(made, target) else _move_aside(made, target)
+    sync_folder(os.path.dirname(target))
     if old:
-        _discard(old, place)
+        _discard(old, target)
 
 
-def _discard(old, place):
+def _discard(old, target):
     """Removes the old folder. It gets a temporary name first, because the rest of an interrupted
     removal must not look like a complete folder. A failure is only a warning: a network file system
     keeps a folder as long as a process reads a file in it."""
     try:
-        going = old
-        if old.startswith(f"{place}.replaced-"):
-            going = f"{place}.tmp-{_id()}"
-            os.rename(old, going)
-        _remove(going)
+        leftover = old
+        if old.startswith(f"{target}.replaced-"):
+            leftover = f"{target}.tmp-{_id()}"
+            os.rename(old, leftover)
+        _remove(leftover)
     except OSError as error:
-        print(f"warning: {place}: what it was before could not be removed: {error}",
+        print(f"warning: {target}: what it was before could not be removed: {error}",
               file=sys.stderr)
 
 
@@ -250,10 +250,10 @@ def _is_held(folder):
         return not _lock(descriptor)
 
 
-def recover(place):
+def recover(target):
     """Recovers after a kill: restores a folder that was moved aside if nothing took its place, and
     removes other leftovers. Does not touch a folder that another process is writing."""
-    parent, name = os.path.split(place)
+    parent, name = os.path.split(target)
     if not os.path.isdir(parent):
         return
     for entry in os.listdir(parent):
@@ -265,10 +265,10 @@ def recover(place):
         if _read_mark(path) is None and not all(n.startswith(MARK + ".tmp")
                                                 for n in os.listdir(path)):
             continue
-        if found.group(1) == "replaced" and not os.path.exists(place):
-            os.rename(path, place)
+        if found.group(1) == "replaced" and not os.path.exists(target):
+            os.rename(path, target)
         else:
-            _discard(path, place)
+            _discard(path, target)
 
 
 @contextlib.contextmanager
@@ -276,10 +276,10 @@ def new_folder(out):
     """Yields a folder to fill. At the end it has the name `out`, complete and synced; if an error
     occurs, nothing has changed. Refuses to replace files that were not written by these scripts or
     ftrun; checks this before and after."""
-    place = output_place(out)
-    recover(place)
-    refuse_foreign_folder(place)
-    made = f"{place}.tmp-{_id()}"
+    target = resolve_output(out)
+    recover(target)
+    refuse_foreign_folder(target)
+    made = f"{target}.tmp-{_id()}"
     os.makedirs(made)
     with with_filename(out), _opened(made) as descriptor:
         _lock(descriptor)
@@ -290,8 +290,8 @@ def new_folder(out):
                 with open(os.path.join(made, name), "rb") as file:
                     os.fsync(file.fileno())
             _write_mark(made, complete=True)
-            refuse_foreign_folder(place)  # again: filling it may have taken long
+            refuse_foreign_folder(target)  # again: filling it may have taken long
         except BaseException:
             shutil.rmtree(made, ignore_errors=True)
             raise
-        _put_in_place(made, place)
+        _put_in_place(made, target)

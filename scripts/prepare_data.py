@@ -51,7 +51,7 @@ import numpy as np
 import xxhash
 
 import script_errors
-from own_output import output_place
+from own_output import resolve_output
 from script_errors import BadDocument, UsageError, UserError, printable
 from training_data import hub, report
 from training_data.encoding import Encoder
@@ -126,14 +126,14 @@ def file_sha256(path):
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def tokenizer_files(a):
+def find_tokenizer_files(options):
     """Returns the files on which the tokens depend: those of the tokenizer and the chat template,
     and config.json and generation_config.json, which say how answers end."""
     names = ["tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json"]
-    names += [] if a.plain else ["chat_template.jinja"]
-    paths = [os.path.join(a.tokenizer, n) for n in names]
-    if not a.plain:
-        paths += sorted(glob.glob(os.path.join(glob.escape(a.tokenizer),
+    names += [] if options.plain else ["chat_template.jinja"]
+    paths = [os.path.join(options.tokenizer, n) for n in names]
+    if not options.plain:
+        paths += sorted(glob.glob(os.path.join(glob.escape(options.tokenizer),
                                                "additional_chat_templates", "*.jinja")))
     return [p for p in paths if os.path.isfile(p)]
 
@@ -154,23 +154,23 @@ def recorded_recipe(sidecar):
     return made_from
 
 
-def recipe(a, paths, encoding):
+def make_recipe(options, paths, encoding):
     """Returns everything on which the output depends. It is recorded, so that the same command
     finds its output up to date."""
     return {"inputs": inputs_record([{"name": printable(os.path.basename(p)),
                                       "bytes": os.stat(p).st_size,
                                       "modified_ns": os.stat(p).st_mtime_ns} for p in paths]),
-            "tokenizer": {os.path.relpath(p, a.tokenizer): file_sha256(p)
-                          for p in tokenizer_files(a)},
+            "tokenizer": {os.path.relpath(p, options.tokenizer): file_sha256(p)
+                          for p in find_tokenizer_files(options)},
             "encoding": encoding, "layout": LAYOUT,
             "transformers": importlib.metadata.version("transformers"),
-            **{name: getattr(a, name) for name in (
+            **{name: getattr(options, name) for name in (
                 "as_text", "skip_bad", "validation_every", "plain", "bos", "train_on", "dtype",
                 "sequence_length",
                 "too_long", "chat_template", "template_options", "ignore_fields")}}
 
 
-def up_to_date(prefix, made_from):
+def is_up_to_date(prefix, made_from):
     sidecar = read_sidecar(prefix)
     try:
         same = (sidecar is not None and sidecar["format"] == FORMAT
@@ -190,34 +190,34 @@ def pick_dtype(wanted, vocab_size):
     return "uint16" if vocab_size < 65500 else "int32"  # Megatron's own rule
 
 
-def write_splits(a, paths, encoding, encoder, writers, tally, fitter):
+def write_splits(options, paths, encoding, encoder, writers, tally, fitter):
     """Writes the splits; returns the unusable documents."""
     progress = Progress(sum(os.stat(p).st_size for p in paths))
-    number, bad = 0, BadDocuments()
-    stream = documents(paths, encoding, a.as_text)
-    for batch, encoded in encoded_batches(stream, a.workers, encoder):
-        bad.add(len(batch), [e for e in encoded if isinstance(e, BadDocument)])
-        if not a.skip_bad and bad.number > MOST_BAD:
+    number, bad_documents, every = 0, BadDocuments(), options.validation_every
+    stream = documents(paths, encoding, options.as_text)
+    for batch, encoded in encoded_batches(stream, options.workers, encoder):
+        bad_documents.add(len(batch), [e for e in encoded if isinstance(e, BadDocument)])
+        if not options.skip_bad and bad_documents.number > MOST_BAD:
             break
         tokens = 0
         for document, made in zip(batch, encoded):
             if isinstance(made, BadDocument):
                 continue
             number += 1
-            split = ("validation" if a.validation_every > 0 and number % a.validation_every == 0
-                     else "train")
+            split = "validation" if every > 0 and number % every == 0 else "train"
             tally.document(document, made)
-            for whole in made.samples:
-                tokens += whole[0].size
-                for ids, trained in fitter.fitted(*whole, document.place):
+            for sample in made.samples:
+                tokens += sample[0].size
+                for ids, trained in fitter.fitted(*sample, document.location):
                     tally.sample(document, ids, trained, split)
                     writers[split].add(ids, trained, made.shape not in ("text", "text file"))
         progress.add(sum(d.size for d in batch), tokens, len(batch))
     progress.close()
-    if bad.number and (not a.skip_bad or bad.number == bad.seen):
-        raise bad.refusal()
+    if bad_documents.number and (not options.skip_bad
+                                 or bad_documents.number == bad_documents.seen):
+        raise bad_documents.refusal()
     fitter.refuse(tally.lengths)
-    return bad
+    return bad_documents
 
 
 class BadDocuments:
@@ -248,7 +248,7 @@ class BadDocuments:
                 f"(--skip-bad):{lines}{more}")
 
 
-def refuse_empty(a, writers, tally, fitter):
+def refuse_empty(options, writers, tally, fitter):
     by_file = "".join(f"\n  {line}" for line in tally.counts_by_file()[:MOST_BAD])
     for split, writer in writers.items():
         if writer.tokens == 0 and fitter.dropped:
@@ -257,7 +257,7 @@ def refuse_empty(a, writers, tally, fitter):
         if writer.tokens == 0 and split == "train":
             raise UserError("the input holds no text")
         if writer.tokens == 0:
-            raise UserError(f"--validation-every {a.validation_every} leaves no document for "
+            raise UserError(f"--validation-every {options.validation_every} leaves no document for "
                             "validation; use a smaller number")
         if writer.untrained == len(writer.lengths):
             raise UserError(f"no token of the {split} documents is trained on:{by_file}")
@@ -273,48 +273,49 @@ def refuse_left_over(out, splits):
                         "--out, or move it away")
 
 
-def prepare(a):
+def prepare(options):
     begin = time.monotonic()
-    a.tokenizer = hub.find(a.tokenizer, "model", print)
-    inputs = [hub.find(path, "dataset", print) for path in a.inputs]
-    paths, left_out = (shakespeare_files(), []) if a.shakespeare else input_files(inputs)
-    encoding = a.encoding or ("latin-1" if a.shakespeare else "utf-8")
-    if a.validation_every is None:
-        a.validation_every = 10 if a.shakespeare else 0
-    splits = ["train"] + (["validation"] if a.validation_every > 0 else [])
-    encoder = Encoder(a.tokenizer, a.plain, a.train_on, a.bos, a.chat_template, a.template_options,
-                      a.ignore_fields)
-    made_from = recipe(a, paths, encoding)
-    output_place(a.out)  # raises an error if it cannot be a folder
-    prefixes = {split: os.path.join(a.out, split) for split in splits}
-    if not a.force and all(up_to_date(p, made_from) for p in prefixes.values()):
-        print(f"{a.out}: up to date ({', '.join(splits)})")
+    options.tokenizer = hub.find(options.tokenizer, "model", print)
+    inputs = [hub.find(path, "dataset", print) for path in options.inputs]
+    paths, left_out = (shakespeare_files(), []) if options.shakespeare else input_files(inputs)
+    encoding = options.encoding or ("latin-1" if options.shakespeare else "utf-8")
+    if options.validation_every is None:
+        options.validation_every = 10 if options.shakespeare else 0
+    splits = ["train"] + (["validation"] if options.validation_every > 0 else [])
+    encoder = Encoder(options.tokenizer, options.plain, options.train_on, options.bos,
+                      options.chat_template, options.template_options, options.ignore_fields)
+    made_from = make_recipe(options, paths, encoding)
+    resolve_output(options.out)  # raises an error if it cannot be a folder
+    prefixes = {split: os.path.join(options.out, split) for split in splits}
+    if not options.force and all(is_up_to_date(p, made_from) for p in prefixes.values()):
+        print(f"{options.out}: up to date ({', '.join(splits)})")
         return
-    dtype = pick_dtype(a.dtype, encoder.vocab_size)
-    refuse_own_inputs([*paths, *tokenizer_files(a)], prefixes.values())
+    dtype = pick_dtype(options.dtype, encoder.vocab_size)
+    refuse_own_inputs([*paths, *find_tokenizer_files(options)], prefixes.values())
     for prefix in prefixes.values():
         refuse_foreign(prefix)
-    refuse_left_over(a.out, splits)
-    os.makedirs(a.out, exist_ok=True)
+    refuse_left_over(options.out, splits)
+    os.makedirs(options.out, exist_ok=True)
     if encoder.has_template and not all(p.endswith(TEXT_EXTENSIONS) for p in paths):
         encoder.template.source(None)  # loads the template once, before processes are forked
-    tally, fitter = report.Tally(encoder, paths, left_out), RowFitter(a.sequence_length, a.too_long)
-    with staging_folder(a.out) as folder, contextlib.ExitStack() as opened:
+    tally = report.Tally(encoder, paths, left_out)
+    fitter = RowFitter(options.sequence_length, options.too_long)
+    with staging_folder(options.out) as folder, contextlib.ExitStack() as opened:
         writers = {split: SplitWriter(folder, prefix, dtype) for split, prefix in prefixes.items()}
         for writer in writers.values():
             opened.callback(writer.close)
-        bad = write_splits(a, paths, encoding, encoder, writers, tally, fitter)
-        refuse_empty(a, writers, tally, fitter)
+        bad_documents = write_splits(options, paths, encoding, encoder, writers, tally, fitter)
+        refuse_empty(options, writers, tally, fitter)
         facts = {"vocab_size": encoder.vocab_size, "end_of_document": encoder.end,
                  "turn_ends": tally.turn_ends(),
                  "made_from": made_from}
-        writers["train"].add_page(report.page(tally, writers, fitter, a.out))
+        writers["train"].add_page(report.page(tally, writers, fitter, options.out))
         for writer in writers.values():
             writer.finish(facts)
         for writer in writers.values():
             writer.move_into_place()
-    if bad.number:
-        print(bad.summary())
+    if bad_documents.number:
+        print(bad_documents.summary())
     for split, writer in writers.items():
         print(f"{prefixes[split]}.bin: {writer.tokens} tokens in {len(writer.lengths)} documents, "
               f"{100 * writer.trained / writer.tokens:.1f}% trained on ({dtype})")
@@ -383,33 +384,35 @@ def parse_arguments(arguments):
                         help="leave out documents that cannot be used, and say how many")
     parser.add_argument("--force", action="store_true", help="write even if up to date")
     script_errors.add_debug(parser)
-    a = parser.parse_args(arguments)
-    if bool(a.inputs) == a.shakespeare:
+    options = parser.parse_args(arguments)
+    if bool(options.inputs) == options.shakespeare:
         parser.error("name input files, or --shakespeare")
     try:
-        "a".encode(a.encoding or "utf-8")
+        "a".encode(options.encoding or "utf-8")
     except (LookupError, UnicodeError):  # also for codecs that are not text encodings
-        parser.error(f"--encoding {a.encoding} is unknown; utf-8 and latin-1 are the usual ones")
-    if a.train_on_prompts and a.train_on not in (None, "all"):
-        parser.error(f"--train-on-prompts is --train-on all, and --train-on {a.train_on} is given "
-                     "beside it")
-    a.train_on = a.train_on or ("all" if a.train_on_prompts else "assistant")
-    if a.sequence_length is not None and a.sequence_length < 1:
+        parser.error(f"--encoding {options.encoding} is unknown; utf-8 and latin-1 are the usual "
+                     "ones")
+    if options.train_on_prompts and options.train_on not in (None, "all"):
+        parser.error(f"--train-on-prompts is --train-on all, and --train-on {options.train_on} is "
+                     "given beside it")
+    options.train_on = options.train_on or ("all" if options.train_on_prompts else "assistant")
+    if options.sequence_length is not None and options.sequence_length < 1:
         parser.error("--sequence-length must be at least 1")
-    if a.too_long != "error" and a.sequence_length is None:
-        parser.error(f"--too-long {a.too_long} needs --sequence-length, the tokens of a row")
-    if not isinstance(a.template_options, dict):
+    if options.too_long != "error" and options.sequence_length is None:
+        parser.error(f"--too-long {options.too_long} needs --sequence-length, the tokens of a row")
+    if not isinstance(options.template_options, dict):
         parser.error("--template-options must be a JSON object")
-    if a.workers < 1:
+    if options.workers < 1:
         parser.error("--workers must be at least 1")
-    if a.validation_every is not None and (a.validation_every < 0 or a.validation_every == 1):
+    every = options.validation_every
+    if every is not None and (every < 0 or every == 1):
         parser.error("--validation-every must be 0 (none) or at least 2")
-    return a
+    return options
 
 
 def main(arguments=None):
-    a = parse_arguments(arguments)
-    return script_errors.run("prepare_data", lambda: prepare(a))
+    options = parse_arguments(arguments)
+    return script_errors.run("prepare_data", lambda: prepare(options))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ MOST = 3
 PASSED = ("passed", "skipped")
 
 
-def look_again(folder, first):
+def rerun_waited(folder, first):
     """Runs the entries that failed by waiting once more. Returns pairs (entry of the first run,
     entry of the second run)."""
     waited = [entry for entry in first if entry.verdict == "waited"]
@@ -45,14 +45,14 @@ def look_again(folder, first):
     return pairs
 
 
-def keep(folder, unsteady):
+def write_unsteady(folder, unsteady):
     """Writes the list of unsteady entries and their outputs."""
-    place = folder / "unsteady"
-    shutil.rmtree(place, ignore_errors=True)
+    output_folder = folder / "unsteady"
+    shutil.rmtree(output_folder, ignore_errors=True)
     lines = ["# entry\twhat it waited for\tfirst output\tsecond output\n"]
     for first, second in unsteady:
-        place.mkdir(exist_ok=True)
-        paths = [place / f"{first.name}.{which}.txt" for which in ("first", "second")]
+        output_folder.mkdir(exist_ok=True)
+        paths = [output_folder / f"{first.name}.{which}.txt" for which in ("first", "second")]
         for path, entry in zip(paths, (first, second)):
             path.write_text(entry.output)
         why = " ".join(first.why.split())
@@ -61,10 +61,10 @@ def keep(folder, unsteady):
     (folder / "unsteady.tsv").write_text("".join(lines))
 
 
-def finish(folder, table, first, pairs):
+def report_run(folder, table, first, pairs):
     """Prints the end of the run; returns whether it passed."""
     unsteady = [(one, two) for one, two in pairs if two.verdict == "passed"]
-    keep(folder, unsteady)
+    write_unsteady(folder, unsteady)
     second = {two.name: two for _, two in pairs}
     final = [second.get(entry.name, entry) for entry in first]
     good = test_summary.summarize(final, table)
@@ -84,15 +84,15 @@ def main():
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("budgets")
     parser.add_argument("--parallel", type=int, default=1)
-    arguments = parser.parse_args()
-    folder = arguments.folder.resolve()
+    options = parser.parse_args()
+    folder = options.folder.resolve()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     ctest_runs.adopt_orphans()
     try:
-        first = ctest_runs.run(folder, folder / "results.xml", parallel=arguments.parallel,
+        first = ctest_runs.run(folder, folder / "results.xml", parallel=options.parallel,
                                log=folder / "output.txt")
-        pairs = look_again(folder, first)
-        return 0 if finish(folder, arguments.budgets, first, pairs) else 1
+        pairs = rerun_waited(folder, first)
+        return 0 if report_run(folder, options.budgets, first, pairs) else 1
     except ctest_runs.CTestError as error:
         print(f"run_tests: error: {error}", file=sys.stderr)
         return 1

@@ -68,11 +68,11 @@ def main():
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--seed", type=int, default=20261123)
     script_errors.add_debug(parser)
-    arguments = parser.parse_args()
-    stopped = arguments.cases // 5
-    good = inside(arguments.cases - stopped, arguments.seed)
+    options = parser.parse_args()
+    stopped = options.cases // 5
+    good = inside(options.cases - stopped, options.seed)
     from runner import Job, tiny_model, tiny_weights
-    chance = random.Random(arguments.seed)
+    chance = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as scratch:
         model = tiny_model(pathlib.Path(scratch) / "model", tiny_weights(vocabulary=212),
                            vocab_size=212)

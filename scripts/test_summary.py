@@ -24,7 +24,7 @@ NEW, PACE = 20.0, 4.0
 SLOWEST = 12
 
 
-def budgets(path):
+def read_budgets(path):
     try:
         with open(path, encoding="utf-8") as file:
             lines = [line.rstrip("\n").split("\t") for line in file if line.strip()
@@ -41,7 +41,7 @@ def pace(ran, budget):
     return min(PACE, max(1.0, statistics.median(ratios))) if len(ratios) >= 5 else 1.0
 
 
-def beyond(ran, budget):
+def find_over_budget(ran, budget):
     """Returns (line that reports it, whether it makes the run fail) for each entry beyond its
     budget, the largest excess first."""
     scale, found = pace(ran, budget), []
@@ -56,7 +56,7 @@ def beyond(ran, budget):
     return [(line, refused) for _, line, refused in sorted(found, reverse=True)]
 
 
-def write(path, ran, budget):
+def write_budgets(path, ran, budget):
     merged = budget | {name: max(1.0, round(seconds)) for name, seconds in ran.items()}
     with open(path, "w", encoding="utf-8") as file:
         file.write("# Seconds of each CTest entry on two quiet cores (scripts/test_summary.py).\n")
@@ -67,7 +67,7 @@ def summarize(entries, table):
     """Prints the summary of a run; returns False if it makes the run fail."""
     ran = {entry.name: entry.seconds for entry in entries if entry.verdict != "skipped"}
     skipped = [entry for entry in entries if entry.verdict == "skipped"]
-    budget = budgets(table)
+    budget = read_budgets(table)
     print(f"\n{sum(ran.values()):.0f} s in {len(ran)} entries, {pace(ran, budget):.1f} times their "
           "budgets; the slowest:")
     for name, seconds in sorted(ran.items(), key=lambda item: -item[1])[:SLOWEST]:
@@ -76,10 +76,10 @@ def summarize(entries, table):
     print(f"{len(skipped)} skipped" + (":" if skipped else ""))
     for entry in skipped:
         print(f"  {entry.name}: {entry.why}")
-    over = beyond(ran, budget)
+    over = find_over_budget(ran, budget)
     for line, refused in over:
         print(f"{'far over budget, which fails the run' if refused else 'over budget'}: {line}")
-    silent = [entry.name for entry in skipped if entry.why == ctest_runs.reason("")]
+    silent = [entry.name for entry in skipped if entry.why == ctest_runs.skip_reason("")]
     for name in silent:
         print(f"skipped without a reason: {name} printed no line that begins with "
               f"'{ctest_runs.SKIPPED}'")
@@ -93,12 +93,12 @@ def main(*arguments):
         raise script_errors.UsageError("name the RESULTS.xml of CTest and the BUDGETS.tsv")
     results, table, *options = arguments
     try:
-        entries = ctest_runs.entries(results, "")
+        entries = ctest_runs.parse_entries(results, "")
     except xml.ParseError as error:
         raise script_errors.UserError(f"{results}: is no XML: {error}") from None
     if "--write" in options:
-        write(table, {entry.name: entry.seconds for entry in entries if entry.verdict != "skipped"},
-              budgets(table))
+        ran = {entry.name: entry.seconds for entry in entries if entry.verdict != "skipped"}
+        write_budgets(table, ran, read_budgets(table))
         return 0
     return 0 if summarize(entries, table) else 1
 

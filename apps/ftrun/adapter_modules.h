@@ -9,7 +9,7 @@
 namespace ftrun {
 
 /// Compares target_modules and exclude_modules with the modules of the whole model, as PEFT would.
-/// Entries of exclude_modules that name no module are errors. With `with_notices` there are also
+/// Entries of exclude_modules that name no module are errors. If `with_notices`, there are also
 /// notices: about entries of exclude_modules that change nothing, and about target_modules that
 /// name modules in other parts of a multimodal model, which PEFT would train and ftrun does not.
 /// The modules of the other parts are found by the names of the tensors in the model's folder,

@@ -65,25 +65,25 @@ std::optional<Error> memory_problem(const LoadedConfig& loaded, const StepPlan& 
                                     const MemoryLimit& limit) {
   const MemoryPlan plan = memory_plan(step);
   const MemoryMeasure measure = in_main_memory(loaded.config);
-  const int64_t each = measure(plan);
-  if (limit.total > 0 && each * local > limit.total) {
-    const std::string raise = limit.by_group
-                                  ? cat("; or raise the memory limit of ", limit.by, " above ",
-                                        human_bytes(each * local + kProcessBytes))
+  const int64_t rank_bytes = measure(plan);
+  if (limit.total > 0 && rank_bytes * local > limit.total) {
+    const std::string raise = limit.limited_by_group
+                                  ? cat("; or raise the memory limit of ", limit.limited_by,
+                                        " above ", human_bytes(rank_bytes * local + kProcessBytes))
                                   : "";
-    return Error(
-        ExitCode::kEnvironment,
-        cat(needs_text(plan, measure, local), ", ", limit.by, " has ", human_bytes(limit.total)),
-        remedy_for(loaded, measure, each * local - limit.total, local) + raise);
+    return Error(ExitCode::kEnvironment,
+                 cat(needs_text(plan, measure, local), ", ", limit.limited_by, " has ",
+                     human_bytes(limit.total)),
+                 remedy_for(loaded, measure, rank_bytes * local - limit.total, local) + raise);
   }
   // The address space that the engine itself maps is not counted, so that no run is refused that
   // might have worked.
-  if (limit.process.bounds_shared && each > limit.process.left)
-    return Error(
-        ExitCode::kEnvironment,
-        cat(needs_text(plan, measure, 1), ", and ", human_bytes(limit.process.left),
-            " are left of ", limit.process.of),
-        cat(remedy_for(loaded, measure, each - limit.process.left, 1), "; or raise that limit"));
+  if (limit.process.bounds_shared && rank_bytes > limit.process.available)
+    return Error(ExitCode::kEnvironment,
+                 cat(needs_text(plan, measure, 1), ", and ", human_bytes(limit.process.available),
+                     " are left of ", limit.process.limit_name),
+                 cat(remedy_for(loaded, measure, rank_bytes - limit.process.available, 1),
+                     "; or raise that limit"));
   return std::nullopt;
 }
 
@@ -128,8 +128,8 @@ std::optional<Error> disk_problem(const LoadedConfig& loaded, const StepPlan& pl
   const bool optimizer = zero.offload_optimizer.device == OffloadDevice::kNvme;
   const std::string key =
       cat("zero_optimization.", optimizer ? "offload_optimizer" : "offload_param", ".nvme_path");
-  const std::string place = to_text(loaded.config.origins.position(key));
-  return Error(problem->code(), cat(place, place.empty() ? "" : ": ", problem->message()),
+  const std::string position = to_text(loaded.config.origins.position(key));
+  return Error(problem->code(), cat(position, position.empty() ? "" : ": ", problem->message()),
                problem->remedy());
 }
 
@@ -158,10 +158,10 @@ bool print_machine_problems(std::ostream& out, const LoadedConfig& loaded, const
     return true;
   // The total memory is compared, not the memory that is free now, because the run may start at
   // another time.
-  const std::string tight = limit.total == 0
-                                ? ""
-                                : tight_text(loaded, plan, local, limit.total,
-                                             cat(limit.by, " has ", human_bytes(limit.total)));
+  const std::string tight =
+      limit.total == 0 ? ""
+                       : tight_text(loaded, plan, local, limit.total,
+                                    cat(limit.limited_by, " has ", human_bytes(limit.total)));
   if (!tight.empty()) out << "notice: on this machine: " << tight << '\n';
   return false;
 }

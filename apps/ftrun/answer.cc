@@ -54,28 +54,28 @@ Json failure_json(const std::exception& failure) {
   return json;
 }
 
-Json text() {
+Json string_schema() {
   return {{"type", "string"}};
 }
-Json whole() {
+Json integer_schema() {
   return {{"type", "integer"}, {"minimum", 0}};
 }
-Json number() {
+Json number_schema() {
   return {{"type", "number"}};
 }
-Json truth() {
+Json boolean_schema() {
   return {{"type", "boolean"}};
 }
-Json list_of(Json items) {
+Json array_schema(Json items) {
   return {{"type", "array"}, {"items", std::move(items)}};
 }
-Json map_of(Json values) {
+Json map_schema(Json values) {
   return {{"type", "object"}, {"additionalProperties", std::move(values)}};
 }
 
 /// Makes the schema of an object with these properties and no others. Properties whose names end
 /// with "?" are optional.
-Json object_of(std::initializer_list<std::pair<std::string, Json>> properties) {
+Json object_schema(std::initializer_list<std::pair<std::string, Json>> properties) {
   Json json{{"type", "object"}, {"properties", Json::object()}, {"required", Json::array()}};
   for (const auto& [name, schema] : properties) {
     const bool is_optional = name.ends_with("?");
@@ -93,149 +93,157 @@ Json error_schema() {
        {ExitCode::kBug, ExitCode::kUsage, ExitCode::kUnsupported, ExitCode::kBadInput,
         ExitCode::kEnvironment, ExitCode::kPeerLost, ExitCode::kNumerical, ExitCode::kRequeue})
     codes.push_back(error_code_name(code));
-  const Json problem = object_of({{"severity", {{"enum", {"error", "notice"}}}},
-                                  {"file", text()},
-                                  {"line?", whole()},
-                                  {"column?", whole()},
-                                  {"message", text()},
-                                  {"remedy?", text()}});
-  return object_of({{"code", {{"enum", codes}}},
-                    {"message", text()},
-                    {"remedy?", text()},
-                    {"problems?", list_of(problem)}});
+  const Json problem = object_schema({{"severity", {{"enum", {"error", "notice"}}}},
+                                      {"file", string_schema()},
+                                      {"line?", integer_schema()},
+                                      {"column?", integer_schema()},
+                                      {"message", string_schema()},
+                                      {"remedy?", string_schema()}});
+  return object_schema({{"code", {{"enum", codes}}},
+                        {"message", string_schema()},
+                        {"remedy?", string_schema()},
+                        {"problems?", array_schema(problem)}});
 }
 
 Json memory_schema() {
-  return map_of(object_of({{"total", whole()}, {"categories?", map_of(whole())}}));
+  return map_schema(
+      object_schema({{"total", integer_schema()}, {"categories?", map_schema(integer_schema())}}));
 }
 
 Json check_schema() {
-  return object_of({{"ranks", whole()},
-                    {"rank_rule", text()},
-                    {"model", object_of({{"family", text()}, {"parameters", whole()}})},
-                    {"memory", memory_schema()},
-                    {"notices", list_of(text())},
-                    {"warnings", list_of(text())},
-                    {"config", {{"type", "object"}}},
-                    {"runs_here", truth()}});
+  return object_schema(
+      {{"ranks", integer_schema()},
+       {"rank_rule", string_schema()},
+       {"model", object_schema({{"family", string_schema()}, {"parameters", integer_schema()}})},
+       {"memory", memory_schema()},
+       {"notices", array_schema(string_schema())},
+       {"warnings", array_schema(string_schema())},
+       {"config", {{"type", "object"}}},
+       {"runs_here", boolean_schema()}});
 }
 
 Json time_schema() {
-  const Json parts = object_of({{"layers", number()},
-                                {"update", number()},
-                                {"other", number()},
-                                {"collectives", number()},
-                                {"stages", number()},
-                                {"copies", number()},
-                                {"disk", number()}});
-  const Json links = object_of({{"node", whole()},
-                                {"cluster", whole()},
-                                {"to_host", whole()},
-                                {"from_host", whole()},
-                                {"disk_read", whole()},
-                                {"disk_written", whole()}});
-  return object_of(
-      {{"machine", text()},
-       {"seconds", number()},
-       {"tokens_per_second", number()},
-       {"mfu?", number()},
-       {"mfu_causal?", number()},
-       {"hfu?", number()},
-       {"parts", parts},
-       {"exposed", map_of(number())},
-       {"stage_waits", list_of(number())},
-       {"link_bytes", links},
-       {"steps?", whole()},
-       {"hours?", number()},
-       {"device_hours?", number()},
-       {"cost?", number()},
-       {"currency?", text()},
-       {"checkpoint_bytes", whole()},
-       {"checkpoint_seconds?", number()},
-       {"what_if?", object_of({{"assumed", text()}, {"seconds_as_filed", number()}})}});
+  const Json parts = object_schema({{"layers", number_schema()},
+                                    {"update", number_schema()},
+                                    {"other", number_schema()},
+                                    {"collectives", number_schema()},
+                                    {"stages", number_schema()},
+                                    {"copies", number_schema()},
+                                    {"disk", number_schema()}});
+  const Json links = object_schema({{"node", integer_schema()},
+                                    {"cluster", integer_schema()},
+                                    {"to_host", integer_schema()},
+                                    {"from_host", integer_schema()},
+                                    {"disk_read", integer_schema()},
+                                    {"disk_written", integer_schema()}});
+  return object_schema({{"machine", string_schema()},
+                        {"seconds", number_schema()},
+                        {"tokens_per_second", number_schema()},
+                        {"mfu?", number_schema()},
+                        {"mfu_causal?", number_schema()},
+                        {"hfu?", number_schema()},
+                        {"parts", parts},
+                        {"exposed", map_schema(number_schema())},
+                        {"stage_waits", array_schema(number_schema())},
+                        {"link_bytes", links},
+                        {"steps?", integer_schema()},
+                        {"hours?", number_schema()},
+                        {"device_hours?", number_schema()},
+                        {"cost?", number_schema()},
+                        {"currency?", string_schema()},
+                        {"checkpoint_bytes", integer_schema()},
+                        {"checkpoint_seconds?", number_schema()},
+                        {"what_if?", object_schema({{"assumed", string_schema()},
+                                                    {"seconds_as_filed", number_schema()}})}});
 }
 
 Json plan_schema() {
-  const Json collective = object_of({{"kind", text()},
-                                     {"axes", text()},
-                                     {"ranks", whole()},
-                                     {"calls", whole()},
-                                     {"bytes", whole()}});
-  return object_of(
-      {{"rank", whole()},
-       {"ranks", whole()},
-       {"parameters", whole()},
-       {"zero_stage", whole()},
-       {"programs", whole()},
-       {"memory", memory_schema()},
-       {"traffic", object_of({{"bytes", whole()}, {"collectives", list_of(collective)}})},
-       {"time?", time_schema()},
-       {"warnings", list_of(text())}});
+  const Json collective = object_schema({{"kind", string_schema()},
+                                         {"axes", string_schema()},
+                                         {"ranks", integer_schema()},
+                                         {"calls", integer_schema()},
+                                         {"bytes", integer_schema()}});
+  return object_schema({{"rank", integer_schema()},
+                        {"ranks", integer_schema()},
+                        {"parameters", integer_schema()},
+                        {"zero_stage", integer_schema()},
+                        {"programs", integer_schema()},
+                        {"memory", memory_schema()},
+                        {"traffic", object_schema({{"bytes", integer_schema()},
+                                                   {"collectives", array_schema(collective)}})},
+                        {"time?", time_schema()},
+                        {"warnings", array_schema(string_schema())}});
 }
 
 Json search_schema() {
-  const Json memory = object_of({{"device", whole()}, {"host", whole()}});
-  const Json layout = object_of({{"layout", text()},
-                                 {"keys", {{"type", "object"}}},
-                                 {"seconds", number()},
-                                 {"memory", memory}});
-  const Json choice =
-      object_of({{"choice", text()},
-                 {"reason", text()},
-                 {"seconds?", number()},
-                 {"memory?", memory},
-                 {"at_least?", object_of({{"seconds", number()}, {"memory", memory}})}});
-  return object_of({{"search", object_of({{"machine", text()},
-                                          {"nodes", whole()},
-                                          {"batch", whole()},
-                                          {"counts", map_of(whole())},
-                                          {"proved", truth()},
-                                          {"least_seconds", number()},
-                                          {"layouts", list_of(layout)},
-                                          {"why_not", list_of(choice)},
-                                          {"config?", text()}})}});
+  const Json memory = object_schema({{"device", integer_schema()}, {"host", integer_schema()}});
+  const Json layout = object_schema({{"layout", string_schema()},
+                                     {"keys", {{"type", "object"}}},
+                                     {"seconds", number_schema()},
+                                     {"memory", memory}});
+  const Json choice = object_schema(
+      {{"choice", string_schema()},
+       {"reason", string_schema()},
+       {"seconds?", number_schema()},
+       {"memory?", memory},
+       {"at_least?", object_schema({{"seconds", number_schema()}, {"memory", memory}})}});
+  return object_schema({{"search", object_schema({{"machine", string_schema()},
+                                                  {"nodes", integer_schema()},
+                                                  {"batch", integer_schema()},
+                                                  {"counts", map_schema(integer_schema())},
+                                                  {"proved", boolean_schema()},
+                                                  {"least_seconds", number_schema()},
+                                                  {"layouts", array_schema(layout)},
+                                                  {"why_not", array_schema(choice)},
+                                                  {"config?", string_schema()}})}});
 }
 
 Json table_schema() {
-  const Json line =
-      object_of({{"part", text()}, {"course", whole()}, {"planned", whole()}, {"why", text()}});
-  const Json row =
-      object_of({{"model", text()},
-                 {"parameters", whole()},
-                 {"zero_stage", whole()},
-                 {"gpus", whole()},
-                 {"row_tokens", whole()},
-                 {"recompute", text()},
-                 {"course", whole()},
-                 {"planned", whole()},
-                 {"fullest", text()},
-                 {"lines", list_of(line)},
-                 {"fits", map_of(object_of({{"course", truth()}, {"planned", truth()}}))},
-                 {"seconds?", number()},
-                 {"waits?", number()}});
-  const Json stated = object_of({{"zero_stage", whole()},
-                                 {"stated", number()},
-                                 {"formula", number()},
-                                 {"planned", number()}});
-  return object_of({{"table", object_of({{"rows", list_of(row)},
-                                         {"stated?", list_of(stated)},
-                                         {"two_gpus?", list_of(row)}})}});
+  const Json line = object_schema({{"part", string_schema()},
+                                   {"course", integer_schema()},
+                                   {"planned", integer_schema()},
+                                   {"why", string_schema()}});
+  const Json row = object_schema(
+      {{"model", string_schema()},
+       {"parameters", integer_schema()},
+       {"zero_stage", integer_schema()},
+       {"gpus", integer_schema()},
+       {"row_tokens", integer_schema()},
+       {"recompute", string_schema()},
+       {"course", integer_schema()},
+       {"planned", integer_schema()},
+       {"fullest", string_schema()},
+       {"lines", array_schema(line)},
+       {"fits",
+        map_schema(object_schema({{"course", boolean_schema()}, {"planned", boolean_schema()}}))},
+       {"seconds?", number_schema()},
+       {"waits?", number_schema()}});
+  const Json stated = object_schema({{"zero_stage", integer_schema()},
+                                     {"stated", number_schema()},
+                                     {"formula", number_schema()},
+                                     {"planned", number_schema()}});
+  return object_schema({{"table", object_schema({{"rows", array_schema(row)},
+                                                 {"stated?", array_schema(stated)},
+                                                 {"two_gpus?", array_schema(row)}})}});
 }
 
 Json inspect_schema() {
-  return object_of({{"kind", {{"enum", {"adapter", "checkpoint", "data", "import", "model"}}}},
-                    {"path", text()},
-                    {"facts", list_of(object_of({{"name", text()}, {"value", text()}}))},
-                    {"tensors?", list_of(object_of({{"name", text()}, {"value", text()}}))}});
+  return object_schema(
+      {{"kind", {{"enum", {"adapter", "checkpoint", "data", "import", "model"}}}},
+       {"path", string_schema()},
+       {"facts",
+        array_schema(object_schema({{"name", string_schema()}, {"value", string_schema()}}))},
+       {"tensors?",
+        array_schema(object_schema({{"name", string_schema()}, {"value", string_schema()}}))}});
 }
 
 /// Makes the schema of the answer of `command` if it succeeds.
 Json done_schema(const char* command, Json result) {
-  return object_of({{"format", {{"const", kFormat}}},
-                    {"version", {{"const", kVersion}}},
-                    {"command", {{"const", command}}},
-                    {"exit_code", {{"const", 0}}},
-                    {"result", std::move(result)}});
+  return object_schema({{"format", {{"const", kFormat}}},
+                        {"version", {{"const", kVersion}}},
+                        {"command", {{"const", command}}},
+                        {"exit_code", {{"const", 0}}},
+                        {"result", std::move(result)}});
 }
 
 }  // namespace
@@ -302,11 +310,11 @@ const char* error_code_name(ExitCode code) {
 }
 
 std::string answer_schema() {
-  const Json failed = object_of({{"format", {{"const", kFormat}}},
-                                 {"version", {{"const", kVersion}}},
-                                 {"command", text()},
-                                 {"exit_code", {{"type", "integer"}, {"minimum", 1}}},
-                                 {"error", error_schema()}});
+  const Json failed = object_schema({{"format", {{"const", kFormat}}},
+                                     {"version", {{"const", kVersion}}},
+                                     {"command", string_schema()},
+                                     {"exit_code", {{"type", "integer"}, {"minimum", 1}}},
+                                     {"error", error_schema()}});
   const Json schema{
       {"$schema", "https://json-schema.org/draft/2020-12/schema"},
       {"title", "What ftrun answers with --json"},
@@ -314,8 +322,10 @@ std::string answer_schema() {
        {done_schema("check", check_schema()), done_schema("plan", plan_schema()),
         done_schema("plan", search_schema()), done_schema("plan", table_schema()),
         done_schema("inspect", inspect_schema()),
-        done_schema("verify", object_of({{"path", text()}, {"undamaged", {{"const", true}}}})),
-        done_schema("convert", object_of({{"from", text()}, {"to", text()}})), failed}}};
+        done_schema("verify",
+                    object_schema({{"path", string_schema()}, {"undamaged", {{"const", true}}}})),
+        done_schema("convert", object_schema({{"from", string_schema()}, {"to", string_schema()}})),
+        failed}}};
   return schema.dump(2) + "\n";
 }
 

@@ -451,7 +451,7 @@ std::string rule_with_mesh(const RankCount& count, const ParallelConfig& mesh) {
 }
 
 /// Checks whether a model fits the config, whether it can be trained as requested, and its weights.
-/// With `with_notices` it also adds notices about the modules that an adapter's settings name.
+/// If `with_notices`, it also adds notices about the modules that an adapter's settings name.
 void check_model(const Config& config, const ModelConfig& model, const ConfigSource& source,
                  bool with_notices, LoadReport& report) {
   check_model_fit(config, model, report);

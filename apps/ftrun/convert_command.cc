@@ -77,8 +77,9 @@ bool is_another_model(const std::string& folder, const std::string& recorded) {
   }
 }
 
-/// RecordedModel is the folder of a model, and the name by which the user or a file refers to it.
-struct RecordedModel {
+/// NamedModelFolder is the folder of a model, and the name by which the user or a file refers to
+/// it.
+struct NamedModelFolder {
   std::string folder;
   std::string name;
 };
@@ -109,12 +110,12 @@ std::string folder_of_named(const std::string& name, const std::string& file,
 }
 
 /// Returns the model that the option --model names.
-RecordedModel given_model(const ConvertOptions& options) {
+NamedModelFolder given_model(const ConvertOptions& options) {
   return {find_model_folder(options.model).folder, options.model};
 }
 
 /// Returns the model that run.json names. The file is two folders above the step folder.
-RecordedModel recorded_model(const std::string& step) {
+NamedModelFolder recorded_model(const std::string& step) {
   const fs::path run = fs::absolute(step + "/.").parent_path().parent_path().parent_path();
   const std::string manifest = (run / "run.json").string();
   const char* remedy = "give the folder that training began from with --model";
@@ -187,10 +188,11 @@ void require_same_model(const std::string& step,
 /// Returns the folders that an export must not replace: the checkpoint that is read, and the
 /// checkpoints folder of its run.
 std::vector<std::string> kept_folders(const std::string& step) {
-  const fs::path beside = fs::absolute(step + "/.").parent_path().parent_path();
-  std::vector<std::string> kept{step};
-  if (beside.filename() == "checkpoints") kept.push_back(beside.string());
-  return kept;
+  const fs::path checkpoints_folder = fs::absolute(step + "/.").parent_path().parent_path();
+  std::vector<std::string> folders{step};
+  if (checkpoints_folder.filename() == "checkpoints")
+    folders.push_back(checkpoints_folder.string());
+  return folders;
 }
 
 /// Returns the dtype with this name, which must be a valid name.
@@ -263,7 +265,7 @@ struct ExportSource {
 };
 
 ExportSource export_source(const ConvertOptions& options, const Config& trained, std::string base,
-                           const std::string& kept) {
+                           const std::string& input) {
   ExportSource source;
   source.target.folder = options.out;
   source.target.source_folder = std::move(base);
@@ -272,14 +274,14 @@ ExportSource export_source(const ConvertOptions& options, const Config& trained,
   const ModelConfig model = parse_model_config(source.target.config_json, config);
   source.target.dtype = exported_dtype(wanted_dtype(options.dtype), model);
   keep_other_parts(source.target, model);
-  source.target.kept_folders = kept_folders(kept);
+  source.target.kept_folders = kept_folders(input);
   source.model = trained_model(trained, model);
   return source;
 }
 
-void print_merged(const ConvertOptions& options, const std::string& from, const Config& trained,
+void print_merged(const ConvertOptions& options, const std::string& input, const Config& trained,
                   const MergeLoss& loss) {
-  std::cout << terminal_text(cat(from, " -> ", options.out, "\n"));
+  std::cout << terminal_text(cat(input, " -> ", options.out, "\n"));
   if (trained.quantization.type != QuantizationType::kNone)
     std::cout << "the base is the one that was trained on: its blocks' matrices as they are when "
                  "quantized as "
@@ -318,7 +320,7 @@ int export_step(const ConvertOptions& options) {
   const bool adapter = trained.adapter.type == AdapterType::kLora;
   if (options.merge && !adapter)
     throw Error(ExitCode::kUsage, cat("--merge: ", step, " holds no adapter"), "remove --merge");
-  const RecordedModel base = options.model.empty() ? recorded_model(step) : given_model(options);
+  const NamedModelFolder base = options.model.empty() ? recorded_model(step) : given_model(options);
   ExportSource source = export_source(options, trained, base.folder, step);
   require_same_model(step, checkpoint_weights(step), source.model, source.target.source_folder);
   require_same_base(meta, step, ModelFolder(source.target.source_folder));

@@ -10,15 +10,15 @@ namespace {
 
 /// Returns the reason why no rank of the run can be dropped, whatever the config allows; "" if
 /// ranks can be dropped.
-std::string why_none_leaves(const LoadedConfig& loaded, const LaunchEnvironment& launch,
-                            std::optional<int> restarts) {
+std::string no_drop_reason(const LoadedConfig& loaded, const LaunchEnvironment& launch,
+                           std::optional<int> restarts) {
   if (launch.is_rank())
     return cat(launch_name(launch.kind),
                " starts the ranks, and ftrun starts only those again that it has started itself");
   if (launch.nodes > 1)
     return cat("ftrun starts no ranks again on ", launch.nodes, " nodes, whose launcher has to");
   if (restarts && *restarts == 0) return "--restarts 0 starts no ranks again";
-  if (loaded.config.parallel.data == 1) return "1 data rank is the fewest there can be";
+  if (loaded.config.parallel.data == 1) return "there must be at least 1 data rank";
   return "";
 }
 
@@ -31,15 +31,15 @@ std::string notice_at(const Config& config, const char* key, const std::string& 
 std::string elastic_notice(const LoadedConfig& loaded, const LaunchEnvironment& launch,
                            std::optional<int> restarts) {
   const Config& config = loaded.config;
-  const std::string why_none = why_none_leaves(loaded, launch, restarts);
+  const std::string no_drop = no_drop_reason(loaded, launch, restarts);
   if (const int64_t own = config.elastic.min_ranks; own > 0) {
     // If min_ranks is larger than the number of ranks, a notice of the config reports that already.
-    if (why_none.empty() || own > loaded.ranks) return "";
+    if (no_drop.empty() || own > loaded.ranks) return "";
     return notice_at(config, "elastic.min_ranks",
-                     cat("elastic.min_ranks ", own, " has no effect: ", why_none));
+                     cat("elastic.min_ranks ", own, " has no effect: ", no_drop));
   }
   const std::vector<BatchShare> shares = smaller_shares(config);
-  if (shares.empty() || !why_none.empty()) return "";
+  if (shares.empty() || !no_drop.empty()) return "";
   return notice_at(config, "elasticity.enabled",
                    cat("ranks that keep failing may be removed, down to ",
                        shares.back().data_ranks * model_ranks(config.parallel), " of ",

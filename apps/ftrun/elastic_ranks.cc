@@ -58,11 +58,11 @@ void ElasticRanks::drop_replica_of(const FailureSummary& failure, int times) {
   if (fewest_ranks(before) == 0) return;
   const std::string failed =
       cat("rank ", failure.rank, " failed ", times_text(times), " without a new checkpoint");
-  std::string why_not = why_none();
+  std::string why_not = no_drop_reason();
   for (const BatchShare& share : smaller_shares(before)) {
     if (!try_share(share, why_not)) continue;
     drop_replicas(failure.rank, share.data_ranks);
-    why_left_ = cat(failed, ": ", first_line(failure.reason));
+    drop_reason_ = cat(failed, ": ", first_line(failure.reason));
     log_warning(cat(failed, "; continuing with ", count_text(share.data_ranks, "data rank"), " of ",
                     before.parallel.data, ", global batch unchanged: train_batch_size ",
                     before.train_batch_size, " = micro ", share.micro_batch, " × accumulation ",
@@ -74,13 +74,13 @@ void ElasticRanks::drop_replica_of(const FailureSummary& failure, int times) {
 }
 
 /// Returns the reason why the config allows no rank to be dropped; "" if it allows that.
-std::string ElasticRanks::why_none() const {
+std::string ElasticRanks::no_drop_reason() const {
   const Config& config = loaded_.config;
   if (!smaller_shares(config).empty()) return "";
   const bool own = config.elastic.min_ranks == fewest_ranks(config);
   const std::string limit =
       cat(own ? "elastic.min_ranks" : "elasticity.min_gpus", " is ", fewest_ranks(config));
-  if (config.parallel.data == 1) return "1 data rank is the fewest there can be";
+  if (config.parallel.data == 1) return "there must be at least 1 data rank";
   if ((config.parallel.data - 1) * model_ranks(config.parallel) < fewest_ranks(config))
     return limit;
   return cat(limit, ", and no smaller number of data ranks down to it can share train_batch_size ",
@@ -127,26 +127,26 @@ void ElasticRanks::drop_replicas(int rank, int64_t data_ranks) {
   std::set<int> leaving{replica_of(mesh, rank)};
   for (int replica = data - 1; std::ssize(leaving) < data - data_ranks; --replica)
     leaving.insert(replica);
-  std::vector<int> left;
+  std::vector<int> remaining;
   for (int number = 0; number < static_cast<int>(first_numbers_.size()); ++number)
     if (!leaving.contains(replica_of(mesh, number)))
-      left.push_back(first_numbers_[static_cast<size_t>(number)]);
-  first_numbers_ = std::move(left);
+      remaining.push_back(first_numbers_[static_cast<size_t>(number)]);
+  first_numbers_ = std::move(remaining);
 }
 
 RanksOfStart ElasticRanks::ranks() const {
-  RanksOfStart ranks{.count = std::ssize(first_numbers_), .why_left = why_left_};
+  RanksOfStart ranks{.count = std::ssize(first_numbers_), .drop_reason = drop_reason_};
   for (int number = 0; number < first_count_; ++number)
     if (std::find(first_numbers_.begin(), first_numbers_.end(), number) == first_numbers_.end())
-      ranks.left.push_back(number);
+      ranks.dropped.push_back(number);
   return ranks;
 }
 
 void ElasticRanks::add_to(Restart& restart) const {
   if (overrides_.empty()) return;
   restart.environment.push_back(
-      cat(launch_variables::kLeftRanks, "=", join_numbers(ranks().left, ",")));
-  restart.environment.push_back(cat(launch_variables::kWhyLeft, "=", why_left_));
+      cat(launch_variables::kLeftRanks, "=", join_numbers(ranks().dropped, ",")));
+  restart.environment.push_back(cat(launch_variables::kWhyLeft, "=", drop_reason_));
   restart.local_ranks = static_cast<int>(first_numbers_.size());
   for (const std::string& override : overrides_)
     restart.arguments.insert(restart.arguments.end(), {"--set", override});
@@ -156,26 +156,26 @@ void ElasticRanks::add_to(Restart& restart) const {
   const char* visible = std::getenv(kVisibleGpus);
   const std::vector<std::string> shown =
       visible == nullptr ? std::vector<std::string>{} : split(visible, ',');
-  std::vector<std::string> kept;
+  std::vector<std::string> remaining_gpus;
   for (const int number : first_numbers_) {
     if (visible != nullptr && number >= std::ssize(shown)) return;
-    kept.push_back(visible == nullptr ? std::to_string(number)
-                                      : shown[static_cast<size_t>(number)]);
+    remaining_gpus.push_back(visible == nullptr ? std::to_string(number)
+                                                : shown[static_cast<size_t>(number)]);
   }
-  restart.environment.push_back(cat(kVisibleGpus, "=", join(kept, ",")));
+  restart.environment.push_back(cat(kVisibleGpus, "=", join(remaining_gpus, ",")));
 }
 
 RanksOfStart ranks_of_restart(const LaunchEnvironment& launch) {
-  const char* left = std::getenv(launch_variables::kLeftRanks);
+  const char* dropped = std::getenv(launch_variables::kLeftRanks);
   const char* why = std::getenv(launch_variables::kWhyLeft);
   RanksOfStart ranks{.count = launch.world};
   // If a launcher has passed on the environment, the variables may belong to another run.
-  if (launch.kind != LaunchKind::kSupervised || launch.restart == 0 || left == nullptr ||
+  if (launch.kind != LaunchKind::kSupervised || launch.restart == 0 || dropped == nullptr ||
       why == nullptr)
     return ranks;
-  for (const std::string& number : split(left, ','))
-    ranks.left.push_back(std::atoi(number.c_str()));
-  ranks.why_left = why;
+  for (const std::string& number : split(dropped, ','))
+    ranks.dropped.push_back(std::atoi(number.c_str()));
+  ranks.drop_reason = why;
   return ranks;
 }
 

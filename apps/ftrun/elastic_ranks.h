@@ -32,7 +32,7 @@ class ElasticRanks {
 
  private:
   bool try_share(const BatchShare& share, std::string& why_not);
-  std::string why_none() const;
+  std::string no_drop_reason() const;
   void drop_replicas(int rank, int64_t data_ranks);
 
   const ConfigSource& source_;
@@ -47,7 +47,7 @@ class ElasticRanks {
   /// The number of ranks at the first start.
   const int first_count_;
   /// The reason why ranks were last dropped.
-  std::string why_left_;
+  std::string drop_reason_;
   /// The last reported reason why no replica is dropped.
   std::string reported_;
 };

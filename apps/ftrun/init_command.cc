@@ -305,7 +305,7 @@ std::vector<std::string> five_lines(const Draft& draft, const InitMachine& machi
       cat("Trains ", found.variant->name, ": ",
           left_out.empty() ? "they fit, and learn most" : left_out, "; learning rate ",
           number_text(found.variant->learning_rate), "."),
-      cat("Layout on ", machine_place(found.task.machine, found.task.nodes), ": ",
+      cat("Layout on ", machine_text(found.task.machine, found.task.nodes), ": ",
           layout_text(best.layout), "; ",
           found.result.proved ? "no other takes less" : "the best of those that were planned", "."),
       cat("A rank needs ", rank_memory_text(best.memory), "; a step takes about ",

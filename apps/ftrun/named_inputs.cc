@@ -61,8 +61,8 @@ std::vector<RecordedCommit> recorded_commits(const std::string& output_dir) {
 
 /// Finds the commit that a resumed run keeps for `name`; "" if the run recorded none, or if the
 /// name gives a full commit.
-std::string kept_commit(const HubName& name, HubKind kind,
-                        const std::vector<RecordedCommit>& commits) {
+std::string find_recorded_commit(const HubName& name, HubKind kind,
+                                 const std::vector<RecordedCommit>& commits) {
   if (is_commit(name.revision)) return "";
   const auto found = std::find_if(commits.begin(), commits.end(), [&](const RecordedCommit& known) {
     return known.repository == name.repository && known.kind == kind;
@@ -71,7 +71,7 @@ std::string kept_commit(const HubName& name, HubKind kind,
 }
 
 /// Finds the commit to which a name refers in the cache now; "" if the cache has none.
-std::string commit_now(const std::string& named, HubKind kind) {
+std::string find_cached_commit(const std::string& named, HubKind kind) {
   try {
     return find_hub_folder(named, "", process_environment(), kind).commit;
   } catch (const Error&) {
@@ -80,31 +80,32 @@ std::string commit_now(const std::string& named, HubKind kind) {
 }
 
 Problem moved_notice(const Origins& origins, const char* key, const std::string& named,
-                     const std::string& repository, const std::string& now,
-                     const std::string& kept) {
+                     const std::string& repository, const std::string& cached_commit,
+                     const std::string& recorded_commit) {
   Problem notice;
   notice.severity = Severity::kNotice;
   notice.at = request_position(origins, key);
-  notice.message = cat(key, ": ", named, " is commit ", now,
-                       " in the Hugging Face cache by now; the run continues with ", kept,
-                       ", which it began with");
-  notice.remedy = cat("write ", repository, "@", now, " to continue with the newer one");
+  notice.message = cat(key, ": ", named, " is commit ", cached_commit,
+                       " in the Hugging Face cache by now; the run continues with ",
+                       recorded_commit, ", which it began with");
+  notice.remedy = cat("write ", repository, "@", cached_commit, " to continue with the newer one");
   return notice;
 }
 
 /// Makes the error for a run whose recorded commit is no longer in the cache: it does not continue
 /// with another commit.
 Error removed_commit_error(const std::string& named, const std::string& repository, HubKind kind,
-                           const std::string& now, const std::string& kept) {
+                           const std::string& cached_commit, const std::string& recorded_commit) {
   const std::string option = kind == HubKind::kDataset ? " --repo-type dataset" : "";
   return {ExitCode::kBadInput,
-          cat(named, ": the run began with commit ", kept,
+          cat(named, ": the run began with commit ", recorded_commit,
               ", which the Hugging Face cache does not hold any more",
-              now.empty() ? "" : cat(" (it holds ", now, ")")),
-          cat("hf download ", repository, option, " --revision ", kept, " downloads it",
-              now.empty() ? ""
-                          : cat("; or write ", repository, "@", now,
-                                ", which is then compared with what the run was trained on"))};
+              cached_commit.empty() ? "" : cat(" (it holds ", cached_commit, ")")),
+          cat("hf download ", repository, option, " --revision ", recorded_commit, " downloads it",
+              cached_commit.empty()
+                  ? ""
+                  : cat("; or write ", repository, "@", cached_commit,
+                        ", which is then compared with what the run was trained on"))};
 }
 
 /// NameLookup finds the commit for each Hub name: the current one, or the one that a resumed run
@@ -118,14 +119,16 @@ class NameLookup {
   /// Throws Error(kBadInput) if the run's commit is gone.
   std::string pin(const char* key, const std::string& named, HubKind kind) {
     const HubName name = *parse_hub_name(named);
-    const std::string now = commit_now(named, kind), kept = kept_commit(name, kind, commits_);
-    if (kept.empty() || kept == now) return now.empty() ? named : cat(name.repository, "@", now);
-    const std::string older = cat(name.repository, "@", kept);
-    if (commit_now(older, kind).empty())
-      throw removed_commit_error(named, name.repository, kind, now, kept);
-    if (!now.empty())
-      found_.notices.push_back(
-          moved_notice(found_.config.origins, key, named, name.repository, now, kept));
+    const std::string cached_commit = find_cached_commit(named, kind),
+                      recorded_commit = find_recorded_commit(name, kind, commits_);
+    if (recorded_commit.empty() || recorded_commit == cached_commit)
+      return cached_commit.empty() ? named : cat(name.repository, "@", cached_commit);
+    const std::string older = cat(name.repository, "@", recorded_commit);
+    if (find_cached_commit(older, kind).empty())
+      throw removed_commit_error(named, name.repository, kind, cached_commit, recorded_commit);
+    if (!cached_commit.empty())
+      found_.notices.push_back(moved_notice(found_.config.origins, key, named, name.repository,
+                                            cached_commit, recorded_commit));
     return older;
   }
 
@@ -185,7 +188,7 @@ std::string pinned_file(const char* key, const std::string& path, NameLookup& lo
   const std::optional<HubFile> file = parse_hub_file(path);
   if (!file) return "";
   const std::string named = file->name.with_revision();
-  if (commit_now(named, HubKind::kDataset).empty()) return "";
+  if (find_cached_commit(named, HubKind::kDataset).empty()) return "";
   return cat(lookup.pin(key, named, HubKind::kDataset), "/", file->file);
 }
 

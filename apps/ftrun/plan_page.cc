@@ -48,11 +48,12 @@ std::vector<const RecordedRank*> rank_of_each_stage(const StepRecord& record) {
 }
 
 /// Returns at most `most` ranks, evenly spread, including the first and the last.
-std::vector<const RecordedRank*> spread(const std::vector<const RecordedRank*>& all, size_t most) {
+std::vector<const RecordedRank*> choose_evenly(const std::vector<const RecordedRank*>& all,
+                                               size_t most) {
   if (all.size() <= most) return all;
-  std::vector<const RecordedRank*> some;
-  for (size_t i = 0; i < most; ++i) some.push_back(all[i * (all.size() - 1) / (most - 1)]);
-  return some;
+  std::vector<const RecordedRank*> chosen;
+  for (size_t i = 0; i < most; ++i) chosen.push_back(all[i * (all.size() - 1) / (most - 1)]);
+  return chosen;
 }
 
 /// Labels assigns numbers to texts, so that the page contains each text only once.
@@ -100,9 +101,9 @@ Json parts_json(const StepTime& time) {
   return parts;
 }
 
-/// Returns the memory of one tier of a rank over the step; null if the tier is empty. `beside` is
-/// the number of bytes that libraries use in addition.
-Json tier_json(const RecordedRank& rank, Tier tier, const TierPlan& plan, int64_t beside,
+/// Returns the memory of one tier of a rank over the step; null if the tier is empty.
+/// `library_bytes` is the number of bytes that libraries use in addition.
+Json tier_json(const RecordedRank& rank, Tier tier, const TierPlan& plan, int64_t library_bytes,
                int64_t limit, Picoseconds end, size_t moments) {
   if (plan.total == 0) return nullptr;
   const std::vector<MemoryPoint> points = memory_over_step(rank, tier, end, moments);
@@ -118,10 +119,10 @@ Json tier_json(const RecordedRank& rank, Tier tier, const TierPlan& plan, int64_
     by_category[name] = std::move(bytes);
   }
   for (const MemoryPoint& point : points) begin.push_back(nanoseconds(point.begin));
-  if (beside > 0) kept["libraries"] = beside;
+  if (library_bytes > 0) kept["libraries"] = library_bytes;
   return {{"tier", tier_name(tier)},
           {"limit", limit},
-          {"allocated", plan.total + beside},
+          {"allocated", plan.total + library_bytes},
           {"kept", kept},
           {"begin", begin},
           {"moments", by_category}};
@@ -149,7 +150,7 @@ PlanPage begin_plan_page(const Config& config, const ClassPlans& all, const Conf
   const std::string measured = machine.measured.empty() ? "" : cat(", measured ", machine.measured);
   facts.push_back(cat(count_text(ranks, "rank"), ", ZeRO stage ", state.stage, ", ",
                       config.train_batch_size, " sequences per step, on ",
-                      machine_place(machine, nodes, measured)));
+                      machine_text(machine, nodes, measured)));
   facts.push_back(time);
   if (!asked.what_if.empty()) facts.push_back(cat("what if ", asked.what_if));
   return page;
@@ -158,7 +159,7 @@ PlanPage begin_plan_page(const Config& config, const ClassPlans& all, const Conf
 void write_plan_page(const std::string& path, PlanPage page, const Config& config,
                      const ClassPlans& all, const StepRecord& record) {
   const std::vector<const RecordedRank*> stages = rank_of_each_stage(record);
-  const std::vector<const RecordedRank*> shown = spread(stages, kMaxStages);
+  const std::vector<const RecordedRank*> shown = choose_evenly(stages, kMaxStages);
   const StepLanes lanes = step_lanes(shown, record.end, kMaxBlocks);
   Labels labels;
   Json ranks = Json::array();
@@ -203,7 +204,7 @@ void write_plan_page(const std::string& path, PlanPage page, const Config& confi
       {"search", std::move(page.search)}};
   // The path is checked again, because another file may have been made there while the search ran.
   admit_plan_page(path);
-  write_file_atomic(posix_files(), path, filled_page(plan_parts(), data));
+  write_file_atomic(posix_files(), path, fill_page(plan_parts(), data));
 }
 
 }  // namespace ftrun

@@ -78,6 +78,16 @@ std::string too_large_remedy(const SearchTask& task, const SearchResult& result)
              "nf4}), shorter rows, or a smaller model");
 }
 
+/// Returns what a search had no time for: "; 8163 layouts were not looked at"; "" for nothing.
+std::string unexamined_text(const SearchCounts& counts) {
+  std::string text;
+  if (counts.given_up > 0)
+    text += cat("; ", count_text(counts.given_up, "plan"), " given up for lack of time");
+  if (counts.tried < counts.all)
+    text += cat("; ", count_text(counts.all - counts.tried, "layout"), " not looked at");
+  return text;
+}
+
 }  // namespace
 
 SearchTask search_task(const SearchOptions& options, const Machine& machine) {
@@ -99,17 +109,26 @@ SearchTask search_task(const SearchOptions& options, const Machine& machine) {
 
 void require_choice(const SearchTask& task, const SearchResult& result) {
   if (!result.choices.empty()) return;
-  const std::string place = machine_place(task.machine, task.nodes);
+  const std::string machine = machine_text(task.machine, task.nodes);
   if (result.counts.legal == 0)
     throw Error(
         ExitCode::kUsage,
-        cat("none of the ", result.counts.tried, " layouts on ", place, " can run this config: ",
+        cat("none of the ", result.counts.tried, " layouts on ", machine, " can run this config: ",
             result.refusal.empty() ? cat("a global batch of ", task.batch,
                                          " sequences cannot be divided among the ranks")
                                    : result.refusal),
         "change the refused keys, or plan for another number of devices");
+  if (!result.nearest && result.problem.empty())
+    throw Error(
+        ExitCode::kUsage,
+        cat("no layout on ", place, " could be planned in the time of the search: of ",
+            result.counts.legal, " legal layouts, ", result.counts.legal - result.counts.too_large,
+            " may fit by their bounds, and none was planned exactly",
+            unexamined_text(result.counts)),
+        cat("raise --seconds: about ", seconds_text(result.needed_seconds),
+            " are needed for one of them"));
   if (!result.nearest)
-    throw Error(ExitCode::kUsage, cat("no layout on ", place, " was timed: ", result.problem),
+    throw Error(ExitCode::kUsage, cat("no layout on ", machine, " was timed: ", result.problem),
                 "correct the machine file");
   const Evaluation& nearest = *result.nearest;
   const int64_t budget = device_budget(task, ranks_of_node(nearest.layout, task.nodes));
@@ -118,7 +137,7 @@ void require_choice(const SearchTask& task, const SearchResult& result) {
           result.proved ? cat(result.counts.legal, " layouts")
                         : cat("the ", result.counts.planned, " layouts planned so far (of ",
                               result.counts.legal, ")"),
-          " fits on ", place, ": the nearest needs ", rank_memory_text(nearest.memory),
+          " fits on ", machine, ": the nearest needs ", rank_memory_text(nearest.memory),
           " of a rank's ", human_bytes(budget));
   if (nearest.memory.device > budget)
     text += cat(", ", human_bytes(nearest.memory.device - budget), " too much");
@@ -126,7 +145,7 @@ void require_choice(const SearchTask& task, const SearchResult& result) {
   if (host > 0 && nearest.memory.host > host)
     text += cat(", ", human_bytes(nearest.memory.host - host), " too much of main memory, of ",
                 human_bytes(host));
-  text += cat(" (", layout_text(nearest.layout), ")");
+  text += cat(" (", layout_text(nearest.layout), ")", unexamined_text(result.counts));
   throw Error(ExitCode::kEnvironment, text, too_large_remedy(task, result));
 }
 
@@ -187,7 +206,7 @@ int search_plan(const SearchOptions& options, const RequestedMachine& asked, Ans
     const std::string command =
         cat("ftrun plan --config ", shell_word(options.out), options_text(options));
     std::vector<std::string> why{
-        cat("Found by ftrun plan --search for ", machine_place(task.machine, task.nodes), ": ",
+        cat("Found by ftrun plan --search for ", machine_text(task.machine, task.nodes), ": ",
             layout_text(best.layout),
             asked.what_if.empty() ? "." : cat(", if ", asked.what_if, ".")),
         cat("A step is predicted to take ", seconds_text(best.time->seconds), "; a rank needs ",

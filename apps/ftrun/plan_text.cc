@@ -157,9 +157,9 @@ class ModelStates {
   StateFormula formula_, frozen_formula_;
 };
 
-std::string deviation_text(double part, double of) {
-  const double value = 100 * (part - of) / of;
-  return cat(value < 0 ? "" : "+", fixed_text(value, 2), " %");
+std::string deviation_text(double value, double reference) {
+  const double percent = 100 * (value - reference) / reference;
+  return cat(percent < 0 ? "" : "+", fixed_text(percent, 2), " %");
 }
 
 }  // namespace

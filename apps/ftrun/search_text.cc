@@ -69,10 +69,10 @@ Json keys_json(const Layout& layout) {
 
 }  // namespace
 
-std::string machine_place(const Machine& machine, int64_t nodes, std::string_view more) {
+std::string machine_text(const Machine& machine, int64_t nodes, std::string_view suffix) {
   return cat(nodes == 1 ? "" : cat(nodes, " nodes of "),
              count_text(machine.devices, machine.has_gpus ? "GPU" : "core"), " (", machine.name,
-             more, ")");
+             suffix, ")");
 }
 
 std::string rank_memory_text(const MemoryNeed& memory) {
@@ -87,9 +87,11 @@ std::string counts_text(const SearchTask& task, const SearchResult& result) {
           ? ""
           : "search: the memory of the machine is unknown: all layouts count as fitting\n";
   text += cat("search: ", count_text(counts.tried, "layout"), " on ",
-              machine_place(task.machine, task.nodes), ", ", task.batch,
+              machine_text(task.machine, task.nodes), ", ", task.batch,
               " sequences per step: ", counts.legal, " legal, ", counts.too_large,
-              " need too much memory by their bounds, ", counts.planned, " planned exactly\n");
+              " need too much memory by their bounds, ", counts.planned, " planned exactly",
+              counts.given_up > 0 ? cat(", ", counts.given_up, " given up for lack of time") : "",
+              "\n");
   if (result.choices.empty()) return text;
   const double best = result.choices.front().time->seconds;
   if (result.proved) return text + "proved: no other layout takes less\n";
@@ -172,6 +174,7 @@ Json search_json(const SearchTask& task, const SearchResult& result) {
             {"asked", counts.asked},
             {"too_large", counts.too_large},
             {"planned", counts.planned},
+            {"given_up", counts.given_up},
             {"pruned", counts.pruned}}},
           {"proved", result.proved},
           {"least_seconds", result.least},

@@ -11,7 +11,7 @@ namespace ftrun {
 
 /// Describes the devices of a machine's nodes: "2 nodes of 8 GPUs (h100-80gb)". `more` is added
 /// after the machine's name.
-std::string machine_place(const Machine& machine, int64_t nodes, std::string_view more = "");
+std::string machine_text(const Machine& machine, int64_t nodes, std::string_view suffix = "");
 
 /// Returns the device memory of a rank, "23.10 GiB", and the main memory that it needs in addition
 /// to a GPU.

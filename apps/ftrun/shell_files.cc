@@ -38,9 +38,10 @@ bool takes_value(const CLI::Option& option) {
   return option.get_items_expected_max() > 0;
 }
 
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
-    text.replace(at, from.size(), to);
+std::string replace_all(std::string text, const std::string& from, const std::string& to) {
+  for (size_t offset = text.find(from); offset != std::string::npos;
+       offset = text.find(from, offset + to.size()))
+    text.replace(offset, from.size(), to);
   return text;
 }
 
@@ -48,24 +49,24 @@ std::string replaced(std::string text, const std::string& from, const std::strin
 
 /// Escapes a text for man (roff): backslashes and hyphens, and a period or quote at the beginning,
 /// which would start a request.
-std::string roff(const std::string& text) {
-  std::string safe = replaced(replaced(text, "\\", "\\e"), "-", "\\-");
+std::string escape_roff(const std::string& text) {
+  std::string safe = replace_all(replace_all(text, "\\", "\\e"), "-", "\\-");
   return safe.starts_with(".") || safe.starts_with("'") ? "\\&" + safe : safe;
 }
 
 std::string roff_option(const CLI::Option& option) {
   const std::string value =
-      takes_value(option) ? cat(" \\fI", roff(option.get_type_name()), "\\fR") : "";
-  return cat(".TP\n\\fB", roff(join(flags_of(option), ", ")), "\\fR", value, "\n",
-             roff(option.get_description()), "\n");
+      takes_value(option) ? cat(" \\fI", escape_roff(option.get_type_name()), "\\fR") : "";
+  return cat(".TP\n\\fB", escape_roff(join(flags_of(option), ", ")), "\\fR", value, "\n",
+             escape_roff(option.get_description()), "\n");
 }
 
 std::string roff_options(const CLI::App& command) {
   std::string text;
   for (const CLI::Option* option : command.get_options())
     if (option->get_positional() && !option->get_group().empty())
-      text += cat(".TP\n\\fI", roff(option->get_name(true)), "\\fR\n",
-                  roff(option->get_description()), "\n");
+      text += cat(".TP\n\\fI", escape_roff(option->get_name(true)), "\\fR\n",
+                  escape_roff(option->get_description()), "\n");
   for (const CLI::Option* option : shown_options(command)) text += roff_option(*option);
   return text;
 }
@@ -105,13 +106,14 @@ std::string bash_completion(const CLI::App& app) {
 
 /// Puts a text between single quotes.
 std::string quoted(const std::string& text) {
-  return "'" + replaced(text, "'", "'\\''") + "'";
+  return "'" + replace_all(text, "'", "'\\''") + "'";
 }
 
 std::string zsh_option(const CLI::Option& option) {
   // In zsh, "[", "]" and ":" in a description have a special meaning.
-  const std::string description = replaced(
-      replaced(replaced(first_line(option.get_description()), "[", "("), "]", ")"), ":", "\\:");
+  const std::string description = replace_all(
+      replace_all(replace_all(first_line(option.get_description()), "[", "("), "]", ")"), ":",
+      "\\:");
   std::vector<std::string> specs;
   for (const std::string& flag : flags_of(option))
     specs.push_back(
@@ -129,7 +131,7 @@ std::string zsh_completion(const CLI::App& app) {
   std::string names, cases;
   for (const CLI::App* command : shown_commands(app)) {
     names += cat(" ", quoted(cat(command->get_name(), ":",
-                                 replaced(command->get_description(), ":", "\\:"))));
+                                 replace_all(command->get_description(), ":", "\\:"))));
     cases += cat("    ", command->get_name(), ") _arguments ", zsh_options(*command),
                  " '*:file:_files' ;;\n");
   }
@@ -165,15 +167,16 @@ std::string fish_completion(const CLI::App& app) {
 }  // namespace
 
 std::string manual_page(const CLI::App& app, const std::string& version) {
-  std::string page = cat(".TH FTRUN 1 \"\" \"ftrun ", version, "\"\n.SH NAME\nftrun \\- ",
-                         roff(app.get_description()),
-                         "\n.SH SYNOPSIS\n.B ftrun\n\\-\\-config \\fIFILE\\fR "
-                         "[\\fIoptions\\fR]\n.br\n.B ftrun\n\\fIcommand\\fR [\\fIoptions\\fR]\n"
-                         ".SH DESCRIPTION\n",
-                         roff(app.get_footer()), "\n.SH OPTIONS OF TRAINING\n", roff_options(app));
+  std::string page =
+      cat(".TH FTRUN 1 \"\" \"ftrun ", version, "\"\n.SH NAME\nftrun \\- ",
+          escape_roff(app.get_description()),
+          "\n.SH SYNOPSIS\n.B ftrun\n\\-\\-config \\fIFILE\\fR "
+          "[\\fIoptions\\fR]\n.br\n.B ftrun\n\\fIcommand\\fR [\\fIoptions\\fR]\n"
+          ".SH DESCRIPTION\n",
+          escape_roff(app.get_footer()), "\n.SH OPTIONS OF TRAINING\n", roff_options(app));
   for (const CLI::App* command : shown_commands(app))
-    page += cat(".SH COMMAND ", roff(command->get_name()), "\n", roff(command->get_description()),
-                ".\n", roff_options(*command));
+    page += cat(".SH COMMAND ", escape_roff(command->get_name()), "\n",
+                escape_roff(command->get_description()), ".\n", roff_options(*command));
   return page;
 }
 

@@ -103,8 +103,8 @@ int train_command(const TrainOptions& options) {
   source.resumes = resume_of_restart(resume, launch).wanted;
   LoadedConfig loaded = load_source(source, launch);
   if (launch.kind == LaunchKind::kNode && loaded.ranks == launch.nodes) launch = as_rank(launch);
-  const bool speaks = prints_notices(launch);
-  if (speaks) {
+  const bool with_notices = prints_notices(launch);
+  if (with_notices) {
     for (const std::string& line : loaded.lines) std::cerr << line << '\n';
     const std::string elastic = elastic_notice(loaded, launch, options.restarts);
     if (!elastic.empty()) std::cerr << elastic << '\n';
@@ -116,11 +116,11 @@ int train_command(const TrainOptions& options) {
     const int64_t local = local_ranks(loaded, launch);
     const std::string tight = require_memory(loaded, plan, local, read_memory_limit());
     if (!tight.empty() && launch.local_rank == 0) log_warning(tight);
-    const OutputCheck check = speaks ? OutputCheck::kContents : OutputCheck::kSizes;
+    const OutputCheck check = with_notices ? OutputCheck::kContents : OutputCheck::kSizes;
     const std::string full = admit_outputs(loaded, plan, local, check);
-    if (!full.empty() && speaks) log_warning(full);
+    if (!full.empty() && with_notices) log_warning(full);
   }
-  if (const int64_t seconds = processor_seconds_limit(); seconds > 0 && speaks)
+  if (const int64_t seconds = processor_seconds_limit(); seconds > 0 && with_notices)
     log_warning(cat("the limit on CPU time (ulimit -t) kills each process after ", seconds,
                     " seconds; set checkpoint.every and continue with --resume auto"));
   // A single rank needs no supervisor, unless it may have to be restarted.

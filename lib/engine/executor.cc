@@ -43,7 +43,7 @@ std::vector<Activity> activities_of(const Program& program, bool asynchronous) {
 
 /// Returns the values that an instruction computes for later instructions of its list.
 std::set<ValueId> values_for_later(const LayerGraph& graph, const Instr& instr) {
-  const std::vector<Op>& list = list_of(graph, instr.kind);
+  const std::vector<Op>& list = op_list_of(graph, instr.kind);
   std::set<ValueId> made;
   for (const Op& op : ops_of(graph, instr)) made.insert(op.out.begin(), op.out.end());
   std::set<ValueId> later;
@@ -100,7 +100,7 @@ Executor::Executor(const Program& program, const ModelDescription& model, const 
     if (instr.kind == InstrKind::kBegin) loss_ = span_of(instr.writes[0]);
     if (instr.kind == InstrKind::kGradientNorm) plan_norm(instr);
     if (instr.kind == InstrKind::kDecide) decides_ = true;
-    if (!instr.runs_list()) continue;
+    if (!instr.runs_ops()) continue;
     std::vector<void*> storage(model.graphs[static_cast<size_t>(instr.ops().graph)].values.size(),
                                nullptr);
     for (const Binding& binding : instr.ops().bindings)
@@ -401,7 +401,7 @@ Work Executor::start_collective(const Instr& instr, size_t index, Communicator& 
   switch (instr.kind) {
     case InstrKind::kAllReduce:
       return group.all_reduce(out, written, dtype,
-                              exchange.largest ? ReduceOp::kMax : ReduceOp::kSum, site);
+                              exchange.is_max ? ReduceOp::kMax : ReduceOp::kSum, site);
     case InstrKind::kReduceScatter:
       return group.reduce_scatter(in, out, written, dtype, ReduceOp::kSum, site);
     case InstrKind::kAllGather:
@@ -409,7 +409,7 @@ Work Executor::start_collective(const Instr& instr, size_t index, Communicator& 
     case InstrKind::kAllToAll:
       return group.all_to_all(in, out, read / group.size(), dtype, site);
     case InstrKind::kShift:
-      return group.shift(in, out, read, dtype, exchange.by, site);
+      return group.shift(in, out, read, dtype, exchange.shift, site);
     default:
       bug(cat(instr_name(instr.kind), " is not a collective of ranges"));
   }

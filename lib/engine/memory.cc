@@ -67,17 +67,17 @@ std::string described(const Buffer& buffer) {
 
 std::string available_text() {
   const MemoryLimit limit = read_memory_limit();
-  if (limit.process.left < limit.available)
-    return cat(human_bytes(limit.process.left), " are left of ", limit.process.of);
+  if (limit.process.available < limit.available)
+    return cat(human_bytes(limit.process.available), " are left of ", limit.process.limit_name);
   return cat(human_bytes(limit.available), " of ", human_bytes(limit.total), " are available (",
-             limit.by, ")");
+             limit.limited_by, ")");
 }
 
 /// Returns how many of `bytes` are more than the available memory; 0 if enough is available, so
 /// that the allocation failed for another reason.
 int64_t lacking_bytes(int64_t bytes) {
   const MemoryLimit limit = read_memory_limit();
-  return std::max<int64_t>(0, bytes - std::min(limit.available, limit.process.left));
+  return std::max<int64_t>(0, bytes - std::min(limit.available, limit.process.available));
 }
 
 }  // namespace
@@ -245,8 +245,8 @@ void RankMemory::populate(const Program& program, BufferId buffer) const {
 SwapFile::Ticket RankMemory::start_disk(const Program& program, const Range& range, void* data,
                                         bool write) const {
   ShadowMap& disk = block(program.at(range.buffer)).disk;
-  return write ? swap_->write(data, range.bytes, disk.write_place(range.offset, range.bytes))
-               : swap_->read(data, range.bytes, disk.read_place(range.offset, range.bytes));
+  return write ? swap_->write(data, range.bytes, disk.write_offset(range.offset, range.bytes))
+               : swap_->read(data, range.bytes, disk.read_offset(range.offset, range.bytes));
 }
 
 void RankMemory::keep_disk() {
@@ -260,8 +260,9 @@ void RankMemory::release_disk() {
 }
 
 void RankMemory::read_kept(const Program& program, const Range& range, void* data) const {
-  swap_->read_beside(data, swap_align(range.bytes),
-                     block(program.at(range.buffer)).disk.saved_place(range.offset, range.bytes));
+  swap_->read_beside(
+      data, swap_align(range.bytes),
+      block(program.at(range.buffer)).disk.snapshot_offset(range.offset, range.bytes));
 }
 
 void RankMemory::read_disk(const Program& program, const Range& range, void* data) const {

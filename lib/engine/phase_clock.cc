@@ -15,7 +15,7 @@ void PhaseClock::record_instr(const Instr& instr, const Lanes::Waited& waited, d
     seconds_.waited_at_end = waited.stages + waited.other;
     return;
   }
-  if (instr.runs_list() && instr.layer >= 0)
+  if (instr.runs_ops() && instr.layer >= 0)
     current_ = &seconds_.layers[{instr.kind, instr.layer, instr.micro_batch}];
   if (instr.kind == InstrKind::kGradientNorm) current_ = &seconds_.after;
   seconds_.waited_for_stages += waited.stages;

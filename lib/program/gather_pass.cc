@@ -102,7 +102,7 @@ std::map<UnitId, Range> place_secondary(Program& program, const UnitPlacement& p
   std::map<UnitId, int> times;
   for (const GatherSpan& span : spans)
     if (placement.spec(span.use.unit).cuts.parameters) ++times[span.use.unit];
-  std::map<UnitId, Range> parts;
+  std::map<UnitId, Range> shards;
   for (const bool packed : {false, true}) {
     Buffer buffer{
         .name = packed ? buffer_names::kPackedSecondary : buffer_names::kSecondary,
@@ -113,16 +113,16 @@ std::map<UnitId, Range> place_secondary(Program& program, const UnitPlacement& p
     for (const GatherSpan& span : spans) {
       const UnitId unit = span.use.unit;
       const StorageFormat& format = placement.spec(unit).formats.compute;
-      if (times[unit] < 2 || parts.contains(unit) || static_cast<bool>(format.packed) != packed)
+      if (times[unit] < 2 || shards.contains(unit) || static_cast<bool>(format.packed) != packed)
         continue;
-      const int64_t part = program.at(span.use.buffer).bytes / secondary.count;
-      parts[unit] = {id, buffer.bytes, part};
-      buffer.bytes += part;
+      const int64_t shard = program.at(span.use.buffer).bytes / secondary.count;
+      shards[unit] = {id, buffer.bytes, shard};
+      buffer.bytes += shard;
       buffer.format = format;
     }
     if (buffer.bytes > 0) program.add(std::move(buffer));
   }
-  return parts;
+  return shards;
 }
 
 /// GatherBuilder makes the instructions that gather the parameters of each span.
@@ -132,11 +132,11 @@ class GatherBuilder {
       : program_(program), placement_(placement), secondary_(std::move(secondary)) {}
 
   std::vector<Instr> of(const GatherSpan& span) {
-    const auto part = secondary_.find(span.use.unit);
-    if (part == secondary_.end()) return gather(span);
-    if (++times_[span.use.unit] > 1) return {from_secondary(span, part->second)};
+    const auto shard = secondary_.find(span.use.unit);
+    if (shard == secondary_.end()) return gather(span);
+    if (++times_[span.use.unit] > 1) return {from_secondary(span, shard->second)};
     std::vector<Instr> chain = gather(span);
-    chain.push_back(keep_part(chain.back(), part->second));
+    chain.push_back(keep_secondary_shard(chain.back(), shard->second));
     return chain;
   }
 
@@ -145,7 +145,7 @@ class GatherBuilder {
   std::vector<Instr> gather(const GatherSpan& span) {
     const UnitId id = span.use.unit;
     const StateSpec& state = placement_.spec(id);
-    const UnitRange held = placement_.part(id);
+    const UnitRange shard = placement_.shard(id);
     const Range whole = program_.whole(span.use.buffer);
     std::vector<Instr> chain;
     const auto move = [&](const Range& from, const Range& to) {
@@ -154,19 +154,20 @@ class GatherBuilder {
     };
     const auto stage = [&](const char* name, Tier tier, bool peer_visible) {
       return add_temporary(program_, cat(name, ".", id, ".", span.number), tier, Category::kStaging,
-                           state.formats.compute, held.size(), peer_visible);
+                           state.formats.compute, shard.size(), peer_visible);
     };
     const auto lies_on = [&](const Range& range, Tier tier) {
       return program_.at(range.buffer).tier == tier;
     };
-    Range part = placement_.parameters(id, held);
-    if (lies_on(part, Tier::kNvme)) part = move(part, stage("from_disk", Tier::kHost, false));
+    Range source = placement_.parameters(id, shard);
+    if (lies_on(source, Tier::kNvme)) source = move(source, stage("from_disk", Tier::kHost, false));
     if (!state.cuts.parameters) {
-      move(part, whole);
+      move(source, whole);
     } else {
-      if (lies_on(part, Tier::kHost)) part = move(part, stage("from_host", Tier::kDevice, true));
-      chain.push_back(make_collective(InstrKind::kAllGather,
-                                      {state.shard, state.formats.compute.dtype}, part, whole, id));
+      if (lies_on(source, Tier::kHost))
+        source = move(source, stage("from_host", Tier::kDevice, true));
+      chain.push_back(make_collective(
+          InstrKind::kAllGather, {state.shard, state.formats.compute.dtype}, source, whole, id));
     }
     for (Instr& instr : chain) instr.micro_batch = span.use.micro_batch;
     return chain;
@@ -174,20 +175,20 @@ class GatherBuilder {
 
   /// Copies this rank's secondary shard out of the gathered unit. The copy runs on the lane of the
   /// gather, so that compute does not wait for it.
-  Instr keep_part(const Instr& gather, const Range& part) const {
+  Instr keep_secondary_shard(const Instr& gather, const Range& shard) const {
     const MemberIndex secondary = program_.place_in(placement_.groups().secondary);
     Instr copy = gather;
     copy.kind = InstrKind::kCopy;
     copy.detail = {};
-    copy.reads = {{gather.writes[0].buffer, secondary.index * part.bytes, part.bytes}};
-    copy.writes = {part};
+    copy.reads = {{gather.writes[0].buffer, secondary.index * shard.bytes, shard.bytes}};
+    copy.writes = {shard};
     return copy;
   }
 
-  Instr from_secondary(const GatherSpan& span, const Range& part) const {
+  Instr from_secondary(const GatherSpan& span, const Range& shard) const {
     const Exchange exchange{placement_.groups().secondary,
                             placement_.spec(span.use.unit).formats.compute.dtype};
-    Instr gather = make_collective(InstrKind::kAllGather, exchange, part,
+    Instr gather = make_collective(InstrKind::kAllGather, exchange, shard,
                                    program_.whole(span.use.buffer), span.use.unit);
     gather.micro_batch = span.use.micro_batch;
     return gather;
@@ -214,7 +215,7 @@ class Prefetch {
         if (places_.size() == read_) place(i);
         ahead_ -= spans_[read_].elements;
       }
-      if (program_.instrs[i].runs_list())
+      if (program_.instrs[i].runs_ops())
         while (may_start()) place(i);
       live_ -= ends_[i];
     }
@@ -265,7 +266,8 @@ std::vector<Insertion> gather_parameters(Program& program, const UnitPlacement& 
   const std::vector<size_t> places = Prefetch(program, limits, spans).run();
   std::vector<Insertion> insertions;
   for (size_t i = 0; i < spans.size(); ++i)
-    insertions.push_back({.at = places[i], .held = true, .instrs = gathers.of(spans[i])});
+    insertions.push_back(
+        {.at = places[i], .waits_for_compute = true, .instrs = gathers.of(spans[i])});
   return insertions;
 }
 

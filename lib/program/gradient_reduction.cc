@@ -147,7 +147,7 @@ Reduction GradientReduction::reduce(const GradientUse& use, bool first) {
   const UnitId id = use.unit;
   const StateSpec& state = placement_.spec(id);
   Reduction reduction{.before = sum_shares(state, use)};
-  const Range own = placement_.gradient(id, placement_.part(id));
+  const Range own = placement_.gradient(id, placement_.shard(id));
   const Range to = state.reduces_micro_batches ? own : use.whole;
   if (!has_gradient_peers(state)) {
     add_to_gradient(program_, state, use.whole, to, id, first, reduction.before);
@@ -163,15 +163,15 @@ Reduction GradientReduction::reduce(const GradientUse& use, bool first) {
   const bool direct = state.reduces_micro_batches && first &&
                       program_.at(own.buffer).tier == Tier::kDevice &&
                       state.formats.communication == state.formats.gradient;
-  const int64_t bytes = state.formats.communication.bytes(placement_.part(id).size());
-  const Range part =
+  const int64_t bytes = state.formats.communication.bytes(placement_.shard(id).size());
+  const Range shard =
       direct ? own : Range{wire.buffer, wire.offset + state.place.index * bytes, bytes};
   reduction.collective =
-      make_collective(InstrKind::kReduceScatter, {state.shard, sent}, wire, part, id);
+      make_collective(InstrKind::kReduceScatter, {state.shard, sent}, wire, shard, id);
   // Replicas are summed after every micro-batch: a gradient that leaves the device must be
   // complete, and the tier of gradients must not change the order of sums.
-  reduce_over({state.replica}, sent, part, id, reduction);
-  add_to_gradient(program_, state, part, own, id, first, reduction.after);
+  reduce_over({state.replica}, sent, shard, id, reduction);
+  add_to_gradient(program_, state, shard, own, id, first, reduction.after);
   return reduction;
 }
 

@@ -22,10 +22,10 @@ class InstrMerger {
     add(std::move(instr));
   }
 
-  /// Adds the instructions of an insertion. If the insertion is held, only its first instruction
+  /// Adds the instructions of an insertion. If it waits for compute, only its first instruction
   /// waits for the compute instruction: the others wait for the first one through their reads.
   void add(Insertion&& insertion) {
-    if (insertion.held && computed_ >= 0) insertion.instrs.front().waits = {computed_};
+    if (insertion.waits_for_compute && computed_ >= 0) insertion.instrs.front().waits = {computed_};
     for (Instr& instr : insertion.instrs) add(std::move(instr));
   }
 
@@ -45,7 +45,7 @@ class InstrMerger {
 
 }  // namespace
 
-Program weave(Program program, std::vector<Insertion> insertions) {
+Program merge_insertions(Program program, std::vector<Insertion> insertions) {
   std::stable_sort(
       insertions.begin(), insertions.end(),
       [](const Insertion& a, const Insertion& b) { return position(a) < position(b); });
@@ -82,7 +82,7 @@ void rename_buffer(Instr& instr, BufferId from, BufferId to) {
   };
   for (Range& range : instr.reads) rename(range);
   for (Range& range : instr.writes) rename(range);
-  if (!instr.runs_list()) return;
+  if (!instr.runs_ops()) return;
   for (Binding& binding : instr.ops().bindings) rename(binding.range);
 }
 

@@ -8,20 +8,20 @@
 namespace ftrun {
 
 /// Insertion holds instructions that a pass adds to the plain program of a step. The plain program
-/// only computes; insertions move data to and from its instructions. weave() inserts all of them at
-/// once.
+/// only computes; insertions move data to and from its instructions. merge_insertions() inserts all
+/// of them at once.
 struct Insertion {
   /// The plain instruction beside which the instructions are inserted, and on which side of it.
   size_t at = 0;
   bool after = false;
   /// The instructions may not start before the compute instruction that precedes them is done,
   /// because their results need memory that is free only then.
-  bool held = false;
+  bool waits_for_compute = false;
   std::vector<Instr> instrs;
 };
 
 /// Inserts all insertions into the program; insertions at the same place keep their order.
-Program weave(Program program, std::vector<Insertion> insertions);
+Program merge_insertions(Program program, std::vector<Insertion> insertions);
 
 /// Touches holds the first and the last instruction that reads or writes a buffer.
 struct Touches {

@@ -20,7 +20,7 @@ InstrKind kind_of(Phase phase) {
   bug("a phase of a schedule");
 }
 
-const std::vector<Op>& list_of(const LayerGraph& graph, InstrKind kind) {
+const std::vector<Op>& op_list_of(const LayerGraph& graph, InstrKind kind) {
   switch (kind) {
     case InstrKind::kForward:
       return graph.forward;
@@ -36,21 +36,21 @@ const std::vector<Op>& list_of(const LayerGraph& graph, InstrKind kind) {
 }
 
 bool has_ops(const LayerGraph& graph, const Instr& instr) {
-  const auto size = static_cast<int32_t>(list_of(graph, instr.kind).size());
+  const auto size = static_cast<int32_t>(op_list_of(graph, instr.kind).size());
   const LayerOps& ops = instr.ops();
   return ops.first_op >= 0 && ops.op_count >= 0 && ops.op_count <= size - ops.first_op;
 }
 
 std::span<const Op> ops_of(const LayerGraph& graph, const Instr& instr) {
   require(has_ops(graph, instr), "the operations belong to the instruction's list");
-  const std::vector<Op>& list = list_of(graph, instr.kind);
-  return std::span(list).subspan(static_cast<size_t>(instr.ops().first_op),
-                                 static_cast<size_t>(instr.ops().op_count));
+  const std::vector<Op>& op_list = op_list_of(graph, instr.kind);
+  return std::span(op_list).subspan(static_cast<size_t>(instr.ops().first_op),
+                                    static_cast<size_t>(instr.ops().op_count));
 }
 
-TouchedValues touched_values(std::span<const Op> list) {
+TouchedValues touched_values(std::span<const Op> op_list) {
   std::set<ValueId> reads, writes;
-  for (const Op& op : list) {
+  for (const Op& op : op_list) {
     for (const ValueId id : op.in)
       if (!writes.contains(id)) reads.insert(id);
     writes.insert(op.out.begin(), op.out.end());
@@ -84,23 +84,23 @@ void bind_ops(Instr& instr, const LayerGraph& graph, const TouchedValues& touche
   instr.reads.assign(ranges.begin(), ranges.end());
 }
 
-std::vector<char> values_read(const LayerGraph& graph, const std::vector<Op>& list) {
+std::vector<char> values_read(const LayerGraph& graph, const std::vector<Op>& op_list) {
   std::vector<char> read(graph.values.size(), 0);
-  for (const Op& op : list)
+  for (const Op& op : op_list)
     for (const ValueId id : op.in) read[static_cast<size_t>(id)] = 1;
   return read;
 }
 
-std::vector<char> values_written(const LayerGraph& graph, const std::vector<Op>& list) {
+std::vector<char> values_written(const LayerGraph& graph, const std::vector<Op>& op_list) {
   std::vector<char> written(graph.values.size(), 0);
-  for (const Op& op : list)
+  for (const Op& op : op_list)
     for (const ValueId id : op.out) written[static_cast<size_t>(id)] = 1;
   return written;
 }
 
 std::set<UnitId> units_read(const ModelDescription& model, const Partition& partition, size_t layer,
-                            const std::vector<Op>& list) {
-  const std::vector<char> read = values_read(model.graph_of(model.layers[layer]), list);
+                            const std::vector<Op>& op_list) {
+  const std::vector<char> read = values_read(model.graph_of(model.layers[layer]), op_list);
   const std::vector<GraphParam>& params = model.layers[layer].params;
   std::set<UnitId> units;
   for (size_t i = 0; i < params.size(); ++i)

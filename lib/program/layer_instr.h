@@ -36,7 +36,7 @@ class ValuePlaces {
 /// Returns the kind of instruction that runs a phase of a layer.
 InstrKind kind_of(Phase phase);
 /// Returns the operation list of the graph that instructions of a kind run, whole or in part.
-const std::vector<Op>& list_of(const LayerGraph& graph, InstrKind kind);
+const std::vector<Op>& op_list_of(const LayerGraph& graph, InstrKind kind);
 /// Returns whether the instruction's operations lie within the bounds of its operation list.
 bool has_ops(const LayerGraph& graph, const Instr& instr);
 /// Returns the operations that the instruction runs.
@@ -49,7 +49,7 @@ struct TouchedValues {
   std::vector<ValueId> writes;
   std::vector<ValueId> all;
 };
-TouchedValues touched_values(std::span<const Op> list);
+TouchedValues touched_values(std::span<const Op> op_list);
 
 /// Sets the bindings, reads and writes of `instr` to the storage, found in `places`, of the values
 /// that its operations touch.
@@ -57,12 +57,12 @@ void bind_ops(Instr& instr, const LayerGraph& graph, const TouchedValues& touche
               const ValuePlaces& places);
 
 /// Returns, for each value of `graph`, whether the operations of `list` read it (or write it).
-std::vector<char> values_read(const LayerGraph& graph, const std::vector<Op>& list);
-std::vector<char> values_written(const LayerGraph& graph, const std::vector<Op>& list);
+std::vector<char> values_read(const LayerGraph& graph, const std::vector<Op>& op_list);
+std::vector<char> values_written(const LayerGraph& graph, const std::vector<Op>& op_list);
 
 /// Collects the units whose parameters are read by `list`, an operation list of layer number
 /// `layer`.
 std::set<UnitId> units_read(const ModelDescription& model, const Partition& partition, size_t layer,
-                            const std::vector<Op>& list);
+                            const std::vector<Op>& op_list);
 
 }  // namespace ftrun

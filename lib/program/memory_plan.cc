@@ -150,7 +150,7 @@ class MappedBytes {
     for (const Instr& instr : program.instrs) {
       if (!instr.communicates()) continue;
       for (size_t i = 0; i < instr.writes.size(); ++i)
-        in_huge_pages_ |= offered(instr, i).bytes >= kShmHugePage / 2;
+        in_huge_pages_ |= peer_range(instr, i).bytes >= kShmHugePage / 2;
     }
   }
 
@@ -158,7 +158,7 @@ class MappedBytes {
   /// peer's part for an all-gather, the message for a receive, a block of one peer for shifts and
   /// all-to-alls, and this rank's part of each peer's buffer for reductions.
   int64_t of_call(const Instr& instr, size_t i, int ranks) const {
-    const Range& in = offered(instr, i);
+    const Range& in = peer_range(instr, i);
     if (instr.kind == InstrKind::kReceive) return of_part(in.bytes);
     if (!in_shared_memory(program_.at(in.buffer))) return 0;
     const bool shifts = instr.kind == InstrKind::kShift,
@@ -175,7 +175,7 @@ class MappedBytes {
 
  private:
   /// Returns the range of a peer's memory that the other ranks read.
-  static const Range& offered(const Instr& instr, size_t i) {
+  static const Range& peer_range(const Instr& instr, size_t i) {
     const bool in_place = instr.kind == InstrKind::kAllReduce || instr.kind == InstrKind::kReceive;
     return in_place ? instr.writes[i] : instr.reads[i];
   }
@@ -220,8 +220,8 @@ std::vector<std::vector<size_t>> collectives_by_lane(const Program& program) {
 /// Returns the most bytes that an instruction in `others` (all on one other lane) has mapped while
 /// collective `at` may run. Two instructions may run at the same time if neither has to wait for
 /// the other.
-int64_t most_beside(const Program& program, size_t at, const std::vector<size_t>& others,
-                    const LaneClocks& known, const std::vector<int64_t>& mapped) {
+int64_t most_concurrent(const Program& program, size_t at, const std::vector<size_t>& others,
+                        const LaneClocks& known, const std::vector<int64_t>& mapped) {
   if (others.empty()) return 0;
   const auto lane = static_cast<size_t>(program.instrs[at].lane);
   const auto done = known[at][static_cast<size_t>(program.instrs[others.front()].lane)];
@@ -238,7 +238,7 @@ int64_t most_beside(const Program& program, size_t at, const std::vector<size_t>
 
 /// Returns the most bytes that all instructions together have mapped at one time. `mapped` holds
 /// the bytes of each instruction.
-int64_t most_together(const Program& program, const std::vector<int64_t>& mapped) {
+int64_t peak_mapped_bytes(const Program& program, const std::vector<int64_t>& mapped) {
   const LaneClocks known = known_done(program);
   const std::vector<std::vector<size_t>> lanes = collectives_by_lane(program);
   int64_t most = 0;
@@ -247,7 +247,7 @@ int64_t most_together(const Program& program, const std::vector<int64_t>& mapped
     int64_t sum = mapped[at];
     for (size_t lane = 0; lane < lanes.size(); ++lane)
       if (lane != static_cast<size_t>(program.instrs[at].lane))
-        sum += most_beside(program, at, lanes[lane], known, mapped);
+        sum += most_concurrent(program, at, lanes[lane], known, mapped);
     most = std::max(most, sum);
   }
   return most;
@@ -259,7 +259,8 @@ int64_t mapped_peer_bytes(const std::vector<const Program*>& programs,
                           const std::function<bool(const ProgramGroup&)>& over_shared_memory) {
   int64_t most = 0;
   for (const Program* program : programs)
-    most = std::max(most, most_together(*program, mapped_by_instr(*program, over_shared_memory)));
+    most =
+        std::max(most, peak_mapped_bytes(*program, mapped_by_instr(*program, over_shared_memory)));
   return most;
 }
 

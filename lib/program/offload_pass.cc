@@ -31,7 +31,7 @@ OutputUses find_uses(const Program& program, const std::vector<std::vector<Buffe
     for (const BufferId output : of_micro_batch) uses.users[output];
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
-    if (instr.runs_list() && instr.kind != InstrKind::kForward)
+    if (instr.runs_ops() && instr.kind != InstrKind::kForward)
       uses.begin_of_backward.try_emplace(instr.micro_batch, i);
     for (const auto* ranges : {&instr.reads, &instr.writes})
       for (const Range& range : *ranges)
@@ -95,8 +95,9 @@ class OutputOffload {
     insertions_.push_back({.at = forward_end, .after = true, .instrs = {copy(slot, host)}});
     // The copy back to the device overlaps the backward pass of the layer that runs just before the
     // reader.
-    insertions_.push_back(
-        {.at = begin_of_run_before(backward_begin), .held = true, .instrs = {copy(host, again)}});
+    insertions_.push_back({.at = begin_of_run_before(backward_begin),
+                           .waits_for_compute = true,
+                           .instrs = {copy(host, again)}});
   }
 
   BufferId back_on_device(BufferId own, BufferId slot) {

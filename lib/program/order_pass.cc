@@ -1,12 +1,83 @@
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "base/mix_bits.h"
 #include "program/lifetime.h"
 #include "program/passes.h"
 
 namespace ftrun {
 namespace {
+
+/// AccessList holds accesses to ranges of a buffer, the latest last. A step reads the same ranges
+/// of parameters many times, so only the last access to a range is kept.
+class AccessList {
+ public:
+  void note(InstrId id, const Range& range) {
+    const Access access{id, range.offset, range.offset + range.bytes};
+    if (Access* known = find(access)) {
+      // No range meets one that ends before it begins.
+      *known = {known->id, 1, 0};
+      if (++replaced_ > accesses_.size() / 2) drop_replaced();
+    }
+    if (!places_.empty()) places_[{access.begin, access.end}] = accesses_.size();
+    accesses_.push_back(access);
+    if (places_.empty() && accesses_.size() > kSearchedAccesses) index();
+  }
+
+  /// Finds the last access after `known` that meets the range; `otherwise` where there is none.
+  InstrId last_meeting(const Range& range, InstrId known, InstrId otherwise) const {
+    for (auto it = accesses_.rbegin(); it != accesses_.rend() && it->id > known; ++it)
+      if (it->begin < range.offset + range.bytes && range.offset < it->end) return it->id;
+    return otherwise;
+  }
+
+ private:
+  struct Access {
+    InstrId id;
+    int64_t begin;
+    int64_t end;
+  };
+  struct HashOfRange {
+    size_t operator()(const std::pair<int64_t, int64_t>& range) const {
+      return mix_bits(static_cast<uint64_t>(range.first) ^
+                      splitmix64(static_cast<uint64_t>(range.second)));
+    }
+  };
+  /// The number of accesses up to which a search is faster than an index.
+  static constexpr size_t kSearchedAccesses = 32;
+
+  Access* find(const Access& access) {
+    if (!places_.empty()) {
+      const auto place = places_.find({access.begin, access.end});
+      return place == places_.end() ? nullptr : &accesses_[place->second];
+    }
+    const auto known = std::find_if(accesses_.begin(), accesses_.end(), [&](const Access& other) {
+      return other.begin == access.begin && other.end == access.end;
+    });
+    return known == accesses_.end() ? nullptr : &*known;
+  }
+
+  void drop_replaced() {
+    std::erase_if(accesses_, [](const Access& access) { return access.begin > access.end; });
+    replaced_ = 0;
+    if (!places_.empty()) index();
+  }
+
+  void index() {
+    places_.clear();
+    for (size_t i = 0; i < accesses_.size(); ++i)
+      if (accesses_[i].begin <= accesses_[i].end)
+        places_[{accesses_[i].begin, accesses_[i].end}] = i;
+  }
+
+  std::vector<Access> accesses_;
+  /// The number of accesses that later ones to the same ranges have replaced.
+  size_t replaced_ = 0;
+  /// The index in `accesses_` of each range; empty while there are few accesses.
+  std::unordered_map<std::pair<int64_t, int64_t>, size_t, HashOfRange> places_;
+};
 
 /// AccessLog records which instructions touched which bytes of each buffer so far, by lane.
 class AccessLog {
@@ -14,8 +85,8 @@ class AccessLog {
   explicit AccessLog(const Program& program) : buffers_(program.buffers.size()) {}
 
   void add(InstrId id, const Instr& instr) {
-    for (const Range& range : instr.reads) note(id, range, log_of(range, instr.lane).reads);
-    for (const Range& range : instr.writes) note(id, range, log_of(range, instr.lane).writes);
+    for (const Range& range : instr.reads) log_of(range, instr.lane).reads.note(id, range);
+    for (const Range& range : instr.writes) log_of(range, instr.lane).writes.note(id, range);
   }
 
   /// Raises `last` to the last instruction of each lane that wrote what `instr` touches or read
@@ -27,9 +98,9 @@ class AccessLog {
         if (log.lane == instr.lane) continue;
         const auto lane = static_cast<size_t>(log.lane);
         InstrId& latest = last[lane];
-        latest = last_meeting(range, log.writes, std::max(latest, known[lane]), latest);
+        latest = log.writes.last_meeting(range, std::max(latest, known[lane]), latest);
         if (reads_too)
-          latest = last_meeting(range, log.reads, std::max(latest, known[lane]), latest);
+          latest = log.reads.last_meeting(range, std::max(latest, known[lane]), latest);
       }
     };
     for (const Range& range : instr.reads) search(range, false);
@@ -37,16 +108,11 @@ class AccessLog {
   }
 
  private:
-  struct Access {
-    InstrId id;
-    int64_t begin;
-    int64_t end;
-  };
-  /// LaneLog holds the accesses of one lane, the latest last.
+  /// LaneLog holds the accesses of one lane.
   struct LaneLog {
     Lane lane;
-    std::vector<Access> reads;
-    std::vector<Access> writes;
+    AccessList reads;
+    AccessList writes;
   };
 
   LaneLog& log_of(const Range& range, Lane lane) {
@@ -54,25 +120,6 @@ class AccessLog {
     for (LaneLog& log : logs)
       if (log.lane == lane) return log;
     return logs.emplace_back(LaneLog{lane, {}, {}});
-  }
-
-  static void note(InstrId id, const Range& range, std::vector<Access>& log) {
-    // The same ranges of parameters are read many times in a step. Only the last access to a range
-    // counts, so it replaces earlier ones and the log stays short.
-    const int64_t end = range.offset + range.bytes;
-    const auto known = std::find_if(log.begin(), log.end(), [&](const Access& access) {
-      return access.begin == range.offset && access.end == end;
-    });
-    if (known != log.end()) log.erase(known);
-    log.push_back({id, range.offset, end});
-  }
-
-  /// Finds the last access after `known` that meets the range; `otherwise` where there is none.
-  static InstrId last_meeting(const Range& range, const std::vector<Access>& log, InstrId known,
-                              InstrId otherwise) {
-    for (auto it = log.rbegin(); it != log.rend() && it->id > known; ++it)
-      if (it->begin < range.offset + range.bytes && range.offset < it->end) return it->id;
-    return otherwise;
   }
 
   /// The logs of each buffer, of those lanes that have touched it.

@@ -34,14 +34,14 @@ class ParameterUses {
       const Range at = placement_.parameters(place.unit, {place.position, place.position});
       return {at.buffer, at.offset, bytes};
     }
-    const auto [open, is_new] = open_.try_emplace(place.unit, list_.size());
+    const auto [open, is_new] = open_.try_emplace(place.unit, uses_.size());
     if (is_new) {
-      const Range whole = add_temporary(program_, cat("gathered.", place.unit, ".", list_.size()),
+      const Range whole = add_temporary(program_, cat("gathered.", place.unit, ".", uses_.size()),
                                         Tier::kDevice, Category::kBuckets, state.formats.compute,
                                         placement_.sharding().whole(place.unit));
-      list_.push_back({place.unit, micro_batch, whole.buffer});
+      uses_.push_back({place.unit, micro_batch, whole.buffer});
     }
-    return {list_[open->second].buffer, state.formats.compute.bytes(place.position), bytes};
+    return {uses_[open->second].buffer, state.formats.compute.bytes(place.position), bytes};
   }
 
   /// Ends the uses of all units except `kept`, the units that the next operation list reads too.
@@ -50,13 +50,13 @@ class ParameterUses {
   }
 
   /// Returns the uses, in the order in which operation lists requested them.
-  const std::vector<ParameterUse>& list() const { return list_; }
+  const std::vector<ParameterUse>& uses() const { return uses_; }
 
  private:
   Program& program_;
   const UnitPlacement& placement_;
-  std::vector<ParameterUse> list_;
-  /// The uses that further operation lists may still join, as indices in `list_`, by unit.
+  std::vector<ParameterUse> uses_;
+  /// The uses that further operation lists may still join, as indices in `uses_`, by unit.
   std::map<UnitId, size_t> open_;
 };
 

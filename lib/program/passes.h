@@ -13,9 +13,9 @@ namespace ftrun {
 
 // The step builder writes a plain program, which holds the computation and says which instructions
 // use the parameters, gradients and activations that are stored elsewhere between uses. Passes of
-// the first kind make the instructions that move this data; weave() inserts them. Passes of the
-// second kind transform the whole program: order_communication, plan_memory, overlap_disk_requests.
-// No pass changes what is computed.
+// the first kind make the instructions that move this data; merge_insertions() inserts them.
+// Passes of the second kind transform the whole program: order_communication, plan_memory,
+// overlap_disk_requests. No pass changes what is computed.
 
 /// GatherLimits bounds how far ahead parameters are gathered and how long they are kept, in
 /// elements.

@@ -169,7 +169,7 @@ std::string_view lane_mark(Lane lane) {
 std::string group_text(const Program& program, const Instr& instr) {
   if (instr.group() == kNoGroup) return "";
   const std::string text = cat(" over ", program.group(instr.group()).ranks.label);
-  return instr.kind == InstrKind::kShift ? cat(text, " by ", instr.exchange().by) : text;
+  return instr.kind == InstrKind::kShift ? cat(text, " by ", instr.exchange().shift) : text;
 }
 
 std::string ranges_text(const Program& program, const std::vector<Range>& ranges) {
@@ -185,7 +185,7 @@ void put_instr(std::ostringstream& out, const Program& program, size_t at) {
           : at < 1000 ? " "
                       : "")
       << at << "  " << lane_mark(instr.lane) << instr_label(instr) << group_text(program, instr);
-  if (instr.runs_list() && instr.ops().accumulate) out << " accumulate";
+  if (instr.runs_ops() && instr.ops().accumulate) out << " accumulate";
   if (const auto* update = std::get_if<UpdateRange>(&instr.detail))
     out << (update->decay ? " decay" : " no-decay");
   if (!instr.reads.empty()) out << "  reads " << ranges_text(program, instr.reads);
@@ -246,12 +246,12 @@ uint64_t program_hash(const Program& program) {
   std::ostringstream out;
   out << program.name;
   for (const Instr& instr : program.instrs) {
-    if (instr.runs_list())
+    if (instr.runs_ops())
       out << '\n' << instr_label(instr) << (instr.ops().accumulate ? " accumulate" : "");
     if (!instr.communicates()) continue;
     out << '\n'
         << instr_name(instr.kind) << group_text(program, instr) << ' '
-        << dtype_name(instr.exchange().dtype) << (instr.exchange().largest ? " largest" : "")
+        << dtype_name(instr.exchange().dtype) << (instr.exchange().is_max ? " largest" : "")
         << (instr.kind == InstrKind::kCountedAllToAll ? cat(" rows of ", instr.exchange().row) : "")
         << (instr.if_finite ? " if finite" : "");
     for (const auto* ranges : {&instr.reads, &instr.writes})

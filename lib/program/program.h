@@ -137,7 +137,7 @@ enum class InstrKind : uint8_t {
   kAllGather,      // writes[i] gets reads[i] of every rank of `group`
   kAllToAll,       // writes[i] gets this rank's block of reads[i] of every rank of `group`
   kCountedAllToAll,  // like kAllToAll, for blocks of any number of rows, counted by their sender
-  kShift,         // writes[i] gets reads[i] of the rank Exchange::by places before this one
+  kShift,         // writes[i] gets reads[i] of the rank Exchange::shift places before this one
   kSend,          // sends reads[0] to the other rank of `group` (a link), which has the kReceive
   kReceive,       // receives writes[0] from the other rank of `group`
   kCopy,          // copies reads[0] to writes[0]; converts the dtype, or copies to another tier
@@ -187,10 +187,10 @@ struct Exchange {
   GroupId group = kNoGroup;
   DType dtype = DType::kF32;
   /// A kAllReduce computes the maximum over the ranks instead of the sum.
-  bool largest = false;
+  bool is_max = false;
   /// The number of places in its group by which a kShift moves data; the first place follows the
   /// last.
-  int32_t by = 0;
+  int32_t shift = 0;
   /// The number of elements in a row of a kCountedAllToAll. Such an exchange reads the rows to send
   /// and writes the received rows, both ordered by rank, each with an I32 count for each rank:
   /// reads = {rows, counts}, writes = {rows, counts}. It writes zeros after the received rows. A
@@ -243,7 +243,7 @@ struct Instr {
   /// Data that only this kind of instruction has; std::monostate for kinds without any.
   std::variant<std::monostate, LayerOps, Exchange, NormSlots, UpdateRange, DiskRequest> detail;
 
-  bool runs_list() const { return std::holds_alternative<LayerOps>(detail); }
+  bool runs_ops() const { return std::holds_alternative<LayerOps>(detail); }
   const LayerOps& ops() const { return std::get<LayerOps>(detail); }
   LayerOps& ops() { return std::get<LayerOps>(detail); }
   /// Returns whether the instruction runs together with other ranks: a collective, or a transfer
@@ -272,7 +272,7 @@ struct Program {
   std::vector<Instr> instrs;
   /// Ranges of persistent buffers that hold data when the step begins: parameters and optimizer
   /// state. A step writes all other memory before it reads it.
-  std::vector<Range> given;
+  std::vector<Range> initialized_ranges;
   /// The groups of the program's collectives, in the order in which communicators are opened. All
   /// programs of a rank have the same list.
   std::vector<ProgramGroup> groups;

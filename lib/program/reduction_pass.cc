@@ -41,7 +41,7 @@ std::vector<WrittenGradient> find_written_gradients(const Program& program,
     }
   };
   for (size_t i = 0; i < program.instrs.size(); ++i)
-    if (program.instrs[i].runs_list())
+    if (program.instrs[i].runs_ops())
       for (const Range& range : program.instrs[i].writes) note(i, range);
   return gradients;
 }
@@ -49,7 +49,7 @@ std::vector<WrittenGradient> find_written_gradients(const Program& program,
 size_t last_list(const Program& program) {
   size_t last = 0;
   for (size_t i = 0; i < program.instrs.size(); ++i)
-    if (program.instrs[i].runs_list()) last = i;
+    if (program.instrs[i].runs_ops()) last = i;
   return last;
 }
 

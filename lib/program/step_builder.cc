@@ -46,8 +46,8 @@ InstrKind instr_kind(OpCollective collective) {
 
 /// Gives the input of each all-reduce the storage of its output, because an all-reduce works in
 /// place. For values in the operation list's scratch buffer the scratch plan has done this already.
-void sum_in_place(const LayerGraph& graph, const std::vector<Op>& list, ValuePlaces& places) {
-  for (const Op& op : list) {
+void sum_in_place(const LayerGraph& graph, const std::vector<Op>& op_list, ValuePlaces& places) {
+  for (const Op& op : op_list) {
     if (op_spec(op.kind).collective != OpCollective::kAllReduce) continue;
     const Range out = places.at(op.out[0]);
     const bool moves =
@@ -68,18 +68,18 @@ struct ListPart {
   TouchedValues touched = {};
 };
 
-std::vector<ListPart> cut_list(const std::vector<Op>& list) {
+std::vector<ListPart> cut_list(const std::vector<Op>& op_list) {
   std::vector<ListPart> parts;
   size_t first = 0;
   const auto add_ops = [&](size_t end) {
     if (first < end)
       parts.push_back(
-          {first, end, false, touched_values(std::span(list).subspan(first, end - first))});
+          {first, end, false, touched_values(std::span(op_list).subspan(first, end - first))});
     first = end;
   };
   std::set<ValueId> on_the_way;
-  for (size_t i = 0; i < list.size(); ++i) {
-    const Op& op = list[i];
+  for (size_t i = 0; i < op_list.size(); ++i) {
+    const Op& op = op_list[i];
     if (is_collective(op.kind)) {
       add_ops(i);
       parts.push_back({i, i + 1, true});
@@ -91,7 +91,7 @@ std::vector<ListPart> cut_list(const std::vector<Op>& list) {
     for (const ValueId id : op.in) arrived += on_the_way.erase(id);
     if (arrived > 0) add_ops(i);
   }
-  add_ops(list.size());
+  add_ops(op_list.size());
   return parts;
 }
 
@@ -113,13 +113,13 @@ struct BufferPlan {
 /// micro-batch.
 struct ListFacts {
   ListFacts(const LayerGraph& graph, const std::vector<Op>& of_graph)
-      : list(of_graph),
-        reads(values_read(graph, list)),
-        writes(values_written(graph, list)),
-        parts(cut_list(list)),
-        scratch(graph, plan_scratch(graph, list)) {}
+      : op_list(of_graph),
+        reads(values_read(graph, op_list)),
+        writes(values_written(graph, op_list)),
+        parts(cut_list(op_list)),
+        scratch(graph, plan_scratch(graph, op_list)) {}
 
-  const std::vector<Op>& list;
+  const std::vector<Op>& op_list;
   /// Whether the list reads or writes a value, by value.
   std::vector<char> reads;
   std::vector<char> writes;
@@ -142,7 +142,7 @@ class GraphStorage {
   const ListFacts& facts(InstrKind kind) {
     const auto known = facts_.find(kind);
     if (known != facts_.end()) return known->second;
-    return facts_.try_emplace(kind, *graph_, list_of(*graph_, kind)).first->second;
+    return facts_.try_emplace(kind, *graph_, op_list_of(*graph_, kind)).first->second;
   }
 
   /// The places of values that forward leaves for backward, and input gradients for weight
@@ -301,12 +301,12 @@ class StepBuilder {
                        ValuePlaces& places);
   void place_in(BufferId& buffer, const char* name, size_t layer, const BufferPlan& plan,
                 int32_t micro_batch, ValuePlaces& places);
-  void run_list(const Instr& like, const ListFacts& facts, ValuePlaces& places);
+  void run_op_list(const Instr& like, const ListFacts& facts, ValuePlaces& places);
   void run_ops(const Instr& like, const ListPart& part, const ValuePlaces& places);
   void run_collective(const Instr& like, const Op& op, const ValuePlaces& places);
   bool accumulates(size_t layer, int32_t micro_batch, const ListFacts& facts);
   const std::set<UnitId>& units_read_by(size_t layer, InstrKind kind);
-  std::vector<std::vector<BufferId>> leaving_outputs() const;
+  std::vector<std::vector<BufferId>> offloaded_outputs() const;
   GatherLimits gather_limits() const;
 
   const ModelDescription& model_;
@@ -462,11 +462,11 @@ void StepBuilder::place_in(BufferId& buffer, const char* name, size_t layer, con
   for (const auto& [id, range] : plan.values) places.set(id, {buffer, range.offset, range.bytes});
 }
 
-void StepBuilder::run_list(const Instr& like, const ListFacts& facts, ValuePlaces& places) {
-  sum_in_place(graph_of(static_cast<size_t>(like.layer)), facts.list, places);
+void StepBuilder::run_op_list(const Instr& like, const ListFacts& facts, ValuePlaces& places) {
+  sum_in_place(graph_of(static_cast<size_t>(like.layer)), facts.op_list, places);
   for (const ListPart& part : facts.parts) {
     if (part.is_collective)
-      run_collective(like, facts.list[part.first], places);
+      run_collective(like, facts.op_list[part.first], places);
     else
       run_ops(like, part, places);
   }
@@ -494,7 +494,7 @@ void StepBuilder::run_collective(const Instr& like, const Op& op, const ValuePla
   };
   if (sums && in != out) emit_for_layer(make_copy(program_, in, out));
   const Exchange exchange{
-      .group = group, .dtype = graph.at(op.in[0]).dtype, .by = static_cast<int32_t>(over.by)};
+      .group = group, .dtype = graph.at(op.in[0]).dtype, .shift = static_cast<int32_t>(over.by)};
   emit_for_layer(
       make_collective(instr_kind(op_spec(op.kind).collective), exchange, sums ? out : in, out));
 }
@@ -503,8 +503,8 @@ void StepBuilder::run_collective(const Instr& like, const Op& op, const ValuePla
 /// overwrites, later ones add, within a step where one buffer holds it all the time, else within a
 /// micro-batch.
 bool StepBuilder::accumulates(size_t l, int32_t micro_batch, const ListFacts& facts) {
-  bool seen = false;
-  bool fresh = false;
+  bool adds = false;
+  bool overwrites = false;
   const Layer& layer = model_.layers[l];
   for (size_t i = 0; i < layer.params.size(); ++i) {
     const GraphParam& param = layer.params[i];
@@ -514,11 +514,11 @@ bool StepBuilder::accumulates(size_t l, int32_t micro_batch, const ListFacts& fa
     const bool apart = placement_.spec(unit).reduces_micro_batches;
     for (const TensorId tensor : param.tensors) {
       const bool first = written_[apart ? micro_batch : -1].insert(tensor).second;
-      (first && !gradients_.begins_as_zero(unit, tensor) ? fresh : seen) = true;
+      (first && !gradients_.begins_as_zero(unit, tensor) ? overwrites : adds) = true;
     }
   }
-  require(!(seen && fresh), "the gradients of a list are all new or all known");
-  return seen;
+  require(!(adds && overwrites), "the gradients of a list are all new or all known");
+  return adds;
 }
 
 void StepBuilder::run_layer(InstrKind kind, size_t l, Flow& flow, BufferId result) {
@@ -527,7 +527,7 @@ void StepBuilder::run_layer(InstrKind kind, size_t l, Flow& flow, BufferId resul
   like.layer = static_cast<int32_t>(l);
   like.micro_batch = flow.micro_batch;
   like.detail = LayerOps{.graph = model_.layers[l].graph};
-  if (list_of(graph_of(l), kind).empty()) return;
+  if (op_list_of(graph_of(l), kind).empty()) return;
   GraphStorage& storage = storage_[static_cast<size_t>(like.ops().graph)];
   const ListFacts& facts = storage.facts(kind);
   const bool forward = kind == InstrKind::kForward;
@@ -550,12 +550,13 @@ void StepBuilder::run_layer(InstrKind kind, size_t l, Flow& flow, BufferId resul
              flow.micro_batch, places);
   if (kind == InstrKind::kInputGrad || kind == InstrKind::kWeightGrad)
     place_in(flow.deferred[l], "deferred.", l, storage.deferred, flow.micro_batch, places);
-  run_list(like, facts, places);
+  run_op_list(like, facts, places);
 }
 
 const std::set<UnitId>& StepBuilder::units_read_by(size_t layer, InstrKind kind) {
   const auto [known, is_new] = units_read_.try_emplace({layer, kind});
-  if (is_new) known->second = units_read(model_, partition_, layer, list_of(graph_of(layer), kind));
+  if (is_new)
+    known->second = units_read(model_, partition_, layer, op_list_of(graph_of(layer), kind));
   return known->second;
 }
 
@@ -625,7 +626,7 @@ void StepBuilder::decide(BufferId norm, BufferId loss) {
 }
 
 /// Lists the layer outputs that are inputs of blocks or of the head, by micro-batch.
-std::vector<std::vector<BufferId>> StepBuilder::leaving_outputs() const {
+std::vector<std::vector<BufferId>> StepBuilder::offloaded_outputs() const {
   std::vector<std::vector<BufferId>> outputs;
   for (const auto& [micro_batch, flow] : flows_) {
     outputs.emplace_back();
@@ -655,10 +656,10 @@ StepProgram StepBuilder::finish() {
     std::move(more.begin(), more.end(), std::back_inserter(moves));
   };
   if (trains_ && options_.offload_activations)
-    add(offload_outputs(program_, leaving_outputs(), pipeline().stages() == 1));
-  add(gather_parameters(program_, placement_, parameters_.list(), gather_limits()));
+    add(offload_outputs(program_, offloaded_outputs(), pipeline().stages() == 1));
+  add(gather_parameters(program_, placement_, parameters_.uses(), gather_limits()));
   add(reduce_gradients(program_, gradients_, options_.bucket_elements));
-  Program program = weave(std::move(program_), std::move(moves));
+  Program program = merge_insertions(std::move(program_), std::move(moves));
   program = plan_memory(order_communication(std::move(program), options_.overlap), options_.arenas);
   program = overlap_disk_requests(std::move(program));
   return {std::move(program), std::move(pieces_), holders_of_units(options_.state, placement_)};

@@ -41,7 +41,7 @@ int64_t sent(const Instr& instr, size_t range, int64_t ranks) {
     case InstrKind::kCountedAllToAll:
       return instr.reads[range].bytes * (ranks - 1) / ranks;
     case InstrKind::kShift:
-      return instr.exchange().by % ranks == 0 ? 0 : instr.reads[range].bytes;
+      return instr.exchange().shift % ranks == 0 ? 0 : instr.reads[range].bytes;
     case InstrKind::kSend:
       return instr.reads[range].bytes;
     default:
@@ -136,41 +136,41 @@ class Formula {
       }
   }
 
-  int64_t sum(const TrafficTerms& known) const {
+  int64_t sum(const TrafficTerms& terms) const {
     int64_t bytes = 0;
     int64_t over_shards = 0;     // bytes, multiplied by the number of shards
     int64_t over_secondary = 0;  // multiplied by the number of secondary shards
     for (const Unit& unit : partition_.units) {
       if (!spec(unit.id).held) continue;
-      const bool whole = stays_whole(unit.id, known);
-      const int64_t elements = elements_of(unit, known, whole);
-      const bool frozen = known.frozen && !spec(unit.id).trainable;
-      const int64_t reduced = frozen ? 0 : elements * gradient_bytes_ * reductions(unit.id, known);
-      const bool everywhere = whole || sums_everywhere(unit.id, known);
+      const bool whole = stays_whole(unit.id, terms);
+      const int64_t elements = elements_of(unit, terms, whole);
+      const bool frozen = terms.frozen && !spec(unit.id).trainable;
+      const int64_t reduced = frozen ? 0 : elements * gradient_bytes_ * reductions(unit.id, terms);
+      const bool everywhere = whole || sums_everywhere(unit.id, terms);
       if (everywhere) bytes += all_reduce(reduced);
       if (whole) continue;
-      const bool unpacked = unit.packed && !known.packed;
+      const bool unpacked = unit.packed && !terms.packed;
       const int64_t gathered =
           unpacked ? elements * compute_bytes_ : spec(unit.id).formats.compute.bytes(elements);
       const GatherCounts times =
-          frozen && !spec(unit.id).cuts.parameters ? GatherCounts() : gathers(unit.id, known);
+          frozen && !spec(unit.id).cuts.parameters ? GatherCounts() : gathers(unit.id, terms);
       over_shards += (gathered * times.shards + (everywhere ? 0 : reduced)) * (shards() - 1);
       over_secondary += gathered * times.secondary * (state_.secondary_shards - 1);
     }
     bytes += over_shards / shards() + over_secondary / state_.secondary_shards;
-    if (known.replicas && shards() > 1)
+    if (terms.replicas && shards() > 1)
       bytes += sent_by([&](const Instr& instr) { return instr.group() == groups_.replica; });
-    if (known.numbers) bytes += numbers();
-    if (known.scales)
+    if (terms.numbers) bytes += loss_and_norm_bytes();
+    if (terms.scales)
       bytes += sent_by(
-          [](const Instr& instr) { return instr.communicates() && instr.exchange().largest; });
-    if (known.layers)
+          [](const Instr& instr) { return instr.communicates() && instr.exchange().is_max; });
+    if (terms.layers)
       bytes += sent_by([](const Instr& instr) { return instr.layer >= 0 && !instr.is_transfer(); });
-    if (known.copies)
+    if (terms.copies)
       bytes += sent_by([&](const Instr& instr) {
         return instr.unit >= 0 && program_.group(instr.group()).ranks.runs_within(kLayerAxes);
       });
-    if (known.stages)
+    if (terms.stages)
       bytes += sent_by([&](const Instr& instr) {
         return instr.is_transfer() ||
                (groups_.ends != kNoGroup && instr.unit >= 0 && instr.group() == groups_.ends);
@@ -201,8 +201,8 @@ class Formula {
   void count_readers(const ModelDescription& model) {
     const size_t layers = model.layers.size();
     std::set<UnitId> before;
-    const auto read_by = [&](size_t layer, const std::vector<Op>& list) {
-      std::set<UnitId> units = units_read(model, partition_, layer, list);
+    const auto read_by = [&](size_t layer, const std::vector<Op>& op_list) {
+      std::set<UnitId> units = units_read(model, partition_, layer, op_list);
       for (const UnitId unit : units)
         if (!before.contains(unit)) ++readers_[unit];
       before = std::move(units);
@@ -217,27 +217,27 @@ class Formula {
       if (held(l)) read_by(l, model.graph_of(model.layers[l]).backward);
   }
 
-  bool stays_whole(UnitId unit, const TrafficTerms& known) const {
+  bool stays_whole(UnitId unit, const TrafficTerms& terms) const {
     if (state_.stage == 0) return true;
     // With one shard, each replica holds the whole state, so replicas all-reduce whole gradients.
-    if (shards() == 1) return known.replicas;
-    return !cut_.cut(unit) && known.small_units;
+    if (shards() == 1) return terms.replicas;
+    return !cut_.cut(unit) && terms.small_units;
   }
 
-  int64_t elements_of(const Unit& unit, const TrafficTerms& known, bool whole) const {
-    if (!known.padding) return unit.numel;
+  int64_t elements_of(const Unit& unit, const TrafficTerms& terms, bool whole) const {
+    if (!terms.padding) return unit.numel;
     if (whole || shards() == 1 || state_.stage == 0) return unit.padded;
     return shard_stride(unit, shards()) * shards();
   }
 
   const StateSpec& spec(UnitId unit) const { return specs_[static_cast<size_t>(unit)]; }
 
-  bool sums_everywhere(UnitId unit, const TrafficTerms& known) const {
-    return known.whole_gradients && state_.stage > 0 && !spec(unit).reduce_scatter;
+  bool sums_everywhere(UnitId unit, const TrafficTerms& terms) const {
+    return terms.whole_gradients && state_.stage > 0 && !spec(unit).reduce_scatter;
   }
 
-  int64_t reductions(UnitId unit, const TrafficTerms& known) const {
-    return known.micro_batches && spec(unit).reduces_micro_batches ? options_.micro_batches : 1;
+  int64_t reductions(UnitId unit, const TrafficTerms& terms) const {
+    return terms.micro_batches && spec(unit).reduces_micro_batches ? options_.micro_batches : 1;
   }
 
   template <typename Count>
@@ -246,11 +246,11 @@ class Formula {
     return found == counts.end() ? Count() : found->second;
   }
 
-  GatherCounts gathers(UnitId unit, const TrafficTerms& known) const {
+  GatherCounts gathers(UnitId unit, const TrafficTerms& terms) const {
     if (state_.stage < 3) return {1, 0};
-    if (known.kept) return of_unit(gathers_, unit);
-    const int64_t all = (known.readers ? of_unit(readers_, unit) : 2) *
-                        (known.micro_batches ? options_.micro_batches : 1);
+    if (terms.kept) return of_unit(gathers_, unit);
+    const int64_t all = (terms.readers ? of_unit(readers_, unit) : 2) *
+                        (terms.micro_batches ? options_.micro_batches : 1);
     if (state_.secondary_shards == 1) return {all, 0};
     const int64_t first = std::min<int64_t>(all, 1);
     return {first, all - first};
@@ -277,7 +277,7 @@ class Formula {
   }
 
   /// Returns the bytes of the all-reduces of loss and gradient norm.
-  int64_t numbers() const {
+  int64_t loss_and_norm_bytes() const {
     return sent_by([&](const Instr& instr) {
       return instr.is_collective() &&
              program_.at(instr.writes[0].buffer).category == Category::kBuffers;
@@ -307,9 +307,9 @@ struct DeviationCause {
 constexpr std::array<DeviationCause, 14> kCauses{{
     {"small units, kept whole by every rank", &TrafficTerms::small_units},
     {"padding of units and shards", &TrafficTerms::padding},
-    {"units that not exactly one forward and one backward list read", &TrafficTerms::readers},
+    {"units that are read by other than one forward and one backward pass", &TrafficTerms::readers},
     {"gradients summed on every rank (reduce_scatter: false)", &TrafficTerms::whole_gradients},
-    {"frozen units, whose gradients and updates there are none of", &TrafficTerms::frozen},
+    {"frozen units, which have no gradients and no updates", &TrafficTerms::frozen},
     {"packed weights (quantization), gathered as they lie", &TrafficTerms::packed},
     {"repetition for each micro-batch", &TrafficTerms::micro_batches},
     {"gathered parameters that were kept for their next use", &TrafficTerms::kept},
@@ -331,16 +331,16 @@ TrafficTheory explain_traffic(const Program& program, const ModelDescription& mo
   theory.ranks = state_place(options.state).count;
   if (theory.stage == 3) theory.secondary_shards = options.state.secondary_shards;
   theory.parameters = formula.parameters();
-  TrafficTerms known;
-  theory.bytes = formula.sum(known);
+  TrafficTerms terms;
+  theory.bytes = formula.sum(terms);
   int64_t explained = theory.bytes;
   const auto add = [&](const char* cause, int64_t bytes) {
     if (bytes != explained) theory.deviations.push_back({cause, bytes - explained});
     explained = bytes;
   };
   for (const DeviationCause& cause : kCauses) {
-    known.*cause.applies = true;
-    add(cause.text, formula.sum(known));
+    terms.*cause.applies = true;
+    add(cause.text, formula.sum(terms));
   }
   add("rounding of each call to whole bytes", formula.actual());
   return theory;

@@ -54,7 +54,7 @@ class TransferPass {
       latest = std::min(latest, begins[action == 0 ? 0 : action - 1]);
       Instr instr = transfer(InstrKind::kReceive, **placed);
       instr.writes = {program_.whole((*placed)->buffer)};
-      made.push_back({.at = latest, .held = true, .instrs = {std::move(instr)}});
+      made.push_back({.at = latest, .waits_for_compute = true, .instrs = {std::move(instr)}});
     }
     insertions_.insert(insertions_.end(), std::make_move_iterator(made.rbegin()),
                        std::make_move_iterator(made.rend()));
@@ -111,7 +111,7 @@ Program add_transfers(Program program, const std::vector<PlacedTransfer>& transf
   }
   require(received == arriving.size(), "what a stage expects is sent");
   std::vector<Insertion> insertions = pass.release();
-  return weave(std::move(program), std::move(insertions));
+  return merge_insertions(std::move(program), std::move(insertions));
 }
 
 }  // namespace ftrun

@@ -64,7 +64,7 @@ BufferId UnitPlacement::add_buffer(Program& program, const UnitBufferOptions& op
       add_temporary(program, std::move(name), tier, options.category, options.format, elements,
                     options.peer_visible && tier == Tier::kDevice);
   program.buffers[static_cast<size_t>(whole.buffer)].persistent = options.which;
-  if (options.which) program.given.push_back(whole);
+  if (options.which) program.initialized_ranges.push_back(whole);
   return whole.buffer;
 }
 

@@ -61,7 +61,7 @@ class UnitPlacement {
   const Sharding& sharding() const { return cut_; }
   /// Returns the elements of this rank's shard of the unit, or of the whole unit if it is not
   /// sharded, including padding past the unit's end.
-  UnitRange part(UnitId id) const { return {cut_.begin(id), cut_.begin(id) + cut_.held(id)}; }
+  UnitRange shard(UnitId id) const { return {cut_.begin(id), cut_.begin(id) + cut_.held(id)}; }
 
   // The functions below return the range that holds the given elements of a unit. Even if a unit is
   // sharded, a buffer may hold the whole unit.

@@ -52,7 +52,7 @@ struct UpdateQueue {
     size_t behind = 0;
     Instr instr;
   };
-  std::vector<UnitUpdate> list;
+  std::vector<UnitUpdate> units;
   std::vector<Gather> gathers;
   size_t emitted = 0;
 };
@@ -89,22 +89,22 @@ void emit_gathers(UpdateQueue& queue, size_t done, Program& program) {
 /// Emits in-place updates while the copies of the first two staged intervals run. Between staged
 /// intervals they would delay the next interval's copies.
 void emit_updates(UpdateQueue& in_place, UpdateQueue& staged, Program& program) {
-  for (size_t k = 0; k < std::min<size_t>(staged.list.size(), 2); ++k)
-    emit_all(staged.list[k].before, program);
-  for (size_t k = 0; k < in_place.list.size(); ++k) {
+  for (size_t k = 0; k < std::min<size_t>(staged.units.size(), 2); ++k)
+    emit_all(staged.units[k].before, program);
+  for (size_t k = 0; k < in_place.units.size(); ++k) {
     emit_gathers(in_place, k, program);
-    emit_all(in_place.list[k].updates, program);
+    emit_all(in_place.units[k].updates, program);
   }
-  emit_gathers(in_place, in_place.list.size(), program);
+  emit_gathers(in_place, in_place.units.size(), program);
   // Double buffering: interval k+1 is read while interval k is updated, and before k's results are
   // written back.
-  for (size_t k = 0; k < staged.list.size(); ++k) {
+  for (size_t k = 0; k < staged.units.size(); ++k) {
     emit_gathers(staged, k, program);
-    if (k > 0 && k + 1 < staged.list.size()) emit_all(staged.list[k + 1].before, program);
-    emit_all(staged.list[k].updates, program);
-    emit_all(staged.list[k].after, program);
+    if (k > 0 && k + 1 < staged.units.size()) emit_all(staged.units[k + 1].before, program);
+    emit_all(staged.units[k].updates, program);
+    emit_all(staged.units[k].after, program);
   }
-  emit_gathers(staged, staged.list.size(), program);
+  emit_gathers(staged, staged.units.size(), program);
 }
 
 /// StagedOperands holds the operands of the updates of an interval, on the tier where the updates
@@ -126,7 +126,7 @@ class UpdateStaging {
   /// than the one in which it runs.
   bool is_staged(UnitId id) const {
     return placement_.spec(id).tiers.optimizer != Tier::kDevice ||
-           tier_of(placement_.parameters(id, placement_.part(id))) != Tier::kDevice;
+           tier_of(placement_.parameters(id, placement_.shard(id))) != Tier::kDevice;
   }
 
   StagedOperands stage_operands(const UnitRange& interval, bool written, UnitUpdate& plan) {
@@ -232,9 +232,9 @@ class UpdateBuilder {
       const StateSpec& state = placement_.spec(unit.id);
       if (!state.held || !state.trainable) continue;
       UpdateQueue& queue = staging_.is_staged(unit.id) ? staged : in_place;
-      plan_updates(unit, queue.list);
+      plan_updates(unit, queue.units);
       if (state.cuts.optimizer && !state.cuts.parameters)
-        queue.gathers.push_back({queue.list.size(), gather_updated(unit.id)});
+        queue.gathers.push_back({queue.units.size(), gather_updated(unit.id)});
     }
     join_gathers(program_, {&in_place, &staged}, bucket_elements);
     emit_updates(in_place, staged, program_);
@@ -260,17 +260,18 @@ class UpdateBuilder {
 
   /// Returns the sub-range that holds elements `part` of the unit. `interval` is the range that
   /// holds elements `whole`.
-  Range part_of(const Range& interval, const UnitRange& part, const UnitRange& whole) const {
+  Range subrange_of(const Range& interval, const UnitRange& elements,
+                    const UnitRange& whole) const {
     const Buffer& buffer = program_.at(interval.buffer);
-    return {interval.buffer, interval.offset + buffer.format.bytes(part.begin - whole.begin),
-            buffer.format.bytes(part.size())};
+    return {interval.buffer, interval.offset + buffer.format.bytes(elements.begin - whole.begin),
+            buffer.format.bytes(elements.size())};
   }
 
   Instr gather_updated(UnitId id) const {
     const StateSpec& state = placement_.spec(id);
     Instr gather =
         make_collective(InstrKind::kAllGather, {state.shard, state.formats.compute.dtype},
-                        placement_.parameters(id, placement_.part(id)),
+                        placement_.parameters(id, placement_.shard(id)),
                         placement_.parameters(id, {0, placement_.sharding().whole(id)}), id);
     gather.if_finite = true;
     return gather;
@@ -297,8 +298,8 @@ class UpdateBuilder {
     const auto pass_padding = [&](int64_t until) {
       const UnitRange padding{done, until};
       if (!writes_copy || padding.size() <= 0) return;
-      plan.updates.push_back(make_copy(program_, part_of(weights.front(), padding, interval),
-                                       part_of(weights.back(), padding, interval), unit.id));
+      plan.updates.push_back(make_copy(program_, subrange_of(weights.front(), padding, interval),
+                                       subrange_of(weights.back(), padding, interval), unit.id));
       plan.updates.back().if_finite = true;
     };
     for (const UpdatePart& part : parts_of(unit, interval)) {
@@ -307,7 +308,7 @@ class UpdateBuilder {
       Instr update = update_of(unit, part, operands, interval);
       update.update().writes_copy = writes_copy;
       if (writes_copy)
-        update.writes.push_back(part_of(weights.back(), {part.begin, part.end}, interval));
+        update.writes.push_back(subrange_of(weights.back(), {part.begin, part.end}, interval));
       plan.updates.push_back(std::move(update));
     }
     pass_padding(interval.end);
@@ -323,13 +324,13 @@ class UpdateBuilder {
     update.if_finite = true;
     update.detail =
         UpdateRange{.decay = part.kind.decay, .first_element = index_.at(unit.id) + part.begin};
-    update.reads = {part_of(operands.gradient, elements, interval)};
-    update.writes = {part_of(operands.weights, elements, interval)};
+    update.reads = {subrange_of(operands.gradient, elements, interval)};
+    update.writes = {subrange_of(operands.weights, elements, interval)};
     for (size_t s = 0; s < operands.states.size(); ++s) {
       const KeptState& kept = options_.optimizer_states[s];
       if (kept.coded != part.kind.coded || (part.kind.straddling >= 0 && kept.block > 1)) continue;
       require(operands.states[s].has_value(), "the partition was made for an optimizer's states");
-      update.writes.push_back(part_of(*operands.states[s], elements, interval));
+      update.writes.push_back(subrange_of(*operands.states[s], elements, interval));
     }
     // Weights and states are read and written, so both lists contain them.
     update.reads.insert(update.reads.end(), update.writes.begin(), update.writes.end());
@@ -373,7 +374,7 @@ class UpdateBuilder {
           std::any_of(scales_.tensors.begin(), scales_.tensors.end(),
                       [&](const StraddlingTensor& tensor) { return tensor.unit == unit.id; });
       if (!straddles) continue;
-      plan_measures(unit, staging_.is_staged(unit.id) ? staged.list : in_place.list);
+      plan_measures(unit, staging_.is_staged(unit.id) ? staged.units : in_place.units);
       const StateSpec& state = placement_.spec(unit.id);
       if (state.cuts.optimizer) cut_over.insert(state.shard);
     }
@@ -403,11 +404,11 @@ class UpdateBuilder {
     measure.unit = unit.id;
     measure.if_finite = true;
     measure.detail = UpdateRange{.first_element = index_.at(unit.id) + part.begin};
-    measure.reads = {part_of(operands.gradient, elements, interval),
-                     part_of(operands.weights, elements, interval)};
+    measure.reads = {subrange_of(operands.gradient, elements, interval),
+                     subrange_of(operands.weights, elements, interval)};
     for (size_t s = 0; s < operands.states.size(); ++s)
       if (options_.optimizer_states[s].coded && options_.optimizer_states[s].block == 1)
-        measure.reads.push_back(part_of(*operands.states[s], elements, interval));
+        measure.reads.push_back(subrange_of(*operands.states[s], elements, interval));
     add_scales(part, measure);
     measure.writes.assign(measure.reads.end() - static_cast<std::ptrdiff_t>(scales_.states),
                           measure.reads.end());
@@ -432,7 +433,7 @@ class UpdateBuilder {
     for (const GroupId group : groups) {
       Instr largest =
           make_collective(InstrKind::kAllReduce, {group, DType::kF32}, on_device, on_device);
-      largest.exchange().largest = true;
+      largest.exchange().is_max = true;
       largest.if_finite = true;
       emit(std::move(largest));
     }

@@ -71,18 +71,18 @@ CsvMonitor::CsvMonitor(const CsvMonitorOptions& options)
 
 AppendFile CsvMonitor::open(const std::string& path, const std::string& header) const {
   std::error_code error;
-  const bool is_there =
+  const bool file_exists =
       std::filesystem::is_regular_file(std::filesystem::symlink_status(path, error));
-  if (is_there && resumed_samples_) {
+  if (file_exists && resumed_samples_) {
     const std::string before = read_file(path, INT64_MAX),
                       after = rows_to_keep(before, header, *resumed_samples_);
     if (after != before) write_file_atomic(posix_files(), path, after);
     return AppendFile(path);
   }
-  if (is_there) {
-    const std::string aside = unique_name(path, ".other-");
-    posix_files().rename(path, aside);
-    log_notice(cat(path, ": held rows of another run; it was renamed to ", aside, " now"));
+  if (file_exists) {
+    const std::string other_path = unique_name(path, ".other-");
+    posix_files().rename(path, other_path);
+    log_notice(cat(path, ": held rows of another run; it was renamed to ", other_path, " now"));
   }
   AppendFile file(path);
   file.append(header);

@@ -18,9 +18,9 @@ int64_t in_thousandths(double value) {
 
 /// Writes ", with 2 ranks (left: rank 1, 3)".
 std::string fewer_ranks_text(const RanksOfStart& start) {
-  if (start.left.empty()) return "";
+  if (start.dropped.empty()) return "";
   return cat(", with ", count_text(start.count, "rank"), " (left: rank ",
-             join_numbers(start.left, ", "), ")");
+             join_numbers(start.dropped, ", "), ")");
 }
 
 }  // namespace

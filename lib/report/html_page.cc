@@ -14,20 +14,20 @@ namespace fs = std::filesystem;
 
 /// Writes JSON to be embedded in a <script> element. Characters are escaped so that no text in the
 /// JSON can end the element or begin another.
-std::string embedded(const nlohmann::ordered_json& json) {
+std::string escape_json(const nlohmann::ordered_json& json) {
   std::string out;
   for (const char c : json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace))
     c == '<' ? out += "\\u003c" : out += c;
   return out;
 }
 
-std::string with(std::string page, std::string_view place, const std::string& text) {
-  const size_t at = page.find(place);
-  require(at != page.npos, "the page has a place for it");
-  return page.replace(at, place.size(), text);
+std::string replace_marker(std::string page, std::string_view marker, const std::string& text) {
+  const size_t offset = page.find(marker);
+  require(offset != page.npos, "the page has a place for it");
+  return page.replace(offset, marker.size(), text);
 }
 
-bool begins_like(const std::string& path, std::string_view page) {
+bool begins_as(const std::string& path, std::string_view page) {
   const std::string_view start = page.substr(0, page.find("-->"));
   std::ifstream file(path, std::ios::binary);
   std::string found(start.size(), '\0');
@@ -37,10 +37,10 @@ bool begins_like(const std::string& path, std::string_view page) {
 
 }  // namespace
 
-std::string filled_page(const PageParts& parts, const nlohmann::ordered_json& data) {
-  std::string page = with(parts.page, "@CSS@", cat(kPageStyle, parts.style));
-  page = with(std::move(page), "@JS@", cat(kPageScript, parts.script));
-  return with(std::move(page), "@DATA@", embedded(data));
+std::string fill_page(const PageParts& parts, const nlohmann::ordered_json& data) {
+  std::string page = replace_marker(parts.page, "@CSS@", cat(kPageStyle, parts.style));
+  page = replace_marker(std::move(page), "@JS@", cat(kPageScript, parts.script));
+  return replace_marker(std::move(page), "@DATA@", escape_json(data));
 }
 
 void refuse_foreign_page(const std::string& path, const PageParts& parts, const char* what,
@@ -48,7 +48,7 @@ void refuse_foreign_page(const std::string& path, const PageParts& parts, const 
   std::error_code error;
   const fs::file_status status = fs::symlink_status(path, error);
   if (!fs::exists(status)) return;
-  if (fs::is_regular_file(status) && begins_like(path, parts.page)) return;
+  if (fs::is_regular_file(status) && begins_as(path, parts.page)) return;
   throw Error(ExitCode::kUsage, cat(path, ": is not ", what, ", and is not overwritten"),
               cat("give another name ", option, ", or move that away"));
 }

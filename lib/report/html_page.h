@@ -18,7 +18,7 @@ struct PageParts {
 /// Makes a page that needs no other file and no network. Its script reads `data` from the element
 /// with the id "data"; no text in the data can end the element or begin another. Bytes that are not
 /// UTF-8 are replaced.
-std::string filled_page(const PageParts& parts, const nlohmann::ordered_json& data);
+std::string fill_page(const PageParts& parts, const nlohmann::ordered_json& data);
 
 /// Throws Error(kUsage) if the file `path` exists and was not made from these parts: "FILE: is not
 /// `what`, and is not overwritten". `option` is the command-line option with which the user chooses

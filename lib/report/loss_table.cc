@@ -12,7 +12,7 @@ namespace ftrun {
 namespace {
 
 /// Chooses `count` entries of `from`, evenly spread, including the first and the last.
-std::set<size_t> spread(const std::vector<size_t>& from, size_t count) {
+std::set<size_t> choose_evenly(const std::vector<size_t>& from, size_t count) {
   std::set<size_t> chosen;
   if (from.size() <= count) return {from.begin(), from.end()};
   for (size_t i = 0; i < count; ++i) chosen.insert(from[i * (from.size() - 1) / (count - 1)]);
@@ -21,18 +21,19 @@ std::set<size_t> spread(const std::vector<size_t>& from, size_t count) {
 
 /// Chooses the indices of the rows to show, at most `count` (at least 2).
 std::set<size_t> chosen_rows(const std::vector<StepMetrics>& metrics, size_t count) {
-  std::vector<size_t> all, validated;
+  std::vector<size_t> all_rows, validated_rows;
   for (size_t i = 0; i < metrics.size(); ++i) {
-    all.push_back(i);
+    all_rows.push_back(i);
     const bool edge = i == 0 || i + 1 == metrics.size();
-    if (edge || !metrics[i].evaluations.empty()) validated.push_back(i);
+    if (edge || !metrics[i].evaluations.empty()) validated_rows.push_back(i);
   }
   const bool by_validation = std::any_of(metrics.begin(), metrics.end(), [](const StepMetrics& m) {
     return m.trained && !m.evaluations.empty();
   });
   // The two validations before the first step and after the last one alone are too few to choose
   // the rows by.
-  return spread(by_validation && validated.size() > 3 ? validated : all, count);
+  return choose_evenly(by_validation && validated_rows.size() > 3 ? validated_rows : all_rows,
+                       count);
 }
 
 /// IntervalSums holds sums over the steps since the previous row.

@@ -35,12 +35,12 @@ constexpr GroupFiles kVersion1{"memory.limit_in_bytes", "memory.usage_in_bytes",
                                "total_inactive_file"};
 constexpr GroupFiles kVersion2{"memory.max", "memory.current", "inactive_file"};
 
-void tighten(MemoryLimit& limit, int64_t total, int64_t available, const std::string& by,
-             bool by_group) {
+void tighten(MemoryLimit& limit, int64_t total, int64_t available, const std::string& limited_by,
+             bool limited_by_group) {
   if (limit.total == 0 || total < limit.total) {
     limit.total = total;
-    limit.by = by;
-    limit.by_group = by_group;
+    limit.limited_by = limited_by;
+    limit.limited_by_group = limited_by_group;
   }
   limit.available = std::min(limit.available, std::max<int64_t>(0, available));
 }
@@ -52,15 +52,16 @@ void tighten_by_group(MemoryLimit& limit, const ControlGroup& group) {
   const auto number = [&](const char* file, int64_t otherwise) {
     return read_group_number(cat(group.folder, "/", file), otherwise);
   };
-  const int64_t held =
+  const int64_t used_bytes =
       number(files.used, 0) - statistic(group.folder + "/memory.stat", files.cache);
   // Version 1 shows a huge number if there is no limit.
   constexpr int64_t kHuge = int64_t{1} << 60;
   const int64_t total = number(files.limit, kNoLimit);
   if (total < kHuge)
-    tighten(limit, total, total - held, cat("the control group ", group.name), true);
+    tighten(limit, total, total - used_bytes, cat("the control group ", group.name), true);
   const int64_t high = group.version == 1 ? kNoLimit : number("memory.high", kNoLimit);
-  if (high < kHuge) limit.available = std::min(limit.available, std::max<int64_t>(0, high - held));
+  if (high < kHuge)
+    limit.available = std::min(limit.available, std::max<int64_t>(0, high - used_bytes));
 }
 
 }  // namespace
@@ -83,14 +84,14 @@ AddressSpace address_space_left() {
   int64_t size = 0, resident = 0, shared = 0, text = 0, unused = 0, data = 0;
   pages >> size >> resident >> shared >> text >> unused >> data;
   AddressSpace tightest;
-  const auto tighten = [&](int resource, int64_t used_pages, const char* of) {
+  const auto tighten = [&](int resource, int64_t used_pages, const char* limit_name) {
     rlimit limit{};
     if (::getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0 ||
         limit.rlim_cur == RLIM_INFINITY)
       return;
-    const int64_t left = std::max<int64_t>(
+    const int64_t available = std::max<int64_t>(
         0, static_cast<int64_t>(limit.rlim_cur) - used_pages * ::sysconf(_SC_PAGESIZE));
-    if (left < tightest.left) tightest = {left, of, resource == RLIMIT_AS};
+    if (available < tightest.available) tightest = {available, limit_name, resource == RLIMIT_AS};
   };
   tighten(RLIMIT_AS, size, "its address space (ulimit -v)");
   tighten(RLIMIT_DATA, data, "its private memory (ulimit -d)");

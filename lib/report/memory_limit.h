@@ -9,10 +9,10 @@ namespace ftrun {
 
 /// AddressSpace holds how many bytes one process may still map.
 struct AddressSpace {
-  int64_t left = std::numeric_limits<int64_t>::max();
+  int64_t available = std::numeric_limits<int64_t>::max();
   /// The kind of memory that is limited, with the limit's name: "its address space (ulimit -v)",
   /// "its private memory (ulimit -d)"; "" if nothing is limited.
-  std::string of;
+  std::string limit_name;
   /// The limit also counts memory that ranks share.
   bool bounds_shared = false;
 };
@@ -24,8 +24,8 @@ struct MemoryLimit {
   int64_t total = 0;
   int64_t available = 0;
   /// The source of the limit `total`: "this machine", "the control group /kubepods/pod1".
-  std::string by;
-  bool by_group = false;
+  std::string limited_by;
+  bool limited_by_group = false;
   /// The limits of one process.
   AddressSpace process;
 };

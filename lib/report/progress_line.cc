@@ -106,12 +106,12 @@ std::string repeated(std::string_view glyph, int count) {
 }
 
 std::string bar_text(double done, int cells, const ProgressStyle& style) {
-  const int full = static_cast<int>(done * cells);
-  const std::string_view on = style.unicode ? "█" : "#";
-  const std::string_view off = style.unicode ? "░" : "-";
-  const std::string filled = repeated(on, full);
+  const int filled_cells = static_cast<int>(done * cells);
+  const std::string_view filled_glyph = style.unicode ? "█" : "#";
+  const std::string_view empty_glyph = style.unicode ? "░" : "-";
+  const std::string filled = repeated(filled_glyph, filled_cells);
   const std::string inner = style.colour ? cat(kGreen, filled, kPlain) : filled;
-  return cat("[", inner, repeated(off, cells - full), "]");
+  return cat("[", inner, repeated(empty_glyph, cells - filled_cells), "]");
 }
 
 bool locale_is_utf8() {
@@ -218,10 +218,10 @@ std::optional<double> ProgressLine::seconds_left(int64_t step) const {
 void ProgressLine::show(const StepMetrics& metrics) {
   if (metrics.trained) record_duration(metrics);
   const ProgressState state{metrics, total_steps_, seconds_left(metrics.step)};
-  const bool important = first_ || !metrics.trained || metrics.skipped ||
+  const bool important = is_first_ || !metrics.trained || metrics.skipped ||
                          !metrics.evaluations.empty() || !std::isfinite(metrics.loss) ||
                          metrics.step == total_steps_;
-  first_ = false;
+  is_first_ = false;
   if (options_.live) return show_live(state, important);
   if (important || metrics.step % options_.every == 0)
     out_ << plain_progress_text(state) << "\n" << std::flush;
@@ -232,28 +232,28 @@ void ProgressLine::show_live(const ProgressState& state, bool important) {
   if (!state.metrics.evaluations.empty() || state.metrics.skipped)
     print(plain_progress_text(state));
   const double now = options_.clock();
-  if (!important && now - drawn_at_ < options_.seconds_between) return;
-  drawn_at_ = now;
+  if (!important && now - last_draw_seconds_ < options_.seconds_between) return;
+  last_draw_seconds_ = now;
   draw(live_progress_text(state, {options_.width(), options_.colour, options_.unicode}));
 }
 
 void ProgressLine::draw(const std::string& text) {
   out_ << kClear << text << std::flush;
-  drawn_ = text;
+  shown_line_ = text;
 }
 
 void ProgressLine::print(std::string_view line) {
-  if (drawn_.empty()) {
+  if (shown_line_.empty()) {
     out_ << line << "\n" << std::flush;
     return;
   }
-  out_ << kClear << line << "\n" << drawn_ << std::flush;
+  out_ << kClear << line << "\n" << shown_line_ << std::flush;
 }
 
 void ProgressLine::finish() {
-  if (drawn_.empty()) return;
+  if (shown_line_.empty()) return;
   out_ << "\n" << std::flush;
-  drawn_.clear();
+  shown_line_.clear();
 }
 
 }  // namespace ftrun

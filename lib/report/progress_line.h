@@ -84,15 +84,15 @@ class ProgressLine {
   std::ostream& out_;
   ProgressOptions options_;
   int64_t total_steps_;
-  bool first_ = true;
+  bool is_first_ = true;
   /// The durations of the latest steps; the first step's, which is longer, is removed when a second
   /// one is added.
   std::deque<double> durations_;
   int64_t steps_timed_ = 0;
   bool only_warm_up_ = false;
-  double drawn_at_ = 0;
+  double last_draw_seconds_ = 0;
   /// The line that the terminal shows now; "" if it shows none.
-  std::string drawn_;
+  std::string shown_line_;
 };
 
 }  // namespace ftrun

@@ -120,7 +120,7 @@ std::string short_list(std::vector<std::string> names) {
 }
 
 /// Finds a folder beside this one that holds a run and has a similar name; "" for none.
-std::string run_near(const std::string& folder) {
+std::string find_similar_run(const std::string& folder) {
   const fs::path root = fs::path(folder);
   const fs::path parent = root.parent_path();
   std::error_code error;
@@ -160,7 +160,7 @@ std::optional<Error> absence_problem(const RunPaths& paths) {
     return std::nullopt;
   return Error(ExitCode::kUsage,
                cat("output_dir ", paths.root(), " contains no run to resume",
-                   did_you_mean(run_near(paths.root()))),
+                   did_you_mean(find_similar_run(paths.root()))),
                "correct output_dir, or give --resume auto, which starts a run where there is none");
 }
 
@@ -230,8 +230,8 @@ RunFolder::RunFolder(const std::string& output_dir, RunStart start)
   }
 }
 
-std::string RunFolder::run_nearby() const {
-  return run_near(paths_.root());
+std::string RunFolder::similar_run() const {
+  return find_similar_run(paths_.root());
 }
 
 bool RunFolder::is_another_runs() const {

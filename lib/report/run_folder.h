@@ -78,7 +78,7 @@ class RunFolder {
   /// Returns whether the folder held a run (its run.json) before this one.
   bool has_earlier_run() const { return has_earlier_run_; }
   /// Finds a folder beside this one that holds a run and has a similar name; "" for none.
-  std::string run_nearby() const;
+  std::string similar_run() const;
   /// Returns whether the folder was removed while this run used it, and was made again by another
   /// run: `.lock` is then another file.
   bool is_another_runs() const;

@@ -44,16 +44,16 @@ constexpr int kMomentAtStart = 300, kMomentAtEnd = 2000;
 
 /// Python code that checks whether this Python has the client. It ignores the working folder,
 /// because the client itself makes a folder named "wandb" there.
-constexpr const char* kQuestion =
+constexpr const char* kClientCheck =
     "import importlib.util, sys; sys.path[:] = [p for p in sys.path if p]; s = "
     "importlib.util.find_spec('wandb'); sys.exit(s is None or s.origin is None)";
-/// A shell script. Its arguments are the code kQuestion, the number of Pythons, the Pythons, and
+/// A shell script. Its arguments are the code kClientCheck, the number of Pythons, the Pythons, and
 /// then the script and its arguments. It is replaced (exec) by the first Python that has the
 /// client; if none has it, it writes "n" to descriptor 3.
-constexpr const char* kFirstPython = R"(question=$1 count=$2; shift 2
+constexpr const char* kFirstPython = R"(check=$1 count=$2; shift 2
 while [ "$count" -gt 0 ]; do
   python=$1; shift; count=$((count - 1))
-  if timeout 20 "$python" -c "$question" 3>&-; then shift "$count"; exec "$python" "$@" 3>&-; fi
+  if timeout 20 "$python" -c "$check" 3>&-; then shift "$count"; exec "$python" "$@" 3>&-; fi
 done
 printf n >&3)";
 
@@ -90,16 +90,16 @@ std::vector<char*> passed_environment() {
   return passed;
 }
 
-/// Starts a command in a new session, with `output` as its standard output and error and `answer`
-/// as descriptor 3. Throws std::system_error.
-pid_t spawn(const std::vector<std::string>& command, int output, int answer) {
+/// Starts a command in a new session, with `output` as its standard output and error and
+/// `client_check_pipe` as descriptor 3. Throws std::system_error.
+pid_t spawn(const std::vector<std::string>& command, int output, int client_check_pipe) {
   posix_spawn_file_actions_t files;
   posix_spawnattr_t attributes;
   posix_spawn_file_actions_init(&files);
   posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&files, output, STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&files, output, STDERR_FILENO);
-  posix_spawn_file_actions_adddup2(&files, answer, STDERR_FILENO + 1);
+  posix_spawn_file_actions_adddup2(&files, client_check_pipe, STDERR_FILENO + 1);
   posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 2);
   posix_spawnattr_init(&attributes);
   sigset_t none, all;
@@ -147,12 +147,12 @@ std::string RunFollower::start() noexcept {
 /// then.
 void RunFollower::check_process(int milliseconds) {
   if (process_ <= 0 || !why_not_.empty()) return;
-  if (answer_) {
-    pollfd answered{answer_.get(), POLLIN, 0};
+  if (client_check_pipe_) {
+    pollfd answered{client_check_pipe_.get(), POLLIN, 0};
     if (::poll(&answered, 1, milliseconds) <= 0) return;
     char word = 0;
-    const bool none = ::read(answer_.get(), &word, 1) == 1;
-    answer_.reset();
+    const bool none = ::read(client_check_pipe_.get(), &word, 1) == 1;
+    client_check_pipe_.reset();
     if (none) {
       ::waitpid(process_, nullptr, 0);  // the shell is about to exit
       why_not_ = cat("no Python here has the client ", kClient, "; install it (pip install ",
@@ -196,16 +196,16 @@ std::string RunFollower::try_to_start() {
   }
   const std::string root = root_folder();
   if (root.empty()) return cat(kScript, " is in no folder above the program");
-  const std::vector<std::string> at_hand = pythons(root);
-  std::vector<std::string> command{"/bin/sh",    "-c",      kFirstPython,
-                                   "follow_run", kQuestion, std::to_string(at_hand.size())};
-  command.insert(command.end(), at_hand.begin(), at_hand.end());
+  const std::vector<std::string> candidates = pythons(root);
+  std::vector<std::string> command{"/bin/sh",    "-c",         kFirstPython,
+                                   "follow_run", kClientCheck, std::to_string(candidates.size())};
+  command.insert(command.end(), candidates.begin(), candidates.end());
   command.push_back(cat(root, "/", kScript));
   for (const std::string& word : arguments()) command.push_back(word);
   command.insert(command.end(), {"--patience", kPatience, "--with-run", kSecondsAfterRun});
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return cat("pipe: ", std::strerror(errno));
-  answer_ = OwnedFd(ends[0]);
+  client_check_pipe_ = OwnedFd(ends[0]);
   const OwnedFd theirs(ends[1]);
   process_ = spawn(command, output.get(), theirs.get());
   return "";

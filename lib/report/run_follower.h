@@ -47,7 +47,7 @@ class RunFollower {
   RunFollowerOptions options_;
   pid_t process_ = -1;
   /// The pipe on which the process reports once whether a Python has the client.
-  OwnedFd answer_;
+  OwnedFd client_check_pipe_;
   bool reported_ = false;
   std::string why_not_;
 };

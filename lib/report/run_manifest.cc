@@ -63,9 +63,9 @@ Json restarts_json(const std::vector<RestartRecord>& restarts) {
               {"from_step", restart.from_step},
               {"to_step", restart.to_step}};
     if (restart.ranks.count > 0) json["ranks"] = restart.ranks.count;
-    if (!restart.ranks.left.empty()) {
-      json["left_ranks"] = restart.ranks.left;
-      json["left_reason"] = restart.ranks.why_left;
+    if (!restart.ranks.dropped.empty()) {
+      json["left_ranks"] = restart.ranks.dropped;
+      json["left_reason"] = restart.ranks.drop_reason;
     }
     list.push_back(std::move(json));
   }
@@ -122,9 +122,9 @@ Json manifest_json(const RunManifest& manifest) {
 /// Fields is a JSON object in a file, with the dotted name of the object for error messages.
 class Fields {
  public:
-  Fields(const Json& json, std::string path, std::string place)
-      : json_(json), path_(std::move(path)), place_(std::move(place)) {
-    if (!json_.is_object()) fail(place_.empty() ? "the file" : place_, "an object");
+  Fields(const Json& json, std::string path, std::string prefix)
+      : json_(json), path_(std::move(path)), prefix_(std::move(prefix)) {
+    if (!json_.is_object()) fail(prefix_.empty() ? "the file" : prefix_, "an object");
   }
 
   void get(const char* key, std::string& out) const {
@@ -189,7 +189,7 @@ class Fields {
 
  private:
   std::string name(const std::string& key) const {
-    return place_.empty() ? key : place_ + "." + key;
+    return prefix_.empty() ? key : prefix_ + "." + key;
   }
   [[noreturn]] void fail(const std::string& what, const char* expected) const {
     throw Error(ExitCode::kBadInput, cat(path_, ": ", what, " should be ", expected), kDamaged);
@@ -197,7 +197,7 @@ class Fields {
 
   const Json& json_;
   std::string path_;
-  std::string place_;
+  std::string prefix_;
 };
 
 template <typename Value>
@@ -244,8 +244,8 @@ RestartRecord restart_from(const Fields& fields) {
   fields.get("from_step", restart.from_step);
   fields.get("to_step", restart.to_step);
   fields.get("ranks", restart.ranks.count);
-  fields.get("left_ranks", restart.ranks.left);
-  fields.get("left_reason", restart.ranks.why_left);
+  fields.get("left_ranks", restart.ranks.dropped);
+  fields.get("left_reason", restart.ranks.drop_reason);
   return restart;
 }
 

@@ -42,10 +42,10 @@ struct RanksOfStart {
   /// The number of ranks; 0: not known.
   int64_t count = 0;
   /// The ranks that were dropped, ascending, with their numbers at the first start.
-  std::vector<int64_t> left = {};
+  std::vector<int64_t> dropped = {};
   /// The reason: "rank 1 failed twice without a new checkpoint: killed by signal 9". "" if none was
   /// dropped.
-  std::string why_left = "";
+  std::string drop_reason = "";
 };
 
 struct RestartRecord {

@@ -326,7 +326,7 @@ PageParts report_parts() {
 std::string run_report(const std::vector<std::string>& run_folders) {
   Json data{{"made", cat("made ", utc_now())}, {"runs", Json::array()}};
   for (const std::string& folder : run_folders) data["runs"].push_back(run_json(folder));
-  return filled_page(report_parts(), data);
+  return fill_page(report_parts(), data);
 }
 
 void write_run_report(const std::string& path, const std::vector<std::string>& run_folders) {

@@ -121,17 +121,17 @@ std::string file_name(const TensorBoardOptions& options, int64_t begun) {
   return cat(kNameStart, seconds.data(), ".", options.hostname, ".", options.pid, ".0");
 }
 
-/// Bytes reads the bytes of a file or message from the front. After a read beyond the end, all
-/// further reads fail.
-class Bytes {
+/// ByteReader reads the bytes of a file or message from the front. After a read beyond the end,
+/// all further reads fail.
+class ByteReader {
  public:
-  explicit Bytes(std::string_view rest) : rest_(rest) {}
+  explicit ByteReader(std::string_view rest) : rest_(rest) {}
 
   bool failed() const { return failed_; }
   bool at_end() const { return rest_.empty() || failed_; }
-  size_t left() const { return rest_.size(); }
+  size_t remaining() const { return rest_.size(); }
 
-  std::string_view take(uint64_t size) {
+  std::string_view read(uint64_t size) {
     if (size > rest_.size()) failed_ = true;
     if (failed_) return {};
     const std::string_view part = rest_.substr(0, size);
@@ -139,17 +139,17 @@ class Bytes {
     return part;
   }
   template <typename Unsigned>
-  Unsigned take_little_endian() {
+  Unsigned read_little_endian() {
     Unsigned value = 0;
-    const std::string_view part = take(sizeof(value));
+    const std::string_view part = read(sizeof(value));
     for (size_t i = part.size(); i-- > 0;)
       value = static_cast<Unsigned>(value << 8 | static_cast<unsigned char>(part[i]));
     return value;
   }
-  uint64_t take_varint() {
+  uint64_t read_varint() {
     uint64_t value = 0;
     for (int shift = 0; shift < 64 && !failed_; shift += 7) {
-      const auto byte = take_little_endian<uint8_t>();
+      const auto byte = read_little_endian<uint8_t>();
       value |= static_cast<uint64_t>(byte & 0x7FU) << shift;
       if (byte < 0x80) return value;
     }
@@ -165,19 +165,19 @@ class Bytes {
 /// Returns the step of an event that holds scalars; -1 for an event without scalars; nothing for an
 /// event that ftrun would not write.
 std::optional<int64_t> step_of_scalars(std::string_view event) {
-  Bytes bytes(event);
+  ByteReader bytes(event);
   int64_t step = 0;
   bool has_scalars = false;
   while (!bytes.at_end()) {
-    const uint64_t key = bytes.take_varint();
+    const uint64_t key = bytes.read_varint();
     if (key == (1U << 3 | kFixed64)) {
-      bytes.take(sizeof(double));
+      bytes.read(sizeof(double));
     } else if (key == (2U << 3 | kVarint)) {
-      step = static_cast<int64_t>(bytes.take_varint());
+      step = static_cast<int64_t>(bytes.read_varint());
     } else if (key == (3U << 3 | kBytes) || key == (5U << 3 | kBytes) ||
                key == (7U << 3 | kBytes)) {
       has_scalars = has_scalars || key >> 3 == 5;
-      bytes.take(bytes.take_varint());
+      bytes.read(bytes.read_varint());
     } else {
       return std::nullopt;
     }
@@ -192,19 +192,19 @@ std::optional<int64_t> step_of_scalars(std::string_view event) {
 std::optional<std::string> without_later_steps(std::string_view file, int64_t first_step) {
   std::string kept;
   bool has_record = false;
-  for (Bytes bytes(file); !bytes.at_end();) {
-    const std::string_view record = file.substr(file.size() - bytes.left());
+  for (ByteReader bytes(file); !bytes.at_end();) {
+    const std::string_view record = file.substr(file.size() - bytes.remaining());
     const std::string_view length = record.substr(0, sizeof(uint64_t));
-    const auto size = bytes.take_little_endian<uint64_t>();
-    const auto length_crc = bytes.take_little_endian<uint32_t>();
-    const std::string_view data = bytes.take(size);
-    const auto data_crc = bytes.take_little_endian<uint32_t>();
+    const auto size = bytes.read_little_endian<uint64_t>();
+    const auto length_crc = bytes.read_little_endian<uint32_t>();
+    const std::string_view data = bytes.read(size);
+    const auto data_crc = bytes.read_little_endian<uint32_t>();
     if (bytes.failed()) break;
     has_record = true;
     const std::optional<int64_t> step = step_of_scalars(data);
     if (length_crc != masked_crc(length) || data_crc != masked_crc(data) || !step)
       return std::nullopt;
-    if (*step < first_step) kept += record.substr(0, record.size() - bytes.left());
+    if (*step < first_step) kept += record.substr(0, record.size() - bytes.remaining());
   }
   return has_record ? std::optional(kept) : std::nullopt;
 }
@@ -237,12 +237,12 @@ int64_t seconds_after_all(const std::string& folder, double wall_seconds) {
 }
 
 /// Removes later steps from earlier files, and returns the path for a new writer's file.
-std::string place_of_file(const std::string& folder, const TensorBoardOptions& options) {
+std::string prepare_file(const std::string& folder, const TensorBoardOptions& options) {
   if (options.first_step) cut_earlier_files(folder, *options.first_step);
   return cat(folder, "/", file_name(options, seconds_after_all(folder, options.wall_seconds)));
 }
 
-TensorBoardOptions filled(TensorBoardOptions options) {
+TensorBoardOptions with_defaults(TensorBoardOptions options) {
   if (options.hostname.empty()) options.hostname = read_machine().hostname;
   if (options.pid == 0) options.pid = ::getpid();
   if (options.wall_seconds == 0) options.wall_seconds = wall_seconds();
@@ -252,7 +252,7 @@ TensorBoardOptions filled(TensorBoardOptions options) {
 }  // namespace
 
 TensorBoardWriter::TensorBoardWriter(const std::string& folder, TensorBoardOptions options)
-    : options_(filled(std::move(options))), file_(place_of_file(folder, options_)) {
+    : options_(with_defaults(std::move(options))), file_(prepare_file(folder, options_)) {
   std::string start = record(version_event(options_.wall_seconds));
   if (options_.first_step)
     start += record(restart_event(options_.wall_seconds, *options_.first_step));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <variant>
 
+#include "axes/pipeline/schedule.h"
 #include "base/error.h"
 #include "program/gpu_overhead.h"
 #include "program/step_plan.h"
@@ -23,18 +24,24 @@ MemoryNeed memory_of_ranks(const SearchTask& task, const Config& config, const C
   return most;
 }
 
-Evaluation evaluate(const SearchTask& task, const Layout& layout, bool timed) {
+Evaluation evaluate(const SearchTask& task, const Layout& layout, bool timed,
+                    std::chrono::steady_clock::time_point deadline) {
+  const auto require_time = [&] {
+    if (std::chrono::steady_clock::now() >= deadline) throw PlanGivenUp();
+  };
   const std::variant<Config, std::string> tried = try_layout(task, layout);
   if (const auto* refusal = std::get_if<std::string>(&tried))
     throw Error(ExitCode::kUsage, cat(layout_text(layout), ": ", *refusal));
   const Config& config = std::get<Config>(tried);
   const StepPlan own = plan_steps(config, task.model, 0);
-  const ClassPlans all(config, task.model, 0, own);
+  const ClassPlans all(config, task.model, 0, own, require_time);
+  require_time();
   Evaluation found;
   found.layout = layout;
   found.memory = memory_of_ranks(task, config, all);
   found.fits = fits_memory(task, found.memory, ranks_of_node(layout, task.nodes));
   if (!timed) return found;
+  require_time();
   try {
     found.time = predict_step(all, task.machine, {task.nodes, config.threads, task.slow});
   } catch (const Error& error) {
@@ -42,6 +49,22 @@ Evaluation evaluate(const SearchTask& task, const Layout& layout, bool timed) {
     found.problem = error.what();
   }
   return found;
+}
+
+double plan_effort(const SearchTask& task, const Layout& layout) {
+  // A layer's list is one instruction, or several between its collectives; gradients with respect
+  // to inputs and weights may be two lists. At stage 3 parameters are gathered for each list.
+  constexpr double kPartsOfTensorList = 8, kGathersOfLayer = 4, kOncePerLayer = 40;
+  const ScheduleTraits& traits = traits_of(layout.schedule);
+  const double lists = layout.pipeline > 1 && traits.splits_backward ? 3 : 2;
+  const double each = lists * (layout.tensor > 1 ? kPartsOfTensorList : 2) +
+                      (layout.zero == 3 ? kGathersOfLayer : 0) +
+                      (layout.recompute == RecomputeLevel::kNone ? 0 : 1);
+  // Shards of a stage mostly have two classes: with and without padding at their ends.
+  const double classes = layout.zero > 0 && layout.shards() > 1 ? 2 : 1;
+  const auto layers = static_cast<double>(task.model.layers + 2);
+  return classes * layers * (static_cast<double>(layout.accumulation) * each + kOncePerLayer) +
+         static_cast<double>(layout.ranks());
 }
 
 }  // namespace ftrun

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <chrono>
 #include <optional>
+#include <stdexcept>
 #include <string>
 
 #include "search/layout.h"
@@ -23,9 +25,21 @@ struct Evaluation {
   bool is_choice() const { return fits && time.has_value(); }
 };
 
+/// PlanGivenUp is thrown where the time for an exact plan is over before the plan is complete.
+class PlanGivenUp : public std::runtime_error {
+ public:
+  PlanGivenUp() : std::runtime_error("the time for the plan is over") {}
+};
+
 /// Plans all ranks of a legal layout: their memory and, with `timed`, the time of a step. Throws
-/// the errors of plan_steps().
-Evaluation evaluate(const SearchTask& task, const Layout& layout, bool timed = true);
+/// the errors of plan_steps(), and PlanGivenUp after `deadline`.
+Evaluation evaluate(
+    const SearchTask& task, const Layout& layout, bool timed = true,
+    std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max());
+
+/// Estimates the effort of an exact plan: about the number of instructions in the programs of all
+/// classes of ranks. It orders layouts by the time that their plans take; it is no bound.
+double plan_effort(const SearchTask& task, const Layout& layout);
 
 /// Returns the most memory that any rank of a config needs. The config is resolved for a layout.
 MemoryNeed memory_of_ranks(const SearchTask& task, const Config& config, const ClassPlans& all);

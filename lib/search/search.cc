@@ -6,7 +6,7 @@
 #include <numeric>
 #include <optional>
 #include <set>
-#include <span>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -29,7 +29,7 @@ constexpr double kExactShare = 0.85;
 /// The share of the search time for each larger number of nodes that is tried if nothing fits.
 constexpr double kNodesShare = 0.2;
 /// The step time if it is unknown.
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kUnknownTime = std::numeric_limits<double>::infinity();
 /// The search stops after this many plans without a time, because the machine file lacks a rate.
 constexpr size_t kUntimed = 16;
 /// The most layouts that are judged and bounded between two reads of the clock. There are fewer if
@@ -37,8 +37,13 @@ constexpr size_t kUntimed = 16;
 constexpr size_t kTriedTogether = 256;
 /// The number of exact plans that are computed concurrently, each on one processor.
 constexpr size_t kPlannedTogether = 2;
-/// The number of exact plans of a plain choice that are tried in order of their bounds, and the
-/// number of layouts with the least memory that are planned if nothing fits.
+/// The seconds that the first exact plan may take beyond the time of the search.
+constexpr double kGraceSeconds = 1;
+/// The seconds that an exact plan takes for each unit of plan_effort(), while none is measured, and
+/// how much longer than measured it may take.
+constexpr double kSecondsOfEffort = 10e-6;
+constexpr double kEffortMargin = 1.3;
+/// Exact plans of a plain choice until one of them fits, and of the nearest layouts.
 constexpr int kTriesOfChoice = 2;
 constexpr size_t kNearest = 4;
 /// The largest number of nodes that is tried if nothing fits.
@@ -54,7 +59,7 @@ struct Candidate {
 /// whether a layout has it. Choices are in the order in which guides name them.
 struct PlainChoice {
   std::string name;
-  std::function<bool(const Layout&)> has;
+  std::function<bool(const Layout&)> matches;
 };
 
 bool is_data_parallel(const Layout& layout) {
@@ -120,8 +125,11 @@ class Search {
     find_bounds();
     plan_best();
     // The time may have ended before the layouts that need least memory were planned.
-    if (best_ == kNever && !result_.proved) plan_in_time(least_memory_numbers(), true);
-    if (best_ == kNever && result_.problem.empty() && result_.counts.legal > 0) {
+    if (best_ == kUnknownTime && !result_.proved) plan_in_time(least_memory_numbers(), true);
+    // A plan that was given up takes longer than was thought.
+    result_.needed_seconds =
+        exact_.empty() ? std::max(result_.needed_seconds, given_up_.empty() ? 0 : 2 * passed()) : 0;
+    if (best_ == kUnknownTime && result_.problem.empty() && result_.counts.legal > 0) {
       find_nearest();
     } else {
       plan_choices();
@@ -138,17 +146,43 @@ class Search {
 
   bool over(double share) const { return passed() > share * limits_.seconds; }
 
-  /// Returns whether another exact plan would end after this share of the search time, if it takes
-  /// as long as the longest one so far.
-  bool is_late_for_plan(double share) const {
-    return passed() + longest_ > share * limits_.seconds;
+  /// Estimates the seconds of concurrent exact plans by those that were planned before.
+  double plan_seconds(const std::vector<size_t>& numbers) const {
+    double effort = 0;
+    for (const size_t i : numbers) effort += plan_effort(task_, candidates_[i].layout);
+    return effort * (efforts_ > 0 ? kEffortMargin * planning_ / efforts_ : kSecondsOfEffort);
+  }
+
+  /// Returns whether exact plans that begin now probably end within the search's time.
+  bool ends_in_time(const std::vector<size_t>& numbers) const {
+    return passed() + plan_seconds(numbers) <= limits_.seconds;
+  }
+
+  bool is_tried(size_t number) const {
+    return exact_.contains(number) || given_up_.contains(number);
+  }
+
+  /// Returns the one of these candidates whose exact plan takes least time.
+  size_t cheapest_of(const std::vector<size_t>& numbers) const {
+    return *std::min_element(numbers.begin(), numbers.end(), [&](size_t a, size_t b) {
+      return plan_effort(task_, candidates_[a].layout) < plan_effort(task_, candidates_[b].layout);
+    });
+  }
+
+  /// Plans the cheapest of these candidates if nothing was planned before, even if that ends a
+  /// little late: a plan of some layout says more than bounds of all.
+  void plan_first(const std::vector<size_t>& numbers, bool timed) {
+    if (numbers.empty() || !exact_.empty() || !given_up_.empty()) return;
+    const size_t cheapest = cheapest_of(numbers);
+    result_.needed_seconds = passed() + plan_seconds({cheapest});
+    if (result_.needed_seconds <= limits_.seconds + kGraceSeconds) plan({cheapest}, timed);
   }
 
   void refuse(const Layout& layout, const std::string& why) {
     ++result_.counts.refused;
     if (result_.refusal.empty()) result_.refusal = why;
     for (size_t c = 0; c < choices_.size(); ++c)
-      if (refusals_[c].empty() && choices_[c].has(layout)) refusals_[c] = why;
+      if (refusals_[c].empty() && choices_[c].matches(layout)) refusals_[c] = why;
   }
 
   /// Computes the bounds of all legal layouts, until the time for bounds is over.
@@ -197,47 +231,68 @@ class Search {
     candidates_.push_back(std::move(candidate));
   }
 
-  /// Evaluates a layout exactly. A layout that cannot be planned counts as a layout that does not
-  /// fit.
-  Evaluation planned(const Layout& layout, bool timed) const {
+  /// Returns when exact plans are given up.
+  Clock::time_point deadline() const {
+    const double most = std::max(limits_.seconds, 0.0) + kGraceSeconds;
+    return begin_ +
+           std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(most));
+  }
+
+  /// Evaluates a layout exactly; nothing if the time is over before. One that cannot be planned
+  /// counts as one that does not fit.
+  std::optional<Evaluation> planned(const Layout& layout, bool timed) const {
     try {
-      return evaluate(task_, layout, timed);
+      return evaluate(task_, layout, timed, deadline());
+    } catch (const PlanGivenUp&) {
+      return std::nullopt;
     } catch (const Error& error) {
       if (error.code() == ExitCode::kBug) throw;
-      return {.layout = layout, .problem = error.what()};
+      return Evaluation{.layout = layout, .problem = error.what()};
     }
   }
 
-  /// Plans candidates exactly, kPlannedTogether at a time, while there is time. If nothing has been
-  /// planned yet and plans_late_ is set, the first candidates are planned even if the time is over.
+  /// Plans candidates exactly, each once, as many at a time as go on concurrently, if they end in
+  /// time; the cheapest of them a little late, if nothing is planned yet and plans_late_.
   void plan_in_time(const std::vector<size_t>& numbers, bool timed) {
-    for (size_t first = 0; first < numbers.size(); first += kPlannedTogether) {
-      if ((!exact_.empty() || !plans_late_) && is_late_for_plan(1)) return;
-      const auto some =
-          std::span(numbers).subspan(first, std::min(kPlannedTogether, numbers.size() - first));
-      plan({some.begin(), some.end()}, timed);
+    std::vector<size_t> some;
+    for (const size_t i : numbers) {
+      if (is_tried(i)) continue;
+      some.push_back(i);
+      if (!ends_in_time(some)) some.pop_back();
+      if (some.size() == kPlannedTogether) plan(std::exchange(some, {}), timed);
     }
+    if (!some.empty()) plan(some, timed);
+    if (plans_late_) plan_first(numbers, timed);
   }
 
   /// Plans candidates exactly and concurrently. None of them may have been planned before.
   void plan(const std::vector<size_t>& numbers, bool timed = true) {
     const double before = passed();
-    std::vector<Evaluation> found(numbers.size());
+    std::vector<std::optional<Evaluation>> found(numbers.size());
     run_in_parallel(
         numbers.size(),
         [&](size_t i) { found[i] = planned(candidates_[numbers[i]].layout, timed); },
         kPlannedTogether);
-    longest_ = std::max(longest_, passed() - before);
-    result_.counts.planned += static_cast<int64_t>(numbers.size());
+    planning_ += passed() - before;
     for (size_t i = 0; i < numbers.size(); ++i) {
-      if (found[i].fits && !found[i].time && timed) {
-        ++result_.counts.untimed;
-        if (result_.problem.empty()) result_.problem = found[i].problem;
-      }
-      if (found[i].is_choice()) best_ = std::min(best_, found[i].time->seconds);
-      if (!found[i].fits) too_large_.push_back(found[i].layout);
-      exact_.emplace(numbers[i], std::move(found[i]));
+      efforts_ += plan_effort(task_, candidates_[numbers[i]].layout);
+      if (found[i])
+        add_planned(numbers[i], std::move(*found[i]), timed);
+      else
+        given_up_.insert(numbers[i]);
     }
+    result_.counts.given_up = static_cast<int64_t>(given_up_.size());
+  }
+
+  void add_planned(size_t number, Evaluation found, bool timed) {
+    ++result_.counts.planned;
+    if (found.fits && !found.time && timed) {
+      ++result_.counts.untimed;
+      if (result_.problem.empty()) result_.problem = found.problem;
+    }
+    if (found.is_choice()) best_ = std::min(best_, found.time->seconds);
+    if (!found.fits) too_large_.push_back(found.layout);
+    exact_.emplace(number, std::move(found));
   }
 
   /// Plans layouts exactly until no other layout can be faster. Each round plans the layout with
@@ -254,32 +309,43 @@ class Search {
     const auto may_win = [&](size_t i) {
       return candidates_[i].fits && candidates_[i].bound.seconds < best_ && !exact_.contains(i);
     };
-    const auto first_of = [&](const std::vector<size_t>& order, bool likely_too) {
-      const auto found = std::find_if(order.begin(), order.end(), [&](size_t i) {
-        return may_win(i) && (likely_too || !is_likely_large(candidates_[i].layout));
-      });
+    const auto first_of = [&](const std::vector<size_t>& order, const auto& is_wanted) {
+      const auto found = std::find_if(order.begin(), order.end(),
+                                      [&](size_t i) { return may_win(i) && is_wanted(i); });
       return found == order.end() ? std::nullopt : std::optional(*found);
     };
+    // Finds the first layout by each order, of those whose plans end in time together.
     const auto first_ones = [&](bool likely_too) {
       std::vector<size_t> numbers;
+      const auto is_wanted = [&](size_t i) {
+        if (is_tried(i)) return false;
+        std::vector<size_t> together = numbers;
+        if (together.empty() || together.front() != i) together.push_back(i);
+        return ends_in_time(together) && (likely_too || !is_likely_large(candidates_[i].layout));
+      };
       for (const auto* order : {&by_bound, &by_guess})
-        if (const auto found = first_of(*order, likely_too);
+        if (const auto found = first_of(*order, is_wanted);
             found && (numbers.empty() || numbers.front() != *found))
           numbers.push_back(*found);
       return numbers;
     };
-    while (exact_.empty() || (!over(kExactShare) && !is_late_for_plan(1))) {
-      // The machine probably lacks a rate that all layouts need.
-      if (!result_.problem.empty() && exact_.size() >= kUntimed && best_ == kNever) break;
+    while (!over(kExactShare)) {
+      // The machine lacks a rate that all layouts need.
+      if (!result_.problem.empty() && exact_.size() >= kUntimed && best_ == kUnknownTime) break;
       std::vector<size_t> numbers = first_ones(false);
       if (numbers.empty()) numbers = first_ones(true);
       if (numbers.empty()) break;
       plan(numbers);
     }
-    const std::vector<size_t> left = first_ones(true);
-    result_.least = left.empty() ? best_ : candidates_[left.front()].bound.seconds;
+    if (exact_.empty()) {
+      std::vector<size_t> fitting = by_bound;
+      std::erase_if(fitting, [&](size_t i) { return !may_win(i); });
+      plan_first(fitting, true);
+    }
+    const std::optional<size_t> left = first_of(by_bound, [](size_t) { return true; });
+    result_.least = left ? candidates_[*left].bound.seconds : best_;
     result_.proved =
-        left.empty() && result_.counts.tried == result_.counts.all && result_.counts.untimed == 0;
+        !left && result_.counts.tried == result_.counts.all && result_.counts.untimed == 0;
     for (size_t i = 0; i < candidates_.size(); ++i)
       if (candidates_[i].fits && !exact_.contains(i) && !may_win(i)) ++result_.counts.pruned;
   }
@@ -312,7 +378,7 @@ class Search {
   std::vector<size_t> candidates_of(const PlainChoice& choice) const {
     std::vector<size_t> numbers;
     for (size_t i = 0; i < candidates_.size(); ++i)
-      if (choice.has(candidates_[i].layout)) numbers.push_back(i);
+      if (choice.matches(candidates_[i].layout)) numbers.push_back(i);
     return numbers;
   }
 
@@ -330,7 +396,8 @@ class Search {
         why.refusal = refusals_[c];
         if (why.refusal.empty()) continue;  // no layout of this machine has the choice
       } else {
-        why.chosen = !result_.choices.empty() && choices_[c].has(result_.choices.front().layout);
+        why.chosen =
+            !result_.choices.empty() && choices_[c].matches(result_.choices.front().layout);
         set_bound(legal, why);
         if (!why.chosen) why.best = best_of(legal);
       }
@@ -360,8 +427,9 @@ class Search {
     int tries = 0;
     std::optional<size_t> least;
     for (const size_t i : numbers) {
-      if (!candidates_[i].fits || exact_.contains(i)) continue;
-      if (known_best(numbers, true) != nullptr || is_late_for_plan(1)) return;
+      if (!candidates_[i].fits || is_tried(i)) continue;
+      if (known_best(numbers, true) != nullptr || over(1)) return;
+      if (!ends_in_time({i})) continue;
       if (tries++ < kTriesOfChoice) {
         plan({i});
       } else if (!least ||
@@ -369,7 +437,7 @@ class Search {
         least = i;
       }
     }
-    if (least && known_best(numbers, true) == nullptr && !is_late_for_plan(1)) plan({*least});
+    if (least && known_best(numbers, true) == nullptr && ends_in_time({*least})) plan({*least});
   }
 
   /// Returns the fastest candidate that fits according to exact plans or, if none fits, the one
@@ -441,19 +509,21 @@ class Search {
     SearchTask larger = task_;
     for (larger.nodes *= 2; larger.nodes <= kMaxNodes; larger.nodes *= 2) {
       const double left = limits_.seconds - passed();
-      if (left <= longest_) {
+      if (left <= 0) {
         result_.nodes_left = larger.nodes;
         return;
       }
       Search search(larger, {.seconds = left});
       search.bounds_seconds_ = kBoundsShare * std::min(left, limits_.seconds * kNodesShare);
-      search.longest_ = longest_;
+      search.planning_ = planning_;
+      search.efforts_ = efforts_;
       search.plans_late_ = false;
       search.find_bounds();
       // If even the bounds of all legal layouts are too large, no layout fits.
       if (search.result_.counts.legal == search.result_.counts.too_large) continue;
       const std::optional<Evaluation> found = search.least_memory();
-      longest_ = search.longest_;
+      planning_ = search.planning_;
+      efforts_ = search.efforts_;
       if (search.result_.counts.planned == 0) {
         result_.nodes_left = larger.nodes;
         return;
@@ -476,11 +546,14 @@ class Search {
   std::vector<Candidate> candidates_;
   /// Results of exact plans, by index in `candidates_`.
   std::map<size_t, Evaluation> exact_;
-  /// Layouts whose exact plan needs more memory than there is.
+  /// Candidates whose exact plans were given up.
+  std::set<size_t> given_up_;
+  /// Planned layouts that need more memory than there is.
   std::vector<Layout> too_large_;
-  double best_ = kNever;
-  /// The seconds of the longest exact plan so far.
-  double longest_ = 0;
+  double best_ = kUnknownTime;
+  /// The seconds of all exact plans so far, and their effort.
+  double planning_ = 0;
+  double efforts_ = 0;
   /// The seconds after which no more bounds are computed.
   double bounds_seconds_;
   /// The first exact plan is made even if the search time is over.

@@ -15,9 +15,10 @@ namespace ftrun {
 
 /// SearchLimits can end a search before it has proved its result.
 struct SearchLimits {
-  /// The seconds after which no new work is begun. Even after that, some layouts are bounded and up
-  /// to two are planned exactly. Another exact plan is begun only if it would end in time, assuming
-  /// that it takes as long as the longest one so far.
+  /// The seconds after which no new work is begun. Even with very few seconds some layouts are
+  /// bounded. An exact plan is begun only if its estimate says that it ends in time. If no plan
+  /// does, the cheapest plan is begun if it ends at most a second late. A plan that still runs a
+  /// second after the limit is given up.
   double seconds = 10;
   /// The search looks for a sufficient number of nodes if nothing fits.
   bool more_nodes = true;
@@ -61,8 +62,9 @@ struct SearchCounts {
   int64_t too_large = 0;
   int64_t planned = 0;
   int64_t pruned = 0;
-  /// The number of planned layouts that fit, but whose time is unknown because the machine lacks a
-  /// rate.
+  /// The number of exact plans that were given up because the time was over.
+  int64_t given_up = 0;
+  /// The number of planned layouts that fit, but for whose time the machine lacks a rate.
   int64_t untimed = 0;
 };
 
@@ -84,7 +86,10 @@ struct SearchResult {
   int64_t more_nodes = 0;
   /// The number of nodes that was to be tried when the time ended; 0 if the time did not end.
   int64_t nodes_left = 0;
-  /// The first reason for a refusal, and the reason why a layout's time is not known.
+  /// The seconds that a search probably needs to plan one layout exactly; only where it planned
+  /// none in its time.
+  double needed_seconds = 0;
+  /// The first refusal, and the reason why a layout's time is not known.
   std::string refusal;
   std::string problem;
 };

@@ -135,7 +135,7 @@ std::vector<MemoryTablePart> lines_of(const MemoryTableModel& model,
   activations.formula = 2.0 * static_cast<double>(question.row * shape.hidden * shape.layers) * 2;
   activations.why =
       planned.activations < activations.formula
-          ? cat("at ", planned.peak_instr, " most of them are used up")
+          ? cat("at ", planned.peak_instr, " most of them are already freed")
       : question.recompute == RecomputeLevel::kFull
           ? "a layer keeps its input alone; one layer's and the loss's working sets beside them"
           : cat(fixed_text(planned.activations / (activations.formula / 2), 1),
@@ -143,8 +143,8 @@ std::vector<MemoryTablePart> lines_of(const MemoryTableModel& model,
                 "the loss's logits");
   if (planned.buckets > 0)
     lines[5].why = question.zero == 3 ? "weights that are gathered, gradients before they are cut"
-                                      : "gradients on their way to their shards";
-  lines[6].why = planned.rest > 0 ? "what packing leaves free between buffers" : "";
+                                      : "gradients being reduce-scattered";
+  lines[6].why = planned.rest > 0 ? "gaps between packed buffers" : "";
   lines[7].why = "CUDA's context, cuBLAS, NCCL's buffers: bounds by their documentation";
   return lines;
 }

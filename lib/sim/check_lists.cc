@@ -42,7 +42,7 @@ class ListWalk {
     for (size_t i = 0; i < program_.instrs.size(); ++i) {
       const Instr& instr = program_.instrs[i];
       if (instr.layer < 0) continue;
-      if (instr.runs_list())
+      if (instr.runs_ops())
         follow(i);
       else if (instr.is_collective())
         ++lists_[{instr.layer, instr.micro_batch}].collectives;

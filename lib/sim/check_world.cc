@@ -46,7 +46,7 @@ bool check_ranges(const Program& program, Faults& faults) {
     const Instr& instr = program.instrs[i];
     for (const Range& range : instr.reads) inside(range);
     for (const Range& range : instr.writes) inside(range);
-    if (instr.runs_list())
+    if (instr.runs_ops())
       for (const Binding& binding : instr.ops().bindings) inside(binding.range);
     if (instr.group() < kNoGroup || instr.group() >= static_cast<GroupId>(program.groups.size()))
       refuse(cat(place(program, i), " runs over group ", instr.group(), ", but there are ",
@@ -108,7 +108,7 @@ void check_written_before_read(const Program& program, Faults& faults) {
   const auto add = [&](const Range& range) {
     written[static_cast<size_t>(range.buffer)].add(range.offset, range.offset + range.bytes);
   };
-  for (const Range& range : program.given) add(range);
+  for (const Range& range : program.initialized_ranges) add(range);
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     const auto reads = [&](const Range& range) {
@@ -148,9 +148,10 @@ void check_moved(const Program& program, size_t at, Faults& faults) {
   if (counted && instr.reads.size() != 2)
     return faults.push_back(
         cat(place(program, at), " moves rows and counts, but has ", instr.reads.size(), " ranges"));
-  if (instr.kind == InstrKind::kShift && (instr.exchange().by < 1 || instr.exchange().by >= ranks))
+  if (instr.kind == InstrKind::kShift &&
+      (instr.exchange().shift < 1 || instr.exchange().shift >= ranks))
     faults.push_back(
-        cat(place(program, at), " shifts by ", instr.exchange().by, " among ", ranks, " ranks"));
+        cat(place(program, at), " shifts by ", instr.exchange().shift, " among ", ranks, " ranks"));
   for (size_t i = 0; i < instr.writes.size(); ++i) {
     const Range& from = instr.reads[i];
     const Range& to = instr.writes[i];
@@ -349,7 +350,7 @@ bool has_its_detail(const Instr& instr) {
     case InstrKind::kBackward:
     case InstrKind::kInputGrad:
     case InstrKind::kWeightGrad:
-      return instr.runs_list();
+      return instr.runs_ops();
     case InstrKind::kAllReduce:
     case InstrKind::kReduceScatter:
     case InstrKind::kAllGather:
@@ -430,7 +431,7 @@ void check_forms(const Program& program, Faults& faults) {
                            ", a form that its kind does not allow"));
     else if (instr.is_collective())
       moves_blocks(instr.kind) ? check_moved(program, i, faults) : check_parts(program, i, faults);
-    if (!instr.runs_list()) continue;
+    if (!instr.runs_ops()) continue;
     check_bindings(program, i, faults);
     check_sums(program, i, made, faults);
   }

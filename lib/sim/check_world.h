@@ -15,7 +15,7 @@ namespace ftrun {
 /// * Instructions have the ranges that their kind requires; instructions of layers read and write
 ///   exactly the ranges to which their operations are bound.
 /// * No instruction reads bytes that no earlier instruction of the step wrote, except bytes that
-///   are given when the step begins (Program::given).
+///   are given when the step begins (Program::initialized_ranges).
 /// * Conflicting instructions of different lanes are ordered by waits.
 /// * No two buffers that live at the same time share arena bytes.
 /// * Instructions that run only in finite steps wait for the decision.

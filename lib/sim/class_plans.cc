@@ -18,7 +18,7 @@ std::string to_text(const OverBudget& over) {
 }
 
 ClassPlans::ClassPlans(const Config& config, const ModelConfig& model, int rank,
-                       const StepPlan& own)
+                       const StepPlan& own, const std::function<void()>& before_each)
     : classes_(rank_classes(own.train.model, own.partition, own.options.state)),
       ranks_(classes_.first) {
   const int32_t own_class = classes_.class_of(rank);
@@ -28,8 +28,10 @@ ClassPlans::ClassPlans(const Config& config, const ModelConfig& model, int rank,
   std::vector<int> ranks;
   for (int32_t c = 0; c < classes_.count(); ++c)
     if (c != own_class) ranks.push_back(rank_of(c));
-  run_in_parallel(ranks.size(),
-                  [&](size_t i) { others_[i] = plan_steps(config, model, ranks[i]); });
+  run_in_parallel(ranks.size(), [&](size_t i) {
+    if (before_each) before_each();
+    others_[i] = plan_steps(config, model, ranks[i]);
+  });
 }
 
 std::vector<std::string> ClassPlans::check() const {
@@ -62,15 +64,17 @@ uint64_t ClassPlans::hash() const {
   return xxh3(text.data(), text.size());
 }
 
-std::vector<MemoryPlan> ClassPlans::memory() const {
+const std::vector<MemoryPlan>& ClassPlans::memory() const {
+  if (!memory_.empty()) return memory_;
   std::vector<MemoryPlan> needed(plans_.size());
   run_in_parallel(plans_.size(), [&](size_t c) { needed[c] = memory_plan(*plans_[c]); });
-  return needed;
+  memory_ = std::move(needed);
+  return memory_;
 }
 
 std::vector<OverBudget> ClassPlans::over_budget(const TierBudget& budget) const {
   if (budget == kNoBudget) return {};
-  const std::vector<MemoryPlan> needed = memory();
+  const std::vector<MemoryPlan>& needed = memory();
   std::vector<OverBudget> over;
   for (const Tier tier : kTiers) {
     OverBudget found{.tier = tier, .budget = budget[static_cast<size_t>(tier)]};

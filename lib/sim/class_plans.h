@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -33,9 +34,11 @@ std::string to_text(const OverBudget& over);
 /// ClassPlans plans all ranks of a config: one rank of each class.
 class ClassPlans {
  public:
-  /// Plans one rank of each class. `own` is the plan of rank `rank`, which represents its class; it
-  /// must outlive this object. Throws the errors of plan_steps().
-  ClassPlans(const Config& config, const ModelConfig& model, int rank, const StepPlan& own);
+  /// Plans one rank of each class. `own` is the plan of rank `rank`, which stands for its class;
+  /// borrowed. Throws the errors of plan_steps(). `before_each`, if given, is called before each
+  /// further rank is planned, on several threads; what it throws ends the planning.
+  ClassPlans(const Config& config, const ModelConfig& model, int rank, const StepPlan& own,
+             const std::function<void()>& before_each = nullptr);
 
   const RankClasses& classes() const { return classes_; }
   /// Return the rank that represents a class, and its plan.
@@ -50,9 +53,10 @@ class ClassPlans {
   /// Hashes what all ranks will do. Every rank computes the same hash.
   uint64_t hash() const;
 
-  /// Lists what a rank of each class allocates for all its programs.
-  std::vector<MemoryPlan> memory() const;
-  /// Lists the tiers in which some rank needs more than `budget` at its peak.
+  /// Lists what a rank of each class allocates for all its programs. It is computed once; the first
+  /// call must not run beside others.
+  const std::vector<MemoryPlan>& memory() const;
+  /// Lists the tiers of which a rank needs more than `budget` at its peak.
   std::vector<OverBudget> over_budget(const TierBudget& budget) const;
 
  private:
@@ -60,6 +64,8 @@ class ClassPlans {
   std::vector<int> ranks_;
   std::vector<const StepPlan*> plans_;
   std::deque<StepPlan> others_;
+  /// What memory() lists, once it was asked for.
+  mutable std::vector<MemoryPlan> memory_;
 };
 
 }  // namespace ftrun

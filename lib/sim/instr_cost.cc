@@ -175,7 +175,7 @@ double InstrCosts::seconds_of_exchange(const Instr& instr) const {
 InstrCost InstrCosts::of(const Instr& instr) {
   double seconds = 0;
   int threads = machine_.has_gpus ? 0 : 1;
-  if (instr.runs_list()) {
+  if (instr.runs_ops()) {
     seconds = seconds_of_list(instr);
     threads *= rates_.threads;
   } else if (instr.communicates()) {

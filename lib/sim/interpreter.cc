@@ -280,12 +280,12 @@ std::string Interpreter::run(std::mt19937_64& random, bool finite) {
 }
 
 /// Overwrites all persistent memory that a step may not rely on when it begins (all except
-/// Program::given) with pseudo-random values.
+/// Program::initialized_ranges) with pseudo-random values.
 void Interpreter::scramble_persistent(SymbolicMemory& rank, std::mt19937_64& random) {
   const Program& program = rank.step.program;
   std::vector<std::vector<uint64_t>> kept = rank.persistent;
   for (auto& cells : rank.persistent) fill_with_garbage(cells, random);
-  for (const Range& range : program.given) {
+  for (const Range& range : program.initialized_ranges) {
     const auto buffer = static_cast<size_t>(range.buffer);
     std::copy_n(kept[buffer].begin() + range.offset / 2, range.bytes / 2,
                 rank.persistent[buffer].begin() + range.offset / 2);
@@ -327,7 +327,7 @@ void Interpreter::transfer(std::span<const int32_t> members, Walk::LaneStep lane
   };
   const int32_t sender = with(InstrKind::kSend);
   const int32_t receiver = with(InstrKind::kReceive);
-  if (sender < 0 || receiver < 0) return fail("a send meets no receive");
+  if (sender < 0 || receiver < 0) return fail("a send has no matching receive");
   const auto cells_of = [&](int32_t member) {
     const Instr& instr = walk_->instr(walk_->lane_step_of(member, lane_step));
     const Range& range = member == sender ? instr.reads[0] : instr.writes[0];
@@ -367,10 +367,10 @@ void Interpreter::exchange(std::span<const int32_t> members, Walk::LaneStep lane
     }
     if (from.count != total)
       return fail(
-          cat(where(ranks_[r], instr), " brings ", from.count, " elements, another rank ", total));
+          cat(where(ranks_[r], instr), " sends ", from.count, " elements, another rank ", total));
     uint64_t* const to = whole.data() + (gathers ? m * total : 0);
     for (int64_t e = 0; e < total; ++e)
-      to[e] = instr.exchange().largest ? std::max(to[e], read(from, e)) : to[e] + read(from, e);
+      to[e] = instr.exchange().is_max ? std::max(to[e], read(from, e)) : to[e] + read(from, e);
   }
   for (int64_t m = 0; m < n; ++m) {
     const int32_t member = members[static_cast<size_t>(m)];
@@ -381,8 +381,8 @@ void Interpreter::exchange(std::span<const int32_t> members, Walk::LaneStep lane
                      : scatters ? total / n
                                 : total) ||
         (scatters && total % n != 0))
-      return fail(
-          cat(where(rank, instr), " brings ", total, " elements of ", n, " ranks into ", to.count));
+      return fail(cat(where(rank, instr), " moves ", total, " elements from each of ", n,
+                      " ranks into ", to.count));
     const uint64_t* const from = whole.data() + (scatters ? m * to.count : 0);
     for (int64_t e = 0; e < to.count; ++e) write(to, e, from[e]);
   }
@@ -393,12 +393,12 @@ void Interpreter::exchange(std::span<const int32_t> members, Walk::LaneStep lane
 void Interpreter::move_blocks(std::span<const int32_t> members, Walk::LaneStep lane_step,
                               size_t index) {
   const auto n = static_cast<int64_t>(members.size());
-  std::vector<std::vector<uint64_t>> given;
+  std::vector<std::vector<uint64_t>> sent;
   for (const int32_t member : members) {
     const Instr& instr = walk_->instr(walk_->lane_step_of(member, lane_step));
     const Cells from =
         cells(ranks_[static_cast<size_t>(member)], instr.reads[index], instr.exchange().dtype);
-    std::vector<uint64_t>& values = given.emplace_back();
+    std::vector<uint64_t>& values = sent.emplace_back();
     for (int64_t e = 0; e < from.count; ++e) values.push_back(read(from, e));
   }
   for (int64_t m = 0; m < n; ++m) {
@@ -409,11 +409,11 @@ void Interpreter::move_blocks(std::span<const int32_t> members, Walk::LaneStep l
     const Cells to = cells(rank, instr.writes[index], instr.exchange().dtype);
     const int64_t block = shifts ? to.count : to.count / n;
     for (int64_t e = 0; e < to.count; ++e) {
-      const int64_t sender = shifts ? (m + n - instr.exchange().by % n) % n : e / block;
-      const std::vector<uint64_t>& values = given[static_cast<size_t>(sender)];
+      const int64_t sender = shifts ? (m + n - instr.exchange().shift % n) % n : e / block;
+      const std::vector<uint64_t>& values = sent[static_cast<size_t>(sender)];
       const int64_t at = shifts ? e : m * block + e % block;
       if (static_cast<int64_t>(values.size()) != to.count || block * (shifts ? 1 : n) != to.count)
-        return fail(cat(where(rank, instr), " brings ", values.size(), " elements of ", n,
+        return fail(cat(where(rank, instr), " moves ", values.size(), " elements from each of ", n,
                         " ranks into ", to.count));
       write(to, e, values[static_cast<size_t>(at)]);
     }

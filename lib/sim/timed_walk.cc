@@ -35,7 +35,7 @@ class TimedWalk {
         times_(world.ranks.size()),
         compute_end_(world.ranks.size(), 0),
         released_by_(world.ranks.size(), -1),
-        stretches_(world.ranks.size()) {
+        intervals_(world.ranks.size()) {
     int nodes = 1;
     for (const World::Rank& rank : world.ranks) nodes = std::max(nodes, node_of(rank) + 1);
     busy_.assign(static_cast<size_t>(nodes), 0);
@@ -61,8 +61,8 @@ class TimedWalk {
     Picoseconds begin = 0;
   };
 
-  /// A Stretch is the time during which a lane ran an instruction.
-  struct Stretch {
+  /// InstrInterval is the time during which a lane ran an instruction.
+  struct InstrInterval {
     int32_t lane = 0;
     const Instr* instr = nullptr;
     Picoseconds begin = 0;
@@ -74,15 +74,15 @@ class TimedWalk {
 
   /// Returns the number of busy threads of a node, or its number of cores if that is larger.
   /// Instructions slow down by this number divided by the number of cores.
-  int64_t crowd(int node) const {
+  int64_t node_load(int node) const {
     return std::max<int64_t>(busy_[static_cast<size_t>(node)], shared_.processors);
   }
-  /// Returns the largest crowd() over the nodes of all ranks that run the instruction together.
-  int64_t crowd_of(size_t which) const {
+  /// Returns the largest node_load() over the nodes of all ranks that run the instruction together.
+  int64_t instr_load(size_t which) const {
     if (running_[which].threads == 0) return shared_.processors;
     int64_t most = shared_.processors;
     for (const int32_t member : walk_.members(walk_.ready()[which]))
-      most = std::max(most, crowd(node_of(member)));
+      most = std::max(most, node_load(node_of(member)));
     return most;
   }
 
@@ -122,7 +122,7 @@ class TimedWalk {
     const Picoseconds since = compute_end_[rank];
     const Instr* at = &step;
     for (Picoseconds until = now_; until > since;) {
-      const Stretch* const before = longest_before(rank, *at, until);
+      const InstrInterval* const before = longest_before(rank, *at, until);
       if (before != nullptr) {
         lane = before->lane;
         at = before->instr;
@@ -138,10 +138,10 @@ class TimedWalk {
   /// Finds the instruction that ended at `end` and that delayed `step`: it was on another lane and
   /// `step` waited for it, or it kept the lane of `step` busy. If there are several, returns the
   /// longest. Returns null if `step` waited for the other ranks of a collective or transfer.
-  const Stretch* longest_before(size_t rank, const Instr& step, Picoseconds end) const {
+  const InstrInterval* longest_before(size_t rank, const Instr& step, Picoseconds end) const {
     const Program& program = world_.program_of(rank);
-    const Stretch* longest = nullptr;
-    for (const Stretch& one : stretches_[rank]) {
+    const InstrInterval* longest = nullptr;
+    for (const InstrInterval& one : intervals_[rank]) {
       const auto is_wait = [&](InstrId id) { return &program.instr(id) == one.instr; };
       const bool before = one.lane == static_cast<int32_t>(step.lane)
                               ? one.instr < &step
@@ -160,10 +160,10 @@ class TimedWalk {
     if (threaded_ == 0) return next_unshared();
     size_t first = 0;
     Picoseconds soonest = INT64_MAX;
-    crowds_.clear();
+    loads_.clear();
     for (size_t i = 0; i < running_.size(); ++i) {
-      crowds_.push_back(crowd_of(i));
-      const Picoseconds lasts = scaled_up(left_[i], crowds_[i], shared_.processors);
+      loads_.push_back(instr_load(i));
+      const Picoseconds lasts = scaled_up(left_[i], loads_[i], shared_.processors);
       if (lasts < soonest) {
         soonest = lasts;
         first = i;
@@ -172,7 +172,7 @@ class TimedWalk {
     advance(soonest);
     for (size_t i = 0; i < running_.size(); ++i)
       left_[i] =
-          std::max<Picoseconds>(left_[i] - scaled_down(soonest, shared_.processors, crowds_[i]), 0);
+          std::max<Picoseconds>(left_[i] - scaled_down(soonest, shared_.processors, loads_[i]), 0);
     return first;
   }
 
@@ -206,10 +206,10 @@ class TimedWalk {
       released_by_[r] = own.lane;
       if (sink_) sink_({member, &walk_.instr(own), done.begin, now_});
       if (!done.on_compute) {
-        stretches_[r].push_back({own.lane, &walk_.instr(own), done.begin, now_});
+        intervals_[r].push_back({own.lane, &walk_.instr(own), done.begin, now_});
         continue;
       }
-      stretches_[r].clear();
+      intervals_[r].clear();
       times_[r].busy[static_cast<size_t>(done.kind)] += now_ - done.begin;
       compute_end_[r] = now_;
     }
@@ -235,12 +235,12 @@ class TimedWalk {
   int64_t threaded_ = 0;
   /// Threads of what runs, by node.
   std::vector<int64_t> busy_;
-  std::vector<int64_t> crowds_;
+  std::vector<int64_t> loads_;
   std::vector<Picoseconds> compute_end_;
   /// The lane whose instruction ended last, by rank.
   std::vector<int32_t> released_by_;
   /// Instructions of other lanes that have ended since the last compute instruction, by rank.
-  std::vector<std::vector<Stretch>> stretches_;
+  std::vector<std::vector<InstrInterval>> intervals_;
   Picoseconds now_ = 0;
 };
 

@@ -55,9 +55,9 @@ void write_announcement(const Program& program, const Instr& instr, std::string&
   }
   // append() instead of cat(), which takes several times as long: there are millions of these.
   text.append(instr_name(instr.kind)).append(" ").append(dtype_name(instr.exchange().dtype));
-  if (instr.exchange().largest) text.append(" largest");
+  if (instr.exchange().is_max) text.append(" largest");
   if (instr.kind == InstrKind::kShift)
-    text.append(" by ").append(std::to_string(instr.exchange().by));
+    text.append(" by ").append(std::to_string(instr.exchange().shift));
   if (instr.kind == InstrKind::kCountedAllToAll)
     text.append(" rows of ").append(std::to_string(instr.exchange().row));
   for (const auto* ranges : {&instr.reads, &instr.writes})

@@ -46,31 +46,31 @@ class RingQueue : public BlockQueue {
   void submit(std::span<const IoBlock> blocks) override {
     for (const IoBlock& block : blocks) {
       prepare(block);
-      if (single_submit_) enter();
+      if (single_submit_) submit_prepared();
     }
-    enter();
+    submit_prepared();
   }
 
   size_t reap(std::span<BlockResult> results, double seconds) override {
-    enter();
-    size_t count = take(results);
+    submit_prepared();
+    size_t count = collect_results(results);
     if (count == 0 && in_flight_ > 0 && seconds > 0) {
       wait(seconds);
-      count = take(results);
+      count = collect_results(results);
     }
     return count;
   }
 
   int register_memory(std::span<const std::span<std::byte>> ranges) override {
     for (std::span<std::byte> range : ranges) {
-      for (size_t at = 0; at < range.size(); at += kMaxRegisteredBytes) {
-        const size_t bytes = std::min(kMaxRegisteredBytes, range.size() - at);
-        registered_.push_back({range.data() + at, bytes});
+      for (size_t offset = 0; offset < range.size(); offset += kMaxRegisteredBytes) {
+        const size_t bytes = std::min(kMaxRegisteredBytes, range.size() - offset);
+        registered_ranges_.push_back({range.data() + offset, bytes});
       }
     }
-    const int result = io_uring_register_buffers(&ring_, registered_.data(),
-                                                 static_cast<unsigned>(registered_.size()));
-    if (result != 0) registered_.clear();
+    const int result = io_uring_register_buffers(&ring_, registered_ranges_.data(),
+                                                 static_cast<unsigned>(registered_ranges_.size()));
+    if (result != 0) registered_ranges_.clear();
     return -result;
   }
 
@@ -96,9 +96,9 @@ class RingQueue : public BlockQueue {
   }
 
   int registered_index(const IoBlock& block) const {
-    for (size_t i = 0; i < registered_.size(); ++i) {
-      const char* start = static_cast<const char*>(registered_[i].iov_base);
-      if (block.data >= start && block.data + block.bytes <= start + registered_[i].iov_len)
+    for (size_t i = 0; i < registered_ranges_.size(); ++i) {
+      const char* start = static_cast<const char*>(registered_ranges_[i].iov_base);
+      if (block.data >= start && block.data + block.bytes <= start + registered_ranges_[i].iov_len)
         return static_cast<int>(i);
     }
     return -1;
@@ -106,7 +106,7 @@ class RingQueue : public BlockQueue {
 
   /// Submits prepared entries to the kernel. Entries that the kernel cannot take now are submitted
   /// by a later call.
-  void enter() {
+  void submit_prepared() {
     while (io_uring_sq_ready(&ring_) > 0) {
       const int result = io_uring_submit(&ring_);
       if (result < 0 && !is_transient(-result)) ring_error(-result);
@@ -115,16 +115,16 @@ class RingQueue : public BlockQueue {
   }
 
   void wait(double seconds) {
-    const double whole = std::floor(std::min(seconds, 1e9));
+    const double whole_seconds = std::floor(std::min(seconds, 1e9));
     __kernel_timespec limit{};
-    limit.tv_sec = static_cast<int64_t>(whole);
-    limit.tv_nsec = static_cast<int64_t>((std::min(seconds, 1e9) - whole) * 1e9);
+    limit.tv_sec = static_cast<int64_t>(whole_seconds);
+    limit.tv_nsec = static_cast<int64_t>((std::min(seconds, 1e9) - whole_seconds) * 1e9);
     io_uring_cqe* entry = nullptr;
     const int result = io_uring_submit_and_wait_timeout(&ring_, &entry, 1, &limit, nullptr);
     if (result < 0 && result != -ETIME && !is_transient(-result)) ring_error(-result);
   }
 
-  size_t take(std::span<BlockResult> results) {
+  size_t collect_results(std::span<BlockResult> results) {
     size_t count = 0;
     io_uring_cqe* entry = nullptr;
     while (count < results.size() && io_uring_peek_cqe(&ring_, &entry) == 0) {
@@ -140,7 +140,7 @@ class RingQueue : public BlockQueue {
   bool single_submit_;
   bool fixed_file_ = false;
   int in_flight_ = 0;
-  std::vector<iovec> registered_;
+  std::vector<iovec> registered_ranges_;
 };
 
 }  // namespace

@@ -17,13 +17,13 @@ size_t end_sector(int64_t offset, int64_t bytes) {
 
 ShadowMap::ShadowMap(int64_t bytes, int64_t home, int64_t shadow) : home_(home), shadow_(shadow) {
   if (shadow < 0) return;
-  now_.in_shadow.resize(end_sector(0, bytes));
-  now_.written.resize(end_sector(0, bytes));
+  current_.in_shadow.resize(end_sector(0, bytes));
+  current_.written.resize(end_sector(0, bytes));
 }
 
 void ShadowMap::begin() {
   require(!has_snapshot_, "one checkpoint at a time is written from the disk tier");
-  saved_ = now_;
+  snapshot_ = current_;
   has_snapshot_ = true;
 }
 
@@ -42,24 +42,24 @@ bool ShadowMap::is_in_shadow(const SectorFlags& sectors, int64_t offset, int64_t
   return first;
 }
 
-int64_t ShadowMap::read_place(int64_t offset, int64_t bytes) const {
-  return place(is_in_shadow(now_, offset, bytes), offset);
+int64_t ShadowMap::read_offset(int64_t offset, int64_t bytes) const {
+  return file_offset(is_in_shadow(current_, offset, bytes), offset);
 }
 
-int64_t ShadowMap::saved_place(int64_t offset, int64_t bytes) const {
-  require(has_snapshot_, "saved_place() is called only between begin() and end()");
-  return place(is_in_shadow(saved_, offset, bytes), offset);
+int64_t ShadowMap::snapshot_offset(int64_t offset, int64_t bytes) const {
+  require(has_snapshot_, "snapshot_offset() is called only between begin() and end()");
+  return file_offset(is_in_shadow(snapshot_, offset, bytes), offset);
 }
 
-int64_t ShadowMap::write_place(int64_t offset, int64_t bytes) {
-  if (shadow_ < 0 || bytes == 0) return place(false, offset);
-  const bool to =
-      has_snapshot_ ? !is_in_shadow(saved_, offset, bytes) : is_in_shadow(now_, offset, bytes);
+int64_t ShadowMap::write_offset(int64_t offset, int64_t bytes) {
+  if (shadow_ < 0 || bytes == 0) return file_offset(false, offset);
+  const bool to_shadow = has_snapshot_ ? !is_in_shadow(snapshot_, offset, bytes)
+                                       : is_in_shadow(current_, offset, bytes);
   for (size_t s = first_sector(offset); s < end_sector(offset, bytes); ++s) {
-    now_.in_shadow[s] = to;
-    now_.written[s] = true;
+    current_.in_shadow[s] = to_shadow;
+    current_.written[s] = true;
   }
-  return place(to, offset);
+  return file_offset(to_shadow, offset);
 }
 
 }  // namespace ftrun

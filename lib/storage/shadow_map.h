@@ -9,7 +9,7 @@ namespace ftrun {
 /// written: the data of a checkpoint in progress stays unchanged without a copy (shadow paging;
 /// Lorie 1977). It works by sectors of 4096 bytes; ranges are whole sectors.
 ///
-/// Threads: saved_place() may be called from any thread between begin() and end(). All other
+/// Threads: snapshot_offset() may be called from any thread between begin() and end(). All other
 /// functions may be called from one thread at a time.
 class ShadowMap {
  public:
@@ -26,12 +26,12 @@ class ShadowMap {
 
   /// Returns the place of the newest bytes of [offset, offset + bytes). Bytes that are read
   /// together must have been written together, or never; anything else is a bug.
-  int64_t read_place(int64_t offset, int64_t bytes) const;
+  int64_t read_offset(int64_t offset, int64_t bytes) const;
   /// Returns the place to which the bytes must be written. It becomes the place of the newest
   /// bytes.
-  int64_t write_place(int64_t offset, int64_t bytes);
+  int64_t write_offset(int64_t offset, int64_t bytes);
   /// Returns the place of the bytes that were the newest when begin() was called.
-  int64_t saved_place(int64_t offset, int64_t bytes) const;
+  int64_t snapshot_offset(int64_t offset, int64_t bytes) const;
 
  private:
   /// SectorFlags holds, for each sector, which place has its newest bytes, and whether it was ever
@@ -41,15 +41,15 @@ class ShadowMap {
     std::vector<bool> written;
   };
   bool is_in_shadow(const SectorFlags& sectors, int64_t offset, int64_t bytes) const;
-  int64_t place(bool in_shadow, int64_t offset) const {
+  int64_t file_offset(bool in_shadow, int64_t offset) const {
     return (in_shadow ? shadow_ : home_) + offset;
   }
 
   int64_t home_ = 0;
   int64_t shadow_ = -1;
   bool has_snapshot_ = false;
-  SectorFlags now_;
-  SectorFlags saved_;
+  SectorFlags current_;
+  SectorFlags snapshot_;
 };
 
 }  // namespace ftrun

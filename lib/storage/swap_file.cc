@@ -109,7 +109,7 @@ SwapFile::Ticket SwapFile::start(char* data, int64_t bytes, int64_t offset, bool
              .generation = generation,
              .next = kNone};
   ++counters_.requests;
-  if (requests_.size() - free_requests_.size() > 1) ++counters_.joined;
+  if (requests_.size() - free_requests_.size() > 1) ++counters_.overlapped;
   if (bytes > 0) {
     (first_waiting_ == kNone ? first_waiting_ : requests_[last_waiting_].next) = index;
     last_waiting_ = index;
@@ -158,23 +158,23 @@ void SwapFile::issue() {
 /// a bounce sector so that no byte beyond the caller's memory is accessed.
 IoBlock SwapFile::next_block(SwapRequest& request, uint32_t index) {
   BlockInFlight& slot = slots_[free_slots_.back()];
-  const uint32_t number = free_slots_.back();
+  const uint32_t slot_index = free_slots_.back();
   free_slots_.pop_back();
-  const int64_t left = request.bytes - request.issued;
+  const int64_t remaining = request.bytes - request.issued;
   char* data = request.data + request.issued;
-  int64_t bytes = std::min(aio_.block_size, left / kSwapAlignment * kSwapAlignment);
+  int64_t bytes = std::min(aio_.block_size, remaining / kSwapAlignment * kSwapAlignment);
   slot.payload = bytes;
   if (bytes == 0) {
-    slot.payload = left;
+    slot.payload = remaining;
     bytes = kSwapAlignment;
-    char* sector = bounce(number);
+    char* sector = bounce_sector(slot_index);
     if (request.write) {
-      std::memcpy(sector, data, static_cast<size_t>(left));
-      std::memset(sector + left, 0, static_cast<size_t>(kSwapAlignment - left));
+      std::memcpy(sector, data, static_cast<size_t>(remaining));
+      std::memset(sector + remaining, 0, static_cast<size_t>(kSwapAlignment - remaining));
     }
     data = sector;
   }
-  slot.block = {data, bytes, request.offset + request.issued, request.write, number};
+  slot.block = {data, bytes, request.offset + request.issued, request.write, slot_index};
   slot.request = index;
   slot.tries = 0;
   request.issued += slot.payload;
@@ -186,26 +186,27 @@ IoBlock SwapFile::next_block(SwapRequest& request, uint32_t index) {
 /// issues more blocks.
 void SwapFile::advance(double seconds) {
   const size_t count = queue_->reap(results_, seconds);
-  for (size_t i = 0; i < count; ++i) complete(results_[i]);
+  for (size_t i = 0; i < count; ++i) handle_result(results_[i]);
   issue();
 }
 
-void SwapFile::complete(const BlockResult& result) {
+void SwapFile::handle_result(const BlockResult& result) {
   BlockInFlight& slot = slots_[result.slot];
   const int64_t moved = result.result;
-  if (moved == slot.block.bytes) return retire(slot);
-  if (moved == -EINTR || moved == -EAGAIN) return retry(slot, static_cast<int>(-moved));
+  if (moved == slot.block.bytes) return finish_block(slot);
+  if (moved == -EINTR || moved == -EAGAIN) return retry_block(slot, static_cast<int>(-moved));
   if (moved < 0)
-    return fail(slot, errno_text(static_cast<int>(-moved)), moved == -ENOSPC || moved == -EDQUOT);
-  if (moved == 0 && !slot.block.write) return fail(slot, "the file ends before it", false);
-  move_on(slot, moved);
+    return fail_block(slot, errno_text(static_cast<int>(-moved)),
+                      moved == -ENOSPC || moved == -EDQUOT);
+  if (moved == 0 && !slot.block.write) return fail_block(slot, "the file ends before it", false);
+  continue_block(slot, moved);
 }
 
 /// Continues a block of which only a part was moved. The rest begins at the last whole sector,
 /// because direct I/O needs aligned offsets.
-void SwapFile::move_on(BlockInFlight& slot, int64_t moved) {
+void SwapFile::continue_block(BlockInFlight& slot, int64_t moved) {
   const int64_t step = moved / kSwapAlignment * kSwapAlignment;
-  if (step == 0) return retry(slot, 0);
+  if (step == 0) return retry_block(slot, 0);
   slot.block.data += step;
   slot.block.offset += step;
   slot.block.bytes -= step;
@@ -215,17 +216,17 @@ void SwapFile::move_on(BlockInFlight& slot, int64_t moved) {
   batch_.push_back(slot.block);
 }
 
-void SwapFile::retry(BlockInFlight& slot, int error_number) {
+void SwapFile::retry_block(BlockInFlight& slot, int error_number) {
   if (++slot.tries >= kTries)
-    return fail(slot,
-                cat("no progress in ", kTries, " tries",
-                    error_number == 0 ? "" : cat(" (", errno_text(error_number), ")")),
-                false);
+    return fail_block(slot,
+                      cat("no progress in ", kTries, " tries",
+                          error_number == 0 ? "" : cat(" (", errno_text(error_number), ")")),
+                      false);
   if (slot.tries > kTriesAtOnce) system_.sleep(kPause);
   batch_.push_back(slot.block);
 }
 
-void SwapFile::retire(BlockInFlight& slot) {
+void SwapFile::finish_block(BlockInFlight& slot) {
   SwapRequest& request = requests_[slot.request];
   const bool tail = slot.payload < slot.block.bytes;
   if (tail && !request.write)
@@ -236,16 +237,16 @@ void SwapFile::retire(BlockInFlight& slot) {
   free_slots_.push_back(slot.block.slot);
 }
 
-void SwapFile::fail(BlockInFlight& slot, const std::string& reason, bool full) {
+void SwapFile::fail_block(BlockInFlight& slot, const std::string& reason, bool disk_full) {
   SwapRequest& request = requests_[slot.request];
   if (request.failure.empty()) {
     const std::string wanted = human_bytes(slot.payload);
     request.failure = cat(path_, ": ", request.write ? "write" : "read", " of ", wanted,
                           " at offset ", slot.block.offset, " failed: ", reason);
-    if (full)
+    if (disk_full)
       request.failure +=
           cat(" (", wanted, " wanted, ", human_bytes(system_.free_bytes(folder_)), " free)");
-    request.full = full;
+    request.disk_full = disk_full;
   }
   request.issued = request.bytes;  // no further block of the request is started
   --request.in_flight;
@@ -280,14 +281,15 @@ bool SwapFile::done(Ticket ticket) {
 void SwapFile::wait(Ticket ticket) {
   SwapRequest& request = request_of(ticket);
   block_until_finished(request);
-  const bool full = request.full;
+  const bool disk_full = request.disk_full;
   const std::string failure = std::move(request.failure);
   release(request, ticket.index);
   if (!failure.empty())
     throw Error(ExitCode::kEnvironment, failure,
-                full ? full_disk_remedy()
-                     : "look for disk errors in the kernel's log (dmesg), or point nvme_path at "
-                       "another disk");
+                disk_full
+                    ? full_disk_remedy()
+                    : "look for disk errors in the kernel's log (dmesg), or point nvme_path at "
+                      "another disk");
 }
 
 void SwapFile::wait_all() {

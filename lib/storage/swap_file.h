@@ -32,7 +32,7 @@ struct SwapCounters {
   /// The number of requests, and the number of requests that were started while an earlier one was
   /// not waited for yet.
   int64_t requests = 0;
-  int64_t joined = 0;
+  int64_t overlapped = 0;
   /// Seconds spent inside wait() and wait_all().
   double seconds_waited = 0;
 };
@@ -116,9 +116,9 @@ class SwapFile {
     int64_t issued = 0;  // bytes in flight or done
     int in_flight = 0;   // blocks
     uint32_t generation = 0;
-    uint32_t next = 0;    // the next request with bytes to issue
-    bool full = false;    // it failed because the disk was full
-    std::string failure;  // "" if there was no failure
+    uint32_t next = 0;       // the next request with bytes to issue
+    bool disk_full = false;  // it failed because the disk was full
+    std::string failure;     // "" if there was no failure
 
     bool finished() const { return issued == bytes && in_flight == 0; }
   };
@@ -135,13 +135,15 @@ class SwapFile {
   SwapRequest& request_of(Ticket ticket);
   void issue();
   IoBlock next_block(SwapRequest& request, uint32_t index);
-  char* bounce(uint32_t slot) const { return bounce_.get() + int64_t{slot} * kSwapAlignment; }
+  char* bounce_sector(uint32_t slot) const {
+    return bounce_.get() + int64_t{slot} * kSwapAlignment;
+  }
   void advance(double seconds);
-  void complete(const BlockResult& result);
-  void move_on(BlockInFlight& slot, int64_t moved);
-  void retry(BlockInFlight& slot, int error_number);
-  void retire(BlockInFlight& slot);
-  void fail(BlockInFlight& slot, const std::string& reason, bool full);
+  void handle_result(const BlockResult& result);
+  void continue_block(BlockInFlight& slot, int64_t moved);
+  void retry_block(BlockInFlight& slot, int error_number);
+  void finish_block(BlockInFlight& slot);
+  void fail_block(BlockInFlight& slot, const std::string& reason, bool disk_full);
   void block_until_finished(const SwapRequest& request);
   void release(SwapRequest& request, uint32_t index);
   void report_slow(double waited, int64_t moved);

@@ -17,15 +17,16 @@ constexpr size_t kHugePage = size_t{2} << 20;
 /// Maps `bytes` of address space that begin on a huge page: maps more than is needed, and unmaps
 /// the rest.
 std::byte* map_on_huge_page(size_t bytes) {
-  const size_t taken = bytes + kHugePage;
-  void* const place =
-      ::mmap(nullptr, taken, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (place == MAP_FAILED) return nullptr;
-  auto* const start = static_cast<std::byte*>(place);
-  const size_t before = (kHugePage - reinterpret_cast<uintptr_t>(start) % kHugePage) % kHugePage;
-  if (before > 0) ::munmap(start, before);
-  ::munmap(start + before + bytes, taken - before - bytes);
-  return start + before;
+  const size_t mapped_bytes = bytes + kHugePage;
+  void* const mapping =
+      ::mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapping == MAP_FAILED) return nullptr;
+  auto* const start = static_cast<std::byte*>(mapping);
+  const size_t unaligned_bytes =
+      (kHugePage - reinterpret_cast<uintptr_t>(start) % kHugePage) % kHugePage;
+  if (unaligned_bytes > 0) ::munmap(start, unaligned_bytes);
+  ::munmap(start + unaligned_bytes + bytes, mapped_bytes - unaligned_bytes - bytes);
+  return start + unaligned_bytes;
 }
 
 }  // namespace

@@ -32,10 +32,10 @@ class ThreadQueue : public BlockQueue {
 
   const int fd_;
   std::mutex mutex_;
-  std::condition_variable work_, finished_;
-  std::vector<IoBlock> todo_;  // a ring buffer of `depth` entries
-  size_t first_ = 0, count_ = 0;
-  std::vector<BlockResult> done_;  // never grows beyond its initial capacity
+  std::condition_variable work_ready_, block_done_;
+  std::vector<IoBlock> pending_;  // a ring buffer of `depth` entries
+  size_t first_pending_ = 0, pending_count_ = 0;
+  std::vector<BlockResult> results_;  // never grows beyond its initial capacity
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

@@ -26,8 +26,8 @@ Checkpointer::Checkpointer(const TrainRequest& request, Session& session, Checkp
       config_(request.config),
       session_(session),
       parts_(std::move(parts)),
-      last_begun_(parts_.clock()) {
-  if (saves_in_background(config_)) background_ = session.background_group();
+      last_save_start_(parts_.clock()) {
+  if (saves_in_background(config_)) background_group_ = session.background_group();
 }
 
 /// Removes incomplete files that a killed run left.
@@ -54,7 +54,7 @@ bool Checkpointer::decide_to_resume(const std::function<RunManifest()>& describe
 
 std::optional<ResumedRun> Checkpointer::load(const std::function<RunManifest()>& describe) {
   // Only rank 0 records the fingerprint of the base weights.
-  if (session_.is_first()) base_weights_ = parts_.model.base_fingerprint();
+  if (session_.is_first()) base_fingerprint_ = parts_.model.base_fingerprint();
   model_fingerprint_ = parts_.model.fingerprint();
   if (decide_to_resume(describe)) return resume(describe);
   if (parts_.recorder != nullptr) parts_.recorder->record_new_start();
@@ -62,7 +62,7 @@ std::optional<ResumedRun> Checkpointer::load(const std::function<RunManifest()>&
     const std::string& adapter = config_.adapter.path;
     std::optional<AdapterFolder> begun;
     if (!adapter.empty()) begun.emplace(find_adapter_folder(adapter).folder);
-    parts_.model.load_first(begun ? &*begun : nullptr);
+    parts_.model.load_initial(begun ? &*begun : nullptr);
   });
   return std::nullopt;
 }
@@ -91,14 +91,14 @@ ResumedRun Checkpointer::resume(const std::function<RunManifest()>& describe) {
 }
 
 void Checkpointer::add_votes(Votes& votes) const {
-  if (under_way_ == nullptr || under_way_->has_ended()) votes.add(Vote::kSaveEnded);
-  const double minutes = (parts_.clock() - last_begun_) / 60;
+  if (save_in_progress_ == nullptr || save_in_progress_->has_ended()) votes.add(Vote::kSaveEnded);
+  const double minutes = (parts_.clock() - last_save_start_) / 60;
   const double every = config_.checkpoint.every_minutes;
   if (session_.is_first() && every > 0 && minutes >= every) votes.add(Vote::kSaveDue);
 }
 
 void Checkpointer::read_votes(const Votes& votes) {
-  all_have_ended_ = votes.of(Vote::kSaveEnded) == session_.world();
+  all_saves_ended_ = votes.of(Vote::kSaveEnded) == session_.world();
   due_by_time_ = votes.of(Vote::kSaveDue) > 0;
 }
 
@@ -107,30 +107,31 @@ bool Checkpointer::is_due(int64_t step) const {
 }
 
 /// Returns whether a save that is due is skipped because the previous save is still being written.
-bool Checkpointer::skips() const {
-  return under_way_ && !all_have_ended_ && config_.checkpoint.if_busy == IfBusy::kSkip;
+bool Checkpointer::skips_save() const {
+  return save_in_progress_ && !all_saves_ended_ && config_.checkpoint.if_busy == IfBusy::kSkip;
 }
 
 bool Checkpointer::will_save(const TrainingProgress& progress) const {
-  return progress.evaluations.is_best(progress.step) || (is_due(progress.step) && !skips());
+  return progress.evaluations.is_best(progress.step) || (is_due(progress.step) && !skips_save());
 }
 
 SaveOptions Checkpointer::save_options(const TrainingProgress& progress) const {
   return {.root = RunPaths(config_.output_dir).checkpoints(),
           .keep_last = config_.checkpoint.keep_last,
           .buffers = parts_.model.save_buffers(),
-          .best = best_of(progress)};
+          .best = make_best_record(progress)};
 }
 
 /// Makes the record of the best checkpoint; returns nothing if this state is not the best.
-std::optional<BestCheckpoint> Checkpointer::best_of(const TrainingProgress& progress) const {
+std::optional<BestCheckpoint> Checkpointer::make_best_record(
+    const TrainingProgress& progress) const {
   const EvaluationRecord& record = progress.evaluations;
   if (!record.is_best(progress.step)) return std::nullopt;
   return BestCheckpoint{progress.step, record.metric(), record.best()->value};
 }
 
-CheckpointMeta Checkpointer::meta_of(const TrainingProgress& progress,
-                                     const std::string& data_fingerprint) const {
+CheckpointMeta Checkpointer::make_meta(const TrainingProgress& progress,
+                                       const std::string& data_fingerprint) const {
   CheckpointMeta meta;
   meta.ftrun_version = request_.build.version;
   progress.add_to(meta);
@@ -140,7 +141,7 @@ CheckpointMeta Checkpointer::meta_of(const TrainingProgress& progress,
   meta.model_fingerprint = model_fingerprint_;
   meta.config_hash = hex64(xxh3(request_.config_json.data(), request_.config_json.size()));
   meta.extra[kConfigRecord] = without_secrets(request_.config_json);
-  if (!base_weights_.empty()) meta.extra[kBaseRecord] = base_weights_;
+  if (!base_fingerprint_.empty()) meta.extra[kBaseRecord] = base_fingerprint_;
   meta.topology = parts_.model.topology();
   meta.topology["world_size"] = session_.world();
   meta.topology["zero_stage"] = config_.zero.stage;
@@ -148,21 +149,22 @@ CheckpointMeta Checkpointer::meta_of(const TrainingProgress& progress,
 }
 
 bool Checkpointer::save_if_due(TrainingProgress& progress, const std::string& data_fingerprint) {
-  if (background_ && !room_) room_.emplace([this] { parts_.model.populate_snapshot(); });
-  if (under_way_ && all_have_ended_) finish_background_save(progress);
+  if (background_group_ && !snapshot_populator_)
+    snapshot_populator_.emplace([this] { parts_.model.populate_snapshot(); });
+  if (save_in_progress_ && all_saves_ended_) finish_background_save(progress);
   const bool best = progress.evaluations.is_best(progress.step);
   if (!best && !is_due(progress.step)) return false;
   due_by_time_ = false;
-  if (!background_) {
+  if (!background_group_) {
     save(progress, data_fingerprint);
     return true;
   }
-  const bool busy = under_way_ != nullptr;
-  if (!best && skips()) {
-    ++skipped_;
-    last_begun_ = parts_.clock();  // so that the next step does not try again at once
+  const bool busy = save_in_progress_ != nullptr;
+  if (!best && skips_save()) {
+    ++skipped_count_;
+    last_save_start_ = parts_.clock();  // so that the next step does not try again at once
     parts_.journal.print(cat("no checkpoint after step ", progress.step, ": the one after step ",
-                             under_way_->step(),
+                             save_in_progress_->step(),
                              " is still being written (checkpoint.if_busy: skip)"));
     return false;
   }
@@ -176,32 +178,32 @@ void Checkpointer::save_in_background(TrainingProgress& progress,
   session_.show_phase(cat("copying the checkpoint of step ", progress.step));
   const double start = parts_.clock();
   finish_background_save(progress);
-  if (room_ && room_->joinable()) room_->join();
-  last_begun_ = start;
-  under_way_ = std::make_unique<BackgroundSave>(
+  if (snapshot_populator_ && snapshot_populator_->joinable()) snapshot_populator_->join();
+  last_save_start_ = start;
+  save_in_progress_ = std::make_unique<BackgroundSave>(
       progress.step,
-      [options = save_options(progress), meta = meta_of(progress, data_fingerprint),
-       slices = parts_.model.snapshot(), group = *background_,
+      [options = save_options(progress), meta = make_meta(progress, data_fingerprint),
+       slices = parts_.model.snapshot(), group = *background_group_,
        &files = parts_.files] { return save_checkpoint(files, options, meta, slices, group); });
-  all_have_ended_ = false;
+  all_saves_ended_ = false;
   if (progress.evaluations.is_best(progress.step)) marked_step_ = progress.step;
-  pause_of_save_ = parts_.clock() - start;
-  paused_seconds_total_ += pause_of_save_;
+  current_pause_seconds_ = parts_.clock() - start;
+  total_pause_seconds_ += current_pause_seconds_;
 }
 
 /// Waits for a save in the background and logs its outcome. A failed save is not fatal: earlier
 /// checkpoints still exist, and the next save will be tried.
 void Checkpointer::finish_background_save(TrainingProgress& progress) {
-  if (!under_way_) return;
-  const std::unique_ptr<BackgroundSave> over = std::move(under_way_);
-  const BackgroundSave::Outcome& outcome = over->finish();
+  if (!save_in_progress_) return;
+  const std::unique_ptr<BackgroundSave> ended_save = std::move(save_in_progress_);
+  const BackgroundSave::Outcome& outcome = ended_save->finish();
   parts_.model.release_snapshot();
   if (outcome.failure.empty())
-    return report_saved(over->step(), outcome.result, outcome.seconds,
+    return report_saved(ended_save->step(), outcome.result, outcome.seconds,
                         cat(" while training went on, which paused for ",
-                            std::llround(1e3 * pause_of_save_), " ms"));
-  ++failed_;
-  progress.evaluations.forget_best(over->step());
+                            std::llround(1e3 * current_pause_seconds_), " ms"));
+  ++failed_count_;
+  progress.evaluations.forget_best(ended_save->step());
   parts_.journal.warn(
       cat(outcome.failure, "; training continues and tries again when the next one is due"));
   parts_.journal.update([&](RunManifest& manifest) { add_to(manifest); });
@@ -209,7 +211,7 @@ void Checkpointer::finish_background_save(TrainingProgress& progress) {
 
 void Checkpointer::report_saved(int64_t step, const SaveResult& result, double seconds,
                                 const std::string& how) {
-  ++saved_;
+  ++saved_count_;
   saved_step_ = step;
   longest_save_ = std::max(longest_save_, seconds);
   parts_.journal.print(cat(
@@ -224,18 +226,18 @@ void Checkpointer::save(TrainingProgress& progress, const std::string& data_fing
   const double start = parts_.clock();
   finish_background_save(progress);
   if (has_saved(progress.step)) return mark_best(progress);
-  last_begun_ = start;
+  last_save_start_ = start;
   const SaveResult result =
-      save_checkpoint(parts_.files, save_options(progress), meta_of(progress, data_fingerprint),
+      save_checkpoint(parts_.files, save_options(progress), make_meta(progress, data_fingerprint),
                       parts_.model.slices(), session_.checkpoint_group());
   report_saved(progress.step, result, parts_.clock() - start, "");
   if (progress.evaluations.is_best(progress.step)) marked_step_ = progress.step;
-  paused_seconds_total_ += parts_.clock() - start;
+  total_pause_seconds_ += parts_.clock() - start;
 }
 
 /// Records that the last saved state is the best. When it was saved, this was not known yet.
 void Checkpointer::mark_best(const TrainingProgress& progress) {
-  const std::optional<BestCheckpoint> best = best_of(progress);
+  const std::optional<BestCheckpoint> best = make_best_record(progress);
   if (!best || marked_step_ == best->step) return;
   session_.run_on_all_ranks("noting the best checkpoint", [&] {
     if (session_.is_first())
@@ -285,30 +287,30 @@ void Checkpointer::load_best(const TrainingProgress& progress) {
     Checkpoint checkpoint(folder);
     load_state(checkpoint);
   });
-  weights_of_ = cat(" (of step ", best->step, ", the best by ", progress.evaluations.metric(), ": ",
-                    number_text(best->value), ")");
+  exported_step_text_ = cat(" (of step ", best->step, ", the best by ",
+                            progress.evaluations.metric(), ": ", number_text(best->value), ")");
 }
 
 void Checkpointer::add_to(RunManifest& manifest) const {
-  manifest.counters["checkpoints_saved"] = saved_;
-  manifest.counters["checkpoints_failed"] = failed_;
-  manifest.counters["checkpoints_skipped"] = skipped_;
-  manifest.counters["checkpoint_wait_milliseconds"] = std::llround(1e3 * paused_seconds_total_);
+  manifest.counters["checkpoints_saved"] = saved_count_;
+  manifest.counters["checkpoints_failed"] = failed_count_;
+  manifest.counters["checkpoints_skipped"] = skipped_count_;
+  manifest.counters["checkpoint_wait_milliseconds"] = std::llround(1e3 * total_pause_seconds_);
 }
 
 /// Ends the background save of a run that fails. If a peer is lost, the save is abandoned: no
 /// checkpoint can be completed, and waiting for a stopped peer would take another timeout.
-void Checkpointer::leave(const Error& error) noexcept {
-  if (!under_way_) return;
+void Checkpointer::end_background_save(const Error& error) noexcept {
+  if (!save_in_progress_) return;
   if (error.code() != ExitCode::kPeerLost) {
-    const BackgroundSave::Outcome& outcome = under_way_->finish();
+    const BackgroundSave::Outcome& outcome = save_in_progress_->finish();
     if (outcome.failure.empty() && session_.is_first())
       log_notice(cat("saved ", outcome.result.folder));
     return;
   }
   // The thread may still use the object, so the object is never freed.
-  [[maybe_unused]] static BackgroundSave* kept = nullptr;
-  kept = under_way_.release();
+  [[maybe_unused]] static BackgroundSave* abandoned = nullptr;
+  abandoned = save_in_progress_.release();
 }
 
 /// Exports the weights. Rank 0 writes, the other ranks send their parts, and all ranks throw rank
@@ -321,10 +323,10 @@ void Checkpointer::export_model(StopAgreement& stop) {
   session_.run_on_all_ranks("exporting the model", [&] {
     if (outcome.failure) std::rethrow_exception(outcome.failure);
     if (outcome.stopped) return;
-    parts_.journal.print(cat("exported ", export_folder(config_), weights_of_));
+    parts_.journal.print(cat("exported ", export_folder(config_), exported_step_text_));
     for (const std::string& limits : serving_limits(config_.adapter, config_.quantization))
       parts_.journal.print(limits);
-    if (!outcome.unmoved.empty()) parts_.journal.warn(outcome.unmoved);
+    if (!outcome.unchanged_warning.empty()) parts_.journal.warn(outcome.unchanged_warning);
   });
 }
 

@@ -72,7 +72,7 @@ class Checkpointer : public Saver {
 
   /// Ends the background save of a run that fails with `error`: waits for it if the other ranks can
   /// finish it too, else abandons it.
-  void leave(const Error& error) noexcept;
+  void end_background_save(const Error& error) noexcept;
 
   /// Writes the weights in the format of Hugging Face, unless the ranks agree to stop during the
   /// export.
@@ -83,12 +83,12 @@ class Checkpointer : public Saver {
   void prepare_folder();
   void load_state(Checkpoint& checkpoint);
   ResumedRun resume(const std::function<RunManifest()>& describe);
-  CheckpointMeta meta_of(const TrainingProgress& progress,
-                         const std::string& data_fingerprint) const;
+  CheckpointMeta make_meta(const TrainingProgress& progress,
+                           const std::string& data_fingerprint) const;
   bool is_due(int64_t step) const;
-  bool skips() const;
+  bool skips_save() const;
   SaveOptions save_options(const TrainingProgress& progress) const;
-  std::optional<BestCheckpoint> best_of(const TrainingProgress& progress) const;
+  std::optional<BestCheckpoint> make_best_record(const TrainingProgress& progress) const;
   void save_in_background(TrainingProgress& progress, const std::string& data_fingerprint);
   void finish_background_save(TrainingProgress& progress);
   void mark_best(const TrainingProgress& progress);
@@ -98,7 +98,7 @@ class Checkpointer : public Saver {
   const Config& config_;
   Session& session_;
   const CheckpointerParts parts_;
-  std::string base_weights_;
+  std::string base_fingerprint_;
   /// The fingerprint of the model folder, taken when training begins, because the files may be gone
   /// when a checkpoint records it.
   std::string model_fingerprint_;
@@ -106,27 +106,27 @@ class Checkpointer : public Saver {
   /// The step that the record names as the best.
   int64_t marked_step_ = -1;
   /// A text that names the step of the exported weights, if it is not the last step.
-  std::string weights_of_;
-  std::unique_ptr<BackgroundSave> under_way_;
+  std::string exported_step_text_;
+  std::unique_ptr<BackgroundSave> save_in_progress_;
   /// The saves of all ranks have ended, according to the last step's votes.
-  bool all_have_ended_ = false;
+  bool all_saves_ended_ = false;
   /// Rank 0's clock says that a save is due (checkpoint.every_minutes).
   bool due_by_time_ = false;
   /// The clock's time when the last save began, or was skipped.
-  double last_begun_;
+  double last_save_start_;
   /// The checkpoint group of the background threads of all ranks; absent if nothing is saved in the
   /// background.
-  std::optional<CheckpointGroup> background_;
-  int64_t saved_ = 0;
-  int64_t failed_ = 0;
-  int64_t skipped_ = 0;
+  std::optional<CheckpointGroup> background_group_;
+  int64_t saved_count_ = 0;
+  int64_t failed_count_ = 0;
+  int64_t skipped_count_ = 0;
   double longest_save_ = 0;
-  double paused_seconds_total_ = 0;
+  double total_pause_seconds_ = 0;
   /// Seconds that training paused for the save in progress.
-  double pause_of_save_ = 0;
+  double current_pause_seconds_ = 0;
   /// A thread that touches the memory of the snapshot once, so that the first copy does not wait
   /// for page faults.
-  std::optional<std::jthread> room_;
+  std::optional<std::jthread> snapshot_populator_;
 };
 
 }  // namespace ftrun

@@ -15,14 +15,14 @@ using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
-void DataIdentity::resumed_from(const std::string& folder, const std::string& fingerprint) {
-  checkpoint_ = folder;
-  saved_ = fingerprint;
+void DataIdentity::set_checkpoint(const std::string& folder, const std::string& fingerprint) {
+  checkpoint_folder_ = folder;
+  checkpoint_fingerprint_ = fingerprint;
 }
 
 void DataIdentity::start(const RunData& data) {
   if (!session_.is_first()) return;
-  expect();
+  set_recorded_fingerprint();
   const RunPaths paths(request_.config.output_dir);
   fingerprints_.start("train", *data.train, paths.fingerprint("train"));
   for (const NamedSamples& set : data.validation)
@@ -31,15 +31,15 @@ void DataIdentity::start(const RunData& data) {
 
 /// Sets the fingerprints that records contain until the fingerprints of the data are computed:
 /// those of the run that is resumed. So a start that is refused later does not remove them.
-void DataIdentity::expect() {
-  expected_ = saved_;
-  const auto& before = journal_.recorder()->before();
-  if (checkpoint_.empty() || !before) return;
-  if (const auto train = before->data.find("train");
-      expected_.empty() && train != before->data.end())
-    expected_ = train->second.fingerprint;
+void DataIdentity::set_recorded_fingerprint() {
+  recorded_fingerprint_ = checkpoint_fingerprint_;
+  const auto& earlier = journal_.recorder()->earlier_manifest();
+  if (checkpoint_folder_.empty() || !earlier) return;
+  if (const auto train = earlier->data.find("train");
+      recorded_fingerprint_.empty() && train != earlier->data.end())
+    recorded_fingerprint_ = train->second.fingerprint;
   journal_.update([&](RunManifest& manifest) {
-    for (const auto& [role, data] : before->data)
+    for (const auto& [role, data] : earlier->data)
       if (const auto now = manifest.data.find(role); now != manifest.data.end())
         now->second.fingerprint = data.fingerprint;
   });
@@ -52,15 +52,15 @@ void DataIdentity::record() {
 /// Records a fingerprint. Only now is the content of the data known, so a resumed run is refused
 /// here if its data differ.
 void DataIdentity::record_fingerprint(const std::string& role, const std::string& digest) {
-  if (!checkpoint_.empty() && role == "train") {
+  if (!checkpoint_folder_.empty() && role == "train") {
     const Recorder& recorder = *journal_.recorder();
-    if (recorder.before())
-      if (const auto earlier = recorder.before()->data.find(role);
-          earlier != recorder.before()->data.end())
+    if (recorder.earlier_manifest())
+      if (const auto earlier = recorder.earlier_manifest()->data.find(role);
+          earlier != recorder.earlier_manifest()->data.end())
         refuse_other_data(recorder.paths().manifest(), earlier->second.fingerprint, digest);
-    refuse_other_data(checkpoint_ + "/checkpoint.json", saved_, digest);
+    refuse_other_data(checkpoint_folder_ + "/checkpoint.json", checkpoint_fingerprint_, digest);
   }
-  if (role == "train") train_ = digest;
+  if (role == "train") train_fingerprint_ = digest;
   journal_.update([&](RunManifest& manifest) { manifest.data[role].fingerprint = digest; });
 }
 
@@ -82,23 +82,23 @@ bool DataIdentity::await_briefly() {
 }
 
 void DataIdentity::await_before_saving(StopAgreement& stop) {
-  if (!checkpoint_.empty() && !std::exchange(has_awaited_, true)) await(stop);
+  if (!checkpoint_folder_.empty() && !std::exchange(has_awaited_, true)) await(stop);
 }
 
 void DataIdentity::await(StopAgreement& stop) {
-  constexpr int64_t kToldSeconds = 1;
+  constexpr int64_t kNoticeSeconds = 1;
   constexpr int64_t kLongestSeconds = 60;
   const auto start = Clock::now();
   bool reported = false;
-  const auto go_on = [&] {
+  const auto must_wait = [&] {
     if (await_briefly()) return false;
     const double seconds = seconds_since(start);
-    if (seconds >= kToldSeconds && !std::exchange(reported, true))
+    if (seconds >= kNoticeSeconds && !std::exchange(reported, true))
       journal_.print(cat("reading the rest of the data for its fingerprint, for ", kLongestSeconds,
                          " s at most"));
     return seconds < kLongestSeconds;
   };
-  while (!stop.reached() && session_.broadcast_decision("reading the data", go_on)) stop.vote();
+  while (!stop.reached() && session_.broadcast_decision("reading the data", must_wait)) stop.vote();
 }
 
 }  // namespace ftrun

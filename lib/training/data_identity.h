@@ -20,8 +20,8 @@ class DataIdentity : public DataWatch {
 
   /// Sets the checkpoint from which the run resumes, and the fingerprint of the data on which it
   /// was trained ("" if unknown).
-  void resumed_from(const std::string& folder, const std::string& fingerprint);
-  bool is_resumed() const override { return !checkpoint_.empty(); }
+  void set_checkpoint(const std::string& folder, const std::string& fingerprint);
+  bool is_resumed() const override { return !checkpoint_folder_.empty(); }
   /// Starts computing the fingerprints on rank 0; the data must outlive this object.
   void start(const RunData& data);
   void record() override;
@@ -31,11 +31,11 @@ class DataIdentity : public DataWatch {
   /// Returns the fingerprint of the training data. Until it is known, returns the fingerprint that
   /// the resumed run recorded.
   const std::string& training_fingerprint() const override {
-    return train_.empty() ? expected_ : train_;
+    return train_fingerprint_.empty() ? recorded_fingerprint_ : train_fingerprint_;
   }
 
  private:
-  void expect();
+  void set_recorded_fingerprint();
   bool await_briefly();
   void record_fingerprint(const std::string& role, const std::string& digest);
   void refuse_other_data(const std::string& path, const std::string& before,
@@ -45,11 +45,11 @@ class DataIdentity : public DataWatch {
   Session& session_;
   RunJournal& journal_;
   DataFingerprints fingerprints_;
-  std::string train_, expected_;
+  std::string train_fingerprint_, recorded_fingerprint_;
   bool has_awaited_ = false;
   /// The folder of the checkpoint from which the run resumes; "" for a new run.
-  std::string checkpoint_;
-  std::string saved_;
+  std::string checkpoint_folder_;
+  std::string checkpoint_fingerprint_;
 };
 
 }  // namespace ftrun

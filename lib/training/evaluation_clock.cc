@@ -4,7 +4,7 @@ namespace ftrun {
 
 void EvaluationClock::add_vote(Votes& votes) const {
   if (!is_first_ || config_.every_minutes == 0) return;
-  if (seconds_() - last_begun_ >= 60 * config_.every_minutes) votes.add(Vote::kEvaluationDue);
+  if (seconds_() - last_start_ >= 60 * config_.every_minutes) votes.add(Vote::kEvaluationDue);
 }
 
 bool EvaluationClock::is_due(int64_t step, int64_t total_steps) const {
@@ -13,7 +13,7 @@ bool EvaluationClock::is_due(int64_t step, int64_t total_steps) const {
 
 void EvaluationClock::begin() {
   due_by_time_ = false;
-  last_begun_ = seconds_();
+  last_start_ = seconds_();
 }
 
 }  // namespace ftrun

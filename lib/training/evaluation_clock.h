@@ -18,7 +18,7 @@ class EvaluationClock {
       : config_(config),
         is_first_(is_first),
         seconds_(std::move(seconds)),
-        last_begun_(seconds_()) {}
+        last_start_(seconds_()) {}
 
   /// Adds rank 0's vote; read_votes() receives the votes of all ranks.
   void add_vote(Votes& votes) const;
@@ -35,7 +35,7 @@ class EvaluationClock {
   const bool is_first_;
   std::function<double()> seconds_;
   bool due_by_time_ = false;
-  double last_begun_;
+  double last_start_;
 };
 
 }  // namespace ftrun

@@ -52,9 +52,9 @@ double metric_value(MetricKind kind, const EvaluationResult& result) {
 
 EvaluationRecord::EvaluationRecord(const Config& config)
     : keep_best_(config.checkpoint.keep_best),
-      stopping_(config.train.early_stopping),
+      early_stopping_(config.train.early_stopping),
       best_metric_(evaluation_metric(config.data, keep_best_.metric)),
-      stop_metric_(evaluation_metric(config.data, stopping_.metric)) {}
+      stop_metric_(evaluation_metric(config.data, early_stopping_.metric)) {}
 
 void EvaluationRecord::add(int64_t step, const std::vector<EvaluationResult>& results) {
   last_step_ = step;
@@ -81,15 +81,15 @@ std::string EvaluationRecord::problem_after(int64_t step) const {
 
 void EvaluationRecord::forget(int64_t step, const std::string& set) {
   forget_best(step);
-  if (improved_ && improved_->step == step) improved_.reset();
+  if (last_improvement_ && last_improvement_->step == step) last_improvement_.reset();
   if (step == last_step_ && nonfinite_set_.empty()) nonfinite_set_ = set;
 }
 
 void EvaluationRecord::record_best(int64_t step, const std::vector<EvaluationResult>& results) {
   if (!best_metric_) return;
   const std::optional<double> value = finite_value(*best_metric_, results);
-  const bool more = keep_best_.mode == BestMode::kMax;
-  if (!value || (best_ && !improves_on(*value, best_->value, more))) return;
+  const bool higher_is_better = keep_best_.mode == BestMode::kMax;
+  if (!value || (best_ && !improves_on(*value, best_->value, higher_is_better))) return;
   previous_best_ = best_;
   best_ = BestEvaluation{step, *value};
 }
@@ -98,12 +98,13 @@ void EvaluationRecord::record_improvement(int64_t step,
                                           const std::vector<EvaluationResult>& results) {
   if (!stop_metric_ || !results.at(stop_metric_->set).has_value()) return;
   const std::optional<double> value = finite_value(*stop_metric_, results);
-  const bool more = more_is_better(*stop_metric_);
-  if (value && (!improved_ || improves_on(*value, improved_->value, more, stopping_.min_delta))) {
-    improved_ = BestEvaluation{step, *value};
-    without_improvement_ = 0;
+  const bool higher_is_better = more_is_better(*stop_metric_);
+  if (value && (!last_improvement_ || improves_on(*value, last_improvement_->value,
+                                                  higher_is_better, early_stopping_.min_delta))) {
+    last_improvement_ = BestEvaluation{step, *value};
+    evaluations_without_improvement_ = 0;
   } else {
-    ++without_improvement_;
+    ++evaluations_without_improvement_;
   }
 }
 
@@ -115,17 +116,18 @@ void EvaluationRecord::forget_best(int64_t step) {
 }
 
 bool EvaluationRecord::stops() const {
-  return stop_metric_ && without_improvement_ >= stopping_.patience;
+  return stop_metric_ && evaluations_without_improvement_ >= early_stopping_.patience;
 }
 
 std::string EvaluationRecord::stop_reason() const {
-  const std::string by =
-      stopping_.min_delta > 0 ? cat(" by more than ", number_text(stopping_.min_delta)) : "";
-  const std::string best =
-      improved_ ? cat("best ", number_text(improved_->value), " after step ", improved_->step)
-                : "it never was finite";
-  return cat(stopping_.metric, " has not improved", by, " in ",
-             count_text(without_improvement_, "evaluation"), " (", best, ")");
+  const std::string margin = early_stopping_.min_delta > 0
+                                 ? cat(" by more than ", number_text(early_stopping_.min_delta))
+                                 : "";
+  const std::string best = last_improvement_ ? cat("best ", number_text(last_improvement_->value),
+                                                   " after step ", last_improvement_->step)
+                                             : "it never was finite";
+  return cat(early_stopping_.metric, " has not improved", margin, " in ",
+             count_text(evaluations_without_improvement_, "evaluation"), " (", best, ")");
 }
 
 std::string EvaluationRecord::text() const {
@@ -138,9 +140,9 @@ std::string EvaluationRecord::text() const {
                     {"now", json_of(best_)},
                     {"before", json_of(previous_best_)}};
   if (stop_metric_)
-    json["stopping"] = {{"metric", stopping_.metric},
-                        {"improved", json_of(improved_)},
-                        {"without", without_improvement_}};
+    json["stopping"] = {{"metric", early_stopping_.metric},
+                        {"improved", json_of(last_improvement_)},
+                        {"without", evaluations_without_improvement_}};
   return json.dump();
 }
 
@@ -158,9 +160,9 @@ void EvaluationRecord::restore(const std::string& text) {
     previous_best_ = best_from(json["best"].at("before"));
   }
   if (stop_metric_ && json.contains("stopping") &&
-      json["stopping"].at("metric") == stopping_.metric) {
-    improved_ = best_from(json["stopping"].at("improved"));
-    without_improvement_ = json["stopping"].at("without").get<int64_t>();
+      json["stopping"].at("metric") == early_stopping_.metric) {
+    last_improvement_ = best_from(json["stopping"].at("improved"));
+    evaluations_without_improvement_ = json["stopping"].at("without").get<int64_t>();
   }
 }
 

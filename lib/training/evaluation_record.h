@@ -73,7 +73,7 @@ class EvaluationRecord {
   void record_improvement(int64_t step, const std::vector<EvaluationResult>& results);
 
   KeepBestConfig keep_best_;
-  EarlyStoppingConfig stopping_;
+  EarlyStoppingConfig early_stopping_;
   std::optional<EvaluationMetric> best_metric_, stop_metric_;
   int64_t last_step_ = -1;
   /// The first set of the last evaluation whose loss was not finite; "" for none.
@@ -83,8 +83,8 @@ class EvaluationRecord {
   /// The best evaluation, and the evaluation that was the best before it.
   std::optional<BestEvaluation> best_, previous_best_;
   /// The last evaluation that improved, and the number of evaluations since then that did not.
-  std::optional<BestEvaluation> improved_;
-  int64_t without_improvement_ = 0;
+  std::optional<BestEvaluation> last_improvement_;
+  int64_t evaluations_without_improvement_ = 0;
 };
 
 /// Returns the value of a set's metric: "loss", "perplexity" or "accuracy".

@@ -33,7 +33,7 @@ CsvMonitorOptions csv_options(const Config& config, std::optional<int64_t> resum
           resumed_samples};
 }
 
-std::map<std::string, double> figures_of(int64_t step, const EvaluationResult& evaluation) {
+std::map<std::string, double> evaluation_figures(int64_t step, const EvaluationResult& evaluation) {
   std::map<std::string, double> figures{{"step", static_cast<double>(step)},
                                         {"loss", evaluation.loss},
                                         {"perplexity", evaluation.perplexity()},
@@ -63,17 +63,17 @@ Recorder::Recorder(const TrainRequest& request)
       folder_(request.config.output_dir, request.resume.step     ? RunStart::kResumeStep
                                          : request.resume.wanted ? RunStart::kResume
                                                                  : RunStart::kFresh) {
-  if (folder_.has_earlier_run()) before_ = read_manifest(paths().manifest());
+  if (folder_.has_earlier_run()) earlier_manifest_ = read_manifest(paths().manifest());
 }
 
 void Recorder::admit(const std::string& path, const RunManifest& before, const RunManifest& now) {
   for (const std::string& change : admit_resume(path, before, now, request_.resume.allowed))
-    if (noted_changes_.insert(change).second)
+    if (reported_changes_.insert(change).second)
       log_notice(cat("the resumed run has another ", change));
 }
 
 void Recorder::admit(const RunManifest& now) {
-  if (before_) return admit(paths().manifest(), *before_, now);
+  if (earlier_manifest_) return admit(paths().manifest(), *earlier_manifest_, now);
   log_warning(cat(paths().manifest(),
                   ": is missing; the run is compared with what its checkpoint records"));
 }
@@ -86,18 +86,18 @@ void Recorder::admit(const std::string& folder, const CheckpointMeta& saved,
   const std::string hash = hex64(xxh3(now.config.data(), now.config.size()));
   if (is_imported(saved))
     log_notice(import_notice(folder, saved));
-  else if (!before_ && !saved.extra.contains(kConfigRecord) && saved.config_hash != hash)
+  else if (!earlier_manifest_ && !saved.extra.contains(kConfigRecord) && saved.config_hash != hash)
     refuse_other_run(path,
                      {{"config", "text with xxh3 " + saved.config_hash, "text with xxh3 " + hash}},
                      request_.resume.allowed);
   admit(path, recorded_run(saved, now), now);
-  start_ = folder;
+  start_state_ = folder;
 }
 
 void Recorder::refuse_if_checkpoints_are_gone() const {
-  if (!before_) return;
-  const auto saved = before_->counters.find("checkpoints_saved");
-  const bool counted = saved != before_->counters.end() && saved->second > 0;
+  if (!earlier_manifest_) return;
+  const auto saved = earlier_manifest_->counters.find("checkpoints_saved");
+  const bool counted = saved != earlier_manifest_->counters.end() && saved->second > 0;
   if (!counted && !posix_files().exists(paths().checkpoints() + "/latest")) return;
   throw Error(ExitCode::kBadInput,
               cat(paths().manifest(), ": the run has saved checkpoints, and ",
@@ -107,26 +107,26 @@ void Recorder::refuse_if_checkpoints_are_gone() const {
 
 void Recorder::record_new_start() {
   if (!request_.resume.wanted) return;
-  if (before_) {
-    start_ += ": --resume found a run that had saved no checkpoint";
+  if (earlier_manifest_) {
+    start_state_ += ": --resume found a run that had saved no checkpoint";
     return print("no checkpoint was saved yet: training starts from the beginning");
   }
-  start_ += ": --resume found no run in output_dir";
+  start_state_ += ": --resume found no run in output_dir";
   warn(cat("--resume auto: output_dir ", paths().root(),
            " held no run: training starts from the beginning, with the model's weights",
-           did_you_mean(folder_.run_nearby())));
+           did_you_mean(folder_.similar_run())));
 }
 
 void Recorder::start(RunManifest manifest, int64_t first_step, int64_t total_steps) {
   first_step_ = first_step;
   record_restart(manifest, first_step);
   record_first_start(manifest, wall_seconds() - read_process_times().age_seconds);
-  manifest.start = start_;
+  manifest.start = start_state_;
   manifest_.emplace(paths().manifest(), std::move(manifest));
   write_file_atomic(posix_files(), paths().config(), request_.config_yaml);
   const Config& config = request_.config;
   // A run that was killed before its first checkpoint is resumed from step 0.
-  const bool resumes = before_ || first_step > 0;
+  const bool resumes = earlier_manifest_ || first_step > 0;
   const int64_t steps_done = std::max<int64_t>(0, first_step - 1);
   metrics_.emplace(paths().metrics(), first_step);
   if (config.train.generate.prompt_tokens > 0 || posix_files().exists(paths().samples()))
@@ -142,32 +142,33 @@ void Recorder::start(RunManifest manifest, int64_t first_step, int64_t total_ste
   if (const WandbConfig& wandb = config.wandb; wandb.enabled)
     follower_.emplace(RunFollowerOptions{paths().root(), wandb.project, wandb.group, wandb.team});
   open_progress(total_steps);
-  follow();
+  check_follower();
 }
 
 /// Starts or checks the process that sends the run to an experiment tracker, if there is one.
-void Recorder::follow() {
+void Recorder::check_follower() {
   if (!follower_) return;
   if (const std::string warning = follower_->start(); !warning.empty()) warn(warning);
 }
 
-void Recorder::end_following() {
+void Recorder::end_follower() {
   if (!follower_) return;
-  follow();
+  check_follower();
   if (const std::string problem = follower_->problem(); !problem.empty()) log_warning(problem);
   follower_.reset();  // so the problem is reported once, even if the run fails after this
 }
 
 /// Copies the history of the folder's earlier run from its manifest to the new one.
 void Recorder::record_restart(RunManifest& manifest, int64_t first_step) const {
-  if (!before_) return;
-  manifest.restarts = before_->restarts;
-  manifest.counters = before_->counters;
+  if (!earlier_manifest_) return;
+  manifest.restarts = earlier_manifest_->restarts;
+  manifest.counters = earlier_manifest_->counters;
   RestartRecord restart;
   restart.time = manifest.started;
-  restart.reason = before_->exit_code ? before_->exit_reason
-                                      : "the previous run ended without recording a reason";
-  restart.rank = before_->exit_rank;
+  restart.reason = earlier_manifest_->exit_code
+                       ? earlier_manifest_->exit_reason
+                       : "the previous run ended without recording a reason";
+  restart.rank = earlier_manifest_->exit_rank;
   if (posix_files().exists(paths().metrics()))
     for (const StepMetrics& metrics : read_metrics(paths().metrics()))
       restart.from_step = std::max(restart.from_step, metrics.step);
@@ -184,21 +185,21 @@ void Recorder::open_progress(int64_t total_steps) {
                                                  request_.config.train.log.every);
   // mpirun gives its ranks a pseudo-terminal, even if its own output goes to a file.
   if (request_.launch.kind == LaunchKind::kOpenMpi) options.live = false;
-  live_ = options.live;
+  is_live_ = options.live;
   progress_.emplace(std::cout, std::move(options), total_steps);
 }
 
 void Recorder::record(const StepMetrics& metrics) {
   folder_.require_own();
   metrics_->write(metrics);
-  follow();
+  check_follower();
   if (tensorboard_) tensorboard_->write(metrics.step, tensorboard_scalars(metrics));
   if (csv_) csv_->write(metrics);
   progress_->show(metrics);
   if (metrics.evaluations.empty()) return;
   update([&](RunManifest& manifest) {
     for (const EvaluationResult& evaluation : metrics.evaluations)
-      manifest.evaluations[evaluation.set] = figures_of(metrics.step, evaluation);
+      manifest.evaluations[evaluation.set] = evaluation_figures(metrics.step, evaluation);
   });
 }
 
@@ -224,7 +225,7 @@ void Recorder::print(const std::string& line) {
 }
 
 void Recorder::warn(const std::string& line) {
-  if (!live_) return log_warning(line);
+  if (!is_live_) return log_warning(line);
   progress_->print("warning: " +
                    terminal_text(line));  // written to stderr, it would mix with the live line
   log_warning_to_file(line);
@@ -232,7 +233,7 @@ void Recorder::warn(const std::string& line) {
 
 std::string Recorder::finish(int exit_code, const std::string& reason) {
   progress_->finish();
-  end_following();
+  end_follower();
   const std::vector<StepMetrics> metrics = read_metrics(paths().metrics());
   const EffectiveTime time = write_outcome(exit_code, reason, metrics);
   write_report();
@@ -246,7 +247,7 @@ std::string Recorder::finish(int exit_code, const std::string& reason) {
 void Recorder::fail(int exit_code, const std::string& reason) noexcept {
   try {
     if (progress_) progress_->finish();
-    end_following();
+    end_follower();
     if (!manifest_ || folder_.is_another_runs()) return;
     // With several ranks, the supervisor records which rank was the cause.
     if (request_.launch.world == 1)

@@ -35,7 +35,7 @@ class Recorder {
 
   const RunPaths& paths() const { return folder_.paths(); }
   /// Returns the manifest of the folder's earlier run, if this run continues it.
-  const std::optional<RunManifest>& before() const { return before_; }
+  const std::optional<RunManifest>& earlier_manifest() const { return earlier_manifest_; }
 
   /// Throws an Error if this run may not resume the run in the folder (admit_resume), and reports
   /// other changes.
@@ -73,18 +73,18 @@ class Recorder {
   void admit(const std::string& path, const RunManifest& before, const RunManifest& now);
   void record_restart(RunManifest& manifest, int64_t first_step) const;
   void open_progress(int64_t total_steps);
-  void follow();
-  void end_following();
+  void check_follower();
+  void end_follower();
   void write_report() noexcept;
   EffectiveTime write_outcome(int exit_code, const std::string& reason,
                               const std::vector<StepMetrics>& metrics);
 
   const TrainRequest& request_;
   RunFolder folder_;
-  std::optional<RunManifest> before_;
+  std::optional<RunManifest> earlier_manifest_;
   /// The value of `start` in run.json: the state from which training starts.
-  std::string start_ = "the model's weights";
-  std::set<std::string> noted_changes_;
+  std::string start_state_ = "the model's weights";
+  std::set<std::string> reported_changes_;
   std::optional<ManifestFile> manifest_;
   std::optional<MetricsWriter> metrics_;
   std::optional<MetricsWriter> samples_;
@@ -97,7 +97,7 @@ class Recorder {
   std::optional<ProgressLine> progress_;
   /// The user's terminal, if the supervisor forwards this process's output to it.
   OwnedFd terminal_;
-  bool live_ = false;
+  bool is_live_ = false;
 };
 
 /// Makes the manifest of a run that is about to start.

@@ -15,7 +15,7 @@ double ResourceUse::disk_waited() const {
 }
 
 void ResourceUse::begin_step() {
-  disk_wait_ = -disk_waited();
+  disk_wait_seconds_ = -disk_waited();
   peak_.begin();
   traffic_.begin();
 }
@@ -24,7 +24,7 @@ void ResourceUse::end_step(bool finite) {
   traffic_.end(finite);
   pipeline_.end_step();
   peak_.end();
-  disk_wait_ += disk_waited();
+  disk_wait_seconds_ += disk_waited();
 }
 
 /// Sums the bytes that this rank has sent over all its groups.
@@ -69,10 +69,10 @@ void ResourceUse::total_memory(Session& session) {
            "memory",
            cat(own.peak_resident, " ", own.held(), " ", own.file_backed, stage_memory()))) {
     std::istringstream figures(text);
-    for (int64_t* const most : {&most_resident_, &most_held_, &most_of_files_}) {
+    for (int64_t* const peak : {&peak_resident_, &peak_held_, &peak_file_backed_}) {
       int64_t bytes = 0;
       figures >> bytes;
-      *most = std::max(*most, bytes);
+      *peak = std::max(*peak, bytes);
     }
     // Ranks are numbered stage by stage, so the texts of the stages arrive in order.
     std::map<std::string, int64_t> stage;
@@ -94,9 +94,9 @@ void ResourceUse::total_traffic(Session& session) {
 }
 
 void ResourceUse::add_to(RunManifest& manifest) const {
-  manifest.counters["peak_resident_bytes"] = most_resident_;
-  manifest.counters["anonymous_and_shared_bytes"] = most_held_;
-  manifest.counters["file_backed_bytes"] = most_of_files_;
+  manifest.counters["peak_resident_bytes"] = peak_resident_;
+  manifest.counters["anonymous_and_shared_bytes"] = peak_held_;
+  manifest.counters["file_backed_bytes"] = peak_file_backed_;
   manifest.memory = memory_record(*memory_);
   for (size_t stage = 0; stage < stages_.size(); ++stage)
     manifest.memory[cat("stage ", stage)] = stages_[stage];

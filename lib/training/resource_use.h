@@ -28,7 +28,7 @@ class ResourceUse {
   void end_step(bool finite);
   /// Returns the seconds during which the last step waited for its disk requests, including time in
   /// which other work ran.
-  double disk_wait_seconds() const { return disk_wait_; }
+  double disk_wait_seconds() const { return disk_wait_seconds_; }
   /// Adds the resources in use and the bytes moved in the step.
   void add_to(StepMetrics& metrics) const;
 
@@ -51,12 +51,12 @@ class ResourceUse {
   PeakMemory peak_;
   StepTraffic traffic_;
   PipelineUse pipeline_;
-  double disk_wait_ = 0;
+  double disk_wait_seconds_ = 0;
   /// The peak memory of the rank that needed most: resident bytes, bytes held (anonymous and shared
   /// memory), and bytes of mapped files.
-  int64_t most_resident_ = 0;
-  int64_t most_held_ = 0;
-  int64_t most_of_files_ = 0;
+  int64_t peak_resident_ = 0;
+  int64_t peak_held_ = 0;
+  int64_t peak_file_backed_ = 0;
   std::optional<MemoryReport> memory_;
   /// The memory of each pipeline stage: memory_metrics() of the stage's first rank, and "process",
   /// the most memory that its process held.

@@ -55,44 +55,46 @@ class InitialWeightsReader {
     try {
       const std::string& begun_from = config.adapter.path;
       if (!begun_from.empty()) adapter_.emplace(find_adapter_folder(begun_from).folder);
-      first_.emplace(setup.folder(), static_cast<uint64_t>(config.train.seed),
-                     adapter_ ? &*adapter_ : nullptr);
-      first_->require_fit(setup.train().model);
-      moved_.emplace(setup.train().model, *first_, dtype);
+      initial_.emplace(setup.folder(), static_cast<uint64_t>(config.train.seed),
+                       adapter_ ? &*adapter_ : nullptr);
+      initial_->require_fit(setup.train().model);
+      moved_tensors_.emplace(setup.train().model, *initial_, dtype);
     } catch (const Error& error) {
       log_debug(cat("whether the trained tensors have moved is not looked at: ", error.message()));
     }
   }
-  MovedTensors* moved() { return moved_ ? &*moved_ : nullptr; }
+  MovedTensors* moved_tensors() { return moved_tensors_ ? &*moved_tensors_ : nullptr; }
 
  private:
   std::optional<AdapterFolder> adapter_;
-  std::optional<InitialWeights> first_;
-  std::optional<MovedTensors> moved_;
+  std::optional<InitialWeights> initial_;
+  std::optional<MovedTensors> moved_tensors_;
 };
 
 /// ExportStopped is thrown through export_model(), which then removes the files that it has
 /// written.
 struct ExportStopped {};
 
-/// Pieces does one rank's part of the joint work on each piece of the export: all ranks vote
-/// whether to stop, and the writing rank receives the piece.
-class Pieces {
+/// PieceCollector does one rank's part of the joint work on each piece of the export: all ranks
+/// vote whether to stop, and the writing rank receives the piece.
+class PieceCollector {
  public:
-  /// Keeps references to all arguments. `moved` is null except on the writing rank.
-  Pieces(TrainingSetup& setup, bool writes, const std::function<bool()>& stop, MovedTensors* moved)
-      : setup_(setup), writes_(writes), stop_(stop), moved_(moved) {}
+  /// Keeps references to all arguments. `moved_tensors` is null except on the writing rank.
+  PieceCollector(TrainingSetup& setup, bool writes, const std::function<bool()>& stop,
+                 MovedTensors* moved_tensors)
+      : setup_(setup), writes_(writes), stop_(stop), moved_tensors_(moved_tensors) {}
 
   /// Collects a piece. Collective. If this rank fails, it aborts all groups, because the other
   /// ranks would wait for it.
   void collect(const ExportPiece& piece, std::span<float> out) {
-    ++asked_;
+    ++next_piece_;
     try {
       if (stop_()) throw ExportStopped{};
       if (sends())
         setup_.state().collect(piece.tensor, piece.begin, piece.end, writes_,
                                *setup_.groups().host_model, out);
-      if (moved_ != nullptr && !out.empty()) moved_->compare(piece.tensor, piece.begin, out);
+      if (moved_tensors_ != nullptr && !out.empty())
+        moved_tensors_->compare(piece.tensor, piece.begin, out);
     } catch (const std::exception& exception) {
       broken_ = true;
       const std::string reason =
@@ -103,9 +105,9 @@ class Pieces {
   }
 
   /// Takes part in collecting the remaining pieces, and drops them.
-  void help(const std::vector<ExportPiece>& pieces) {
+  void collect_remaining(const std::vector<ExportPiece>& pieces) {
     std::vector<float> dropped;
-    for (size_t i = asked_; i < pieces.size(); ++i) {
+    for (size_t i = next_piece_; i < pieces.size(); ++i) {
       if (writes_) dropped.resize(static_cast<size_t>(pieces[i].end - pieces[i].begin));
       collect(pieces[i], dropped);
     }
@@ -121,8 +123,8 @@ class Pieces {
   TrainingSetup& setup_;
   const bool writes_;
   const std::function<bool()>& stop_;
-  MovedTensors* moved_;
-  size_t asked_ = 0;
+  MovedTensors* moved_tensors_;
+  size_t next_piece_ = 0;
   bool broken_ = false;
 };
 
@@ -142,7 +144,7 @@ void require_loads(const ExportOptions& options, const ModelDescription& model) 
 /// the other ranks do not notice.
 std::exception_ptr write_export(const ExportOptions& options,
                                 const std::vector<ExportTensor>& tensors,
-                                const ModelDescription& model, Pieces& pieces) {
+                                const ModelDescription& model, PieceCollector& pieces) {
   try {
     export_model(
         posix_files(), options, tensors,
@@ -162,20 +164,23 @@ ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool wr
   ExportOptions options = export_options(config, setup.model_config());
   if (options.format == ExportFormat::kModel) options.config_json = setup.folder().config_json();
   const std::vector<ExportTensor> tensors = export_tensors(options, setup.train().model);
-  std::optional<InitialWeightsReader> beginning;
-  if (writes) beginning.emplace(config, setup, options.dtype);
-  Pieces pieces(setup, writes, stop, beginning ? beginning->moved() : nullptr);
+  std::optional<InitialWeightsReader> initial_weights;
+  if (writes) initial_weights.emplace(config, setup, options.dtype);
+  PieceCollector pieces(setup, writes, stop,
+                        initial_weights ? initial_weights->moved_tensors() : nullptr);
   ExportOutcome outcome;
   try {
     if (writes) outcome.failure = write_export(options, tensors, setup.train().model, pieces);
     // After a failure of the writing rank the other ranks continue to send. It receives and drops
     // the remaining pieces, so that all ranks reach the point where the failure is reported.
     const bool alone = setup.groups().host_world->size() == 1;
-    if (!writes || (outcome.failure && !alone)) pieces.help(export_pieces(options, tensors));
+    if (!writes || (outcome.failure && !alone))
+      pieces.collect_remaining(export_pieces(options, tensors));
   } catch (const ExportStopped&) {
     outcome.stopped = true;
   }
-  if (beginning && beginning->moved() != nullptr) outcome.unmoved = beginning->moved()->warning();
+  if (initial_weights && initial_weights->moved_tensors() != nullptr)
+    outcome.unchanged_warning = initial_weights->moved_tensors()->warning();
   return outcome;
 }
 

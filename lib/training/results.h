@@ -24,7 +24,7 @@ struct ExportOutcome {
   std::exception_ptr failure;
   /// A text that names the trained tensors that have not changed since training began
   /// (MovedTensors), set on the writing rank; "" if all have changed.
-  std::string unmoved;
+  std::string unchanged_warning;
 };
 
 /// Writes the trained weights as a Hugging Face folder, export_folder(), in the dtype the config

@@ -50,7 +50,7 @@ std::vector<EvaluationResult> RunEvaluator::recorded(int64_t step) {
 void RunEvaluator::write_texts(int64_t step) {
   if (stop_.reached() || data_.validation.empty() || sampled_step_ == step) return;
   if (!texts_) texts_.emplace(config_, session_, setup_, *data_.validation[0].samples, journal_);
-  samples_ = texts_->write();
+  samples_ = texts_->generate();
   sampled_step_ = step;
   session_.run_on_all_ranks("recording the samples of text",
                             [&] { journal_.record(step, samples_); });

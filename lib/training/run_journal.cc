@@ -25,9 +25,9 @@ LogLevel log_level(const std::string& name) {
 std::string fewer_ranks_text(const TrainRequest& request) {
   const ParallelConfig& mesh = request.config.parallel;
   const int64_t replica = request.launch.world / mesh.data;  // ranks
-  const int64_t left = std::ssize(request.ranks.left) / replica;
-  return cat("continues with ", count_text(mesh.data, "data rank"), " of ", mesh.data + left,
-             " since ", request.ranks.why_left);
+  const int64_t dropped_replicas = std::ssize(request.ranks.dropped) / replica;
+  return cat("continues with ", count_text(mesh.data, "data rank"), " of ",
+             mesh.data + dropped_replicas, " since ", request.ranks.drop_reason);
 }
 
 }  // namespace
@@ -52,7 +52,7 @@ void RunJournal::open(const std::function<RunManifest()>& describe, int64_t step
                .prefix = prefixed ? cat("rank ", session_.rank()) : "",
                .file = RunPaths(config.output_dir).log(session_.rank())});
   });
-  if (!request_.ranks.left.empty()) warn(fewer_ranks_text(request_));
+  if (!request_.ranks.dropped.empty()) warn(fewer_ranks_text(request_));
   log_debug(cat("rank ", session_.rank(), " of ", session_.world(), ", ftrun ",
                 request_.build.version, ", from step ", steps_done + 1, " to ", total_steps));
 }

@@ -90,7 +90,8 @@ std::vector<std::string> RunStepper::find_slow_ranks(const StepMetrics& metrics)
   const double disk = use_.disk_wait_seconds();
   const double compute = metrics.step_seconds - metrics.data_wait_seconds -
                          *metrics.exposed_communication_seconds - disk;
-  return slow_ranks_->step(metrics.step, {std::max(0.0, compute), metrics.data_wait_seconds, disk});
+  return slow_ranks_->add_step(metrics.step,
+                               {std::max(0.0, compute), metrics.data_wait_seconds, disk});
 }
 
 void RunStepper::check_replicas(int64_t step) {

@@ -24,9 +24,11 @@ class SetupModel : public SavedModel {
     ranks["data_replicate"] = setup_.plan().options.state.replicas;
     return ranks;
   }
-  void load_first(const AdapterFolder* adapter) override { setup_.state().load(first(adapter)); }
+  void load_initial(const AdapterFolder* adapter) override {
+    setup_.state().load(initial_weights(adapter));
+  }
   std::vector<StateConversion> load(Checkpoint& checkpoint) override {
-    return setup_.state().load(checkpoint, first(nullptr));
+    return setup_.state().load(checkpoint, initial_weights(nullptr));
   }
   std::vector<StateSlice> slices() override {
     return setup_.state().slices(save_buffers()->sectors());
@@ -42,7 +44,7 @@ class SetupModel : public SavedModel {
   }
 
  private:
-  InitialWeights first(const AdapterFolder* adapter) const {
+  InitialWeights initial_weights(const AdapterFolder* adapter) const {
     return {setup_.folder(), static_cast<uint64_t>(config_.train.seed), adapter};
   }
 

@@ -31,7 +31,7 @@ class SavedModel {
   virtual std::map<std::string, int64_t> topology() const = 0;
   /// Fills the state with the model's weights. If `adapter` is not null, the tensors that it
   /// contains are read from it.
-  virtual void load_first(const AdapterFolder* adapter) = 0;
+  virtual void load_initial(const AdapterFolder* adapter) = 0;
   /// Fills the state from a checkpoint, and frozen weights from the model folder. Returns the
   /// states that the checkpoint stores in another precision.
   virtual std::vector<StateConversion> load(Checkpoint& checkpoint) = 0;

@@ -28,7 +28,7 @@ using std::chrono::milliseconds;
 
 // The limits below apply if comm.timeout is "auto". The first is the time limit for connecting
 // ranks and for exchanges of text.
-constexpr milliseconds kMeetingLimit = std::chrono::minutes(10);
+constexpr milliseconds kRendezvousLimit = std::chrono::minutes(10);
 /// The time limit of the first step, which sets up libraries and reads everything for the first
 /// time.
 constexpr milliseconds kFirstStepLimit = std::chrono::minutes(30);
@@ -41,13 +41,13 @@ bool is_auto(const Config& config) {
   return config.comm.timeout == 0;
 }
 
-milliseconds wait_of(const Config& config, milliseconds by_itself) {
-  return is_auto(config) ? by_itself : std::chrono::seconds(config.comm.timeout);
+milliseconds timeout_of(const Config& config, milliseconds default_timeout) {
+  return is_auto(config) ? default_timeout : std::chrono::seconds(config.comm.timeout);
 }
 
 /// Returns the path of the rendezvous file. It is next to the run folder, because the run folder
 /// itself is opened only when all ranks are connected.
-std::string meeting_file(const std::string& output_dir) {
+std::string rendezvous_file(const std::string& output_dir) {
   std::string folder = std::filesystem::path(output_dir).lexically_normal().string();
   while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
   return folder + ".rendezvous";
@@ -77,13 +77,13 @@ std::unique_ptr<Rendezvous> open_rendezvous(const TrainRequest& request) {
   options.agent_store = launch.agent_store;
   options.attempt = launch.restart;
   options.token = launch.token;
-  options.meeting_file = meeting_file(request.config.output_dir);
+  options.meeting_file = rendezvous_file(request.config.output_dir);
   options.job = job_of(request);
   // Programs that this rank starts do not need the token, so it is removed from the environment.
   ::unsetenv(launch_variables::kToken);
   options.board_fd = launch.board_fd;
   options.local_rank = launch.local_rank;
-  options.timeout = wait_of(request.config, kMeetingLimit);
+  options.timeout = timeout_of(request.config, kRendezvousLimit);
   return Rendezvous::connect(options);
 }
 
@@ -103,11 +103,11 @@ constexpr const char* kStartAlike =
     "start every rank with the same binary, config and model folder";
 
 /// Lists the ranks whose text differs from rank 0's.
-std::vector<std::string> unlike_first(const std::vector<std::string>& texts) {
-  std::vector<std::string> others;
+std::vector<std::string> ranks_unlike_first(const std::vector<std::string>& texts) {
+  std::vector<std::string> differing_ranks;
   for (size_t rank = 1; rank < texts.size(); ++rank)
-    if (texts[rank] != texts[0]) others.push_back(std::to_string(rank));
-  return others;
+    if (texts[rank] != texts[0]) differing_ranks.push_back(std::to_string(rank));
+  return differing_ranks;
 }
 
 /// Writes one line for each key that differs: "\n train.steps: rank 0 has 5, rank 1 has 6".
@@ -131,7 +131,7 @@ Session::Session(const TrainRequest& request, std::unique_ptr<Rendezvous> rendez
     : rank_(request.launch.rank),
       world_(request.launch.world),
       auto_timeout_(is_auto(request.config)),
-      timeout_(wait_of(request.config, kFirstStepLimit)),
+      timeout_(timeout_of(request.config, kFirstStepLimit)),
       rendezvous_(std::move(rendezvous)) {
   const std::string& node = request.launch.node_name;
   nodes_ = exchange("node", node.empty() ? rendezvous_->identity(rank_).host : node);
@@ -143,9 +143,9 @@ Session::Session(const TrainRequest& request, std::unique_ptr<Rendezvous> rendez
 void Session::choose_device(const TrainRequest& request) {
   if (request.config.device != DeviceKind::kCuda) return;
   run_on_all_ranks("opening the GPU", [&] { gpu_ = open_gpu(request.config, request.launch); });
-  const std::vector<int> near = bind_near(gpu_->info().bus_id);
-  if (!near.empty())
-    log_debug(cat("runs on ", near.size(), " cores beside GPU ", gpu_->info().bus_id));
+  const std::vector<int> near_cores = bind_near(gpu_->info().bus_id);
+  if (!near_cores.empty())
+    log_debug(cat("runs on ", near_cores.size(), " cores beside GPU ", gpu_->info().bus_id));
   require_own_gpus(exchange("GPU", gpu_label(gpu_->info(), rendezvous_->identity(rank_).host)));
   gpu_names_ = exchange("GPU name", gpu_->info().name);
   const LaunchEnvironment& launch = request.launch;
@@ -209,7 +209,7 @@ bool Session::broadcast_decision(const std::string& what, const std::function<bo
 /// Compares hashes first, and exchanges the texts only if they differ.
 void Session::require_same(const std::string& topic, const std::vector<NodeFact>& facts) {
   const std::string text = facts_text(facts);
-  if (unlike_first(exchange(topic, hex64(xxh3(text.data(), text.size())))).empty()) return;
+  if (ranks_unlike_first(exchange(topic, hex64(xxh3(text.data(), text.size())))).empty()) return;
   const std::string lines = differing_facts(exchange(topic + " text", text), nodes_);
   refuse_together({ExitCode::kUsage, cat("the nodes differ:", lines),
                    "give every node the same ftrun, model, data and driver, at best from one "
@@ -218,10 +218,11 @@ void Session::require_same(const std::string& topic, const std::vector<NodeFact>
 
 void Session::require_equal(const std::string& what, const std::string& text) {
   const std::vector<std::string> all = exchange("equal", text);
-  const std::vector<std::string> others = unlike_first(all);
-  if (others.empty()) return;
+  const std::vector<std::string> differing_ranks = ranks_unlike_first(all);
+  if (differing_ranks.empty()) return;
   refuse_together({ExitCode::kUsage,
-                   cat(what, " differs from rank 0's on rank ", join(others, ", ")), kStartAlike});
+                   cat(what, " differs from rank 0's on rank ", join(differing_ranks, ", ")),
+                   kStartAlike});
 }
 
 /// Throws the error on all ranks. Before that the ranks wait for each other, because rank 0 hosts
@@ -239,13 +240,13 @@ void Session::refuse_together(const Error& error) {
 /// hashes differ.
 void Session::require_equal_configs(const TrainRequest& request) {
   const std::string hash = hex64(xxh3(request.config_json.data(), request.config_json.size()));
-  const std::vector<std::string> others = unlike_first(exchange("config", hash));
-  if (others.empty()) return;
+  const std::vector<std::string> differing_ranks = ranks_unlike_first(exchange("config", hash));
+  if (differing_ranks.empty()) return;
   const std::vector<std::string> texts = exchange("config text", request.config_json);
-  const std::string& other = texts[static_cast<size_t>(std::stoi(others.front()))];
+  const std::string& other = texts[static_cast<size_t>(std::stoi(differing_ranks.front()))];
   refuse_together({ExitCode::kUsage,
-                   cat("the config differs from rank 0's on rank ", join(others, ", "), ":",
-                       differing_keys(texts.front(), other, others.front())),
+                   cat("the config differs from rank 0's on rank ", join(differing_ranks, ", "),
+                       ":", differing_keys(texts.front(), other, differing_ranks.front())),
                    kStartAlike});
 }
 

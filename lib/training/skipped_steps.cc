@@ -9,30 +9,32 @@
 namespace ftrun {
 
 std::string encode_nonfinite(const RankNonfinite& own) {
-  return cat(own.when, " ", own.data, " ", own.place);
+  return cat(own.sort_key, " ", own.data, " ", own.place);
 }
 
 std::string nonfinite_places(const std::vector<std::string>& texts) {
   struct RankPlace {
     size_t rank;
-    RankNonfinite at;
+    RankNonfinite report;
   };
   std::vector<RankPlace> all;
   for (size_t rank = 0; rank < texts.size(); ++rank) {
-    RankPlace met{rank, {}};
+    RankPlace found{rank, {}};
     std::istringstream in(texts[rank]);
-    in >> met.at.when >> met.at.data >> std::ws;
-    std::getline(in, met.at.place);
-    if (met.at.when >= 0) all.push_back(std::move(met));
+    in >> found.report.sort_key >> found.report.data >> std::ws;
+    std::getline(in, found.report.place);
+    if (found.report.sort_key >= 0) all.push_back(std::move(found));
   }
-  std::stable_sort(all.begin(), all.end(),
-                   [](const RankPlace& a, const RankPlace& b) { return a.at.when < b.at.when; });
+  std::stable_sort(all.begin(), all.end(), [](const RankPlace& a, const RankPlace& b) {
+    return a.report.sort_key < b.report.sort_key;
+  });
   std::vector<std::string> places;
-  for (const RankPlace& met : all) {
+  for (const RankPlace& found : all) {
     const bool from_another = std::any_of(all.begin(), all.end(), [&](const RankPlace& other) {
-      return other.at.data == met.at.data && other.at.when < met.at.when;
+      return other.report.data == found.report.data &&
+             other.report.sort_key < found.report.sort_key;
     });
-    if (!from_another) places.push_back(cat("rank ", met.rank, ", ", met.at.place));
+    if (!from_another) places.push_back(cat("rank ", found.rank, ", ", found.report.place));
   }
   return join(places, "; ");
 }
@@ -47,7 +49,7 @@ void SkippedSteps::restore(int64_t total, const std::optional<LossScalerState>& 
 
 std::string SkippedSteps::where() const {
   if (!search_) return "";
-  if (search_->finite_now)
+  if (search_->repeat_is_finite)
     return ": re-running the step gave finite values, so this machine is not deterministic";
   return search_->place.empty()
              ? ": every layer's values are finite; the overflow is in the gradient sum"
@@ -60,7 +62,7 @@ std::string SkippedSteps::count(int64_t step, bool finite,
   const bool answered = scaler_.expects_overflow();
   scaler_.update(!finite);
   if (finite) {
-    in_a_row_ = 0;
+    consecutive_ = 0;
     search_.reset();
     return "";
   }
@@ -68,10 +70,10 @@ std::string SkippedSteps::count(int64_t step, bool finite,
   if (answered)
     return cat("step ", step, ": the gradients overflow at loss scale ", scale,
                "; the update was skipped, the next scale is ", scaler_.scale());
-  ++in_a_row_;
+  ++consecutive_;
   if (search) search_ = search;
-  return cat("step ", step, ": loss or gradient is not finite; the update was skipped (", in_a_row_,
-             " in a row)", where());
+  return cat("step ", step, ": loss or gradient is not finite; the update was skipped (",
+             consecutive_, " in a row)", where());
 }
 
 void SkippedSteps::refuse_too_many(int64_t step) const {
@@ -80,16 +82,16 @@ void SkippedSteps::refuse_too_many(int64_t step) const {
                 cat("step ", step, ": the gradients overflow at the smallest loss scale (",
                     scaler_.scale(), ")", where()),
                 "lower the learning rate, train in bf16, or lower fp16.min_loss_scale");
-  if (in_a_row_ < limit_) return;
+  if (consecutive_ < limit_) return;
   throw Error(
       ExitCode::kNumerical,
-      cat("step ", step, ": loss or gradient was not finite for ", in_a_row_,
-          in_a_row_ == 1 ? " step" : " steps in a row", where()),
+      cat("step ", step, ": loss or gradient was not finite for ", consecutive_,
+          consecutive_ == 1 ? " step" : " steps in a row", where()),
       "lower the learning rate, check the data of these steps, or raise train.max_nonfinite_steps");
 }
 
 void SkippedSteps::refuse_none_trained(int64_t steps) const {
-  if (steps == 0 || in_a_row_ < steps) return;
+  if (steps == 0 || consecutive_ < steps) return;
   throw Error(ExitCode::kNumerical,
               cat("loss or gradient was not finite in ",
                   steps == 1 ? "the only step" : cat("all ", steps, " steps"), where(),

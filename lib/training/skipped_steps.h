@@ -16,14 +16,14 @@ struct NonfiniteSearch {
   /// only a sum of gradients is not.
   std::string place;
   /// The repeated step was finite, with the same weights and data.
-  bool finite_now = false;
+  bool repeat_is_finite = false;
 };
 
 /// RankNonfinite is a rank's report to the other ranks about a step that was not finite.
 struct RankNonfinite {
   /// The time in the step, as a sort key, at which the rank first found a value that is not finite;
   /// -1 for never. A rank that received the value from another rank found it later than that rank.
-  int64_t when = -1;
+  int64_t sort_key = -1;
   /// The rank's index among the ranks that read different sequences.
   int data = 0;
   std::string place;
@@ -74,7 +74,7 @@ class SkippedSteps {
   int64_t total_ = 0;
   /// The number of consecutive steps that were not finite, not counting overflows that reduced the
   /// loss scale.
-  int64_t in_a_row_ = 0;
+  int64_t consecutive_ = 0;
   /// The search for the first of these steps, if there was one.
   std::optional<NonfiniteSearch> search_;
 };

@@ -25,9 +25,9 @@ SlowRanks::SlowRanks(int rank, std::vector<int> teams, Sum sum)
     : rank_(static_cast<size_t>(rank)),
       teams_(std::move(teams)),
       sum_(std::move(sum)),
-      slow_(teams_.size(), 0) {}
+      slow_intervals_(teams_.size(), 0) {}
 
-std::vector<std::string> SlowRanks::step(int64_t number, const SecondsByRankPhase& seconds) {
+std::vector<std::string> SlowRanks::add_step(int64_t number, const SecondsByRankPhase& seconds) {
   seconds_.push_back(seconds);
   if (static_cast<int64_t>(seconds_.size()) < kComparedSteps) return {};
   const auto middle = seconds_.begin() + kComparedSteps / 2;
@@ -45,12 +45,13 @@ std::vector<std::string> SlowRanks::step(int64_t number, const SecondsByRankPhas
                 all[r].begin());
   std::vector<std::string> lines;
   for (size_t r = 0; r < all.size(); ++r)
-    if (std::string line = judge(r, all, number); !line.empty()) lines.push_back(std::move(line));
+    if (std::string line = compare_rank(r, all, number); !line.empty())
+      lines.push_back(std::move(line));
   return lines;
 }
 
-std::string SlowRanks::judge(size_t rank, const std::vector<SecondsByRankPhase>& all,
-                             int64_t number) {
+std::string SlowRanks::compare_rank(size_t rank, const std::vector<SecondsByRankPhase>& all,
+                                    int64_t number) {
   std::vector<double> totals;
   std::array<std::vector<double>, kRankPhases> phases;
   for (size_t r = 0; r < all.size(); ++r) {
@@ -58,19 +59,20 @@ std::string SlowRanks::judge(size_t rank, const std::vector<SecondsByRankPhase>&
     totals.push_back(total(all[r]));
     for (size_t p = 0; p < kRankPhases; ++p) phases[p].push_back(all[r][p]);
   }
-  const double usual = median(totals);
-  const double own = total(all[rank]);
-  if (own < kFactor * usual || own - usual < kMinSeconds) {
-    const bool was_told = std::exchange(slow_[rank], 0) >= 2;
-    return was_told ? cat("rank ", rank, " is no longer slow (step ", number, ")") : "";
+  const double median_seconds = median(totals);
+  const double own_seconds = total(all[rank]);
+  if (own_seconds < kFactor * median_seconds || own_seconds - median_seconds < kMinSeconds) {
+    const bool was_reported = std::exchange(slow_intervals_[rank], 0) >= 2;
+    return was_reported ? cat("rank ", rank, " is no longer slow (step ", number, ")") : "";
   }
-  if (++slow_[rank] != 2) return "";
-  size_t most = 0;
+  if (++slow_intervals_[rank] != 2) return "";
+  size_t slowest_phase = 0;
   for (size_t p = 1; p < kRankPhases; ++p)
-    if (all[rank][p] - median(phases[p]) > all[rank][most] - median(phases[most])) most = p;
+    if (all[rank][p] - median(phases[p]) > all[rank][slowest_phase] - median(phases[slowest_phase]))
+      slowest_phase = p;
   return cat("rank ", rank, " is slow and delays the others: its own work takes ",
-             human_seconds(own), " per step, the median is ", human_seconds(usual),
-             "; most of the extra time is spent ", kPhaseTexts[most], " (steps ",
+             human_seconds(own_seconds), " per step, the median is ", human_seconds(median_seconds),
+             "; most of the extra time is spent ", kPhaseTexts[slowest_phase], " (steps ",
              number - 2 * kComparedSteps + 1, " to ", number, ")");
 }
 

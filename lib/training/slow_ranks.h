@@ -40,17 +40,17 @@ class SlowRanks {
 
   /// Adds this rank's seconds of a step; called after each step. Collective. Returns the same lines
   /// on all ranks: one for each rank that has become slow, or is no longer slow.
-  std::vector<std::string> step(int64_t number, const SecondsByRankPhase& seconds);
+  std::vector<std::string> add_step(int64_t number, const SecondsByRankPhase& seconds);
 
  private:
-  std::string judge(size_t rank, const std::vector<SecondsByRankPhase>& all, int64_t number);
+  std::string compare_rank(size_t rank, const std::vector<SecondsByRankPhase>& all, int64_t number);
 
   const size_t rank_;
   const std::vector<int> teams_;
   Sum sum_;
   std::vector<SecondsByRankPhase> seconds_;
   /// The number of consecutive intervals in which each rank was slow.
-  std::vector<int> slow_;
+  std::vector<int> slow_intervals_;
 };
 
 }  // namespace ftrun

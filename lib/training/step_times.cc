@@ -29,18 +29,19 @@ int64_t microseconds(double seconds) {
 
 /// Says "9.9 % less" or "9.9 % more".
 std::string difference_text(double predicted, double measured) {
-  const double off = predicted / measured - 1;
-  return cat(percent_text(std::abs(off), 1), off < 0 ? " less" : " more");
+  const double deviation = predicted / measured - 1;
+  return cat(percent_text(std::abs(deviation), 1), deviation < 0 ? " less" : " more");
 }
 
 /// Describes the other work on the machine during the run. It can explain only a step that took
 /// longer than predicted.
 std::string load_text(bool took_longer, const LoadShares& load) {
   constexpr double kMuch = 0.05;
-  if (load.others + load.stolen < kMuch) return "; other work took less than 5 % of the cores";
+  if (load.other_programs + load.stolen < kMuch)
+    return "; other work took less than 5 % of the cores";
   std::vector<std::string> loads;
-  if (load.others >= kMuch / 2)
-    loads.push_back(cat("other programs took ", percent_text(load.others, 0)));
+  if (load.other_programs >= kMuch / 2)
+    loads.push_back(cat("other programs took ", percent_text(load.other_programs, 0)));
   if (load.stolen >= kMuch / 2)
     loads.push_back(cat("other machines took ", percent_text(load.stolen, 0)));
   return cat("; meanwhile ", join(loads, " and "), " of the cores",
@@ -99,12 +100,14 @@ LoadWatch::LoadWatch(int64_t ranks, Reader read)
 
 LoadShares LoadWatch::shares() const {
   const UsedTimes now = read_();
-  const MachineTimes& then = begin_.machine;
-  const double all = now.machine.all_seconds - then.all_seconds;
-  if (all <= 0) return {};
-  const double ours = static_cast<double>(ranks_) * (now.own_seconds - begin_.own_seconds);
-  return {.others = std::max(0.0, now.machine.busy_seconds - then.busy_seconds - ours) / all,
-          .stolen = std::max(0.0, now.machine.stolen_seconds - then.stolen_seconds) / all};
+  const MachineTimes& begin = begin_.machine;
+  const double all_seconds = now.machine.all_seconds - begin.all_seconds;
+  if (all_seconds <= 0) return {};
+  const double run_seconds = static_cast<double>(ranks_) * (now.own_seconds - begin_.own_seconds);
+  return {
+      .other_programs =
+          std::max(0.0, now.machine.busy_seconds - begin.busy_seconds - run_seconds) / all_seconds,
+      .stolen = std::max(0.0, now.machine.stolen_seconds - begin.stolen_seconds) / all_seconds};
 }
 
 StepTimes::StepTimes(PredictedStep predicted) : predicted_(std::move(predicted)) {
@@ -112,11 +115,12 @@ StepTimes::StepTimes(PredictedStep predicted) : predicted_(std::move(predicted))
 }
 
 void StepTimes::record_step(const StepMetrics& metrics, const StepSeconds& seconds) {
-  if (noted_++ < kLeftOut) return;
-  const auto place = static_cast<size_t>((noted_ - kLeftOut - 1) % static_cast<int64_t>(kKept));
+  if (recorded_steps_++ < kLeftOut) return;
+  const auto index =
+      static_cast<size_t>((recorded_steps_ - kLeftOut - 1) % static_cast<int64_t>(kKept));
   const auto keep = [&](std::vector<double>& kept, double value) {
-    if (place == kept.size()) kept.push_back(value);
-    kept[place] = value;
+    if (index == kept.size()) kept.push_back(value);
+    kept[index] = value;
   };
   keep(steps_, metrics.step_seconds - metrics.data_wait_seconds);
   keep(layers_, seconds.layers);
@@ -160,17 +164,17 @@ std::string StepTimes::text(const LoadShares& load) const {
   std::string text =
       cat("time of a step: ", seconds_text(time.seconds), " predicted (", predicted_.machine, "), ",
           found, ": ", difference_text(time.seconds, measured));
-  const std::vector<PartTimes> all = parts();
-  for (const PartTimes& part : all)
+  const std::vector<PartTimes> part_times = parts();
+  for (const PartTimes& part : part_times)
     if (std::max(part.predicted, part.measured) >= kShown * measured)
       text += cat("\n  ", part.name.name, ": ", seconds_text(part.predicted), " predicted, ",
                   seconds_text(part.measured), " measured");
   if (std::abs(time.seconds - measured) > kNotable * measured) {
-    const auto most =
-        std::max_element(all.begin(), all.end(), [](const PartTimes& a, const PartTimes& b) {
+    const auto largest = std::max_element(
+        part_times.begin(), part_times.end(), [](const PartTimes& a, const PartTimes& b) {
           return std::abs(a.predicted - a.measured) < std::abs(b.predicted - b.measured);
         });
-    text += cat("\n  most of the difference is in: ", most->name.name,
+    text += cat("\n  most of the difference is in: ", largest->name.name,
                 load_text(measured > time.seconds, load));
   }
   return text;
@@ -191,7 +195,7 @@ std::map<std::string, std::map<std::string, int64_t>> StepTimes::record(
   measured[step_parts::kCollectives.key] = microseconds(median(communication_));
   if (!predicted_.time) return record;
   for (const PartTimes& part : parts()) measured[part.name.key] = microseconds(part.measured);
-  record["load"] = {{"others_per_million", std::llround(load.others * 1e6)},
+  record["load"] = {{"others_per_million", std::llround(load.other_programs * 1e6)},
                     {"stolen_per_million", std::llround(load.stolen * 1e6)}};
   return record;
 }

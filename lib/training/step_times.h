@@ -42,7 +42,7 @@ struct StepSeconds {
 /// LoadShares holds shares of this machine's CPU time during a run: the share that processes other
 /// than the run's ranks used, and the share that a hypervisor gave to other virtual machines.
 struct LoadShares {
-  double others = 0;
+  double other_programs = 0;
   double stolen = 0;
 };
 
@@ -100,7 +100,7 @@ class StepTimes {
   std::vector<PartTimes> parts() const;
 
   PredictedStep predicted_;
-  int64_t noted_ = 0;
+  int64_t recorded_steps_ = 0;
   /// Seconds of the last steps: the whole step, operations of layers, updates, waits for
   /// collectives, and waits for other stages.
   std::vector<double> steps_, layers_, update_, communication_, stages_;

@@ -12,10 +12,10 @@ namespace ftrun {
 /// it has received, so all ranks reach the same decision at the same point of the run.
 class StopAgreement {
  public:
-  /// Stores two functions: `own` returns the signal that this rank has received, or 0; `together`
-  /// (collective) returns the signal that the votes of all ranks select.
-  StopAgreement(std::function<int()> own, std::function<int(int signal)> together)
-      : own_(std::move(own)), together_(std::move(together)) {}
+  /// Stores two functions: `own_signal` returns the signal that this rank has received, or 0;
+  /// `combine_votes` (collective) returns the signal that the votes of all ranks select.
+  StopAgreement(std::function<int()> own_signal, std::function<int(int signal)> combine_votes)
+      : own_signal_(std::move(own_signal)), combine_votes_(std::move(combine_votes)) {}
 
   /// Returns the signal that stops the run; 0 while it continues.
   int signal() const { return signal_; }
@@ -25,17 +25,17 @@ class StopAgreement {
   int exit_code() const { return reached() ? stop_exit_code(signal_) : 0; }
 
   /// Adds this rank's vote; read_votes() receives the votes of all ranks.
-  void add_vote(Votes& votes) const { add_stop_vote(own_(), votes); }
+  void add_vote(Votes& votes) const { add_stop_vote(own_signal_(), votes); }
   void read_votes(const Votes& votes) { signal_ = voted_signal(votes); }
   /// Collective: holds a vote outside of a step. Returns true if the run stops.
   bool vote() {
-    signal_ = together_(own_());
+    signal_ = combine_votes_(own_signal_());
     return reached();
   }
 
  private:
-  std::function<int()> own_;
-  std::function<int(int)> together_;
+  std::function<int()> own_signal_;
+  std::function<int(int)> combine_votes_;
   int signal_ = 0;
 };
 

@@ -36,7 +36,7 @@ std::string tenths_text(double seconds) {
 }
 
 /// Writes "2 x 3.1 s (longest step) + 4.0 s (longest save) = 10.2 s".
-std::string arithmetic(const StopCosts& costs) {
+std::string sum_text(const StopCosts& costs) {
   std::string text =
       cat(StopCosts::kSteps, " x ", tenths_text(costs.longest_step), " (longest step)");
   if (costs.longest_save > 0)
@@ -50,25 +50,25 @@ std::string arithmetic(const StopCosts& costs) {
 
 }  // namespace
 
-StopLead::StopLead(double lead, bool saves_in_background) : lead_(lead) {
+StopLead::StopLead(double lead, bool saves_in_background) : lead_seconds_(lead) {
   costs_.saves_in_background = saves_in_background;
 }
 
 void StopLead::read_counters(const std::map<std::string, int64_t>& counters) {
-  if (lead_ == 0) lead_ = seconds_of(counters, kLeadCounter);
+  if (lead_seconds_ == 0) lead_seconds_ = seconds_of(counters, kLeadCounter);
   record_step(seconds_of(counters, kStepCounter));
   record_save(seconds_of(counters, kSaveCounter));
 }
 
 void StopLead::write_counters(std::map<std::string, int64_t>& counters) const {
-  if (lead_ > 0) counters[kLeadCounter] = milliseconds_up(lead_);
+  if (lead_seconds_ > 0) counters[kLeadCounter] = milliseconds_up(lead_seconds_);
   if (costs_.longest_step > 0) counters[kStepCounter] = milliseconds_up(costs_.longest_step);
   if (costs_.longest_save > 0) counters[kSaveCounter] = milliseconds_up(costs_.longest_save);
 }
 
 bool StopLead::has_grown() const {
-  return is_notable(costs_.longest_step, written_.longest_step) ||
-         is_notable(costs_.longest_save, written_.longest_save);
+  return is_notable(costs_.longest_step, recorded_costs_.longest_step) ||
+         is_notable(costs_.longest_save, recorded_costs_.longest_save);
 }
 
 void StopLead::record_step(double seconds) {
@@ -81,11 +81,11 @@ void StopLead::record_save(double seconds) {
 
 std::string StopLead::next_warning() {
   const double needed = costs_.seconds();
-  if (lead_ == 0 || needed <= lead_ || needed <= kNotableFactor * warned_) return "";
-  warned_ = needed;
-  return cat("--stop-lead ", tenths_text(lead_), " is too short: a stop may take ",
-             arithmetic(costs_),
-             "\n  remedy: have the scheduler send its signal earlier, at least ",
+  if (lead_seconds_ == 0 || needed <= lead_seconds_ || needed <= kNotableFactor * warned_seconds_)
+    return "";
+  warned_seconds_ = needed;
+  return cat("--stop-lead ", tenths_text(lead_seconds_), " is too short: a stop may take ",
+             sum_text(costs_), "\n  remedy: have the scheduler send its signal earlier, at least ",
              std::llround(std::ceil(needed)),
              " s before it kills (sbatch --signal=B:USR1@SECONDS, and --stop-lead the same), or "
              "make steps shorter (gradient_accumulation_steps)");

@@ -38,7 +38,7 @@ class StopLead {
   /// Returns whether a cost has grown by more than a tenth, and by more than 50 ms, since
   /// record_written().
   bool has_grown() const;
-  void record_written() { written_ = costs_; }
+  void record_written() { recorded_costs_ = costs_; }
 
   void record_step(double seconds);
   void record_save(double seconds);
@@ -48,15 +48,15 @@ class StopLead {
   /// smaller.
   std::string next_warning();
 
-  double lead() const { return lead_; }
+  double lead() const { return lead_seconds_; }
   const StopCosts& costs() const { return costs_; }
 
  private:
-  double lead_;
+  double lead_seconds_;
   StopCosts costs_;
-  StopCosts written_;
+  StopCosts recorded_costs_;
   /// The seconds that the last warning stated.
-  double warned_ = 0;
+  double warned_seconds_ = 0;
 };
 
 }  // namespace ftrun

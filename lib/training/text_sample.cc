@@ -7,48 +7,48 @@
 
 namespace ftrun {
 
-bool TextSamples::wanted() {
-  if (!wanted_)
-    wanted_ = config_.train.generate.prompt_tokens > 0 &&
-              session_.broadcast_decision("reading the tokenizer", [&] {
-                detokenizer_ = read_detokenizer(config_, setup_);
-                return detokenizer_.has_value();
-              });
-  return *wanted_;
+bool TextSamples::is_wanted() {
+  if (!is_wanted_)
+    is_wanted_ = config_.train.generate.prompt_tokens > 0 &&
+                 session_.broadcast_decision("reading the tokenizer", [&] {
+                   detokenizer_ = read_detokenizer(config_, setup_);
+                   return detokenizer_.has_value();
+                 });
+  return *is_wanted_;
 }
 
-std::vector<TextSample> TextSamples::write() {
+std::vector<TextSample> TextSamples::generate() {
   try {
-    if (!wanted()) return {};
-    if (!setup_.needs_all_ranks()) return write_together();
+    if (!is_wanted()) return {};
+    if (!setup_.needs_all_ranks()) return generate_on_first();
     prepare();
   } catch (const Error& error) {
     if (error.code() == ExitCode::kPeerLost || error.code() == ExitCode::kBug) throw;
-    wanted_ = false;
+    is_wanted_ = false;
     journal_.warn(cat("no sample of text: ", error.message()));
     return {};
   }
   // If a single rank fails, its Error ends the run, because the other ranks wait for it in a
   // collective.
-  return write_all();
+  return generate_all();
 }
 
 /// Writes the texts on rank 0 alone; the other ranks wait as long as it is alive.
-std::vector<TextSample> TextSamples::write_together() {
+std::vector<TextSample> TextSamples::generate_on_first() {
   std::vector<TextSample> samples;
   session_.run_on_all_ranks("writing samples of text", [&] {
-    if (session_.is_first()) samples = write_all();
+    if (session_.is_first()) samples = generate_all();
   });
   return samples;
 }
 
-std::vector<TextSample> TextSamples::write_all() {
+std::vector<TextSample> TextSamples::generate_all() {
   prepare();
   signal_ = 0;
   std::vector<TextSample> samples;
   for (const std::vector<int32_t>& prompt : prompts_) {
     samples.push_back(sample_text(config_, setup_, prompt, detokenizer_ ? &*detokenizer_ : nullptr,
-                                  [this] { return stops(); }));
+                                  [this] { return vote_to_stop(); }));
     if (signal_ == 0) continue;
     journal_.print(cat("no sample of text: ", signal_name(signal_), " ended it"));
     return {};
@@ -68,7 +68,7 @@ void TextSamples::prepare() {
     read();
 }
 
-bool TextSamples::stops() {
+bool TextSamples::vote_to_stop() {
   signal_ = setup_.needs_all_ranks() ? session_.vote_to_stop(stop_signal()) : stop_signal();
   return signal_ != 0;
 }

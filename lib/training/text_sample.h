@@ -31,14 +31,14 @@ class TextSamples {
   /// if the config requests none, after a signal, or if they cannot be generated. In the last case
   /// rank 0 reports the reason once, because a run can train without text samples. If all ranks
   /// generate together and a single rank fails, it throws its Error.
-  std::vector<TextSample> write();
+  std::vector<TextSample> generate();
 
  private:
-  bool wanted();
-  std::vector<TextSample> write_together();
-  std::vector<TextSample> write_all();
+  bool is_wanted();
+  std::vector<TextSample> generate_on_first();
+  std::vector<TextSample> generate_all();
   void prepare();
-  bool stops();
+  bool vote_to_stop();
 
   const Config& config_;
   Session& session_;
@@ -46,7 +46,7 @@ class TextSamples {
   const SampleSet& validation_;
   RunJournal& journal_;
   /// The decision whether texts are written; unknown before the first call.
-  std::optional<bool> wanted_;
+  std::optional<bool> is_wanted_;
   std::optional<Detokenizer> detokenizer_;
   std::vector<std::vector<int32_t>> prompts_;
   int signal_ = 0;

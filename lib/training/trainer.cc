@@ -118,7 +118,7 @@ void Trainer::fail(const Error& error, const FailureReport& report) {
   report_failure(report);
   journal_.fail(static_cast<int>(error.code()), error.message());
   log_debug(cat("error: ", error.what()));
-  if (model_) model_->checkpointer.leave(error);
+  if (model_) model_->checkpointer.end_background_save(error);
   if (setup_) setup_->drop_recordings();
   session_.leave();
   // Threads of a communicator may still write to the buffers of an aborted collective, so the
@@ -192,7 +192,7 @@ void Trainer::load_or_resume() {
   progress_.restore(meta);
   review_evaluations();
   model_->checkpointer.restore_best(progress_);
-  identity_.resumed_from(resumed->folder, meta.data_fingerprint);
+  identity_.set_checkpoint(resumed->folder, meta.data_fingerprint);
   if (!has_ended()) return;
   journal_.print(cat("nothing is left to train: step ", progress_.step, " of ", total_steps_,
                      progress_.step < total_steps_
@@ -202,8 +202,9 @@ void Trainer::load_or_resume() {
 
 void Trainer::open_outputs() {
   journal_.open([this] { return describe(); }, progress_.step, total_steps_);
-  if (const Recorder* recorder = journal_.recorder(); recorder != nullptr && recorder->before())
-    stop_lead_.read_counters(recorder->before()->counters);
+  if (const Recorder* recorder = journal_.recorder();
+      recorder != nullptr && recorder->earlier_manifest())
+    stop_lead_.read_counters(recorder->earlier_manifest()->counters);
   stop_lead_.record_written();
   journal_.update([this](RunManifest& manifest) { stop_lead_.write_counters(manifest.counters); });
   session_.run_on_all_ranks("beginning to read the data for its fingerprint", [this] {

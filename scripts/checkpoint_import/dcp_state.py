@@ -27,7 +27,7 @@ def read_dcp(folder):
     described, stored = metadata.field("state_dict_metadata"), metadata.field("storage_data")
     if not isinstance(described, dict) or not isinstance(stored, dict):
         raise BadFile(f"{path}: lacks state_dict_metadata or storage_data, which say what is where")
-    places = places_of(folder, path, stored)
+    locations = find_locations(folder, path, stored)
     run = ImportedRun("PyTorch DCP")
     steps, settings = [], {}
     for key, what in described.items():
@@ -36,9 +36,9 @@ def read_dcp(folder):
                           "name")
         moment = MOMENT.fullmatch(key)
         if what.made_by.name == "BytesStorageMetadata":
-            take_object(run, steps, settings, key, lambda key=key: object_at(places, key))
+            take_object(run, steps, settings, key, lambda key=key: object_at(locations, key))
             continue
-        state = tensor_state(path, key, what, places)
+        state = tensor_state(path, key, what, locations)
         if moment:
             if moment[2] == "step":
                 steps.append(number(state.parts[0].tensor(), path) if state.parts else None)
@@ -60,10 +60,10 @@ def read_dcp(folder):
     return run
 
 
-def places_of(folder, path, stored):
+def find_locations(folder, path, stored):
     """Returns {(key, offsets): (file, offset, bytes)}. An object has no offsets; () stands for
     them."""
-    places = {}
+    locations = {}
     for index, info in stored.items():
         key, offsets = (index.field("fqn"),
                         index.field("offset")) if isinstance(index, Inert) else (None, None)
@@ -79,8 +79,8 @@ def places_of(folder, path, stored):
         if info.field("transform_descriptors"):
             raise BadFile(f"{path}: {printable(key)} is stored transformed (compressed or "
                           "encrypted), which is not read")
-        places[key, tuple(offsets or ())] = (os.path.join(folder, name), offset, length)
-    return places
+        locations[key, tuple(offsets or ())] = (os.path.join(folder, name), offset, length)
+    return locations
 
 
 def sizes(value, path, key):
@@ -91,7 +91,7 @@ def sizes(value, path, key):
     raise BadFile(f"{path}: {printable(key)} has {shown_type(value)} for a shape")
 
 
-def tensor_state(path, key, what, places):
+def tensor_state(path, key, what, locations):
     shape = sizes(what.field("size"), path, key)
     parts = []
     for chunk in what.field("chunks") or []:
@@ -103,31 +103,34 @@ def tensor_state(path, key, what, places):
                           "within it")
         if count(size) == 0:
             continue
-        place = places.get((key, begin)) or (places.get((key, ())) if count(begin) == 0
-                                             or not any(begin) else None)
-        if place is None:
+        location = locations.get((key, begin))
+        if not location and (count(begin) == 0 or not any(begin)):
+            location = locations.get((key, ()))
+        if location is None:
             raise BadFile(f"{path}: {printable(key)}: the part at {list(begin)} is in no file")
-        parts.append(Part(begin, size, lambda place=place, size=size: tensor_at(place, key, size)))
+        parts.append(Part(begin, size, lambda location=location, size=size: tensor_at(
+            location, key, size)))
     return State(shape, shape, parts)
 
 
 @functools.lru_cache(maxsize=4)
-def tensor_at(place, key, size):
+def tensor_at(location, key, size):
     """Returns a tensor, whose elements are read piece by piece. The last tensors are cached, so
     that their checksums are computed only once."""
-    file = TorchFile(*place)
+    file = TorchFile(*location)
     tensor = file.value()
     if not isinstance(tensor, Tensor):
-        raise BadFile(f"{file.place}: {printable(key)} is {shown_type(tensor)} instead of a tensor")
+        raise BadFile(f"{file.location}: {printable(key)} is {shown_type(tensor)} instead of a "
+                      "tensor")
     if tuple(tensor.shape) != tuple(size):
-        raise BadFile(f"{file.place}: {printable(key)} has shape {list(tensor.shape)}, .metadata "
-                      f"says {list(size)}")
+        raise BadFile(f"{file.location}: {printable(key)} has shape {list(tensor.shape)}, "
+                      f".metadata says {list(size)}")
     return tensor
 
 
-def object_at(places, key):
-    place = places.get((key, ()))
-    return TorchFile(*place).value() if place and place[2] <= LARGEST_OBJECT else None
+def object_at(locations, key):
+    location = locations.get((key, ()))
+    return TorchFile(*location).value() if location and location[2] <= LARGEST_OBJECT else None
 
 
 # ---- numbers ----

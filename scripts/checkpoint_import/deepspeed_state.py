@@ -11,44 +11,45 @@ UNIVERSAL_HINT = ("make a universal checkpoint of it (python -m "
                   "deepspeed.checkpoint.ds_to_universal) and import that")
 
 
-def entry(value, key, kind, place):
+def entry(value, key, kind, location):
     """Returns value[key], which must be of the given type; the error names the class that was
     found."""
     if not isinstance(value, dict) or key not in value:
-        raise BadFile(f"{place}: has no {printable(key)}")
+        raise BadFile(f"{location}: has no {printable(key)}")
     if not isinstance(value[key], kind) or isinstance(value[key], bool):
-        raise BadFile(f"{place}: {printable(key)} is {shown_type(value[key])}, which is not read")
+        raise BadFile(f"{location}: {printable(key)} is {shown_type(value[key])}, which is not "
+                      "read")
     return value[key]
 
 
-def number(value, place):
+def number(value, location):
     """Returns a number, which may be stored in a tensor; None if there is none."""
     if isinstance(value, Tensor) and value.elements == 1:
         value = value.number()
     if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
         return value
-    raise BadFile(f"{place}: {shown_type(value)} stands where a number should")
+    raise BadFile(f"{location}: {shown_type(value)} stands where a number should")
 
 
-def shapes_of(value, place):
+def shapes_of(value, location):
     """Returns one dictionary {name: shape} for each group."""
     groups = [value] if isinstance(value, dict) else value
     if not isinstance(groups, list):
-        raise BadFile(f"{place}: param_shapes is {shown_type(groups)}, which is not read")
+        raise BadFile(f"{location}: param_shapes is {shown_type(groups)}, which is not read")
     for group in groups:
         if not isinstance(group, dict) or not all(
                 isinstance(n, str) and isinstance(s, tuple)
                 and all(type(d) is int and d >= 0 for d in s)
                 for n, s in group.items()):
-            raise BadFile(f"{place}: param_shapes holds something else than shapes by name")
+            raise BadFile(f"{location}: param_shapes holds something else than shapes by name")
     return groups
 
 
-def flat_tensors(value, key, place):
-    found = entry(value, key, list, place)
+def flat_tensors(value, key, location):
+    found = entry(value, key, list, location)
     for tensor in found:
         if not isinstance(tensor, Tensor):
-            raise BadFile(f"{place}: {key} holds {shown_type(tensor)}, which is not read")
+            raise BadFile(f"{location}: {key} holds {shown_type(tensor)}, which is not read")
     return found
 
 
@@ -362,10 +363,10 @@ def read_scaler(run, optimizer, file):
                           for name in ("iteration", "last_overflow", "hysteresis")}}
 
 
-def take_updates(run, steps, place):
-    found = {int(number(step, place)) for step in steps if step is not None}
+def take_updates(run, steps, location):
+    found = {int(number(step, location)) for step in steps if step is not None}
     if len(found) > 1:
-        raise BadFile(f"{place}: the optimizer has made {min(found)} updates of some parameters "
+        raise BadFile(f"{location}: the optimizer has made {min(found)} updates of some parameters "
                       f"and {max(found)} of others; ftrun counts them once for all")
     run.updates = found.pop() if found else None
 

@@ -39,17 +39,16 @@ class State:
         for first in range(0, rows, step):
             last = min(rows, first + step)
             values = np.empty((last - first, row), dtype=np.float32)
-            held = np.zeros((last - first, row), dtype=np.uint8)
+            fill_counts = np.zeros((last - first, row), dtype=np.uint8)
             for part in self.parts:
-                self._fill(part, first, last, values, held)
-            if not (held == 1).all():
-                what = "is in no file" if (held == 0).any() else "is there twice"
-                raise BadFile(f"{name}: element "
-                              f"{first * row + int(np.flatnonzero(held.reshape(-1) != 1)[0])} "
-                              f"{what}")
+                self._fill(part, first, last, values, fill_counts)
+            if not (fill_counts == 1).all():
+                first_wrong = int(np.flatnonzero(fill_counts.reshape(-1) != 1)[0])
+                what = "is in no file" if (fill_counts == 0).any() else "is there twice"
+                raise BadFile(f"{name}: element {first * row + first_wrong} {what}")
             yield values
 
-    def _fill(self, part, first, last, values, held):
+    def _fill(self, part, first, last, values, fill_counts):
         begin, size = (part.begin, part.size) if self.grid else ((0,), (1,))
         a, b = max(first, begin[0]), min(last, begin[0] + size[0])
         if a >= b or count(size) == 0:
@@ -58,12 +57,12 @@ class State:
         tensor = part.tensor()
         at = part.first + (a - begin[0]) * inner
         found = tensor.read_f32(at, at + (b - a) * inner).reshape(b - a, *size[1:])
-        place = (slice(a - first, b - first),
+        index = (slice(a - first, b - first),
                  *(slice(o, o + s) for o, s in zip(begin[1:], size[1:])))
         rows = (values.shape[0], *self.grid[1:])
-        values.reshape(rows)[place] = found
-        held = held.reshape(rows)
-        held[place] = np.minimum(held[place], 1) + 1  # 2 means more than once
+        values.reshape(rows)[index] = found
+        fill_counts = fill_counts.reshape(rows)
+        fill_counts[index] = np.minimum(fill_counts[index], 1) + 1  # 2 means more than once
 
 
 def count(shape):

@@ -94,19 +94,19 @@ class Tensor:
     """A tensor in the file. Its elements are read only when they are requested."""
     __slots__ = ("storage", "dtype", "shape", "offset")
 
-    def __init__(self, storage, dtype, offset, shape, strides, place):
+    def __init__(self, storage, dtype, offset, shape, strides, location):
         self.storage, self.dtype, self.shape, self.offset = storage, dtype, shape, offset
         expected = 1
         for size, stride in zip(reversed(shape), reversed(strides)):
             if size != 1 and stride != expected and self.elements > 0:
-                raise BadFile(f"{place}: holds a tensor of shape {list(shape)} whose elements do "
-                              f"not lie one after another (strides {list(strides)}); save it with "
-                              ".contiguous()")
+                raise BadFile(f"{location}: holds a tensor of shape {list(shape)} whose elements "
+                              f"do not lie one after another (strides {list(strides)}); save it "
+                              "with .contiguous()")
             expected *= size
         held = storage.elements * DTYPES[storage.dtype][0]
         if (offset + self.elements) * DTYPES[dtype][0] > held:
-            raise BadFile(f"{place}: holds a tensor of shape {list(shape)} that reaches beyond its "
-                          f"{held} bytes")
+            raise BadFile(f"{location}: holds a tensor of shape {list(shape)} that reaches beyond "
+                          f"its {held} bytes")
 
     @property
     def elements(self):
@@ -118,8 +118,8 @@ class Tensor:
     def read(self, first, last):
         """Returns elements [first, last) as they are stored."""
         if not 0 <= first <= last <= self.elements:
-            raise BadFile(f"{self.storage.file.place}: elements {first} to {last} are asked for of "
-                          f"a tensor that has {self.elements}")
+            raise BadFile(f"{self.storage.file.location}: elements {first} to {last} are asked for "
+                          f"of a tensor that has {self.elements}")
         size, kind = DTYPES[self.dtype]
         raw = self.storage.file.entry_bytes(self.storage.key, (self.offset + first) * size,
                                             (last - first) * size)
@@ -137,84 +137,85 @@ class Tensor:
         return value[0].item()
 
 
-def whole_numbers(values, place, what):
+def whole_numbers(values, location, what):
     if not isinstance(values, (tuple, list)) or len(values) > 64 or \
             any(type(v) is not int or not 0 <= v < 1 << 62 for v in values):
-        raise BadFile(f"{place}: {what} of a tensor is not a list of whole numbers")
+        raise BadFile(f"{location}: {what} of a tensor is not a list of whole numbers")
     return tuple(values)
 
 
-def rebuild_tensor(arguments, place, dtype=None):
+def rebuild_tensor(arguments, location, dtype=None):
     if len(arguments) < 4 or not isinstance(arguments[0], Storage):
-        raise BadFile(f"{place}: a tensor is made of something else than a storage, an offset, a "
-                      "shape and strides")
+        raise BadFile(f"{location}: a tensor is made of something else than a storage, an offset, "
+                      "a shape and strides")
     storage = arguments[0]
-    (offset,) = whole_numbers((arguments[1],), place, "the offset")
-    shape, strides = (whole_numbers(a, place, w)
+    (offset,) = whole_numbers((arguments[1],), location, "the offset")
+    shape, strides = (whole_numbers(a, location, w)
                       for a, w in ((arguments[2], "the shape"), (arguments[3], "the strides")))
     if len(shape) != len(strides):
-        raise BadFile(f"{place}: a tensor has {len(shape)} dimensions and {len(strides)} strides")
-    return Tensor(storage, dtype or storage.dtype, offset, shape, strides, place)
+        raise BadFile(f"{location}: a tensor has {len(shape)} dimensions and {len(strides)} "
+                      "strides")
+    return Tensor(storage, dtype or storage.dtype, offset, shape, strides, location)
 
 
-def rebuild_tensor_v3(arguments, place):
+def rebuild_tensor_v3(arguments, location):
     if len(arguments) < 7:
-        raise BadFile(f"{place}: a tensor is made of {len(arguments)} things instead of 7")
-    return rebuild_tensor(arguments, place, dtype_of(arguments[6], place))
+        raise BadFile(f"{location}: a tensor is made of {len(arguments)} things instead of 7")
+    return rebuild_tensor(arguments, location, dtype_of(arguments[6], location))
 
 
-def dtype_of(name, place):
+def dtype_of(name, location):
     if isinstance(name, Name) and name.module == "torch" and name.name in DTYPES:
         return name.name
-    raise BadFile(f"{place}: holds a tensor of dtype {shown_type(name)}, which is not read")
+    raise BadFile(f"{location}: holds a tensor of dtype {shown_type(name)}, which is not read")
 
 
-def rebuild_parameter(arguments, place):
+def rebuild_parameter(arguments, location):
     if not arguments:
-        raise BadFile(f"{place}: a parameter is made of nothing")
+        raise BadFile(f"{location}: a parameter is made of nothing")
     return arguments[0]
 
 
-def rebuild_from_type(arguments, place):
+def rebuild_from_type(arguments, location):
     """Rebuilds a tensor that has attributes. The arguments are (function, type, arguments of the
     function, attributes)."""
     if len(arguments) >= 3 and isinstance(arguments[0],
                                           Name) and isinstance(arguments[2], tuple) and \
             arguments[0].module == "torch._utils" and (
                 make := CONSTRUCTORS.get(("torch._utils", arguments[0].name))):
-        return make(arguments[2], place)
-    raise BadFile(f"{place}: holds a tensor that is made by "
+        return make(arguments[2], location)
+    raise BadFile(f"{location}: holds a tensor that is made by "
                   f"{shown_type(arguments[0] if arguments else None)}, which is not read")
 
 
 def one_list(make):
-    def construct(arguments, place):
+    def construct(arguments, location):
         if len(arguments) > 1 or (arguments
                                   and not isinstance(arguments[0], (list, tuple, set, frozenset))):
-            raise BadFile(f"{place}: a {make.__name__} is made of something else than a list")
+            raise BadFile(f"{location}: a {make.__name__} is made of something else than a list")
         try:
             return make(arguments[0] if arguments else ())
         except TypeError:
-            raise BadFile(f"{place}: a {make.__name__} of what cannot be in it") from None
+            raise BadFile(f"{location}: a {make.__name__} of what cannot be in it") from None
     return construct
 
 
-def ordered_dictionary(arguments, place):
+def ordered_dictionary(arguments, location):
     pairs = arguments[0] if arguments else ()
     if not isinstance(pairs, (list, tuple)) or any(not isinstance(p, (list, tuple)) or len(p) != 2
                                                    for p in pairs):
-        raise BadFile(f"{place}: an OrderedDict is made of something else than pairs")
-    return {usable_key(key, place): value for key, value in pairs}
+        raise BadFile(f"{location}: an OrderedDict is made of something else than pairs")
+    return {usable_key(key, location): value for key, value in pairs}
 
 
-def encoded(arguments, place):
+def encoded(arguments, location):
     if len(arguments) != 2 or not isinstance(arguments[0],
                                              str) or arguments[1] not in ("latin1", "latin-1"):
-        raise BadFile(f"{place}: bytes are encoded in another way than latin-1")
+        raise BadFile(f"{location}: bytes are encoded in another way than latin-1")
     return arguments[0].encode("latin-1", errors="replace")
 
 
-def numpy_scalar(arguments, place):
+def numpy_scalar(arguments, location):
     """Rebuilds numpy.core.multiarray.scalar(dtype, bytes)."""
     if len(arguments) == 2 and isinstance(arguments[0], Inert) and isinstance(arguments[1], bytes):
         code = arguments[0].arguments[0] if arguments[0].arguments else None
@@ -222,13 +223,13 @@ def numpy_scalar(arguments, place):
             kind = np.dtype("<" + code)
             if len(arguments[1]) == kind.itemsize:
                 return np.frombuffer(arguments[1], dtype=kind)[0].item()
-    raise BadFile(f"{place}: a number of NumPy is of a kind that is not read")
+    raise BadFile(f"{location}: a number of NumPy is of a kind that is not read")
 
 
 # The only classes and functions of which objects are made; every other class becomes an Inert.
 CONSTRUCTORS = {
     ("collections", "OrderedDict"): ordered_dictionary,
-    ("collections", "defaultdict"): lambda arguments, place: {},
+    ("collections", "defaultdict"): lambda arguments, location: {},
     ("builtins", "dict"): ordered_dictionary,
     ("builtins", "list"): one_list(list), ("builtins", "tuple"): one_list(tuple),
     ("builtins", "set"): one_list(set), ("builtins", "frozenset"): one_list(frozenset),
@@ -245,11 +246,11 @@ CONSTRUCTORS = {
 SAME_MODULE = {"__builtin__": "builtins"}
 
 
-def named(module, name, place):
+def named(module, name, location):
     module = SAME_MODULE.get(module, module)
     if NEVER.match(module) or (module == "builtins" and name in NEVER_BUILTINS):
-        raise BadFile(f"{place}: names {printable(f'{module}.{name}')}, which no checkpoint needs: "
-                      "the file may be an attack; nothing of it was run")
+        raise BadFile(f"{location}: names {printable(f'{module}.{name}')}, which no checkpoint "
+                      "needs: the file may be an attack; nothing of it was run")
     return Name(module, name)
 
 
@@ -263,17 +264,17 @@ def shown_type(value):
 # ---- the machine ----
 
 
-def usable_key(key, place):
+def usable_key(key, location):
     """Returns a dictionary's key, which must be hashable: nested values are refused."""
     flat = key if type(key) is tuple else (key,)
     if all(type(k) in (str, int, float, bool, bytes, type(None), Inert, Name) for k in flat):
         return key
-    raise BadFile(f"{place}: a dictionary's key is {shown_type(key)}")
+    raise BadFile(f"{location}: a dictionary's key is {shown_type(key)}")
 
 
 class Machine:
-    def __init__(self, data, place, storage=None):
-        self.data, self.place, self.storage = data, place, storage
+    def __init__(self, data, location, storage=None):
+        self.data, self.location, self.storage = data, location, storage
         self.stack, self.marks, self.memo = [], [], {}
         # The number of elements that constructors may still copy. A pickle spells its lists out, so
         # a larger number means that the file tries to exhaust the memory.
@@ -286,7 +287,7 @@ class Machine:
                     return self.pop()
                 step = STEPS.get(opcode.name)
                 if step is None:
-                    raise BadFile(f"{self.place}: the pickle holds {opcode.name}, which no "
+                    raise BadFile(f"{self.location}: the pickle holds {opcode.name}, which no "
                                   "checkpoint needs")
                 step(self, argument)
         except BadFile:
@@ -295,12 +296,12 @@ class Machine:
                 UnicodeError, struct.error,
                 MemoryError) as error:
             raise BadFile(
-                f"{self.place}: the pickle is damaged ({printable(str(error))})") from None
-        raise BadFile(f"{self.place}: the pickle has no end")
+                f"{self.location}: the pickle is damaged ({printable(str(error))})") from None
+        raise BadFile(f"{self.location}: the pickle has no end")
 
     def pop(self):
         if self.marks and len(self.stack) <= self.marks[-1]:
-            raise BadFile(f"{self.place}: the pickle is damaged (it takes what is not there)")
+            raise BadFile(f"{self.location}: the pickle is damaged (it takes what is not there)")
         return self.stack.pop()
 
     def since_mark(self):
@@ -317,20 +318,20 @@ class Machine:
             # The callee is a method of an object, or a class that the pickle made. Neither is run.
             return Inert(Name("?", "unnamed"), arguments)
         if not isinstance(arguments, tuple):
-            raise BadFile(f"{self.place}: {what} is made of {shown_type(arguments)}")
+            raise BadFile(f"{self.location}: {what} is made of {shown_type(arguments)}")
         make = CONSTRUCTORS.get((what.module, what.name))
         if make and arguments and isinstance(arguments[0], (list, tuple, set, frozenset)):
             self.room -= len(arguments[0])
             if self.room < 0:
-                raise BadFile(f"{self.place}: the pickle makes more lists than it holds")
-        return make(arguments, self.place) if make else Inert(what, arguments)
+                raise BadFile(f"{self.location}: the pickle makes more lists than it holds")
+        return make(arguments, self.location) if make else Inert(what, arguments)
 
     def extend(self, values):
         into = self.stack[-1]
         if isinstance(into, Inert):
             into.items += values
         elif isinstance(into, set):
-            into.update(usable_key(v, self.place) for v in values)
+            into.update(usable_key(v, self.location) for v in values)
         else:
             list.extend(into, values)
 
@@ -340,7 +341,7 @@ class Machine:
             into.items.append(pairs)
             return
         for key, value in zip(pairs[::2], pairs[1::2], strict=True):
-            dict.__setitem__(into, usable_key(key, self.place), value)
+            dict.__setitem__(into, usable_key(key, self.location), value)
 
     def build(self):
         state = self.pop()
@@ -348,11 +349,11 @@ class Machine:
             self.stack[-1].state = state
         # these may have attributes, which hold no data and are ignored
         elif not isinstance(self.stack[-1], (dict, Tensor, list)):
-            raise BadFile(f"{self.place}: {shown_type(self.stack[-1])} is given a state")
+            raise BadFile(f"{self.location}: {shown_type(self.stack[-1])} is given a state")
 
     def persistent(self, what):
         if self.storage is None:
-            raise BadFile(f"{self.place}: the pickle refers to something outside of it")
+            raise BadFile(f"{self.location}: the pickle refers to something outside of it")
         return self.storage(what)
 
 
@@ -406,8 +407,8 @@ def _set_item(self, _):
 def _stack_name(self, _):
     name, module = self.pop(), self.pop()
     if not isinstance(name, str) or not isinstance(module, str):
-        raise BadFile(f"{self.place}: a class is named by something else than text")
-    self.push(named(module, name, self.place))
+        raise BadFile(f"{self.location}: a class is named by something else than text")
+    self.push(named(module, name, self.location))
 
 
 STEPS = {
@@ -428,7 +429,7 @@ STEPS = {
     "LIST": lambda self, _: self.push(self.since_mark()), "TUPLE": lambda self, _:
     self.push(tuple(self.since_mark())),
     "TUPLE1": _tuple(1), "TUPLE2": _tuple(2), "TUPLE3": _tuple(3),
-    "FROZENSET": lambda self, _: self.push(frozenset(usable_key(v, self.place)
+    "FROZENSET": lambda self, _: self.push(frozenset(usable_key(v, self.location)
                                                      for v in self.since_mark())),
     "DICT": _dictionary, "SETITEM": _set_item,
     "SETITEMS": lambda self, _: self.set_items(self.since_mark()),
@@ -439,10 +440,10 @@ STEPS = {
                     lambda self, number: self.push(self.memo[number])),
     **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), _remember),
     # The argument of GLOBAL and INST is "module name".
-    "GLOBAL": lambda self, text: self.push(named(*text.split(" ", 1), self.place)),
+    "GLOBAL": lambda self, text: self.push(named(*text.split(" ", 1), self.location)),
     "STACK_GLOBAL": _stack_name, "REDUCE": _reduce, "NEWOBJ": _reduce,
     "NEWOBJ_EX": _reduce_with_names,
-    "INST": lambda self, text: self.push(self.construct(named(*text.split(" ", 1), self.place),
+    "INST": lambda self, text: self.push(self.construct(named(*text.split(" ", 1), self.location),
                                                         tuple(self.since_mark()))),
     "OBJ": _from_mark, "BUILD": lambda self, _: self.build(),
     "BINPERSID": lambda self, _: self.push(self.persistent(self.pop())),
@@ -551,7 +552,7 @@ class TorchFile:
     check_sums = True
 
     def __init__(self, path, begin=0, length=None):
-        self.place = path if begin == 0 and length is None else f"{path} (at byte {begin})"
+        self.location = path if begin == 0 and length is None else f"{path} (at byte {begin})"
         self.window = Window(path, begin, length)
         self.entries = self._entries()
         self.checked = set()
@@ -566,9 +567,9 @@ class TorchFile:
                 EOFError) as error:
             start = self.window.at_offset(0, 2)
             if start[:1] == b"\x80":
-                raise BadFile(f"{self.place}: is a plain pickle, as torch saved before 1.6; load "
-                              "and save it again with a newer torch") from None
-            raise BadFile(f"{self.place}: is no complete zip file of torch.save "
+                raise BadFile(f"{self.location}: is a plain pickle, as torch saved before 1.6; "
+                              "load and save it again with a newer torch") from None
+            raise BadFile(f"{self.location}: is no complete zip file of torch.save "
                           f"({printable(str(error))}); it may have been cut short") from None
         entries = {}
         for info in infos:
@@ -576,39 +577,40 @@ class TorchFile:
             parts = info.filename.split("/")
             if (not top or not name or ".." in parts or "." in parts or "" in parts[:-1]
                 or "\\" in info.filename):
-                raise BadFile(f"{self.place}: the zip entry {printable(info.filename)!r} is not "
+                raise BadFile(f"{self.location}: the zip entry {printable(info.filename)!r} is not "
                               "named as torch names them")
             if name in entries:
-                raise BadFile(f"{self.place}: the zip entry {printable(name)!r} is there twice")
+                raise BadFile(f"{self.location}: the zip entry {printable(name)!r} is there twice")
             entries[name] = self._place_of(info)
         if "data.pkl" not in entries:
-            raise BadFile(f"{self.place}: holds no data.pkl, so torch.save did not write it")
+            raise BadFile(f"{self.location}: holds no data.pkl, so torch.save did not write it")
         return entries
 
     def _place_of(self, info):
         name = printable(info.filename)
         if (info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size
             or info.flag_bits & 1):
-            raise BadFile(f"{self.place}: the zip entry {name!r} is compressed or encrypted; "
+            raise BadFile(f"{self.location}: the zip entry {name!r} is compressed or encrypted; "
                           "torch.save does neither")
         head = self.window.at_offset(info.header_offset, 30) if info.header_offset >= 0 else b""
         if len(head) != 30 or head[:4] != b"PK\3\4":
-            raise BadFile(f"{self.place}: the zip entry {name!r} is not where the file's list says")
+            raise BadFile(f"{self.location}: the zip entry {name!r} is not where the file's list "
+                          "says")
         begin = info.header_offset + 30 + sum(struct.unpack("<HH", head[26:30]))
         if begin + info.file_size > self.window.length:
-            raise BadFile(f"{self.place}: the zip entry {name!r} of {info.file_size} bytes reaches "
-                          f"beyond the file's {self.window.length}")
+            raise BadFile(f"{self.location}: the zip entry {name!r} of {info.file_size} bytes "
+                          f"reaches beyond the file's {self.window.length}")
         return begin, info.file_size, info.CRC
 
     def entry_bytes(self, name, offset, count):
         begin, size, crc = self.entries[name]
         if offset < 0 or count < 0 or offset + count > size:
-            raise BadFile(f"{self.place}: bytes {offset} to {offset + count} of the zip entry "
+            raise BadFile(f"{self.location}: bytes {offset} to {offset + count} of the zip entry "
                           f"{printable(name)!r} are asked for, which has {size}")
         self._check(name, begin, size, crc)
         data = self.window.at_offset(begin + offset, count)
         if len(data) != count:
-            raise BadFile(f"{self.place}: became shorter while it was read")
+            raise BadFile(f"{self.location}: became shorter while it was read")
         return data
 
     def _check(self, name, begin, size, crc):
@@ -619,7 +621,7 @@ class TorchFile:
         for at in range(0, size, 1 << 22):
             found = zlib.crc32(self.window.at_offset(begin + at, min(1 << 22, size - at)), found)
         if found != crc:
-            raise BadFile(f"{self.place}: the zip entry {printable(name)!r} has the checksum "
+            raise BadFile(f"{self.location}: the zip entry {printable(name)!r} has the checksum "
                           f"{found:08x}, the file says {crc:08x}: it is damaged, or was saved "
                           "without checksums (--ignore-crc)")
         self.checked.add(name)
@@ -631,17 +633,17 @@ class TorchFile:
                               what[1], Name) \
                 or not isinstance(what[2],
                                   str) or type(what[4]) is not int or not 0 <= what[4] < 1 << 60:
-            raise BadFile(f"{self.place}: refers to something that is no storage")
+            raise BadFile(f"{self.location}: refers to something that is no storage")
         kind = STORAGES.get(what[1].name) if what[1].module in ("torch", "torch.storage") else None
         if kind is None:
-            raise BadFile(f"{self.place}: holds a storage of class {what[1]}, which is not read")
+            raise BadFile(f"{self.location}: holds a storage of class {what[1]}, which is not read")
         entry = f"data/{what[2]}"
         if entry not in self.entries:
-            raise BadFile(f"{self.place}: refers to the storage {printable(what[2])!r}, which is "
-                          "not there")
+            raise BadFile(f"{self.location}: refers to the storage {printable(what[2])!r}, which "
+                          "is not there")
         size = self.entries[entry][1]
         if what[4] * DTYPES[kind][0] > size:
-            raise BadFile(f"{self.place}: the storage {printable(what[2])!r} has {size} bytes, "
+            raise BadFile(f"{self.location}: the storage {printable(what[2])!r} has {size} bytes, "
                           f"{what[4]} elements of {kind} need more")
         return Storage(self, entry, kind, what[4])
 
@@ -649,9 +651,9 @@ class TorchFile:
         """Returns the saved value; its tensors refer to this file."""
         order = self.entries.get("byteorder")
         if order and self.entry_bytes("byteorder", 0, order[1]) != b"little":
-            raise BadFile(f"{self.place}: was saved on a machine of another byte order")
+            raise BadFile(f"{self.location}: was saved on a machine of another byte order")
         size = self.entries["data.pkl"][1]
         if size > LARGEST_PICKLE:
-            raise BadFile(f"{self.place}: its data.pkl has {size} bytes, at most {LARGEST_PICKLE} "
-                          "are read")
-        return Machine(self.entry_bytes("data.pkl", 0, size), self.place, self._storage).run()
+            raise BadFile(f"{self.location}: its data.pkl has {size} bytes, at most "
+                          f"{LARGEST_PICKLE} are read")
+        return Machine(self.entry_bytes("data.pkl", 0, size), self.location, self._storage).run()

@@ -51,24 +51,24 @@ class Text:
     unread: list = dataclasses.field(default_factory=list)
 
 
-def read_object(content, place, ignored=frozenset()):
+def read_object(content, location, ignored=frozenset()):
     """Returns the Chat or Text that an object holds. `ignored` are canonical names of fields to
     ignore."""
-    record = Fields(content, RECORD_MEANINGS, place, ignored)
+    record = Fields(content, RECORD_MEANINGS, location, ignored)
     if not record.found and "input_ids" in content:
-        raise BadDocument(f'{place}: holds token ids ("input_ids"); name such a file in data.train '
-                          'as it is')
-    unread = refuse_or_count(record.others, place,
+        raise BadDocument(f'{location}: holds token ids ("input_ids"); name such a file in '
+                          'data.train as it is')
+    unread = refuse_or_count(record.others, location,
                              has_messages=record.has("messages")) + record.passed_over
-    read = read_shape(record, place, ignored, content)
-    refuse_label(record, read, place)
+    read = read_shape(record, location, ignored, content)
+    refuse_label(record, read, location)
     read.unread += unread
     if isinstance(read, Chat):
         read.beside = record.others
     return read
 
 
-def read_shape(record, place, ignored, content):
+def read_shape(record, location, ignored, content):
     """Reads the first shape whose key has a value. An empty prompt counts as a value only if no
     other shape matches."""
     shapes = {"messages": chat_of, "prompt": chat_of_prompt, "instruction": chat_of_instruction,
@@ -77,33 +77,33 @@ def read_shape(record, place, ignored, content):
             [meaning for meaning in ("prompt", "instruction", "text", "messages")
              if meaning in record.found]
     if not found:
-        raise BadDocument(f'{place}: has none of "messages", "conversations", "prompt", '
+        raise BadDocument(f'{location}: has none of "messages", "conversations", "prompt", '
                           '"instruction" or "text"; '
                           + (f"its keys are {', '.join(map(str, list(content)[:8]))}"
                              if content else "it is empty"))
-    return shapes[found[0]](record, place, ignored)
+    return shapes[found[0]](record, location, ignored)
 
 
-def refuse_label(record, read, place):
+def refuse_label(record, read, location):
     """Refuses a completion that is labelled as bad (an unpaired preference), because the model must
     not learn it."""
     if record.has("good"):
         if verdict(record.get("good")) is False:
-            raise BadDocument(f'{place}: "{record.key("good")}" is {shown(record.get("good"))}: '
+            raise BadDocument(f'{location}: "{record.key("good")}" is {shown(record.get("good"))}: '
                               'its answer must not be imitated')
         read.unread.append(record.key("good"))
     if not record.has("label"):
         return
     key, value = record.key("label"), record.get("label")
     if isinstance(read, Text):
-        raise BadDocument(f'{place}: "{key}" is {shown(value)}, and a text is trained on whatever '
-                          'its class; write "prompt" and "completion" '
+        raise BadDocument(f'{location}: "{key}" is {shown(value)}, and a text is trained on '
+                          'whatever its class; write "prompt" and "completion" '
                           "where the class is to be learnt, or pass over it with --ignore-fields "
                           f"{key}")
     if verdict(value) is False:
-        raise BadDocument(f'{place}: "{key}" is {shown(value)}: its answer must not be imitated')
+        raise BadDocument(f'{location}: "{key}" is {shown(value)}: its answer must not be imitated')
     if verdict(value) is None:
-        raise BadDocument(f'{place}: "{key}" is {shown(value)}, expected true (an answer to '
+        raise BadDocument(f'{location}: "{key}" is {shown(value)}, expected true (an answer to '
                           'imitate) or false; correct it, or pass over it '
                           f"with --ignore-fields {key}")
 
@@ -116,39 +116,40 @@ def shown(value, most=60):
 # ---- the shapes ----
 
 
-def chat_of(record, place, ignored):
+def chat_of(record, location, ignored):
     key, unread = record.key("messages"), []
-    turns = parsed(record.get("messages"), f'"{key}"', place)
+    turns = parsed(record.get("messages"), f'"{key}"', location)
     if not isinstance(turns, list) or not turns:
-        raise BadDocument(f'{place}: "{key}" must be a list of at least one message')
+        raise BadDocument(f'{location}: "{key}" must be a list of at least one message')
     names = ("role", "content") if key == "messages" else ("from", "value")
-    read = [message_of(turn, names, n, place, ignored, unread) for n, turn in enumerate(turns, 1)]
-    refuse_second_answer(record, [m for m, _ in read], place)
-    unread += other_contents(record, [m for m, _ in read], place)
-    messages, trains = with_system(record, read, place)
+    read = [message_of(turn, names, n, location, ignored, unread)
+            for n, turn in enumerate(turns, 1)]
+    refuse_second_answer(record, [m for m, _ in read], location)
+    unread += other_contents(record, [m for m, _ in read], location)
+    messages, trains = with_system(record, read, location)
     return Chat(key, messages, [t is not False for t in trains], unread=unread,
                 held_back=first_held_back(read),
-                **template_inputs(record, place))
+                **template_inputs(record, location))
 
 
-def chat_of_prompt(record, place, ignored):
+def chat_of_prompt(record, location, ignored):
     prompt_key, answer = record.key("prompt"), record.key("answer") or "response"
     if record.has("input"):
-        raise BadDocument(f'{place}: "{record.key("input")}" stands beside "{prompt_key}" and is '
-                          f'not read there; write both into "{prompt_key}", '
+        raise BadDocument(f'{location}: "{record.key("input")}" stands beside "{prompt_key}" and '
+                          f'is not read there; write both into "{prompt_key}", '
                           f"or pass over it with --ignore-fields {record.key('input')}")
     if record.has("instruction"):
-        raise second_prompt(record, "instruction", prompt_key, place)
-    refuse_missing_answer(record, "response", prompt_key, place)
+        raise second_prompt(record, "instruction", prompt_key, location)
+    refuse_missing_answer(record, "response", prompt_key, location)
     prompt, completion = record.raw("prompt"), record.raw("answer")
     if isinstance(prompt, list) or isinstance(completion, list):
-        return chat_of_lists(record, prompt_key, answer, place, ignored)
-    need_text(prompt_key, prompt, place)
-    need_text(answer, completion, place)
-    return chat_of_pairs(f"{prompt_key} and {answer}", (prompt, completion), record, place)
+        return chat_of_lists(record, prompt_key, answer, location, ignored)
+    need_text(prompt_key, prompt, location)
+    need_text(answer, completion, location)
+    return chat_of_pairs(f"{prompt_key} and {answer}", (prompt, completion), record, location)
 
 
-def chat_of_lists(record, prompt_key, answer, place, ignored):
+def chat_of_lists(record, prompt_key, answer, location, ignored):
     """Returns the chat of a prompt and a completion that are lists of messages. Only the messages
     of the completion may be trained on."""
     parts, unread = [], []
@@ -156,57 +157,59 @@ def chat_of_lists(record, prompt_key, answer, place, ignored):
                              (answer, "assistant", record.raw("answer"))):
         turns = [{"role": role, "content": value}] if isinstance(value, str) else value
         if not isinstance(turns, list) or not turns:
-            raise BadDocument(f'{place}: "{key}" must be a text or a list of at least one message')
-        parts.append([message_of(turn, ("role", "content"), n, f'{place}: "{key}"', ignored, unread)
-                      for n, turn in enumerate(turns, 1)])
+            raise BadDocument(f'{location}: "{key}" must be a text or a list of at least one '
+                              'message')
+        parts.append([message_of(turn, ("role", "content"), n, f'{location}: "{key}"', ignored,
+                                 unread) for n, turn in enumerate(turns, 1)])
     if record.has("history"):
-        raise BadDocument(f'{place}: "{record.key("history")}" stands beside a prompt that is a '
+        raise BadDocument(f'{location}: "{record.key("history")}" stands beside a prompt that is a '
                           'list of messages; write it into that list')
     prompt, completion = [(message, False) for message, _ in parts[0]], parts[1]
-    messages, trains = with_system(record, prompt + completion, place)
+    messages, trains = with_system(record, prompt + completion, location)
     return Chat(f"{prompt_key} and {answer}", messages, [t is not False for t in trains],
                 unread=unread + texts_beside(record),
-                held_back=first_held_back(completion), **template_inputs(record, place))
+                held_back=first_held_back(completion), **template_inputs(record, location))
 
 
-def chat_of_instruction(record, place, ignored):
-    refuse_missing_answer(record, "output", "instruction", place)
+def chat_of_instruction(record, location, ignored):
+    refuse_missing_answer(record, "output", "instruction", location)
     answer, extra = record.key("answer") or "output", "" if is_absent(
         record.raw("input")) else record.raw("input")
     for name, value in (("instruction", record.raw("instruction")), (answer, record.raw("answer"))):
-        need_text(name, value, place)
+        need_text(name, value, location)
     if not isinstance(extra, str):
-        raise BadDocument(f'{place}: "{record.key("input")}" must be a text')
+        raise BadDocument(f'{location}: "{record.key("input")}" must be a text')
     prompt = f"{record.raw('instruction')}\n\n{extra}" if extra else record.raw("instruction")
-    return chat_of_pairs(f"instruction and {answer}", (prompt, record.raw("answer")), record, place)
+    return chat_of_pairs(f"instruction and {answer}", (prompt, record.raw("answer")), record,
+                         location)
 
 
-def chat_of_pairs(shape, pair, record, place):
+def chat_of_pairs(shape, pair, record, location):
     key = record.key("history") or "history"
-    history = parsed_or(record.get("history"), [], f'"{key}"', place)
+    history = parsed_or(record.get("history"), [], f'"{key}"', location)
     if not isinstance(history, list) or not all(isinstance(h, list) and len(h) == 2
                                                 and all(isinstance(t, str) for t in h)
                                                 for h in history):
-        raise BadDocument(f'{place}: "{key}" must be a list of pairs of texts')
+        raise BadDocument(f'{location}: "{key}" must be a list of pairs of texts')
     turns = []
     for prompt, answer in [*history, pair]:
         turns += [({"role": "user", "content": prompt}, None),
                   ({"role": "assistant", "content": answer}, None)]
-    messages, _ = with_system(record, turns, place)
-    inputs = template_inputs(record, place)
+    messages, _ = with_system(record, turns, location)
+    inputs = template_inputs(record, location)
     joinable = len(messages) == 2 and inputs["tools"] is None
     return Chat(shape, messages, [True] * len(messages), pair=tuple(pair) if joinable else None,
                 unread=texts_beside(record), **inputs)
 
 
-def text_of_record(record, place, ignored):
+def text_of_record(record, location, ignored):
     text = record.raw("text")
-    need_text("text", text, place)
+    need_text("text", text, location)
     for meaning in ("system", "tools", "history", "answer"):
         if record.has(meaning) and not holds_nothing(record.get(meaning)):
             key = record.key(meaning)
-            raise BadDocument(f'{place}: "{key}" stands beside "text", which is trained on alone; '
-                              'write "messages", or pass over it with '
+            raise BadDocument(f'{location}: "{key}" stands beside "text", which is trained on '
+                              'alone; write "messages", or pass over it with '
                               f"--ignore-fields {key}")
     return Text(text, unread=[record.key(m) for m in ("input", "options") if record.has(m)
                               and not holds_nothing(record.get(m))])
@@ -215,19 +218,19 @@ def text_of_record(record, place, ignored):
 # ---- what stands beside a conversation ----
 
 
-def with_system(record, turns, place):
+def with_system(record, turns, location):
     """Returns the messages, beginning with the record's system text, and for each whether it is
     trained on. If the first message is the same system text, it comes only once."""
     given = record.get("system")
     system = None if holds_nothing(given) else system_text(given)
     if system is None and not holds_nothing(given):
-        raise BadDocument(f'{place}: "{record.key("system")}" must be a text, or a list of '
+        raise BadDocument(f'{location}: "{record.key("system")}" must be a text, or a list of '
                           f'{{"text": "..."}}')
     if system is not None:
         first = turns[0][0]
         if first["role"] in ("system", "developer") and first["content"].strip() != system.strip():
-            raise BadDocument(f'{place}: "{record.key("system")}" stands beside a first message of '
-                              f'the role {first["role"]} that says something '
+            raise BadDocument(f'{location}: "{record.key("system")}" stands beside a first message '
+                              f'of the role {first["role"]} that says something '
                               "else; leave one of them out")
         if first["role"] not in ("system", "developer"):
             turns = [({"role": "system", "content": system}, None), *turns]
@@ -250,7 +253,7 @@ def system_text(value):
     return None
 
 
-def refuse_second_answer(record, messages, place):
+def refuse_second_answer(record, messages, location):
     """Refuses a record with both messages and a different answer, because it is unclear which of
     them to train on."""
     for meaning in ("answer", "instruction", "history"):
@@ -258,17 +261,17 @@ def refuse_second_answer(record, messages, place):
         if value is None or (isinstance(value, str)
                              and any(value.strip() == m["content"].strip() for m in messages)):
             continue
-        raise second_prompt(record, meaning, record.key("messages"), place)
+        raise second_prompt(record, meaning, record.key("messages"), location)
 
 
-def second_prompt(record, meaning, beside, place):
+def second_prompt(record, meaning, beside, location):
     key = record.key(meaning)
-    return BadDocument(f'{place}: "{key}" stands beside "{beside}" and says something else; write '
-                       'it as a message, or pass over it with '
+    return BadDocument(f'{location}: "{key}" stands beside "{beside}" and says something else; '
+                       'write it as a message, or pass over it with '
                        f"--ignore-fields {key}")
 
 
-def other_contents(record, messages, place):
+def other_contents(record, messages, location):
     """Returns the names of fields that repeat the conversation, or parts of it, and are ignored."""
     return [record.key(m) for m in ("prompt", "input", "text", "answer", "instruction")
             if record.has(m)]
@@ -283,18 +286,18 @@ def first_held_back(turns):
     return next((n for n, (_, trains) in enumerate(turns, 1) if trains is False), None)
 
 
-def template_inputs(record, place):
-    return {"tools": tools_of(record, place), "options": options_of(record, place)}
+def template_inputs(record, location):
+    return {"tools": tools_of(record, location), "options": options_of(record, location)}
 
 
-def tools_of(record, place):
+def tools_of(record, location):
     key = record.key("tools") or "tools"
-    tools = parsed_or(record.get("tools"), None, f'"{key}"', place)
+    tools = parsed_or(record.get("tools"), None, f'"{key}"', location)
     if isinstance(tools, list):  # tables may hold each tool as JSON text
-        tools = [parsed(tool, f'item {n} of "{key}"', place) for n, tool in enumerate(tools, 1)]
+        tools = [parsed(tool, f'item {n} of "{key}"', location) for n, tool in enumerate(tools, 1)]
     if tools is not None and not (isinstance(tools, list)
                                   and all(isinstance(t, dict) for t in tools)):
-        raise BadDocument(f'{place}: "{key}" must be a list of objects, or the JSON of one')
+        raise BadDocument(f'{location}: "{key}" must be a list of objects, or the JSON of one')
     for number, tool in enumerate(tools or [], 1):
         function = tool.get("function", tool)
         unknown = [name for name in ("input_schema", "inputSchema", "toolSpec")
@@ -302,7 +305,7 @@ def tools_of(record, place):
         if not isinstance(function, dict) or unknown or not (isinstance(function.get("name"), str)
                                                              and function["name"]):
             found = f", found {', '.join(unknown)}" if unknown else ""
-            raise BadDocument(f'{place}: item {number} of "{key}" must be {{"type": "function", '
+            raise BadDocument(f'{location}: item {number} of "{key}" must be {{"type": "function", '
                               f'"function": {{"name": ..., "description": ..., "parameters": '
                               f'...}}}}{found}')
     if key and canonical(key) == "functions" and tools:  # the key of OpenAI's first interface
@@ -311,15 +314,15 @@ def tools_of(record, place):
     return tools
 
 
-def options_of(record, place):
+def options_of(record, location):
     key = record.key("options") or "chat_template_kwargs"
-    options = parsed_or(record.get("options"), {}, f'"{key}"', place)
+    options = parsed_or(record.get("options"), {}, f'"{key}"', location)
     if not isinstance(options, dict):
-        raise BadDocument(f'{place}: "{key}" must be an object')
+        raise BadDocument(f'{location}: "{key}" must be an object')
     return {name: value for name, value in options.items() if value is not None}
 
 
-def parsed(value, what, place):
+def parsed(value, what, location):
     """Parses a list or object that a table stores as JSON text, because its type differs between
     rows."""
     if not isinstance(value, str):
@@ -327,7 +330,7 @@ def parsed(value, what, place):
     try:
         return json.loads(value)
     except (ValueError, RecursionError) as error:
-        raise BadDocument(f"{place}: {what} is a text that is not JSON: {error}") from None
+        raise BadDocument(f"{location}: {what} is a text that is not JSON: {error}") from None
 
 
 class Message(dict):
@@ -337,15 +340,15 @@ class Message(dict):
     parts = None
 
 
-def parsed_or(value, nothing, what, place):
-    value = parsed(value, what, place)
+def parsed_or(value, nothing, what, location):
+    value = parsed(value, what, location)
     return nothing if holds_nothing(value) else value
 
 
 # ---- a message ----
 
 
-def trains(fields, role, number, place):
+def trains(fields, role, number, location):
     """Returns whether a field of the message says that it is trained on (OpenAI's weight of 0 or 1,
     or the field train of other formats); None if it has no such field."""
     said = None
@@ -355,27 +358,27 @@ def trains(fields, role, number, place):
         key, value = fields.key(meaning), fields.get(meaning)
         means = verdict(value)
         if means is None or value in (-1, "-1"):
-            raise BadDocument(f'{place}: message {number}: "{key}" is {shown(value)}; a message is '
-                              'trained on or it is not: write '
+            raise BadDocument(f'{location}: message {number}: "{key}" is {shown(value)}; a message '
+                              'is trained on or it is not: write '
                               + ("1 or 0" if meaning == "weight" else "true or false"))
         if said is not None and said != means:
-            raise BadDocument(f'{place}: message {number}: "{key}" is {shown(value)}, and '
+            raise BadDocument(f'{location}: message {number}: "{key}" is {shown(value)}, and '
                               f'"{fields.key("weight")}" says otherwise; leave one of '
                               "them out")
         said = means
         if means and meaning == "train" and role != "assistant":
-            raise BadDocument(f'{place}: message {number}: "{key}" is {shown(value)}, and its role '
-                              f'is {role}: answers alone are trained on, or '
+            raise BadDocument(f'{location}: message {number}: "{key}" is {shown(value)}, and its '
+                              f'role is {role}: answers alone are trained on, or '
                               "everything with --train-on all")
     return said
 
 
-def message_of(turn, names, number, place, ignored=frozenset(), unread=None):
+def message_of(turn, names, number, location, ignored=frozenset(), unread=None):
     """Returns the message in the form that a template expects, and whether it says that it is
     trained on."""
     if not isinstance(turn, dict):
-        raise needs_texts(names, number, place)
-    here = f"{place}: message {number}"
+        raise needs_texts(names, number, location)
+    here = f"{location}: message {number}"
     fields = Fields(turn, MESSAGE_MEANINGS, here, ignored)
     who, what = fields.raw("role"), fields.raw("content")
     if fields.key("role") == "from":
@@ -383,86 +386,88 @@ def message_of(turn, names, number, place, ignored=frozenset(), unread=None):
     elif fields.has("role"):
         names = ("role", "content")
     names = (fields.key("role") or names[0], fields.key("content") or names[1])
-    calls = calls_of(fields, number, place)
+    calls = calls_of(fields, number, location)
     if what is None and calls:
         what = ""  # a message with calls may have no content
     if isinstance(what, list):
-        what = joined_parts(what, number, place, ignored)
+        what = joined_parts(what, number, location, ignored)
     if not is_absent(fields.others.get("refusal")):
         raise BadDocument(f'{here}: "refusal" is not read; write what the assistant says into '
                           '"content"')
     if not (isinstance(who, str) and isinstance(what, str)):
-        raise needs_texts(names, number, place)
+        raise needs_texts(names, number, location)
     role = ROLES.get(who) or MORE_ROLES.get(who)
     if role is None:
         near = {"user": "user", "human": "human", "assistant": "assistant",
                 "system": "system"}.get(who.lower())
-        raise BadDocument(f"{place}: message {number}: role {who!r}, expected " +
+        raise BadDocument(f"{location}: message {number}: role {who!r}, expected " +
                           (f"{near!r}" if near else f"one of {', '.join(ROLES)}"))
     if calls and role != "assistant":
-        raise BadDocument(f'{place}: "tool_calls" of message {number}, whose role is {who}; '
+        raise BadDocument(f'{location}: "tool_calls" of message {number}, whose role is {who}; '
                           'assistants alone call tools')
     if who in CALLING:
-        call = parsed(what, f"the function call of message {number}", place)
-        what, calls = "", checked_calls(call if isinstance(call, list) else [call], number, place)
+        call = parsed(what, f"the function call of message {number}", location)
+        calls = call if isinstance(call, list) else [call]
+        what, calls = "", checked_calls(calls, number, location)
     if fields.passed_over and unread is not None:
         unread += [f"message.{key}" for key in fields.passed_over]
     # Fields that have no meaning here are passed to the template, which may use them.
     if fields.others:
         refuse_or_count({k: v for k, v in fields.others.items()
-                         if canonical(k) not in map(canonical, REASONING)}, place,
+                         if canonical(k) not in map(canonical, REASONING)}, location,
                         f"message {number}: ")
     message = Message({"role": role, "content": what, **fields.others})
     if isinstance(fields.raw("content"), list) and len(fields.raw("content")) > 1:
         message.parts = [{"type": "text", "text": part["text"]} for part in fields.raw("content")]
     if calls:
         message["tool_calls"] = calls
-    return message, trains(fields, role, number, place)
+    return message, trains(fields, role, number, location)
 
 
-def needs_texts(names, number, place):
-    return BadDocument(f'{place}: message {number} needs the texts "{names[0]}" and "{names[1]}"')
+def needs_texts(names, number, location):
+    return BadDocument(f'{location}: message {number} needs the texts "{names[0]}" and '
+                       f'"{names[1]}"')
 
 
-def joined_parts(parts, number, place, ignored):
+def joined_parts(parts, number, location, ignored):
     for part in parts:
         kind = part.get("type", "text" if "text" in part
                         else None) if isinstance(part, dict) else type(part).__name__
         if kind != "text" or not isinstance(part.get("text"), str):
-            raise BadDocument(f"{place}: a part of type {kind!r} in a message's content; "
+            raise BadDocument(f"{location}: a part of type {kind!r} in a message's content; "
                               'expected {"type": "text", "text": "..."}')
         more = [key for key, value in part.items() if key not in PLAIN_PART_KEYS
                 and not holds_nothing(value) and canonical(key) not in ignored]
         if more:
-            raise BadDocument(f'{place}: message {number}: "{more[0]}" in a part of its content is '
-                              'not read, as contents are texts here; write the '
+            raise BadDocument(f'{location}: message {number}: "{more[0]}" in a part of its content '
+                              'is not read, as contents are texts here; write the '
                               "message so that its text says it, or pass over it with "
                               f"--ignore-fields {more[0]}")
     return "".join(part["text"] for part in parts)
 
 
-def calls_of(fields, number, place):
+def calls_of(fields, number, location):
     """Returns the tool calls of a message in OpenAI's current form. In its first form a message had
     a single call next to its content."""
     key = fields.key("tool_calls")
-    calls = parsed_or(fields.get("tool_calls"), [], f'"{key}" of message {number}', place)
+    calls = parsed_or(fields.get("tool_calls"), [], f'"{key}" of message {number}', location)
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
-        raise BadDocument(f'{place}: "{key}" of message {number} must be a list of objects')
+        raise BadDocument(f'{location}: "{key}" of message {number} must be a list of objects')
     if fields.has("function_call"):
         call = parsed(fields.get("function_call"), f'"{fields.key("function_call")}" of message '
-                                                   f'{number}', place)
+                                                   f'{number}', location)
         if calls:
-            raise BadDocument(f'{place}: message {number} has "tool_calls" and "function_call"; '
+            raise BadDocument(f'{location}: message {number} has "tool_calls" and "function_call"; '
                               'leave one of them out')
-        return checked_calls([call], number, place, fields.key("function_call"))
-    return checked_calls(calls, number, place, fields.key("tool_calls"))
+        return checked_calls([call], number, location, fields.key("function_call"))
+    return checked_calls(calls, number, location, fields.key("tool_calls"))
 
 
-def checked_calls(calls, number, place, key="tool_calls"):
+def checked_calls(calls, number, location, key="tool_calls"):
     checked = []
     for at, call in enumerate(calls, 1):
         function = call.get("function", call) if isinstance(call, dict) else None
-        here = f'{place}: call {at} in "{key}" of message {number}'
+        here = f'{location}: call {at} in "{key}" of message {number}'
         if not isinstance(function, dict) or not isinstance(function.get("name"),
                                                             str) or not function["name"]:
             raise BadDocument(f'{here} must be {{"type": "function", "function": {{"name": "...", '
@@ -478,14 +483,14 @@ def checked_calls(calls, number, place, key="tool_calls"):
     return checked
 
 
-def refuse_missing_answer(record, usual, beside, place):
+def refuse_missing_answer(record, usual, beside, location):
     """Refuses a record with a text next to a prompt, because the text may be the answer or
     something else."""
     if "answer" not in record.found and record.has("text"):
-        raise BadDocument(f'{place}: needs a text "{usual}" beside "{beside}"; where "text" is '
+        raise BadDocument(f'{location}: needs a text "{usual}" beside "{beside}"; where "text" is '
                           f'meant, pass over that with --ignore-fields {beside}')
 
 
-def need_text(name, value, place):
+def need_text(name, value, location):
     if not isinstance(value, str):
-        raise BadDocument(f'{place}: needs a text "{name}"')
+        raise BadDocument(f'{location}: needs a text "{name}"')

@@ -125,29 +125,29 @@ class Encoder:
 
     def encode(self, document):
         """Encodes a document. Raises BadDocument if it cannot be used."""
-        content, place = document.content, document.place
+        content, location = document.content, document.location
         if isinstance(content, bytes):
-            content = line_content(content, place)
+            content = line_content(content, location)
         if isinstance(content, BadDocument):
             raise content
         read = (Text(content, "text file") if isinstance(content, str)
-                else read_object(content, place, self.ignored))
+                else read_object(content, location, self.ignored))
         notes = Notes()
         for key in read.unread:
-            notes.count(("unread", key), place)
-        self.count_forged(read, place, notes)
+            notes.count(("unread", key), location)
+        self.count_forged(read, location, notes)
         if isinstance(read, Text):
-            return Encoded([self.plain(read.text, None, place)], read.shape, notes)
-        notes.count("empty answers", place, read.empty_answers())
+            return Encoded([self.plain(read.text, None, location)], read.shape, notes)
+        notes.count("empty answers", location, read.empty_answers())
         if not self.has_template:
             for key in read.options:
-                notes.count(("unread", f"chat_template_kwargs.{key}"), place)
-            return Encoded([self.joined(read, place)], read.shape, notes)
-        samples = self.template.samples(read, self.train_on, place, notes)
-        return Encoded([self.laid_out(sample, place, notes) for sample in samples], read.shape,
+                notes.count(("unread", f"chat_template_kwargs.{key}"), location)
+            return Encoded([self.joined(read, location)], read.shape, notes)
+        samples = self.template.samples(read, self.train_on, location, notes)
+        return Encoded([self.laid_out(sample, location, notes) for sample in samples], read.shape,
                        notes)
 
-    def count_forged(self, read, place, notes):
+    def count_forged(self, read, location, notes):
         """Counts special tokens that are spelled out in a text. The tokenizer converts them to the
         special tokens, even if a user wrote them."""
         if isinstance(read, Text):
@@ -160,25 +160,26 @@ class Encoder:
         for role, text in said:
             found = self.special_texts.search(text)
             if found:
-                notes.count(("forged", role), f"{place}: {found.group()}")
+                notes.count(("forged", role), f"{location}: {found.group()}")
 
     @property
     def begin_text(self):
         return self.tokenizer.id_to_token(self.bos) if self.bos is not None else None
 
-    def joined(self, chat, place):
+    def joined(self, chat, location):
         if chat.pair is None:
             why = "--plain is given" if self.plain_text else f"{self.folder} has no chat template"
-            raise UserError(f"{place}: {why}, so messages cannot be laid out; name the folder of "
-                            "the chat model, put its chat_template.jinja into this one, or use "
+            raise UserError(f"{location}: {why}, so messages cannot be laid out; name the folder "
+                            "of the chat model, put its chat_template.jinja into this one, or use "
                             "prompt and completion")
         prompt, answer = chat.pair
-        return self.plain(prompt + answer, None if self.train_on == "all" else len(prompt), place)
+        return self.plain(prompt + answer, None if self.train_on == "all" else len(prompt),
+                          location)
 
-    def plain(self, text, answer, place):
+    def plain(self, text, answer, location):
         """Encodes a text, followed by the end-of-text id. Tokens from character `answer` on are
         trained on (None: all tokens)."""
-        encoded = self.tokens(text, place)
+        encoded = self.tokens(text, location)
         ids, trained = np.array(encoded.ids, dtype=np.int32), np.ones(len(encoded.ids), dtype=bool)
         if answer is not None:
             trained[:first_token(encoded, answer, len(text))] = False
@@ -187,21 +188,21 @@ class Encoder:
             ids, trained = np.append(np.int32(self.begin), ids), np.append(answer is None, trained)
         return ids, trained
 
-    def laid_out(self, sample, place, notes):
+    def laid_out(self, sample, location, notes):
         """Encodes the text that a chat template made, without adding any token."""
-        encoded = self.tokens(sample.text, place)
+        encoded = self.tokens(sample.text, location)
         ids = np.array(encoded.ids, dtype=np.int32)
         if self.bos is not None and ids.size > 1 and ids[0] == self.bos and ids[1] == self.bos:
-            raise BadDocument(f"{place}: begins with the begin-of-text token twice; the chat "
+            raise BadDocument(f"{location}: begins with the begin-of-text token twice; the chat "
                               "template writes it, so messages must not")
         if sample.turns is None:
             return ids, np.ones(ids.size, dtype=bool)
         trained = np.zeros(ids.size, dtype=bool)
         for turn in sample.turns:
-            self.mark_turn(encoded, ids, trained, turn, len(sample.text), place, notes)
+            self.mark_turn(encoded, ids, trained, turn, len(sample.text), location, notes)
         return ids, trained
 
-    def mark_turn(self, encoded, ids, trained, turn, size, place, notes):
+    def mark_turn(self, encoded, ids, trained, turn, size, location, notes):
         """Marks the tokens of an answer as trained on. A token that straddles the start of the
         answer belongs to the prompt. The token that ends the answer is trained on, even if the
         template's marks end before it. Text that the template writes after that token is not
@@ -213,7 +214,7 @@ class Encoder:
             chosen.append(chosen[-1] + 1)
         ending = next((n for n, i in enumerate(chosen) if int(ids[i]) in self.ends), None)
         if ending is not None and any(int(ids[i]) in self.ends for i in chosen[ending + 1:]):
-            notes.count("end inside", place)
+            notes.count("end inside", location)
         chosen = chosen if ending is None else chosen[:ending + 1]
         trained[chosen] = True
         notes.count("answers")
@@ -222,18 +223,18 @@ class Encoder:
         elif chosen:
             last = next((int(i) for i in ids[chosen[0]:limit][::-1] if int(i) in self.special),
                         None)
-            notes.count(("other end", last), place)
+            notes.count(("other end", last), location)
 
-    def tokens(self, text, place):
+    def tokens(self, text, location):
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise BadDocument(f"{place}: half a surrogate pair (\\u{ord(text[error.start]):04x}) "
-                              "in the text") from None
+            raise BadDocument(f"{location}: half a surrogate pair "
+                              f"(\\u{ord(text[error.start]):04x}) in the text") from None
         encoded = self.tokenizer.encode(text, add_special_tokens=False)
         most = max(encoded.ids, default=0)
         if most >= self.vocab_size:
-            raise UserError(f"{place}: the tokenizer gives id {most}, outside the "
+            raise UserError(f"{location}: the tokenizer gives id {most}, outside the "
                             f"model's {self.vocab_size} rows")
         return encoded
 

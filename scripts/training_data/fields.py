@@ -127,8 +127,8 @@ class Fields:
     """The fields of an object by their meaning (`meanings` is RECORD_MEANINGS or MESSAGE_MEANINGS).
     `others` holds the fields without a meaning here, by name."""
 
-    def __init__(self, content, meanings, place, ignored=frozenset()):
-        self.place, self.found, self.others, self.passed_over = place, {}, {}, []
+    def __init__(self, content, meanings, location, ignored=frozenset()):
+        self.location, self.found, self.others, self.passed_over = location, {}, {}, []
         for key, value in content.items():
             name = canonical(key)
             if name in ignored:
@@ -141,7 +141,7 @@ class Fields:
             elif meaning not in self.found or is_absent(self.found[meaning][1]):
                 self.found[meaning] = (key, value)
             elif not is_absent(value) and value != self.found[meaning][1]:
-                raise BadDocument(f'{place}: "{self.found[meaning][0]}" and "{key}" are two '
+                raise BadDocument(f'{location}: "{self.found[meaning][0]}" and "{key}" are two '
                                   'spellings of one thing and hold different '
                                   "values; leave one of them out")
 
@@ -187,7 +187,7 @@ def kind_of_field(key, value):
     return "unread"
 
 
-def refuse_or_count(others, place, where="", has_messages=False):
+def refuse_or_count(others, location, where="", has_messages=False):
     """Returns the names of the fields that are ignored and counted. Refuses fields that could
     change what is trained on. `where` is empty for the record, or names the message that has the
     fields."""
@@ -198,15 +198,15 @@ def refuse_or_count(others, place, where="", has_messages=False):
             preference.append(key)
         elif kind in REFUSED:
             says, serves = REFUSED[kind]
-            raise BadDocument(f'{place}: {where}"{key}" {says}; {serves}, or pass over it with '
+            raise BadDocument(f'{location}: {where}"{key}" {says}; {serves}, or pass over it with '
                               f'--ignore-fields {key}')
         elif kind == "unread":
             unread.append(key)
     if preference:
         messages = ("; to train on its messages alone, pass over the others with --ignore-fields "
                     f"{','.join(preference)}" if has_messages else "")
-        raise BadDocument(f"{place}: {where}is a preference ({' and '.join(preference)}); answers "
-                          "to imitate are read from "
+        raise BadDocument(f"{location}: {where}is a preference ({' and '.join(preference)}); "
+                          "answers to imitate are read from "
                           f'"messages", or "prompt" and "completion"{messages}')
     return unread
 

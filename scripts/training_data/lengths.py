@@ -17,7 +17,7 @@ class RowFitter:
         self.samples = self.long = self.dropped = self.tokens_lost = self.trained_lost = 0
         self.lengths, self.places = [], []
 
-    def fitted(self, ids, trained, place):
+    def fitted(self, ids, trained, location):
         """Returns the samples that one sample becomes."""
         self.samples += 1
         if self.length is None or ids.size <= self.length + 1:
@@ -25,7 +25,7 @@ class RowFitter:
         self.long += 1
         self.lengths.append(ids.size)
         if len(self.places) < 3:
-            self.places.append(f"{place} ({ids.size} tokens)")
+            self.places.append(f"{location} ({ids.size} tokens)")
         kept = getattr(self, f"_{self.policy}")(ids, trained)
         if self.policy != "split":  # pieces of split samples share tokens
             self.tokens_lost += int(ids.size) - sum(int(i.size) for i, _ in kept)

@@ -31,9 +31,10 @@ SPLIT_WORDS = {**dict.fromkeys(("train", "training"), "train"),
                **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test")}
 ARROW_ROWS = 256  # rows that are Python objects at a time
 
-# A document before tokenising: its file, its place in the file, its size in bytes for the progress
-# bar, and its content: a text, an object, a line that is not parsed yet (bytes), or a BadDocument.
-Document = collections.namedtuple("Document", "path place size content")
+# A document before tokenising: its file, its location in the file, its size in bytes for the
+# progress bar, and its content: a text, an object, a line that is not parsed yet (bytes), or a
+# BadDocument.
+Document = collections.namedtuple("Document", "path location size content")
 
 
 # ---- which files ----
@@ -335,23 +336,23 @@ NUL = ("holds NUL bytes, which no text has; where UTF-16 was appended to a file 
        "all of it in UTF-8")
 
 
-def line_content(line, place):
+def line_content(line, location):
     """Returns the object of a line, or a BadDocument."""
     if b"\0" in line:
-        return BadDocument(f"{place}: {NUL}")
+        return BadDocument(f"{location}: {NUL}")
     try:
         # The line end is removed, because otherwise the JSON error of a truncated line would name
         # the next line.
         text = line.decode("utf-8").rstrip()
     except UnicodeDecodeError as error:
-        return BadDocument(f"{place}: byte {error.start} of the line is not UTF-8; name the file's "
-                           "encoding with --encoding, such as latin-1")
+        return BadDocument(f"{location}: byte {error.start} of the line is not UTF-8; name the "
+                           "file's encoding with --encoding, such as latin-1")
     try:
-        return object_or_bad(json.loads(text), place)
+        return object_or_bad(json.loads(text), location)
     except json.JSONDecodeError as error:
-        return BadDocument(f"{place}: column {error.colno}: {reason(error)}")
+        return BadDocument(f"{location}: column {error.colno}: {reason(error)}")
     except (RecursionError, ValueError) as error:
-        return BadDocument(f"{place}: {error}")
+        return BadDocument(f"{location}: {error}")
 
 
 def reason(error):
@@ -361,10 +362,10 @@ def reason(error):
     return f"{error.msg}, but the text ends here" if at_end else error.msg
 
 
-def object_or_bad(content, place):
+def object_or_bad(content, location):
     if isinstance(content, dict):
         return content
-    return BadDocument(f"{place}: expected an object, found {type(content).__name__}")
+    return BadDocument(f"{location}: expected an object, found {type(content).__name__}")
 
 
 def json_documents(path, encoding):
@@ -387,8 +388,8 @@ def json_documents(path, encoding):
                         f"found {type(content).__name__}")
     items = content if isinstance(content, list) else [content]
     for number, item in enumerate(items, 1):
-        place = f"{path}: item {number}"
-        yield Document(path, place, len(raw) // len(items), object_or_bad(item, place))
+        location = f"{path}: item {number}"
+        yield Document(path, location, len(raw) // len(items), object_or_bad(item, location))
 
 
 def first_lines(text):

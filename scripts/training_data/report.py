@@ -30,7 +30,7 @@ class Tally:
         self.left_out = left_out  # a sentence for each kind of file that was not read
         self.files = {path: FileCounts() for path in paths}
         self.notes = Notes()
-        self.first = []  # (place, ids, trained)
+        self.first = []  # (location, ids, trained)
         self.lengths = []
         self.seen = {}  # digest of a sample: its split
         self.duplicates = self.shared = 0
@@ -47,14 +47,14 @@ class Tally:
         counts.trained += int(trained[1:].sum())
         self.lengths.append(int(ids.size))
         if len(self.first) < SHOWN:
-            self.first.append((document.place, ids, trained))
+            self.first.append((document.location, ids, trained))
         digest = xxhash.xxh3_64_intdigest(ids.tobytes() + np.packbits(trained).tobytes())
-        before = self.seen.setdefault(digest, (split, document.place))
-        if before[1] != document.place:
+        before = self.seen.setdefault(digest, (split, document.location))
+        if before[1] != document.location:
             self.duplicates += 1
             self.shared += before[0] != split
             if self.first_duplicate is None:
-                self.first_duplicate = f"{document.place} is {before[1]} again"
+                self.first_duplicate = f"{document.location} is {before[1]} again"
 
     # ---- what it comes to ----
 
@@ -167,8 +167,8 @@ def terminal_text(tally, fitter, colour):
     if fitter.summary():
         lines.append(f"  {fitter.summary()}")
     lines.append(histogram_text(tally.lengths, fitter.length))
-    for place, ids, trained in tally.first[:1]:
-        lines.append(f"  the first sample, {place}, what is trained on "
+    for location, ids, trained in tally.first[:1]:
+        lines.append(f"  the first sample, {location}, what is trained on "
                      + (f"{ON}in green{OFF}:" if colour else "between >>> and <<<:"))
         lines.append(sample_text(tally.pieces(ids, trained), colour,
                                  200 if trained.all() else 1200))
@@ -270,10 +270,10 @@ def length_table(tally, fitter):
 def sample_parts(tally):
     parts = ["<h2>The first samples</h2><p class=quiet>What is trained on is <mark>marked</mark>; "
              "the rest is context."]
-    for place, ids, trained in tally.first:
+    for location, ids, trained in tally.first:
         text = "".join(f"<mark>{html.escape(t)}</mark>" if on else html.escape(t)
                        for on, t in clipped(tally.pieces(ids, trained), 8000))
-        parts.append(f"<p class=quiet>{html.escape(place)}: {len(ids)} tokens, "
+        parts.append(f"<p class=quiet>{html.escape(location)}: {len(ids)} tokens, "
                      f"{int(trained[1:].sum())} trained on<pre>{text}</pre>")
     return "\n".join(parts)
 

@@ -75,7 +75,7 @@ class ChatTemplate:
 
     # ---- rendering ----
 
-    def render(self, messages, chat, place, prompt=False):
+    def render(self, messages, chat, location, prompt=False):
         options = {**self.options, **chat.options}
         try:
             return self.tokenizer.apply_chat_template(
@@ -85,9 +85,9 @@ class ChatTemplate:
         except UserError:
             raise
         except Exception as error:  # a template is a program and may raise anything
-            raise self._failure(error, place) from None
+            raise self._failure(error, location) from None
 
-    def marks(self, messages, chat, place):
+    def marks(self, messages, chat, location):
         """Returns the ranges of characters in the template's generation blocks; None if the
         template has no such blocks."""
         source = self.source(chat.tools)
@@ -100,17 +100,17 @@ class ChatTemplate:
             return render_jinja_template([messages], tools=chat.tools, chat_template=source,
                                          return_assistant_tokens_mask=True, **options)[1][0]
         except Exception as error:
-            raise self._failure(error, place) from None
+            raise self._failure(error, location) from None
 
-    def _failure(self, error, place):
+    def _failure(self, error, location):
         from jinja2 import TemplateError, TemplateSyntaxError
 
         if isinstance(error, TemplateSyntaxError):
             return UserError(f"{self.folder}: line {error.lineno} of the chat template is not "
                              f"valid Jinja: {error.message}")
         if type(error) is TemplateError:  # its raise_exception
-            return BadDocument(f"{place}: the chat template refuses it: {error}")
-        return BadDocument(f"{place}: the chat template fails{template_line(error)}: {error}")
+            return BadDocument(f"{location}: the chat template refuses it: {error}")
+        return BadDocument(f"{location}: the chat template fails{template_line(error)}: {error}")
 
     # ---- what a chat gives the template beside messages ----
 
@@ -134,26 +134,26 @@ class ChatTemplate:
         return frozenset(inspect.signature(self.tokenizer.apply_chat_template).parameters) | {
             "messages"}
 
-    def check_arguments(self, chat, place, notes):
+    def check_arguments(self, chat, location, notes):
         """Refuses arguments that are given in a way in which the template does not receive them.
         Counts arguments that the template does not know."""
         known = self.variables(self.source(chat.tools))
         for key in chat.options:
             if key in self.reserved:
-                raise BadDocument(f'{place}: "{key}" in "chat_template_kwargs" is no argument of a '
-                                  'chat template; remove it')
+                raise BadDocument(f'{location}: "{key}" in "chat_template_kwargs" is no argument '
+                                  'of a chat template; remove it')
         for key in chat.beside:
             if key in known:
-                raise BadDocument(f'{place}: "{key}" is an argument of this chat template, which '
-                                  'is read from "chat_template_kwargs" alone; '
+                raise BadDocument(f'{location}: "{key}" is an argument of this chat template, '
+                                  'which is read from "chat_template_kwargs" alone; '
                                   f"write it there, or pass over it with --ignore-fields {key}")
         for key in chat.options:
             if key not in known:
-                notes.count(("unread", f"chat_template_kwargs.{key}"), place)
+                notes.count(("unread", f"chat_template_kwargs.{key}"), location)
         for key in self.options.keys() - known:
-            notes.count(("unread", f"{key} of --template-options"), place)
+            notes.count(("unread", f"{key} of --template-options"), location)
 
-    def with_tools_as_read(self, chat, notes, place):
+    def with_tools_as_read(self, chat, notes, location):
         """Returns the chat with its tools in the form that this template reads: unchanged if that
         works, else in OpenAI's form."""
         if not chat.tools or all("function" in tool for tool in chat.tools):
@@ -163,7 +163,7 @@ class ChatTemplate:
                                        tools=[t if "function" in t
                                               else {"type": "function", "function": t}
                                               for t in chat.tools])
-        notes.count("bare tools", place)
+        notes.count("bare tools", location)
         return chat
 
     @functools.lru_cache(2)
@@ -194,37 +194,37 @@ class ChatTemplate:
 
     # ---- samples ----
 
-    def samples(self, chat, train_on, place, notes):
+    def samples(self, chat, train_on, location, notes):
         """Returns the Samples of a chat. `notes` (encoding.Notes) counts what the report says."""
-        self.check_arguments(chat, place, notes)
-        chat = self.with_tools_as_read(chat, notes, place)
-        messages = self.with_calls_as_read(chat, place)
+        self.check_arguments(chat, location, notes)
+        chat = self.with_tools_as_read(chat, notes, location)
+        messages = self.with_calls_as_read(chat, location)
         if train_on == "all":
             if chat.held_back:
-                raise BadDocument(f"{place}: message {chat.held_back} says that it is not trained "
-                                  "on, and --train-on all trains on every token; leave one of them "
-                                  "out")
-            whole = self.whole_text(messages, chat, place)
-            self.count_unread(messages, whole, [], chat, place, notes)
+                raise BadDocument(f"{location}: message {chat.held_back} says that it is not "
+                                  "trained on, and --train-on all trains on every token; leave one "
+                                  "of them out")
+            whole = self.whole_text(messages, chat, location)
+            self.count_unread(messages, whole, [], chat, location, notes)
             return [Sample(whole, None)]
         answers = [i for i, m in enumerate(messages) if m["role"] == "assistant"
                    and chat.may_train[i]]
         if not answers:
             held_back = (f": message {chat.held_back} says that it is not trained on"
                          if chat.held_back else "")
-            raise BadDocument(f"{place}: has no assistant message to train on{held_back}")
+            raise BadDocument(f"{location}: has no assistant message to train on{held_back}")
         if train_on == "last":
             answers = answers[-1:]
-        notes.count(("unread", "messages after the last answer"), place,
+        notes.count(("unread", "messages after the last answer"), location,
                     len(messages) - answers[-1] - 1)
         messages = messages[:answers[-1] + 1]  # nothing after the last answer is trained on
-        whole = self.whole_text(messages, chat, place)
-        self.count_unread(messages, whole, answers, chat, place, notes)
-        texts = [whole if i == answers[-1] else self.render(messages[:i + 1], chat, place)
+        whole = self.whole_text(messages, chat, location)
+        self.count_unread(messages, whole, answers, chat, location, notes)
+        texts = [whole if i == answers[-1] else self.render(messages[:i + 1], chat, location)
                  for i in answers]
         for i, text in zip(answers, texts):
-            self.refuse_lost_reasoning(messages[:i + 1], text, chat, place)
-        turns = [self.turn(messages, i, text, chat, place, notes)
+            self.refuse_lost_reasoning(messages[:i + 1], text, chat, location)
+        turns = [self.turn(messages, i, text, chat, location, notes)
                  for i, text in zip(answers, texts)]
         if all(whole.startswith(text) for text in texts):
             groups = [(messages, whole, turns)]
@@ -232,28 +232,28 @@ class ChatTemplate:
             notes.count("rewritten")
             groups = [(messages[:i + 1], text, [turn])
                       for i, text, turn in zip(answers, texts, turns)]
-        return [Sample(text, self.marked(part, text, turns, chat, place))
+        return [Sample(text, self.marked(part, text, turns, chat, location))
                 for part, text, turns in groups]
 
-    def is_rendering_of(self, text, messages, chat, place):
+    def is_rendering_of(self, text, messages, chat, location):
         """Returns whether the template renders the same text from other messages. False if it
         refuses them."""
         try:
-            return text == self.render(messages, chat, place)
+            return text == self.render(messages, chat, location)
         except BadDocument:
             return False
 
-    def refuse_lost_reasoning(self, messages, text, chat, place):
+    def refuse_lost_reasoning(self, messages, text, chat, location):
         """Raises an error if the template drops the reasoning of the last message, an answer that
         is trained on."""
         keys = [key for key in messages[-1] if canonical(key) in map(canonical, REASONING)]
         if keys and self.is_rendering_of(text, [*messages[:-1], without(messages[-1], keys)], chat,
-                                         place):
-            raise BadDocument(f'{place}: this chat template leaves out "{keys[0]}" of message '
+                                         location):
+            raise BadDocument(f'{location}: this chat template leaves out "{keys[0]}" of message '
                               f'{len(messages)}; write it into "content", or '
                               f"pass over it with --ignore-fields {keys[0]}")
 
-    def count_unread(self, messages, whole, answers, chat, place, notes):
+    def count_unread(self, messages, whole, answers, chat, location, notes):
         """Counts the keys of messages and calls that the template ignores. The reasoning of
         `answers` is checked elsewhere."""
         checked = {i: CHECKED_KEYS if i in answers else CHECKED_KEYS[:-len(REASONING)]
@@ -264,53 +264,53 @@ class ChatTemplate:
             having = [i for i, m in enumerate(messages) if m["role"] == role and key in m
                       and key not in checked[i]]
             if self.is_rendering_of(whole, [without(m, [key]) if i in having else m
-                                            for i, m in enumerate(messages)], chat, place):
-                notes.count(("unread", f"message.{key}"), place, len(having))
+                                            for i, m in enumerate(messages)], chat, location):
+                notes.count(("unread", f"message.{key}"), location, len(having))
         functions = [(tool.get("function", tool), "function" in tool) for tool in chat.tools or []]
         for function, is_wrapped in functions:
             for key, value in function.items():
                 if key not in ("name",
                                "type") and not holds_nothing(value) and not self.reads_tool_key(
                                    key, is_wrapped):
-                    notes.count(("unread", f"tool.{key}"), place)
+                    notes.count(("unread", f"tool.{key}"), location)
         calls = [call for m in messages for call in m.get("tool_calls", ())]
         for key in dict.fromkeys(key for call in calls for key in more_keys(call)):
             fewer = [{**m, "tool_calls": [without_more(c, key) for c in m["tool_calls"]]}
                      if m.get("tool_calls") else m for m in messages]
-            if self.is_rendering_of(whole, fewer, chat, place):
-                notes.count(("unread", f"call.{key}"), place,
+            if self.is_rendering_of(whole, fewer, chat, location):
+                notes.count(("unread", f"call.{key}"), location,
                             sum(key in more_keys(call) for call in calls))
 
-    def turn(self, messages, i, text, chat, place, notes):
+    def turn(self, messages, i, text, chat, location, notes):
         if i == 0:
-            return self.opening_turn(messages, text, chat, place)
-        prompt = self.render(messages[:i], chat, place, prompt=True)
+            return self.opening_turn(messages, text, chat, location)
+        prompt = self.render(messages[:i], chat, location, prompt=True)
         if text.startswith(prompt):
             return answer_turn(len(prompt), text)
         same = len(os.path.commonprefix([prompt, text]))
-        before = self.render(messages[:i], chat, place)
+        before = self.render(messages[:i], chat, location)
         if not text.startswith(before) or same < len(before):
             raise BadDocument(
-                f"{place}: the chat template changes earlier messages when message {i + 1} "
+                f"{location}: the chat template changes earlier messages when message {i + 1} "
                 "follows, so that no server would give the model what is trained on: after "
                 f"{tail(text[:same])} a server has {head(prompt[same:])}, the chat "
                 f"{head(text[same:])}; use --train-on all or --plain")
-        notes.count("prefilled", f"{place}: after {tail(text[:same])} a server has "
+        notes.count("prefilled", f"{location}: after {tail(text[:same])} a server has "
                                  f"{head(prompt[same:])}, the chat {head(text[same:])}")
         return answer_turn(same, text)
 
-    def opening_turn(self, messages, text, chat, place):
+    def opening_turn(self, messages, text, chat, location):
         """Returns the turn of a chat in which the assistant speaks first. No server renders an
         empty chat, so the prompt is found by searching for the text that introduces an answer."""
         user = [{"role": "user", "content": "x"}]
-        lead = self.render(user, chat, place,
-                           prompt=True).removeprefix(self.render(user, chat, place))
+        lead = self.render(user, chat, location,
+                           prompt=True).removeprefix(self.render(user, chat, location))
         at = text.find(lead) if lead else -1
         return answer_turn(0 if at < 0 else at + len(lead), text)
 
-    def marked(self, messages, text, turns, chat, place):
+    def marked(self, messages, text, turns, chat, location):
         """Returns the turns, restricted to the characters that the template's marks include."""
-        marks = self.marks(messages, chat, place)
+        marks = self.marks(messages, chat, location)
         if marks is None:
             return turns
         narrowed = []
@@ -318,33 +318,33 @@ class ChatTemplate:
             (begin, end), = turn.ranges
             inside = [(max(begin, b), min(end, e)) for b, e in marks if max(begin, b) < min(end, e)]
             if not inside:
-                raise BadDocument(f"{place}: the chat template's generation marks leave out an "
+                raise BadDocument(f"{location}: the chat template's generation marks leave out an "
                                   f"answer, after {tail(text[:begin])}; use --train-on all, or "
                                   "correct the template")
             narrowed.append(Turn(inside, turn.limit))
         return narrowed
 
-    def whole_text(self, messages, chat, place):
+    def whole_text(self, messages, chat, location):
         """Returns the text of the conversation. Refuses the conversation if the template silently
         drops a part of it."""
-        whole = self.render(messages, chat, place)
-        self.refuse_parts(messages, whole, chat, place)
-        self.refuse_lost_tools(messages, whole, chat, place)
+        whole = self.render(messages, chat, location)
+        self.refuse_parts(messages, whole, chat, location)
+        self.refuse_lost_tools(messages, whole, chat, location)
         for i, changed, what in self.changed_calls(messages):
             if self.is_rendering_of(whole, [*messages[:i], {**messages[i], "tool_calls": changed},
-                                            *messages[i + 1:]], chat, place):
-                raise BadDocument(f"{place}: this chat template leaves out {what}")
-        for i in self.unseen(messages, whole, chat, place):
+                                            *messages[i + 1:]], chat, location):
+                raise BadDocument(f"{location}: this chat template leaves out {what}")
+        for i in self.unseen(messages, whole, chat, location):
             changed = {**messages[i], "content": ""}
             if self.is_rendering_of(whole, [*messages[:i], changed, *messages[i + 1:]], chat,
-                                    place):
+                                    location):
                 role = messages[i]["role"]
-                raise BadDocument(f"{place}: this chat template leaves out " +
+                raise BadDocument(f"{location}: this chat template leaves out " +
                                   (f"what message {i + 1} says beside its tool_calls"
                                    if role == "assistant" else f"messages of the role {role}"))
         return whole
 
-    def refuse_parts(self, messages, whole, chat, place):
+    def refuse_parts(self, messages, whole, chat, location):
         """Refuses a content that was a list of parts if the template supports parts and renders
         them differently from the joined text that is used here."""
         for i, message in enumerate(messages):
@@ -353,12 +353,12 @@ class ChatTemplate:
                 continue
             try:
                 text = self.render([*messages[:i], {**message, "content": parts},
-                                    *messages[i + 1:]], chat, place)
+                                    *messages[i + 1:]], chat, location)
             except BadDocument:
                 continue
             if text != whole and "{'type'" not in text and '{"type"' not in text:
-                raise BadDocument(f"{place}: this chat template lays out the {len(parts)} parts of "
-                                  f"message {i + 1} otherwise than one text of them; write its "
+                raise BadDocument(f"{location}: this chat template lays out the {len(parts)} parts "
+                                  f"of message {i + 1} otherwise than one text of them; write its "
                                   "content as one text")
 
     @staticmethod
@@ -380,24 +380,24 @@ class ChatTemplate:
                     yield i, [*calls[:at], changed,
                               *calls[at + 1:]], f"the arguments of call {at + 1} of message {i + 1}"
 
-    def refuse_lost_tools(self, messages, whole, chat, place):
+    def refuse_lost_tools(self, messages, whole, chat, location):
         for number, tool in enumerate(chat.tools or [], 1):
             name = tool.get("function", tool)["name"]
             if name not in whole or not (self.reads_tools("function" in tool)
                                          or self.differs_without(number - 1, messages, whole, chat,
-                                                                 place)):
-                raise BadDocument(f"{place}: this chat template leaves out tools: {name}, item "
+                                                                 location)):
+                raise BadDocument(f"{location}: this chat template leaves out tools: {name}, item "
                                   f"{number}")
 
-    def differs_without(self, at, messages, whole, chat, place):
+    def differs_without(self, at, messages, whole, chat, location):
         function = {**chat.tools[at].get("function", chat.tools[at]), "name": PROBED_NAME}
         tool = {**chat.tools[at],
                 "function": function} if "function" in chat.tools[at] else function
         tools = [*chat.tools[:at], tool, *chat.tools[at + 1:]]
         return not self.is_rendering_of(whole, messages, dataclasses.replace(chat, tools=tools),
-                                        place)
+                                        location)
 
-    def unseen(self, messages, whole, chat, place):
+    def unseen(self, messages, whole, chat, location):
         """Returns the messages whose text does not occur in the rendered conversation, except
         answers without calls. A short text may occur by chance, so for a test all short texts are
         replaced at the same time."""
@@ -409,34 +409,34 @@ class ChatTemplate:
         tried = [{**m, "content": f"tried-{i}-out"} if i in doubtful else m
                  for i, m in enumerate(messages)]
         try:
-            text = self.render(tried, chat, place)
+            text = self.render(tried, chat, location)
         except BadDocument:
             return doubtful
         return [i for i in doubtful if f"tried-{i}-out" not in text]
 
     # ---- calls of tools ----
 
-    def with_calls_as_read(self, chat, place):
+    def with_calls_as_read(self, chat, location):
         """Returns the messages with the arguments of calls as objects or as JSON text, depending on
         which of them this template renders as the JSON that a server would produce."""
         if not any(m.get("tool_calls") for m in chat.messages):
             return chat.messages
         as_text = self.calls_are_texts(chat)
         wrap = not self.reads_bare_calls()
-        return [{**m, "tool_calls": [wrapped(self.call_as_read(c, as_text, place), wrap)
+        return [{**m, "tool_calls": [wrapped(self.call_as_read(c, as_text, location), wrap)
                                      for c in m["tool_calls"]]}
                 if m.get("tool_calls") else m for m in chat.messages]
 
     @staticmethod
-    def call_as_read(call, as_text, place):
+    def call_as_read(call, as_text, location):
         function = call.get("function", call)
         given = value = function["arguments"]
         if isinstance(value, str):
             try:
                 value = json.loads(value)
             except (ValueError, RecursionError) as error:
-                raise BadDocument(f"{place}: the arguments of a call of {function.get('name')} are "
-                                  f"not JSON: {error}") from None
+                raise BadDocument(f"{location}: the arguments of a call of {function.get('name')} "
+                                  f"are not JSON: {error}") from None
         if as_text:
             value = given if isinstance(given, str) else json.dumps(value, ensure_ascii=False)
         function = {**function, "arguments": value}

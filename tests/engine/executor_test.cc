@@ -358,7 +358,7 @@ TEST_CASE("the disk lane continues from one request's writes directly with the n
     const SwapCounters& after = rig.memory.swap()->counters();
     REQUIRE(run.result.finite);
     CHECK(after.requests - before.requests == requests);
-    CHECK(after.joined - before.joined >= follow);
+    CHECK(after.overlapped - before.overlapped >= follow);
   }
 }
 

@@ -222,14 +222,14 @@ inline Program exchanges(MemberIndex place, int by, int64_t row = 8) {
                       .bytes = 4 * place.count,
                       .persistent = Persistent::kLoss,
                       .format = {.dtype = DType::kI32}}};
-  program.given = {program.whole(0), program.whole(2)};
+  program.initialized_ranges = {program.whole(0), program.whole(2)};
   RankGroup all{.label = "cp", .ranks = {}, .spans = {{{MeshAxis::kContext}, place.count, 1}}};
   for (int rank = 0; rank < place.count; ++rank) all.ranks.push_back(rank);
   program.groups = {{all, place}};
   const Range in = program.whole(0), out = program.whole(1);
   program.instrs = {
       make_collective(InstrKind::kAllToAll, {.group = 0}, in, out),
-      make_collective(InstrKind::kShift, {.group = 0, .by = by}, in, out),
+      make_collective(InstrKind::kShift, {.group = 0, .shift = by}, in, out),
       make_collective(InstrKind::kCountedAllToAll, {.group = 0, .row = row}, in, out)};
   program.instrs[2].reads.push_back(program.whole(2));
   program.instrs[2].writes.push_back(program.whole(3));

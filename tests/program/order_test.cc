@@ -247,7 +247,7 @@ std::vector<std::string> lists_of(const Program& program) {
   for (const Instr& instr : program.instrs) {
     if (instr.layer < 0) continue;
     std::string text = instr_label(instr);
-    if (instr.runs_list()) text += cat(" ", instr.ops().first_op, "+", instr.ops().op_count);
+    if (instr.runs_ops()) text += cat(" ", instr.ops().first_op, "+", instr.ops().op_count);
     for (const auto* ranges : {&instr.reads, &instr.writes})
       if (instr.is_collective())
         for (const Range& range : *ranges) text += cat(" ", range.bytes);

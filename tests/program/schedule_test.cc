@@ -184,7 +184,7 @@ TEST_CASE("interleaved schedules need rounds of equal size") {
 std::string passes_of(const Program& program) {
   std::vector<std::string> passes;
   for (const Instr& instr : program.instrs) {
-    if (!instr.runs_list()) continue;
+    if (!instr.runs_ops()) continue;
     const std::string pass = cat(instr_name(instr.kind), " ", instr.micro_batch);
     if (passes.empty() || passes.back() != pass) passes.push_back(pass);
   }
@@ -209,7 +209,7 @@ TEST_CASE("deferred weight gradients find what input gradients saved for them, e
   std::map<std::pair<int32_t, ValueId>, std::vector<InstrKind>> touched;
   size_t deferred = 0;
   for (const Instr& instr : program.instrs) {
-    if (!instr.runs_list()) continue;
+    if (!instr.runs_ops()) continue;
     const LayerGraph& graph = built.model.graphs[static_cast<size_t>(instr.ops().graph)];
     for (const Binding& binding : instr.ops().bindings)
       if (graph.at(binding.value).role == ValueRole::kDeferred)

@@ -385,7 +385,7 @@ size_t begin_of_list(const Program& program, size_t at) {
   const Instr& instr = program.instrs[at];
   const auto same_list = [&](const Instr& other) {
     return other.kind == instr.kind && other.layer == instr.layer &&
-           other.micro_batch == instr.micro_batch && other.runs_list();
+           other.micro_batch == instr.micro_batch && other.runs_ops();
   };
   return static_cast<size_t>(std::find_if(program.instrs.begin(), program.instrs.end(), same_list) -
                              program.instrs.begin());
@@ -402,7 +402,7 @@ std::vector<GatheredBuffer> gathered_of(const Program& program) {
         auto [it, added] = found.try_emplace(
             range.buffer, GatheredBuffer{i, i, 0, buffer.bytes / dtype_bytes(buffer.format.dtype)});
         it->second.last = i;
-        if (instr.runs_list() && it->second.reader == 0)
+        if (instr.runs_ops() && it->second.reader == 0)
           it->second.reader = begin_of_list(program, i);
       }
   }
@@ -456,7 +456,7 @@ TEST_CASE("no more is gathered ahead of its reader than the prefetch size, or on
     INFO(choice.text() << "\n" << program_text(program));
     // The elements that are gathered ahead are counted at the start of each layer.
     for (size_t i = 0; i < program.instrs.size(); ++i) {
-      if (!program.instrs[i].runs_list()) continue;
+      if (!program.instrs[i].runs_ops()) continue;
       int64_t ahead = 0;
       int units = 0;
       for (const GatheredBuffer& g : gathered) {
@@ -481,7 +481,7 @@ TEST_CASE(
   size_t beside = 0;
   for (const size_t i : all_of(program, InstrKind::kAllGather)) {
     size_t next = i + 1;
-    while (!program.instrs[next].runs_list()) ++next;
+    while (!program.instrs[next].runs_ops()) ++next;
     const BufferId arrives = program.instrs[i].writes[0].buffer;
     const auto& reads = program.instrs[next].reads;
     beside += std::none_of(reads.begin(), reads.end(),
@@ -501,8 +501,8 @@ std::vector<std::string> compute_order(const Program& program) {
   std::vector<std::string> labels;
   std::map<int64_t, std::string> updates;
   for (const Instr& instr : program.instrs) {
-    if (instr.runs_list() || instr.kind == InstrKind::kLoadBatch)
-      labels.push_back(cat(instr_label(instr), " ", instr.runs_list() && instr.ops().accumulate));
+    if (instr.runs_ops() || instr.kind == InstrKind::kLoadBatch)
+      labels.push_back(cat(instr_label(instr), " ", instr.runs_ops() && instr.ops().accumulate));
     if (instr.kind == InstrKind::kUpdate)
       updates[instr.update().first_element] =
           cat(instr_label(instr), " ", instr.update().first_element, " of ",
@@ -724,7 +724,7 @@ TEST_CASE("the optimizer's tier does not change how micro-batches are added, eve
             int in_lists = 0;
             int apart = 0;
             for (const Instr& instr : build(small_config(2, false)).step(options, ranks).instrs) {
-              in_lists += instr.runs_list() && instr.ops().accumulate;
+              in_lists += instr.runs_ops() && instr.ops().accumulate;
               apart += instr.kind == InstrKind::kAccumulate;
             }
             return std::pair{in_lists, apart};

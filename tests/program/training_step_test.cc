@@ -43,7 +43,7 @@ TEST_CASE("a layer's collective becomes an instruction of that kind, over the gr
     CHECK(found.size() + all_of(program, InstrKind::kAllReduce).size() == sums);
     for (const size_t i : found) {
       CHECK(axes_in(program, program.instrs[i].group()) == "tp");
-      CHECK(program.instrs[i].exchange().by == over.by);
+      CHECK(program.instrs[i].exchange().shift == over.by);
     }
   };
   check_kind(OpKind::kShift, {MeshAxis::kTensor, 2, 1}, InstrKind::kShift);
@@ -274,7 +274,7 @@ TEST_CASE("every value that a layer's lists touch is bound to bytes of its size"
   for (const Case& c : random_cases(46, 12)) {
     const Program program = c.built.step(c.options);
     for (const Instr& instr : program.instrs) {
-      if (!instr.runs_list()) continue;
+      if (!instr.runs_ops()) continue;
       const LayerGraph& graph = c.built.model.graphs[static_cast<size_t>(instr.ops().graph)];
       std::map<ValueId, int64_t> bound;
       for (const Binding& b : instr.ops().bindings)

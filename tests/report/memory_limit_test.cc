@@ -19,7 +19,8 @@ constexpr const char* kMeminfo =
 /// Returns "total available by" of the memory limit.
 std::string limit_of(const PseudoRoot& root) {
   const MemoryLimit limit = read_memory_limit(root.path());
-  return cat(limit.total, " ", limit.available, " ", limit.by, limit.by_group ? " (group)" : "");
+  return cat(limit.total, " ", limit.available, " ", limit.limited_by,
+             limit.limited_by_group ? " (group)" : "");
 }
 
 TEST_CASE("a machine without control groups has all of its memory") {
@@ -73,8 +74,10 @@ TEST_CASE("limits of the process itself are named by what they limit") {
       const rlimit limit{rlim_t{1} << 50, rlim_t{1} << 50};
       ::setrlimit(resource, &limit);
       const AddressSpace space = address_space_left();
-      const bool is_near = space.left < (int64_t{1} << 50) && space.left > (int64_t{1} << 49);
-      return cat(space.of, is_near ? " near" : " far", space.bounds_shared ? ", shared too" : "");
+      const bool is_near =
+          space.available < (int64_t{1} << 50) && space.available > (int64_t{1} << 49);
+      return cat(space.limit_name, is_near ? " near" : " far",
+                 space.bounds_shared ? ", shared too" : "");
     });
   };
   CHECK(left(RLIMIT_AS) == "its address space (ulimit -v) near, shared too");

@@ -222,8 +222,8 @@ TEST_CASE("a run in a folder with a similar name is suggested") {
   for (const char* name : {"mine", "minor", "other"})
     std::filesystem::create_directory(base / name);
   for (const char* name : {"mine", "other"}) put_file(base / name + "/run.json", "{}");
-  REQUIRE(RunFolder(base / "mien", RunStart::kResume).run_nearby() == base / "mine");
-  REQUIRE(RunFolder(base / "else", RunStart::kResume).run_nearby().empty());
+  REQUIRE(RunFolder(base / "mien", RunStart::kResume).similar_run() == base / "mine");
+  REQUIRE(RunFolder(base / "else", RunStart::kResume).similar_run().empty());
 }
 
 TEST_CASE("a step of a missing run is refused before anything is created") {

@@ -167,7 +167,7 @@ TEST_CASE("a report shows predicted and measured times of steps") {
 TEST_CASE("pages of each kind are recognised by their first lines") {
   const TestFolder folder;
   const PageParts parts{kPlanPage, kPlanStyle, kPlanScript};
-  const std::string page = filled_page(parts, {{"made", "</script><b>"}});
+  const std::string page = fill_page(parts, {{"made", "</script><b>"}});
   CHECK(is_alone(page));
   CHECK(page.find("</script><b>") == page.npos);
   CHECK(data_of(page)["made"] == "</script><b>");

@@ -1,6 +1,7 @@
 #include "search/search.h"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <map>
 #include <optional>
@@ -216,12 +217,12 @@ TEST_CASE("a slow rank changes the times of layouts, but not which ones are lega
   CHECK(uneven.choices.front().time->seconds > even.choices.front().time->seconds);
 }
 
-TEST_CASE("layouts of Llama-3-405B on 16,384 GPUs are judged correctly with few full checks",
-          "[long]") {
+/// Makes the task of Llama-3-405B on so many nodes of 8 H100, with 2,048 rows a step.
+SearchTask llama_405b_task(int64_t nodes) {
   const std::string folder = testing::source_dir() + "/tests/sim/llama-3-405b";
   SearchTask task;
   task.machine = read_machine_file(testing::source_dir() + "/configs/machines/h100-80gb.yaml");
-  task.nodes = 2048;
+  task.nodes = nodes;
   task.batch = 2048;
   task.model =
       parse_model_config(read_file(folder + "/config.json", 1 << 20), folder + "/config.json");
@@ -234,6 +235,12 @@ TEST_CASE("layouts of Llama-3-405B on 16,384 GPUs are judged correctly with few 
   task.written = std::move(loaded.written);
   task.context.plans_only = true;
   task.context.hidden_size = task.model.hidden;
+  return task;
+}
+
+TEST_CASE("layouts of Llama-3-405B on 16,384 GPUs are bounded by what they have in common",
+          "[long]") {
+  const SearchTask task = llama_405b_task(2048);
   LayoutRules rules(task);
   Bounds bounds(task);
   int64_t legal = 0, all = 0, compared = 0;
@@ -403,7 +410,27 @@ TEST_CASE(
   CHECK(search_layouts(task, {.seconds = kUnlimited}).nodes_left == 0);
 }
 
-TEST_CASE("a search without time reports a lower bound of the time of all layouts") {
+TEST_CASE("an exact plan is given up when its time is over") {
+  std::mt19937_64 random(5);
+  const SearchTask task = random_task(random, 4, 8);
+  const Layout layout = legal_layouts(task).front();
+  CHECK_THROWS_AS(evaluate(task, layout, true, std::chrono::steady_clock::now()), PlanGivenUp);
+  Layout longer = layout;
+  longer.accumulation *= 2;
+  CHECK(plan_effort(task, longer) > plan_effort(task, layout));
+}
+
+TEST_CASE("a search whose time is over before any plan is complete says so", "[long]") {
+  // All layouts that may fit keep their state in main memory, and accumulate many micro-batches.
+  SearchTask task = llama_405b_task(1);
+  const SearchResult found = search_layouts(task, {.seconds = 0});
+  CHECK(found.choices.empty());
+  CHECK(!found.proved);
+  CHECK(found.counts.planned + found.counts.given_up <= 1);
+  if (found.counts.planned == 0) CHECK(found.needed_seconds > 0);
+}
+
+TEST_CASE("a search that has no time says how much better another layout could be") {
   std::mt19937_64 random(5);
   SearchTask task = random_task(random, 4, 8);
   const SearchResult found = search_layouts(task, {.seconds = 0});

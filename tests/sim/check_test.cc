@@ -66,7 +66,7 @@ TEST_CASE("a disk request that starts early where it must not is named") {
       {.name = "state", .tier = Tier::kNvme, .bytes = 64, .persistent = Persistent::kParameters},
       {.name = "staging", .tier = Tier::kHost, .bytes = 64, .arena_offset = 0}};
   program.arena_bytes[static_cast<size_t>(Arena::kHost)] = 64;
-  program.given = {{0, 0, 64}};
+  program.initialized_ranges = {{0, 0, 64}};
   program.instrs = {{.kind = InstrKind::kCopy,
                      .lane = Lane::kDisk,
                      .reads = {{0, 0, 64}},
@@ -267,7 +267,7 @@ TEST_CASE("exchanges move whole blocks between different buffers of one size") {
   CHECK(faults([](Program& p) { p.instrs[1].writes[0].bytes = 2048; }) ==
         Faults{"instruction 1 (shift) moves 4096 bytes of in to 2048 of out"});
   for (const int by : {0, 4, -1})
-    CHECK(faults([&](Program& p) { p.instrs[1].exchange().by = by; }) ==
+    CHECK(faults([&](Program& p) { p.instrs[1].exchange().shift = by; }) ==
           Faults{cat("instruction 1 (shift) shifts by ", by, " among 4 ranks")});
   CHECK(faults([](Program& p) { p.instrs[1].writes[0] = p.instrs[1].reads[0]; }) ==
         Faults{"instruction 1 (shift) moves in to where it lies"});
@@ -310,9 +310,9 @@ TEST_CASE("a rank whose exchange differs from the others' is named") {
   CHECK(fault([](Program&) {}) == "");
   names(0, "all_to_all", [](Program& p) {
     p.instrs[0].kind = InstrKind::kShift;
-    p.instrs[0].exchange().by = 1;
+    p.instrs[0].exchange().shift = 1;
   });
-  names(1, "shift", [](Program& p) { p.instrs[1].exchange().by = 3; });
+  names(1, "shift", [](Program& p) { p.instrs[1].exchange().shift = 3; });
   names(2, "counted_all_to_all", [](Program& p) { p.instrs[2].exchange().row = 4; });
   names(2, "counted_all_to_all", [](Program& p) { p.instrs[2].writes[0].bytes = 2048; });
   CHECK_THAT(fault([](Program& p) { p.instrs.pop_back(); }),

@@ -26,7 +26,7 @@ bool equal_details(const LayerOps& a, const LayerOps& b) {
                     [](const Binding& x, const Binding& y) { return equal(x, y); });
 }
 bool equal_details(const Exchange& a, const Exchange& b) {
-  return a.group == b.group && a.dtype == b.dtype && a.largest == b.largest && a.by == b.by &&
+  return a.group == b.group && a.dtype == b.dtype && a.is_max == b.is_max && a.shift == b.shift &&
          a.row == b.row;
 }
 /// Compares updates; the elements that are updated may differ, because they are a rank's own part.
@@ -108,7 +108,7 @@ std::string difference_but_place(const Program& a, const Program& b) {
                   [](const Buffer& x, const Buffer& y) { return equal(x, y); }))
     return "buffers";
   if (a.arena_bytes != b.arena_bytes) return "arenas";
-  if (a.given != b.given) return "what is given";
+  if (a.initialized_ranges != b.initialized_ranges) return "what is given";
   if (!equal_groups(a, b)) return "groups";
   if (a.instrs.size() != b.instrs.size())
     return cat(a.instrs.size(), " and ", b.instrs.size(), " instructions");

@@ -87,7 +87,7 @@ TEST_CASE("a block of coded states has one scale, whichever ranks hold parts of 
     INFO("round " << round << ": " << choice.text());
     const std::vector<StepProgram> steps = run_as_plain(choice, random);
     for (const Instr& instr : steps.front().program.instrs) {
-      if (instr.communicates() && instr.exchange().largest) ++exchanged;
+      if (instr.communicates() && instr.exchange().is_max) ++exchanged;
       if (instr.kind != InstrKind::kMeasure && instr.kind != InstrKind::kUpdate) continue;
       const bool on_host = steps.front().program.at(instr.writes[0].buffer).tier == Tier::kHost;
       if (instr.kind == InstrKind::kMeasure && on_host) ++from_host;
@@ -145,7 +145,7 @@ TEST_CASE(
     const std::vector<StepProgram> steps = run_as_plain(choice, random);
     for (const StepProgram& step : steps) {
       for (const Instr& instr : step.program.instrs)
-        if (instr.runs_list() && instr.kind != InstrKind::kForward)
+        if (instr.runs_ops() && instr.kind != InstrKind::kForward)
           REQUIRE(instr.layer >= choice.built.model.first_trained);
       without_backward += all_of(step.program, InstrKind::kBackward).empty() &&
                           all_of(step.program, InstrKind::kWeightGrad).empty();
@@ -251,8 +251,8 @@ std::vector<StepProgram> all_with_exchanges(const Choice& choice, const MakeExch
 MakeExchanges shifted(int there, int back) {
   return [=](const Program&, const Range& hidden, const Range& other, const Range&) {
     return std::vector<Instr>{
-        make_collective(InstrKind::kShift, {.group = 0, .by = there}, hidden, other),
-        make_collective(InstrKind::kShift, {.group = 0, .by = back}, other, hidden)};
+        make_collective(InstrKind::kShift, {.group = 0, .shift = there}, hidden, other),
+        make_collective(InstrKind::kShift, {.group = 0, .shift = back}, other, hidden)};
   };
 }
 
@@ -293,7 +293,7 @@ TEST_CASE("any change of an exchange is noticed, by the checker or in the result
         {"twice", [&](Program& p) { p = doubled(p, first); }},
         {"by another place",
          [&](Program& p) {
-           p.instrs[first].exchange().by = p.instrs[first].exchange().by % 3 + 1;
+           p.instrs[first].exchange().shift = p.instrs[first].exchange().shift % 3 + 1;
          }},
         {"as an all-to-all", [&](Program& p) { p.instrs[first].kind = InstrKind::kAllToAll; }},
         {"as a gather", [&](Program& p) { p.instrs[first].kind = InstrKind::kAllGather; }},

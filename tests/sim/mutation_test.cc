@@ -373,7 +373,7 @@ bool swap_ranges(std::vector<Range>& ranges, size_t k) {
 }
 
 std::span<const Binding> bindings_of(const Instr& instr) {
-  return instr.runs_list() ? std::span(instr.ops().bindings) : std::span<const Binding>();
+  return instr.runs_ops() ? std::span(instr.ops().bindings) : std::span<const Binding>();
 }
 
 void add_swaps(const Program& program, const Instr& instr, std::vector<Change>& all) {
@@ -399,7 +399,7 @@ void add_swaps(const Program& program, const Instr& instr, std::vector<Change>& 
 
 /// Adds changes of the operations, or of the graph, that a list's instruction runs.
 void add_operations(const Instr& instr, std::vector<Change>& all) {
-  if (!instr.runs_list()) return;
+  if (!instr.runs_ops()) return;
   const auto by = [&](const char* name, int32_t LayerOps::*member, int32_t step) {
     all.push_back({name, [=](const Program&, Instr& i) {
                      i.ops().*member += step;
@@ -486,7 +486,7 @@ void add_flags(const Instr& instr, std::vector<Change>& all) {
                    }});
   };
   flag("if_finite", [](Instr& i) -> bool& { return i.if_finite; });
-  if (instr.runs_list()) flag("accumulate", [](Instr& i) -> bool& { return i.ops().accumulate; });
+  if (instr.runs_ops()) flag("accumulate", [](Instr& i) -> bool& { return i.ops().accumulate; });
   if (instr.is_collective())
     all.push_back({"other dtype", [](const Program&, Instr& i) {
                      DType& dtype = i.exchange().dtype;
@@ -527,7 +527,7 @@ std::string kind_text_of(const Program& program, const Instr& instr) {
   std::string text =
       cat(instr_name(instr.kind), " ", static_cast<int>(instr.lane), " ",
           static_cast<int>(instr.group()), " ", instr.if_finite,
-          instr.runs_list() && instr.ops().accumulate, is_decayed(instr), " ", instr.layer);
+          instr.runs_ops() && instr.ops().accumulate, is_decayed(instr), " ", instr.layer);
   for (const auto* ranges : {&instr.reads, &instr.writes})
     for (const Range& range : *ranges) {
       const Buffer& buffer = program.at(range.buffer);
@@ -609,7 +609,7 @@ bool are_among(const std::vector<Range>& some, const std::vector<Range>& all) {
 }
 
 bool accesses_the_same_bytes(const Mutation& m) {
-  if (m.mutant == nullptr || !m.instr.runs_list() || !m.changed().runs_list()) return false;
+  if (m.mutant == nullptr || !m.instr.runs_ops() || !m.changed().runs_ops()) return false;
   const Instr& other = m.changed();
   const auto same_place = [](const Binding& x, const Binding& y) { return x.range == y.range; };
   return other.kind == m.instr.kind && other.lane == m.instr.lane &&
@@ -634,7 +634,7 @@ bool computes_no_gradient(const Mutation& m) {
 /// Returns whether a repeated instruction computes the same again, because it does not read what it
 /// writes.
 bool repeats_the_same_result(const Mutation& m) {
-  if (m.change != "twice" || m.instr.runs_list() || m.instr.kind == InstrKind::kAccumulate)
+  if (m.change != "twice" || m.instr.runs_ops() || m.instr.kind == InstrKind::kAccumulate)
     return false;
   if (m.instr.kind == InstrKind::kAllGather) return true;  // it writes its own part unchanged
   for (const Range& read : m.instr.reads)
@@ -811,8 +811,7 @@ bool leaves_out_padding(const Mutation& m) {
   const bool half = m.change.ends_with(" halved");
   if (!half && m.change != "left out") return false;
   const bool norm = m.instr.kind == InstrKind::kGradientNorm;
-  if (!norm && (m.instr.unit < 0 || m.instr.runs_list() || m.instr.writes.size() != 1))
-    return false;
+  if (!norm && (m.instr.unit < 0 || m.instr.runs_ops() || m.instr.writes.size() != 1)) return false;
   if (norm && !half) return false;
   size_t which = 0;
   while (half && m.changed().reads[which] == m.instr.reads[which])

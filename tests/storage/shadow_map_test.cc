@@ -16,38 +16,38 @@ constexpr int64_t kSector = 4096;
 
 TEST_CASE("without a second copy, all bytes are in the first region") {
   ShadowMap map(4 * kSector, 10 * kSector, -1);
-  REQUIRE(map.write_place(kSector, kSector) == 11 * kSector);
+  REQUIRE(map.write_offset(kSector, kSector) == 11 * kSector);
   map.begin();
-  REQUIRE(map.write_place(kSector, kSector) == 11 * kSector);
-  REQUIRE(map.read_place(kSector, 2 * kSector) == 11 * kSector);
+  REQUIRE(map.write_offset(kSector, kSector) == 11 * kSector);
+  REQUIRE(map.read_offset(kSector, 2 * kSector) == 11 * kSector);
 }
 
 TEST_CASE("saved bytes are not overwritten, and reads return the last bytes written") {
   ShadowMap map(4 * kSector, 0, 100 * kSector);
-  map.write_place(0, 4 * kSector);
+  map.write_offset(0, 4 * kSector);
   map.begin();
-  REQUIRE(map.read_place(0, 2 * kSector) == 0);
-  REQUIRE(map.write_place(0, 2 * kSector) == 100 * kSector);
-  REQUIRE(map.write_place(0, 2 * kSector) == 100 * kSector);
-  REQUIRE(map.read_place(kSector, kSector) == 101 * kSector);
-  REQUIRE(map.read_place(2 * kSector, 2 * kSector) == 2 * kSector);
-  REQUIRE(map.saved_place(0, 4 * kSector) == 0);
+  REQUIRE(map.read_offset(0, 2 * kSector) == 0);
+  REQUIRE(map.write_offset(0, 2 * kSector) == 100 * kSector);
+  REQUIRE(map.write_offset(0, 2 * kSector) == 100 * kSector);
+  REQUIRE(map.read_offset(kSector, kSector) == 101 * kSector);
+  REQUIRE(map.read_offset(2 * kSector, 2 * kSector) == 2 * kSector);
+  REQUIRE(map.snapshot_offset(0, 4 * kSector) == 0);
   map.end();
-  REQUIRE(map.write_place(0, kSector) == 100 * kSector);
-  REQUIRE(map.write_place(2 * kSector, kSector) == 2 * kSector);
+  REQUIRE(map.write_offset(0, kSector) == 100 * kSector);
+  REQUIRE(map.write_offset(2 * kSector, kSector) == 2 * kSector);
   map.begin();
-  REQUIRE(map.saved_place(0, 2 * kSector) == 100 * kSector);
-  REQUIRE(map.write_place(0, 2 * kSector) == 0);
+  REQUIRE(map.snapshot_offset(0, 2 * kSector) == 100 * kSector);
+  REQUIRE(map.write_offset(0, 2 * kSector) == 0);
 }
 
 TEST_CASE("a range in both regions cannot be read at once, except sectors never written") {
   ShadowMap map(4 * kSector, 0, 100 * kSector);
-  map.write_place(0, 2 * kSector);
+  map.write_offset(0, 2 * kSector);
   map.begin();
-  map.write_place(0, kSector);
-  REQUIRE_THROWS_AS(map.read_place(0, 2 * kSector), Error);
-  map.write_place(kSector, kSector);
-  REQUIRE(map.read_place(0, 4 * kSector) == 100 * kSector);
+  map.write_offset(0, kSector);
+  REQUIRE_THROWS_AS(map.read_offset(0, 2 * kSector), Error);
+  map.write_offset(kSector, kSector);
+  REQUIRE(map.read_offset(0, 4 * kSector) == 100 * kSector);
 }
 
 // The test's disk is a map of sectors; the reference is a copy made at begin().
@@ -79,7 +79,7 @@ TEST_CASE("random writes, reads and checkpoints give the results of a disk with 
           break;
         case 1:
         case 2: {
-          const int64_t place = map.write_place(offset, kStretch * kSector);
+          const int64_t place = map.write_offset(offset, kStretch * kSector);
           for (int64_t s = 0; s < kStretch; ++s) disk[place + s * kSector] = value;
           now[static_cast<size_t>(stretch)] = value;
           break;
@@ -87,10 +87,10 @@ TEST_CASE("random writes, reads and checkpoints give the results of a disk with 
         default:
           break;
       }
-      REQUIRE(read(map.read_place(offset, kStretch * kSector)) ==
+      REQUIRE(read(map.read_offset(offset, kStretch * kSector)) ==
               now[static_cast<size_t>(stretch)]);
       if (map.has_snapshot())
-        REQUIRE(read(map.saved_place(offset, kStretch * kSector)) ==
+        REQUIRE(read(map.snapshot_offset(offset, kStretch * kSector)) ==
                 kept[static_cast<size_t>(stretch)]);
     }
   }

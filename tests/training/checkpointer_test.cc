@@ -653,7 +653,7 @@ TEST_CASE(
   SavingRun run(folder.path(), saved_every(1));
   int signal = 0;
   StopAgreement stop([&] { return signal; }, [](int own) { return own; });
-  run.model->exported.unmoved = "2 tensors are as they were";
+  run.model->exported.unchanged_warning = "2 tensors are as they were";
   run.checkpointer->export_model(stop);
   CHECK(run.journal.printed == Lines{cat("exported ", folder / "run/export/model")});
   CHECK(run.journal.warnings == Lines{"2 tensors are as they were"});
@@ -677,8 +677,10 @@ TEST_CASE("a run that fails waits for its save, and says where it is") {
   run.disk->open = false;
   run.step();
   const std::future<void> opener = std::async(std::launch::async, [&] { run.disk->open = true; });
-  const std::string log = logged(
-      [&] { run.checkpointer->leave(Error(ExitCode::kNumerical, "the loss is nan", "lower it")); });
+  const std::string log = logged([&] {
+    run.checkpointer->end_background_save(
+        Error(ExitCode::kNumerical, "the loss is nan", "lower it"));
+  });
   CHECK(log.find(cat("saved ", run.folder_of(1))) != std::string::npos);
   CHECK(run.steps() == StepNumbers{1});
 }
@@ -690,7 +692,8 @@ TEST_CASE("a run that has lost a peer does not wait for its save, which needs th
   static auto* const run = new SavingRun(folder.path(), in_background());
   run->disk->open = false;
   run->step();
-  run->checkpointer->leave(Error(ExitCode::kPeerLost, "rank 1 is gone", "look at it"));
+  run->checkpointer->end_background_save(
+      Error(ExitCode::kPeerLost, "rank 1 is gone", "look at it"));
   CHECK(run->steps() == StepNumbers{});
   run->disk->open = true;
   await_that([] { return fs::exists(run->root + "/latest"); }, "the save that was left",

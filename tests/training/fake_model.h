@@ -36,7 +36,7 @@ class FakeModel : public SavedModel {
   }
   std::map<std::string, int64_t> topology() const override { return {{"data", world_}}; }
 
-  void load_first(const AdapterFolder* adapter) override {
+  void load_initial(const AdapterFolder* adapter) override {
     calls.push_back(adapter == nullptr ? "first weights" : "first weights of an adapter");
     train_to(0);
   }

@@ -128,7 +128,7 @@ bool is_block(const Choice& choice, int32_t layer) {
 
 /// Returns whether an instruction belongs to a block. Embedding and head take no time here.
 bool is_of_block(const Choice& choice, const Instr& instr) {
-  return instr.runs_list() && is_block(choice, instr.layer);
+  return instr.runs_ops() && is_block(choice, instr.layer);
 }
 
 std::vector<IdleShare> idle_of(const Choice& choice, const InstrSeconds& seconds) {

@@ -94,7 +94,7 @@ TEST_CASE("nothing but the lock is written to the run folder before the run star
   CHECK(fs::exists(paths.lock()));
   CHECK_FALSE(fs::exists(paths.manifest()));
   CHECK_FALSE(fs::exists(paths.metrics()));
-  CHECK_FALSE(recorder.before());
+  CHECK_FALSE(recorder.earlier_manifest());
 
   recorder.start(make_manifest(request), 1, 5);
   const RunManifest manifest = read_manifest(paths.manifest());
@@ -185,8 +185,8 @@ TEST_CASE("a resumed run keeps the steps before its first, and reports the earli
   record_run(request_in(folder / "run"), 5, 143, "stopped by SIGTERM after step 5");
   const TrainRequest request = resumed(request_in(folder / "run", 2));
   Recorder recorder(request);
-  REQUIRE(recorder.before());
-  CHECK(recorder.before()->exit_code == 143);
+  REQUIRE(recorder.earlier_manifest());
+  CHECK(recorder.earlier_manifest()->exit_code == 143);
   RunManifest manifest = make_manifest(request);
   manifest.started = "now";
   recorder.start(manifest, 4, 9);

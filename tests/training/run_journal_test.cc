@@ -255,8 +255,8 @@ TEST_CASE("a run that continues with fewer ranks says why") {
     return two;
   }();
   SingleRankJournal run(config);
-  run.rank.request.ranks.left = {1};
-  run.rank.request.ranks.why_left = "rank 1 failed twice";
+  run.rank.request.ranks.dropped = {1};
+  run.rank.request.ranks.drop_reason = "rank 1 failed twice";
   CHECK(logged([&] {
           run.rank.open();
         }).find("continues with 1 data rank of 2 since rank 1 failed twice") != std::string::npos);

@@ -100,7 +100,7 @@ TEST_CASE("a step where only a sum of gradients is not finite is searched once a
 
 TEST_CASE("a step that is finite when it is run again is counted and reported as such") {
   SkippedSteps skipped(three_in_a_row());
-  REQUIRE(skipped.count(1, false, NonfiniteSearch{.finite_now = true}) ==
+  REQUIRE(skipped.count(1, false, NonfiniteSearch{.repeat_is_finite = true}) ==
           "step 1: loss or gradient is not finite; the update was skipped (1 in a row): re-running "
           "the step gave finite values, so this machine is not deterministic");
   REQUIRE_FALSE(skipped.needs_place());

@@ -37,7 +37,7 @@ std::vector<std::pair<int64_t, std::string>> warnings_of(const std::vector<int>&
     }));
   for (int64_t step = 1; step <= steps; ++step)
     for (int r = 0; r < world; ++r)
-      for (const std::string& line : ranks[static_cast<size_t>(r)]->step(step, times(r, step)))
+      for (const std::string& line : ranks[static_cast<size_t>(r)]->add_step(step, times(r, step)))
         if (r == world - 1) found.emplace_back(step, line);
   return found;
 }

@@ -37,7 +37,7 @@ TEST_CASE(
         "  update: 0.1 s predicted, 0.1 s measured\n"
         "  waits for collectives: 0.1 s predicted, 0.2 s measured\n"
         "  all else: 0.35 s predicted, 0.35 s measured");
-  const auto record = times.record({.others = 0.25, .stolen = 0.125});
+  const auto record = times.record({.other_programs = 0.25, .stolen = 0.125});
   CHECK(record.at("predicted").at("step") == 1000000);
   CHECK(record.at("measured").at("step") == 1100000);
   CHECK(record.at("predicted").at("layers") == 450000);
@@ -57,11 +57,11 @@ TEST_CASE("the part that is off most is named beyond 15 %, with other load on th
   CHECK(last_line(shorter.text({})) ==
         "  most of the difference is in: layers; other work took less than 5 % of the cores");
   // Other load on the machine cannot make a step shorter.
-  CHECK(last_line(shorter.text({.others = 0.5})) ==
+  CHECK(last_line(shorter.text({.other_programs = 0.5})) ==
         "  most of the difference is in: layers; meanwhile other programs took 50 % of the "
         "cores");
   const StepTimes longer = step_times_of(predicted(1.0, 0.1), {0, 0, 2.5}, 1.0);
-  CHECK(last_line(longer.text({.others = 0.3, .stolen = 0.1})) ==
+  CHECK(last_line(longer.text({.other_programs = 0.3, .stolen = 0.1})) ==
         "  most of the difference is in: waits for collectives; meanwhile other programs took 30 % "
         "and other machines took 10 % of the cores, which explains some of it");
   CHECK(last_line(longer.text({.stolen = 0.06})) ==
@@ -106,13 +106,13 @@ TEST_CASE(
   // Two ranks use 4 s each on two processors within 10 s, in which 3 s were stolen.
   UsedTimes times{{.busy_seconds = 100, .stolen_seconds = 10, .all_seconds = 1000}, 7};
   const LoadWatch watch(2, [&] { return times; });
-  CHECK(watch.shares().others == 0);
+  CHECK(watch.shares().other_programs == 0);
   times = {{.busy_seconds = 113, .stolen_seconds = 13, .all_seconds = 1020}, 11};
-  CHECK(watch.shares().others == Approx(0.25));
+  CHECK(watch.shares().other_programs == Approx(0.25));
   CHECK(watch.shares().stolen == Approx(0.15));
   // If this process used more than its share, nothing is left for others.
   times.own_seconds = 14;
-  CHECK(watch.shares().others == 0);
+  CHECK(watch.shares().other_programs == 0);
   CHECK(watch.shares().stolen == Approx(0.15));
 }
 
@@ -123,14 +123,14 @@ TEST_CASE("a watch reads the times of this machine and of this process") {
   const LoadWatch many(1'000'000);
   REQUIRE(std::system("i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done") == 0);
   const LoadShares shares = watch.shares();
-  CHECK((shares.others > 0 && shares.others <= 1.01));
+  CHECK((shares.other_programs > 0 && shares.other_programs <= 1.01));
   CHECK((shares.stolen >= 0 && shares.stolen <= 1.01));
   // A process's CPU time is counted in steps of 10 ms.
   const double until = before.own_seconds + 0.05;
   while (read_used_times().own_seconds < until) {
   }
   CHECK(read_used_times().machine.busy_seconds > before.machine.busy_seconds);
-  CHECK(many.shares().others == 0);
+  CHECK(many.shares().other_programs == 0);
 }
 
 }  // namespace
