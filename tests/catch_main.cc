@@ -8,7 +8,7 @@
 
 // An error that a test did not expect.
 CATCH_TRANSLATE_EXCEPTION(const ftrun::Error& error) {
-  return ftrun::testing::said_by(error);
+  return ftrun::testing::failure_message(error);
 }
 
 int main(int argc, char** argv) {

@@ -12,21 +12,23 @@ namespace ftrun {
 namespace {
 
 TEST_CASE("what the system refuses is an environment error, with the path if it is known") {
-  const auto told = [](const std::exception& exception) {
+  const auto converted_text = [](const std::exception& exception) {
     const Error error = as_error(exception);
     return cat(static_cast<int>(error.code()), " ", error.what());
   };
   const auto denied = std::make_error_code(std::errc::permission_denied);
-  CHECK(told(std::filesystem::filesystem_error("cannot get file status", "/data/model", denied)) ==
+  CHECK(converted_text(
+            std::filesystem::filesystem_error("cannot get file status", "/data/model", denied)) ==
         "5 /data/model: Permission denied\n  remedy: check that the path exists, that this user "
         "may use it, and that its disk works");
-  CHECK(told(std::filesystem::filesystem_error("cannot get current path", denied)) ==
+  CHECK(converted_text(std::filesystem::filesystem_error("cannot get current path", denied)) ==
         "5 Permission denied\n  remedy: check that the path exists, that this user may use it, and "
         "that its disk works");
-  CHECK(told(std::system_error(std::make_error_code(std::errc::operation_not_permitted))) ==
-        "5 the system refused: Operation not permitted\n  remedy: look at the limits of "
-        "processes, open files and memory (ulimit -a)");
-  CHECK(told(std::bad_alloc()) ==
+  CHECK(
+      converted_text(std::system_error(std::make_error_code(std::errc::operation_not_permitted))) ==
+      "5 the system refused: Operation not permitted\n  remedy: look at the limits of "
+      "processes, open files and memory (ulimit -a)");
+  CHECK(converted_text(std::bad_alloc()) ==
         "5 out of memory\n  remedy: end other programs, raise the memory limit, or use a machine "
         "with more memory");
 }

@@ -108,16 +108,16 @@ TEST_CASE("the reason why a file cannot be read is reported") {
   CHECK(reading_problem(folder.file("pipe")) == "it is not a regular file");
 }
 
-/// AsNobody makes this process another user while it exists, because the superuser may read and
+/// UserNobody makes this process another user while it exists, because the superuser may read and
 /// write everything.
-class AsNobody {
+class UserNobody {
  public:
-  AsNobody() { became_ = ::geteuid() == 0 && ::seteuid(65534) == 0; }
-  ~AsNobody() {
+  UserNobody() { became_ = ::geteuid() == 0 && ::seteuid(65534) == 0; }
+  ~UserNobody() {
     if (became_ && ::seteuid(0) != 0) std::abort();
   }
-  AsNobody(const AsNobody&) = delete;
-  AsNobody& operator=(const AsNobody&) = delete;
+  UserNobody(const UserNobody&) = delete;
+  UserNobody& operator=(const UserNobody&) = delete;
 
  private:
   bool became_ = false;
@@ -137,7 +137,7 @@ TEST_CASE("what this user may not read or write is reported without an attempt")
   CHECK(writing_problem(folder.file("dead/below")) ==
         folder.file("dead") + ": is a link to gone, which is not there");
   const std::string refused = folder.file("sealed") + ": cannot be written: Permission denied";
-  const AsNobody nobody;
+  const UserNobody nobody;
   CHECK(reading_problem(folder.file("closed")) == "Permission denied");
   CHECK(writing_problem(folder.file("sealed")) == refused);
   CHECK(writing_problem(folder.file("sealed/not/yet/there")) == refused);

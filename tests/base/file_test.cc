@@ -38,7 +38,7 @@ Error error_of(const std::function<void()>& body) {
   return {ExitCode::kOk, "nothing was thrown"};
 }
 
-void put(const std::string& path, const std::string& content) {
+void put_file(const std::string& path, const std::string& content) {
   std::ofstream(path) << content;
 }
 
@@ -86,7 +86,7 @@ TEST_CASE(
 
 TEST_CASE("a file is not created through a link of its name") {
   const TemporaryFolder folder;
-  put(folder.file("precious"), "text");
+  put_file(folder.file("precious"), "text");
   fs::create_symlink(folder.file("precious"), folder.file("link"));
   for (FileSystem* files : {&posix_files(), &umask_files()})
     CHECK(error_of([&] { files->create(folder.file("link")); }).message() ==
@@ -112,8 +112,8 @@ TEST_CASE("a unique name does not repeat, and is distinguished from other names"
 TEST_CASE("what a killed write left is removed, but nothing that only looks like it") {
   const TemporaryFolder folder;
   const std::vector<std::string> kept{"a.tmp", "a.tmp-1234567ax", "b.tmp-1234567a", "linked"};
-  for (const std::string& name : kept) put(folder.file(name), "");
-  put(folder.file("a.tmp-1234567a"), "");
+  for (const std::string& name : kept) put_file(folder.file(name), "");
+  put_file(folder.file("a.tmp-1234567a"), "");
   fs::create_directory(folder.file("a.tmp-aaaaaaaa"));
   fs::create_symlink(folder.file("linked"), folder.file("a.tmp-bbbbbbbb"));
   remove_atomic_leftovers(posix_files(), folder.path(), {"a", "c"});
@@ -125,13 +125,13 @@ TEST_CASE("what a killed write left is removed, but nothing that only looks like
 TEST_CASE("a file above the limit is refused before it is read") {
   const TemporaryFolder folder;
   const std::string path = folder.file("huge");
-  put(path, "x");
+  put_file(path, "x");
   fs::resize_file(path, uintmax_t{1} << 40);
   const Error error = error_of([&] { read_file(path); });
   CHECK(error.code() == ExitCode::kBadInput);
   CHECK(error.message() == path + ": has 1.00 TiB, at most 256.00 MiB are read");
   CHECK(error.remedy() == "the file is not what its name says: check the path");
-  put(folder.file("four"), "four");
+  put_file(folder.file("four"), "four");
   CHECK(read_file(folder.file("four"), 4) == "four");
   CHECK(error_of([&] { read_file(folder.file("four"), 3); }).message() ==
         folder.file("four") + ": has 4 B, at most 3 B are read");
@@ -139,14 +139,14 @@ TEST_CASE("a file above the limit is refused before it is read") {
 
 TEST_CASE("pages of a file that exists only in memory are kept") {
   const TemporaryFolder memory("/dev/shm");
-  put(memory.file("f"), std::string(1 << 20, 'x'));
+  put_file(memory.file("f"), std::string(1 << 20, 'x'));
   CHECK_FALSE(drop_cached(memory.file("f")));
   CHECK_FALSE(drop_cached(memory.file("absent")));
 }
 
 TEST_CASE("a file's pages are released if a disk has the bytes", "[.needs-disk]") {
   const TemporaryFolder disk;
-  put(disk.file("f"), std::string(1 << 20, 'x'));
+  put_file(disk.file("f"), std::string(1 << 20, 'x'));
   CHECK(drop_cached(disk.file("f")));
   const MappedFile mapped(disk.file("f"));
   std::vector<unsigned char> resident(1 << 8);
@@ -260,7 +260,7 @@ TEST_CASE("an atomic write syncs the file before the rename and the folder after
 TEST_CASE("an atomic write that fails keeps the old content and leaves no temporary file") {
   for (const std::string failing : {"create state.tmp-ID", "write", "sync", "close", "rename"}) {
     const TemporaryFolder folder;
-    put(folder.file("state"), "old");
+    put_file(folder.file("state"), "old");
     RecordingFiles files;
     files.failing = failing;
     const Error error = error_of([&] { write_file_atomic(files, folder.file("state"), "new"); });
@@ -294,7 +294,7 @@ TEST_CASE("a lasting folder is synced into its parent, and so is each parent tha
   files.calls.clear();
   make_lasting_folder(files, folder.file("a/b/c"));
   CHECK(files.calls == std::vector<std::string>{"make_folder c"});
-  put(folder.file("file"), "");
+  put_file(folder.file("file"), "");
   CHECK(error_of([&] { make_lasting_folder(files, folder.file("file")); }).message() ==
         folder.file("file") + ": create folder failed: File exists");
 }
@@ -311,7 +311,7 @@ TEST_CASE("writes follow each other, and writes at an offset do not move the end
 
 TEST_CASE("creating a file empties an old one of that name") {
   const TemporaryFolder folder;
-  put(folder.file("f"), "much longer than before");
+  put_file(folder.file("f"), "much longer than before");
   posix_files().create(folder.file("f"))->close();
   CHECK(read_file(folder.file("f")).empty());
 }
@@ -337,8 +337,8 @@ TEST_CASE("a folder that is missing is an environment error") {
 TEST_CASE("folders are made with their parents, listed by name and removed with their content") {
   const TemporaryFolder folder;
   posix_files().make_folder(folder.file("a/b/c"));
-  put(folder.file("a/z"), "");
-  put(folder.file("a/m"), "");
+  put_file(folder.file("a/z"), "");
+  put_file(folder.file("a/m"), "");
   CHECK(posix_files().list(folder.file("a")) == std::vector<std::string>{"b", "m", "z"});
   posix_files().make_folder(folder.file("a/b"));
   posix_files().remove_all(folder.file("a"));
@@ -358,7 +358,7 @@ TEST_CASE(
 TEST_CASE("a folder cannot be made over a file, nor a missing one listed, synced or renamed") {
   const TemporaryFolder folder;
   const std::string file = folder.file("f");
-  put(file, "");
+  put_file(file, "");
   const std::string below = folder.file("f/g");
   CHECK(error_of([&] { posix_files().make_folder(below); }).message() ==
         below + ": create folder failed: Not a directory");
@@ -373,14 +373,14 @@ TEST_CASE("a folder cannot be made over a file, nor a missing one listed, synced
 
 TEST_CASE("a mapped file shows the bytes of the file and keeps them when moved") {
   const TemporaryFolder folder;
-  put(folder.file("data"), "0123456789");
+  put_file(folder.file("data"), "0123456789");
   MappedFile first(folder.file("data"));
   CHECK(first.bytes().size() == 10);
   MappedFile second(std::move(first));
   CHECK(static_cast<char>(second.bytes()[3]) == '3');
   second.release(0, 10);
   CHECK(static_cast<char>(second.bytes()[9]) == '9');
-  put(folder.file("empty"), "");
+  put_file(folder.file("empty"), "");
   MappedFile third(folder.file("empty"));
   CHECK(third.bytes().empty());
   third = std::move(second);

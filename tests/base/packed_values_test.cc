@@ -36,12 +36,12 @@ std::vector<float> matrix() {
   return values;
 }
 
-struct Packed {
+struct PackedMatrix {
   PackedFormat format;
   PackScales scales;
   std::vector<std::byte> records;
 
-  Packed(const PackedFormat& how, const std::vector<float>& values, int64_t columns)
+  PackedMatrix(const PackedFormat& how, const std::vector<float>& values, int64_t columns)
       : format(how), scales(how, static_cast<int64_t>(values.size()), columns) {
     scales.add(values);
     REQUIRE(scales.finish());
@@ -70,7 +70,7 @@ struct Packed {
 TEST_CASE(
     "nf4 codes, codes of scales and the numbers that they represent equal those of bitsandbytes") {
   const std::vector<float> values = matrix();
-  const Packed packed({Kind::kNf4, 64, true, false}, values, kColumns);
+  const PackedMatrix packed({Kind::kNf4, 64, true, false}, values, kColumns);
   const std::vector<std::byte> codes = packed.parts(0, 128), scale_codes = packed.parts(128, 4);
   CHECK(hash_of(codes.data(), codes.size()) == 0xfbfccd60dbafa9f5ULL);
   CHECK(hash_of(scale_codes.data(), scale_codes.size()) == 0xa4e716ab51143e64ULL);
@@ -83,7 +83,7 @@ TEST_CASE("nf4 packs the first element into the upper half of a byte") {
   std::vector<float> values(64);
   for (size_t i = 0; i < 64; ++i)
     values[i] = std::sin(0.7F * static_cast<float>(i)) * (0.1F + 2.9F / 63 * static_cast<float>(i));
-  const Packed packed({Kind::kNf4, 64, false, false}, values, 64);
+  const PackedMatrix packed({Kind::kNf4, 64, false, false}, values, 64);
   std::string text;
   for (size_t i = 0; i < 32; ++i) {
     const auto byte = static_cast<unsigned>(packed.records[i]);
@@ -98,7 +98,7 @@ TEST_CASE("nf4 packs the first element into the upper half of a byte") {
 
 TEST_CASE("int8 codes are the nearest ones of each row's scale, of weights in fp16") {
   const std::vector<float> values = matrix();
-  const Packed packed({Kind::kInt8}, values, kColumns);
+  const PackedMatrix packed({Kind::kInt8}, values, kColumns);
   const std::vector<std::byte> codes = packed.parts(0, 256);
   CHECK(hash_of(codes.data(), codes.size()) == 0x2268d87bd9589976ULL);
   const std::vector<float> numbers = packed.numbers(values.size());
@@ -121,7 +121,7 @@ TEST_CASE(
   for (const PackedFormat& format :
        {PackedFormat{Kind::kNf4, 64, true, false}, PackedFormat{Kind::kNf4, 128, false, false},
         PackedFormat{Kind::kInt8}}) {
-    const Packed whole(format, values, kColumns);
+    const PackedMatrix whole(format, values, kColumns);
     std::vector<std::byte> pieces(whole.records.size());
     for (int64_t at = 0; at < static_cast<int64_t>(values.size());) {
       const int64_t end = std::min<int64_t>(at + format.block * (1 + at / format.block % 4),
@@ -134,7 +134,8 @@ TEST_CASE(
     CHECK(pieces == whole.records);
     PackedFormat holding = format;
     holding.holds_scales = true;
-    CHECK(Packed(holding, values, kColumns).numbers(values.size()) == whole.numbers(values.size()));
+    CHECK(PackedMatrix(holding, values, kColumns).numbers(values.size()) ==
+          whole.numbers(values.size()));
     // The values begin in the middle of a record, at an odd element.
     std::vector<float> some(777);
     unpack_values(format, whole.records.data(), 1001, some);
@@ -146,7 +147,7 @@ TEST_CASE(
 TEST_CASE("a block of columns packs as a part of the whole tensor") {
   const std::vector<float> values = matrix();
   const PackedFormat format{Kind::kNf4, 64, true, true};
-  const Packed whole(format, values, kColumns);
+  const PackedMatrix whole(format, values, kColumns);
   const std::vector<float> numbers = whole.numbers(values.size());
   constexpr int64_t kFirst = 192, kWidth = 320;
   std::vector<std::byte> records(static_cast<size_t>(format.bytes(kRows * kWidth)));
@@ -167,7 +168,7 @@ TEST_CASE("normally distributed numbers have the error that the literature says"
   std::vector<float> values(1 << 20);
   for (float& x : values) x = normal(draw);
   const auto mean_error = [&](const PackedFormat& format) {
-    const std::vector<float> numbers = Packed(format, values, 1024).numbers(values.size());
+    const std::vector<float> numbers = PackedMatrix(format, values, 1024).numbers(values.size());
     double sum = 0;
     for (size_t i = 0; i < values.size(); ++i)
       sum += std::abs(static_cast<double>(values[i]) - static_cast<double>(numbers[i]));
@@ -184,7 +185,7 @@ TEST_CASE("blocks of zeros stay zero, and what is not finite is refused") {
   values[300] = 1;
   for (const PackedFormat& format :
        {PackedFormat{Kind::kNf4, 64, false, false}, PackedFormat{Kind::kInt8}}) {
-    const std::vector<float> numbers = Packed(format, values, 256).numbers(values.size());
+    const std::vector<float> numbers = PackedMatrix(format, values, 256).numbers(values.size());
     CHECK(numbers == values);
   }
   const auto finishes = [&](Kind kind, float x) {

@@ -46,7 +46,7 @@ namespace {
 using fixtures::TemporaryFolder;
 
 /// A system call that is refused if its argument number `argument` has all bits of `mask`.
-struct Refused {
+struct RefusedCall {
   uint32_t call;
   int error_number;
   uint32_t argument = 0;
@@ -57,7 +57,7 @@ constexpr uint32_t low_word(uint32_t argument) {
   return offsetof(seccomp_data, args) + argument * sizeof(uint64_t);  // x86-64 stores it first
 }
 
-void refuse_from_now_on(const Refused& refused) {
+void refuse_from_now_on(const RefusedCall& refused) {
   std::array<sock_filter, 7> program{{
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, refused.call, 0, 4),
@@ -74,7 +74,7 @@ void refuse_from_now_on(const Refused& refused) {
 }
 
 /// Calls failure_of() in a new process where the call `refused` is refused.
-std::string failure_without(const Refused& refused, const std::function<void()>& body) {
+std::string failure_without(const RefusedCall& refused, const std::function<void()>& body) {
   return testing::text_of([&] {
     refuse_from_now_on(refused);
     return fixtures::failure_of(body);
@@ -165,9 +165,9 @@ TEST_CASE("files are written where space cannot be reserved, nor the page cache 
   const std::unique_ptr<void, decltype(&std::free)> aligned(
       std::aligned_alloc(kDirectAlignment, content.size()), &std::free);
   content.copy(static_cast<char*>(aligned.get()), content.size());
-  for (const Refused& refused :
-       {Refused{SYS_fallocate, EOPNOTSUPP}, Refused{SYS_fallocate, ENOSYS},
-        Refused{SYS_fallocate, EINVAL}, Refused{SYS_fcntl, EINVAL, 2, O_DIRECT}}) {
+  for (const RefusedCall& refused :
+       {RefusedCall{SYS_fallocate, EOPNOTSUPP}, RefusedCall{SYS_fallocate, ENOSYS},
+        RefusedCall{SYS_fallocate, EINVAL}, RefusedCall{SYS_fcntl, EINVAL, 2, O_DIRECT}}) {
     const TemporaryFolder folder;
     CHECK(failure_without(refused, [&] {
             const auto file = posix_files().create(folder.file("f"));

@@ -21,7 +21,7 @@ std::string make_torch(const fs::path& folder, const std::string& version) {
   return folder.string();
 }
 
-struct Places {
+struct TorchInstallation {
   fixtures::TemporaryFolder root;
   std::map<std::string, std::string> variables;
   std::string built_with;
@@ -40,7 +40,7 @@ struct Places {
 TEST_CASE(
     "LibTorch of the right version is found beside the program, then in the environment that is "
     "active, then where it was built") {
-  Places at;
+  TorchInstallation at;
   at.built_with = make_torch(at.root.file("build/torch"), "2.11.0+cu130");
   CHECK(find_torch(at.search()) == at.built_with);
   const std::string module = make_torch(at.root.file("module/torch"), "2.11.0+cu130");
@@ -68,7 +68,7 @@ TEST_CASE(
 TEST_CASE(
     "a missing LibTorch is reported with what exists instead, and FTRUN_TORCH is the only place "
     "where it is set") {
-  Places at;
+  TorchInstallation at;
   const std::string remedy =
       " | pip install torch==2.11.0 into the environment that ftrun is in or that is active, or "
       "name the torch package: FTRUN_TORCH=.../site-packages/torch";
@@ -86,7 +86,7 @@ TEST_CASE(
 }
 
 TEST_CASE("libraries are searched in the torch package and in those installed next to it") {
-  Places at;
+  TorchInstallation at;
   const std::string torch = make_torch(at.packages("venv", "python3.11"), "2.11.0+cu130");
   fs::create_directories(fs::path(torch).parent_path() / "nvidia/cu13/lib");
   const std::vector<std::string> folders = library_folders_of(torch);

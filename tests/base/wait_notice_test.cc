@@ -31,17 +31,17 @@ TEST_CASE("a wait without a description is asked for one again half a minute lat
 }
 
 TEST_CASE("a wait without progress is reported by a thread, which ends with it") {
-  std::atomic<int> told = 0;
+  std::atomic<int> notices = 0;
   {
     const WaitReporter wait(
-        {.first = 1ms, .every = 1ms, .say = [&](const std::string&) { ++told; }},
+        {.first = 1ms, .every = 1ms, .say = [&](const std::string&) { ++notices; }},
         [](const std::string& waited) { return waited; });
-    while (told < 3) std::this_thread::sleep_for(1ms);
+    while (notices < 3) std::this_thread::sleep_for(1ms);
   }
-  const int before = told;
-  const WaitReporter quick({.say = [&](const std::string&) { ++told; }},
+  const int before = notices;
+  const WaitReporter quick({.say = [&](const std::string&) { ++notices; }},
                            [](const std::string& waited) { return waited; });
-  CHECK(told == before);
+  CHECK(notices == before);
 }
 
 }  // namespace

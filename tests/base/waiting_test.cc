@@ -25,7 +25,7 @@ TEST_CASE("waits: the exit code 6 instead of 0", "[.waits]") {
 
 TEST_CASE("waits: an assertion that shows an error of a wait", "[.waits]") {
   const std::string failure =
-      testing::said_by(Error(ExitCode::kPeerLost, "rank 0 waited 3.0s", "raise the limit"));
+      testing::failure_message(Error(ExitCode::kPeerLost, "rank 0 waited 3.0s", "raise the limit"));
   CHECK(failure == "");
 }
 

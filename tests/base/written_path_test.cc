@@ -128,7 +128,7 @@ TEST_CASE("nothing is written through another user's link in a folder that other
   fs::create_directory_symlink("../secret", folder.file("shared/out"));
   REQUIRE(::lchown(folder.file("shared/out").c_str(), kOther, kOther) == 0);
   REQUIRE(::chmod(folder.file("shared").c_str(), 01777) == 0);
-  const std::string told = folder.file("shared/out");
+  const std::string link = folder.file("shared/out");
   const auto refused = [&](const std::string& on_the_way) {
     return "5: " + on_the_way +
            ": cannot be written to: \"out\" in its path is a link of another user (uid 12345) in a "
@@ -136,17 +136,17 @@ TEST_CASE("nothing is written through another user's link in a folder that other
            "where it should go; else choose a folder that only you may write to";
   };
   FileSystem& files = posix_files();
-  CHECK(failure_of([&] { files.create(told + "/file"); }) == refused(told));
-  CHECK(failure_of([&] { files.make_folder(told + "/run/new"); }) == refused(told + "/run"));
-  CHECK(failure_of([&] { files.remove_all(told + "/run"); }) == refused(told));
-  CHECK(failure_of([&] { files.rename(folder.file("secret/run"), told + "/run2"); }) ==
-        refused(told));
-  CHECK(failure_of([&] { AppendFile{told + "/log"}; }) == refused(told));
-  CHECK(writing_problem(told + "/run/new") ==
-        refused(told + "/run").substr(3, refused(told + "/run").find(" | ") - 3));
+  CHECK(failure_of([&] { files.create(link + "/file"); }) == refused(link));
+  CHECK(failure_of([&] { files.make_folder(link + "/run/new"); }) == refused(link + "/run"));
+  CHECK(failure_of([&] { files.remove_all(link + "/run"); }) == refused(link));
+  CHECK(failure_of([&] { files.rename(folder.file("secret/run"), link + "/run2"); }) ==
+        refused(link));
+  CHECK(failure_of([&] { AppendFile{link + "/log"}; }) == refused(link));
+  CHECK(writing_problem(link + "/run/new") ==
+        refused(link + "/run").substr(3, refused(link + "/run").find(" | ") - 3));
   CHECK(files.list(folder.file("secret")) == std::vector<std::string>{"run"});
   REQUIRE(::chmod(folder.file("shared").c_str(), 0755) == 0);
-  files.create(told + "/file")->close();
+  files.create(link + "/file")->close();
   CHECK(fs::exists(folder.file("secret/file")));
 }
 

@@ -120,7 +120,7 @@ def disk_seconds(folder, size):
     return written, read
 
 
-def costs_within(lines, every, seconds, held):
+def costs_within(lines, every, seconds, paused):
     """Returns what each checkpoint but the first cost the training: its pause, and the extra time
     of the steps during its writing over those before and after them. Both come from one training,
     since the machine's speed may change by more than that between trainings."""
@@ -133,7 +133,7 @@ def costs_within(lines, every, seconds, held):
         during = [times[save + i] for i in range(1, beside + 1)]
         others = [times[save + i] for i in range(beside + 1 - every, every + 1)
                   if not 1 <= i <= beside]
-        costs.append(sum(during) - beside * statistics.median(others) + held)
+        costs.append(sum(during) - beside * statistics.median(others) + paused)
     return costs
 
 
@@ -146,7 +146,7 @@ def spread_of_costs(costs):
             f"{middle / 30:.1%} of 30 s")
 
 
-def beside_the_machine(args):
+def compare_with_machine(args):
     for pair in range(args.pairs):
         _, plain, _ = train(args, "plain", args.steps, 0)
         text, lines, run = train(args, "saving", args.steps, args.every)
@@ -154,7 +154,7 @@ def beside_the_machine(args):
         size = int(found[0][0])
         count = run["counters"]["checkpoints_saved"]
         # The first copy may use pages that the kernel has not provided yet.
-        held = statistics.median(pause for _, _, pause in found[1:] or found)
+        paused = statistics.median(pause for _, _, pause in found[1:] or found)
         copied = copy_seconds(size, args.threads)
         written, read = disk_seconds(args.scratch, size)
         seconds = statistics.median(seconds for _, seconds, _ in found)
@@ -165,16 +165,16 @@ def beside_the_machine(args):
         step, mean = (statistics.fmean(line["step_seconds"] for line in one if "loss" in line
                                        and line["step"] in whole)
                       for one in (plain, lines))
-        lost = (mean - step) * args.every + held
+        lost = (mean - step) * args.every + paused
         early = [[line["step_seconds"] for line in one if "loss" in line
                   and 1 < line["step"] <= args.every + 1] for one in (plain, lines)]
         once = sum(early[1]) - sum(early[0]) - lost
-        costs = costs_within(lines, args.every, seconds, held)
+        costs = costs_within(lines, args.every, seconds, paused)
         plain_steps = [line["step_seconds"] for line in plain
                        if "loss" in line and line["step"] > 1]
         print(f"pair {pair + 1}: {size / 2**30:.2f} GiB a checkpoint, {count} of them in "
-              f"{len(lines)} steps of {step:.2f} s\n  held {held:.3f} s a checkpoint, "
-              f"{held / copied:.2f} of a copy of as many bytes ({copied:.3f} s)\n  written and "
+              f"{len(lines)} steps of {step:.2f} s\n  paused {paused:.3f} s a checkpoint, "
+              f"{paused / copied:.2f} of a copy of as many bytes ({copied:.3f} s)\n  written and "
               f"read back in {seconds:.2f} s beside training; the disk alone {written:.2f} + "
               f"{read:.2f} s: {(written + read) / seconds:.2f} of its rate\n  a checkpoint costs "
               f"training {lost:.2f} s; one every 30 s would cost {lost / 30:.1%}; the first one of "
@@ -219,11 +219,11 @@ def save(folder, shapes):
         start = time.perf_counter()
         writer = dcp.FileSystemWriter(f"{folder}-{attempt}", sync_files=True, thread_count=2)
         future = dcp.async_save(made, storage_writer=writer)
-        held = time.perf_counter() - start
+        paused = time.perf_counter() - start
         future.result()
         sync(f"{folder}-{attempt}")
         durable = time.perf_counter() - start
-    return {"held": held, "durable": durable, "state": bits(made.values())}
+    return {"paused": paused, "durable": durable, "state": bits(made.values())}
 def load(folder, shapes):
     made = state(shapes)
     for tensor in made.values():
@@ -263,12 +263,12 @@ def save(folder, shapes):
     for attempt in range(2):
         start = time.perf_counter()
         one.save_checkpoint(f"{folder}-{attempt}")
-        held = time.perf_counter() - start
+        paused = time.perf_counter() - start
         if one.checkpoint_engine.is_decoupled():
             one._commit_decoupled_checkpoint()  # what its next step() begins with
         sync(f"{folder}-{attempt}")
         durable = time.perf_counter() - start
-    return {"held": held, "durable": durable, "state": state(one)}
+    return {"paused": paused, "durable": durable, "state": state(one)}
 def load(folder, shapes):
     one = engine(shapes)
     start = time.perf_counter()
@@ -305,14 +305,14 @@ def run_ftrun(args):
     """Runs ftrun. The last of three checkpoints is written after the end of training, so that
     nothing else runs, as for the peer's checkpoints."""
     text, _, _ = train(args, "saving", 6, 2)
-    held = saved(text)[-1][2]
+    paused = saved(text)[-1][2]
     total, verified = map(quantity, re.findall(r"saved \S+ \([\d.]+ \w+, in ([\d.]+\w+); "
                                                r"([\d.]+\w+) of it to verify it\)", text)[-1])
     size = evict(args.scratch / "saving" / "checkpoints" / "step-00000006")
     again, _, _ = train(args, "saving", 6, 0, resume=True)
     read = quantity(re.search(r"resumed from \S+ \(read in ([\d.]+\w+)\)", again)[1])
     shutil.rmtree(args.scratch / "saving")
-    return {"held": held, "durable": total - verified, "verified": verified, "load": read,
+    return {"paused": paused, "durable": total - verified, "verified": verified, "load": read,
             "bytes": size}
 
 
@@ -350,7 +350,7 @@ def run_peer(args, program):
     return {**saved_state, **loaded, "bytes": size}
 
 
-def beside_peer(args):
+def compare_with_peer(args):
     called, program = PEERS[args.peer]
     from safetensors import safe_open
     shapes = []
@@ -371,7 +371,7 @@ def beside_peer(args):
         for name, one in found.items():
             verified = (f", verified from the disk in {one['verified']:.2f} s" if "verified" in one
                         else "")
-            print(f"  {name}: {one['bytes'] / 2**30:.2f} GiB, held {one['held']:.2f} s, on the "
+            print(f"  {name}: {one['bytes'] / 2**30:.2f} GiB, paused {one['paused']:.2f} s, on the "
                   f"disk after {one['durable']:.2f} s{verified}, loaded in {one['load']:.2f} s",
                   flush=True)
     print(f"saved and loaded {statistics.median(ratios):.2f} x as fast as {called} "
@@ -401,7 +401,7 @@ def main():
                      "from one to the next")
     with tempfile.TemporaryDirectory(dir=args.folder) as scratch:
         args.scratch = pathlib.Path(scratch)
-        (beside_peer if args.peer_python else beside_the_machine)(args)
+        (compare_with_peer if args.peer_python else compare_with_machine)(args)
 
 
 main()

@@ -95,7 +95,7 @@ def close(a, b, what):
         raise Failed(f"{what}: {off:.2e} is more than {TOLERANCE}")
 
 
-def beside_processor(runs, folder, name, **more):
+def compare_with_cpu(runs, folder, name, **more):
     first, second, theirs = (runs.losses(folder, device, runs.shape, 5, 256, **more)
                              for device in (runs.args.device, runs.args.device, "cpu"))
     if first != second:
@@ -119,9 +119,9 @@ def repeat(runs):
 
 
 def processor(runs):
-    mine = runs.losses("processor-a", runs.args.device, runs.shape, 10, 256)
+    on_gpu = runs.losses("processor-a", runs.args.device, runs.shape, 10, 256)
     theirs = runs.losses("processor-b", "cpu", runs.shape, 10, 256)
-    close(theirs, mine, f"{runs.args.device} beside the processor")
+    close(theirs, on_gpu, f"{runs.args.device} beside the processor")
 
 
 def recorded(runs):
@@ -133,7 +133,7 @@ def recorded(runs):
         raise Failed(f"recorded steps: losses differ: {plain} and {at_once}")
 
 
-def beside_own(runs, name, what, **more):
+def compare_with_own_kernels(runs, name, what, **more):
     own, first, second = (runs.losses(name, runs.args.device, runs.shape, 6, 512,
                                       kernels={"attention": by}, **more)
                           for by in ("own", "cudnn", "cudnn"))
@@ -145,7 +145,7 @@ def beside_own(runs, name, what, **more):
 
 
 def cudnn(runs):
-    beside_own(runs, "cudnn", "cuDNN's attention beside ours")
+    compare_with_own_kernels(runs, "cudnn", "cuDNN's attention beside ours")
 
 
 def documents(runs):
@@ -161,7 +161,8 @@ def documents(runs):
                 out.write(json.dumps({"input_ids": ids}) + "\n")
         data = {"train": str(file), "sequence_length": 512, "shuffle": False,
                 "packing": "documents"}
-        beside_own(runs, "documents", f"cuDNN's attention of {name} beside ours", data=data)
+        compare_with_own_kernels(runs, "documents", f"cuDNN's attention of {name} beside ours",
+                                 data=data)
 
 
 def adapters(runs):
@@ -171,7 +172,7 @@ def adapters(runs):
     for name, more in (("LoRA", {"adapter": lora}), ("LoRA on NF4", {"adapter": lora, **nf4}),
                        ("LoRA on INT8", {"adapter": lora, "quantization": {"type": "int8"}}),
                        ("DoRA", {"adapter": dora}), ("DoRA on NF4", {"adapter": dora, **nf4})):
-        beside_processor(runs, "adapters", name, **more)
+        compare_with_cpu(runs, "adapters", name, **more)
 
 
 def precisions(runs):
@@ -180,21 +181,21 @@ def precisions(runs):
                                  "fp16": {"enabled": True, "initial_scale_power": 8}}),
                        ("moments and master weights in bf16",
                         {"bf16": narrow, "zero_optimization": {"stage": 1}})):
-        beside_processor(runs, "precisions", name, **more)
+        compare_with_cpu(runs, "precisions", name, **more)
 
 
 def optimizers(runs):
     for name, params in (("Lion", {"lr": 1e-4}),
                          ("Adagrad", {"lr": 1e-2, "initial_accumulator_value": 0.1}),
                          ("SGD", {"lr": 0.1, "momentum": 0.9})):
-        beside_processor(runs, "optimizers", name, optimizer={"type": name, "params": params})
+        compare_with_cpu(runs, "optimizers", name, optimizer={"type": name, "params": params})
 
 
 def multipliers(runs):
     shape = runs.shape
     runs.shape = f"{shape}-granite"
     try:
-        beside_processor(runs, "multipliers", "multipliers")
+        compare_with_cpu(runs, "multipliers", "multipliers")
     finally:
         runs.shape = shape
 

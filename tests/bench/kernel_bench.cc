@@ -86,7 +86,7 @@ class Bench {
   void run();
 
  private:
-  struct Free {
+  struct FreeDeleter {
     void operator()(void* p) const { std::free(p); }
   };
   ValueId value(DType dtype, Dims dims);
@@ -103,7 +103,7 @@ class Bench {
   void op(const char* label, OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
           OpAttrs attrs, const std::function<void()>& aten = {});
   void line(const char* label, double ours, double aten, double flops, double bytes) const;
-  bool wanted(const char* label) const {
+  bool is_selected(const char* label) const {
     return options_.only.empty() || std::string(label).find(options_.only) != std::string::npos;
   }
 
@@ -123,7 +123,7 @@ class Bench {
   Options options_;
   int64_t tokens_;
   LayerGraph graph_;
-  std::vector<std::unique_ptr<std::byte, Free>> memory_;
+  std::vector<std::unique_ptr<std::byte, FreeDeleter>> memory_;
   StepScalars scalars_;
   double product_rate_ = 0.0, memory_rate_ = 0.0;
 };
@@ -163,7 +163,7 @@ void Bench::line(const char* label, double ours, double aten, double flops, doub
 
 void Bench::op(const char* label, OpKind kind, std::vector<ValueId> in, std::vector<ValueId> out,
                OpAttrs attrs, const std::function<void()>& aten) {
-  if (!wanted(label)) return;
+  if (!is_selected(label)) return;
   Op op{kind, std::move(in), std::move(out), std::move(attrs), -1};
   const int64_t scratch = workspace_bytes(graph_, op);
   if (scratch > 0) op.workspace = value(DType::kU8, {scratch});
@@ -294,7 +294,7 @@ void Bench::head() {
 }
 
 void Bench::optimizer() {
-  if (!wanted("optimizer")) return;
+  if (!is_selected("optimizer")) return;
   const ValueId p = f32({kOptimizerElements}), g = f32({kOptimizerElements}),
                 m = f32({kOptimizerElements}), v = f32({kOptimizerElements});
   const auto data = [&](ValueId id) {
@@ -318,7 +318,7 @@ void Bench::optimizer() {
 }
 
 void Bench::flat(const char* label, double bytes, const std::function<void()>& body) {
-  if (!wanted(label)) return;
+  if (!is_selected(label)) return;
   const auto elements = static_cast<double>(kOptimizerElements);
   line(label, time(body), 0.0, elements, bytes * elements);
 }
@@ -326,7 +326,7 @@ void Bench::flat(const char* label, double bytes, const std::function<void()>& b
 /// Measures updates with states of mixed precision. The bytes are the least possible traffic: each
 /// array is read once and written once.
 void Bench::mixed_optimizer() {
-  if (!wanted("mixed")) return;
+  if (!is_selected("mixed")) return;
   const auto data = [&](ValueId id) { return memory_[static_cast<size_t>(id)].get(); };
   const Dims dims{kOptimizerElements};
   const ValueId g = value(DType::kBF16, dims), copy = value(DType::kBF16, dims);
@@ -354,7 +354,7 @@ void Bench::mixed_optimizer() {
 }
 
 void Bench::conversions() {
-  if (!wanted("flat")) return;
+  if (!is_selected("flat")) return;
   const auto data = [&](ValueId id) { return memory_[static_cast<size_t>(id)].get(); };
   const Dims dims{kOptimizerElements};
   const ValueId wide = f32(dims), narrow = value(DType::kBF16, dims), more = f32(dims);
@@ -381,7 +381,7 @@ void Bench::run() {
   attention();
   mlp();
   embedding();
-  if (wanted("head+loss")) head();
+  if (is_selected("head+loss")) head();
   optimizer();
   mixed_optimizer();
   conversions();

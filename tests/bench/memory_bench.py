@@ -164,7 +164,7 @@ def written(path, name, model, tokens, settings, out):
         "checkpoint": {"every": 0}, "export": {"enabled": False}} | settings))
 
 
-def held(pid):
+def resident_bytes(pid):
     """Returns a process's anonymous and shared bytes in memory; 0 if it has ended."""
     try:
         text = pathlib.Path(f"/proc/{pid}/status").read_text()
@@ -199,7 +199,7 @@ class Peak(threading.Thread):
         rank = None
         while not self.ended:
             rank = rank or rank_below(self.root)
-            self.most = max(self.most, held(rank or self.root))
+            self.most = max(self.most, resident_bytes(rank or self.root))
             time.sleep(0.01)
 
 

@@ -112,7 +112,7 @@ def compare(args, runs):
         found.append({name: runs[name]() for name in turned})
         one = found[-1]
 
-        def against(name):
+        def comparison_with(name):
             pairs = zip(one[ours]["losses"], one[name]["losses"], strict=True)
             off = max(abs(a - b) / b for a, b in pairs)
             ratio = one[name]["seconds"] / one[ours]["seconds"]
@@ -120,7 +120,7 @@ def compare(args, runs):
 
         foreign = max(run["foreign"] for run in one.values())
         print(f"round {i + 1}: {ours} {one[ours]['seconds']:.2f} s; "
-              + "; ".join(against(name) for name in others)
+              + "; ".join(comparison_with(name) for name in others)
               + f"; other load at most {foreign:.2f} core", flush=True)
         for name, run in one.items():
             for stage, (idle, schedule) in run.get("idle", {}).items():
@@ -173,7 +173,7 @@ def compare_schedules(args):
 
     rounds = compare(args, {name: (lambda name=name: run(name)) for name in names})
 
-    def middle(name, value):
+    def median_of(name, value):
         return statistics.median(value(one[name], one["1f1b"]) for one in rounds)
 
     def mean_idle(run, which):
@@ -183,12 +183,12 @@ def compare_schedules(args):
           "the schedule) | both wait less than under 1f1b, points (by the schedule) |\n"
           "|---|---|---|---|---|---|")
     for name in names:
-        idle = [[middle(name, lambda run, _: run["idle"][f"stage {stage}"][which])
+        idle = [[median_of(name, lambda run, _: run["idle"][f"stage {stage}"][which])
                  for which in (0, 1)] for stage in (0, 1)]
-        less = [middle(name, lambda run, ours: mean_idle(ours, which) - mean_idle(run, which))
+        less = [median_of(name, lambda run, ours: mean_idle(ours, which) - mean_idle(run, which))
                 for which in (0, 1)]
-        print(f"| {name} | {middle(name, lambda run, _: run['seconds']):.2f} s | "
-              f"{middle(name, lambda run, ours: run['seconds'] / ours['seconds']):.3f} | " +
+        print(f"| {name} | {median_of(name, lambda run, _: run['seconds']):.2f} s | "
+              f"{median_of(name, lambda run, ours: run['seconds'] / ours['seconds']):.3f} | " +
               " | ".join(f"{measured:.1f} % ({schedule:.1f})" for measured, schedule in idle)
               + f" | {less[0]:.1f} ({less[1]:.1f}) |")
 

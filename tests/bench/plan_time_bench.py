@@ -90,11 +90,11 @@ def measured(config, nproc, folder):
 
 
 def predicted(config, nproc, machine):
-    told = subprocess.run([FTRUN, "plan", "--config", config, "--nproc", str(nproc), "--machine",
-                           machine], check=True,
-                          capture_output=True, text=True).stdout
-    step = float(re.search(r"time of a step on .*?: ([\d.e+-]+) s", told)[1])
-    waits = re.search(r"waits for collectives +([\d.e+-]+) s", told)
+    stdout = subprocess.run([FTRUN, "plan", "--config", config, "--nproc", str(nproc), "--machine",
+                             machine], check=True,
+                            capture_output=True, text=True).stdout
+    step = float(re.search(r"time of a step on .*?: ([\d.e+-]+) s", stdout)[1])
+    waits = re.search(r"waits for collectives +([\d.e+-]+) s", stdout)
     return step, float(waits[1]) if waits else 0.0
 
 

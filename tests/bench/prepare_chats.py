@@ -80,8 +80,8 @@ def prepared(path, model, workers, out):
     """Returns the seconds that the command itself reports, including the start of its processes."""
     script = [sys.executable, str(ROOT / "scripts/prepare_data.py"), "--tokenizer", model, "--out",
               out, "--workers", str(workers), path]
-    told = subprocess.run(script, check=True, capture_output=True, text=True).stdout
-    seconds = float(told.rsplit("done in ", 1)[1].split()[0])
+    stdout = subprocess.run(script, check=True, capture_output=True, text=True).stdout
+    seconds = float(stdout.rsplit("done in ", 1)[1].split()[0])
     return seconds, json.loads(pathlib.Path(out, "train.json").read_text())["tokens"]
 
 

@@ -131,7 +131,7 @@ def choices(row):
         yield size, parts
 
 
-def settle(binary, row, stack):
+def choose_values(binary, row, stack):
     """Chooses the values that the row marks with question marks, by the rules."""
     made = list(choices(row))
     for micro_batch, parts in made[:-1]:
@@ -178,7 +178,7 @@ class Rows:
         self.rows = rows
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             self.settled = list(pool.map(
-                lambda row: settle(binary, row, STACKS / f"{row['stack']}.yaml"), rows))
+                lambda row: choose_values(binary, row, STACKS / f"{row['stack']}.yaml"), rows))
 
     def predicted(self, values_of):
         """Returns the predicted seconds of each row, with its stack's numbers from `values_of`."""
@@ -186,14 +186,14 @@ class Rows:
             for name, values in values_of.items():
                 pathlib.Path(folder, f"{name}.yaml").write_text(stack_text(name, values))
 
-            def one(at):
+            def step_seconds(at):
                 row = self.rows[at]
                 answer, told = plan(self.binary, row, f"{folder}/{row['stack']}.yaml",
                                     *self.settled[at])
                 assert answer, (row["model"], told)
                 return answer["time"]["seconds"]
             with concurrent.futures.ThreadPoolExecutor(2) as pool:
-                return list(pool.map(one, range(len(self.rows))))
+                return list(pool.map(step_seconds, range(len(self.rows))))
 
 
 # These values have no penalty in a fit: a stack has few rows, and numbers that these do not

@@ -1,5 +1,5 @@
 """Watches a command while it trains: when each of its steps ended, counted from its launch, and how
-many cores other processes kept busy during the timed steps.
+many cores other processes used during the timed steps.
 """
 import dataclasses
 import json

@@ -374,9 +374,9 @@ TEST_CASE("a folder with a step's name that is not a checkpoint is kept under an
        {std::function<void()>(linked), std::function<void()>(folder),
         std::function<void()>(dangling)}) {
     put();
-    const std::string said = logged([&] { save(run.path(), 1, 2, 1); });
-    CHECK_THAT(said, Catch::Contains(cat(run / "step-00000002",
-                                         " was not a checkpoint of this run and was renamed to ")));
+    const std::string log = logged([&] { save(run.path(), 1, 2, 1); });
+    CHECK_THAT(log, Catch::Contains(cat(run / "step-00000002",
+                                        " was not a checkpoint of this run and was renamed to ")));
     CHECK(loads_as(run / "step-00000002", 1, 1));
     clean_checkpoints(posix_files(), run.path());
     fs::remove_all(run / "step-00000002");

@@ -127,11 +127,11 @@ std::string fail_each_call(int error_number, int64_t step, int64_t keep_last,
              "; ", refused, " saves said so\n");
 }
 
-void fail_and_tell(int error_number, int64_t step, int64_t keep_last,
-                   Replacing way = Replacing::kExchange) {
-  std::string told;
-  logged([&] { told = fail_each_call(error_number, step, keep_last, way); });
-  std::cout << told;
+void fail_and_print(int error_number, int64_t step, int64_t keep_last,
+                    Replacing way = Replacing::kExchange) {
+  std::string outcome;
+  logged([&] { outcome = fail_each_call(error_number, step, keep_last, way); });
+  std::cout << outcome;
 }
 
 /// Returns the number of bit flips that FTRUN_SOAK_FLIPS sets (scripts/soak.sh).
@@ -182,16 +182,16 @@ Outcomes cut_power_at_each_call(int64_t step, int64_t keep_last, bool clean_firs
 }  // namespace
 
 TEST_CASE("a full disk at any call of a save leaves the previous checkpoint good") {
-  fail_and_tell(ENOSPC, 2, 0);
+  fail_and_print(ENOSPC, 2, 0);
 }
 
 TEST_CASE("an input or output error at any call of a save leaves the previous checkpoint good") {
-  fail_and_tell(EIO, 2, 1);
+  fail_and_print(EIO, 2, 1);
 }
 
 TEST_CASE("a failure at any call of a save over the same step leaves one of the two") {
-  fail_and_tell(EIO, 1, 0);
-  fail_and_tell(EIO, 1, 0, Replacing::kStepAside);
+  fail_and_print(EIO, 1, 0);
+  fail_and_print(EIO, 1, 0, Replacing::kStepAside);
 }
 
 // The removal fails as on a network file system where another process still reads one of the files.

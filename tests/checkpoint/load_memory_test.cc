@@ -63,8 +63,8 @@ std::string saved_tensor(const TempFolder& temp, bool columns) {
 /// Reads a box as `dtype` into `state`; returns the peak of memory that this needed besides the
 /// box.
 template <typename T>
-int64_t beside_a_read(const std::string& folder, const Box& box, DType dtype,
-                      std::vector<T>& state) {
+int64_t extra_bytes_of_read(const std::string& folder, const Box& box, DType dtype,
+                            std::vector<T>& state) {
   const int64_t peak = peak_of([&] {
     state.resize(static_cast<size_t>(box.numel()));
     Checkpoint checkpoint(folder);
@@ -74,14 +74,14 @@ int64_t beside_a_read(const std::string& folder, const Box& box, DType dtype,
   return peak - box.numel() * static_cast<int64_t>(sizeof(T));
 }
 
-int64_t beside_when_rounding(const std::string& folder, const Box& box) {
+int64_t extra_bytes_when_rounding(const std::string& folder, const Box& box) {
   std::vector<uint16_t> state;
-  return beside_a_read(folder, box, DType::kBF16, state);
+  return extra_bytes_of_read(folder, box, DType::kBF16, state);
 }
 
-int64_t beside_when_reading(const std::string& folder, const Box& box) {
+int64_t extra_bytes_when_reading(const std::string& folder, const Box& box) {
   std::vector<float> state;
-  const int64_t beside = beside_a_read(folder, box, DType::kF32, state);
+  const int64_t extra_bytes = extra_bytes_of_read(folder, box, DType::kF32, state);
   int64_t wrong = 0;
   for (int64_t i = 0; i < box.numel(); ++i) {
     const int64_t row = box.offset[0] + i / box.extent[1];
@@ -91,7 +91,7 @@ int64_t beside_when_reading(const std::string& folder, const Box& box) {
                  : 1;
   }
   REQUIRE(wrong == 0);
-  return beside;
+  return extra_bytes;
 }
 
 }  // namespace
@@ -105,11 +105,11 @@ TEST_CASE("loading holds the state and little more, however the checkpoint was c
   for (const bool columns : {false, true}) {
     const std::string folder = saved_tensor(temp, columns);
     for (const Box& box : wanted) {
-      const int64_t beside = beside_when_reading(folder, box);
-      INFO("cut by " << (columns ? "columns" : "rows") << ": " << human_bytes(beside)
+      const int64_t extra_bytes = extra_bytes_when_reading(folder, box);
+      INFO("cut by " << (columns ? "columns" : "rows") << ": " << human_bytes(extra_bytes)
                      << " beside the state");
-      REQUIRE(beside < kMaxExtraBytes);
-      REQUIRE(beside_when_rounding(folder, box) < kMaxExtraBytes);
+      REQUIRE(extra_bytes < kMaxExtraBytes);
+      REQUIRE(extra_bytes_when_rounding(folder, box) < kMaxExtraBytes);
     }
     const int64_t verified = peak_of([&] {
       Checkpoint checkpoint(folder);

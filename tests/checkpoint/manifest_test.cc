@@ -33,7 +33,7 @@ std::string sealed(std::string text) {
   return text.substr(0, start) + hex64(xxh3(rest.data(), rest.size())) + rest;
 }
 
-std::string with(const std::string& from, const std::string& to) {
+std::string manifest_with(const std::string& from, const std::string& to) {
   std::string text = manifest_text(small_manifest());
   const size_t at = text.find(from);
   REQUIRE(at != std::string::npos);
@@ -97,31 +97,32 @@ TEST_CASE("every change of a manifest's bytes is noticed") {
 
 TEST_CASE("manifests that verify but make no sense are refused") {
   REQUIRE(refusal("") == "m: does not begin as a checkpoint manifest");
-  REQUIRE(refusal(with("\"format\": 2", "\"format\": 3")) ==
+  REQUIRE(refusal(manifest_with("\"format\": 2", "\"format\": 3")) ==
           "m: has checkpoint format 3, this ftrun reads formats 1 and 2");
-  REQUIRE(refusal(with("\"serial\": 3", "\"serial\": -3")) ==
+  REQUIRE(refusal(manifest_with("\"serial\": 3", "\"serial\": -3")) ==
           "m: field \"serial\" is -3, at least 0 was expected");
-  REQUIRE(refusal(with("\"serial\": 3", "\"serial\": 3.5")) ==
+  REQUIRE(refusal(manifest_with("\"serial\": 3", "\"serial\": 3.5")) ==
           "m: field \"serial\" must be an integer, found 3.5");
-  REQUIRE(refusal(with("\"serial\": 3", "\"serial\": 18446744073709551615")) ==
+  REQUIRE(refusal(manifest_with("\"serial\": 3", "\"serial\": 18446744073709551615")) ==
           "m: field \"serial\" must be an integer, found 18446744073709551615");
-  REQUIRE(refusal(with("\"serial\": 3", "\"serial\": 9223372036854775807")) ==
+  REQUIRE(refusal(manifest_with("\"serial\": 3", "\"serial\": 9223372036854775807")) ==
           "m: field \"serial\" is 9223372036854775807, at most 9007199254740992 was expected");
-  REQUIRE(refusal(with("\"serial\": 3", "\"sreial\": 3")) == "m: field \"serial\" is missing");
-  REQUIRE(refusal(with("\"serial\": 3", "\"serial\": 3, \"serial\": 3")) ==
+  REQUIRE(refusal(manifest_with("\"serial\": 3", "\"sreial\": 3")) ==
+          "m: field \"serial\" is missing");
+  REQUIRE(refusal(manifest_with("\"serial\": 3", "\"serial\": 3, \"serial\": 3")) ==
           "m: key \"serial\" comes twice in one object");
-  REQUIRE(refusal(with("\"file\":\"rank-00000.safetensors\"", "\"file\":\"../x\"")) ==
+  REQUIRE(refusal(manifest_with("\"file\":\"rank-00000.safetensors\"", "\"file\":\"../x\"")) ==
           "m: the file of rank 0 must be rank-00000.safetensors, found ../x");
-  REQUIRE(refusal(with("[2,3]", "[4294967296,4294967296]")) ==
+  REQUIRE(refusal(manifest_with("[2,3]", "[4294967296,4294967296]")) ==
           "m: rank-00000.safetensors: tensor \"a.weight\": shape has too many elements");
-  REQUIRE(refusal(with("[2,3]", "[2,-3]")) ==
+  REQUIRE(refusal(manifest_with("[2,3]", "[2,-3]")) ==
           "m: rank-00000.safetensors: tensor \"a.weight\": field \"shape\" must hold integers of 0 "
           "or more");
-  REQUIRE(refusal(with("\"BF16\"", "\"BF17\"")) ==
+  REQUIRE(refusal(manifest_with("\"BF16\"", "\"BF17\"")) ==
           "m: rank-00000.safetensors: tensor \"a.weight\": dtype \"BF17\" is unknown");
-  REQUIRE(refusal(with("\"rank\":0", "\"rank\":1")) ==
+  REQUIRE(refusal(manifest_with("\"rank\":0", "\"rank\":1")) ==
           "m: the file of rank 1 must be rank-00001.safetensors, found rank-00000.safetensors");
-  REQUIRE(refusal(with("\"xxh3\":\"000000000000004d\"", "\"xxh3\":\"4d\"")) ==
+  REQUIRE(refusal(manifest_with("\"xxh3\":\"000000000000004d\"", "\"xxh3\":\"4d\"")) ==
           "m: rank-00000.safetensors: tensor \"a.weight\": field \"xxh3\" must be 16 hexadecimal "
           "digits, found \"4d\"");
 }
@@ -130,7 +131,7 @@ TEST_CASE("boxes that are not inside of their tensor are refused") {
   const std::string where = "m: rank-00000.safetensors: tensor \"a.weight\": ";
   const auto refused = [&](const std::string& from, const std::string& to,
                            const std::string& message) {
-    REQUIRE(refusal(with(from, to)) == where + message);
+    REQUIRE(refusal(manifest_with(from, to)) == where + message);
   };
   const std::string offset = "\"offset\":[0,1]", extent = "\"extent\":[2,2]";
   refused(offset, "\"offset\":[0,2]",

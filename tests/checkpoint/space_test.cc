@@ -32,14 +32,14 @@ SpaceWanted wanted_in(const TempFolder& run) {
 }
 
 /// Returns the message about `wanted` if `free` bytes are free.
-std::string said(const TempFolder& run, const SpaceWanted& wanted, int64_t free) {
+std::string space_message(const TempFolder& run, const SpaceWanted& wanted, int64_t free) {
   FaultFileSystem files(run.path());
   files.set_free_bytes(free);
   return admit_space(files, wanted);
 }
 
 std::string refused(const TempFolder& run, const SpaceWanted& wanted, int64_t free) {
-  return error_of(ExitCode::kEnvironment, [&] { said(run, wanted, free); });
+  return error_of(ExitCode::kEnvironment, [&] { space_message(run, wanted, free); });
 }
 
 void save_empty(const TempFolder& run, int64_t step) {
@@ -52,12 +52,12 @@ void save_empty(const TempFolder& run, int64_t step) {
 
 TEST_CASE("space for the kept checkpoints, the one in progress and the export is enough") {
   const TempFolder run;
-  REQUIRE(said(run, wanted_in(run), 330 * kMiB) == "");
+  REQUIRE(space_message(run, wanted_in(run), 330 * kMiB) == "");
 }
 
 TEST_CASE("too little space is reported before the first checkpoint, with the arithmetic") {
   const TempFolder run;
-  REQUIRE(said(run, wanted_in(run), 330 * kMiB - 1) ==
+  REQUIRE(space_message(run, wanted_in(run), 330 * kMiB - 1) ==
           run / "checkpoints" +
               ": 3 checkpoints of 100.00 MiB (keep_last 2, one under way, 0 there) and the "
               "exported model of 30.00 MiB: "
@@ -67,7 +67,7 @@ TEST_CASE("too little space is reported before the first checkpoint, with the ar
 
 TEST_CASE("space for less than one checkpoint, or one and the export, is refused") {
   const TempFolder run;
-  REQUIRE(said(run, wanted_in(run), 130 * kMiB) != "");
+  REQUIRE(space_message(run, wanted_in(run), 130 * kMiB) != "");
   REQUIRE(refused(run, wanted_in(run), 129 * kMiB) ==
           run / "checkpoints" +
               ": 1 checkpoint of 100.00 MiB and the exported model of 30.00 MiB: 130.00 MiB "
@@ -76,8 +76,8 @@ TEST_CASE("space for less than one checkpoint, or one and the export, is refused
           run / "checkpoints" + ": 1 checkpoint of 100.00 MiB: 100.00 MiB needed, 99.00 MiB free");
   SpaceWanted alone = wanted_in(run);
   alone.export_bytes = 0;
-  REQUIRE(said(run, alone, 300 * kMiB) == "");
-  REQUIRE(said(run, alone, 100 * kMiB) != "");
+  REQUIRE(space_message(run, alone, 300 * kMiB) == "");
+  REQUIRE(space_message(run, alone, 100 * kMiB) != "");
 }
 
 TEST_CASE("more checkpoints than a number of bytes can count are too many") {
@@ -87,28 +87,29 @@ TEST_CASE("more checkpoints than a number of bytes can count are too many") {
   wanted.every = 1;
   wanted.steps = 1'000'000'000;
   wanted.checkpoint_bytes = 10 * 1024 * kMiB;
-  REQUIRE(said(run, wanted, 1000 * 1024 * kMiB).find("1000000000 checkpoints of 10.00 GiB") !=
-          std::string::npos);
-  REQUIRE(said(run, wanted, kFreeUnknown) == "");
+  REQUIRE(
+      space_message(run, wanted, 1000 * 1024 * kMiB).find("1000000000 checkpoints of 10.00 GiB") !=
+      std::string::npos);
+  REQUIRE(space_message(run, wanted, kFreeUnknown) == "");
   wanted.keep_last = std::numeric_limits<int64_t>::max();
-  REQUIRE(said(run, wanted, 1000 * 1024 * kMiB) != "");
+  REQUIRE(space_message(run, wanted, 1000 * 1024 * kMiB) != "");
 }
 
 TEST_CASE("no more checkpoints are counted than the run will save") {
   const TempFolder run;
   SpaceWanted wanted = wanted_in(run);
   wanted.every = 0;  // one checkpoint, at the end
-  REQUIRE(said(run, wanted, 130 * kMiB) == "");
+  REQUIRE(space_message(run, wanted, 130 * kMiB) == "");
   wanted.every = 8;  // and another one at step 8
-  REQUIRE(said(run, wanted, 230 * kMiB) == "");
-  REQUIRE(said(run, wanted, 229 * kMiB) != "");
+  REQUIRE(space_message(run, wanted, 230 * kMiB) == "");
+  REQUIRE(space_message(run, wanted, 229 * kMiB) != "");
   wanted.keep_last = 0;
   wanted.every = 3;  // 3, 6, 9, 10, all kept
-  REQUIRE(said(run, wanted, 430 * kMiB) == "");
-  REQUIRE(said(run, wanted, 429 * kMiB) != "");
+  REQUIRE(space_message(run, wanted, 430 * kMiB) == "");
+  REQUIRE(space_message(run, wanted, 429 * kMiB) != "");
   wanted.steps = 0;  // the data will tell the number later
-  REQUIRE(said(run, wanted, 230 * kMiB) == "");
-  REQUIRE(said(run, wanted, 229 * kMiB) != "");
+  REQUIRE(space_message(run, wanted, 230 * kMiB) == "");
+  REQUIRE(space_message(run, wanted, 229 * kMiB) != "");
 }
 
 TEST_CASE("checkpoints by minutes count as many as the run may save") {
@@ -116,16 +117,16 @@ TEST_CASE("checkpoints by minutes count as many as the run may save") {
   SpaceWanted wanted = wanted_in(run);
   wanted.every = 0;
   wanted.by_minutes = true;
-  REQUIRE(said(run, wanted, 330 * kMiB) == "");  // two kept and the one in progress
-  REQUIRE(said(run, wanted, 329 * kMiB) != "");
+  REQUIRE(space_message(run, wanted, 330 * kMiB) == "");  // two kept and the one in progress
+  REQUIRE(space_message(run, wanted, 329 * kMiB) != "");
   wanted.keep_last = 0;  // all are kept: counts the next two
-  REQUIRE(said(run, wanted, 230 * kMiB) == "");
-  REQUIRE(said(run, wanted, 229 * kMiB) != "");
+  REQUIRE(space_message(run, wanted, 230 * kMiB) == "");
+  REQUIRE(space_message(run, wanted, 229 * kMiB) != "");
   wanted.steps = 0;
-  REQUIRE(said(run, wanted, 230 * kMiB) == "");
-  REQUIRE(said(run, wanted, 229 * kMiB) != "");
+  REQUIRE(space_message(run, wanted, 230 * kMiB) == "");
+  REQUIRE(space_message(run, wanted, 229 * kMiB) != "");
   wanted.steps = 1;
-  REQUIRE(said(run, wanted, 130 * kMiB) == "");
+  REQUIRE(space_message(run, wanted, 130 * kMiB) == "");
 }
 
 TEST_CASE("what the disk tier uses on the same file system is not free") {
@@ -133,8 +134,8 @@ TEST_CASE("what the disk tier uses on the same file system is not free") {
   SpaceWanted wanted = wanted_in(run);
   wanted.swap = run / "swap";
   wanted.swap_bytes = 500 * kMiB;
-  REQUIRE(said(run, wanted, 830 * kMiB) == "");
-  REQUIRE(said(run, wanted, 800 * kMiB) ==
+  REQUIRE(space_message(run, wanted, 830 * kMiB) == "");
+  REQUIRE(space_message(run, wanted, 800 * kMiB) ==
           run / "checkpoints" +
               ": 3 checkpoints of 100.00 MiB (keep_last 2, one under way, 0 there) and the "
               "exported model of 30.00 MiB: "
@@ -145,20 +146,20 @@ TEST_CASE("what the disk tier uses on the same file system is not free") {
               ": 1 checkpoint of 100.00 MiB: 100.00 MiB needed, 0 B free beside 500.00 MiB of the "
               "disk tier");
   wanted.swap = "/proc";  // another file system
-  REQUIRE(said(run, wanted, 330 * kMiB) == "");
+  REQUIRE(space_message(run, wanted, 330 * kMiB) == "");
 }
 
 TEST_CASE("existing checkpoints need no further space") {
   const TempFolder run;
   save_empty(run, 2);
   save_empty(run, 4);
-  REQUIRE(said(run, wanted_in(run), 130 * kMiB) == "");
+  REQUIRE(space_message(run, wanted_in(run), 130 * kMiB) == "");
   // The older checkpoints are removed before the model is exported.
-  REQUIRE(said(run, wanted_in(run), 129 * kMiB) != "");
+  REQUIRE(space_message(run, wanted_in(run), 129 * kMiB) != "");
   REQUIRE(refused(run, wanted_in(run), 99 * kMiB) ==
           run / "checkpoints" + ": 1 checkpoint of 100.00 MiB: 100.00 MiB needed, 99.00 MiB free");
   save_empty(run, 10);  // nothing is left to train
-  REQUIRE(said(run, wanted_in(run), 30 * kMiB) == "");
+  REQUIRE(space_message(run, wanted_in(run), 30 * kMiB) == "");
 }
 
 TEST_CASE("what a killed run left and the start will remove counts as free") {
@@ -174,7 +175,7 @@ TEST_CASE("what a killed run left and the start will remove counts as free") {
   REQUIRE(refused(run, wanted, 0) != "");
   begin_output(posix_files(), run / "export/model.tmp-0123abcd", {"model.safetensors"}).reset();
   write_text(run / "export/model.tmp-0123abcd/model.safetensors", std::string(kMiB, 'x'));
-  REQUIRE(said(run, wanted, 0) == "");
+  REQUIRE(space_message(run, wanted, 0) == "");
   REQUIRE(checkpoint_leftover_bytes(posix_files(), run / "checkpoints") >= 2 * kMiB);
   clean_checkpoints(posix_files(), run / "checkpoints");
   REQUIRE(checkpoint_leftover_bytes(posix_files(), run / "checkpoints") == 0);
@@ -185,7 +186,7 @@ TEST_CASE("if the file system does not report its free space everything fits") {
   save_empty(run, 2);
   SpaceWanted wanted = wanted_in(run);
   wanted.checkpoint_bytes = int64_t{100} << 40;
-  REQUIRE(said(run, wanted, kFreeUnknown) == "");
+  REQUIRE(space_message(run, wanted, kFreeUnknown) == "");
 }
 
 TEST_CASE("a file that is larger than this process may write is refused before the first step") {
@@ -193,7 +194,7 @@ TEST_CASE("a file that is larger than this process may write is refused before t
   SpaceWanted wanted = wanted_in(run);
   wanted.largest_file_bytes = 50 * kMiB;
   wanted.file_size_limit = 50 * kMiB;
-  REQUIRE(said(run, wanted, kFreeUnknown) == "");
+  REQUIRE(space_message(run, wanted, kFreeUnknown) == "");
   wanted.file_size_limit = 1 * kMiB;
   REQUIRE(refused(run, wanted, kFreeUnknown) ==
           run / "checkpoints" +

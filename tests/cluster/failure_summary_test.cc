@@ -39,25 +39,25 @@ TEST_CASE("a report is one line that a pipe takes in one piece, however long the
 }
 
 TEST_CASE("a report that is too long keeps how it begins and its remedy") {
-  const auto told = [](const std::string& message) {
+  const auto read_back = [](const std::string& message) {
     const std::string line = failure_line({.doing = "step 3", .message = message});
     REQUIRE(line.size() <= 4000);
     return parse_failure_line(line)->message;
   };
   const std::string remedy = "\n  remedy: give every rank the same config";
-  const std::string kept = told("the config differs:" + std::string(9'000, 'x') + remedy);
+  const std::string kept = read_back("the config differs:" + std::string(9'000, 'x') + remedy);
   REQUIRE(kept.starts_with("the config differs:xxx"));
   REQUIRE(kept.ends_with("xxx [...]" + remedy));
   REQUIRE(kept.size() > 3900);
   const std::string fits = "disk full" + std::string(3000, 'y') + remedy;
-  REQUIRE(told(fits) == fits);
+  REQUIRE(read_back(fits) == fits);
   // A long remedy does not displace the message, and characters stay complete.
-  const std::string both = told("short\n  remedy: " + std::string(9'000, 'z'));
+  const std::string both = read_back("short\n  remedy: " + std::string(9'000, 'z'));
   REQUIRE(both.starts_with("short [...]\n  remedy: zzz"));
   for (const char* shift : {"", "a", "ab"}) {
     std::string text = shift;
     while (text.size() < 9'000) text += "\u20ac";
-    const std::string cut = told(text);
+    const std::string cut = read_back(text);
     const size_t end = cut.find(" [...]");
     REQUIRE(end != std::string::npos);
     REQUIRE((end - std::string(shift).size()) % 3 == 0);
@@ -240,7 +240,7 @@ TEST_CASE(
 }
 
 TEST_CASE("what all ranks report about one rank is that rank's failure, whoever reports first") {
-  const auto told = [](bool of_device) {
+  const auto summarize = [](bool of_device) {
     const auto report = [&](int rank, int64_t at, int culprit) {
       return FailureReport{.rank = rank,
                            .unix_ns = at,
@@ -252,9 +252,9 @@ TEST_CASE("what all ranks report about one rank is that rank's failure, whoever 
     return summarize_failures({.ends = {{.rank = 0, .exit_code = 5}, {.rank = 1, .exit_code = 5}},
                                .reports = {report(1, 3, 0), report(0, 4, -1)}});
   };
-  REQUIRE(told(false).rank == 0);
-  REQUIRE_FALSE(told(false).belongs_to_rank);
-  REQUIRE((told(true).rank == 0 && told(true).belongs_to_rank));
+  REQUIRE(summarize(false).rank == 0);
+  REQUIRE_FALSE(summarize(false).belongs_to_rank);
+  REQUIRE((summarize(true).rank == 0 && summarize(true).belongs_to_rank));
 }
 
 TEST_CASE("a rank that used up its CPU time was not killed for memory") {

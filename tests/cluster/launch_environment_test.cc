@@ -52,11 +52,11 @@ const Env kSlurm = {{"SLURM_JOB_ID", "70001"},
                     {"SLURM_STEP_NODELIST", "n[3-4]"},
                     {"SLURM_STEP_TASKS_PER_NODE", "3,1"}};
 
-Env with(Env env, const std::string& name, const std::string& value) {
+Env with_variable(Env env, const std::string& name, const std::string& value) {
   env[name] = value;
   return env;
 }
-Env without(Env env, const std::string& name) {
+Env without_variable(Env env, const std::string& name) {
   env.erase(name);
   return env;
 }
@@ -123,23 +123,23 @@ TEST_CASE("a SLURM step with uneven nodes: the step's own numbers win over the j
 }
 
 TEST_CASE("a SLURM step on one node meets on the loopback interface") {
-  Env env = with(kSlurm, "SLURM_STEP_NUM_NODES", "1");
+  Env env = with_variable(kSlurm, "SLURM_STEP_NUM_NODES", "1");
   env["SLURM_NODEID"] = "0";
   env["SLURM_LOCALID"] = "3";
   env["SLURM_STEP_NODELIST"] = "n3";
   env["SLURM_STEP_TASKS_PER_NODE"] = "4";
   REQUIRE(detect(env).master_addr == "127.0.0.1");
   REQUIRE(detect(env).local_size == 4);
-  REQUIRE(detect(with(env, "MASTER_ADDR", "10.0.0.1")).master_addr == "10.0.0.1");
+  REQUIRE(detect(with_variable(env, "MASTER_ADDR", "10.0.0.1")).master_addr == "10.0.0.1");
 }
 
 TEST_CASE("a SLURM batch script is not a rank although it has SLURM_PROCID") {
-  REQUIRE(detect(without(kSlurm, "SLURM_STEP_ID")).kind == LaunchKind::kSingle);
-  REQUIRE(detect(with(kSlurm, "SLURM_STEP_ID", "4294967291")).kind == LaunchKind::kSingle);
+  REQUIRE(detect(without_variable(kSlurm, "SLURM_STEP_ID")).kind == LaunchKind::kSingle);
+  REQUIRE(detect(with_variable(kSlurm, "SLURM_STEP_ID", "4294967291")).kind == LaunchKind::kSingle);
 }
 
 TEST_CASE("MASTER_ADDR and MASTER_PORT override what SLURM suggests") {
-  Env env = with(kSlurm, "MASTER_ADDR", "10.0.0.1");
+  Env env = with_variable(kSlurm, "MASTER_ADDR", "10.0.0.1");
   env["MASTER_PORT"] = "5000";
   REQUIRE(detect(env).master_addr == "10.0.0.1");
   REQUIRE(detect(env).master_port == 5000);
@@ -158,8 +158,8 @@ TEST_CASE(
   REQUIRE(launch.master_addr == "127.0.0.1");
   REQUIRE(launch.master_port == 0);
   REQUIRE(launch.job == "prterun-1@1");
-  REQUIRE(detect(with(env, "MASTER_PORT", "4001")).master_port == 4001);
-  REQUIRE(refusal(with(env, "OMPI_COMM_WORLD_SIZE", "4")) ==
+  REQUIRE(detect(with_variable(env, "MASTER_PORT", "4001")).master_port == 4001);
+  REQUIRE(refusal(with_variable(env, "OMPI_COMM_WORLD_SIZE", "4")) ==
           "Open MPI started 4 ranks (OMPI_COMM_WORLD_SIZE=4) but MASTER_ADDR is not set");
 }
 
@@ -199,24 +199,27 @@ TEST_CASE("Kubeflow's PET variables describe nodes") {
   REQUIRE(launch.kind == LaunchKind::kNode);
   REQUIRE(launch.nodes == 2);
   REQUIRE_FALSE(launch.ranks_per_node.has_value());
-  REQUIRE(detect(with(env, "PET_NPROC_PER_NODE", "8")).ranks_per_node == 8);
+  REQUIRE(detect(with_variable(env, "PET_NPROC_PER_NODE", "8")).ranks_per_node == 8);
 }
 
 TEST_CASE("contradictions name the variables and values that disagree") {
-  REQUIRE(refusal(with(kTorchrun, "RANK", "4")) == "RANK=4 but WORLD_SIZE=4: ranks count from 0");
-  REQUIRE(refusal(with(kTorchrun, "LOCAL_RANK", "2")) ==
+  REQUIRE(refusal(with_variable(kTorchrun, "RANK", "4")) ==
+          "RANK=4 but WORLD_SIZE=4: ranks count from 0");
+  REQUIRE(refusal(with_variable(kTorchrun, "LOCAL_RANK", "2")) ==
           "LOCAL_RANK=2 but LOCAL_WORLD_SIZE=2: ranks count from 0");
-  REQUIRE(refusal(with(kTorchrun, "LOCAL_WORLD_SIZE", "8")) ==
+  REQUIRE(refusal(with_variable(kTorchrun, "LOCAL_WORLD_SIZE", "8")) ==
           "LOCAL_WORLD_SIZE=8 is more than WORLD_SIZE=4");
-  REQUIRE(refusal(with(kTorchrun, "RANK", "0")) == "LOCAL_RANK=1 is more than RANK=0");
-  REQUIRE(refusal(with(kTorchrun, "RANK", "two")) == "RANK=\"two\" is not a whole number");
-  REQUIRE(refusal(with(kTorchrun, "MASTER_PORT", "70000")) ==
+  REQUIRE(refusal(with_variable(kTorchrun, "RANK", "0")) == "LOCAL_RANK=1 is more than RANK=0");
+  REQUIRE(refusal(with_variable(kTorchrun, "RANK", "two")) == "RANK=\"two\" is not a whole number");
+  REQUIRE(refusal(with_variable(kTorchrun, "MASTER_PORT", "70000")) ==
           "MASTER_PORT=70000 is not a port (1 to 65535)");
-  REQUIRE(refusal(without(kTorchrun, "WORLD_SIZE")) == "RANK is set but WORLD_SIZE is not");
-  REQUIRE(refusal(without(kTorchrun, "MASTER_ADDR")) == "WORLD_SIZE is set but MASTER_ADDR is not");
-  REQUIRE(refusal(with(kSlurm, "SLURM_STEP_TASKS_PER_NODE", "2(x3)")) ==
+  REQUIRE(refusal(without_variable(kTorchrun, "WORLD_SIZE")) ==
+          "RANK is set but WORLD_SIZE is not");
+  REQUIRE(refusal(without_variable(kTorchrun, "MASTER_ADDR")) ==
+          "WORLD_SIZE is set but MASTER_ADDR is not");
+  REQUIRE(refusal(with_variable(kSlurm, "SLURM_STEP_TASKS_PER_NODE", "2(x3)")) ==
           "SLURM_STEP_TASKS_PER_NODE=2(x3) is 6 tasks but the step has 4");
-  REQUIRE(refusal(with(kSlurm, "SLURM_NODEID", "2")) ==
+  REQUIRE(refusal(with_variable(kSlurm, "SLURM_NODEID", "2")) ==
           "SLURM_NODEID=2 but SLURM_STEP_TASKS_PER_NODE=3,1 names 2 nodes");
   REQUIRE(refusal({{"WORLD_SIZE", "2"}}) == "WORLD_SIZE is set but RANK is not");
 }
@@ -252,8 +255,9 @@ TEST_CASE("a token that is short enough to be guessed is refused, a long one is 
                    {"MASTER_ADDR", "h"},
                    {"MASTER_PORT", "4000"}};
   REQUIRE(detect(env).token.empty());
-  REQUIRE(detect(with(env, "FTRUN_TOKEN", "0123456789abcdef")).token == "0123456789abcdef");
-  REQUIRE(refusal(with(env, "FTRUN_TOKEN", "secret")) ==
+  REQUIRE(detect(with_variable(env, "FTRUN_TOKEN", "0123456789abcdef")).token ==
+          "0123456789abcdef");
+  REQUIRE(refusal(with_variable(env, "FTRUN_TOKEN", "secret")) ==
           "FTRUN_TOKEN has 6 characters, and 16 are the least");
 }
 
@@ -294,10 +298,11 @@ TEST_CASE("a single rank waits for nobody, and says that the variables allow no 
 
 TEST_CASE("a process without such variables, and a rank of our supervisor, do not report any") {
   REQUIRE(launch_text(detect({})).empty());
-  REQUIRE(launch_text(detect(with(kTorchrun, "FTRUN_SUPERVISOR", "1"))).empty());
+  REQUIRE(launch_text(detect(with_variable(kTorchrun, "FTRUN_SUPERVISOR", "1"))).empty());
 }
 
 TEST_CASE("the job's secret is not shown") {
-  const LaunchEnvironment launch = detect(with(kTorchrun, "FTRUN_TOKEN", "0123456789abcdef0123"));
+  const LaunchEnvironment launch =
+      detect(with_variable(kTorchrun, "FTRUN_TOKEN", "0123456789abcdef0123"));
   REQUIRE(launch_text(launch).find("0123456789abcdef") == std::string::npos);
 }

@@ -8,7 +8,7 @@
 namespace ftrun {
 namespace {
 
-ProcessorLimit on(std::vector<int> allowed, double quota = 0, const std::string& group = "") {
+ProcessorLimit limit_of(std::vector<int> allowed, double quota = 0, const std::string& group = "") {
   return {.allowed = std::move(allowed), .quota = quota, .group = group, .group_id = group};
 }
 
@@ -21,28 +21,31 @@ std::string threads(const std::vector<RankProcessors>& ranks) {
 }
 
 TEST_CASE("the ranks of a machine divide its CPUs equally") {
-  const ProcessorLimit four = on({0, 1, 2, 3});
+  const ProcessorLimit four = limit_of({0, 1, 2, 3});
   CHECK(threads({{"n1", four}}) == "4");
   CHECK(threads({{"n1", four}, {"n1", four}}) == "2 2");
   CHECK(threads({{"n1", four}, {"n1", four}, {"n1", four}}) == "1 1 1");
   CHECK(threads({{"n1", four}, {"n2", four}}) == "4 4");
-  CHECK(threads({{"n1", on({0})}, {"n1", on({0})}}) == "1 1");
+  CHECK(threads({{"n1", limit_of({0})}, {"n1", limit_of({0})}}) == "1 1");
 }
 
 TEST_CASE("ranks that a launcher has pinned to cores of their own have all of them") {
-  CHECK(threads({{"n1", on({0, 1})}, {"n1", on({2, 3})}}) == "2 2");
-  CHECK(threads({{"n1", on({0, 1, 2, 3})}, {"n1", on({4})}, {"n1", on({0, 1, 2, 3})}}) == "2 1 2");
+  CHECK(threads({{"n1", limit_of({0, 1})}, {"n1", limit_of({2, 3})}}) == "2 2");
+  CHECK(threads({{"n1", limit_of({0, 1, 2, 3})},
+                 {"n1", limit_of({4})},
+                 {"n1", limit_of({0, 1, 2, 3})}}) == "2 1 2");
 }
 
 TEST_CASE("a quota is divided among the ranks of its group") {
   const std::vector<int> eight{0, 1, 2, 3, 4, 5, 6, 7};
-  CHECK(threads({{"n1", on(eight, 0.5, "job")}}) == "1");
-  CHECK(threads({{"n1", on(eight, 1.5, "job")}}) == "2");
-  CHECK(threads({{"n1", on(eight, 4, "job")}, {"n1", on(eight, 4, "job")}}) == "2 2");
-  CHECK(threads({{"n1", on(eight, 0.5, "job")}, {"n1", on(eight, 0.5, "job")}}) == "1 1");
+  CHECK(threads({{"n1", limit_of(eight, 0.5, "job")}}) == "1");
+  CHECK(threads({{"n1", limit_of(eight, 1.5, "job")}}) == "2");
+  CHECK(threads({{"n1", limit_of(eight, 4, "job")}, {"n1", limit_of(eight, 4, "job")}}) == "2 2");
+  CHECK(threads({{"n1", limit_of(eight, 0.5, "job")}, {"n1", limit_of(eight, 0.5, "job")}}) ==
+        "1 1");
   // The ranks are in separate containers, on the same CPUs.
-  CHECK(threads({{"n1", on(eight, 2, "a")}, {"n1", on(eight, 3, "b")}}) == "2 3");
-  CHECK(threads({{"n1", on(eight, 64, "job")}}) == "8");
+  CHECK(threads({{"n1", limit_of(eight, 2, "a")}, {"n1", limit_of(eight, 3, "b")}}) == "2 3");
+  CHECK(threads({{"n1", limit_of(eight, 64, "job")}}) == "8");
 }
 
 TEST_CASE("a limit is sent to the other ranks unchanged") {
@@ -53,7 +56,7 @@ TEST_CASE("a limit is sent to the other ranks unchanged") {
   };
   CHECK(there({.allowed = {0, 1, 2, 5, 7, 8}, .quota = 1.5, .group = "/a b", .group_id = "3:4"}) ==
         "0 1 2 5 7 8 | 1.5 | /a b | 3:4");
-  CHECK(there(on({3})) == "3 | 0 |  | ");
+  CHECK(there(limit_of({3})) == "3 | 0 |  | ");
 }
 
 TEST_CASE("an unparsable text gives a limit of one core") {
@@ -67,11 +70,11 @@ TEST_CASE("an unparsable text gives a limit of one core") {
 }
 
 TEST_CASE("a quota below the number of cores is reported") {
-  CHECK(quota_text(on({0, 1}, 0.5, "/job")) ==
+  CHECK(quota_text(limit_of({0, 1}, 0.5, "/job")) ==
         "the control group /job grants the time of 0.5 cores");
-  CHECK(quota_text(on({0, 1}, 1, "/")) == "the control group / grants the time of 1 core");
-  CHECK(quota_text(on({0, 1}, 1.5, "/job")).empty());
-  CHECK(quota_text(on({0, 1})).empty());
+  CHECK(quota_text(limit_of({0, 1}, 1, "/")) == "the control group / grants the time of 1 core");
+  CHECK(quota_text(limit_of({0, 1}, 1.5, "/job")).empty());
+  CHECK(quota_text(limit_of({0, 1})).empty());
 }
 
 }  // namespace

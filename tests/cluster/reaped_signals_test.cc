@@ -20,15 +20,15 @@
 
 namespace {
 
-/// Seen is this process's record of calls; ranks in other processes have their own.
-struct Seen {
+/// CallRecord is this process's record of calls; ranks in other processes have their own.
+struct CallRecord {
   std::mutex mutex;
   std::set<pid_t> reaped;
   int killed = 0, killed_after = 0;
 };
 
-Seen& seen() {
-  static Seen all;
+CallRecord& call_record() {
+  static CallRecord all;
   return all;
 }
 
@@ -36,17 +36,18 @@ Seen& seen() {
 
 extern "C" int kill(pid_t target, int signal) noexcept {
   {
-    const std::lock_guard lock(seen().mutex);
-    ++seen().killed;
-    seen().killed_after += static_cast<int>(seen().reaped.count(target < 0 ? -target : target));
+    const std::lock_guard lock(call_record().mutex);
+    ++call_record().killed;
+    call_record().killed_after +=
+        static_cast<int>(call_record().reaped.count(target < 0 ? -target : target));
   }
   return static_cast<int>(::syscall(SYS_kill, target, signal));
 }
 
 extern "C" pid_t wait4(pid_t pid, int* status, int options, rusage* used) {
   const auto done = static_cast<pid_t>(::syscall(SYS_wait4, pid, status, options, used));
-  const std::lock_guard lock(seen().mutex);
-  if (done > 0) seen().reaped.insert(done);
+  const std::lock_guard lock(call_record().mutex);
+  if (done > 0) call_record().reaped.insert(done);
   return done;
 }
 
@@ -54,9 +55,9 @@ TEST_CASE(
     "a rank that has been waited for gets no signal, and the processes that it started are ended "
     "before") {
   {
-    const std::lock_guard lock(seen().mutex);
-    seen().reaped.clear();
-    seen().killed = seen().killed_after = 0;
+    const std::lock_guard lock(call_record().mutex);
+    call_record().reaped.clear();
+    call_record().killed = call_record().killed_after = 0;
   }
   const std::string rank = ftrun::testing::binary_dir() + "/bin/rank_helper";
   ftrun::SupervisorOptions options;
@@ -70,8 +71,8 @@ TEST_CASE(
     options.arguments.insert(options.arguments.end(), words.begin(), words.end());
     ftrun::run_supervisor(options);
   }
-  const std::lock_guard lock(seen().mutex);
-  CHECK(seen().reaped.size() == 9);
-  CHECK(seen().killed >= 9);
-  CHECK(seen().killed_after == 0);
+  const std::lock_guard lock(call_record().mutex);
+  CHECK(call_record().reaped.size() == 9);
+  CHECK(call_record().killed >= 9);
+  CHECK(call_record().killed_after == 0);
 }

@@ -56,11 +56,11 @@ TEST_CASE("what a blocked output cannot take is dropped, and reported once there
     read = read_from(ends.reader);
     std::erase(read, '\r');  // the terminal's carriage returns
     CAPTURE(is_terminal, read);
-    const size_t told = read.find("\nnotice: ");
-    REQUIRE(told != read.npos);
+    const size_t notice_at = read.find("\nnotice: ");
+    REQUIRE(notice_at != read.npos);
     CHECK(shown.dropped_lines() == 0);
     // The number of dropped lines: all except those that the output holds.
-    const int left_out = std::stoi(read.substr(told + 9));
+    const int left_out = std::stoi(read.substr(notice_at + 9));
     CHECK((left_out > 1000 && left_out < 1100));
     CHECK(read.ends_with(
         " lines were dropped because the output was blocked; see the ranks' logs\nread again\n"));

@@ -178,17 +178,17 @@ TEST_CASE("failed ranks are started again, and a run that then succeeds has exit
 TEST_CASE(
     "a restart may have fewer ranks and additional arguments, and learns how often the rank has "
     "failed") {
-  std::vector<int> told;
+  std::vector<int> failure_counts;
   SupervisorOptions options;
   options.restarts = {.without_progress = 1, .first_delay = 1ms};
   options.on_restart = [&](const FailureSummary&, int times) {
-    told.push_back(times);
-    if (told.size() == 1) return Restart{};
+    failure_counts.push_back(times);
+    if (failure_counts.size() == 1) return Restart{};
     return Restart{.arguments = {"env", "WORLD_SIZE", "env", "LOCAL_WORLD_SIZE"}, .local_ranks = 2};
   };
   const Outcome outcome = supervise(3, {"killif", "2"}, options);
   REQUIRE(outcome.code == 0);
-  REQUIRE(told == std::vector<int>{1, 2});
+  REQUIRE(failure_counts == std::vector<int>{1, 2});
   for (const char* rank : {"0", "1"})
     for (const char* name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE"})
       REQUIRE_THAT(outcome.text, Catch::Contains(cat("[rank ", rank, "] ", name, "=2\n")));
@@ -497,7 +497,7 @@ std::optional<bool> outlive_the_same_signal() {
 TEST_CASE("the same signal within a second is the first one repeated, another is a second one") {
   std::optional<bool> found;
   for (int tries = 0; !found && tries < 20; ++tries) found = outlive_the_same_signal();
-  if (!found) testing::fail_waiting("20 tries for two signals within a second");
+  if (!found) testing::fail_by_timeout("20 tries for two signals within a second");
   REQUIRE(*found);
 }
 
@@ -575,14 +575,14 @@ TEST_CASE("a rank that is killed for its CPU time is reported as such") {
   const std::string reason = testing::text_of([] {
     const rlimit second{1, 1};
     ::setrlimit(RLIMIT_CPU, &second);
-    std::string told;
+    std::string shown;
     run_supervisor({.rank_main = [](const auto&) -> int {
                       for (std::atomic<int> turns = 0;; ++turns) {
                       }
                     },
-                    .on_failure = [&](const FailureSummary& failure) { told = failure.reason; },
+                    .on_failure = [&](const FailureSummary& failure) { shown = failure.reason; },
                     .write = [](OutputStream, std::string_view) {}});
-    return told;
+    return shown;
   });
   CHECK_THAT(reason, Catch::Matches(
                          R"(killed by signal 9 \(Killed; .*the 1 s of CPU time that a process may )"
@@ -633,7 +633,7 @@ TEST_CASE("a rank that cannot inherit its descriptors is reported") {
 }
 
 TEST_CASE("too few descriptors are reported with a remedy, wherever a start runs out of them") {
-  const std::string told = testing::text_of([] {
+  const std::string output = testing::text_of([] {
     const int next = ::dup(0);
     ::close(next);
     std::set<std::string> texts;
@@ -651,7 +651,7 @@ TEST_CASE("too few descriptors are reported with a remedy, wherever a start runs
   });
   // Descriptors can run out in the supervisor, which makes the rank's pipes, and in the rank, which
   // opens its standard input.
-  CHECK(told ==
+  CHECK(output ==
         "cannot make a pipe: Too many open files\n  remedy: raise the limit of open files (ulimit "
         "-n)\n"
         "cannot start a rank: Too many open files\n  remedy: raise the limit of open files (ulimit "

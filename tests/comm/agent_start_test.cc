@@ -38,7 +38,7 @@ class AgentStore {
   c10::intrusive_ptr<c10d::TCPStore> server_;
 };
 
-struct Met {
+struct RankStart {
   std::vector<std::string> texts;
   AgentLaunch launch;
   std::string failure;
@@ -46,11 +46,12 @@ struct Met {
 
 /// Runs the ranks of one start, each of which begins `late` after the previous one. They end as if
 /// killed: they remove nothing from the store.
-std::vector<Met> start_ranks(const AgentStore& agent, int world, const std::string& name,
-                             std::chrono::milliseconds late = 0ms, std::vector<int> ranks = {}) {
+std::vector<RankStart> start_ranks(const AgentStore& agent, int world, const std::string& name,
+                                   std::chrono::milliseconds late = 0ms,
+                                   std::vector<int> ranks = {}) {
   if (ranks.empty())
     for (int rank = 0; rank < world; ++rank) ranks.push_back(rank);
-  std::vector<Met> met(ranks.size());
+  std::vector<RankStart> starts(ranks.size());
   std::vector<std::thread> threads;
   for (size_t i = 0; i < ranks.size(); ++i) {
     threads.emplace_back([&, i] {
@@ -58,16 +59,16 @@ std::vector<Met> start_ranks(const AgentStore& agent, int world, const std::stri
       try {
         const auto rendezvous = Rendezvous::connect(agent.options(
             ranks[i], world, ranks.size() < static_cast<size_t>(world) ? 1000ms : 20s));
-        met[i].launch = rendezvous->agent_launch().value();
+        starts[i].launch = rendezvous->agent_launch().value();
         std::this_thread::sleep_for(late * i);
-        met[i].texts = rendezvous->exchange_text("hash", cat(name, ranks[i]));
+        starts[i].texts = rendezvous->exchange_text("hash", cat(name, ranks[i]));
       } catch (const std::exception& error) {
-        met[i].failure = testing::said_by(error);
+        starts[i].failure = testing::failure_message(error);
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  return met;
+  return starts;
 }
 
 }  // namespace
@@ -76,9 +77,9 @@ TEST_CASE("ranks that torchrun started again meet each other, but not an earlier
   const AgentStore agent;
   std::string launch;
   for (const char* name : {"a", "b", "c"}) {
-    const auto met = start_ranks(agent, 3, name, 200ms,
-                                 name[0] == 'b' ? std::vector{2, 1, 0} : std::vector{0, 1, 2});
-    for (const Met& rank : met) {
+    const auto starts = start_ranks(agent, 3, name, 200ms,
+                                    name[0] == 'b' ? std::vector{2, 1, 0} : std::vector{0, 1, 2});
+    for (const RankStart& rank : starts) {
       REQUIRE(rank.failure.empty());
       REQUIRE(rank.texts == std::vector<std::string>{cat(name, 0), cat(name, 1), cat(name, 2)});
       REQUIRE(rank.launch.earlier_starts == name[0] - 'a');
@@ -95,8 +96,8 @@ TEST_CASE("texts longer than torchrun's store takes in one request reach every r
   const AgentStore agent;
   for (const size_t bytes : {size_t{5} << 20, size_t{9} << 20}) {
     const std::string text(bytes, 'x');
-    const auto met = start_ranks(agent, 2, text);
-    for (const Met& rank : met) {
+    const auto starts = start_ranks(agent, 2, text);
+    for (const RankStart& rank : starts) {
       REQUIRE(rank.failure.empty());
       REQUIRE((rank.texts == std::vector<std::string>{text + "0", text + "1"}));
     }
@@ -113,7 +114,7 @@ TEST_CASE("no rank joins a start that lost a rank while meeting, or had another 
                Catch::Contains("store: rank 0 did not arrive in time"));
   REQUIRE_THAT(start_ranks(agent, 3, "c", 0ms, {1})[0].failure,
                Catch::Contains("store: not all arrived in time"));
-  for (const Met& rank : start_ranks(agent, 2, "d", 100ms, {1, 0})) {
+  for (const RankStart& rank : start_ranks(agent, 2, "d", 100ms, {1, 0})) {
     REQUIRE(rank.failure.empty());
     REQUIRE(rank.texts == std::vector<std::string>{"d0", "d1"});
     REQUIRE(rank.launch.earlier_starts == 1);
@@ -122,8 +123,8 @@ TEST_CASE("no rank joins a start that lost a rank while meeting, or had another 
 
 TEST_CASE("of two processes that claim the same rank, one belongs to a start") {
   const AgentStore agent;
-  const auto met = start_ranks(agent, 2, "a");
-  REQUIRE(met[1].texts == std::vector<std::string>{"a0", "a1"});
+  const auto starts = start_ranks(agent, 2, "a");
+  REQUIRE(starts[1].texts == std::vector<std::string>{"a0", "a1"});
   // The members of this start are known already, and its rank 1 is another process.
   REQUIRE_THAT(start_ranks(agent, 2, "b", 0ms, {1})[0].failure,
                Catch::Contains("rank 1 waited 1.0s") && Catch::Contains("not all arrived in time"));

@@ -229,12 +229,12 @@ struct Blocks {
     for (int64_t i = 0; i < count; ++i)
       all.push_back(static_cast<float>(from * 10 + to) + static_cast<float>(i % 1013) / 1024);
   }
-  std::vector<float> given(int rank, int world) const {
+  std::vector<float> sent(int rank, int world) const {
     std::vector<float> all;
     for (int to = 0; to < world; ++to) append(all, rank, to, count(rank, to));
     return all;
   }
-  std::vector<float> taken(int rank, int world) const {
+  std::vector<float> received(int rank, int world) const {
     std::vector<float> all;
     for (int from = 0; from < world; ++from) append(all, from, rank, count(from, rank));
     return all;
@@ -255,17 +255,18 @@ void check_moved(CommBackend backend, int world, const Blocks& blocks, int64_t r
   const auto failures = run_ranks(world, [&](Rendezvous& rendezvous) {
     const auto group = open_world(rendezvous, backend);
     const int rank = group->rank();
-    const std::vector<float> given = blocks.given(rank, world), taken = blocks.taken(rank, world);
+    const std::vector<float> sent = blocks.sent(rank, world),
+                             received = blocks.received(rank, world);
     Buffer<float> in(*group, shared, room),
-        out(*group, shared, std::max<int64_t>(room, static_cast<int64_t>(taken.size())) + 1);
+        out(*group, shared, std::max<int64_t>(room, static_cast<int64_t>(received.size())) + 1);
     // The second round runs where shared pages were collapsed into huge ones.
     for (int round = 0; round < 2; ++round) {
-      in.fill(given);
-      std::fill_n(out.data, taken.size() + 1, -1.0F);
+      in.fill(sent);
+      std::fill_n(out.data, received.size() + 1, -1.0F);
       move(*group, in.data, out.data).wait();
-      require(same_bits(out.data, taken.data(), taken.size()), "other numbers have come");
-      require(out.data[taken.size()] == -1.0F, "something is written behind what comes");
-      require(same_bits(in.data, given.data(), given.size()), "an input changed");
+      require(same_bits(out.data, received.data(), received.size()), "other numbers have come");
+      require(out.data[received.size()] == -1.0F, "something is written behind what comes");
+      require(same_bits(in.data, sent.data(), sent.size()), "an input changed");
     }
     group->shutdown();
   });
@@ -300,7 +301,7 @@ TEST_CASE("counted_all_to_all moves blocks of any length, and none") {
           }};
           int64_t most = 0;
           for (int rank = 0; rank < world; ++rank)
-            most = std::max(most, static_cast<int64_t>(blocks.given(rank, world).size()));
+            most = std::max(most, static_cast<int64_t>(blocks.sent(rank, world).size()));
           check_moved(backend, world, blocks, most + 3, shared,
                       [&](Communicator& group, const float* in, float* out) {
                         return group.counted_all_to_all(

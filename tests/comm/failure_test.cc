@@ -71,14 +71,15 @@ TEST_CASE("a missing rank is named with the collective, its call site and the ra
     // Either rank may have noticed only that the other one gave up.
     const bool first =
         failures[0].find("rank 1" + own_process() + " has not entered it") != std::string::npos;
-    const std::string& told = first ? failures[0] : failures[2];
-    REQUIRE_THAT(told, Catch::StartsWith(cat("rank ", first ? 0 : 2, " waited ")) ||
-                           Catch::StartsWith(cat("rank ", first ? 0 : 2, " lost a ")));
-    REQUIRE_THAT(told, Catch::Contains(
-                           " in all_reduce #2 (gradient bucket 7, 4 x F32) of group world: rank 1" +
-                           own_process() +
-                           " has not entered it; its last was all_reduce #1 (gradient bucket 6, 4 "
-                           "x F32), finished "));
+    const std::string& message = first ? failures[0] : failures[2];
+    REQUIRE_THAT(message, Catch::StartsWith(cat("rank ", first ? 0 : 2, " waited ")) ||
+                              Catch::StartsWith(cat("rank ", first ? 0 : 2, " lost a ")));
+    REQUIRE_THAT(
+        message,
+        Catch::Contains(" in all_reduce #2 (gradient bucket 7, 4 x F32) of group world: rank 1" +
+                        own_process() +
+                        " has not entered it; its last was all_reduce #1 (gradient bucket 6, 4 "
+                        "x F32), finished "));
   }
 }
 

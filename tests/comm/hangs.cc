@@ -21,8 +21,8 @@ std::string text_of(const HangCase& hang) {
              hang.victim, ", step ", hang.step, ", collective ", hang.place);
 }
 
-/// Told holds the message of the first rank that fails.
-struct Told {
+/// FirstFailure holds the message of the first rank that fails.
+struct FirstFailure {
   std::mutex mutex;
   std::condition_variable changed;
   std::string message;
@@ -37,10 +37,10 @@ struct Told {
 class Member {
  public:
   Member(Rendezvous& rendezvous, const HangCase& hang, const MakeHangDevice& make_device,
-         Told& told)
+         FirstFailure& first_failure)
       : rendezvous_(rendezvous),
         hang_(hang),
-        told_(told),
+        first_failure_(first_failure),
         rank_(rendezvous.rank()),
         device_(make_device()) {
     const CommOptions at_first{
@@ -58,13 +58,13 @@ class Member {
     try {
       for (int64_t step = 0; step <= hang_.step + 3; ++step) run_step(step);
     } catch (const Error& error) {
-      const std::lock_guard lock(told_.mutex);
-      if (told_.failed++ == 0) {
-        told_.message = error.message();
-        told_.culprit = rendezvous_.board().blamed();
-        told_.too_early = !told_.injected;
+      const std::lock_guard lock(first_failure_.mutex);
+      if (first_failure_.failed++ == 0) {
+        first_failure_.message = error.message();
+        first_failure_.culprit = rendezvous_.board().blamed();
+        first_failure_.too_early = !first_failure_.injected;
       }
-      told_.changed.notify_all();
+      first_failure_.changed.notify_all();
     }
     for (Communicator* group : groups()) group->abort("over");
   }
@@ -75,7 +75,7 @@ class Member {
   void run_step(int64_t step) {
     rendezvous_.board().show_phase(cat("step ", step));
     const bool now = step == hang_.step;
-    if (now && rank_ == hang_.victim) told_.injected = true;
+    if (now && rank_ == hang_.victim) first_failure_.injected = true;
     // The victim and rank 3 - victim use their two pairs in the opposite order, so all four wait in
     // a ring.
     const bool turned = now && hang_.hang == Hang::kDeadlock &&
@@ -111,14 +111,14 @@ class Member {
       rendezvous_.board().show_phase(cat("writing the checkpoint of step ", hang_.step));
     if (hang_.hang == Hang::kComputes)
       rendezvous_.board().enter_lane(0, activity(ActivityKind::kAlone, "forward layer 1 mb 0"));
-    std::unique_lock lock(told_.mutex);
-    told_.changed.wait(lock, [&] { return told_.failed > 0; });
+    std::unique_lock lock(first_failure_.mutex);
+    first_failure_.changed.wait(lock, [&] { return first_failure_.failed > 0; });
     throw Error(ExitCode::kEnvironment, "the test is over");
   }
 
   Rendezvous& rendezvous_;
   const HangCase& hang_;
-  Told& told_;
+  FirstFailure& first_failure_;
   const int rank_;
   /// The memory of a step's collectives, which must live until the device is done with them.
   std::array<std::vector<float>, 3> data_, moved_;
@@ -130,27 +130,28 @@ class Member {
 /// rank failed before the hang was injected, for example because the machine stalled for longer
 /// than the limit.
 std::optional<std::string> named(const HangCase& hang, const MakeHangDevice& make_device) {
-  Told told;
+  FirstFailure first_failure;
   auto all = Rendezvous::in_process(kRanks, 20s, 50ms);
   std::vector<std::thread> threads;
   std::vector<std::unique_ptr<Member>> members(kRanks);
   for (int rank = 0; rank < kRanks; ++rank)
     threads.emplace_back([&, rank] {
       auto& member = members[static_cast<size_t>(rank)];
-      member = std::make_unique<Member>(*all[static_cast<size_t>(rank)], hang, make_device, told);
+      member = std::make_unique<Member>(*all[static_cast<size_t>(rank)], hang, make_device,
+                                        first_failure);
       member->run();
     });
   for (std::thread& thread : threads) thread.join();
-  if (told.too_early) return std::nullopt;
+  if (first_failure.too_early) return std::nullopt;
   const std::string wrong =
-      cat(text_of(hang), ": rank ", told.culprit, " is named: ", told.message);
+      cat(text_of(hang), ": rank ", first_failure.culprit, " is named: ", first_failure.message);
   if (hang.hang == Hang::kDeadlock)
-    return told.message.find("they wait for each other") != std::string::npos ? "" : wrong;
-  if (told.culprit != hang.victim) return wrong;
+    return first_failure.message.find("they wait for each other") != std::string::npos ? "" : wrong;
+  if (first_failure.culprit != hang.victim) return wrong;
   const char* doing = hang.hang == Hang::kComputes   ? ", forward layer 1 mb 0, for "
                       : hang.hang == Hang::kSlowDisk ? "it is in writing the checkpoint of step "
                                                      : "";
-  return told.message.find(doing) != std::string::npos ? "" : wrong;
+  return first_failure.message.find(doing) != std::string::npos ? "" : wrong;
 }
 
 /// Returns the result of named(). A try without a result is repeated with twice the limit, up to

@@ -40,8 +40,8 @@ StoreMember rank_of(uint32_t rank, char process = 'p', uint32_t world = 4, uint3
           .job = job};
 }
 
-struct Served {
-  explicit Served(StoreServer::Limits limits = {}) {
+struct ServedStore {
+  explicit ServedStore(StoreServer::Limits limits = {}) {
     ListenSocket socket = listen_on("127.0.0.1", 0);
     port = socket.port;
     server = std::make_shared<StoreServer>(std::move(socket.fd), kToken, rank_of(0), limits);
@@ -97,7 +97,7 @@ bool gets_an_answer(int port, const std::string& proof) {
 }  // namespace
 
 TEST_CASE("the job's store does what c10d asks of one") {
-  const Served served;
+  const ServedStore served;
   const auto a = served.client(), b = served.client();
   a->set("key", bytes("value"));
   REQUIRE(b->get("key") == bytes("value"));
@@ -135,7 +135,7 @@ TEST_CASE("the job's store does what c10d asks of one") {
 TEST_CASE(
     "a wait for several keys is answered when all exist, and a client that has given up is "
     "not") {
-  const Served served;
+  const ServedStore served;
   const auto sets = served.client();
   std::atomic<bool> done = false;
   std::thread waits([&, waiting = served.client(kToken, rank_of(2))] {
@@ -160,7 +160,7 @@ TEST_CASE(
 TEST_CASE("thousands of wrong tokens open the store to nobody") {
   const char* const wanted = std::getenv("FTRUN_SOAK_TOKENS");
   const int tokens = wanted == nullptr ? 2'000 : std::atoi(wanted);
-  const Served served;
+  const ServedStore served;
   std::mt19937 random(20261123);
   int answered = 0;
   for (int i = 0; i < tokens; ++i) {
@@ -177,7 +177,7 @@ TEST_CASE("thousands of wrong tokens open the store to nobody") {
 }
 
 TEST_CASE("an overheard proof opens nothing a second time") {
-  const Served served;
+  const ServedStore served;
   const OwnedFd fd = stranger(served.port);
   std::string greeting;
   REQUIRE(reads(fd.get(), kStoreGreeting.size() + kChallengeBytes, greeting));
@@ -254,7 +254,7 @@ TEST_CASE("the rest of a malformed answer is not taken for the next answer") {
 
 TEST_CASE(
     "garbage, half requests, floods and connections that say nothing keep no rank from the store") {
-  const Served served({.max_unauthenticated = 16, .handshake_ms = 60'000, .members = 64});
+  const ServedStore served({.max_unauthenticated = 16, .handshake_ms = 60'000, .members = 64});
   std::atomic<bool> over = false;
   std::atomic<int64_t> tries = 0;
   std::vector<std::thread> attackers;
@@ -301,7 +301,7 @@ TEST_CASE(
 
 TEST_CASE(
     "a request that is too long, or none at all, closes the sender's connection and no other") {
-  const Served served;
+  const ServedStore served;
   const auto rank = served.client();
   std::mt19937 random(3);
   for (int i = 0; i < 60; ++i) {
@@ -391,7 +391,7 @@ TEST_CASE(
 }
 
 TEST_CASE("each rank of a start is one process, with as many connections as it wants") {
-  const Served served;
+  const ServedStore served;
   const auto refused = [&](const StoreMember& member, ExitCode code = ExitCode::kUsage) {
     try {
       served.client(kToken, member);
@@ -426,7 +426,7 @@ TEST_CASE("each rank of a start is one process, with as many connections as it w
 }
 
 TEST_CASE("only the process that serves the store is rank 0, however early another one connects") {
-  const Served served;
+  const ServedStore served;
   REQUIRE_THROWS_WITH(served.client(kToken, rank_of(0, 'q')),
                       Catch::Contains("another process is rank 0 of this job already"));
   REQUIRE(served.client(kToken, rank_of(0))->getNumKeys() == 0);
@@ -489,7 +489,7 @@ TEST_CASE("a rank that may not read the meeting file, or reads another job's, sa
 TEST_CASE("rank 0 leaves another job's meeting file alone, and notices when its own is replaced") {
   char name[] = "/tmp/ftrun_meeting_XXXXXX";
   const std::string folder = ::mkdtemp(name), path = folder + "/run.rendezvous";
-  const Served served;
+  const ServedStore served;
   const RendezvousOptions options{
       .rank = 0, .world = 2, .timeout = 20s, .meeting_file = path, .job = "slurm 7.0"};
   {
@@ -522,7 +522,7 @@ TEST_CASE("rank 0 leaves another job's meeting file alone, and notices when its 
 }
 
 TEST_CASE("a value that is stored and being sent is counted once, until the last client has it") {
-  const Served served;
+  const ServedStore served;
   constexpr int64_t kBytes = 8 << 20;
   std::vector<c10::intrusive_ptr<JobStore>> ranks;
   for (uint32_t rank = 1; rank < 4; ++rank) ranks.push_back(served.client(kToken, rank_of(rank)));
@@ -545,7 +545,7 @@ TEST_CASE("a value that is stored and being sent is counted once, until the last
 }
 
 TEST_CASE("the buffer of a long request is not kept for each connection that made one") {
-  const Served served;
+  const ServedStore served;
   constexpr int64_t kBytes = 8 << 20;
   std::vector<c10::intrusive_ptr<JobStore>> connections;
   for (int i = 0; i < 8; ++i) {
@@ -558,7 +558,7 @@ TEST_CASE("the buffer of a long request is not kept for each connection that mad
 
 TEST_CASE(
     "a store without free file descriptors says so once, and accepts clients when it has some") {
-  const Served served;
+  const ServedStore served;
   char name[] = "/tmp/ftrun_log_XXXXXX";
   const OwnedFd log(::mkstemp(name)), screen(::dup(STDERR_FILENO));
   const OwnedFd caller(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -588,10 +588,10 @@ TEST_CASE(
   const bool greeted = reads(caller.get(), kStoreGreeting.size() + kChallengeBytes, greeting);
   ::dup2(screen.get(), STDERR_FILENO);
   std::ifstream file(name);
-  const std::string told(std::istreambuf_iterator<char>(file), {});
+  const std::string logged(std::istreambuf_iterator<char>(file), {});
   std::filesystem::remove(name);
   REQUIRE(connected == 0);
   REQUIRE(greeted);
-  CHECK_THAT(told, Catch::Contains(line));
-  REQUIRE(told.find(line) == told.rfind(line));
+  CHECK_THAT(logged, Catch::Contains(line));
+  REQUIRE(logged.find(line) == logged.rfind(line));
 }

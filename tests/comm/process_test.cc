@@ -201,16 +201,16 @@ std::string output_of_stopped(const char* backend, int victim, int limit_ms, std
 TEST_CASE("a rank stopped at a random moment is named as stopped when the wait ends") {
   for (const char* backend : {"gloo", "shm"}) {
     for (const int victim : {0, 1}) {
-      std::string said, stopped;
+      std::string output, stopped;
       // A rank that was late by more than the limit before it was stopped is reported as late; then
       // the test tries again with a longer limit.
       for (const int limit_ms : {1'000, 5'000, 20'000}) {
-        said = output_of_stopped(backend, victim, limit_ms, stopped);
-        if (said.find(stopped) != std::string::npos) break;
+        output = output_of_stopped(backend, victim, limit_ms, stopped);
+        if (output.find(stopped) != std::string::npos) break;
       }
       CAPTURE(backend, victim);
-      REQUIRE_THAT(said, Catch::Contains(cat("failed: rank ", 1 - victim, " waited ")) &&
-                             Catch::Contains(stopped));
+      REQUIRE_THAT(output, Catch::Contains(cat("failed: rank ", 1 - victim, " waited ")) &&
+                               Catch::Contains(stopped));
     }
   }
 }

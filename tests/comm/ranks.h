@@ -22,7 +22,7 @@ inline std::vector<std::string> run_ranks(int world,
       try {
         body(*all[static_cast<size_t>(rank)]);
       } catch (const std::exception& error) {
-        failures[static_cast<size_t>(rank)] = ftrun::testing::said_by(error);
+        failures[static_cast<size_t>(rank)] = ftrun::testing::failure_message(error);
       }
     });
   }

@@ -97,7 +97,7 @@ TEST_CASE(
     "a member lost between giving its address and connecting is not waited for to the end of "
     "the time limit") {
   // One of two ranks connects and the other accepts; which one, follows from their ports.
-  const std::vector<std::string> told{connecting_alone(-1), connecting_alone(1)};
+  const std::vector<std::string> messages{connecting_alone(-1), connecting_alone(1)};
   const auto waited = [](const std::string& text) {
     return text.starts_with(
         "rank 0 lost a peer in barrier #0 (connecting over Gloo) of group group");
@@ -105,8 +105,9 @@ TEST_CASE(
   const auto refused = [](const std::string& text) {
     return text.starts_with("rank 0 could not connect group group");
   };
-  CAPTURE(told);
-  REQUIRE(((waited(told[0]) && refused(told[1])) || (refused(told[0]) && waited(told[1]))));
+  CAPTURE(messages);
+  REQUIRE(((waited(messages[0]) && refused(messages[1])) ||
+           (refused(messages[0]) && waited(messages[1]))));
 }
 
 TEST_CASE("an exchange names the ranks that did not come") {
@@ -185,7 +186,7 @@ std::vector<std::string> run_met(int world, std::chrono::milliseconds heartbeat,
         body(*rendezvous);
         rendezvous->shutdown();
       } catch (const std::exception& error) {
-        failures[static_cast<size_t>(rank)] = testing::said_by(error);
+        failures[static_cast<size_t>(rank)] = testing::failure_message(error);
       }
     });
   for (std::thread& thread : threads) thread.join();
@@ -248,7 +249,7 @@ std::string heard_in(Rendezvous& rendezvous, const std::string& key, const std::
 }
 
 /// Writes a rank's text to the store; the rank itself does nothing more.
-void come(Rendezvous& store, const std::string& key, int rank) {
+void write_text_of(Rendezvous& store, const std::string& key, int rank) {
   prefixed_store(store, cat("x/", key, "/1"))->set(cat(rank), std::vector<uint8_t>{'='});
 }
 
@@ -335,7 +336,7 @@ TEST_CASE(
     "a group that is complete at the timeout waits a moment for its texts, and then says "
     "what it lacks") {
   auto all = Rendezvous::in_process(2, 300ms, 20ms);
-  come(*all[0], "program", 0);
+  write_text_of(*all[0], "program", 0);
   std::thread first([&] {
     std::this_thread::sleep_for(800ms);
     all[0]->exchange_text("program", "a");
@@ -343,7 +344,7 @@ TEST_CASE(
   const std::string heard = heard_in(*all[1], "program", "b", WaitPolicy::kTimeout);
   first.join();
   REQUIRE(heard.empty());
-  come(*all[0], "export", 0);
+  write_text_of(*all[0], "export", 0);
   CHECK_THAT(heard_in(*all[1], "export", "b", WaitPolicy::kTimeout),
              Catch::EndsWith("s for \"export\": rank 0 has not finished collecting the replies"));
 }
@@ -352,7 +353,7 @@ TEST_CASE("ranks that have come since a list of absent ranks was made are not ta
   constexpr int kWorld = 40;
   auto all = Rendezvous::in_process(kWorld, 300ms, 20ms);
   for (int rank = 0; rank < kWorld; ++rank)
-    if (rank != 5) come(*all[0], "program", rank);
+    if (rank != 5) write_text_of(*all[0], "program", rank);
   report_absent(*all[0], "program", "7");
   all[0].reset();  // rank 7 is still alive
   CHECK_THAT(heard_in(*all[5], "program", "x"),
@@ -370,7 +371,7 @@ TEST_CASE(
     rendezvous.exchange_text("begin", "");
     if (rendezvous.rank() == 0) before = rendezvous.server()->requests();
     // The first rank connects, but does not report who is absent.
-    if (rendezvous.rank() == 0) come(rendezvous, "late", 0);
+    if (rendezvous.rank() == 0) write_text_of(rendezvous, "late", 0);
     if (rendezvous.rank() == 0 || rendezvous.rank() >= kWorld / 2)
       std::this_thread::sleep_for(1500ms);
     if (rendezvous.rank() == kWorld - 1) after = server.load()->requests();

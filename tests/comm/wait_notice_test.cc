@@ -13,11 +13,11 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// Collects the notices of waits of one kind, from whichever thread. On a busy machine other waits
-/// take long enough for a notice too.
-class Told {
+/// WaitNotices collects the notices of waits of one kind, from all threads. On a busy machine other
+/// waits take long enough for a notice too.
+class WaitNotices {
  public:
-  explicit Told(std::string kind) : kind_(std::move(kind)) {}
+  explicit WaitNotices(std::string kind) : kind_(std::move(kind)) {}
   WaitNoticeOptions options(std::chrono::milliseconds first = 40ms) {
     return {.first = first, .every = 20ms, .say = [this](const std::string& line) {
               if (line.find(kind_) == line.npos) return;
@@ -28,7 +28,8 @@ class Told {
   }
   void await(size_t count) {
     std::unique_lock lock(mutex_);
-    require(changed_.wait_for(lock, 60s, [&] { return lines_.size() >= count; }), "waits are told");
+    require(changed_.wait_for(lock, 60s, [&] { return lines_.size() >= count; }),
+            "notices of waits arrive");
   }
   std::vector<std::string> lines() {
     const std::lock_guard lock(mutex_);
@@ -44,13 +45,13 @@ class Told {
 
 /// Runs `body` on each of `world` ranks, and returns the notices of waits of that kind.
 std::vector<std::string> notices_of(int world, const std::string& kind,
-                                    const std::function<void(Rendezvous&, Told&)>& body) {
-  Told told(kind);
-  auto all = Rendezvous::in_process(world, 60s, 10ms, told.options());
+                                    const std::function<void(Rendezvous&, WaitNotices&)>& body) {
+  WaitNotices notices(kind);
+  auto all = Rendezvous::in_process(world, 60s, 10ms, notices.options());
   std::vector<std::thread> threads;
-  for (auto& rendezvous : all) threads.emplace_back([&] { body(*rendezvous, told); });
+  for (auto& rendezvous : all) threads.emplace_back([&] { body(*rendezvous, notices); });
   for (std::thread& thread : threads) thread.join();
-  return told.lines();
+  return notices.lines();
 }
 
 void require_all(const std::vector<std::string>& lines, const std::string& expression) {
@@ -61,14 +62,14 @@ void require_all(const std::vector<std::string>& lines, const std::string& expre
 }  // namespace
 
 TEST_CASE("the first rank of an exchange tells whom it waits for, and again after a while") {
-  const auto lines =
-      notices_of(3, "rank 2 is in reading the data", [](Rendezvous& rendezvous, Told& told) {
-        if (rendezvous.rank() == 2) {
-          rendezvous.board().show_phase("reading the data");
-          told.await(2);
-        }
-        rendezvous.exchange_text("hash", "x");
-      });
+  const auto lines = notices_of(3, "rank 2 is in reading the data",
+                                [](Rendezvous& rendezvous, WaitNotices& notices) {
+                                  if (rendezvous.rank() == 2) {
+                                    rendezvous.board().show_phase("reading the data");
+                                    notices.await(2);
+                                  }
+                                  rendezvous.exchange_text("hash", "x");
+                                });
   // Rank 1 reports the wait if rank 0 itself is late, on a busy machine.
   require_all(
       lines,
@@ -77,8 +78,8 @@ TEST_CASE("the first rank of an exchange tells whom it waits for, and again afte
 }
 
 TEST_CASE("if the first rank of an exchange is missing, the next one reports it") {
-  const auto lines = notices_of(3, "for rank 0", [](Rendezvous& rendezvous, Told& told) {
-    if (rendezvous.rank() == 0) told.await(1);
+  const auto lines = notices_of(3, "for rank 0", [](Rendezvous& rendezvous, WaitNotices& notices) {
+    if (rendezvous.rank() == 0) notices.await(1);
     rendezvous.exchange_text("hash", "x");
   });
   require_all(
@@ -89,16 +90,17 @@ TEST_CASE("if the first rank of an exchange is missing, the next one reports it"
 
 TEST_CASE(
     "the first rank that waits in a collective reports who is missing and what that one does") {
-  const auto lines = notices_of(3, "writing a checkpoint", [](Rendezvous& rendezvous, Told& told) {
-    const auto group = open_world(rendezvous, CommBackend::kSharedMemory);
-    if (rendezvous.rank() == 1) {
-      rendezvous.board().show_phase("writing a checkpoint");
-      told.await(2);
-    }
-    std::vector<float> data(4, 1.0F);
-    group->all_reduce(data.data(), 4, DType::kF32, ReduceOp::kSum, {"gradients"}).wait();
-    rendezvous.exchange_text("done", "");
-  });
+  const auto lines =
+      notices_of(3, "writing a checkpoint", [](Rendezvous& rendezvous, WaitNotices& notices) {
+        const auto group = open_world(rendezvous, CommBackend::kSharedMemory);
+        if (rendezvous.rank() == 1) {
+          rendezvous.board().show_phase("writing a checkpoint");
+          notices.await(2);
+        }
+        std::vector<float> data(4, 1.0F);
+        group->all_reduce(data.data(), 4, DType::kF32, ReduceOp::kSum, {"gradients"}).wait();
+        rendezvous.exchange_text("done", "");
+      });
   require_all(
       lines,
       R"(rank [02] has waited [\d.]+s in all_reduce #1 \(gradients, 4 x F32\) of group world: )"
@@ -107,10 +109,10 @@ TEST_CASE(
 }
 
 TEST_CASE("a receive tells whom it waits for, whoever else waits") {
-  const auto lines = notices_of(3, "receive", [](Rendezvous& rendezvous, Told& told) {
+  const auto lines = notices_of(3, "receive", [](Rendezvous& rendezvous, WaitNotices& notices) {
     const auto group = open_world(rendezvous, CommBackend::kSharedMemory);
     std::vector<float> data(4, 1.0F);
-    if (rendezvous.rank() == 1) told.await(1);
+    if (rendezvous.rank() == 1) notices.await(1);
     if (rendezvous.rank() == 1) group->send(data.data(), 4, DType::kF32, 2, {"hidden"}).wait();
     if (rendezvous.rank() == 2) group->receive(data.data(), 4, DType::kF32, 1, {"hidden"}).wait();
   });
@@ -120,7 +122,7 @@ TEST_CASE("a receive tells whom it waits for, whoever else waits") {
 }
 
 TEST_CASE("a wait in a collective that is as long as steps of this run are is not reported") {
-  const auto lines = notices_of(2, "barrier #1", [](Rendezvous& rendezvous, Told&) {
+  const auto lines = notices_of(2, "barrier #1", [](Rendezvous& rendezvous, WaitNotices&) {
     rendezvous.expect_waits(1h);
     const auto group = open_world(rendezvous, CommBackend::kSharedMemory);
     if (rendezvous.rank() == 1) std::this_thread::sleep_for(200ms);
@@ -130,19 +132,19 @@ TEST_CASE("a wait in a collective that is as long as steps of this run are is no
 }
 
 TEST_CASE("a rank that cannot reach rank 0 says where it looks, why it fails and for how long") {
-  Told told("rendezvous");
+  WaitNotices notices("rendezvous");
   const int port = listen_on("127.0.0.1", 0).port;  // the socket is closed again
   const RendezvousOptions options{.rank = 1,
                                   .world = 4,
                                   .port = port,
                                   .timeout = 400ms,
                                   .token = "0123456789abcdef0123",
-                                  .notices = told.options()};
+                                  .notices = notices.options()};
   REQUIRE_THROWS_WITH(Rendezvous::connect(options),
                       Catch::StartsWith(cat(
                           "rank 1 could not reach the rendezvous of rank 0 at 127.0.0.1:", port)));
-  REQUIRE_FALSE(told.lines().empty());
-  require_all(told.lines(),
+  REQUIRE_FALSE(notices.lines().empty());
+  require_all(notices.lines(),
               cat(R"(rank 1 of 4 has waited [\d.]+s for the rendezvous of rank 0 at 127\.0\.0\.1:)",
                   port, R"( \(Connection refused\); it gives up after 0\.4s)"));
 }

@@ -86,8 +86,8 @@ TEST_CASE("a schedule decides the parts of a stage unless the config does") {
   REQUIRE(chunks("schedule: zbv, virtual_stages: 2") == 2);
   REQUIRE(chunks("schedule: interleaved") == 2);
   REQUIRE(chunks("schedule: interleaved, virtual_stages: 3") == 3);
-  const Lines said = piped_on("parallel: {pipeline: 2, schedule: interleaved}\n", 2).lines;
-  REQUIRE(std::count(said.begin(), said.end(),
+  const Lines lines = piped_on("parallel: {pipeline: 2, schedule: interleaved}\n", 2).lines;
+  REQUIRE(std::count(lines.begin(), lines.end(),
                      "default: parallel.virtual_stages = 2 (schedule interleaved)") == 1);
   REQUIRE(pipeline_problem("parallel: {pipeline: 2, virtual_stages: 2}\n", 2) ==
           "c.yaml:3:41: error: parallel.virtual_stages 2 cannot be used with schedule 1f1b, which "

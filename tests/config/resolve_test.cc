@@ -425,8 +425,8 @@ TEST_CASE("a warm-up that is longer than the run is reported for schedules that 
 
 TEST_CASE("an automatic value that has no effect says which key counts") {
   const auto line = [](const std::string& text, const std::string& key) {
-    for (const std::string& said : resolved("train_batch_size: 1\n" + text).lines)
-      if (said.find(key + " = ") != std::string::npos) return said;
+    for (const std::string& shown : resolved("train_batch_size: 1\n" + text).lines)
+      if (shown.find(key + " = ") != std::string::npos) return shown;
     return std::string();
   };
   REQUIRE(line("train: {steps: auto, epochs: auto}\n", "train.steps") ==
@@ -555,10 +555,11 @@ TEST_CASE("conversations are packed with documents unless the config says otherw
     return std::pair{std::string(name_of(r.config.data.packing)), r};
   };
   CHECK(packing("1", false).first == "concat");
-  const auto [chats, said] = packing("1", true);
+  const auto [chats, resolved_chats] = packing("1", true);
   CHECK(chats == "documents");
-  CHECK(has_line(
-      said, "default: data.packing = documents (the samples of data.train are conversations)"));
+  CHECK(
+      has_line(resolved_chats,
+               "default: data.packing = documents (the samples of data.train are conversations)"));
   CHECK(packing("1\ndata: {packing: auto}", true).first == "documents");
   CHECK(packing("1\ndata: {packing: auto}", false).first == "concat");
   CHECK(packing("1\ndata: {packing: concat}", true).first == "concat");

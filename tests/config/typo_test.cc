@@ -57,7 +57,7 @@ std::string config_with(const Field& field, const std::string& key) {
 }  // namespace
 
 TEST_CASE("a key with one typing error is always refused, and almost always with the right key") {
-  int typos = 0, told = 0;
+  int typos = 0, corrected = 0;
   std::mt19937_64 random(47);
   std::string wrong;
   const Schema& schema = Schema::get();
@@ -75,13 +75,13 @@ TEST_CASE("a key with one typing error is always refused, and almost always with
       bool right = false;
       for (const Problem& p : loaded.problems)
         right = right || p.message.ends_with("did you mean \"" + field.name + "\"?)");
-      told += right ? 1 : 0;
+      corrected += right ? 1 : 0;
       if (!right && wrong.size() < 2000) wrong += cat(field.path(), " <- ", typo, "\n");
     }
   }
-  INFO("told " << told << " of " << typos << "; not: " << wrong);
+  INFO("told " << corrected << " of " << typos << "; not: " << wrong);
   REQUIRE(typos > sweep_rounds(5000));
-  REQUIRE(told >= (sweeps_all() ? 0.95 : 0.9) * typos);
+  REQUIRE(corrected >= (sweeps_all() ? 0.95 : 0.9) * typos);
 }
 
 }  // namespace ftrun

@@ -143,7 +143,7 @@ TEST_CASE("every rank knows the counted tokens of the global batch by itself", "
     for (const int64_t ranks : {1, 2, 3, 4}) {
       for (int64_t step = 0; step < 5; ++step) {
         int64_t sum = 0;
-        std::vector<int64_t> told;
+        std::vector<int64_t> token_counts;
         for (int64_t rank = 0; rank < ranks; ++rank) {
           const BatchSlots shape{.micro_batch = 2, .accumulation = 2, .ranks = ranks, .rank = rank};
           StepReader reader(samples, shape, SampleOrder(samples.size(), true, 3), kBatchVocab);
@@ -155,9 +155,9 @@ TEST_CASE("every rank knows the counted tokens of the global batch by itself", "
             REQUIRE(b.counted_tokens == static_cast<int64_t>(b.labels.size()) -
                                             std::count(b.labels.begin(), b.labels.end(), -100));
           sum += batch.counted_tokens_local;
-          told.push_back(batch.counted_tokens_global);
+          token_counts.push_back(batch.counted_tokens_global);
         }
-        REQUIRE(told == std::vector<int64_t>(static_cast<size_t>(ranks), sum));
+        REQUIRE(token_counts == std::vector<int64_t>(static_cast<size_t>(ranks), sum));
       }
     }
   }

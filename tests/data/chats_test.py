@@ -288,7 +288,7 @@ class Templates(Case):
             "<|im_start|>assistant\n[hello<|im_end|>]\n<|im_start|>user\nq<|im_end|>\n"
             "<|im_start|>assistant\n[a<|im_end|>]\n"])
 
-    def test_the_begin_of_text_is_there_once(self):
+    def test_the_begin_of_text_appears_once(self):
         self.use(LLAMA3, eos="<|eot_id|>", add_bos_token=True)
         self.prepare(self.chats(self.TURNS))
         self.assertEqual(list(read_pair(self.out + "/train")[0][0]).count(1), 1)
@@ -411,7 +411,7 @@ class Shapes(Case):
                                         "x<|im_end|>\n<|im_start|>assistant\n[y<|im_end|>]\n"
                                         + self.EXPECTED])
 
-    def test_what_is_no_conversation_is_refused_by_line(self):
+    def test_invalid_conversations_are_refused_by_line(self):
         for content, message in (
                 ({"messages": []}, '"messages" must be a list of at least one message'),
                 ({"conversations": "[]"}, '"conversations" must be a list of at least one message'),

@@ -307,9 +307,9 @@ class HandedOver(Case):
                 (self.folder / "out").mkdir()
                 write_model(self.folder / "model", kind, tokenizer, **settings)
                 self.accepted("--type", "f32")
-                self.come_back()
+                self.convert_back()
 
-    def come_back(self):
+    def convert_back(self):
         with contextlib.redirect_stdout(io.StringIO()):
             self.assertEqual(make_model.main([str(self.folder / "out" / "m.gguf"), "--out",
                                               str(self.folder / "back")]), 0)
@@ -385,13 +385,13 @@ class HandedOver(Case):
                 write_model(self.folder / "model", "Llama", tokenizer, hidden_size=32,
                             num_hidden_layers=1, template=TEMPLATE if ids else None, **ids)
                 self.accepted("--type", "f32")
-                self.come_back()
+                self.convert_back()
 
     def test_linear_scaling(self):
         write_model(self.folder / "model", "Llama", byte_level_tokenizer("smollm"),
                     rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0})
         self.accepted("--type", "f32")
-        self.come_back()
+        self.convert_back()
         self.assertIn('PARAMETER stop "<|end|>"',
                       (self.folder / "out" / "m.gguf.Modelfile").read_text())
 
@@ -549,7 +549,7 @@ class Refused(Case):
         self.edit("tokenizer.json", pre_tokenizer={"type": "Whitespace"})
         self.refused("its pre-tokenizer has no tested name in llama.cpp")
 
-    def test_files_of_tensors_that_are_none(self):
+    def test_damaged_tensor_files(self):
         path = self.folder / "model" / "model.safetensors"
         write_adapter(self.folder / "adapter", self.folder / "model", target_modules=["q_proj"])
         whole = path.read_bytes()
@@ -571,14 +571,14 @@ class Refused(Case):
         save_file(load_file(path) | extra, path)
         self.refused("tensor 'model.layers.0.extra.weight' has no name in llama.cpp's llama")
 
-    def test_a_value_that_f16_has_not(self):
+    def test_a_value_outside_the_range_of_f16(self):
         path = self.folder / "model" / "model.safetensors"
         weights = load_file(path)
         weights["lm_head.weight"][3, 4] = 1e5
         save_file(weights, path, {"format": "pt"})
         self.refused("tensor output.weight holds a value above 65504")
 
-    def test_what_is_there_is_not_replaced(self):
+    def test_existing_files_are_not_replaced(self):
         thesis = self.folder / "out" / "m.gguf"
         thesis.write_text("thesis")
         self.refused("is there already, and is not replaced")
@@ -614,7 +614,7 @@ class Refused(Case):
                   weights)
         self.refused("as it is (the tensor base_model.model.lm_head.lora_A.weight)", model=run)
 
-    def test_what_is_no_model(self):
+    def test_folders_without_a_model(self):
         self.refused("is neither a model folder nor a run that exported one",
                      model=self.folder / "out")
         self.refused("no such folder", model=self.folder / "none")
@@ -630,26 +630,26 @@ class Published(Case):
         without.start()
         self.addCleanup(without.stop)
 
-    def left(self):
+    def output_names(self):
         return sorted(os.listdir(self.folder / "out"))
 
     def failing(self, error):
         with unittest.mock.patch.object(proof, "compare_tensors", side_effect=error):
             code, _, said = self.export()
-        self.assertEqual(self.left(), [])
+        self.assertEqual(self.output_names(), [])
         return code, said
 
-    def test_errors_say_what_they_said(self):
+    def test_errors_keep_their_messages(self):
         code, said = self.failing(OSError("a text without a number"))
         self.assertEqual((code, said), (5, "export_gguf: error: a text without a number\n"))
         code, said = self.failing(OSError(errno.EIO, "no disk", "elsewhere"))
         self.assertIn("export_gguf: error: elsewhere: no disk", said)
 
-    def test_what_is_ended_leaves_nothing(self):
+    def test_a_terminated_export_leaves_no_files(self):
         before = signal.getsignal(signal.SIGTERM)
         with self.assertRaises(SystemExit) as caught:
             self.failing(lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-        self.assertEqual((caught.exception.code, self.left()), (143, []))
+        self.assertEqual((caught.exception.code, self.output_names()), (143, []))
         self.assertEqual(signal.getsignal(signal.SIGTERM), before)
 
     def test_an_end_between_the_names_waits_for_the_second(self):
@@ -661,7 +661,7 @@ class Published(Case):
         with unittest.mock.patch.object(export_gguf, "move_into_place", end), \
                 self.assertRaises(SystemExit):
             self.export()
-        self.assertEqual(self.left(), ["m.gguf", "m.gguf.Modelfile"])
+        self.assertEqual(self.output_names(), ["m.gguf", "m.gguf.Modelfile"])
 
     def test_both_are_on_the_disk_before_the_first_is_named(self):
         synced, give, sync = set(), own_output.move_into_place, os.fsync
@@ -678,10 +678,10 @@ class Published(Case):
                 unittest.mock.patch.object(export_gguf, "move_into_place", check):
             self.assertEqual(self.export()[0], 0)
 
-    def test_what_comes_meanwhile_is_not_replaced(self):
+    def test_a_file_that_appears_meanwhile_is_not_replaced(self):
         give, out = own_output.move_into_place, self.folder / "out" / "m.gguf"
 
-        def late(made, place):
+        def create_late(made, place):
             if place == str(out):
                 out.write_text("thesis")
             give(made, place)
@@ -694,16 +694,16 @@ class Published(Case):
                                                                    rename))
                 if link:
                     stack.enter_context(unittest.mock.patch("os.link", side_effect=link))
-                with unittest.mock.patch.object(export_gguf, "move_into_place", late):
+                with unittest.mock.patch.object(export_gguf, "move_into_place", create_late):
                     code, _, said = self.export()
                 self.assertEqual(code, 4, said)
                 self.assertIn("m.gguf: is there already", said)
-                self.assertEqual((self.left(), out.read_text()), (["m.gguf"], "thesis"))
+                self.assertEqual((self.output_names(), out.read_text()), (["m.gguf"], "thesis"))
                 out.unlink()
                 self.assertEqual(self.export()[0], 0)
-                self.assertEqual(self.left(), ["m.gguf", "m.gguf.Modelfile"])
+                self.assertEqual(self.output_names(), ["m.gguf", "m.gguf.Modelfile"])
                 self.assertGreater(out.stat().st_size, 1000)
-            for name in self.left():
+            for name in self.output_names():
                 os.remove(self.folder / "out" / name)
 
     def test_commands_are_quoted(self):

@@ -14,14 +14,14 @@ using namespace ftrun::test;
 
 namespace {
 
-struct Parsed {
+struct ParsedLine {
   std::string problem;
   std::vector<int32_t> ids, labels;
   UnreadFields unread;
 };
 
-Parsed parse(const std::string& line) {
-  Parsed parsed;
+ParsedLine parse(const std::string& line) {
+  ParsedLine parsed;
   parsed.problem = parse_jsonl_line(line, parsed.ids, parsed.labels, &parsed.unread);
   return parsed;
 }
@@ -59,7 +59,7 @@ bool repeats_known_facts(JsonlField field, const std::string& value) {
 
 TEST_CASE("a JSONL line gives ids and labels", "[jsonl]") {
   REQUIRE(parse(R"({"input_ids": [1, 2, 3]})").labels == TokenIds{1, 2, 3});
-  const Parsed masked = parse(R"({"labels":[-100,-100,3],"input_ids":[1,2,3]})");
+  const ParsedLine masked = parse(R"({"labels":[-100,-100,3],"input_ids":[1,2,3]})");
   REQUIRE(masked.problem.empty());
   REQUIRE(masked.ids == TokenIds{1, 2, 3});
   REQUIRE(masked.labels == TokenIds{-100, -100, 3});
@@ -67,7 +67,7 @@ TEST_CASE("a JSONL line gives ids and labels", "[jsonl]") {
 }
 
 TEST_CASE("padding marked by the attention mask is dropped at both ends", "[jsonl]") {
-  const Parsed padded = parse(
+  const ParsedLine padded = parse(
       R"({"input_ids":[0,5,6,0,0],"attention_mask":[0,1,1,0,0],"labels":[-100,-100,6,-100,-100]})");
   REQUIRE(padded.problem.empty());
   REQUIRE(padded.ids == TokenIds{5, 6});
@@ -76,7 +76,7 @@ TEST_CASE("padding marked by the attention mask is dropped at both ends", "[json
 }
 
 TEST_CASE("other keys of a JSONL line are counted, whatever their values", "[jsonl]") {
-  const Parsed parsed =
+  const ParsedLine parsed =
       parse(R"( { "meta" : {"a":[1,2.5e3,{"b":null}],"input_ids":[9]} , "s":"x\"]},{\\", "t":true,)"
             R"("input_ids":[4,5], "n":-1.5E+3, "e":{}, "l":[], "l2":[{"a":[]}] } )");
   REQUIRE(parsed.problem.empty());
@@ -88,7 +88,7 @@ TEST_CASE("an empty value counts as absent", "[jsonl]") {
   const std::string fields =
       R"("labels":null,"attention_mask":[],"position_ids":[ ],"loss_mask":null,"seq_lengths":[],)"
       R"("images":{ },"label":"","x":null})";
-  const Parsed parsed = parse(R"({"input_ids":[1,2],)" + fields);
+  const ParsedLine parsed = parse(R"({"input_ids":[1,2],)" + fields);
   REQUIRE(parsed.problem.empty());
   REQUIRE(parsed.labels == TokenIds{1, 2});
   REQUIRE(parsed.unread.empty());
@@ -148,7 +148,7 @@ TEST_CASE("fields that could change what is trained on are refused by name", "[j
 }
 
 TEST_CASE("fields that repeat known facts are accepted", "[jsonl]") {
-  const Parsed parsed =
+  const ParsedLine parsed =
       parse(R"({"input_ids":[1,2,3],"labels":[-100,2,3],"seq_lengths":[3],"cu_seqlens":[0,3],)"
             R"("segment_ids":[4,4,4],"loss_weights":[1.0, 1.0, 1.0],)"
             R"("completion_mask":[0, true ,1],"loss_mask":[1,1,1],"label":true,"weight":1,)"
@@ -182,12 +182,12 @@ TEST_CASE("no field of a JSONL line is ignored silently", "[jsonl]") {
   const std::string values[] = {"null",  "[]",    "{}",        "\"\"",   "0",     "1",
                                 "0.5",   "true",  "false",     "\"x\"",  "[0,0]", "[1,1]",
                                 "[0,1]", "[1,0]", "{\"k\":1}", "[[1,2]]"};
-  const Parsed plain = parse(R"({"input_ids":[1,1]})");
+  const ParsedLine plain = parse(R"({"input_ids":[1,1]})");
   std::mt19937 chance(20261126);  // NOLINT(cert-msc51-cpp): the same lines each time
   for (int i = 0; i < 4000; ++i) {
     const std::string& name = names[chance() % std::size(names)];
     const std::string& value = values[chance() % std::size(values)];
-    const Parsed parsed = parse(R"({"input_ids":[1,1],")" + name + "\":" + value + "}");
+    const ParsedLine parsed = parse(R"({"input_ids":[1,1],")" + name + "\":" + value + "}");
     INFO(name << " = " << value);
     const JsonlField field = jsonl_field(name);
     const bool nothing = value == "null" || value == "[]" || value == "{}" || value == "\"\"";
@@ -266,7 +266,7 @@ TEST_CASE("every prefix and every changed byte of a line is handled", "[jsonl]")
     for (const int flip : {1, 2, 16, 0x80, 0xff}) {
       std::string changed = line;
       changed[at] = static_cast<char>(changed[at] ^ flip);
-      const Parsed parsed = parse(changed);
+      const ParsedLine parsed = parse(changed);
       if (parsed.problem.empty()) REQUIRE(parsed.ids.size() == parsed.labels.size());
     }
   }

@@ -139,7 +139,7 @@ class MakeModel(unittest.TestCase):
                           for name, values in self.tensors.items())
                 self.assertTrue(most / 100 < off < most, off)
 
-    def test_what_has_no_place_is_refused_by_name(self):
+    def test_unsupported_files_are_refused_by_name(self):
         def refused(words, tensors=self.tensors, **settings):
             path = str(self.folder / "other.gguf")
             write_gguf(path, tensors, **settings)
@@ -174,7 +174,7 @@ class MakeModel(unittest.TestCase):
         write_gguf(path, self.tensors, more=[(f"llama.{key}", v) for key, v in more.items()])
         self.assertEqual(self.run_script("--gguf", path)[::2], (0, ""))
 
-    def test_bf16_keeps_what_is_no_number(self):
+    def test_bf16_keeps_nan_and_infinity(self):
         bits = np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0x7FC00000, 0x7F800000, 0xFF800000],
                         np.uint32)
         made = np.frombuffer(make_model.to_bytes(bits.view(np.float32), "bf16"), "<u2")
@@ -252,7 +252,7 @@ class MakeModel(unittest.TestCase):
         self.assertEqual(tokenizer.encode("12<|start|>ab").tokens, ["1", "2", "<|start|>", "ab"])
         self.assertEqual(tokenizer.decode(tokenizer.encode("né 漢").ids), "né 漢")
 
-    def test_again_it_is_up_to_date_until_something_differs(self):
+    def test_a_second_run_is_up_to_date_until_something_differs(self):
         digest = hashlib.sha256(pathlib.Path(self.gguf).read_bytes()).hexdigest()
         source = f"small.gguf, sha256 {digest}, fp32"
         self.run_script()

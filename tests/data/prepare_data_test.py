@@ -343,7 +343,7 @@ class PrepareData(unittest.TestCase):
         self.assertEqual((code, err), (4, f"prepare_data: error: {message}\n"))
         self.assertEqual(self.everything(), before)
 
-    def test_what_it_did_not_write_is_not_replaced(self):
+    def test_files_of_others_are_not_replaced(self):
         text, foreign = self.write("a.txt",
                                    "hello"), "was not written by this script, so it is not replaced"
         remedy = "choose another --out, or move it away"
@@ -368,7 +368,7 @@ class PrepareData(unittest.TestCase):
         for name in ("validation.json", "train.bin.tmp", "train.json.tmp", "chats.jsonl"):
             self.assertEqual(pathlib.Path(self.out, name).read_text(), "mine")
 
-    def test_what_was_changed_since_is_not_replaced(self):
+    def test_changed_outputs_are_not_replaced(self):
         chats = self.write("c.jsonl", '{"prompt": "ab", "completion": "c"}')
         self.prepare(chats, "--plain")
         for extension in (".bin", ".idx", ".mask"):
@@ -405,7 +405,7 @@ class PrepareData(unittest.TestCase):
         self.prepare(self.out + "/raw.json")
         self.assertEqual(pathlib.Path(self.out, "raw.json").read_text(), '[{"text": "mine"}]')
 
-    def test_an_output_that_can_be_none_is_refused(self):
+    def test_an_output_that_cannot_be_a_folder_is_refused(self):
         text = self.write("a.txt", "hello")
         self.write("out", "a file")
         self.assert_refused(f"{self.out}: is not a folder", text)
@@ -462,7 +462,7 @@ class PrepareData(unittest.TestCase):
         self.assertEqual(sorted(os.listdir(self.out)), ["train.bin", "train.html", "train.idx",
                                                         "train.json"])
 
-    def test_a_file_system_without_locks_will_do(self):
+    def test_a_file_system_without_locks_is_accepted(self):
         """A leftover stays, because without locks nothing shows whether it is in use."""
         text = self.write("a.txt", "hello")
         os.makedirs(self.out + "/.ftrun-01234567.tmp")
@@ -584,7 +584,7 @@ class PrepareData(unittest.TestCase):
         self.assertEqual([self.trained_text(d) for d in read_pair(self.out + "/train")],
                          ["[t<|end|>]"])
 
-    def test_what_is_neither_is_refused(self):
+    def test_other_json_is_refused(self):
         tail = "; a .json file must hold an array of objects, or an object a line"
         for content, message in (
                 ('[{"text": "a"},\n {"text": ', ":2: column 11: Expecting value, but the text "
@@ -598,7 +598,7 @@ class PrepareData(unittest.TestCase):
                 path = self.write("a.json", content)
                 self.assertEqual(self.refusal(path), (4, f"prepare_data: error: {path}{message}\n"))
 
-    def test_files_of_unknown_kinds_need_a_word(self):
+    def test_files_of_unknown_kinds_need_an_option(self):
         path = self.write("a.csv", "b,c")
         self.assertEqual(self.refusal(path),
                          (4, f"prepare_data: error: {path}: .txt, .text, .md, .jsonl, .json, "
@@ -788,7 +788,7 @@ class PrepareData(unittest.TestCase):
                              (4, f"{path}:{line}: holds NUL bytes, which no text has; where UTF-16 "
                                  "was appended to a file of UTF-8, write all of it in UTF-8"))
 
-    def test_a_mark_is_no_text(self):
+    def test_a_byte_order_mark_is_not_text(self):
         for name, content in (("a.txt", "\ufeffab"),
                               ("a.jsonl", '\ufeff{"text": "ab"}\n\ufeff{"text": "ab"}\n'),
                               ("a.json", '\ufeff[{"text": "ab"}]'),
@@ -902,7 +902,7 @@ class PrepareData(unittest.TestCase):
                                           "another disk\n"))
         self.assertEqual(os.listdir(self.out), [])
 
-    def test_output_of_any_encoding_and_none_at_all_will_do(self):
+    def test_output_streams_may_have_any_encoding_or_be_closed(self):
         path = self.write("größe.jsonl", '{"prompt": "é \U0001f600", "completion": "日本"}'.encode())
         command = [sys.executable, str(ROOT / "scripts/prepare_data.py"), "--tokenizer", self.model,
                    "--workers", "1", path, "--out"]
@@ -940,7 +940,7 @@ class PrepareData(unittest.TestCase):
                                           "samples would now be in train as well; give that again, "
                                           "choose another --out, or move it away\n"))
 
-    def test_a_tokenizer_that_is_none_is_named(self):
+    def test_an_invalid_tokenizer_is_named(self):
         path = os.path.join(self.model, "tokenizer.json")
         pathlib.Path(path).write_text("version https://git-lfs")
         code, err = self.refusal(self.write("t.txt", "hello"))

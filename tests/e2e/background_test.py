@@ -15,11 +15,11 @@ FEW = {"train": {"steps": 12}, "scheduler": {"type": "cosine", "params": {"warmu
 DISK = {"device": "nvme"}
 
 
-def often(**keys):
+def saves(**keys):
     return {"checkpoint": {"every": 2, "keep_last": 0} | keys}
 
 
-def stored(out):
+def checkpoint_hashes(out):
     """Returns hashes of all files of all checkpoints."""
     found = {}
     for name in checkpoints(out):
@@ -39,13 +39,13 @@ with tempfile.TemporaryDirectory() as scratch:
 
     def check_the_same(name, ranks, **keys):
         for background in (True, False):
-            job.run(f"{name}-{background}", "--nproc", ranks, **FEW, **often(background=background),
+            job.run(f"{name}-{background}", "--nproc", ranks, **FEW, **saves(background=background),
                     **keys)
         waited, beside = job.out(f"{name}-False"), job.out(f"{name}-True")
         same_run(waited, beside)
-        assert list(stored(waited)) == [f"step-{step:08d}" for step in range(2, 13, 2)], (
-            stored(waited))
-        assert stored(waited) == stored(beside)
+        hashes = checkpoint_hashes(waited)
+        assert list(hashes) == [f"step-{step:08d}" for step in range(2, 13, 2)], hashes
+        assert hashes == checkpoint_hashes(beside)
         record = manifest(beside)
         assert record["counters"]["checkpoints_saved"] == 6, record["counters"]
         used = record["memory"]["touched"].get("host_snapshot",
@@ -73,7 +73,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def kill_while_writing(name, ranks, which, **keys):
         """Kills a run with -9 while its `which`-th checkpoint is being written; returns False if
         the kill came too late."""
-        running = start("--config", job.config(name, **FEW, **often(), **keys), "--nproc", ranks)
+        running = start("--config", job.config(name, **FEW, **saves(), **keys), "--nproc", ranks)
         wanted = f"step-{2 * which:08d}"
         await_save(running, job.out(name), 60, wanted)
         if running.process.poll() is None:
@@ -81,7 +81,7 @@ with tempfile.TemporaryDirectory() as scratch:
         return wanted not in checkpoints(job.out(name))
 
     @case
-    def killed_while_one_is_written():
+    def killed_while_a_checkpoint_is_written():
         for ranks, keys in ((1, {}), (2, {"zero_optimization": disk("killed")})):
             straight = f"straight-{ranks}"
             job.run(straight, "--nproc", ranks, **FEW, **keys)
@@ -90,14 +90,14 @@ with tempfile.TemporaryDirectory() as scratch:
                 name = f"killed-{ranks}-{attempt}"
                 caught += kill_while_writing(name, ranks, 1 + attempt % 5, **keys)
                 attempt += 1
-                job.run(name, "--nproc", ranks, "--resume", "auto", **FEW, **often(), **keys)
+                job.run(name, "--nproc", ranks, "--resume", "auto", **FEW, **saves(), **keys)
                 same_run(job.out(straight), job.out(name))
                 left = list((job.out(name) / "checkpoints").glob("*.tmp-*"))
                 assert not left, left
             assert caught >= 1, f"none of {attempt} kills met a checkpoint that was being written"
 
     @case
-    def one_that_fails_costs_only_itself():
+    def a_failed_save_costs_only_itself():
         # The run is stopped (SIGSTOP) before its folder is made unusable and continued after, and
         # it trains until another checkpoint exists, however slow this test is.
         long = FEW | {"train": {"steps": 100000}}
@@ -125,7 +125,7 @@ with tempfile.TemporaryDirectory() as scratch:
         must(ftrun("verify", job.out("failing")))
 
     @case
-    def what_comes_too_often_is_waited_for_or_skipped():
+    def a_save_that_is_due_too_early_waits_or_is_skipped():
         each = {"every": 1, "keep_last": 0}
         job.run("waiting", **FEW, checkpoint=each)
         assert len(checkpoints(job.out("waiting"))) == 12
@@ -137,7 +137,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert numbers(job.out("skipping"))[:3] == numbers(job.out("waiting"))[:3]
 
     @case
-    def by_the_clock():
+    def saves_by_the_clock():
         # The run has few steps: on a machine that is slower than the clock, each of them is saved.
         job.run("clock", "--nproc", 2, **FEW | {"train": {"steps": 80}},
                 checkpoint={"every": 0, "every_minutes": 0.001, "keep_last": 0})
@@ -152,7 +152,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert record["checkpoints_saved"] + record["checkpoints_skipped"] <= intervals + 3, record
 
     @case
-    def a_signal_while_one_is_written():
+    def a_signal_while_a_checkpoint_is_written():
         long = FEW | {"train": {"steps": 4000}}
         keys = {"checkpoint": {"every": 1, "keep_last": 2}}
         running = start("--config", job.config("signal", **long, **keys), "--nproc", 2)

@@ -22,14 +22,14 @@ NO_MODEL = ("  remedy: name a model folder on this machine, relative to the work
             "nothing (hf download owner/name does)\n")
 
 
-def said(process):
+def failure(process):
     """Returns the failure that ftrun printed."""
     return process.stderr[process.stderr.index("ftrun: "):]
 
 
 def expect(process, code, message):
     must(process, code)
-    assert said(process) == message, f"found:\n{said(process)}\nexpected:\n{message}"
+    assert failure(process) == message, f"found:\n{failure(process)}\nexpected:\n{message}"
 
 
 def hollow_model(folder, **changes):
@@ -198,8 +198,8 @@ with tempfile.TemporaryDirectory() as scratch:
         must(process, 3 if without_cuda else 5)
         why = ("this ftrun was built without CUDA" if without_cuda
                else "CUDA cannot use this machine: ")
-        assert f"the config requests GPU 0, but {why}" in said(process), process.stderr
-        assert 'or set "device": "cpu"' in said(process), process.stderr
+        assert f"the config requests GPU 0, but {why}" in failure(process), process.stderr
+        assert 'or set "device": "cpu"' in failure(process), process.stderr
 
     @case
     def check_opens_the_inputs():
@@ -221,8 +221,8 @@ with tempfile.TemporaryDirectory() as scratch:
                                                             ("down_proj", [32, 48], [32, 64])))
                     + "  remedy: use the config.json and the weights of the same model\n")
         found = must(ftrun("check", "--config", config), 4)
-        assert said(found).startswith(f"ftrun: {mismatch}"), found.stderr
-        rest = re.sub(r"^\S+:\d+:\d+: error: ", "", said(found)[len(f"ftrun: {mismatch}"):],
+        assert failure(found).startswith(f"ftrun: {mismatch}"), found.stderr
+        rest = re.sub(r"^\S+:\d+:\d+: error: ", "", failure(found)[len(f"ftrun: {mismatch}"):],
                       flags=re.M)
         assert rest == (f"{odd}: has 4001 bytes, not a whole number of uint16 tokens (as "
                         "data.token_dtype says)\n  remedy: correct the type, or copy the file "
@@ -335,7 +335,7 @@ with tempfile.TemporaryDirectory() as scratch:
         refused("two-matrices-run", 4, f"ftrun: {said_of}", model={"path": str(folder)})
         found = must(ftrun("check", "--config",
                            job.config("two-matrices-check", model={"path": str(folder)})), 4)
-        assert said_of in said(found), found.stderr
+        assert said_of in failure(found), found.stderr
         weights = tiny_weights()
         tiny_model(folder, weights | {"lm_head.weight": weights["model.embed_tokens.weight"]},
                    tie_word_embeddings=True)
@@ -489,7 +489,7 @@ with tempfile.TemporaryDirectory() as scratch:
         changes = {"data": {"train": str(path), **NO_SHUFFLE}}
         refused("recorded", 4, f"ftrun: {message}", **changes)
         found = must(ftrun("check", "--config", job.config("recorded-check", **changes), "-q"), 4)
-        assert message in said(found), found.stderr
+        assert message in failure(found), found.stderr
 
     @case
     def data_that_fill_no_batch():
@@ -597,10 +597,10 @@ with tempfile.TemporaryDirectory() as scratch:
                                     **FEW | {"train": {"steps": 4, "evaluation": {"samples": 2}}}
                                     | best,
                                     data={"validation": str(path)})), 4)
-        assert said(run) == (f"ftrun: {path}: no token counts in the first 2 sequences, so they "
-                             "have no loss, and export.which: best by validation.loss\n  remedy: "
-                             "raise train.evaluation.samples, validate on other data, or keep the "
-                             "best by another set\n"), run.stderr
+        assert failure(run) == (f"ftrun: {path}: no token counts in the first 2 sequences, so they "
+                                "have no loss, and export.which: best by validation.loss\n"
+                                "  remedy: raise train.evaluation.samples, validate on other "
+                                "data, or keep the best by another set\n"), run.stderr
 
     @case
     def jsonl_garbled():
@@ -637,8 +637,8 @@ with tempfile.TemporaryDirectory() as scratch:
         for command in (("check", "-q"), ("--nproc", 2)):
             process = must(ftrun(*command, "--config", job.config("unnamed", **FEW, output_dir="")),
                            2)
-            assert said(process) == ("ftrun: output_dir is empty\n"
-                                     "  remedy: name the folder that the run writes to\n")
+            assert failure(process) == ("ftrun: output_dir is empty\n"
+                                        "  remedy: name the folder that the run writes to\n")
 
     @case
     def output_folder_cannot_be_written():
@@ -655,18 +655,18 @@ with tempfile.TemporaryDirectory() as scratch:
                   "--clear-groups") if os.geteuid() == 0 else ()
         for command in (("check", "-q"), (), ("--nproc", 2)):
             process = must(ftrun(*command, "--config", config, wrapper=nobody), 5)
-            assert said(process) == (f"ftrun: output_dir {sealed}/run: {sealed}: cannot be "
-                                     "written: Permission denied\n  remedy: give this user the "
-                                     "right to write there, or choose another output_dir\n")
+            assert failure(process) == (f"ftrun: output_dir {sealed}/run: {sealed}: cannot be "
+                                        "written: Permission denied\n  remedy: give this user the "
+                                        "right to write there, or choose another output_dir\n")
         must(ftrun("--config", job.config("open-run", **FEW)))
         convert = ("convert", job.out("open-run"), "--model", job.model, "--out", sealed / "out")
         job.out("open-run").chmod(0o755)
         for path in job.out("open-run").rglob("*"):
             path.chmod(0o755 if path.is_dir() else 0o644)
         process = must(ftrun(*convert, wrapper=nobody), 5)
-        assert said(process) == (f"ftrun: {sealed}: cannot be written: Permission denied\n"
-                                 "  remedy: give this user the right to write there, or choose "
-                                 "another folder\n")
+        assert failure(process) == (f"ftrun: {sealed}: cannot be written: Permission denied\n"
+                                    "  remedy: give this user the right to write there, or choose "
+                                    "another folder\n")
         assert list(sealed.iterdir()) == []
         root.chmod(mode)
 
@@ -689,7 +689,7 @@ with tempfile.TemporaryDirectory() as scratch:
                             r"[\d.]+ \w+ needed, "
                             r"[\d.]+ \w+ free\n  remedy: free space on that file system, or write "
                             r"to another one \(output_dir\)\n",
-                            said(found["twice"])), found["twice"].stderr
+                            failure(found["twice"])), found["twice"].stderr
         warned = must(found["half"]).stdout
         assert re.search(rf"^warning: {job.out('half')}/checkpoints: 3 checkpoints of [\d.]+ \w+ "
                          r"\(keep_last 2, one under way, "
@@ -779,9 +779,9 @@ with tempfile.TemporaryDirectory() as scratch:
         (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(table)) + table)
         run = must(ftrun("inspect", folder, wrapper=("bash", "-c", 'ulimit -v 120000; exec "$@"',
                                                      "-")), 5)
-        assert said(run) == ("ftrun: out of memory\n"
-                             "  remedy: end other programs, raise the memory limit, or use a "
-                             "machine with more memory\n"), run.stderr
+        assert failure(run) == ("ftrun: out of memory\n"
+                                "  remedy: end other programs, raise the memory limit, or use a "
+                                "machine with more memory\n"), run.stderr
 
     @case
     def an_address_space_that_is_too_small_is_told_wherever_it_ends():
@@ -807,12 +807,12 @@ with tempfile.TemporaryDirectory() as scratch:
             run = must(ftrun("--config", job.config("ruined", train={"steps": 8}, **saved), *more),
                        4)
             assert (f"checkpoint can{'not' if more[1] == '4' else ''} be used: {path}: "
-                    in said(run)), run.stderr
+                    in failure(run)), run.stderr
         absent = must(ftrun("--config", job.config("ruined", train={"steps": 8}, **saved),
                             "--resume", "11"), 4)
-        assert said(absent) == (f"ftrun: {job.out('ruined')}/checkpoints: holds no checkpoint of "
-                                "step 11\n  remedy: give one of the saved steps: 4; or --resume "
-                                "auto for the newest good one\n"), absent.stderr
+        assert failure(absent) == (f"ftrun: {job.out('ruined')}/checkpoints: holds no checkpoint "
+                                   "of step 11\n  remedy: give one of the saved steps: 4; or "
+                                   "--resume auto for the newest good one\n"), absent.stderr
         verified = must(ftrun("verify", job.out("ruined")), 4)
         assert str(path) in verified.stderr, verified.stderr
 

@@ -46,7 +46,7 @@ def dom(page, script="", width=1200):
     return drawn.stdout
 
 
-def said(drawn):
+def body_data(drawn):
     """Returns what a script has written into data attributes of the body, by name."""
     return dict(re.findall(r'data-(\w+)="([^"]*)"',
                            re.search(r"<body[^>]*>", drawn).group(0)))

@@ -7,7 +7,7 @@ import signal
 import tempfile
 
 from runner import (Job, await_gone, ftrun, manifest, must, near, preload, run_cases, start, steps,
-                    waiting)
+                    waiting_case)
 
 STEPS = 60
 SAVING = {"train": {"steps": STEPS, "log": {"every": 1}}, "data": {"sequence_length": 128},
@@ -34,7 +34,7 @@ with tempfile.TemporaryDirectory() as scratch:
     preload()
     job = Job(scratch)
 
-    @waiting
+    @waiting_case
     def a_rank_that_keeps_failing_leaves_and_the_losses_stay():
         # There are 16 sequences in a step: three ranks cannot divide them equally, two can.
         batch = SAVING | {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1,
@@ -69,7 +69,7 @@ with tempfile.TemporaryDirectory() as scratch:
         job.run("shrunk", "--resume", "auto", elastic={"min_ranks": 2},
                 **batch | {"train": {"steps": STEPS + 1}})
 
-    @waiting
+    @waiting_case
     def whole_replicas_leave_and_the_model_degrees_stay():
         mesh = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1,
                          "parallel": {"data": 2, "pipeline": 2}}
@@ -86,7 +86,7 @@ with tempfile.TemporaryDirectory() as scratch:
         same_losses(job, "straight-mesh", "mesh")
         assert manifest(job.out("mesh"))["topology"]["pipeline"] == 2
 
-    @waiting
+    @waiting_case
     def elasticity_of_deepspeed_lets_ranks_leave_down_to_min_gpus():
         section = {"enabled": True, "max_train_batch_size": 12, "micro_batch_sizes": [1, 2],
                    "min_gpus": 2, "version": 0.1}
@@ -105,7 +105,7 @@ with tempfile.TemporaryDirectory() as scratch:
         running.wait(0)
         same_losses(job, "straight-elastic", "elastic")
 
-    @waiting
+    @waiting_case
     def fewer_than_the_config_allows_are_not_tried():
         batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1,
                           "train": {"steps": 20000},
@@ -122,7 +122,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert ("rank 1 failed twice without a new checkpoint; all ranks stay: elastic.min_ranks "
                 "is 2\n" in running.text()), running.text()[-3000:]
 
-    @waiting
+    @waiting_case
     def the_last_data_rank_stays_which_is_told_once():
         batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1,
                           "train": {"steps": 20000},
@@ -139,8 +139,8 @@ with tempfile.TemporaryDirectory() as scratch:
         assert ("rank 0 failed twice without a new checkpoint; all ranks stay: there must be "
                 "at least 1 data rank\n" in running.text())
 
-    @waiting
-    def what_files_refuse_drops_no_rank():
+    @waiting_case
+    def a_refused_file_drops_no_rank():
         batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1,
                           "train": {"steps": 20000, "log": {"every": 1}}}
         running = start("--config", job.config("refused", elastic={"min_ranks": 1}, **batch),
@@ -162,7 +162,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert ("gave up after 2 restarts without a new checkpoint; the last failure: rank 0: "
                 "writing the run folder: rank 0:" in text), text
 
-    @waiting
+    @waiting_case
     def min_ranks_without_effect_is_told_with_the_reason():
         batch = SAVING | {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1,
                           "train": {"steps": 1},

@@ -74,7 +74,7 @@ with tempfile.TemporaryDirectory() as scratch:
         return {**os.environ, "PYTHONPATH": str(path), "SAID": str(scratch / f"{name}.said"),
                 "PYTHONDONTWRITEBYTECODE": "1"}
 
-    def said(name):
+    def calls_of(name):
         path = scratch / f"{name}.said"
         return [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
 
@@ -96,7 +96,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert (done.returncode == 0 and done.stdout == f"sent 4 steps of {folder} to wandb (exit "
                                                         "code 0; 1 unreadable lines were passed "
                                                         "over)\n"), done
-        calls = said("done")
+        calls = calls_of("done")
         assert (calls[0][0] == "init" and calls[0][2]["project"] == "p"
                 and calls[0][2]["name"] == "done"), calls[0]
         assert calls[0][2]["config"]["train"]["steps"] == 3 and calls[0][2]["resume"] == "allow"
@@ -119,17 +119,18 @@ with tempfile.TemporaryDirectory() as scratch:
         done = follow(folder, "mlflow")
         assert (done.returncode == 0 and "follow_run: long: is too long for a parameter of "
                                          "MLflow's and is left out" in done.stderr), done
-        names = [name for name, _, _ in said("two")]
+        names = [name for name, _, _ in calls_of("two")]
         assert names == ["set_experiment", "start_run", "log_params", "log_metrics", "end_run"], (
             names)
-        assert (said("two")[2][1] == [{"train.steps": "3"}]
-                and said("two")[3][2] == {"step": 1}), said("two")
-        assert said("two")[-1][2] == {"status": "FAILED"}
+        assert (calls_of("two")[2][1] == [{"train.steps": "3"}]
+                and calls_of("two")[3][2] == {"step": 1}), calls_of("two")
+        assert calls_of("two")[-1][2] == {"status": "FAILED"}
         other = run_folder("three", line(1))
         follow(other, "trackio", "--name", "mine")
-        assert [name for name, _, _ in said("three")] == ["init", "log", "finish"], said("three")
-        assert (said("three")[0][2]["name"] == "mine"
-                and said("three")[0][2]["config"]["train.steps"] == 3)
+        names = [name for name, _, _ in calls_of("three")]
+        assert names == ["init", "log", "finish"], calls_of("three")
+        assert (calls_of("three")[0][2]["name"] == "mine"
+                and calls_of("three")[0][2]["config"]["train.steps"] == 3)
 
     @case
     def a_run_is_followed_while_it_goes_on_and_through_a_resume():
@@ -140,7 +141,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                          stdout=subprocess.PIPE, text=True)
 
             def sent():
-                return [a[0]["step"] for name, a, _ in said("live") if name == "log"]
+                return [a[0]["step"] for name, a, _ in calls_of("live") if name == "log"]
 
             def await_steps(steps):
                 await_that(lambda: sent() == steps
@@ -165,7 +166,7 @@ with tempfile.TemporaryDirectory() as scratch:
         out, _ = following.communicate(timeout=60)
         assert (following.returncode == 0 and "sent 5 steps" in out
                 and "(the run was killed)" in out), out
-        assert said("live")[-1] == ["finish", [], {"exit_code": 1}]
+        assert calls_of("live")[-1] == ["finish", [], {"exit_code": 1}]
 
     @case
     def a_missing_client_and_a_missing_run_are_told():
@@ -218,42 +219,42 @@ with tempfile.TemporaryDirectory() as scratch:
                        gradient_accumulation_steps=None, **WANDB)
         assert "wandb" not in done.stdout + done.stderr, done.stdout + done.stderr
         out = job.out("sends")
-        await_that(lambda: said("sends")[-1:] == [["finish", [],
-                                                   {"exit_code": 0}]], "the run is sent whole")
-        _, _, init = said("sends")[0]
+        await_that(lambda: calls_of("sends")[-1:] == [["finish", [],
+                                                       {"exit_code": 0}]], "the run is sent whole")
+        _, _, init = calls_of("sends")[0]
         assert (init["project"] == "p" and init["entity"] == "t" and "group" not in init
                 and init["config"]["train"]["steps"] == 4), init
         assert init["session"] and init["nice"] >= 10 and init["environment"] == [], init
         assert (not [name for name in init["files"] if ".lock" in name or "socket" in name
                      or "shm" in name]), init["files"]
-        logs = [a[0] for name, a, _ in said("sends") if name == "log"]
+        logs = [a[0] for name, a, _ in calls_of("sends") if name == "log"]
         assert [log["step"] for log in logs] == [m["step"] for m in steps(out)]
         await_that(lambda: "sent 4 steps" in (out / "follow_run.log").read_text(),
                    "its words are kept")
         # A resume starts no second sender while the one of an earlier start of the run lives.
-        calls = len(said("sends"))
+        calls = len(calls_of("sends"))
         with open(out / "follow_run.log", "a") as log:
-            await_that(lambda: not held(log), "it has ended")
+            await_that(lambda: not is_locked(log), "it has ended")
             again = must(ftrun("--config", job.config("sends", train_batch_size=8,
                                                       gradient_accumulation_steps=None,
                                                       **WANDB | {"train": {"steps": 6}}),
                                "--nproc", 2, "--resume", "auto", env=env))
-        assert len(said("sends")) == calls, said("sends")[calls:]
-        told = again.stdout + again.stderr
-        assert ("the process that sends an earlier start of the run was still running" in told
-                and "--to wandb" in told), told
+        assert len(calls_of("sends")) == calls, calls_of("sends")[calls:]
+        stderr = again.stdout + again.stderr
+        assert ("the process that sends an earlier start of the run was still running" in stderr
+                and "--to wandb" in stderr), stderr
         # After that one has ended, a resume starts another one, if wandb is installed.
         must(ftrun("--config", job.config("sends", train_batch_size=8,
                                           gradient_accumulation_steps=None,
                                           **WANDB | {"train": {"steps": 8}}),
                    "--nproc", 2, "--resume", "auto",
                    env=env | {"KNOWN": json.dumps(logs[-1] | {"validation/loss": 1.0})}))
-        await_that(lambda: said("sends")[-1:] == [["finish", [], {"exit_code": 0}]]
-                   and len(said("sends")) > calls, "the rest is sent")
-        assert ([a[0]["step"] for name, a, _ in said("sends")[calls:]
-                 if name == "log"] == [5, 6, 7, 8]), said("sends")[calls:]
+        await_that(lambda: calls_of("sends")[-1:] == [["finish", [], {"exit_code": 0}]]
+                   and len(calls_of("sends")) > calls, "the rest is sent")
+        assert ([a[0]["step"] for name, a, _ in calls_of("sends")[calls:]
+                 if name == "log"] == [5, 6, 7, 8]), calls_of("sends")[calls:]
 
-    def held(file):
+    def is_locked(file):
         """Tries to take the lock of the process that follows a run; returns whether another process
         has it."""
         try:

@@ -145,8 +145,8 @@ def check_training(folder, data, tokens, out):
     value["optimizer"]["params"] = ADAMW
     value |= {"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": ROWS // 2,
               "gradient_accumulation_steps": 1, "gradient_clipping": CLIP}
-    said = must(ftrun("--config", write_config(out.parent, value), "--nproc", 2)).stdout
-    assert "not moved" not in said, said
+    stdout = must(ftrun("--config", write_config(out.parent, value), "--nproc", 2)).stdout
+    assert "not moved" not in stdout, stdout
     losses, norms = expected_training(folder, tokens)
     found = steps(out)
     loss = near("loss", [m["loss"] for m in found], losses, 1e-5)

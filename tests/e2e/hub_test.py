@@ -143,8 +143,8 @@ with tempfile.TemporaryDirectory() as scratch:
                 ("acme/raw", ("has neither train.bin nor train.jsonl",
                               "scripts/prepare_data.py --tokenizer MODEL --out FOLDER acme/raw "
                               "makes them of texts"))):
-            said = by_name("acme/small", "no-tokens", code=4, data={"train": name}).stderr
-            assert all(word in said for word in words), said
+            stderr = by_name("acme/small", "no-tokens", code=4, data={"train": name}).stderr
+            assert all(word in stderr for word in words), stderr
 
     @case
     def a_folder_of_the_name_wins_and_is_told():
@@ -159,9 +159,10 @@ with tempfile.TemporaryDirectory() as scratch:
                             (lambda: (place / "acme" / "small").write_text(
                                 ""), "acme/small: is a file, expected a model folder\n")):
             make()
-            said = by_name("acme/small", "no-folder", cwd=place, code=4).stderr
-            assert (words in said and "or rename this one, to have the model of that name that the "
-                                      "Hugging Face cache holds" in said), said
+            stderr = by_name("acme/small", "no-folder", cwd=place, code=4).stderr
+            assert (words in stderr
+                    and "or rename this one, to have the model of that name that the Hugging Face "
+                        "cache holds" in stderr), stderr
             (place / "acme" / "small").rmdir() if (place / "acme" / "small").is_dir() else (
                 place / "acme" / "small").unlink()
 
@@ -183,11 +184,11 @@ with tempfile.TemporaryDirectory() as scratch:
             [node.text() for node in nodes])
 
     @case
-    def what_is_missing_is_said_with_the_line_that_brings_it():
+    def missing_files_are_named_with_the_download_command():
         def refused(name, *words, **changes):
-            said = by_name(name, "missing", code=4, **changes).stderr
+            stderr = by_name(name, "missing", code=4, **changes).stderr
             for word in words:
-                assert word in said, f"{word!r} is not in\n{said}"
+                assert word in stderr, f"{word!r} is not in\n{stderr}"
         refused("acme/none", ":3:11: error: acme/none: there is no such folder",
                 "hf download acme/none downloads it")
         refused("acme/small@v2", "has no revision v2 of it (it holds main)",
@@ -196,10 +197,10 @@ with tempfile.TemporaryDirectory() as scratch:
         (cache / "models--acme--part" / "snapshots" / FIRST / "model.safetensors").unlink()
         refused("acme/part", "has neither model.safetensors",
                 f"hf download acme/part --revision {FIRST} downloads the missing files")
-        said = must(ftrun("--config", job.config("no-adapter", adapter="acme/none"), env=variables),
-                    2).stderr
-        assert ("adapter: acme/none: there is no such folder" in said
-                and "hf download acme/none" in said), said
+        config = job.config("no-adapter", adapter="acme/none")
+        stderr = must(ftrun("--config", config, env=variables), 2).stderr
+        assert ("adapter: acme/none: there is no such folder" in stderr
+                and "hf download acme/none" in stderr), stderr
 
     @case
     def data_are_prepared_by_names():

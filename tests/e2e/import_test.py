@@ -97,10 +97,10 @@ def require_equal_states(found, expected):
     assert not other, f"{len(other)} states differ: {other[:6]}"
 
 
-def bring_over(scratch, name, checkpoint, expected, *arguments):
+def migrate(scratch, name, checkpoint, expected, *arguments):
     """Imports a checkpoint and converts it; returns the run folder and the import's output."""
     imported, run = scratch / f"{name}-imported", scratch / f"{name}-run"
-    told = import_checkpoint(checkpoint, "--model", MODEL, "--out", imported, *arguments).stdout
+    stdout = import_checkpoint(checkpoint, "--model", MODEL, "--out", imported, *arguments).stdout
     must(ftrun("verify", imported))
     says(must(ftrun("inspect", imported)).stdout, "imported from", "optimizer.params.betas")
     converted = must(ftrun("convert", imported, "--run", run)).stdout
@@ -113,10 +113,10 @@ def bring_over(scratch, name, checkpoint, expected, *arguments):
             and meta["skipped_steps"] == expected["skipped_steps"]), meta
     scaler = meta["loss_scaler"]
     assert scaler == expected["loss_scaler"], f"{scaler} and {expected['loss_scaler']}"
-    return run, told
+    return run, stdout
 
 
-def go_on(scratch, run, expected, *arguments, ranks=1, **changes):
+def resume(scratch, run, expected, *arguments, ranks=1, **changes):
     """Trains the next steps and compares the losses with those of the other program."""
     done = must(ftrun("--config", write_config(scratch, config(run, expected, **changes),
                                                f"{run.name}.json"), "--nproc", ranks,
@@ -185,10 +185,10 @@ with tempfile.TemporaryDirectory() as scratch:
     def deepspeed_goes_on_in_ftrun():
         for folder in fixtures:
             expected = expected_of(folder.name)
-            run, told = bring_over(scratch, folder.name, folder / "checkpoint", expected)
+            run, told = migrate(scratch, folder.name, folder / "checkpoint", expected)
             says(told, "not known: tokens", "universal" if "universal" in folder.name
                  else f"stage {expected['stage']}")
-            done, found, off = go_on(scratch, run, expected)
+            done, found, off = resume(scratch, run, expected)
             says(done.stderr, "was imported from DeepSpeed", "it does not say: tokens")
             if expected["precision"] == "fp16":
                 assert expected["loss_scaler"]["iteration"] == expected["step"]
@@ -197,10 +197,10 @@ with tempfile.TemporaryDirectory() as scratch:
             print(f"{folder.name}: every state equal, losses within {off:.1e}", flush=True)
 
     @case
-    def it_goes_on_with_another_layout_too():
+    def it_continues_with_another_layout():
         expected = expected_of("zero3-fp32-2")
-        run, _ = bring_over(scratch, "layout", FIXTURES / "zero3-fp32-2/checkpoint", expected)
-        go_on(scratch, run, expected, ranks=2, zero_optimization={"stage": 2})
+        run, _ = migrate(scratch, "layout", FIXTURES / "zero3-fp32-2/checkpoint", expected)
+        resume(scratch, run, expected, ranks=2, zero_optimization={"stage": 2})
         # Afterwards it is a run like any other: its own checkpoint loads on another layout again.
         longer = config(run, expected)
         longer["data"]["train"] = str(GIVEN / "train.bin")
@@ -208,7 +208,7 @@ with tempfile.TemporaryDirectory() as scratch:
         must(ftrun("--config", write_config(scratch, longer), "--resume", "auto"))
 
     @case
-    def moments_that_are_missing_are_said_by_name():
+    def missing_moments_are_reported_by_name():
         """The readers return a parameter that did not train without moments."""
         checkpoint = scratch / "frozen"
         shutil.copytree(FIXTURES / "universal-zero2-fp32-3/checkpoint", checkpoint)
@@ -218,9 +218,9 @@ with tempfile.TemporaryDirectory() as scratch:
         says(refusal(checkpoint, "--model", MODEL, "--out", out),
              "1 of the model's 21 tensors have no state of the optimizer:\n  model.norm.weight",
              "--zero-moments")
-        told = import_checkpoint(checkpoint, "--model", MODEL, "--out", out,
-                                 "--zero-moments").stdout
-        says(told, "1 tensors begin with moments of zero:\n  model.norm.weight")
+        stdout = import_checkpoint(checkpoint, "--model", MODEL, "--out", out,
+                                   "--zero-moments").stdout
+        says(stdout, "1 tensors begin with moments of zero:\n  model.norm.weight")
         states = load_file(out / "state-00001.safetensors")
         assert (not states["model.norm.weight.exp_avg"].any()
                 and states["model.norm.weight.exp_avg_sq"].any())
@@ -237,9 +237,9 @@ with tempfile.TemporaryDirectory() as scratch:
             folder.rename(zero / f"module._orig_mod.{folder.name}")
         stranger = shutil.copytree(next(f for f in zero.iterdir() if "q_proj" in f.name),
                                    zero / "value_head.weight")
-        told = import_checkpoint(checkpoint, "--model", MODEL, "--out",
-                                 scratch / "prefixed-out").stdout
-        says(told, "1 of its tensors are none of the model's and were left out:\n  "
+        stdout = import_checkpoint(checkpoint, "--model", MODEL, "--out",
+                                   scratch / "prefixed-out").stdout
+        says(stdout, "1 of its tensors are none of the model's and were left out:\n  "
                    "value_head.weight")
         found = {}
         for path in (scratch / "prefixed-out").glob("*.safetensors"):
@@ -333,10 +333,10 @@ with tempfile.TemporaryDirectory() as scratch:
         assert made == ["bf16", "flattened", "fp32"], made
         for name in made:
             expected = json.loads((folder / name / "expected.json").read_text())
-            run, told = bring_over(scratch, f"dcp-{name}", folder / name / "checkpoint", expected)
+            run, told = migrate(scratch, f"dcp-{name}", folder / name / "checkpoint", expected)
             says(told, "PyTorch DCP", f"step {expected['step']}", "data and its order")
             assert ("tokens" in told.split("not known: ")[1]) == (expected["tokens"] is None), told
-            _, _, off = go_on(scratch, run, expected)
+            _, _, off = resume(scratch, run, expected)
             print(f"DCP {name}: every state equal, losses within {off:.1e}", flush=True)
         damaged = scratch / "dcp-damaged"
         shutil.copytree(folder / "fp32/checkpoint", damaged)
@@ -355,7 +355,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def another_batch_or_optimizer_is_refused():
         expected = expected_of("zero2-fp32-3")
-        run, _ = bring_over(scratch, "guard", FIXTURES / "zero2-fp32-3/checkpoint", expected)
+        run, _ = migrate(scratch, "guard", FIXTURES / "zero2-fp32-3/checkpoint", expected)
         other = config(run, expected, train_batch_size=3)
         other["optimizer"]["params"]["betas"] = [0.9, 0.999]
         done = must(ftrun("--config", write_config(scratch, other), "--resume", "auto"), 2)
@@ -464,7 +464,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert not marker.exists(), "something of a pickle ran"
 
     @case
-    def what_is_nested_without_end_is_not_unfolded():
+    def endless_nesting_is_not_unfolded():
         nested = ()
         for _ in range(100):
             nested = (nested, nested)
@@ -560,7 +560,7 @@ with tempfile.TemporaryDirectory() as scratch:
         return (out / "state-00001.safetensors").read_bytes()
 
     @case
-    def what_is_not_there_is_said():
+    def missing_files_are_reported():
         empty = scratch / "empty"
         empty.mkdir()
         out = scratch / "empty-out"

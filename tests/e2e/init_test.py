@@ -39,14 +39,14 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_config_for_this_machine_is_written_and_trains():
-        told = init("here.yaml").stdout
-        lines = told.splitlines()
-        assert lines[0] == f"written: {job.scratch / 'here.yaml'}" and len(lines) == 6, told
+        stdout = init("here.yaml").stdout
+        lines = stdout.splitlines()
+        assert lines[0] == f"written: {job.scratch / 'here.yaml'}" and len(lines) == 6, stdout
         assert (re.match(r"Data: \d+ rows of \d+ tokens; 1 epoch of \d+ rows per step are \d+ "
-                         r"steps\.", lines[1])), told
+                         r"steps\.", lines[1])), stdout
         assert lines[2] == "Trains all weights: they fit, and learn most; learning rate 2e-05.", (
-            told)
-        assert "rates: none: ftrun bench machine --quick measures this one" in lines[4], told
+            stdout)
+        assert "rates: none: ftrun bench machine --quick measures this one" in lines[4], stdout
         text = (job.scratch / "here.yaml").read_text()
         assert text.startswith("".join(f"# {line}\n" for line in lines[1:])), text
         assert f'validation: ["{data / "validation"}"]' in text, text
@@ -57,10 +57,10 @@ with tempfile.TemporaryDirectory() as scratch:
         path = job.scratch / "named.yaml"
         path.write_text(two_processors("1 GB").replace(
             "machine: two", 'machine: "two\\noutput_dir: elsewhere"'))
-        told = init("MYFILE.yaml", "--machine", path).stdout
+        stdout = init("MYFILE.yaml", "--machine", path).stdout
         out = job.scratch / "MYFILE.yaml"
-        assert told.splitlines()[-1] == (f"Check it with ftrun check --config {out}, train with "
-                                         f"ftrun --config {out}."), told
+        assert stdout.splitlines()[-1] == (f"Check it with ftrun check --config {out}, train with "
+                                           f"ftrun --config {out}."), stdout
         written = out.read_text()
         assert len(re.findall("^output_dir: runs/", written, re.M)) == 1, written
         assert not re.search("^output_dir: elsewhere", written, re.M), written
@@ -77,11 +77,11 @@ with tempfile.TemporaryDirectory() as scratch:
         assert int(re.search(r"^train_batch_size: (\d+)", text, re.M)[1]) % 6 == 0, text
         assert "offload" not in text, text
         path.write_text(path.read_text().replace("memory: 16 GB\n", ""))
-        told = init("never.yaml", "--machine", path, code=2).stderr
-        assert "the key memory is missing, so ftrun cannot tell which model fits" in told, told
+        stderr = init("never.yaml", "--machine", path, code=2).stderr
+        assert "the key memory is missing, so ftrun cannot tell which model fits" in stderr, stderr
 
     @case
-    def what_does_not_fit_becomes_an_adapter_and_a_quantized_base():
+    def a_model_that_does_not_fit_gets_an_adapter_and_a_quantized_base():
         full = json.loads(must(ftrun("plan", "--search", "--config", job.scratch / "here.yaml",
                                      "--machine", machine("1 GB"), "--json",
                                      cwd=job.scratch)).stdout)["result"]["search"]["layouts"]
@@ -108,7 +108,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert last, "some memory is too small for all ways to train"
 
     @case
-    def what_is_wrong_is_told_before_a_file_is_written():
+    def mistakes_are_reported_before_a_file_is_written():
         for arguments, code, word in (((job.scratch / "nowhere", data), 4,
                                        "there is no such folder"),
                                       ((job.model, job.scratch / "nowhere"), 4, "nowhere"),

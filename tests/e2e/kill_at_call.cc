@@ -119,14 +119,14 @@ std::string path_of(pid_t pid, const Call& call, const SyscallInfo& info) {
   return path;
 }
 
-struct Wanted {
+struct TargetCall {
   std::string text;
   int64_t number = 0;
 };
 
 class Counter {
  public:
-  Counter(Wanted wanted, const char* list) : wanted_(std::move(wanted)), list_(list) {}
+  Counter(TargetCall target, const char* list) : target_(std::move(target)), list_(list) {}
 
   /// Returns whether the call that is about to be executed is number NUMBER.
   bool is_the_one(pid_t pid, const SyscallInfo& info) {
@@ -136,16 +136,16 @@ class Counter {
                                           [&](const Call& one) { return one.number == number; });
     if (call == std::end(kCalls)) return false;
     const std::string path = path_of(pid, *call, info);
-    return path.find(wanted_.text) != std::string::npos && counts(call->name, path);
+    return path.find(target_.text) != std::string::npos && counts(call->name, path);
   }
 
  private:
   bool counts(const char* name, const std::string& path) {
     list_ << ++count_ << " " << name << " " << path << std::endl;
-    return count_ == wanted_.number;
+    return count_ == target_.number;
   }
 
-  const Wanted wanted_;
+  const TargetCall target_;
   std::ofstream list_;
   int64_t count_ = 0;
 };

@@ -9,7 +9,7 @@ import threading
 
 import numpy as np
 from runner import (BINARY, TORCHRUN, Job, Running, await_that, case, free_port, ftrun, must,
-                    run_cases, same_run, start, steps, waiting, weights_hash)
+                    run_cases, same_run, start, steps, waiting_case, weights_hash)
 
 FEW = {"train": {"steps": 4}}
 
@@ -30,7 +30,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 and "[rank 0] step 4/4" in done.stdout), done.stderr
         assert "[rank 1]" not in done.stdout + done.stderr, "a rank repeats what rank 0 says"
 
-    @waiting
+    @waiting_case
     def supervisor_by_the_mesh_and_by_the_batch():
         mesh = job.run("mesh", **FEW, parallel={"data": 2})
         assert "2 ranks: the mesh: data 2\n" in mesh.stderr, mesh.stderr
@@ -40,7 +40,7 @@ with tempfile.TemporaryDirectory() as scratch:
         for name in ("mesh", "batch"):
             same_run(job.out("nproc"), job.out(name))
 
-    @waiting
+    @waiting_case
     def torchrun_with_two_ranks():
         command = [TORCHRUN, "--no-python", "--nproc-per-node", 2, "--master-port", free_port(),
                    BINARY, "--config",
@@ -50,7 +50,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "2 ranks: the launcher started 2 ranks" in running.text(), running.text()
         same_run(job.out("nproc"), job.out("torchrun"))
 
-    @waiting
+    @waiting_case
     def bare_processes_join_as_ranks():
         config = job.config("bare", **FEW)
         first, second = bare([config, config], free_port())
@@ -59,7 +59,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "2 ranks: WORLD_SIZE 2, one rank each" in first.text(), first.text()
         same_run(job.out("nproc"), job.out("bare"))
 
-    @waiting
+    @waiting_case
     def bare_processes_that_start_ranks_of_their_own():
         config = job.config("nodes", **FEW)
         first, second = bare([config, config], free_port(), NPROC_PER_NODE="2")
@@ -69,7 +69,7 @@ with tempfile.TemporaryDirectory() as scratch:
         job.run("four", "--nproc", 4, **FEW)
         same_run(job.out("four"), job.out("nodes"))
 
-    @waiting
+    @waiting_case
     def launcher_and_nproc_contradict():
         refused = must(ftrun("--config", job.config("both", **FEW), "--nproc", 4, env={
             "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
@@ -78,7 +78,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                   "  remedy: remove --nproc, or start ftrun without that "
                                   "launcher\n"), refused.stderr
 
-    @waiting
+    @waiting_case
     def port_in_use():
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
@@ -97,20 +97,20 @@ with tempfile.TemporaryDirectory() as scratch:
                     "within 5.0s: rank 0 has not said where yet") in second.text(), second.text()
         assert not job.out("port").exists(), "a run that never met made its folder"
 
-    @waiting
-    def rank_that_never_comes():
+    @waiting_case
+    def rank_that_never_joins():
         config = job.config("alone", **FEW, comm={"timeout": 2})
         lonely = start("--config", config,
                        env={"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
                             "MASTER_PORT": str(free_port())})
         lonely.wait(6)
-        told = re.search(r'rank 0 waited (\d+\.\d)s for "identity": rank 1 did not arrive in time',
-                         lonely.text())
-        assert told and float(told[1]) >= 2, lonely.text()
+        match = re.search(r'rank 0 waited (\d+\.\d)s for "identity": rank 1 did not arrive in time',
+                          lonely.text())
+        assert match and float(match[1]) >= 2, lonely.text()
         assert not pathlib.Path(f"{job.out('alone')}.rendezvous").exists(), (
             "the token outlives the run")
 
-    @waiting
+    @waiting_case
     def strangers_on_the_rendezvous_change_nothing():
         # Garbage, silent connections and half greetings arrive as long as the run lasts; and
         # nothing listens on all interfaces.
@@ -168,7 +168,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert (here in listening
                 and not any(at.startswith("00000000:") for at in list(listening))), listening
 
-    @waiting
+    @waiting_case
     def ranks_with_another_token_are_not_let_in():
         config, port = job.config("tokens", **FEW, comm={"timeout": 15}), str(free_port())
         ranks = [start("--config", config, env={
@@ -178,7 +178,7 @@ with tempfile.TemporaryDirectory() as scratch:
             running.wait(6)
         assert "does not know this job's token" in ranks[1].text(), ranks[1].text()
 
-    @waiting
+    @waiting_case
     def two_jobs_with_one_token_do_not_mix():
         """Jobs started by hand have no launcher that tells them apart: a rank of the second job
         that reaches the first is refused, and the first job continues."""
@@ -205,7 +205,7 @@ with tempfile.TemporaryDirectory() as scratch:
         same_run(job.out("nproc"), job.out("a-job"))
         assert not job.out("b-job").exists()
 
-    @waiting
+    @waiting_case
     def different_configs_are_refused():
         configs = [job.config("unlike", **FEW, comm={"timeout": 60}),
                    job.config("unlike", comm={"timeout": 60}, train={"steps": 5, "seed": 1})]
@@ -218,7 +218,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 "  config.train.steps: rank 0 has 4, rank 1 has 5\n"
                 "  remedy: start every rank with the same binary, config and model folder"), message
 
-    @waiting
+    @waiting_case
     def different_data_behind_the_same_config_is_refused():
         # The same path leads to different data in two folders, as on two machines.
         for folder, tokens in (("a", 4097), ("b", 2049)):

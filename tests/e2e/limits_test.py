@@ -31,7 +31,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @needs("network")
     def rank_without_a_network_is_told_so_at_once():
-        def told_to(rank, address, code):
+        def error_of_rank(rank, address, code):
             place = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0",
                      "MASTER_ADDR": address, "MASTER_PORT": "29500"}
             return must(ftrun("--config", job.config("far", **FEW, comm={"timeout": 1}),
@@ -40,11 +40,11 @@ with tempfile.TemporaryDirectory() as scratch:
         down = ("ftrun: the ranks of this machine cannot reach each other: no route to 127.0.0.1: "
                 "Network is unreachable\n")
         for rank in (0, 1):
-            assert down in told_to(rank, "127.0.0.1", 5), rank
+            assert down in error_of_rank(rank, "127.0.0.1", 5), rank
         assert ('warning: rank 1: no network of this machine leads to the rendezvous address '
                 '"192.0.2.1": Network is unreachable; trying for 1.0s\n'
                 "  remedy: bring up this machine's network, or set MASTER_ADDR to an address that "
-                "is reachable from here\n") in told_to(1, "192.0.2.1", 6)
+                "is reachable from here\n") in error_of_rank(1, "192.0.2.1", 6)
 
     @case
     def variables_of_an_earlier_shell_are_named_in_the_first_line():
@@ -65,8 +65,8 @@ with tempfile.TemporaryDirectory() as scratch:
                       r"address space \(ulimit -v\)")
         remedy = r".*; or raise that limit"
         for command in ("check", "plan"):
-            told = must(limited("-v 1000000", command, "--config", config)).stdout
-            remedied(told, "notice: this machine cannot run the config: " + needs_more, remedy)
+            stdout = must(limited("-v 1000000", command, "--config", config)).stdout
+            remedied(stdout, "notice: this machine cannot run the config: " + needs_more, remedy)
         assert must(limited("-v 1000000", "check", "--config",
                             config)).stdout.endswith("the config is good, but this machine cannot "
                                                      "run it\n")
@@ -101,9 +101,9 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def limit_of_processor_time_is_told_at_the_start():
-        told = must(limited("-t 600", "--config", job.config("time", **FEW))).stderr
+        stderr = must(limited("-t 600", "--config", job.config("time", **FEW))).stderr
         assert ("warning: the limit on CPU time (ulimit -t) kills each process after 600 seconds; "
                 "set checkpoint.every and continue with --resume auto\n"
-                in told), told
+                in stderr), stderr
 
     run_cases()

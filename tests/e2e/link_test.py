@@ -48,10 +48,10 @@ with tempfile.TemporaryDirectory() as scratch, TwoMachines() as near, TwoMachine
             running.wait(6)
             print(f"  {time.monotonic() - down:.1f} s after the link both were over" if rank else
                   f"  {time.monotonic() - down:.1f} s after the link rank 0 was over", flush=True)
-            told = re.search(rf"ftrun: rank {rank} waited (\d+\.\d)s in .* of group .*: rank "
-                             rf"{1 - rank} \(process \d+ on {other}\) "
-                             "does not respond", running.text())
-            assert told and float(told[1]) >= LIMIT, running.text()
+            match = re.search(rf"ftrun: rank {rank} waited (\d+\.\d)s in .* of group .*: rank "
+                              rf"{1 - rank} \(process \d+ on {other}\) "
+                              "does not respond", running.text())
+            assert match and float(match[1]) >= LIMIT, running.text()
         record = manifest(job.out("down"))
         assert (record["exit_code"] == 6
                 and " on south) does not respond" in record["exit_reason"]), record

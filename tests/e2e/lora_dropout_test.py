@@ -214,7 +214,7 @@ with tempfile.TemporaryDirectory() as scratch:
         # Masks are computed again instead of stored, so the plan equals that of a run without
         # dropout, and the run uses what the plan says. Only memory that is allocated in addition to
         # persistent state is compared; a little of it may be unused.
-        def planned(p):
+        def planned_bytes(p):
             text = must(ftrun("plan", "--config",
                               job.config("plan",
                                          **(still
@@ -226,9 +226,9 @@ with tempfile.TemporaryDirectory() as scratch:
 
         page = os.sysconf("SC_PAGE_SIZE")
         taken = [line["memory"]["temporary"] for line in steps(a)]
-        assert planned(0.25) == planned(0.0), (planned(0.25), planned(0.0))
-        assert (taken and all(0 <= bytes - planned(0.25) < page
-                              for bytes in taken)), (taken, planned(0.25))
+        assert planned_bytes(0.25) == planned_bytes(0.0), (planned_bytes(0.25), planned_bytes(0.0))
+        assert (taken and all(0 <= bytes - planned_bytes(0.25) < page
+                              for bytes in taken)), (taken, planned_bytes(0.25))
 
     @case
     def bf16_runs_stay_close_to_fp32_ones():

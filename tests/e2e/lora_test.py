@@ -175,15 +175,15 @@ with tempfile.TemporaryDirectory() as scratch:
              [m["loss"] for m in steps(job.out("fp32"))], 2e-3)
 
     @case
-    def what_trains_is_said_and_what_has_not_moved():
+    def trained_and_unmoved_tensors_are_reported():
         name = "model.layers.0.self_attn.q_proj.lora_B.weight"
         few = {"adapter": {"r": 4, "target_modules": ["q_proj", "v_proj"]}, "train": {"steps": 2}}
-        said = job.run("moved", **job.settings(1) | few).stdout
+        stdout = job.run("moved", **job.settings(1) | few).stdout
         assert re.search(r"trained: \d+ of \d+ parameters \(.* %\)\n  self_attn.q_proj  LoRA r 4  "
                          r"3 of 3 blocks, \d+ parameters\n"
                          r"  self_attn.v_proj  LoRA r 4  3 of 3 blocks, \d+ parameters\n  not "
-                         r"trained: embed_tokens, ", said), said
-        assert "moved" not in said.replace("/moved", ""), said
+                         r"trained: embed_tokens, ", stdout), stdout
+        assert "moved" not in stdout.replace("/moved", ""), stdout
         still = job.run("still", "--nproc", 2, **job.settings(2, stage=3) | few
                         | {"optimizer": {"type": "AdamW", "params": {"lr": 0.0}}})
         unmoved = ("none of 12 trained tensors has moved from what training began with: "
@@ -314,7 +314,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert same_tensors(converted, after)
 
     @case
-    def wrong_wishes_are_refused_by_name():
+    def wrong_settings_are_refused_by_name():
         folder = references / "all"
         small = Job(scratch / "small")
         for what, changes, parts in (
@@ -360,7 +360,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert not small.out(what).exists(), what
 
     @case
-    def what_has_no_adapter_anyway_may_be_excluded():
+    def modules_without_adapters_may_be_excluded():
         for excluded, idle in ((["lm_head"], 1), (["o_proj", "embed_tokens"], 2),
                                (["layers.1.self_attn.k_proj"], 1), (["layers.1"], 1),
                                (["layers.1.self_attn.q_proj"], 0), (r".*\.mlp\..*", 1)):

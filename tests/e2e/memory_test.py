@@ -175,7 +175,7 @@ with tempfile.TemporaryDirectory() as scratch:
             check_traffic(f"gloo-{stage}", run["traffic"], 0.01)
 
     @case
-    def the_end_of_a_run_tells_it():
+    def a_run_ends_with_its_memory_table():
         text = printed["stage-2"]
         for what in ("optimizer", "temporary", "all"):
             assert re.search(rf"device +{what} +\d+ +\d+ +\d+ +[+-]\d\.\d\d %  ", text), text
@@ -262,7 +262,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert many < 8 * few, f"{many:.2f} s of CPU time, {few:.2f} s for two ranks"
 
     @case
-    def what_was_clamped_is_said():
+    def clamped_values_are_reported():
         text = must(ftrun("plan", "--config", job.config("clamped", model={"path": smollm2},
                                                          zero_optimization={"stage": 3}),
                           "--nproc", 2)).stdout
@@ -310,12 +310,12 @@ with tempfile.TemporaryDirectory() as scratch:
         # the plan plus the program itself.
         limit = int(3.7 * 2**30)
 
-        def lower():
+        def lower_limit():
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
         process = subprocess.run([BINARY, "--config", str(config)], env=environment(),
                                  capture_output=True, text=True,
-                                 timeout=TIMEOUT, preexec_fn=lower)
+                                 timeout=TIMEOUT, preexec_fn=lower_limit)
         assert process.returncode == 5, (process.returncode, process.stderr[-2000:])
         assert re.search(r"out of memory: the arena of temporary buffers \(peak at \w+ layer "
                          r"\d+.*: gradients \S+ \S+, activations \S+ \S+\) needs "

@@ -228,10 +228,10 @@ with tempfile.TemporaryDirectory() as scratch:
         assert stored == {layers + "0.self_attn.q_proj": 2, layers + "0.self_attn.v_proj": 4,
                           layers + "1.self_attn.q_proj": 4}, stored
         # PEFT's own choice of modules, from the expressions in the file.
-        chosen = peft.get_peft_model(open_whole(scratch / "whole"),
-                                     peft.LoraConfig.from_pretrained(folder))
+        adapted = peft.get_peft_model(open_whole(scratch / "whole"),
+                                      peft.LoraConfig.from_pretrained(folder))
         found = {name.removesuffix(".lora_A.default"): module.weight.shape[0]
-                 for name, module in chosen.named_modules() if name.endswith(".lora_A.default")}
+                 for name, module in adapted.named_modules() if name.endswith(".lora_A.default")}
         assert found == stored, found
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message="Found missing adapter keys")
@@ -266,7 +266,7 @@ with tempfile.TemporaryDirectory() as scratch:
                     found.setdefault(entry, {}).setdefault(part, []).append(name)
         return found
 
-    def told(folder, adapter):
+    def check_targets(folder, adapter):
         """Returns what `ftrun check` prints about target_modules, as {entry: {part: (count,
         first)}}, and its notices."""
         value = settings("out-told", folder, adapter={"type": "lora", "r": 4} | adapter)
@@ -305,7 +305,7 @@ with tempfile.TemporaryDirectory() as scratch:
                             if name.endswith((".weight", ".bias"))})
             for choice in CHOICES:
                 wanted = rule_of_peft(names, shapes, **choice)
-                found, notice = told(folder, choice)
+                found, notice = check_targets(folder, choice)
                 assert found == {entry: {part: (len(some), some[0]) for part, some in parts.items()}
                                  for entry, parts in wanted.items()}, (kind, choice, found, wanted)
                 named.update((kind, part) for parts in wanted.values() for part in parts)
@@ -314,9 +314,9 @@ with tempfile.TemporaryDirectory() as scratch:
                            for name in some}
                 if any(name.endswith("norm") for name in of_rule):
                     continue  # PEFT refuses this
-                chosen = peft.get_peft_model(copy.deepcopy(model),
-                                             peft.LoraConfig(r=4, **choice)).base_model
-                in_memory = {name for name in chosen.targeted_module_names
+                adapted = peft.get_peft_model(copy.deepcopy(model),
+                                              peft.LoraConfig(r=4, **choice)).base_model
+                in_memory = {name for name in adapted.targeted_module_names
                              if "language_model" not in name}
                 assert in_memory == of_rule, (kind, choice, in_memory ^ of_rule)
         assert named == {("Gemma3", "vision_tower"), ("Gemma3", "multi_modal_projector"),
@@ -326,16 +326,17 @@ with tempfile.TemporaryDirectory() as scratch:
     def remedies_of_the_notice_end_it():
         for choice in ({"target_modules": ["q_proj", "v_proj"]}, {"target_modules": "all-linear"},
                        {"target_modules": ["q_proj", "v_proj"], "exclude_modules": ["k_proj"]}):
-            notice = told("whole", choice)[1]
+            notice = check_targets("whole", choice)[1]
             offered = re.findall(r"(exclude_modules|target_modules): '([^']+)'", notice)
             assert len(offered) == (1 if choice["target_modules"] == "all-linear" else 2), notice
             for key, expression in offered:
-                assert told("whole", choice | {key: expression})[0] == {}, (key, expression)
-                chosen = peft.get_peft_model(
+                found = check_targets("whole", choice | {key: expression})[0]
+                assert found == {}, (key, expression)
+                adapted = peft.get_peft_model(
                     open_whole(scratch / "whole"),
                     peft.LoraConfig(r=4, **(choice | {key: expression}))).base_model
-                assert chosen.targeted_module_names and all(
-                    "language_model" in name for name in chosen.targeted_module_names), expression
+                assert adapted.targeted_module_names and all(
+                    "language_model" in name for name in adapted.targeted_module_names), expression
 
     # The entries name modules with an adapter, modules without one, modules that contain others,
     # and none at all.
@@ -350,7 +351,7 @@ with tempfile.TemporaryDirectory() as scratch:
         paths = [name for name, _ in open_whole(scratch / "whole").named_modules() if name]
         targets = ["q_proj", "v_proj"]
 
-        def chosen(exclude, targets=targets):
+        def select(exclude, targets=targets):
             rule = peft.LoraConfig(target_modules=targets, exclude_modules=exclude or None)
             return {path for path in paths if check_target_module_exists(rule, path)}
 
@@ -358,9 +359,9 @@ with tempfile.TemporaryDirectory() as scratch:
         for exclude in EXCLUSIONS:
             entries = exclude if isinstance(exclude, list) else [exclude]
             unknown = {one for one in entries
-                       if chosen([one] if isinstance(exclude, list) else one, paths) == set(paths)}
+                       if select([one] if isinstance(exclude, list) else one, paths) == set(paths)}
             idle = {one for one in entries
-                    if chosen(exclude) == chosen([other for other in entries if other != one])}
+                    if select(exclude) == select([other for other in entries if other != one])}
             done = ftrun("check", "--config", settings("out-excluded", "whole", adapter={
                 "type": "lora", "r": 4, "target_modules": targets, "exclude_modules": exclude}))
             said = re.findall(r'exclude_modules "([^"]+)": (changes nothing|no module|matches the)',
@@ -379,15 +380,15 @@ with tempfile.TemporaryDirectory() as scratch:
     def other_parts_are_told_by_a_run_and_not_without_weights():
         adapter = {"type": "lora", "r": 4, "target_modules": ["q_proj"]}
         done = train("out-noticed", "whole", adapter=adapter)
-        said = done.stderr + done.stdout
-        assert said.count('"q_proj" names 1 module of vision_tower '
-                          "(model.vision_tower.encoder.layers.0.self_attn.q_proj)") == 1, said
+        output = done.stderr + done.stdout
+        assert output.count('"q_proj" names 1 module of vision_tower '
+                            "(model.vision_tower.encoder.layers.0.self_attn.q_proj)") == 1, output
         (scratch / "bare").mkdir()
         shutil.copy(scratch / "whole/config.json", scratch / "bare")
         planned = must(ftrun("plan", "--config", settings("out-bare", "bare", adapter=adapter)))
         assert "vision_tower" not in planned.stderr + planned.stdout
         # Without target_modules, a config means only the decoder.
-        assert told("whole", {})[1] == ""
+        assert check_targets("whole", {})[1] == ""
 
     @case
     def wrong_folders_are_refused():

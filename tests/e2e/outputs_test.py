@@ -99,7 +99,7 @@ with tempfile.TemporaryDirectory() as scratch:
         return {m["step"]: m["loss"] for m in evaluations(out)}
 
     @case
-    def what_is_printed():
+    def a_run_prints_its_progress():
         done = job.run("run", **FULL)
         lines = done.stdout.splitlines()
         for start in ("validation on 10 of 12 sequences (train.evaluation.samples)",
@@ -115,7 +115,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 == 6), done.stdout
 
     @case
-    def descriptors_that_are_closed_take_nothing_from_the_run():
+    def closed_descriptors_do_not_affect_the_run():
         """The kernel would give closed numbers to the first files that are opened, and output would
         be written into these files."""
         few = {"train": {"steps": 3}}
@@ -142,7 +142,7 @@ with tempfile.TemporaryDirectory() as scratch:
                   "another file\n")
         first = "ftrun: not all of the output could be written to standard output"
 
-        def into_full(*arguments):
+        def run_into_full(*arguments):
             with open("/dev/full", "w") as full:
                 return subprocess.run([BINARY, *map(str, arguments)], stdout=full,
                                       stderr=subprocess.PIPE, text=True, env=environment())
@@ -151,11 +151,11 @@ with tempfile.TemporaryDirectory() as scratch:
                         ["plan", "--config", config],
                         ["check", "--config", config], ["inspect", job.model],
                         ["verify", job.out("run")], ["report", job.out("run")]):
-            done = into_full(*command)
+            done = run_into_full(*command)
             assert (done.returncode == 5 and done.stderr.startswith(first)
                     and done.stderr.endswith(remedy)), (command, done)
-        assert into_full("inspect",
-                         job.model).stderr == f"{first}: No space left on device\n{remedy}"
+        assert run_into_full("inspect",
+                             job.model).stderr == f"{first}: No space left on device\n{remedy}"
         # A reader that closes the pipe early is not reported.
         left, end = os.pipe()
         os.close(left)
@@ -165,8 +165,8 @@ with tempfile.TemporaryDirectory() as scratch:
         assert (done.returncode, done.stderr) == (0, ""), done
         # The results of training are elsewhere.
         for ranks in (1, 2):
-            done = into_full("--config", config, "--nproc", ranks, "--set",
-                             f"output_dir={job.out(f'unsaid-{ranks}')}")
+            done = run_into_full("--config", config, "--nproc", ranks, "--set",
+                                 f"output_dir={job.out(f'unsaid-{ranks}')}")
             assert (done.returncode == 0
                     and "warning: " + first.removeprefix("ftrun: ") in done.stderr), done
             assert len(steps(job.out(f"unsaid-{ranks}"))) == 3
@@ -398,9 +398,10 @@ with tempfile.TemporaryDirectory() as scratch:
             target = job.scratch / f"converted-{step}"
             must(ftrun("convert", source, "--model", job.model, "--out", target))
             assert (target / "config.json").exists() and (target / "tokenizer_config.json").exists()
-        told = must(ftrun("convert", out, "--out", job.scratch / "converted-alone")).stdout
-        assert told == (f"model: {job.model} (from {out}/run.json)\n"
-                        f"{out}/checkpoints/step-00000006 -> {job.scratch}/converted-alone\n"), told
+        stdout = must(ftrun("convert", out, "--out", job.scratch / "converted-alone")).stdout
+        assert stdout == (f"model: {job.model} (from {out}/run.json)\n"
+                          f"{out}/checkpoints/step-00000006 -> {job.scratch}/converted-alone\n"
+                          ), stdout
         for file in ("model.safetensors", "config.json", "tokenizer_config.json"):
             assert ((job.scratch / "converted-alone" / file).read_bytes()
                     == (out / "export/model" / file).read_bytes()), file
@@ -667,7 +668,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                re.M)) == 5), path.read_text()
 
     @needs("terminal")
-    def what_is_warned_of_above_the_live_line_stands_in_log_and_report():
+    def warnings_above_the_live_line_are_in_log_and_report():
         screen = on_a_terminal("--config", job.config("warned", train={"steps": 5},
                                                       fp16={"enabled": True,
                                                             "initial_scale_power": 40}))

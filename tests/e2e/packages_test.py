@@ -40,7 +40,7 @@ with tempfile.TemporaryDirectory(prefix="ftrun packages ") as scratch:
         record_exit(done.returncode, done.stderr)
         return done
 
-    def trains(binary, name):
+    def require_training(binary, name):
         """Trains on two ranks; checks that the losses equal those of the build itself."""
         changes = {"train": {"steps": 3, "weight_decay_exempt": "none"},
                    "train_micro_batch_size_per_gpu": 1}
@@ -63,10 +63,10 @@ with tempfile.TemporaryDirectory(prefix="ftrun packages ") as scratch:
             assert done.returncode == 0 and "usage" in done.stdout.lower(), (program, done.stderr)
 
     def needed(file):
-        said = subprocess.run(["readelf", "-d", file], capture_output=True, text=True,
-                              check=True).stdout
-        return {line.split("[")[1].rstrip("]") for line in said.splitlines()
-                if "(NEEDED)" in line}, said
+        stdout = subprocess.run(["readelf", "-d", file], capture_output=True, text=True,
+                                check=True).stdout
+        return {line.split("[")[1].rstrip("]") for line in stdout.splitlines()
+                if "(NEEDED)" in line}, stdout
 
     @case
     def a_tree_runs_where_it_is_moved():
@@ -80,9 +80,9 @@ with tempfile.TemporaryDirectory(prefix="ftrun packages ") as scratch:
                               "ld-linux-x86-64.so.2", "libdl.so.2", "libpthread.so.0"}), libraries
         for module in (pathlib.Path(moved) / "lib").glob("*.so"):
             assert str(SOURCE) not in needed(module)[1], f"{module} has a path of the build"
-        said = must(run(binary, "--version", FTRUN_TORCH=str(TORCH))).stdout.splitlines()
-        assert said[0].startswith("ftrun ") and said[1].endswith(f"in {TORCH}"), said
-        trains(binary, "tree")
+        lines = must(run(binary, "--version", FTRUN_TORCH=str(TORCH))).stdout.splitlines()
+        assert lines[0].startswith("ftrun ") and lines[1].endswith(f"in {TORCH}"), lines
+        require_training(binary, "tree")
         answer_help(pathlib.Path(moved) / "share" / "ftrun" / "scripts")
         gone = must(run(binary, "--config", job.config("gone"),
                         FTRUN_TORCH=str(scratch / "nothing")), 5)
@@ -108,7 +108,7 @@ with tempfile.TemporaryDirectory(prefix="ftrun packages ") as scratch:
         python = scratch / "venv" / "bin" / "python"
         subprocess.run([SOURCE / ".venv" / "bin" / "uv", "pip", "install", "-q", "--no-deps",
                         "--offline", "--python", python, wheel], check=True)
-        trains(scratch / "venv" / "bin" / "ftrun", "wheel")
+        require_training(scratch / "venv" / "bin" / "ftrun", "wheel")
         subprocess.run([SOURCE / ".venv" / "bin" / "uv", "pip", "uninstall", "-q", "--python",
                         python, "ftrun"], check=True)
         left = [path for path in (scratch / "venv").rglob("*ftrun*") if path.is_file()]
@@ -122,8 +122,8 @@ with tempfile.TemporaryDirectory(prefix="ftrun packages ") as scratch:
         deb = package("deb")
         subprocess.run(["dpkg-deb", "-x", deb, scratch / "root"], check=True)
         assert os.readlink(scratch / "root" / "usr" / "bin" / "ftrun") == "../lib/ftrun/bin/ftrun"
-        said = must(run(scratch / "root" / "usr" / "bin" / "ftrun", "--version")).stdout
-        assert said.startswith("ftrun "), said
+        stdout = must(run(scratch / "root" / "usr" / "bin" / "ftrun", "--version")).stdout
+        assert stdout.startswith("ftrun "), stdout
         fields = subprocess.run(["dpkg-deb", "-f", deb, "Depends"], capture_output=True, text=True,
                                 check=True).stdout
         assert fields.startswith("libc6 (>= 2."), fields

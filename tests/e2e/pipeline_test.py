@@ -93,12 +93,12 @@ with tempfile.TemporaryDirectory() as scratch:
     # --- going on ----------------------------------------------------------------------------
 
     @case
-    def on_their_own_layout_they_go_on_bit_by_bit():
+    def runs_continue_bit_by_bit_on_their_own_layout():
         for name in ("zb-h1", "3d"):
             job.goes_on_bit_by_bit(name, MESHES[name])
 
     @case
-    def in_fp16_they_go_on_bit_by_bit_with_their_loss_scale():
+    def fp16_runs_continue_bit_by_bit_with_their_loss_scale():
         mesh = MESHES["interleaved"] | {"precision": "fp16"}
         trained("fp16", **mesh)
         job.goes_on_bit_by_bit("fp16", mesh)
@@ -106,19 +106,19 @@ with tempfile.TemporaryDirectory() as scratch:
         assert scales[0] == scales[1] and len(set(scales[0])) > 1, scales
 
     @case
-    def on_other_layouts_they_go_on_with_the_same_losses():
+    def runs_continue_with_the_same_losses_on_other_layouts():
         job.goes_on_elsewhere([MESHES["1f1b"], {"data": 2, "stage": 3}, MESHES["gpipe-4"],
                                MESHES["3d"]], ONE)
 
     @case
-    def deepspeeds_words_are_no_other_run():
+    def deepspeeds_keys_give_the_same_run():
         changes = settings(**MESHES["1f1b"])
         changes["parallel"] = {"data": 1}
         job.run("words", **changes, pipeline={"stages": 2})
         assert losses(job.out("words")) == losses(job.out("1f1b"))
 
     @case
-    def a_signal_saves_and_they_go_on():
+    def a_signal_saves_and_the_runs_continue():
         for name in ("zb-h1", "1f1b", "interleaved"):
             job.saves_on_a_signal_and_goes_on(name, MESHES[name])
 
@@ -137,22 +137,22 @@ with tempfile.TemporaryDirectory() as scratch:
             run = job.run(f"nan-{name}", code=7,
                           **settings(**mesh, precision="bf16", train={"max_nonfinite_steps": 1}),
                           model=job.poisoned(weight, (100, 4)))
-            told = re.search(r"first met by (.*)\n", run.stderr)
+            match = re.search(r"first met by (.*)\n", run.stderr)
             places = "; ".join(f"rank {rank}, forward layer 5 mb 0 (layers.4): sum; the weight "
                                f"{weight} is not finite" for rank in ranks)
-            assert told and told[1] == places, run.stderr
+            assert match and match[1] == places, run.stderr
 
     # --- what is refused ---------------------------------------------------------------------
 
     @case
     def a_model_that_cannot_be_cut_is_refused_with_the_arithmetic():
-        told = refused(job.config("deep", **settings(pipeline=8)))
-        assert ("6 decoder layers" in told and "8 parts" in told
-                and "nothing was started" in told), told
-        told = refused(job.config("sum", **settings(pipeline=2, layers=[3, 4])))
-        assert "3 + 4 = 7 ≠ the model's 6 decoder layers" in told, told
-        told = refused(job.config("whole", **settings(pipeline=2), partition={"unit": "model"}))
-        assert "partition.unit" in told and "pipeline" in told, told
+        message = refused(job.config("deep", **settings(pipeline=8)))
+        assert ("6 decoder layers" in message and "8 parts" in message
+                and "nothing was started" in message), message
+        message = refused(job.config("sum", **settings(pipeline=2, layers=[3, 4])))
+        assert "3 + 4 = 7 ≠ the model's 6 decoder layers" in message, message
+        message = refused(job.config("whole", **settings(pipeline=2), partition={"unit": "model"}))
+        assert "partition.unit" in message and "pipeline" in message, message
         assert not job.out("deep").exists()
 
     @case

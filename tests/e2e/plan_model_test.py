@@ -21,11 +21,11 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_known_model_is_planned_without_config_data_and_weights():
-        told = must(ftrun("plan", "--model", "llama-3.2-1b", "--machine", machine)).stdout
-        assert told.startswith("rank 0 of 8, 1.24 B parameters, ZeRO stage "), told
+        stdout = must(ftrun("plan", "--model", "llama-3.2-1b", "--machine", machine)).stdout
+        assert stdout.startswith("rank 0 of 8, 1.24 B parameters, ZeRO stage "), stdout
         assert ("\nmodel: llama-3.2-1b: llama, 16 layers of width 2048, 32 heads, MLP 8192, "
-                "vocabulary 128256 (" in told), told
-        assert re.search(r"\ntime of a step on h100-80gb: [\d.]+ s", told), told
+                "vocabulary 128256 (" in stdout), stdout
+        assert re.search(r"\ntime of a step on h100-80gb: [\d.]+ s", stdout), stdout
         answer = planned("--model", "llama-3.2-1b", "--machine", machine, "--nodes", 2,
                          "--set", "parallel.tensor=2", "--set", "zero_optimization.stage=3")
         assert (answer["ranks"], answer["zero_stage"]) == (16, 3), answer
@@ -58,9 +58,9 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def contradictions_are_refused_with_remedies():
         config = job.config("named")
-        told = must(ftrun("plan", "--model", "gpt2", "--config", config), 2).stderr
+        stderr = must(ftrun("plan", "--model", "gpt2", "--config", config), 2).stderr
         assert re.search(r"model\.path: the config names the model .*, and the plan is for gpt2\n"
-                         r" +remedy: remove --model and --params, or model\.path", told), told
+                         r" +remedy: remove --model and --params, or model\.path", stderr), stderr
         for arguments, code, word in (
                 (("--model", "gpt2", "--params", "1B"), 2, "excludes --params"),
                 (("--model", "gpt2x"), 2, 'did you mean "gpt2"?'),
@@ -75,16 +75,17 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def the_table_has_formulas_and_plan_side_by_side():
-        told = must(ftrun("plan", "--table", "--machine", machine)).stdout
+        stdout = must(ftrun("plan", "--table", "--machine", machine)).stdout
         # 7 B on 8 GPUs at stage 3: 10.5 GB of states, and 2 x 4096 tokens x 4096 wide x 32 x 2
         # bytes.
         course = 10.5 + 2 * 4096 * 4096 * 32 * 2 / 1e9
-        assert re.search(rf"^ *7B +3 +8 +{course:.2f} +[\d.]+ +\+[\d.]+ %  fits$", told, re.M), told
+        assert re.search(rf"^ *7B +3 +8 +{course:.2f} +[\d.]+ +\+[\d.]+ %  fits$", stdout,
+                         re.M), stdout
         assert re.search(r"^master copy in fp32, 4 bytes +0\.00 +3\.50 +3\.50  updates are ",
-                         told, re.M), told
-        assert re.search(r"^ZeRO 0 +95 +94\.0 +-1\.1 %", told, re.M), told
+                         stdout, re.M), stdout
+        assert re.search(r"^ZeRO 0 +95 +94\.0 +-1\.1 %", stdout, re.M), stdout
         assert re.search(r"^FSDP, FULL_SHARD \(ZeRO 3\) +full +[\d.]+ +[\d.]+ +0\.\d+ +[\d.]+ %$",
-                         told, re.M), told
+                         stdout, re.M), stdout
         one = json.loads(must(ftrun("plan", "--table", "--model", "llama-2-7b", "--gpus", "2,8",
                                     "--json")).stdout)["result"]["table"]
         assert len(one["rows"]) == 8 and "stated" not in one, one

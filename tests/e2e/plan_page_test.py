@@ -8,7 +8,7 @@ import re
 import sys
 import tempfile
 
-from browser import data_of, dom, refuse_what_is_elsewhere, said
+from browser import body_data, data_of, dom, refuse_what_is_elsewhere
 from machines import two_processors
 from runner import Job, case, ftrun, must, needs, run_cases
 
@@ -92,8 +92,8 @@ with tempfile.TemporaryDirectory() as scratch:
         open_layout = config("search", threads=None, train_batch_size=8, parallel=None,
                              zero_optimization=None, train_micro_batch_size_per_gpu=None,
                              gradient_accumulation_steps=None)
-        told = plan(open_layout, page, "--search", "--seconds", 600, "--json").stdout
-        answer = json.loads(told)["result"]["search"]
+        stdout = plan(open_layout, page, "--search", "--seconds", 600, "--json").stdout
+        answer = json.loads(stdout)["result"]["search"]
         data = data_of(page)
         assert data["search"]["layouts"] == answer["layouts"]
         assert abs(data["seconds"] - answer["layouts"][0]["seconds"]) < 1e-9
@@ -124,28 +124,28 @@ with tempfile.TemporaryDirectory() as scratch:
         plan(config(gradient_accumulation_steps=1), ours)
         assert data_of(ours)["seconds"] and ours.read_text() != before
         mine.write_text("<!DOCTYPE html>\n<p>mine")
-        told = plan(config(), mine, code=2).stderr
-        assert (f"{mine}: is not a page of ftrun plan's, and is not overwritten" in told
-                and "--html FILE" in told), told
+        stderr = plan(config(), mine, code=2).stderr
+        assert (f"{mine}: is not a page of ftrun plan's, and is not overwritten" in stderr
+                and "--html FILE" in stderr), stderr
         assert mine.read_text() == "<!DOCTYPE html>\n<p>mine"
         link.symlink_to(ours)
         plan(config(), link, code=2)
         folder = job.scratch / "folder.html"
         folder.mkdir()
         plan(config(), folder, code=2)
-        told = plan(config(), "-", code=2).stderr
-        assert "--html -: this is written to a file, not to standard output" in told, told
-        told = must(ftrun("plan", "--config", config(), "--machine", machine, "--trace", "-"),
-                    2).stderr
-        assert "--trace -: this is written to a file, not to standard output" in told, told
+        stderr = plan(config(), "-", code=2).stderr
+        assert "--html -: this is written to a file, not to standard output" in stderr, stderr
+        stderr = must(ftrun("plan", "--config", config(), "--machine", machine, "--trace", "-"),
+                      2).stderr
+        assert "--trace -: this is written to a file, not to standard output" in stderr, stderr
         must(ftrun("plan", "--config", config(), "--html", ours), 2)
 
     @case
-    def what_cannot_be_written_is_told_before_and_leaves_nothing():
+    def unwritable_pages_are_refused_at_the_start_and_leave_no_file():
         below = job.scratch / "file"
         below.write_text("")
-        told = plan(config(), below / "page.html", code=5).stderr
-        assert f"--html {below}/page.html: {below}: is not a folder" in told, told
+        stderr = plan(config(), below / "page.html", code=5).stderr
+        assert f"--html {below}/page.html: {below}: is not a folder" in stderr, stderr
         closed = job.scratch / "closed"
         closed.mkdir(mode=0o500)
         as_user = ("setpriv", "--bounding-set=-dac_override") if os.geteuid() == 0 else ()
@@ -153,9 +153,9 @@ with tempfile.TemporaryDirectory() as scratch:
             config(), closed / "page.html", code=5, wrapper=as_user).stderr
         small = job.scratch / "small"
         small.mkdir()
-        told = plan(config(), small / "page.html", code=5,
-                    wrapper=("prlimit", "--fsize=4096")).stderr
-        assert "page.html" in told and not list(small.iterdir()), (told, list(small.iterdir()))
+        stderr = plan(config(), small / "page.html", code=5,
+                      wrapper=("prlimit", "--fsize=4096")).stderr
+        assert "page.html" in stderr and not list(small.iterdir()), (stderr, list(small.iterdir()))
 
     ACTS = r"""
       const say = (name, value) => {
@@ -197,24 +197,25 @@ with tempfile.TemporaryDirectory() as scratch:
         named = folder / "run.yaml"
         named.write_bytes(config().read_bytes())
         plan(named, page)
-        told = said(dom(page, ACTS))
+        shown = body_data(dom(page, ACTS))
         # Three scripts: the data, the page's own, and this one.
-        assert told["markup"] == "3" and int(told["areas"]) >= 3, told
-        assert re.match(r"compute: .*\nbegins [\d.]+ \S+, takes [\d.]+ \S+, ", told["second"]), told
-        assert re.match(r"(?!compute: ).*: .*\nbegins ", told["below"]), told
-        assert told["pointed"].startswith("compute: "), told
-        assert abs(float(told["zoomed"]) - 0.25) < 1e-9 and told["whole"] == "true", told
-        assert re.match(r"from [\d.]+ \S+: [\d.]+ [KMG]iB\nparameters: ", told["memory"]), told
-        assert int(told["rows"]) > 10 and told["theme"] in ("light", "dark"), told
-        assert int(told["wide"]) <= 0, told
-        assert int(said(dom(page, ACTS, 500))["wide"]) <= 0
+        assert shown["markup"] == "3" and int(shown["areas"]) >= 3, shown
+        assert re.match(r"compute: .*\nbegins [\d.]+ \S+, takes [\d.]+ \S+, ",
+                        shown["second"]), shown
+        assert re.match(r"(?!compute: ).*: .*\nbegins ", shown["below"]), shown
+        assert shown["pointed"].startswith("compute: "), shown
+        assert abs(float(shown["zoomed"]) - 0.25) < 1e-9 and shown["whole"] == "true", shown
+        assert re.match(r"from [\d.]+ \S+: [\d.]+ [KMG]iB\nparameters: ", shown["memory"]), shown
+        assert int(shown["rows"]) > 10 and shown["theme"] in ("light", "dark"), shown
+        assert int(shown["wide"]) <= 0, shown
+        assert int(body_data(dom(page, ACTS, 500))["wide"]) <= 0
 
     @needs("browser")
     def a_browser_draws_the_largest_plan():
         page = job.scratch / "large.html"
         large(page)
-        told = said(dom(page, ACTS))
-        assert told["bars"] == "16" and told["whose"].endswith(", stage 15 of 16"), told
-        assert re.match(r"compute: ", told["second"]) and int(told["wide"]) <= 0, told
+        shown = body_data(dom(page, ACTS))
+        assert shown["bars"] == "16" and shown["whose"].endswith(", stage 15 of 16"), shown
+        assert re.match(r"compute: ", shown["second"]) and int(shown["wide"]) <= 0, shown
 
     run_cases()

@@ -53,29 +53,29 @@ with tempfile.TemporaryDirectory() as scratch:
         must(ftrun("--config", found, "--set", "train.steps=2"))
 
     @case
-    def what_is_found_is_told_to_people():
-        told = search(job.config("told", **settings)).stdout
+    def the_found_layouts_are_printed():
+        stdout = search(job.config("told", **settings)).stdout
         assert re.match(r"search: the memory of the machine is unknown: all layouts count as "
                         r"fitting\nsearch: \d+ layouts on 2 cores \(two\), 8 "
                         r"sequences per step: \d+ legal, 0 need too much memory by "
                         r"their bounds, \d+ planned exactly\nproved: no other layout takes less\n",
-                        told), told
+                        stdout), stdout
         assert (re.search(r"^1 +(1 rank|data 2|tensor 2).*, ZeRO 0, micro-batch \d × \d +[\d.e-]+ "
-                          r"s +[\d.]+ [KM]iB$", told, re.M)), told
+                          r"s +[\d.]+ [KM]iB$", stdout, re.M)), stdout
         for choice in ("ZeRO 1", "ZeRO 2", "ZeRO 3", "tensor 2", "pipeline 2",
                        "offload of the optimizer", "recompute full"):
-            assert (re.search(rf"^{choice} +(chosen|[\d.e-]+ s, (as fast|[\d.]+ % slower), )", told,
-                              re.M)), (choice, told)
-        assert "--out FILE writes the first one as a config\n" in told, told
+            assert re.search(rf"^{choice} +(chosen|[\d.e-]+ s, (as fast|[\d.]+ % slower), )",
+                             stdout, re.M), (choice, stdout)
+        assert "--out FILE writes the first one as a config\n" in stdout, stdout
 
     @case
     def memory_that_is_too_small_is_told_with_what_is_short():
         config = job.config("small", **settings)
-        told = search(config, "--device-memory", "1KiB", code=5).stderr
+        stderr = search(config, "--device-memory", "1KiB", code=5).stderr
         assert re.search(r"none of \d+ layouts fits on 2 cores \(two\): the nearest needs "
                          r"[\d.]+ [KM]iB of a rank's 1.00 KiB, "
-                         r"[\d.]+ [KM]iB too much \(", told), told
-        assert "remedy: train an adapter" in told, told
+                         r"[\d.]+ [KM]iB too much \(", stderr), stderr
+        assert "remedy: train an adapter" in stderr, stderr
         # This is less memory than the fastest layout needs.
         best = answer["layouts"][0]
         nearest = json.loads(search(config, "--device-memory", best["memory"]["device"] - 1,
@@ -84,18 +84,18 @@ with tempfile.TemporaryDirectory() as scratch:
         assert nearest["layouts"][0]["seconds"] >= best["seconds"], (nearest, best)
 
     @case
-    def what_a_machine_lacks_may_be_on_more_nodes():
+    def memory_that_is_missing_may_be_on_more_nodes():
         config = job.config("nodes", **settings)
         # Fractions of the memory that one node needs for its fastest layout; those for which few
         # nodes suffice come first.
         whole = answer["layouts"][0]["memory"]["device"]
         for part in range(5, 1, -1):
-            told = ftrun("plan", "--search", "--config", config, "--machine", machine,
+            done = ftrun("plan", "--search", "--config", config, "--machine", machine,
                          "--device-memory", whole * part // 12)
-            if told.returncode == 5 and "use --nodes" in told.stderr:
-                assert re.search(r"remedy: use --nodes \d+ \(\d+ devices: ", told.stderr), (
-                    told.stderr)
-                nodes = re.search(r"--nodes (\d+)", told.stderr)[1]
+            if done.returncode == 5 and "use --nodes" in done.stderr:
+                assert re.search(r"remedy: use --nodes \d+ \(\d+ devices: ", done.stderr), (
+                    done.stderr)
+                nodes = re.search(r"--nodes (\d+)", done.stderr)[1]
                 # A layout that fits is found long before it is proved optimal.
                 search(config, "--device-memory", whole * part // 12, "--nodes", nodes,
                        "--seconds", SOME_TIME)
@@ -103,12 +103,12 @@ with tempfile.TemporaryDirectory() as scratch:
         raise AssertionError("no memory is enough for several nodes alone")
 
     @case
-    def nothing_of_a_users_is_overwritten():
+    def files_of_users_are_not_overwritten():
         thesis = job.scratch / "thesis.yaml"
         thesis.write_text("mine")
-        told = search(job.config("thesis", **settings), "--out", thesis, code=2).stderr
-        assert ("--out" in told and "already exists, and is not overwritten" in told
-                and thesis.read_text() == "mine"), told
+        stderr = search(job.config("thesis", **settings), "--out", thesis, code=2).stderr
+        assert ("--out" in stderr and "already exists, and is not overwritten" in stderr
+                and thesis.read_text() == "mine"), stderr
 
     @case
     def a_place_that_cannot_be_written_to_is_told_before_the_search():
@@ -124,20 +124,20 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def the_clock_ends_a_search_where_nothing_fits():
         config = job.config("clock", **settings)
-        told = search(config, "--device-memory", "1KiB", "--seconds", 0.001, code=5).stderr
+        stderr = search(config, "--device-memory", "1KiB", "--seconds", 0.001, code=5).stderr
         assert re.search(r"none of (\d+ layouts|the \d+ layouts planned so far \(of \d+\)) fits "
-                         r"on 2 cores ", told), told
+                         r"on 2 cores ", stderr), stderr
         assert ("remedy: raise --seconds: the time ended before 2 numbers of nodes were searched; "
-                "or train an adapter" in told), told
+                "or train an adapter" in stderr), stderr
 
     @case
     def another_programs_kernels_are_searched_with_and_named():
         stack, written = job.scratch / "stack.yaml", job.scratch / "stacked.yaml"
         stack.write_text("stack: slower\nproducts: 0.25\nattention: 0.25\nmemory: 0.25\n")
         config = job.config("stack", **settings)
-        told = search(config, "--stack", stack, "--out", written, "--seconds", SOME_TIME,
-                      "--json").stdout
-        found = json.loads(told)["result"]["search"]
+        stdout = search(config, "--stack", stack, "--out", written, "--seconds", SOME_TIME,
+                        "--json").stdout
+        found = json.loads(stdout)["result"]["search"]
         assert found["machine"] == "two with slower", found
         assert found["layouts"][0]["seconds"] > 2 * answer["layouts"][0]["seconds"], found
         assert f" --stack {stack}" in written.read_text(), written.read_text()
@@ -148,9 +148,9 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def another_network_is_searched_on_and_named_in_the_config():
         config, written = job.config("network", **settings), job.scratch / "network.yaml"
-        told = search(config, "--nodes", 2, "--network", "8 Gb/s", "--out", written,
-                      "--seconds", SOME_TIME).stdout
-        assert told.startswith("what if the network has 1 GB/s\n"), told
+        stdout = search(config, "--nodes", 2, "--network", "8 Gb/s", "--out", written,
+                        "--seconds", SOME_TIME).stdout
+        assert stdout.startswith("what if the network has 1 GB/s\n"), stdout
         text = written.read_text()
         assert ", if the network has 1 GB/s." in text and "--network '8 Gb/s'" in text, text
 
@@ -164,8 +164,8 @@ with tempfile.TemporaryDirectory() as scratch:
                               (("--search", "--machine", machine, "--price", "1"), "--price"),
                               (("--search", "--machine", machine, "--slow", "rank=0:2"),
                                "layouts on CPUs have different numbers of ranks")):
-            told = must(ftrun("plan", "--config", config, *options), 2)
-            assert word in told.stdout + told.stderr, (word, told.stdout, told.stderr)
+            done = must(ftrun("plan", "--config", config, *options), 2)
+            assert word in done.stdout + done.stderr, (word, done.stdout, done.stderr)
         wrong = job.config("wrong", **settings | {"gradient_clipping": -1})
         assert "gradient_clipping" in search(wrong, code=2).stderr
 

@@ -39,7 +39,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert not (scratch / "out").exists()
 
     @case
-    def data_that_is_not_there_is_said_and_data_that_is_there_is_not():
+    def only_missing_data_is_reported():
         text = planned(config(train=str(scratch / "gone.bin"))).stdout
         assert ASSUMED + "cannot be read\n" in text, text
         text = planned(config(train=str(data))).stdout
@@ -90,7 +90,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert found and 1 <= int(found[1]) <= 8, text
 
     @case
-    def the_program_alone_is_the_program_alone():
+    def the_program_option_prints_only_the_program():
         text = planned(config(), "--nproc", 2, "--program").stdout
         assert text.startswith("rank 0 of 2, program "), text
         assert "checked" not in text and "assumed" not in text, text
@@ -140,7 +140,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert (sent["reduce_scatter over 2048 ranks of dp_shard"] > 0
                 and sent["all_gather over 8 ranks of tp"] > 126), text
 
-    def piped(*arguments, code=0, layers=7, **parallel):
+    def plan_pipeline(*arguments, code=0, layers=7, **parallel):
         folder = scratch / f"{layers}-layers"
         folder.mkdir(exist_ok=True)
         (folder / "config.json").write_text(json.dumps(TINY_CONFIG | {"num_hidden_layers": layers}))
@@ -153,7 +153,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_pipeline_is_drawn_with_what_its_stages_wait_and_keep():
-        text = piped(pipeline=2).stdout
+        text = plan_pipeline(pipeline=2).stdout
         lines = text.splitlines()
         assert lines[0] == "schedule 1f1b: 2 stages, 8 micro-batches", text
         assert (re.match(r"stage 0 \| F0 +F1 +\.+B0 ", lines[1])
@@ -166,7 +166,7 @@ with tempfile.TemporaryDirectory() as scratch:
         idle = [float(row[3].split()[0]) for row in rows]
         assert (abs(sum(idle) / 2 - float(re.search(r"^idle over all stages: (\S+) %$", text,
                                                     re.M)[1])) < 0.1), text
-        zero_bubble = piped(pipeline=2, schedule="zbv").stdout
+        zero_bubble = plan_pipeline(pipeline=2, schedule="zbv").stdout
         assert (zero_bubble.startswith("schedule zbv: 2 stages, 2 parts each, 8 micro-batches\n"
                                        "stage 0 | F0a ")), zero_bubble
         assert ("embed, 0" in zero_bubble
@@ -174,7 +174,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def layers_by_hand_are_what_is_drawn():
-        text = piped(pipeline=2, pipeline_layers=[6, 1]).stdout
+        text = plan_pipeline(pipeline=2, pipeline_layers=[6, 1]).stdout
         assert "embed, 0-5" in text and "6, head" in text, text
 
     @case
@@ -185,10 +185,10 @@ with tempfile.TemporaryDirectory() as scratch:
                 ("wrong sum", {"pipeline": 2, "pipeline_layers": [4, 4]},
                  "error: parallel.pipeline_layers 4 + 4 = 8 ≠ the model's "
                  "7 decoder layers\n  remedy: write numbers with the sum 7\n")):
-            refused = piped(code=2, **keys).stderr
+            refused = plan_pipeline(code=2, **keys).stderr
             assert (told.split(": ", 1)[1] in refused and "1 problem in the config; nothing was "
                                                           "started" in refused), (command, refused)
-        alone = piped(code=2).stderr
+        alone = plan_pipeline(code=2).stderr
         assert alone == ("ftrun: --schedule: the config has no pipeline\n"
                          "  remedy: write parallel.pipeline, the number of stages\n"), alone
 
@@ -206,10 +206,10 @@ with tempfile.TemporaryDirectory() as scratch:
             return must(ftrun("check", "-q", "--config", write_config(scratch, value), *arguments),
                         code)
 
-        told = re.search(r"notice: gradient_accumulation_steps .*", checked().stdout)
-        assert (told and told[0] == ("notice: gradient_accumulation_steps 4 with pipeline 2: "
-                                     "stages are idle 20 % of a step (schedule 1f1b, "
-                                     "equal parts); raise it to 8 for 11 %")), told
+        match = re.search(r"notice: gradient_accumulation_steps .*", checked().stdout)
+        assert (match and match[0] == ("notice: gradient_accumulation_steps 4 with pipeline 2: "
+                                       "stages are idle 20 % of a step (schedule 1f1b, "
+                                       "equal parts); raise it to 8 for 11 %")), match
         assert "notice: gradient" not in checked("--set", "gradient_accumulation_steps=8").stdout
         assert "are idle 11 % of a step" in checked("--set", "parallel.schedule=interleaved").stdout
         refused = checked("--set", "parallel.pipeline=8", code=2).stderr

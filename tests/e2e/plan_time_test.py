@@ -24,10 +24,10 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_machine_is_measured_and_its_file_kept():
-        told = must(ftrun("bench", "machine", "--quick", "--name", "here", env=cache,
-                          timeout=300)).stdout
-        assert (told == f"ftrun plan --machine {own} says what a step takes here; runs compare "
-                        "their steps with it\n"), told
+        stdout = must(ftrun("bench", "machine", "--quick", "--name", "here", env=cache,
+                            timeout=300)).stdout
+        assert (stdout == f"ftrun plan --machine {own} says what a step takes here; runs compare "
+                        "their steps with it\n"), stdout
         text = own.read_text()
         assert re.match(r"machine: here\ndevice: processor\ndevices: \d+\n", text), text
         for word in ("linear fp32: {", "linear_wgrad bf16: {", "attention fp32: {", "update: {",
@@ -37,25 +37,25 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def a_plan_says_what_a_step_takes():
         config = job.config("planned", **settings)
-        told = must(ftrun("plan", "--config", config, "--machine", own)).stdout
+        stdout = must(ftrun("plan", "--config", config, "--machine", own)).stdout
         found = re.search(r"\ntime of a step on here: ([\d.e-]+) s, [\d.]+ ?[kM]? tokens/s, "
                           r"[\d.]+ % MFU, [\d.]+ % HFU \(predicted\)\n"
-                          r"  layers +[\d.e-]+ s +[\d.]+ %\n  update +[\d.e-]+ s", told)
-        assert found and float(found[1]) > 0, told
+                          r"  layers +[\d.e-]+ s +[\d.]+ %\n  update +[\d.e-]+ s", stdout)
+        assert found and float(found[1]) > 0, stdout
 
     @case
     def a_plan_says_what_the_run_takes_and_what_if():
         config = job.config("if", **settings, checkpoint={"every": 4})
         own.write_text(own.read_text() + "disk: {read: 1 GB/s, write: 1 MB/s}\nprice: 3 EUR/h\n")
         options = ("plan", "--config", config, "--machine", own)
-        told = must(ftrun(*options)).stdout
+        stdout = must(ftrun(*options)).stdout
         for word in (r"\n  waits for collectives +[\d.e-]+ s +[\d.]+ %\n    along dp_\w+ +[\d.e-]",
                      r"\nlinks: a rank moves at most [\d.]+ [KM]iB to ranks of its node\n",
                      r"\nrun: 8 steps, [\d.]+s, [\d.e-]+ device-hours, [\d.]+ EUR \(3 EUR/h per "
                      r"device\)\n",
                      r"\ncheckpoint: [\d.]+ [KM]iB, [\d.]+s at the disks' rate \([\d.]+ % of the "
                      r"time of 4 steps\)\n"):
-            assert re.search(word, told), (word, told)
+            assert re.search(word, stdout), (word, stdout)
         plain = json.loads(must(ftrun(*options, "--json")).stdout)["result"]["time"]
         slow = json.loads(must(ftrun(*options, "--slow", "rank=1:2", "--price", "1.5",
                                      "--json")).stdout)["result"]["time"]
@@ -66,9 +66,9 @@ with tempfile.TemporaryDirectory() as scratch:
                                    "seconds_as_filed": plain["seconds"]}, slow
         own_work = sum(plain["parts"][key] for key in ("layers", "update", "other"))
         assert abs((slow["seconds"] - plain["seconds"]) / own_work - 1) < 0.1, (plain, slow)
-        told = must(ftrun(*options, "--slow", "rank=1:2")).stdout
+        stdout = must(ftrun(*options, "--slow", "rank=1:2")).stdout
         assert re.search(r"\nwhat if rank 1 takes 2 times as long: [\d.e-]+ s per step instead of "
-                         r"[\d.e-]+ s, \+[\d.]+ %\n", told), told
+                         r"[\d.e-]+ s, \+[\d.]+ %\n", stdout), stdout
 
     @case
     def wrong_questions_are_refused():
@@ -82,10 +82,10 @@ with tempfile.TemporaryDirectory() as scratch:
                            (("--price", "cheap"), "is not a price of a device for an hour"),
                            (("--slow", "rank=1:2", "--program"), "--slow"),
                            (("--price", "1", "--schedule"), "--price")):
-            told = must(ftrun(*options, *more), 2)
-            assert word in told.stdout + told.stderr, (word, told.stdout, told.stderr)
-        told = must(ftrun("plan", "--config", config, "--slow", "rank=1:2"), 2)
-        assert "--machine" in told.stdout + told.stderr, told.stderr
+            done = must(ftrun(*options, *more), 2)
+            assert word in done.stdout + done.stderr, (word, done.stdout, done.stderr)
+        done = must(ftrun("plan", "--config", config, "--slow", "rank=1:2"), 2)
+        assert "--machine" in done.stdout + done.stderr, done.stderr
 
     @case
     def a_run_compares_its_steps():
@@ -193,38 +193,38 @@ with tempfile.TemporaryDirectory() as scratch:
         config, bad = job.config("bad", **settings), job.scratch / "bad.yaml"
         bad.write_text("machine: m\nrates:\n  - memory: 10 Gb/s\n    products: {fp32: 1 TFLOP/s}\n"
                        "links: {node: {latency: 3}}\n")
-        told = must(ftrun("plan", "--config", config, "--machine", bad), 2).stderr
+        output = must(ftrun("plan", "--config", config, "--machine", bad), 2).stderr
         assert (f"{bad}:3:13: error: \"10 Gb/s\" counts bits; this rate is in bytes: 8 Gb/s are 1 "
-                "GB/s\n" in told), told
-        assert (f"{bad}:5:25: error: \"3\" has no unit" in told
-                and "links.node.bandwidth is missing" in told), told
-        told = must(ftrun("plan", "--config", config, "--machine", job.scratch / "none.yaml"),
-                    4).stderr
-        assert "none.yaml" in told, told
+                "GB/s\n" in output), output
+        assert (f"{bad}:5:25: error: \"3\" has no unit" in output
+                and "links.node.bandwidth is missing" in output), output
+        output = must(ftrun("plan", "--config", config, "--machine", job.scratch / "none.yaml"),
+                      4).stderr
+        assert "none.yaml" in output, output
         # The machine file has nothing over which two ranks could communicate, and is for GPUs: the
         # plan is printed without a time.
         bad.write_text("machine: m\nrates:\n  - memory: 10 GB/s\n    products: {fp32: 1 TFLOP/s}\n")
-        told = must(ftrun("plan", "--config", config, "--machine", bad)).stdout
+        output = must(ftrun("plan", "--config", config, "--machine", bad)).stdout
         assert ("time of a step: not predicted: the machine m has no links.node, over which the "
-                "ranks of a node exchange\n" in told), told
+                "ranks of a node exchange\n" in output), output
         bad.write_text("machine: m\ndevice: gpu\nrates:\n  - memory: 10 GB/s\n    products: {fp32: "
                        "1 TFLOP/s}\n")
-        told = must(ftrun("plan", "--config", config, "--machine", bad)).stdout
+        output = must(ftrun("plan", "--config", config, "--machine", bad)).stdout
         assert ("not predicted: the run computes on CPUs, and the machine m is one of "
-                "GPUs\n" in told), told
+                "GPUs\n" in output), output
         # These rates are impossible for any machine.
         bad.write_text("machine: m\nrates:\n  - memory: 1 KB/s\n    products: {fp32: 1 MFLOP/s}\n"
                        "links: {node: {latency: 1 s, bandwidth: 1 KB/s}}\n")
-        told = must(ftrun("plan", "--config", config, "--machine", bad)).stdout
-        assert (re.search(r"not predicted: on the machine m .* would take [\d.e+]+ s\n", told)
-                or "time of a step on m" in told), told
+        output = must(ftrun("plan", "--config", config, "--machine", bad)).stdout
+        assert (re.search(r"not predicted: on the machine m .* would take [\d.e+]+ s\n", output)
+                or "time of a step on m" in output), output
 
     @case
-    def nothing_of_a_users_is_overwritten():
+    def files_of_users_are_not_overwritten():
         thesis = job.scratch / "thesis.txt"
         thesis.write_text("mine")
-        told = must(ftrun("bench", "machine", "--quick", "--out", thesis, timeout=300), 2).stderr
-        assert ("already exists, and is not overwritten" in told
-                and thesis.read_text() == "mine"), told
+        stderr = must(ftrun("bench", "machine", "--quick", "--out", thesis, timeout=300), 2).stderr
+        assert ("already exists, and is not overwritten" in stderr
+                and thesis.read_text() == "mine"), stderr
 
     run_cases()

@@ -137,7 +137,7 @@ class Contract:
         def ended():
             return running.process.poll() is not None
 
-        def told(text):
+        def printed(text):
             return any(text in line for line in running.lines)
 
         if phase == "any":
@@ -145,7 +145,7 @@ class Contract:
         if phase == "start":
             return time.sleep(self.chance.uniform(0, 0.4) * seconds)
         if phase == "save":
-            await_that(lambda: ended() or told("step="), "the first step is told", pause=0.001)
+            await_that(lambda: ended() or printed("step="), "the first step is told", pause=0.001)
             await_save(running, out, 2 * seconds)
             return time.sleep(self.chance.uniform(0, 0.006))
         if phase == "export":
@@ -158,7 +158,7 @@ class Contract:
         # The validation after a step, and the sample of text after that.
         step = self.chance.choice((10, 20, 30))
         after = f"step={step}, " if phase == "validation" else f"step {step}/"
-        await_that(lambda: ended() or told(after), f"there is {after!r}", pause=0.001)
+        await_that(lambda: ended() or printed(after), f"there is {after!r}", pause=0.001)
         return time.sleep(self.chance.uniform(0, 0.03))
 
     def receivers(self, running):
@@ -245,7 +245,7 @@ class Contract:
         return self.tell()
 
     def tell(self):
-        def listed(counts):
+        def list_counts(counts):
             return ", ".join(
                 f"{name} {count}"
                 for name, count in sorted(counts.items(), key=lambda item: -item[1])
@@ -256,9 +256,9 @@ class Contract:
             f"more came after a run's work): all ended with their code, after "
             f"{statistics.median(self.seconds):.2f} s in the median and {max(self.seconds):.2f} s "
             f"at most, and all went on to the bits of an undisturbed run\n"
-            f"  signals: {listed(self.of_signal)}\n"
-            f"  phases: {listed(self.of_phase)}\n"
-            f"  layouts: {listed(self.of_kind)}"
+            f"  signals: {list_counts(self.of_signal)}\n"
+            f"  phases: {list_counts(self.of_phase)}\n"
+            f"  layouts: {list_counts(self.of_kind)}"
         )
 
 

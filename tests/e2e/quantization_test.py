@@ -197,11 +197,11 @@ with tempfile.TemporaryDirectory() as scratch:
         """An adapter's file may name any base."""
         folder = scratch / "nf4-one" / "export" / "adapter"
         for section in ({"type": "none"}, {"type": "int8"}, {"type": "nf4", "double": False}):
-            told = ftrun("check", "--config",
+            done = ftrun("check", "--config",
                          write_config(scratch, settings("nf4", "never", adapter=str(folder),
                                                         quantization=section)))
-            assert (told.returncode == 0 and "was trained on a base quantized as" in told.stdout
-                    + told.stderr), told.stdout + told.stderr
+            assert (done.returncode == 0 and "was trained on a base quantized as" in done.stdout
+                    + done.stderr), done.stdout + done.stderr
         same = ftrun("check", "--config",
                      write_config(scratch, settings("nf4", "never", adapter=str(folder))))
         assert (same.returncode == 0 and "was trained on a base" not in same.stdout
@@ -272,7 +272,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 f"{name}: {found} bytes of parameters, expected {least} and padding")
 
     @case
-    def wrong_wishes_are_refused_by_name():
+    def wrong_settings_are_refused_by_name():
         small = Job(scratch / "small")  # hidden size 32
         lora = {"adapter": {"r": 4, "target_modules": "all-linear"}}
         nf4 = {"quantization": {"type": "nf4"}}

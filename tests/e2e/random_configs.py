@@ -291,23 +291,23 @@ class Run:
         `plan` must accept it too."""
         file = self.write(name, how)
         done = ftrun("check", "--config", file, "--nproc", ranks)
-        said = done.stderr + done.stdout
+        output = done.stderr + done.stdout
         if done.returncode == 0:
             must(ftrun("plan", "--memory", "--config", file, "--nproc", ranks))
             return ""
-        if done.returncode not in (2, 3) or "  remedy: " not in said:
-            raise Finding(f"check ended with {done.returncode}:\n{said}")
-        first = re.search(r"error: .*", said)
-        self.tally.refused[re.sub(r"\S*/\S*|\d+", "#", first[0] if first else said)[:150]] += 1
-        return said
+        if done.returncode not in (2, 3) or "  remedy: " not in output:
+            raise Finding(f"check ended with {done.returncode}:\n{output}")
+        first = re.search(r"error: .*", output)
+        self.tally.refused[re.sub(r"\S*/\S*|\d+", "#", first[0] if first else output)[:150]] += 1
+        return output
 
     def accepted_layout(self, name):
         for _ in range(20):
             ranks, how = self.draw.layout()
-            said = self.refusal(name, ranks, how)
-            if not said:
+            message = self.refusal(name, ranks, how)
+            if not message:
                 return ranks, how
-        raise Finding(f"twenty layouts in turn were refused; the last one:\n{said}")
+        raise Finding(f"twenty layouts in turn were refused; the last one:\n{message}")
 
     def compare(self, what, found, expected):
         """Compares all lines of metrics of two runs that train the same."""

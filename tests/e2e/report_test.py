@@ -5,7 +5,7 @@ import re
 import shutil
 import tempfile
 
-from browser import data_of, dom, refuse_what_is_elsewhere, said
+from browser import data_of, dom, refuse_what_is_elsewhere, body_data
 from runner import Job, case, ftrun, must, needs, run_cases, steps, tiny_data
 
 with tempfile.TemporaryDirectory() as scratch:
@@ -65,7 +65,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert runs[0]["config"] == {} and runs[1]["config"]["train.seed"] == "7"
 
     @case
-    def nothing_of_another_is_overwritten():
+    def files_of_others_are_not_overwritten():
         out = trained(HOSTILE)
         mine = job.scratch / "mine.html"
         mine.write_text("<p>mine")
@@ -126,13 +126,13 @@ with tempfile.TemporaryDirectory() as scratch:
           theme.click();
           say('theme', document.documentElement.dataset.theme);
         """)
-        told = said(acted)
-        assert int(told["one"]) * 2 == int(told["all"]) >= charts, told
-        assert told["smoothed"] == "true" and told["reset"] == "true", told
-        low, high = map(float, told["zoomed"].split())
-        assert 0 < low < high < 6, told
-        assert ("second training: " in told["tip"]
-                and re.search(r'data-theme="(light|dark)"', acted)), told
+        shown = body_data(acted)
+        assert int(shown["one"]) * 2 == int(shown["all"]) >= charts, shown
+        assert shown["smoothed"] == "true" and shown["reset"] == "true", shown
+        low, high = map(float, shown["zoomed"].split())
+        assert 0 < low < high < 6, shown
+        assert ("second training: " in shown["tip"]
+                and re.search(r'data-theme="(light|dark)"', acted)), shown
         # On a phone nothing is wider than the screen.
         narrow = dom(page, "document.body.dataset.wide = document.documentElement.scrollWidth - "
                            "innerWidth;", width=500)

@@ -9,8 +9,8 @@ import tempfile
 import time
 
 from runner import (BINARY, TIMEOUT, TORCHRUN, Job, Running, await_gone, await_that, case,
-                    checkpoints, fail_waiting, free_port, ftrun, manifest, must, preload,
-                    preload_torchrun, run_cases, same_run, start, steps, waiting)
+                    checkpoints, fail_by_timeout, free_port, ftrun, manifest, must, preload,
+                    preload_torchrun, run_cases, same_run, start, steps, waiting_case)
 
 STEPS = 120
 LONG = {"train": {"steps": STEPS, "log": {"every": 1}}, "data": {"sequence_length": 128},
@@ -25,13 +25,13 @@ def await_end(agent, code=None):
     try:
         found = agent.process.wait(TIMEOUT)
     except subprocess.TimeoutExpired:
-        fail_waiting(f"the agent goes on after {TIMEOUT} s\n{agent.text()[-3000:]}")
+        fail_by_timeout(f"the agent goes on after {TIMEOUT} s\n{agent.text()[-3000:]}")
     agent.reader.join(10)
     assert code in (None, found), f"exit {found}, expected {code}\n{agent.text()[-3000:]}"
     return found
 
 
-def whole(out, last=STEPS):
+def require_each_step_once(out, last=STEPS):
     found = [line["step"] for line in steps(out)]
     assert found == list(range(1, last + 1)), f"steps doubled or missing: {found}"
 
@@ -48,7 +48,7 @@ with tempfile.TemporaryDirectory() as scratch:
         job.run("straight-2", "--nproc", 2, **SAVING)
         job.run("straight", "--nproc", 3, **SAVING)
 
-    @waiting
+    @waiting_case
     def whichever_rank_is_killed_the_run_ends_with_the_same_bits():
         running = start("--config", job.config("killed", **SAVING), "--nproc", 3)
         # (rank, what it is killed after): while ranks start, in a step, right after a save, near
@@ -71,7 +71,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 slowest = max(slowest, time.monotonic() - killed)
         print(f"  from the kill to the first new step: {slowest:.1f} s at most", flush=True)
         running.wait(0)
-        whole(job.out("killed"))
+        require_each_step_once(job.out("killed"))
         same_run(job.out("straight"), job.out("killed"))
         record = manifest(job.out("killed"))
         assert record["exit_code"] == 0 and record["exit_rank"] == -1, record
@@ -94,7 +94,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert (f"after step {restarts[-1]['from_step']}, from step {restarts[-1]['to_step']}: "
                 "rank 2: killed by signal 9" in told[-1]), told
 
-    @waiting
+    @waiting_case
     def a_rank_that_always_dies_is_given_up_with_its_first_failure():
         running = start("--config", job.config("hopeless", **ENDLESS), "--nproc", 2)
         seen = 0
@@ -112,8 +112,8 @@ with tempfile.TemporaryDirectory() as scratch:
                          r"restarts without a new checkpoint; the last "
                          r"failure: rank 1: killed by signal 8", text), text[-3000:]
 
-    @waiting
-    def what_would_fail_again_is_not_tried_again():
+    @waiting_case
+    def failures_that_would_repeat_are_not_retried():
         bad = job.scratch / "bad.bin"
         bad.write_bytes(b"\xff" * 8194)
         failed = must(ftrun("--config",
@@ -129,7 +129,7 @@ with tempfile.TemporaryDirectory() as scratch:
         holder.kill(signal.SIGTERM)
         holder.wait(143)
 
-    @waiting
+    @waiting_case
     def a_stop_ends_the_wait_for_a_restart_and_the_run_can_be_resumed():
         running = start("--config", job.config("stopped", **SAVING), "--nproc", 3)
         running.await_line("saved ")
@@ -142,10 +142,10 @@ with tempfile.TemporaryDirectory() as scratch:
         assert ("restart 2" not in running.text()
                 and "resumed" not in running.text()), running.text()[-2000:]
         job.run("stopped", "--nproc", 3, "--resume", "auto", **SAVING)
-        whole(job.out("stopped"))
+        require_each_step_once(job.out("stopped"))
         same_run(job.out("straight"), job.out("stopped"))
 
-    @waiting
+    @waiting_case
     def without_restarts_a_failure_is_the_end_and_one_rank_may_have_them():
         running = start("--config", job.config("once", **ENDLESS), "--nproc", 2, "--restarts", 0)
         running.await_line("step 1/")
@@ -157,10 +157,10 @@ with tempfile.TemporaryDirectory() as scratch:
         running.kill(signal.SIGKILL, running.await_ranks(1)[0])
         running.await_line("resumed from", seen)
         running.wait(0)
-        whole(job.out("single"))
+        require_each_step_once(job.out("single"))
         same_run(job.out("straight-1"), job.out("single"))
 
-    @waiting
+    @waiting_case
     def workers_of_torchrun_go_on_from_the_newest_checkpoint():
         command = [TORCHRUN, "--no-python", "--nproc-per-node", 2, "--max-restarts", 1,
                    "--monitor-interval", 0.1,
@@ -171,7 +171,7 @@ with tempfile.TemporaryDirectory() as scratch:
         running.kill(signal.SIGKILL, running.await_ranks(2)[1])
         await_end(running, 0)
         assert "resumed from" in running.text(), running.text()[-3000:]
-        whole(job.out("elastic"))
+        require_each_step_once(job.out("elastic"))
         same_run(job.out("straight-2"), job.out("elastic"))
         assert len(manifest(job.out("elastic"))["restarts"]) == 1
         # A folder of another run is not mistaken for that of the first attempt.
@@ -181,7 +181,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert ("the folder is not empty" in refused.text()
                 and "resumed" not in refused.text()), refused.text()[-3000:]
 
-    @waiting
+    @waiting_case
     def an_agent_that_serves_no_store_is_known_by_its_process():
         command = [TORCHRUN, "--no-python", "--standalone", "--nproc-per-node", 1, "--max-restarts",
                    1, "--monitor-interval", 0.1, BINARY,
@@ -192,10 +192,10 @@ with tempfile.TemporaryDirectory() as scratch:
         running.kill(signal.SIGKILL, running.await_ranks(1)[0])
         await_end(running, 0)
         assert "resumed from" in running.text(), running.text()[-3000:]
-        whole(job.out("storeless"))
+        require_each_step_once(job.out("storeless"))
         same_run(job.out("straight-1"), job.out("storeless"))
 
-    @waiting
+    @waiting_case
     def two_agents_that_count_restarts_each_for_itself_start_one_run():
         endpoint = free_port()
         command = [TORCHRUN, "--no-python", "--nnodes", 2, "--nproc-per-node", 1, "--max-restarts",
@@ -219,7 +219,7 @@ with tempfile.TemporaryDirectory() as scratch:
             await_end(agent, 0)
         texts = "\n".join(agent.text()[-3000:] for agent in agents)
         assert any("resumed from" in agent.text() for agent in agents), texts
-        whole(job.out("agents"))
+        require_each_step_once(job.out("agents"))
         same_run(job.out("straight-2"), job.out("agents"))
 
     run_cases()

@@ -74,19 +74,19 @@ def environment(extra=None):
 # --- failures that a busy machine may cause ----------------------------------------------------
 
 
-class Waited(AssertionError):
+class TimedOut(AssertionError):
     """A wait of the test that timed out, or a program whose exit code says that a wait of its own
     did. If an entry fails only by such waits, or by an assertion that shows the output of such a
     program, its last line says so, and it is run again (scripts/ctest_runs.py)."""
 
 
-def fail_waiting(what, text=""):
-    """Fails by waiting. Ends all processes that the test has started, which would otherwise run on
-    during the following tests."""
+def fail_by_timeout(what, text=""):
+    """Fails by a timeout. Ends all processes that the test has started, which would otherwise run
+    on during the following tests."""
     for running in Running.started:
         running.end()
     refuse_traces(text)
-    raise Waited(f"{what}\n{text[-3000:]}" if text else what)
+    raise TimedOut(f"{what}\n{text[-3000:]}" if text else what)
 
 
 def require_exit(found, expected, text):
@@ -95,7 +95,7 @@ def require_exit(found, expected, text):
     if found == expected:
         return
     if found == WAITING_CODE:
-        fail_waiting(f"exit {found}, expected {expected}", text)
+        fail_by_timeout(f"exit {found}, expected {expected}", text)
     raise AssertionError(f"exit {found}, expected {expected}\n{text}")
 
 
@@ -112,40 +112,39 @@ def await_that(condition, what, *running, seconds=TIMEOUT, pause=0.01):
             require_exit(ended[0].process.returncode, f"one of a program that goes on until {what}",
                          ended[0].text()[-3000:])
         if time.monotonic() > end:
-            fail_waiting(f"{what}: not after {seconds} s",
-                         "\n".join(each.text()[-3000:] for each in running))
+            fail_by_timeout(f"{what}: not after {seconds} s",
+                           "\n".join(each.text()[-3000:] for each in running))
         time.sleep(pause)
     return found
 
 
 def require_in_time(begin, seconds, what):
-    """Fails by waiting if more than `seconds` have passed since `begin`."""
+    """Fails by a timeout if more than `seconds` have passed since `begin`."""
     if (took := time.monotonic() - begin) > seconds:
-        fail_waiting(f"{what} took {took:.1f} s, {seconds} s at most were expected")
+        fail_by_timeout(f"{what} took {took:.1f} s, {seconds} s at most were expected")
 
 
-SAID_WHILE_WAITING = set()
+WAIT_MESSAGES = set()
 
 
 def record_exit(code, text):
     """Records what a program printed about its own wait. A busy machine may change which peers it
     names, and when."""
     if code == WAITING_CODE:
-        SAID_WHILE_WAITING.update(re.findall(r"rank \d+ (?:waited|lost) .*", text))
+        WAIT_MESSAGES.update(re.findall(r"rank \d+ (?:waited|lost) .*", text))
 
 
-def is_wait(error):
+def is_timeout(error):
     shown = str(error) if isinstance(error, AssertionError) else ""
-    return isinstance(error,
-                      (Waited, subprocess.TimeoutExpired)) or any(said in shown
-                                                                  for said in SAID_WHILE_WAITING)
+    return (isinstance(error, (TimedOut, subprocess.TimeoutExpired))
+            or any(message in shown for message in WAIT_MESSAGES))
 
 
-def waited_alone(error):
+def only_timed_out(error):
     """Returns whether an exception is a wait, and so is each exception during whose handling it was
     raised."""
     while error is not None:
-        if not is_wait(error):
+        if not is_timeout(error):
             return False
         error = error.__cause__ or error.__context__
     return True
@@ -153,7 +152,7 @@ def waited_alone(error):
 
 def report_failure(kind, error, trace):
     sys.__excepthook__(kind, error, trace)
-    if waited_alone(error):
+    if only_timed_out(error):
         print(f"waited: {str(error).splitlines()[0]}", flush=True)
 
 
@@ -711,7 +710,7 @@ class Running:
         try:
             found = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
-            fail_waiting(f"still running after {timeout} s", self.text())
+            fail_by_timeout(f"still running after {timeout} s", self.text())
         self.reader.join(10)
         refuse_traces(self.text())
         record_exit(found, self.text())
@@ -807,7 +806,7 @@ def case(function):
     return function
 
 
-def waiting(function):
+def waiting_case(function):
     """Marks a test case that mostly waits and shares no run with its neighbours: run_cases() runs
     adjacent such cases at the same time."""
     function.waits = True

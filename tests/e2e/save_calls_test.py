@@ -129,7 +129,7 @@ def kill_and_go_on(name, number, background):
     return calls[-1]
 
 
-def of_two_saves(calls):
+def calls_of_two_saves(calls):
     """Returns the calls of the first save and of the third."""
     begins = [next(call.number for call in calls if f"step-{step:08}.tmp-" in call.path)
               for step in (2, 3, 4)]
@@ -137,7 +137,7 @@ def of_two_saves(calls):
             or begins[1] <= call.number < begins[2]]
 
 
-def one_of_each(calls, which):
+def draw_calls(calls, which):
     """Draws one call of every second kind; the other way of saving gets the remaining kinds."""
     kinds = sorted({call.name for call in calls})
     return [chance.choice([call.number for call in calls if call.name == kind])
@@ -160,9 +160,9 @@ with tempfile.TemporaryDirectory() as scratch:
         assert {"pwrite64", "fsync", "close"} <= {call.name for call in calls}, calls
         assert any(call.name.startswith("mkdir") and ".tmp-" in call.path for call in calls), calls
         require_order(job.out(f"counted-{way}") / "checkpoints", calls)
-        calls = of_two_saves(calls)
+        calls = calls_of_two_saves(calls)
         assert any(call.name == "rmdir" or call.name.startswith("unlink") for call in calls), calls
-        numbers = [call.number for call in calls] if EVERY_CALL else one_of_each(calls, which)
+        numbers = [call.number for call in calls] if EVERY_CALL else draw_calls(calls, which)
         killed = [kill_and_go_on(f"{way}-{number}", number, background) for number in numbers]
         names = collections.Counter(call.name for call in killed if call)
         assert names, "no call was met"

@@ -90,27 +90,27 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def values_that_do_not_fit_are_named():
-        def said(kind, given):
+        def error(kind, given):
             refused = ftrun("check", "--config",
                             job.config("refused", **config_of("refused", kind, given)))
             assert refused.returncode != 0, refused.stdout
             return refused.stderr
 
-        assert "scheduler.params.num_decay_steps is missing: warmup_stable_decay needs it" in said(
+        assert "scheduler.params.num_decay_steps is missing: warmup_stable_decay needs it" in error(
             "wsd", {})
-        assert "warmup_num_steps 5 + num_decay_steps 20 > total_num_steps 24" in said(
+        assert "warmup_num_steps 5 + num_decay_steps 20 > total_num_steps 24" in error(
             "wsd", {"num_decay_steps": 20})
-        assert "expected one of linear, cosine, 1-sqrt for warmup_stable_decay, found log" in said(
+        assert "expected one of linear, cosine, 1-sqrt for warmup_stable_decay, found log" in error(
             "wsd", {"num_decay_steps": 2, "warmup_type": "log"})
-        assert "expected one of log, linear for WarmupLR, found cosine" in said(
+        assert "expected one of log, linear for WarmupLR, found cosine" in error(
             "WarmupLR", {"warmup_type": "cosine"})
         assert ("scheduler.params.min_lr is missing: cosine_with_min_lr needs it or min_lr_rate"
-                in said("cosine_with_min_lr", {}))
-        assert "scheduler.params.min_lr_rate and min_lr exclude each other" in said(
+                in error("cosine_with_min_lr", {}))
+        assert "scheduler.params.min_lr_rate and min_lr exclude each other" in error(
             "cosine_with_min_lr", {"min_lr": 1e-4, "min_lr_rate": 0.1})
-        assert "scheduler.params.lr_end 0.01 is not below the optimizer's lr 0.003" in said(
+        assert "scheduler.params.lr_end 0.01 is not below the optimizer's lr 0.003" in error(
             "polynomial", {"lr_end": 0.01})
-        assert "scheduler.params.power: cosine has no such parameter" in said(
+        assert "scheduler.params.power: cosine has no such parameter" in error(
             "cosine", {"power": 2.0})
 
     run_cases()

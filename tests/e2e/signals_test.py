@@ -13,7 +13,7 @@ import time
 from runner import (ATTEMPTS, BINARY, TIMEOUT, Job, Running, await_gone, await_that, case,
                     checkpoints, children, environment, evaluations, manifest, needs, preload,
                     require_exit, require_in_time, run_cases, same_run, start, steps, steps_so_far,
-                    tiny_data, tiny_model, waiting)
+                    tiny_data, tiny_model, waiting_case)
 
 MANY = {"train": {"steps": 20000}, "data": {"sequence_length": 128},
         "train_micro_batch_size_per_gpu": 4}
@@ -56,23 +56,23 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "exit code" not in running.text(), running.text()[-2000:]
         stopped[name] = (ranks, stopped_step(running, name, number))
 
-    @waiting
+    @waiting_case
     def signals_to_a_single_process():
         for number in CODES:
             check_signal(number, 1, None)
 
-    @waiting
+    @waiting_case
     def signals_to_the_supervisor():
         for number in CODES:
             check_signal(number, 2, None)
 
-    @waiting
+    @waiting_case
     def signals_to_one_rank():
         for number in CODES:
             check_signal(number, 2, 1)
         check_signal(signal.SIGTERM, 2, 0)
 
-    @waiting
+    @waiting_case
     def a_requeue_signal_ends_with_its_code_before_training_begins():
         for ranks in (1, 2):
             # while outputs are checked, LibTorch is loaded (done already here), and ranks begin
@@ -99,7 +99,7 @@ with tempfile.TemporaryDirectory() as scratch:
                     running.kill(number, first)
                     running.wait(CODES[number])
 
-    @waiting
+    @waiting_case
     def a_model_whose_file_is_cut_short_while_it_trains_is_saved():
         for ranks in (1, 2):
             model = tiny_model(job.scratch / f"cut-{ranks}-model")
@@ -109,7 +109,7 @@ with tempfile.TemporaryDirectory() as scratch:
             running.wait(143)
             stopped_step(running, f"cut-{ranks}", signal.SIGTERM)
 
-    @waiting
+    @waiting_case
     def a_folder_that_another_run_made_again_is_left_to_it():
         first = started("again", 1, checkpoint={"every": 0})
         # This is the last thing that a run writes at its beginning.
@@ -130,7 +130,7 @@ with tempfile.TemporaryDirectory() as scratch:
         stopped_step(second, "again", signal.SIGTERM)
         assert manifest(job.out("again"))["config"]["train"]["seed"] == 7
 
-    @waiting
+    @waiting_case
     def a_lost_terminal_stops_nothing_under_nohup():
         for ranks in (1, 2):
             name = f"nohup-{ranks}"
@@ -162,7 +162,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert (checkpoints(out) == [f"step-{done:08}"]
                 and manifest(out)["exit_reason"] == f"stopped by SIGHUP after step {done}")
 
-    @waiting
+    @waiting_case
     def ranks_are_waited_for_where_the_end_of_children_is_inherited_ignored():
         ignoring = ("import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); "
                     "os.execv(sys.argv[1], sys.argv[1:])")
@@ -181,7 +181,7 @@ with tempfile.TemporaryDirectory() as scratch:
             job.run(f"straight-{name}", "--nproc", ranks, **few)
             same_run(job.out(name), job.out(f"straight-{name}"))
 
-    @waiting
+    @waiting_case
     def stopped_run_saves_before_anything_else():
         # A validation of eight rounds is due at every step. The one during which the signal arrives
         # is skipped, unless it was in its last round; few runs end that way, and not all five.
@@ -200,7 +200,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert validated == list(range(done + 1)), (validated, done)
         raise AssertionError("every validation was finished before the run stopped")
 
-    @waiting
+    @waiting_case
     def second_signal_ends_at_once():
         # Stopped ranks cannot finish their step, so only the second signal can end the run.
         running = started("second", 2)
@@ -219,7 +219,7 @@ with tempfile.TemporaryDirectory() as scratch:
         await_gone(ranks.values())
         assert "second signal: the ranks are killed" in running.text(), running.text()[-2000:]
 
-    @waiting
+    @waiting_case
     def second_signal_ends_a_single_process_at_once():
         running = started("second-single", 1)
         for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
@@ -227,7 +227,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert running.wait() in (130, 143)
         assert checkpoints(job.out("second-single")) == [], "it took the time to save"
 
-    @waiting
+    @waiting_case
     def signal_to_the_child_and_then_to_its_group_is_one():
         # timeout(1) does this; the run saves before it exits. Signals within a second are one. On a
         # busy machine more time may pass between them, and then the attempt is repeated.
@@ -246,7 +246,7 @@ with tempfile.TemporaryDirectory() as scratch:
             require_exit(code, 143, running.text()[-3000:])
             stopped_step(running, name, signal.SIGTERM)
 
-    @waiting
+    @waiting_case
     def killed_rank_is_the_cause():
         for victim in (0, 1):
             running = started(f"killed-{victim}", 2)
@@ -271,7 +271,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert (record["exit_reason"].startswith("killed by signal 9 (Killed; ")
                     and record["ended"]), record["exit_reason"]
 
-    @waiting
+    @waiting_case
     def killed_rank_is_the_cause_over_gloo():
         # Of three ranks, each communicates only with some of the others, and nothing waits for
         # comm.timeout.
@@ -289,7 +289,7 @@ with tempfile.TemporaryDirectory() as scratch:
                     and "waited" not in running.text()), running.text()[-2000:]
             assert manifest(job.out(name))["exit_rank"] == victim
 
-    @waiting
+    @waiting_case
     def killed_supervisor_leaves_no_orphans():
         running = started("orphans", 2)
         ranks = children(running.process.pid)
@@ -298,7 +298,7 @@ with tempfile.TemporaryDirectory() as scratch:
         running.process.wait(TIMEOUT)
         await_gone(ranks)
 
-    @waiting
+    @waiting_case
     def rank_that_stops_answering_is_named():
         running = started("silent", 2, comm={"timeout": 3})
         ranks = running.ranks()
@@ -309,7 +309,7 @@ with tempfile.TemporaryDirectory() as scratch:
             "the rank that was waited for is the cause")
         await_gone(ranks.values())
 
-    @waiting
+    @waiting_case
     def a_disk_that_holds_up_rank_0_is_named_as_where_it_is():
         # The first write to this file blocks until somebody reads it.
         folder = job.scratch / "tracked" / "slow"
@@ -321,7 +321,7 @@ with tempfile.TemporaryDirectory() as scratch:
         running.wait(6)
         assert "recording step 1" in running.text(), running.text()[-2000:]
 
-    @waiting
+    @waiting_case
     def a_pause_of_rank_0_is_survived():
         # Rank 0 serves the store: the others' heartbeats, and their next exchange, wait for it.
         running = started("pause", 2, checkpoint={"every": 1, "keep_last": 1})
@@ -333,7 +333,7 @@ with tempfile.TemporaryDirectory() as scratch:
         running.kill(signal.SIGTERM)
         running.wait(143)
 
-    @waiting
+    @waiting_case
     def only_the_loopback_interface_is_listened_on():
         running = started("listen", 2)
         inodes = set()

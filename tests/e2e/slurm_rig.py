@@ -8,7 +8,7 @@ import socket
 import subprocess
 import time
 
-from runner import TIMEOUT, Waited, await_gone, await_that, environment, free_port
+from runner import TIMEOUT, TimedOut, await_gone, await_that, environment, free_port
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "sinfo", "squeue")
 CONFIG = """ClusterName=ftruntest
@@ -185,8 +185,8 @@ class Slurm:
 
         try:
             await_that(lambda: ready() or ended(), what, pause=0.1)
-        except Waited as late:
-            raise Waited(f"{late}\n{self.logs()}") from None
+        except TimedOut as late:
+            raise TimedOut(f"{late}\n{self.logs()}") from None
         assert not ended(), f"{what}: ended: {ended()}\n{self.logs()}"
 
     # --- jobs -----------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from runner import (
     same_run,
     skip,
     steps,
-    waiting,
+    waiting_case,
 )
 from slurm_rig import Slurm, missing
 
@@ -115,7 +115,7 @@ with contextlib.ExitStack() as until_the_end:
         same_run(job.out(straight), job.out(name))
         return reason
 
-    @waiting
+    @waiting_case
     def failed_node_queues_the_job_again_on_others():
         settings = {
             "train": {"steps": 40, "log": {"every": 1000}},
@@ -142,7 +142,7 @@ with contextlib.ExitStack() as until_the_end:
         job.run("no-failed-node", "--nproc", 2, **settings)
         same_run(job.out("no-failed-node"), job.out("failed-node"))
 
-    @waiting
+    @waiting_case
     def time_limit_saves_and_queues_many_nodes_again():
         # SLURM checks time limits twice a minute, and counts them in minutes.
         config = long_config("limited")
@@ -169,7 +169,7 @@ with contextlib.ExitStack() as until_the_end:
                 and starts[-1][1] == "0"), (starts, text_of("limited")[-3000:])
         assert manifest(job.out("limited"))["counters"]["stop_lead_milliseconds"] == 120000
 
-    @waiting
+    @waiting_case
     def preemption_saves_and_queues_one_node_again():
         config = long_config("preempted")
         number = submit(
@@ -186,7 +186,7 @@ with contextlib.ExitStack() as until_the_end:
         reason = finish_after_requeue(number, "preempted", config, "not-preempted")
         assert reason.startswith("stopped by SIGUSR1 after step "), reason
 
-    @waiting
+    @waiting_case
     def cancelled_job_is_saved_and_stays_cancelled():
         number = submit(
             "single_node.sbatch",
@@ -220,7 +220,7 @@ with contextlib.ExitStack() as until_the_end:
                 return caught >> (signal.SIGUSR1 - 1) & 1
         return False
 
-    @waiting
+    @waiting_case
     def warning_while_the_ranks_are_started_is_not_lost():
         # srun drops a signal that arrives before its tasks are launched, on each node separately.
         for script, options in (
@@ -238,7 +238,7 @@ with contextlib.ExitStack() as until_the_end:
                 slurm.await_state(number, "PENDING", restarts=1)
                 must(slurm.run("scancel", number))
 
-    @waiting
+    @waiting_case
     def array_trains_a_config_a_task_and_queues_each_by_itself():
         first, second = long_config("array-0"), job.config("array-1", **FEW, device="cpu")
         number = submit(
@@ -320,7 +320,7 @@ with contextlib.ExitStack() as until_the_end:
             (folder / f"{name}.yaml").write_text(json.dumps(value))
         return folder
 
-    @waiting
+    @waiting_case
     def commands_of_the_page_go_from_a_workstation_to_a_job_that_was_pre_empted():
         blocks = command_blocks(SOURCE, "docs/clusters.md")
         assert len(blocks) == 7, f"{len(blocks)} blocks"

@@ -29,7 +29,7 @@ from runner import (
     steps_so_far,
     tiny_model,
     tiny_weights,
-    waiting,
+    waiting_case,
 )
 from slurm_rig import Slurm, missing
 
@@ -168,7 +168,7 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
         for text in ("ftrun: the nodes differ:\n", *expected):
             assert re.search(text, done.stderr), f"no {text!r} in:\n{done.stderr}"
 
-    @waiting
+    @waiting_case
     def node_with_another_binary_is_refused_by_name():
         copy = job.scratch / "other"
         (copy / "bin").mkdir(parents=True)
@@ -200,28 +200,28 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
             r"\n  n2 \(rank 1\): data.train is 128 sequences, ",
         )
 
-    @waiting
+    @waiting_case
     def tensor_ranks_on_two_nodes_are_warned_of():
         rows = 212  # divisible by two ranks
         path = tiny_model(job.scratch / "even", tiny_weights(vocabulary=rows), vocab_size=rows)
         model = {"model": {"path": str(path)}, "parallel": {"tensor": 2}, **FEW}
         config = job.config("apart", **model)
         done = step(config, "-N2", "-n2", "-w", NODES, variables={"MASTER_ADDR": "127.0.0.1"})
-        told = re.search(
+        match = re.search(
             r"warning: tensor ranks are on different nodes: ranks 0, 1 on n1, n2. (.*) per step "
             r"pass between nodes",
             done.stderr,
         )
-        assert told, done.stderr
+        assert match, done.stderr
         # All traffic of the two ranks belongs to their tensor group; its bytes are counted where
         # they are transferred.
         counted = manifest(job.out("apart"))["traffic"]
         a_step = counted["communication"]["transport"] / counted["steps"]["counted"]
         planned = must(ftrun("plan", "--config", config, "--nproc", 2, "--nodes", 2)).stdout
-        assert f"ranks 0, 1 on node 0, node 1. {told[1]} per step pass" in planned, planned
-        number, unit = told[1].split()
+        assert f"ranks 0, 1 on node 0, node 1. {match[1]} per step pass" in planned, planned
+        number, unit = match[1].split()
         assert abs(float(number) * {"KiB": 1024, "MiB": 1 << 20}[unit] / a_step - 1) < 0.02, (
-            told[1],
+            match[1],
             a_step,
         )
         together = step(job.config("together", **model), "-N1", "-n2", "-w", "n1")

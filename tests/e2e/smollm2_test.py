@@ -186,7 +186,7 @@ class Weights:
         return whole.ravel()
 
 
-def away(a, b):
+def distance(a, b):
     return float(np.linalg.norm((a - b).astype(np.float64)))
 
 
@@ -202,13 +202,13 @@ def compare_weights(model, name, found, expected, narrow):
             name, set(found.names) ^ set(start.keys()))
         for tensor in expected.names:
             ours, theirs = found.read(tensor), expected.read(tensor)
-            off = away(ours, theirs)
+            off = distance(ours, theirs)
             if ".lora_A." in tensor:  # its initial value is in no file
                 worst = max(worst, off / float(np.linalg.norm(theirs)))
                 continue
             began = np.zeros_like(theirs) if ".lora_B." in tensor else start.get_tensor(
                 tensor).astype(np.float32).ravel()
-            moved = away(theirs, began)
+            moved = distance(theirs, began)
             assert moved > 0, f"{name}: {tensor} did not move"
             worst, worst_way = max(worst,
                                    off / float(np.linalg.norm(theirs))), max(worst_way, off / moved)

@@ -40,14 +40,15 @@ with tempfile.TemporaryDirectory() as scratch:
     def stages_hold_what_they_say():
         """Ranks hold the planned bytes of state, by category; padding is at most one block per
         unit."""
-        def kept(category):
+        def held_bytes(category):
             return [steps(job.out(f"fp32-{stage}"))[-1]["memory"][category] for stage in STAGES]
 
         # Gradients have no persistent memory, only a part of each step's.
         gradients = [StepText(job.plan(f"gradients-{stage}", 3, "--program",
                                        stage=stage)).bytes("device", "gradients")
                      for stage in STAGES]
-        for held, sharded_from in ((kept("optimizer"), 1), (gradients, 2), (kept("parameters"), 3)):
+        for held, sharded_from in ((held_bytes("optimizer"), 1), (gradients, 2),
+                                   (held_bytes("parameters"), 3)):
             for stage in STAGES:
                 expected = held[0] / 3 if stage >= sharded_from else held[0]
                 assert expected <= held[stage] <= 1.5 * expected, (

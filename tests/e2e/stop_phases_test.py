@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from runner import (VOCABULARY, Job, alive, await_that, checkpoints, evaluations, exported, ftrun,
                     manifest, metrics, must, preload, require_in_time, run_cases, same_run, start,
-                    steps, tiny_data, tiny_model, waiting)
+                    steps, tiny_data, tiny_model, waiting_case)
 
 # This line is printed between a step and the validation after it; the step's line of metrics comes
 # after that.
@@ -68,7 +68,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 "data": {"sequence_length": 32, "validation": str(long_text),
                          "token_dtype": "uint16"}}
 
-    @waiting
+    @waiting_case
     def a_stop_in_the_sample_of_text_leaves_it_out():
         for ranks, stage, number in ((1, 0, signal.SIGUSR1), (2, 0, signal.SIGTERM),
                                      (2, 3, signal.SIGHUP)):
@@ -111,7 +111,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert (record["exit_code"], record["exit_reason"]) == (0, "done"), (
                 record["exit_reason"])
 
-    @waiting
+    @waiting_case
     def a_stop_before_the_first_step_leaves_the_validation():
         for ranks, number in ((1, signal.SIGTERM), (2, signal.SIGHUP)):
             name = f"first-{ranks}"
@@ -124,7 +124,7 @@ with tempfile.TemporaryDirectory() as scratch:
             # Nothing was trained, so there is nothing to save.
             assert metrics(job.out(name)) == [] and checkpoints(job.out(name)) == []
 
-    @waiting
+    @waiting_case
     def a_stop_in_a_validation_that_is_due_saves_its_step():
         for ranks, number, to_rank in ((1, signal.SIGUSR1, None), (2, signal.SIGTERM, None),
                                        (2, signal.SIGTERM, 1)):
@@ -151,7 +151,7 @@ with tempfile.TemporaryDirectory() as scratch:
             job.run(name, "--nproc", ranks, "--resume", "auto", **settings)
             assert len(steps(out)) == 6
 
-    @waiting
+    @waiting_case
     def a_validation_of_the_last_step_that_was_stopped_is_made_once_by_a_resume():
         for ranks in (1, 2):
             name = f"last-{ranks}"
@@ -177,7 +177,7 @@ with tempfile.TemporaryDirectory() as scratch:
             expected = [m for m in evaluations(job.out(f"straight-{name}")) if m["step"] == 2][0]
             assert late[0]["loss"] == expected["loss"], (late, expected)
 
-    @waiting
+    @waiting_case
     def a_stop_while_the_data_are_read_for_their_fingerprint_saves_at_once():
         huge = job.scratch / "huge.bin"
         with open(huge, "wb") as file:
@@ -206,7 +206,7 @@ with tempfile.TemporaryDirectory() as scratch:
         return {"train": {"steps": 3}, "model": {"path": str(heavy)},
                 "zero_optimization": {"stage": stage}}
 
-    @waiting
+    @waiting_case
     def a_stop_in_the_export_leaves_nothing_half_written():
         for ranks, stage, number in ((1, 0, signal.SIGTERM), (2, 1, signal.SIGUSR1),
                                      (2, 3, signal.SIGTERM)):

@@ -141,7 +141,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert moved.bytes("host", "activations") > 0 == plain.bytes("host", "activations")
 
     @case
-    def every_program_is_of_its_own():
+    def every_program_differs_from_the_others():
         texts = {name: [(i.label, i.reads, i.writes, i.waits) for i in program(name).instrs]
                  + sorted(program(name).buffers.items())
                  for name in WAYS}

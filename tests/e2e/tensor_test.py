@@ -44,10 +44,10 @@ with tempfile.TemporaryDirectory() as scratch:
             as_one_process(out, one)
             near("validation", validation_losses(out), validation_losses(one), 1e-5)
             assert [m["tokens"] for m in steps(out)] == [m["tokens"] for m in steps(one)]
-            told = job.done[f"odd-{name}"].stderr
+            stderr = job.done[f"odd-{name}"].stderr
             ranks = MESHES[name]["tensor"]
             assert (f"rows of 33 tokens are padded to {places}, so that {ranks} tensor ranks can "
-                    "share them" in told), told
+                    "share them" in stderr), stderr
         assert "are padded to" not in job.done["odd-one"].stderr
 
     @case
@@ -104,19 +104,19 @@ with tempfile.TemporaryDirectory() as scratch:
     # --- going on ----------------------------------------------------------------------------
 
     @case
-    def on_their_own_mesh_they_go_on_bit_by_bit():
+    def runs_continue_bit_by_bit_on_their_own_mesh():
         for name in ("tensor-4", "pairs"):
             job.goes_on_bit_by_bit(name, MESHES[name])
 
     @case
-    def on_other_meshes_they_go_on_with_the_same_losses():
+    def runs_continue_with_the_same_losses_on_other_meshes():
         run = job.goes_on_elsewhere([MESHES["tensor-2"], {"data": 2, "stage": 3}, ONE,
                                      MESHES["tensor-4"]], ONE)
         assert ("notice: the resumed run has another topology.tensor: was 1, is now 4"
                 in run.stderr), run.stderr
 
     @case
-    def deepspeeds_word_for_the_degree_is_no_other_run():
+    def deepspeeds_key_for_the_degree_gives_the_same_run():
         trained("word", **MESHES["tensor-2"], total=2)
         changes = settings(**MESHES["tensor-2"], total=4)
         changes["parallel"] = {"data": 1}
@@ -125,7 +125,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 and losses(job.out("word")) == losses(job.out("tensor-2"))), run.stdout
 
     @case
-    def a_signal_saves_and_they_go_on():
+    def a_signal_saves_and_the_runs_continue():
         job.saves_on_a_signal_and_goes_on("pairs", MESHES["pairs"])
 
     # --- what is refused ---------------------------------------------------------------------
@@ -137,7 +137,7 @@ with tempfile.TemporaryDirectory() as scratch:
         weights = tiny_weights(hidden=72, inner=100, heads=9, kv_heads=3, vocabulary=502)
         odd = {"model": {"path": str(tiny_model(job.scratch / "odd", weights, **shape))}}
         changes = settings(**MESHES["tensor-4"])
-        told = refused(job.config("odd-4", **changes, **odd))
+        message = refused(job.config("odd-4", **changes, **odd))
         assert re.fullmatch(
             r"ftrun: CONFIG:\d+:\d+: error: the model cannot be split over 4 tensor-parallel "
             r"ranks\n"
@@ -146,35 +146,35 @@ with tempfile.TemporaryDirectory() as scratch:
             r"  3 key/value heads and 4 ranks, neither of which divides the other: 4 = 1 x 3 \+ 1; "
             r"degrees that do: 1, 3, 6, 9\n"
             r"  remedy: degrees that divide all of these: 1\n"
-            r"1 problem in the config; nothing was started\n", told), told
+            r"1 problem in the config; nothing was started\n", message), message
         assert not job.out("odd-4").exists()
         # The refusal is listed together with other errors, and also if DeepSpeed's key sets the
         # degree.
         changes = settings(**ONE)
         changes["parallel"] = {"data": 1}
-        told = refused(job.config("odd-5", **changes, **odd, tensor_parallel={"autotp_size": 5},
-                                  gradient_clipping=-1, stepz=1))
-        assert "stepz: unknown key" in told and "gradient_clipping: expected" in told, told
+        message = refused(job.config("odd-5", **changes, **odd, tensor_parallel={"autotp_size": 5},
+                                     gradient_clipping=-1, stepz=1))
+        assert "stepz: unknown key" in message and "gradient_clipping: expected" in message, message
         assert (re.search(r"CONFIG:\d+:\d+: error: the model cannot be split over 5 "
-                          r"tensor-parallel ranks\n", told)), told
-        assert told.endswith("3 problems in the config; nothing was started\n"), told
+                          r"tensor-parallel ranks\n", message)), message
+        assert message.endswith("3 problems in the config; nothing was started\n"), message
 
     @case
     def numbers_of_ranks_that_do_not_fit():
         for degree, what in (("data", "the mesh: data 3000000000 × tensor 2"),
                              ("tensor", "tensor 3000000000")):
-            told = refused(job.config(f"many-{degree}", **settings(**MESHES["tensor-2"])), "--set",
-                           f"parallel.{degree}=3000000000")
-            assert (f"error: {what} is too large\n" in told
-                    and told.endswith("1 problem in the config; nothing was started\n")), told
+            message = refused(job.config(f"many-{degree}", **settings(**MESHES["tensor-2"])),
+                              "--set", f"parallel.{degree}=3000000000")
+            assert (f"error: {what} is too large\n" in message
+                    and message.endswith("1 problem in the config; nothing was started\n")), message
         loose = settings(**MESHES["tensor-2"])
         loose["parallel"] = {"tensor": 2, "data": "auto"}
-        told = refused(job.config("three", **loose), "--nproc", 3)
+        message = refused(job.config("three", **loose), "--nproc", 3)
         assert ("error: 3 ranks cannot be divided by tensor 2\n  remedy: start 2 or 4 ranks, or "
-                "write parallel.tensor: 1 or 3\n" in told)
-        told = refused(job.config("four", **settings(**MESHES["tensor-2"])), "--nproc", 4)
+                "write parallel.tensor: 1 or 3\n" in message)
+        message = refused(job.config("four", **settings(**MESHES["tensor-2"])), "--nproc", 4)
         assert ("error: parallel.data 1 × tensor 2 = 2 ≠ 4 ranks\n  remedy: write parallel.data: 2 "
-                "or auto\n" in told), told
+                "or auto\n" in message), message
         run = must(ftrun("check", "-q", "--config", job.config("auto", **loose), "--nproc",
                          4)).stdout
         assert "4 ranks: --nproc 4; the mesh: data 2 × tensor 2\n" in run, run
@@ -192,10 +192,10 @@ with tempfile.TemporaryDirectory() as scratch:
             run = job.run(f"nan-{tensor}", code=7,
                           **settings(**MESHES["tensor-2"], train={"max_nonfinite_steps": 1}),
                           model=job.poisoned(tensor, place))
-            told = re.search(r"first met by (.*)\n", run.stderr)
-            assert (told and re.fullmatch(r"rank 1, forward layer 2 mb 0 \(layers\.1\): \S+; the "
-                                          rf"weight {re.escape(tensor)} is not finite",
-                                          told[1])), run.stderr
+            match = re.search(r"first met by (.*)\n", run.stderr)
+            assert (match and re.fullmatch(r"rank 1, forward layer 2 mb 0 \(layers\.1\): \S+; the "
+                                           rf"weight {re.escape(tensor)} is not finite",
+                                           match[1])), run.stderr
 
     @case
     def two_runs_of_one_folder():

@@ -62,18 +62,19 @@ with tempfile.TemporaryDirectory() as scratch:
     def memory_moves_to_its_tier():
         """Memory that a setting removes from the device must be on the tier that the setting
         names."""
-        def held(form):
+        def memory(form):
             return steps(job.out(f"fp32-3-{form}" if form else "fp32-3"))[-1]["memory"]
 
-        states, parameters = held("")["optimizer"], held("")["parameters"]
-        assert ("optimizer" not in held("host-states")
-                or held("host-states")["optimizer"] < states / 2), held("host-states")
-        assert held("host-states")["host_optimizer"] > states / 2, held("host-states")
-        assert held("disk-states")["nvme_optimizer"] > states / 2, held("disk-states")
-        assert held("host-parameters")["host_parameters"] > parameters / 2, held("host-parameters")
-        assert held("disk-parameters")["nvme_parameters"] > parameters / 2, held("disk-parameters")
+        states, parameters = memory("")["optimizer"], memory("")["parameters"]
+        assert ("optimizer" not in memory("host-states")
+                or memory("host-states")["optimizer"] < states / 2), memory("host-states")
+        assert memory("host-states")["host_optimizer"] > states / 2, memory("host-states")
+        assert memory("disk-states")["nvme_optimizer"] > states / 2, memory("disk-states")
+        for tier, category in (("host", "host_parameters"), ("disk", "nvme_parameters")):
+            held = memory(f"{tier}-parameters")
+            assert held[category] > parameters / 2, held
         # The host has a copy of the weights in addition to the two moments.
-        half = held("half-host")
+        half = memory("half-host")
         assert (half["optimizer"] < 0.7 * states
                 and 0.3 * states < half["host_optimizer"] * 2 / 3 < 0.7 * states), half
 
@@ -113,9 +114,9 @@ with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch) / "deep" / "folder"
         job.train("made", 2, stage=3,
                   zero={"offload_optimizer": {"device": "nvme", "nvme_path": str(folder)}})
-        told = job.done["made"].stderr
+        stderr = job.done["made"].stderr
         assert (re.search(f"nvme_path {folder} did not exist: it was made on the file system of "
-                          "/[^ ]* \\([0-9.]+ .iB free\\)\n", told)), told
+                          "/[^ ]* \\([0-9.]+ .iB free\\)\n", stderr)), stderr
         assert folder.is_dir() and not list(folder.iterdir())
 
     @case
@@ -124,9 +125,9 @@ with tempfile.TemporaryDirectory() as scratch:
             refused("file", folder, f"ftrun: PLACE: nvme_path {folder}: {job.data} is not a "
                                     "folder\n" + FOLDER_REMEDY)
             # The folder may be on another machine, where the run will train.
-            told = must(ftrun("check", "--quiet", "--config", on_disk("file", folder))).stdout
-            assert (f": nvme_path {folder}: {job.data} is not a folder\n" + FOLDER_REMEDY in told
-                    and "notice: this machine cannot run the config: " in told), told
+            stdout = must(ftrun("check", "--quiet", "--config", on_disk("file", folder))).stdout
+            assert (f": nvme_path {folder}: {job.data} is not a folder\n" + FOLDER_REMEDY in stdout
+                    and "notice: this machine cannot run the config: " in stdout), stdout
 
     @case
     def folder_that_is_not_given():
@@ -178,19 +179,19 @@ with tempfile.TemporaryDirectory() as scratch:
         small.mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=7m", "none", small], check=True)
 
-        def checked(config, code=0):
+        def check(config, code=0):
             done = must(ftrun("check", "--quiet", "--config", config, "--nproc", 2), code)
             return done.stdout + done.stderr
         try:
             out = {"output_dir": str(small / "run")}
-            told = checked(on_disk("beside", small / "swap", **out, checkpoint={"every": 1}), 5)
+            told = check(on_disk("beside", small / "swap", **out, checkpoint={"every": 1}), 5)
             assert (f"ftrun: {small}/run/checkpoints: 1 checkpoint of 2.21 MiB: 2.21 MiB needed, "
                     "2.12 MiB free beside 4.88 MiB of the disk tier\n") in told, told
             # Checkpoints by the clock may be as many as those by steps.
             for when in ({"every": 1}, {"every": 0, "every_minutes": 1}):
-                told = checked(job.config("apart",
-                                          **job.settings(2, stage=3, **out,
-                                                         checkpoint=when | {"keep_last": 2})))
+                told = check(job.config("apart",
+                                        **job.settings(2, stage=3, **out,
+                                                       checkpoint=when | {"keep_last": 2})))
                 assert (f"warning: {small}/run/checkpoints: 3 checkpoints of 2.21 MiB (keep_last "
                         "2, one under way, 0 there) and the exported model of 755.25 KiB: 7.38 MiB "
                         "needed, 7.00 MiB free: the run may end with a full disk\n") in told, told
@@ -206,22 +207,23 @@ with tempfile.TemporaryDirectory() as scratch:
     def killed_run_leaves_nothing(name, folder, empty=None):
         """Checks that a killed run frees the space of its swap files, which have no name, when its
         last process ends."""
-        def used():
+        def used_bytes():
             return used_space(folder)
 
-        before = used() if empty is None else empty
-        await_that(lambda: empty is None or used() == empty, "the run before gives its space "
+        before = used_bytes() if empty is None else empty
+        await_that(lambda: empty is None or used_bytes() == empty, "the run before gives its space "
                    f"back: {empty} bytes are used")
         running = start("--config", on_disk(name, folder, train={"steps": 100000}), "--nproc", 2)
         running.await_line("step 2/")
         on_tmpfs = subprocess.run(["stat", "-f", "-c", "%T", folder], capture_output=True,
                                   text=True).stdout.strip() == "tmpfs"
-        assert not on_tmpfs or used() >= before + 2_400_000, (before, used())
+        assert not on_tmpfs or used_bytes() >= before + 2_400_000, (before, used_bytes())
         assert not list(folder.iterdir()), list(folder.iterdir())
         running.kill_all()
         assert not list(folder.iterdir()), list(folder.iterdir())
         # io_uring releases the files of a killed process a moment after the process is gone.
-        await_that(lambda: not on_tmpfs or used() == before, "a killed run gives its space back: "
+        await_that(lambda: not on_tmpfs or used_bytes() == before,
+                   "a killed run gives its space back: "
                    f"{before} bytes are used")
 
     @case

@@ -295,7 +295,7 @@ void EmulatedGpu::step(Stream& stream) {
 /// Returns the stream that has to run next so that `wanted` advances: `wanted` itself, or the
 /// stream that sets the event `wanted` waits for, and so on. Returns null if that stream waits for
 /// peers.
-EmulatedGpu::Stream* EmulatedGpu::behind(Stream& wanted) {
+EmulatedGpu::Stream* EmulatedGpu::next_stream_for(Stream& wanted) {
   Stream* at = &wanted;
   for (size_t hops = 0; !can_run(*at); ++hops) {
     require(hops <= streams_.size() && !at->tasks.empty(),
@@ -306,18 +306,18 @@ EmulatedGpu::Stream* EmulatedGpu::behind(Stream& wanted) {
     for (Stream* stream : streams_)
       for (const Task& task : stream->tasks)
         if (task.sets == stands.awaits && task.count >= stands.count) next = stream;
-    require(next != nullptr, "a mark that is waited for stands in a stream");
+    require(next != nullptr, "an awaited event is recorded in a stream");
     at = next;
   }
   return at;
 }
 
-EmulatedGpu::Stream* EmulatedGpu::to_run(Stream& wanted, Order order) {
-  if (order == Order::kLazy) return behind(wanted);
+EmulatedGpu::Stream* EmulatedGpu::choose_stream(Stream& wanted, Order order) {
+  if (order == Order::kLazy) return next_stream_for(wanted);
   std::vector<Stream*> ready;
   for (Stream* stream : streams_)
     if (can_run(*stream) && (order == Order::kRandom || stream != &wanted)) ready.push_back(stream);
-  return ready.empty() ? behind(wanted) : ready[random_() % ready.size()];
+  return ready.empty() ? next_stream_for(wanted) : ready[random_() % ready.size()];
 }
 
 void EmulatedGpu::step_for(Stream& wanted, Order order) {
@@ -325,8 +325,9 @@ void EmulatedGpu::step_for(Stream& wanted, Order order) {
   constexpr int kSpins = 20;
   constexpr std::chrono::microseconds kPause{50};
   for (int round = 0;; ++round) {
-    if (Stream* next = to_run(wanted, order)) return step(*next);
-    require(std::chrono::steady_clock::now() - start < kPatience, "peers come to a collective");
+    if (Stream* next = choose_stream(wanted, order)) return step(*next);
+    require(std::chrono::steady_clock::now() - start < kPatience,
+            "all peers reach the collective before the timeout");
     // The lock is released while the host waits for its device, because its other lanes may have to
     // enqueue the work for which peers wait.
     mutex_.unlock();
@@ -345,7 +346,7 @@ void EmulatedGpu::advance(DeviceStream stream) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   auto* const own = reinterpret_cast<Stream*>(stream);
   if (!lock.owns_lock() || own->tasks.empty()) return;
-  if (Stream* next = behind(*own)) step(*next);
+  if (Stream* next = next_stream_for(*own)) step(*next);
 }
 
 void EmulatedGpu::run_until_empty(Stream& stream) {
@@ -467,7 +468,7 @@ void EmulatedGpu::run_ops(const LayerGraph& graph, std::span<const Op> ops,
       counters_.operations += static_cast<int64_t>(ops.size());
       operations_->run_ops(graph, ops, places, there, operations_stream_);
       for (const Op& op : ops)
-        if (op.kind == spoiled_)
+        if (op.kind == corrupted_)
           std::memset(places[static_cast<size_t>(op.out[0])], 0x46, kSpoiledBytes);
     });
   for (const Op& op : ops)
@@ -567,7 +568,8 @@ void EmulatedLinks::leave(int rank) {
   peers_[static_cast<size_t>(rank)] = {};
 }
 
-void EmulatedLinks::give(int rank, int64_t number, const CollectiveRecord& record, Parts given) {
+void EmulatedLinks::add_operand(int rank, int64_t number, const CollectiveRecord& record,
+                                OperandParts given) {
   const std::lock_guard lock(mutex_);
   Meeting& meeting = meetings_[number];
   require(meeting.given.empty() || same_collective(meeting.record, record),
@@ -576,7 +578,7 @@ void EmulatedLinks::give(int rank, int64_t number, const CollectiveRecord& recor
   meeting.given[rank] = std::move(given);
 }
 
-bool EmulatedLinks::is_met(int64_t number) const {
+bool EmulatedLinks::is_complete(int64_t number) const {
   const std::lock_guard lock(mutex_);
   const auto found = meetings_.find(number);
   return found != meetings_.end() && found->second.given.size() == peers_.size();
@@ -601,7 +603,7 @@ void EmulatedLinks::reduce(const Meeting& meeting, int64_t first,
   }
 }
 
-std::vector<std::byte> EmulatedLinks::take(int rank, int64_t number) {
+std::vector<std::byte> EmulatedLinks::remove_result(int rank, int64_t number) {
   const std::lock_guard lock(mutex_);
   const Meeting& meeting = meetings_.at(number);
   const CollectiveRecord& record = meeting.record;
@@ -618,9 +620,9 @@ std::vector<std::byte> EmulatedLinks::take(int rank, int64_t number) {
   return result;
 }
 
-EmulatedLinks::Parts EmulatedLinks::remove_exchange(int rank, int64_t number) {
+EmulatedLinks::OperandParts EmulatedLinks::remove_exchange(int rank, int64_t number) {
   const std::lock_guard lock(mutex_);
-  Parts parts;
+  OperandParts parts;
   for (const auto& [from, given] : meetings_.at(number).given)
     parts.push_back(given[static_cast<size_t>(rank)]);
   taken(number);
@@ -683,7 +685,7 @@ void EmulatedNccl::mark_end(int64_t handle) {
 /// A collective that was given up ends without a result, as NCCL's kernels do.
 std::function<bool()> EmulatedNccl::when_met() const {
   return [links = &links_, given = given_, given_up = given_up_] {
-    return *given_up || links->is_met(*given - 1);
+    return *given_up || links->is_complete(*given - 1);
   };
 }
 
@@ -704,13 +706,13 @@ void EmulatedNccl::enqueue(const Collective& collective) {
   EmulatedLinks* const links = &links_;
   const int own = rank();
   gpu_.put(caller(), [=, given = given_] {
-    links->give(own, (*given)++, record, {{in, in + bytes}});
+    links->add_operand(own, (*given)++, record, {{in, in + bytes}});
   });
   gpu_.put(
       caller(),
       [=, given = given_, given_up = given_up_] {
         if (*given_up) return;
-        const std::vector<std::byte> taken = links->take(own, *given - 1);
+        const std::vector<std::byte> taken = links->remove_result(own, *given - 1);
         std::memcpy(out, taken.data(), taken.size());
       },
       when_met());
@@ -740,16 +742,16 @@ void EmulatedNccl::enqueue(std::span<const PeerExchange> by_rank) {
   EmulatedLinks* const links = &links_;
   const int own = rank();
   gpu_.put(caller(), [=, given = given_] {
-    EmulatedLinks::Parts all;
+    EmulatedLinks::OperandParts all;
     for (const PeerExchange& part : parts) all.emplace_back(part.send, part.send + part.send_bytes);
     const int64_t number = (*given)++;
-    links->give(own, number, {.sequence = number}, std::move(all));
+    links->add_operand(own, number, {.sequence = number}, std::move(all));
   });
   gpu_.put(
       caller(),
       [=, given = given_, given_up = given_up_] {
         if (*given_up) return;
-        const EmulatedLinks::Parts taken = links->remove_exchange(own, *given - 1);
+        const EmulatedLinks::OperandParts taken = links->remove_exchange(own, *given - 1);
         for (size_t from = 0; from < taken.size(); ++from) {
           require(static_cast<int64_t>(taken[from].size()) == parts[from].receive_bytes,
                   "as much comes as is awaited");

@@ -97,7 +97,7 @@ class EmulatedGpu final : public DeviceKernels {
                   void* out, DeviceStream stream) override;
 
   /// Makes the first elements of the results of all later operations of this kind wrong.
-  void spoil(OpKind kind) { spoiled_ = kind; }
+  void corrupt_results_of(OpKind kind) { corrupted_ = kind; }
 
   /// Enqueues any work in a stream. If `ready` is given, the work runs only when it returns true;
   /// peers bring that about.
@@ -138,8 +138,8 @@ class EmulatedGpu final : public DeviceKernels {
   bool is_device(const void* address) const;
   bool can_run(const Stream& stream) const;
   void step(Stream& stream);
-  Stream* to_run(Stream& wanted, Order order);
-  Stream* behind(Stream& wanted);
+  Stream* choose_stream(Stream& wanted, Order order);
+  Stream* next_stream_for(Stream& wanted);
   void step_for(Stream& wanted, Order order);
   void run_until_empty(Stream& stream);
   void run_some();
@@ -153,7 +153,7 @@ class EmulatedGpu final : public DeviceKernels {
   DeviceInfo info_;
   EmulatorOptions options_;
   std::unique_ptr<DeviceKernels> operations_;
-  std::optional<OpKind> spoiled_;
+  std::optional<OpKind> corrupted_;
   DeviceStream operations_stream_ = nullptr;
   /// The memory is mapped twice: `shown_` for the host, which cannot access it, and `real_` for the
   /// device.
@@ -188,16 +188,16 @@ class EmulatedLinks {
 
   void join(int rank, EmulatedGpu& gpu, DeviceStream stream);
   void leave(int rank);
-  /// Parts holds a rank's operand of one collective: one part for each receiving rank, or a single
-  /// part for all. Collectives are numbered in the order of their streams.
-  using Parts = std::vector<std::vector<std::byte>>;
-  void give(int rank, int64_t number, const CollectiveRecord& record, Parts given);
-  /// Returns whether all ranks have given their parts.
-  bool is_met(int64_t number) const;
+  /// OperandParts holds a rank's operand of one collective: one part for each receiving rank, or a
+  /// single part for all. Collectives are numbered in the order of their streams.
+  using OperandParts = std::vector<std::vector<std::byte>>;
+  void add_operand(int rank, int64_t number, const CollectiveRecord& record, OperandParts given);
+  /// Returns whether all ranks have added their operands.
+  bool is_complete(int64_t number) const;
   /// Returns a rank's result, and removes it.
-  std::vector<std::byte> take(int rank, int64_t number);
+  std::vector<std::byte> remove_result(int rank, int64_t number);
   /// Returns the parts of an exchange, by the rank that sent them, and removes them.
-  Parts remove_exchange(int rank, int64_t number);
+  OperandParts remove_exchange(int rank, int64_t number);
   /// Lets the devices of all ranks advance, as real devices do without their hosts.
   void advance();
 
@@ -208,7 +208,7 @@ class EmulatedLinks {
   };
   struct Meeting {
     CollectiveRecord record;
-    std::map<int, Parts> given;
+    std::map<int, OperandParts> given;
     size_t taken = 0;
   };
   void reduce(const Meeting& meeting, int64_t first, std::vector<std::byte>& result) const;

@@ -28,7 +28,7 @@ class ExchangeRun {
   }
 
   template <typename T>
-  void give(BufferId buffer, const std::vector<T>& values) {
+  void write(BufferId buffer, const std::vector<T>& values) {
     memory_.write(program_, program_.whole(buffer), values.data());
   }
   void run() {
@@ -37,7 +37,7 @@ class ExchangeRun {
     executor.run(step);
   }
   template <typename T>
-  std::vector<T> taken(BufferId buffer) const {
+  std::vector<T> read(BufferId buffer) const {
     std::vector<T> values(static_cast<size_t>(program_.at(buffer).bytes) / sizeof(T));
     memory_.read(program_, program_.whole(buffer), values.data());
     return values;
@@ -70,16 +70,16 @@ std::vector<int32_t> counts_of(int rank, int ranks, bool given) {
 
 /// Returns the result of a rank when the rows of all ranks have arrived, followed by zeros.
 std::vector<float> rows_of_all(int rank, int ranks) {
-  std::vector<float> come;
+  std::vector<float> received;
   for (int peer = 0; peer < ranks; ++peer) {
     int64_t begin = 0;
     for (int before = 0; before < rank; ++before) begin += rows(peer, before) * kRow;
     const std::vector<float> theirs = numbers_of(peer);
-    come.insert(come.end(), theirs.begin() + begin,
-                theirs.begin() + begin + rows(peer, rank) * kRow);
+    received.insert(received.end(), theirs.begin() + begin,
+                    theirs.begin() + begin + rows(peer, rank) * kRow);
   }
-  come.resize(kNumbers, 0.0F);
-  return come;
+  received.resize(kNumbers, 0.0F);
+  return received;
 }
 
 }  // namespace
@@ -87,7 +87,7 @@ std::vector<float> rows_of_all(int rank, int ranks) {
 void require_exchanges(const RankGroups& groups, Gpu* gpu) {
   const int ranks = groups.open[0]->size(), rank = groups.open[0]->rank();
   ExchangeRun all_to_all(groups, gpu, 0);
-  all_to_all.give(0, numbers_of(rank));
+  all_to_all.write(0, numbers_of(rank));
   all_to_all.run();
   std::vector<float> columns;
   for (int peer = 0; peer < ranks; ++peer) {
@@ -96,22 +96,22 @@ void require_exchanges(const RankGroups& groups, Gpu* gpu) {
     columns.insert(columns.end(), theirs.begin() + rank * block,
                    theirs.begin() + (rank + 1) * block);
   }
-  require(all_to_all.taken<float>(1) == columns, "blocks of all ranks come");
+  require(all_to_all.read<float>(1) == columns, "blocks of all ranks come");
   for (int by = 1; by < ranks; ++by) {
     ExchangeRun shift(groups, gpu, 1, by);
-    shift.give(0, numbers_of(rank));
+    shift.write(0, numbers_of(rank));
     shift.run();
-    require(shift.taken<float>(1) == numbers_of((rank + ranks - by) % ranks),
+    require(shift.read<float>(1) == numbers_of((rank + ranks - by) % ranks),
             "the numbers of a rank before come");
   }
   ExchangeRun counted(groups, gpu, 2);
-  counted.give(0, numbers_of(rank));
-  counted.give(1, std::vector<float>(kNumbers, -1.0F));
-  counted.give(2, counts_of(rank, ranks, true));
+  counted.write(0, numbers_of(rank));
+  counted.write(1, std::vector<float>(kNumbers, -1.0F));
+  counted.write(2, counts_of(rank, ranks, true));
   counted.run();
-  require(counted.taken<int32_t>(3) == counts_of(rank, ranks, false),
+  require(counted.read<int32_t>(3) == counts_of(rank, ranks, false),
           "ranks know how many rows come");
-  require(counted.taken<float>(1) == rows_of_all(rank, ranks),
+  require(counted.read<float>(1) == rows_of_all(rank, ranks),
           "rows come in the order of ranks, and zeros behind them");
 }
 
@@ -132,9 +132,9 @@ TEST_CASE("a step in which rows do not fit ends with their number") {
   const auto failures = on_ranks(2, [](Rendezvous&, Communicator& group) {
     const RankGroups groups = RankGroups::of_one(group);
     ExchangeRun counted(groups, nullptr, 2, 1, 4 * kRow);
-    counted.give(0, numbers_of(group.rank()));
+    counted.write(0, numbers_of(group.rank()));
     // Rank 1 receives two rows and three rows.
-    counted.give(2, group.rank() == 0 ? std::vector<int32_t>{1, 2} : std::vector<int32_t>{0, 3});
+    counted.write(2, group.rank() == 0 ? std::vector<int32_t>{1, 2} : std::vector<int32_t>{0, 3});
     counted.run();
   });
   CHECK_THAT(failures[1],
@@ -146,8 +146,8 @@ TEST_CASE("counts of more rows than exist are reported as a defect") {
   const auto failures = on_ranks(2, [](Rendezvous&, Communicator& group) {
     const RankGroups groups = RankGroups::of_one(group);
     ExchangeRun counted(groups, nullptr, 2);
-    counted.give(0, numbers_of(group.rank()));
-    counted.give(2, std::vector<int32_t>{100, 29});
+    counted.write(0, numbers_of(group.rank()));
+    counted.write(2, std::vector<int32_t>{100, 29});
     counted.run();
   });
   for (const std::string& failure : failures)

@@ -19,8 +19,8 @@
 namespace ftrun {
 namespace {
 
-using fixtures::Alone;
 using fixtures::RankRig;
+using fixtures::SingleRank;
 
 /// Returns the parameters and optimizer states of the whole model, all of which a rank holds at
 /// stage 0.
@@ -159,7 +159,7 @@ TEST_CASE(
       require(fault.empty(), fault.c_str());
       for (size_t kind = 0; kind < kInstrKinds; ++kind)
         require(std::abs(by_kind[kind] - rig.train_executor.seconds()[kind]) < 1e-6,
-                "and together they take what the executor counts");
+                "the instructions of a kind take as long as the executor counts");
       // A trace that violates a wait must be reported.
       std::vector<Interval> wrong = trace.instrs;
       for (size_t i = 0; i < wrong.size(); ++i)
@@ -167,7 +167,7 @@ TEST_CASE(
           wrong[static_cast<size_t>(program.instrs[i].waits.front())].end = wrong[i].end;
           break;
         }
-      require(!fault_of(program, wrong).empty(), "a wrong trace is told from a right one");
+      require(!fault_of(program, wrong).empty(), "a trace that violates a wait is detected");
     }));
   }
 }
@@ -175,8 +175,8 @@ TEST_CASE(
 TEST_CASE(
     "instructions that a step leaves out because it is not finite have no time in its trace") {
   set_kernel_threads(1);
-  Alone alone;
-  RankRig rig(fixtures::run_of_stage(1), fixtures::small_model(), *alone.group);
+  SingleRank single_rank;
+  RankRig rig(fixtures::run_of_stage(1), fixtures::small_model(), *single_rank.group);
   rig.train(1);
   StepRun run = rig.prepared(2);
   run.traced = true;
@@ -205,10 +205,10 @@ TEST_CASE("two ranks and one with twice the micro-batches take the same step, to
     rig.train_executor.run(run);
     return run;
   };
-  Alone alone;
+  SingleRank single_rank;
   Config four = fixtures::small_run();
   four.gradient_accumulation_steps = 4;
-  RankRig single(four, fixtures::small_model(), *alone.group);
+  RankRig single(four, fixtures::small_model(), *single_rank.group);
   const StepRun one = step(single, batches);
   REQUIRE(one.result.counted_tokens == 64);
   REQUIRE(one.result.finite);
@@ -308,8 +308,8 @@ TEST_CASE("a rank whose step fails ends the step of the others") {
 }
 
 TEST_CASE("a batch of another shape is reported as a defect, and the next step can run") {
-  Alone alone;
-  RankRig rig(fixtures::small_run(), fixtures::small_model(), *alone.group);
+  SingleRank single_rank;
+  RankRig rig(fixtures::small_run(), fixtures::small_model(), *single_rank.group);
   rig.train(1);
   rig.batches[1].tokens.pop_back();
   StepRun run = rig.prepared(2);
@@ -331,8 +331,8 @@ Config on_disk(bool overlap) {
 TEST_CASE("the disk lane continues from one request's writes directly with the next one's reads") {
   set_kernel_threads(1);
   for (const bool overlap : {false, true}) {
-    Alone alone;
-    RankRig rig(on_disk(overlap), fixtures::model_of_many_blocks(), *alone.group);
+    SingleRank single_rank;
+    RankRig rig(on_disk(overlap), fixtures::model_of_many_blocks(), *single_rank.group);
     rig.train(1);
     const Program& program = rig.plan.train.program;
     int64_t requests = 0;
@@ -365,8 +365,8 @@ TEST_CASE("the disk lane continues from one request's writes directly with the n
 TEST_CASE("a step that is not finite neither reads optimizer state from the disk nor writes any") {
   set_kernel_threads(1);
   for (const bool overlap : {false, true}) {
-    Alone alone;
-    RankRig rig(on_disk(overlap), fixtures::model_of_many_blocks(), *alone.group);
+    SingleRank single_rank;
+    RankRig rig(on_disk(overlap), fixtures::model_of_many_blocks(), *single_rank.group);
     rig.train(1);
     const Program& program = rig.plan.train.program;
     const auto decide = std::find_if(program.instrs.begin(), program.instrs.end(),

@@ -17,7 +17,7 @@ constexpr int32_t kVocabulary = 32;
 /// programs.
 struct GeneratorRig {
   GeneratorRig()
-      : rig(run_of_one_row(), fixtures::small_model(), *alone.group),
+      : rig(run_of_one_row(), fixtures::small_model(), *single_rank.group),
         plan(plan_logits(fixtures::small_model(), rig.plan, kRoom)),
         executor(plan.program, plan.model, allocated(), rig.groups) {}
 
@@ -34,7 +34,7 @@ struct GeneratorRig {
     return generate(executor, plan, rig.memory, prompt, options);
   }
 
-  fixtures::Alone alone;
+  fixtures::SingleRank single_rank;
   fixtures::RankRig rig;
   ProgramPlan plan;
   Executor executor;
@@ -42,11 +42,11 @@ struct GeneratorRig {
 
 /// The loss of token `next` after the tokens `seen`, by the evaluation program (the cross-entropy
 /// at one position), and the number of positions where `next` is the most likely token (0 or 1).
-struct Judged {
+struct TokenScore {
   double loss;
   double correct;
 };
-Judged judge(GeneratorRig& generator, const std::vector<int32_t>& seen, int32_t next) {
+TokenScore score_token(GeneratorRig& generator, const std::vector<int32_t>& seen, int32_t next) {
   Batch batch = fixtures::random_batch({1, kRoom}, 3);
   std::fill(batch.tokens.begin(), batch.tokens.end(), 0);
   std::fill(batch.labels.begin(), batch.labels.end(), -100);
@@ -70,7 +70,7 @@ TEST_CASE(
     std::vector<double> losses;
     std::vector<double> correct;
     for (int32_t next = 0; next < kVocabulary; ++next) {
-      const Judged judged = judge(generator, seen, next);
+      const TokenScore judged = score_token(generator, seen, next);
       losses.push_back(judged.loss);
       correct.push_back(judged.correct);
     }

@@ -33,12 +33,12 @@
 namespace ftrun {
 namespace {
 
-using fixtures::Alone;
 using fixtures::EmulatedGpu;
 using fixtures::EmulatedLinks;
 using fixtures::EmulatedNccl;
 using fixtures::EmulatorOptions;
 using fixtures::RankRig;
+using fixtures::SingleRank;
 
 constexpr int kGpuSteps = 3;
 
@@ -95,9 +95,10 @@ void train_on_gpu(RankRig& rig, GpuOutcome& outcome) {
 }
 
 GpuOutcome train_alone(const Config& config, Gpu* gpu) {
-  Alone alone;
+  SingleRank single_rank;
   GpuOutcome outcome;
-  RankRig rig(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group), gpu);
+  RankRig rig(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*single_rank.group),
+              gpu);
   train_on_gpu(rig, outcome);
   outcome.state = fixtures::contents(rig.state);
   return outcome;
@@ -214,13 +215,14 @@ std::set<Lane> lanes_of(const StepPlan& plan) {
 }
 
 TEST_CASE("gpu: the lanes that the programs use have a stream each, and no others do") {
-  Alone alone;
+  SingleRank single_rank;
   for (const bool offloads : {false, true}) {
     Emulated emulated(3);
     REQUIRE(emulated.device->streams() == 1);
     Config config = fixtures::run_of_stage(2);
     if (offloads) fixtures::offload_to(config, OffloadDevice::kCpu);
-    RankRig rig(config, fixtures::small_model(), RankGroups::of_one(*alone.group), &emulated.gpu);
+    RankRig rig(config, fixtures::small_model(), RankGroups::of_one(*single_rank.group),
+                &emulated.gpu);
     rig.train(1);
     const std::set<Lane> lanes = lanes_of(rig.plan);
     REQUIRE(lanes.contains(Lane::kToHost) == offloads);
@@ -264,11 +266,11 @@ TEST_CASE("gpu: SGD, a tied matrix, pageable memory and measured time change no 
     Emulated emulated(5, {.pin_memory = false, .timed = true});
     REQUIRE(train_alone(sgd, &emulated.gpu) == train_alone(sgd, nullptr));
   }
-  Alone alone;
+  SingleRank single_rank;
   Emulated emulated(6);
   RankRig there(fixtures::small_run(), fixtures::small_model(true),
-                RankGroups::of_one(*alone.group), &emulated.gpu);
-  RankRig here(fixtures::small_run(), fixtures::small_model(true), *alone.group);
+                RankGroups::of_one(*single_rank.group), &emulated.gpu);
+  RankRig here(fixtures::small_run(), fixtures::small_model(true), *single_rank.group);
   for (int64_t step = 1; step <= kGpuSteps; ++step)
     REQUIRE(there.train(step).result.loss_sum == here.train(step).result.loss_sum);
   REQUIRE(fixtures::contents(there.state) == fixtures::contents(here.state));
@@ -285,15 +287,15 @@ Config offloaded(OffloadDevice device) {
 TEST_CASE("gpu: waits that are missing from a program are found") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::model_of_many_blocks();
-  Alone alone;
-  RankRig sound(offloaded(OffloadDevice::kCpu), model, *alone.group);
+  SingleRank single_rank;
+  RankRig sound(offloaded(OffloadDevice::kCpu), model, *single_rank.group);
   sound.train(1);
   StepRun expected = sound.prepared(2);
   sound.train_executor.run(expected);
   int found = 0;
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     Emulated emulated(seed);
-    RankRig rig(offloaded(OffloadDevice::kCpu), model, RankGroups::of_one(*alone.group),
+    RankRig rig(offloaded(OffloadDevice::kCpu), model, RankGroups::of_one(*single_rank.group),
                 &emulated.gpu);
     Program careless = rig.plan.train.program;
     for (Instr& instr : careless.instrs)
@@ -548,12 +550,12 @@ TEST_CASE(
     "gpu: a replayed micro-batch has the dropout masks of its own position in the global batch, "
     "not of the recorded one") {
   set_kernel_threads(1);
-  Alone alone;
+  SingleRank single_rank;
   Emulated emulated(4, {.step_graph = true});
   const Config config = fixtures::with_dropout(fixtures::run_of_stage(1));
-  RankRig recorded(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group),
+  RankRig recorded(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*single_rank.group),
                    &emulated.gpu);
-  RankRig plain(config, fixtures::model_of_many_blocks(), *alone.group);
+  RankRig plain(config, fixtures::model_of_many_blocks(), *single_rank.group);
   for (int64_t step = 1; step <= 3; ++step)
     REQUIRE(recorded.train(step).result.loss_sum == plain.train(step).result.loss_sum);
   for (RankRig* rig : {&recorded, &plain}) rig->batches[1].first_token += 1000;
@@ -568,10 +570,10 @@ TEST_CASE(
     "gpu: a recorded step that is not finite updates nothing and is located; programs with work on "
     "the host are not recorded") {
   set_kernel_threads(1);
-  Alone alone;
+  SingleRank single_rank;
   Emulated emulated(5, {.step_graph = true});
   RankRig rig(fixtures::run_of_stage(1), fixtures::model_of_many_blocks(),
-              RankGroups::of_one(*alone.group), &emulated.gpu);
+              RankGroups::of_one(*single_rank.group), &emulated.gpu);
   rig.train(1);
   rig.train(2);
   const auto before = fixtures::contents(rig.state);
@@ -591,10 +593,10 @@ TEST_CASE(
 
 TEST_CASE("gpu: a profiler sees each instruction of a step by its name") {
   set_kernel_threads(1);
-  Alone alone;
+  SingleRank single_rank;
   Emulated emulated(3);
   RankRig rig(fixtures::run_of_stage(1), fixtures::model_of_many_blocks(),
-              RankGroups::of_one(*alone.group), &emulated.gpu);
+              RankGroups::of_one(*single_rank.group), &emulated.gpu);
   rig.train(1);
   std::vector<std::string> expected;
   for (const Instr& instr : rig.plan.train.program.instrs) expected.push_back(instr_label(instr));
@@ -607,10 +609,10 @@ TEST_CASE("gpu: a profiler sees each instruction of a step by its name") {
 
 TEST_CASE("gpu: a step makes no stream, event or memory, and waits for the device once") {
   set_kernel_threads(1);
-  Alone alone;
+  SingleRank single_rank;
   Emulated emulated(3);
   RankRig rig(fixtures::run_of_stage(1), fixtures::model_of_many_blocks(),
-              RankGroups::of_one(*alone.group), &emulated.gpu);
+              RankGroups::of_one(*single_rank.group), &emulated.gpu);
   rig.train(1);
   const EmulatedGpu::Counters before = emulated.device->counters();
   rig.train(2);
@@ -634,10 +636,10 @@ TEST_CASE(
       fixtures::offload_to(config, device);
       std::vector<std::string> places;
       for (const bool on_gpu : {false, true}) {
-        Alone alone;
+        SingleRank single_rank;
         Emulated emulated(7);
-        RankRig rig(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group),
-                    on_gpu ? &emulated.gpu : nullptr);
+        RankRig rig(config, fixtures::model_of_many_blocks(),
+                    RankGroups::of_one(*single_rank.group), on_gpu ? &emulated.gpu : nullptr);
         rig.train(1);
         const auto before = fixtures::contents(rig.state);
         StepRun run = rig.prepared(2);
@@ -665,11 +667,11 @@ TEST_CASE("gpu: a GPU's checkpoint continues on the CPU, and the other way round
         Config config = fixtures::run_of_stage(2);
         config.bf16.enabled = bf16;
         fixtures::offload_to(config, device);
-        Alone alone;
+        SingleRank single_rank;
         Emulated emulated(8);
         const auto rig_on = [&](bool gpu) {
           return std::make_unique<RankRig>(config, fixtures::model_of_many_blocks(),
-                                           RankGroups::of_one(*alone.group),
+                                           RankGroups::of_one(*single_rank.group),
                                            gpu ? &emulated.gpu : nullptr);
         };
         const auto first = rig_on(from_gpu);
@@ -691,9 +693,9 @@ TEST_CASE("gpu: parameters are collected for export, and text is continued, as o
   std::vector<std::vector<int32_t>> texts;
   std::vector<std::vector<float>> heads;
   for (const bool on_gpu : {false, true}) {
-    Alone alone;
+    SingleRank single_rank;
     Emulated emulated(9);
-    RankRig rig(fixtures::small_run(), model, RankGroups::of_one(*alone.group),
+    RankRig rig(fixtures::small_run(), model, RankGroups::of_one(*single_rank.group),
                 on_gpu ? &emulated.gpu : nullptr);
     rig.train(1);
     const ProgramPlan writes = plan_logits(model, rig.plan, 8);
@@ -702,7 +704,7 @@ TEST_CASE("gpu: parameters are collected for export, and text is continued, as o
     texts.push_back(
         generate(writer, writes, rig.memory, std::vector<int32_t>{3, 1, 4}, {.tokens = 12}));
     heads.emplace_back(static_cast<size_t>(32 * 16));
-    rig.state.collect("lm_head.weight", 0, 32 * 16, true, *alone.group, heads.back());
+    rig.state.collect("lm_head.weight", 0, 32 * 16, true, *single_rank.group, heads.back());
   }
   REQUIRE(texts[0].size() == 12);
   REQUIRE(texts[1] == texts[0]);
@@ -729,13 +731,13 @@ TEST_CASE("gpu: the host cannot reach device memory; uploads and downloads can, 
 }
 
 TEST_CASE("gpu: the host tier is pinned unless it is asked not to be, and refusals say what for") {
-  Alone alone;
+  SingleRank single_rank;
   const auto allocate = [&](const EmulatorOptions& options, const GpuOptions& gpu) {
     return fixtures::message_of([&] {
       Emulated emulated(options, gpu);
       Config config = fixtures::run_of_stage(1);
       fixtures::offload_to(config, OffloadDevice::kCpu);
-      RankRig rig(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group),
+      RankRig rig(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*single_rank.group),
                   &emulated.gpu);
       require(rig.train(1).result.finite, "it trains");
     });
@@ -758,10 +760,10 @@ TEST_CASE("gpu: the host tier is pinned unless it is asked not to be, and refusa
 
 TEST_CASE("gpu: seconds on the device are counted by kind when they are asked for") {
   set_kernel_threads(1);
-  Alone alone;
+  SingleRank single_rank;
   Emulated emulated(11, {.timed = true});
   RankRig rig(offloaded(OffloadDevice::kCpu), fixtures::model_of_many_blocks(),
-              RankGroups::of_one(*alone.group), &emulated.gpu);
+              RankGroups::of_one(*single_rank.group), &emulated.gpu);
   rig.train(1);
   const auto seconds = rig.train_executor.seconds();
   REQUIRE(seconds[static_cast<size_t>(InstrKind::kForward)] > 0);
@@ -776,11 +778,11 @@ TEST_CASE("gpu: a traced step is launched, not replayed, and its waits hold in t
   for (const bool recorded : {false, true}) {
     Config config = fixtures::run_of_stage(1);
     if (!recorded) config = offloaded(OffloadDevice::kCpu);
-    Alone alone;
+    SingleRank single_rank;
     Emulated emulated(12, {.step_graph = recorded});
-    RankRig rig(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*alone.group),
+    RankRig rig(config, fixtures::model_of_many_blocks(), RankGroups::of_one(*single_rank.group),
                 &emulated.gpu);
-    RankRig here(config, fixtures::model_of_many_blocks(), *alone.group);
+    RankRig here(config, fixtures::model_of_many_blocks(), *single_rank.group);
     for (int64_t step = 1; step <= 5; ++step) {
       const double expected = here.train(step).result.loss_sum;
       rig.batches = here.batches;

@@ -43,7 +43,7 @@ void within_seconds(const std::function<void()>& work) {
   std::thread thread(std::move(task));
   if (done.wait_for(20s) != std::future_status::ready) {
     thread.detach();
-    testing::fail_waiting("20 s for lanes that hang");
+    testing::fail_by_timeout("20 s for lanes that hang");
   }
   thread.join();
   done.get();

@@ -15,13 +15,13 @@ using enum PipelineSchedule;
 constexpr PipelineSchedule kLatticeSchedules[] = {kGpipe, k1F1B, kInterleaved, kZbH1, kZbV};
 constexpr int kLatticeLayers = 8;
 
-bool is_known_otherwise(const TrainingMesh& mesh, int64_t stage) {
+bool is_known_to_differ(const TrainingMesh& mesh, int64_t stage) {
   return stage == 0 && mesh.replicas > 1;
 }
 
 bool is_possible(const LatticeCell& cell) {
   const TrainingMesh& mesh = cell.mesh;
-  if (is_known_otherwise(mesh, cell.stage)) return false;
+  if (is_known_to_differ(mesh, cell.stage)) return false;
   if (mesh.stages == 1 && cell.schedule != k1F1B) return false;
   if (cell.stage == 0 && cell.place != OffloadDevice::kNone) return false;
   return cell.schedule != kInterleaved ||
@@ -179,12 +179,13 @@ LatticeFigures Lattice::measure(const LatticeCell& cell) {
   LatticeFigures figures;
   figures.differences = differences(found, of.alone);
   figures.norm_error = *std::max_element(errors.begin(), errors.end());
-  figures.own_norm_error = *std::max_element(own.begin(), own.end());
+  figures.one_process_norm_error = *std::max_element(own.begin(), own.end());
   bool norm = figures.differences.norm < kNormBound;
   if (!norm) {
     if (!of.fresh) of.fresh = std::make_unique<FreshSteps>(one, model, micro_batches, steps_);
     figures.fresh_norm_error = of.fresh->worst_norm(cell.config(), cell.mesh);
-    figures.own_fresh_norm_error = of.fresh->worst_norm(one, {.micro_batches = micro_batches});
+    figures.one_process_fresh_norm_error =
+        of.fresh->worst_norm(one, {.micro_batches = micro_batches});
     norm = no_worse(errors, own, kTimesOwnError) && figures.fresh_norm_error < kFreshNormBound;
   }
   figures.within = is_within(figures.differences, norm);

@@ -54,11 +54,11 @@ struct LatticeFigures {
   /// The largest error of a step's gradient norm, compared with fp64: the cell's, and one
   /// process's.
   double norm_error = 0;
-  double own_norm_error = 0;
+  double one_process_norm_error = 0;
   /// Errors of the norm if each step begins with the weights of the fp64 training. They are
   /// measured only for a cell whose norm differs by more than kNormBound.
   double fresh_norm_error = 0;
-  double own_fresh_norm_error = 0;
+  double one_process_fresh_norm_error = 0;
   bool within = false;
 };
 /// A cell whose norm differs by more than kNormBound may have an error of kTimesOwnError times that

@@ -153,9 +153,9 @@ TEST_CASE("the lattice of all layouts", "[.lattice]") {
     const auto [weight, tensor] = worst(found, true);
     out << text << "\t|\t" << (figures.within ? "yes" : "NO") << "\t" << found.loss << "\t"
         << found.norm << "\t" << weight << "\t" << worst(found, false).first << "\t"
-        << figures.norm_error << "\t" << figures.own_norm_error << "\t" << figures.fresh_norm_error
-        << "\t" << figures.own_fresh_norm_error << "\t" << tensor << "\t"
-        << fixed_text(spent.count(), 2) << std::endl;
+        << figures.norm_error << "\t" << figures.one_process_norm_error << "\t"
+        << figures.fresh_norm_error << "\t" << figures.one_process_fresh_norm_error << "\t"
+        << tensor << "\t" << fixed_text(spent.count(), 2) << std::endl;
     CHECK(figures.within);
   }
 }

@@ -46,8 +46,8 @@ Program with_buffers(std::vector<Buffer> buffers, std::array<int64_t, kArenaCoun
 TEST_CASE(
     "programs share persistent buffers by content, not by name, and one arena of the largest "
     "program's size") {
-  fixtures::Alone alone;
-  RankMemory memory(*alone.group);
+  fixtures::SingleRank single_rank;
+  RankMemory memory(*single_rank.group);
   const Program small =
       with_buffers({persistent(Persistent::kParameters, "weights", 4096, Category::kParameters),
                     temporary(256, 512)},
@@ -73,8 +73,8 @@ TEST_CASE(
 }
 
 TEST_CASE("private memory, memory that peers read and host memory have an arena each") {
-  fixtures::Alone alone;
-  RankMemory memory(*alone.group);
+  fixtures::SingleRank single_rank;
+  RankMemory memory(*single_rank.group);
   Buffer shared = temporary(4096, 1024);
   shared.peer_visible = true;
   const Program program = with_buffers(
@@ -99,9 +99,9 @@ TEST_CASE("private memory, memory that peers read and host memory have an arena 
 }
 
 TEST_CASE("each buffer on disk keeps what is written to it") {
-  fixtures::Alone alone;
+  fixtures::SingleRank single_rank;
   const fixtures::Scratch scratch;
-  RankMemory memory(*alone.group, {.folder = scratch.path + "/made", .name = "rank0"});
+  RankMemory memory(*single_rank.group, {.folder = scratch.path + "/made", .name = "rank0"});
   const Program train = with_buffers(
       {on(Tier::kNvme,
           persistent(Persistent::kOptimizerStates, "first", 3 * 4096, Category::kOptimizer)),
@@ -166,8 +166,8 @@ int64_t mapped_by_the_process() {
 }
 
 TEST_CASE("the bytes counted as allocated are those by which the process's address space grew") {
-  fixtures::Alone alone;
-  RankMemory memory(*alone.group);
+  fixtures::SingleRank single_rank;
+  RankMemory memory(*single_rank.group);
   const Program small = with_buffers({temporary(10'000, 0)}, {3 << 20, 0, 0});
   Program large = with_buffers(
       {persistent(Persistent::kParameters, "weights", 5'000'000, Category::kParameters),
@@ -189,8 +189,8 @@ TEST_CASE("the bytes counted as allocated are those by which the process's addre
 }
 
 TEST_CASE("pages count as touched when they were written, and stay counted") {
-  fixtures::Alone alone;
-  RankMemory memory(*alone.group);
+  fixtures::SingleRank single_rank;
+  RankMemory memory(*single_rank.group);
   Buffer shared = persistent(Persistent::kMaster, "master", 64 * 4096, Category::kOptimizer);
   shared.peer_visible = true;
   const Program program = with_buffers(
@@ -220,8 +220,8 @@ TEST_CASE("pages count as touched when they were written, and stay counted") {
 }
 
 TEST_CASE("memory is zero at first, whether peers may see it or not") {
-  fixtures::Alone alone;
-  RankMemory memory(*alone.group);
+  fixtures::SingleRank single_rank;
+  RankMemory memory(*single_rank.group);
   Buffer shared = persistent(Persistent::kMaster, "master", 10'000, Category::kOptimizer);
   shared.peer_visible = true;
   const Program program = with_buffers(
@@ -235,8 +235,8 @@ TEST_CASE("memory is zero at first, whether peers may see it or not") {
 }
 
 TEST_CASE("a buffer with two sizes, or one that was never made, is reported as a defect") {
-  fixtures::Alone alone;
-  RankMemory memory(*alone.group);
+  fixtures::SingleRank single_rank;
+  RankMemory memory(*single_rank.group);
   memory.allocate(with_buffers(
       {persistent(Persistent::kParameters, "weights", 4096, Category::kParameters)}, {}));
   REQUIRE_THROWS_WITH(
@@ -249,8 +249,8 @@ TEST_CASE("a buffer with two sizes, or one that was never made, is reported as a
 }
 
 TEST_CASE("memory that the machine does not have is refused with the amount") {
-  fixtures::Alone alone;
-  RankMemory memory(*alone.group);
+  fixtures::SingleRank single_rank;
+  RankMemory memory(*single_rank.group);
   const Program huge = with_buffers(
       {persistent(Persistent::kParameters, "weights", int64_t{1} << 60, Category::kParameters)},
       {});

@@ -32,8 +32,8 @@ using fixtures::TrainingOutcome;
 
 using enum PipelineSchedule;
 
-/// NarrowPlace describes the layout of a run in 16 bits.
-struct NarrowPlace {
+/// NarrowLayout describes the layout of a run in 16 bits.
+struct NarrowLayout {
   TrainingMesh mesh;
   int64_t stage = 0;
   PipelineSchedule schedule = k1F1B;
@@ -46,13 +46,14 @@ struct NarrowPlace {
   }
 };
 
-Config narrow_run(ConfigDtype precision, const NarrowPlace& place = {}) {
-  Config config = fixtures::run_of_stage(place.stage);
+Config narrow_run(ConfigDtype precision, const NarrowLayout& layout = {}) {
+  Config config = fixtures::run_of_stage(layout.stage);
   config.bf16.enabled = precision == ConfigDtype::kBf16;
   config.fp16.enabled = precision == ConfigDtype::kFp16;
-  config.parallel.schedule = place.schedule;
-  config.parallel.virtual_stages = place.schedule == kInterleaved || place.schedule == kZbV ? 2 : 1;
-  config.parallel.sequence = place.sequence;
+  config.parallel.schedule = layout.schedule;
+  config.parallel.virtual_stages =
+      layout.schedule == kInterleaved || layout.schedule == kZbV ? 2 : 1;
+  config.parallel.sequence = layout.sequence;
   return config;
 }
 
@@ -109,22 +110,22 @@ Config in_proportion(Config config) {
 
 /// Returns the relative error of each parameter's movement: ||found - expected|| / ||expected -
 /// begun||, where `begun` is its value before training.
-std::map<std::string, double> ways_off(const TrainingOutcome& found,
-                                       const TrainingOutcome& expected) {
-  std::map<std::string, double> off;
+std::map<std::string, double> relative_errors_of_movement(const TrainingOutcome& found,
+                                                          const TrainingOutcome& expected) {
+  std::map<std::string, double> errors;
   for (const auto& [name, bytes] : expected.state) {
     if (!name.ends_with(".param")) continue;
     const std::string tensor = name.substr(0, name.size() - std::string(".param").size());
     const auto* a = reinterpret_cast<const float*>(found.state.at(name).data());
     const auto* b = reinterpret_cast<const float*>(bytes.data());
-    double difference = 0, way = 0;
+    double difference = 0, movement = 0;
     for (size_t i = 0; i < bytes.size() / sizeof(float); ++i) {
       difference += std::pow(double{a[i]} - b[i], 2);
-      way += std::pow(double{b[i]} - fixtures::weight_of(tensor, static_cast<int64_t>(i)), 2);
+      movement += std::pow(double{b[i]} - fixtures::weight_of(tensor, static_cast<int64_t>(i)), 2);
     }
-    off[tensor] = std::sqrt(difference / way);
+    errors[tensor] = std::sqrt(difference / movement);
   }
-  return off;
+  return errors;
 }
 
 /// Trains one process in fp32. The gradients of the mean over all tokens are used as they are,
@@ -158,7 +159,7 @@ struct OneProcess {
   OneProcess(ConfigDtype precision, bool tied)
       : narrow(trained_narrow(in_proportion(narrow_run(precision)), narrow_model(tied), {})),
         plain(trained_plainly(narrow_model(tied))),
-        rounding(ways_off(narrow, plain)) {}
+        rounding(relative_errors_of_movement(narrow, plain)) {}
   TrainingOutcome narrow;
   TrainingOutcome plain;
   std::map<std::string, double> rounding;
@@ -166,7 +167,7 @@ struct OneProcess {
 
 /// Returns the largest relative error of rounding to a precision: half a unit in the last place of
 /// a significand of 8 (bf16) or 11 (fp16) bits.
-double unit_of(ConfigDtype precision) {
+double rounding_unit_of(ConfigDtype precision) {
   return precision == ConfigDtype::kBf16 ? 0x1p-8 : 0x1p-11;
 }
 
@@ -200,7 +201,7 @@ void require_rounding_alone(const OneProcess& one, double unit) {
 
 void require_as_one_process(const TrainingOutcome& found, const OneProcess& one, double unit) {
   require_near(found, one.narrow, unit);
-  const auto off = ways_off(found, one.narrow);
+  const auto off = relative_errors_of_movement(found, one.narrow);
   CHECK(off.size() == one.rounding.size());
   for (const auto& [tensor, rounding] : one.rounding) {
     INFO(tensor);
@@ -212,7 +213,7 @@ TEST_CASE(
     "in 16 bits, tensor ranks and stages train what one process trains in 16 bits, up to "
     "rounding") {
   set_kernel_threads(1);
-  const std::vector<NarrowPlace> places{
+  const std::vector<NarrowLayout> layouts{
       {{.stages = 2}, 0, kGpipe},
       {{.stages = 2}, 1, k1F1B, true},
       {{.shards = 2, .stages = 2}, 3, kInterleaved},
@@ -238,17 +239,17 @@ TEST_CASE(
     for (const bool tied : {false, true}) {
       one.try_emplace(tied, precision, tied);
       INFO(name_of(precision) << " in one process" << (tied ? ", tied" : ""));
-      require_rounding_alone(one.at(tied), unit_of(precision));
+      require_rounding_alone(one.at(tied), rounding_unit_of(precision));
     }
     size_t turn = 0;
-    for (const NarrowPlace& place : places) {
+    for (const NarrowLayout& layout : layouts) {
       // fp16 moves and sums the same values as bf16, so every second layout suffices; each schedule
       // and each stage occurs in them.
       if (precision == ConfigDtype::kFp16 && turn++ % 2 == 1) continue;
-      INFO(name_of(precision) << ", " << place.text());
-      require_as_one_process(trained_narrow(in_proportion(narrow_run(precision, place)),
-                                            narrow_model(place.tied), place.mesh),
-                             one.at(place.tied), unit_of(precision));
+      INFO(name_of(precision) << ", " << layout.text());
+      require_as_one_process(trained_narrow(in_proportion(narrow_run(precision, layout)),
+                                            narrow_model(layout.tied), layout.mesh),
+                             one.at(layout.tied), rounding_unit_of(precision));
     }
   }
 }
@@ -258,10 +259,10 @@ TEST_CASE(
 /// Makes one neuron of a layer large on one tensor rank. No other layer reads the neuron, so only
 /// one gradient becomes large: that of the neuron's column in the down projection.
 void plant_loud_neuron(RankRig& rig, int layer, int tensor_rank) {
-  const StateOptions& place = rig.plan.options.state;
-  if (place.tensor.index != tensor_rank) return;
+  const StateOptions& ranks = rig.plan.options.state;
+  if (ranks.tensor.index != tensor_rank) return;
   const ModelConfig model = narrow_model();
-  const int64_t neurons = model.feed_forward / place.tensor.count;
+  const int64_t neurons = model.feed_forward / ranks.tensor.count;
   const std::string mlp = cat("model.layers.", layer, ".mlp.");
   for (int64_t i = 0; i < model.hidden; ++i) {
     fixtures::plant(rig, mlp + "gate_proj.weight", i, 60);
@@ -270,8 +271,8 @@ void plant_loud_neuron(RankRig& rig, int layer, int tensor_rank) {
   }
 }
 
-Config scaled_run(const NarrowPlace& place) {
-  Config config = narrow_run(ConfigDtype::kFp16, place);
+Config scaled_run(const NarrowLayout& layout) {
+  Config config = narrow_run(ConfigDtype::kFp16, layout);
   config.fp16.hysteresis = 1;
   return config;
 }
@@ -281,16 +282,16 @@ struct Account {
   std::vector<bool> finite;
   std::vector<double> scales;
   /// The message that names where the first step that was not finite failed.
-  std::string place;
+  std::string location;
 };
 
 constexpr size_t kMaxSteps = 16;
 
 /// Trains one step; plants a loud neuron in a layer of one tensor rank; repeats the step until the
 /// loss scale is small enough for it to be finite; then trains one more step.
-std::vector<Account> overflow_on(const NarrowPlace& place, int layer, int tensor_rank) {
-  std::vector<Account> accounts(static_cast<size_t>(place.mesh.ranks()));
-  saved_on(scaled_run(place), narrow_model(), place.mesh,
+std::vector<Account> overflow_on(const NarrowLayout& layout, int layer, int tensor_rank) {
+  std::vector<Account> accounts(static_cast<size_t>(layout.mesh.ranks()));
+  saved_on(scaled_run(layout), narrow_model(), layout.mesh,
            [&](Rendezvous& rendezvous, RankRig& rig) {
              Account& account = accounts[static_cast<size_t>(rendezvous.rank())];
              TrainingProgress progress(rig.config);
@@ -308,7 +309,7 @@ std::vector<Account> overflow_on(const NarrowPlace& place, int layer, int tensor
              // update rebuilds this copy from the master weights, which removes it.
              plant_loud_neuron(rig, layer, tensor_rank);
              StepRun run = step();
-             account.place = rig.train_executor.find_nonfinite(run).text;
+             account.location = rig.train_executor.find_nonfinite(run).text;
              while (!account.finite.back() && account.finite.size() < kMaxSteps) step();
              step();
            });
@@ -320,7 +321,7 @@ TEST_CASE(
     "ranks") {
   set_kernel_threads(1);
   struct Overflow {
-    NarrowPlace place;
+    NarrowLayout layout;
     int layer;
     int tensor_rank = 0;
   };
@@ -336,11 +337,11 @@ TEST_CASE(
       {{{.tensor = 2, .shards = 2}, 3}, 3, 1},
       {{{.tensor = 2, .stages = 2}, 0, k1F1B}, 3, 1},
   };
-  for (const auto& [place, layer, tensor_rank] : overflows) {
-    INFO(place.text() << ", layer " << layer << " of tensor rank " << tensor_rank);
-    const auto layout =
-        fixtures::options_of(place.mesh, scaled_run(place), narrow_model()).pipeline;
-    const std::vector<Account> accounts = overflow_on(place, layer, tensor_rank);
+  for (const auto& [layout, layer, tensor_rank] : overflows) {
+    INFO(layout.text() << ", layer " << layer << " of tensor rank " << tensor_rank);
+    const auto pipeline =
+        fixtures::options_of(layout.mesh, scaled_run(layout), narrow_model()).pipeline;
+    const std::vector<Account> accounts = overflow_on(layout, layer, tensor_rank);
     const Account& first = accounts.front();
     CHECK(first.finite[0]);
     CHECK_FALSE(first.finite[1]);
@@ -354,16 +355,16 @@ TEST_CASE(
     bool met = false;
     for (size_t rank = 0; rank < accounts.size(); ++rank) {
       const Account& account = accounts[rank];
-      INFO("rank " << rank << ": " << account.place);
+      INFO("rank " << rank << ": " << account.location);
       CHECK(account.finite == first.finite);
       CHECK(account.scales == first.scales);
-      if (account.place.empty()) continue;
+      if (account.location.empty()) continue;
       met = true;
-      const int ranks_a_stage = place.mesh.ranks() / place.mesh.stages;
+      const int ranks_a_stage = layout.mesh.ranks() / layout.mesh.stages;
       // Layers are counted from the embedding, which is layer 0.
-      CHECK(layout.holds(static_cast<int>(rank) / ranks_a_stage, layer + 1));
-      CHECK(static_cast<int>(rank) % place.mesh.tensor == tensor_rank);
-      CHECK(account.place.find(cat("(layers.", layer, "): d_")) != std::string::npos);
+      CHECK(pipeline.holds(static_cast<int>(rank) / ranks_a_stage, layer + 1));
+      CHECK(static_cast<int>(rank) % layout.mesh.tensor == tensor_rank);
+      CHECK(account.location.find(cat("(layers.", layer, "): d_")) != std::string::npos);
     }
     CHECK(met);
   }
@@ -376,8 +377,8 @@ TEST_CASE(
     std::vector<double> losses, norms, scales;
   };
   constexpr int kTail = 6;
-  const NarrowPlace place{{.shards = 2, .stages = 2}, 1, kInterleaved};
-  Config config = narrow_run(ConfigDtype::kFp16, place);
+  const NarrowLayout layout{{.shards = 2, .stages = 2}, 1, kInterleaved};
+  Config config = narrow_run(ConfigDtype::kFp16, layout);
   // The scale doubles soon after an overflow; the step where it does depends on all counters of the
   // scaler, so a counter that the checkpoint lost would show.
   config.fp16.loss_scale_window = 3;
@@ -394,7 +395,7 @@ TEST_CASE(
   const fixtures::Scratch scratch;
   Tail straight, resumed;
   const auto straight_state =
-      saved_on(config, narrow_model(), place.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+      saved_on(config, narrow_model(), layout.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
         TrainingProgress progress(rig.config);
         take_step(rig, progress);
         plant_loud_neuron(rig, 1, 0);
@@ -412,7 +413,7 @@ TEST_CASE(
         train_tail(rendezvous, rig, progress, straight);
       });
   const auto resumed_state =
-      saved_on(config, narrow_model(), place.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+      saved_on(config, narrow_model(), layout.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
         Checkpoint checkpoint(list_checkpoints(scratch.path).front().folder);
         rig.load(checkpoint);
         TrainingProgress progress(rig.config);

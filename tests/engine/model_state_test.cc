@@ -18,20 +18,20 @@
 namespace ftrun {
 namespace {
 
-using fixtures::Alone;
 using fixtures::RankRig;
+using fixtures::SingleRank;
 using Contents = std::map<std::string, std::vector<std::byte>>;
 
-enum class Numbers { kFp32, kFp16, kBf16, kBf16Master };
+enum class Precision { kFp32, kFp16, kBf16, kBf16Master };
 
-Config layout(int64_t stage, OffloadDevice device, Numbers numbers = Numbers::kFp32,
+Config layout(int64_t stage, OffloadDevice device, Precision precision = Precision::kFp32,
               int64_t small = 0) {
   Config config = fixtures::run_of_stage(stage);
   config.zero.param_persistence_threshold = small;
-  config.fp16.enabled = numbers == Numbers::kFp16;
-  config.bf16.enabled = numbers == Numbers::kBf16 || numbers == Numbers::kBf16Master;
-  config.bf16.bf16_master_weights_and_grads = numbers == Numbers::kBf16Master;
-  config.bf16.bf16_optimizer_states = numbers == Numbers::kBf16Master;
+  config.fp16.enabled = precision == Precision::kFp16;
+  config.bf16.enabled = precision == Precision::kBf16 || precision == Precision::kBf16Master;
+  config.bf16.bf16_master_weights_and_grads = precision == Precision::kBf16Master;
+  config.bf16.bf16_optimizer_states = precision == Precision::kBf16Master;
   fixtures::offload_to(config, device);
   return config;
 }
@@ -41,13 +41,13 @@ struct Layout {
   int shards;
   int64_t stage;
   OffloadDevice device;
-  Numbers numbers;
+  Precision precision;
   int64_t small;
 };
 
 std::string name_of_layout(const Layout& l) {
   return cat(l.replicas, "x", l.shards, " ranks, stage ", l.stage, ", tier ", name_of(l.device),
-             ", numbers ", static_cast<int>(l.numbers), ", small up to ", l.small);
+             ", numbers ", static_cast<int>(l.precision), ", small up to ", l.small);
 }
 
 /// Lists layouts: every stage and tier in fp32, fp16 and bf16, with and without small tensors, and
@@ -58,25 +58,25 @@ std::vector<Layout> layouts() {
     for (const OffloadDevice device :
          {OffloadDevice::kNone, OffloadDevice::kCpu, OffloadDevice::kNvme}) {
       if (stage == 0 && device != OffloadDevice::kNone) continue;
-      for (const Numbers numbers :
-           {Numbers::kFp32, Numbers::kFp16, Numbers::kBf16, Numbers::kBf16Master}) {
-        if (stage == 0 && numbers == Numbers::kBf16Master) continue;
-        all.push_back({1, 3, stage, device, numbers, numbers == Numbers::kFp16 ? 64 : 0});
+      for (const Precision precision :
+           {Precision::kFp32, Precision::kFp16, Precision::kBf16, Precision::kBf16Master}) {
+        if (stage == 0 && precision == Precision::kBf16Master) continue;
+        all.push_back({1, 3, stage, device, precision, precision == Precision::kFp16 ? 64 : 0});
       }
     }
-  all.push_back({1, 1, 3, OffloadDevice::kNone, Numbers::kFp32, 0});
-  all.push_back({1, 1, 3, OffloadDevice::kNvme, Numbers::kBf16, 64});
+  all.push_back({1, 1, 3, OffloadDevice::kNone, Precision::kFp32, 0});
+  all.push_back({1, 1, 3, OffloadDevice::kNvme, Precision::kBf16, 64});
   for (const int64_t stage : {1, 2, 3}) {
-    all.push_back({2, 2, stage, OffloadDevice::kNone, Numbers::kFp32, 64});
-    all.push_back({2, 2, stage, OffloadDevice::kCpu, Numbers::kBf16, 0});
-    all.push_back({3, 1, stage, OffloadDevice::kNone, Numbers::kBf16, 64});
+    all.push_back({2, 2, stage, OffloadDevice::kNone, Precision::kFp32, 64});
+    all.push_back({2, 2, stage, OffloadDevice::kCpu, Precision::kBf16, 0});
+    all.push_back({3, 1, stage, OffloadDevice::kNone, Precision::kBf16, 64});
   }
-  all.push_back({2, 2, 3, OffloadDevice::kNvme, Numbers::kFp16, 64});
+  all.push_back({2, 2, 3, OffloadDevice::kNvme, Precision::kFp16, 64});
   return all;
 }
 
 Config config_of(const Layout& l) {
-  Config config = layout(l.stage, l.device, l.numbers, l.small);
+  Config config = layout(l.stage, l.device, l.precision, l.small);
   config.parallel.data_replicate = l.replicas;
   return config;
 }
@@ -116,7 +116,7 @@ TEST_CASE("loaded from a folder, all ranks' slices are the model, each element o
       if (rendezvous.rank() == 0) states = rig.state.states();
     });
     REQUIRE(states.size() == saved.size());
-    const DType wanted = l.numbers == Numbers::kBf16Master ? DType::kBF16 : DType::kF32;
+    const DType wanted = l.precision == Precision::kBf16Master ? DType::kBF16 : DType::kF32;
     for (const StateInfo& state : states) {
       INFO(state.tensor << "." << state.kind);
       REQUIRE(state.dtype == wanted);
@@ -183,7 +183,7 @@ TEST_CASE("the memory plan has room for a snapshot of what a rank saves, in memo
     const StepPlan plan = plan_steps(config, fixtures::model_of_many_blocks(), 0);
     return memory_plan(plan).at(tier).persistent[static_cast<size_t>(Category::kSnapshot)];
   };
-  Config config = saving_config_of({1, 1, 1, OffloadDevice::kNone, Numbers::kBf16, 0});
+  Config config = saving_config_of({1, 1, 1, OffloadDevice::kNone, Precision::kBf16, 0});
   config.parallel.data = 1;
   const StepPlan plan = plan_steps(config, fixtures::model_of_many_blocks(), 0);
   int64_t padded = 0;
@@ -219,16 +219,16 @@ TEST_CASE("any layout reads back what another saved, bit by bit, and continues a
   const ModelConfig model = fixtures::model_of_many_blocks();
   // Every dtype has the same states in fp32, so layouts of different dtypes read each other's
   // checkpoints.
-  const std::vector<Layout> chosen{{1, 3, 0, OffloadDevice::kNone, Numbers::kFp32, 0},
-                                   {1, 3, 1, OffloadDevice::kCpu, Numbers::kFp32, 0},
-                                   {1, 3, 2, OffloadDevice::kNvme, Numbers::kFp32, 0},
-                                   {1, 3, 3, OffloadDevice::kNone, Numbers::kFp32, 64},
-                                   {1, 3, 3, OffloadDevice::kNvme, Numbers::kFp32, 0},
-                                   {2, 2, 3, OffloadDevice::kCpu, Numbers::kFp32, 0},
-                                   {1, 1, 3, OffloadDevice::kCpu, Numbers::kFp32, 0},
-                                   {1, 3, 3, OffloadDevice::kCpu, Numbers::kBf16, 0},
-                                   {1, 3, 0, OffloadDevice::kNone, Numbers::kBf16, 0},
-                                   {1, 3, 2, OffloadDevice::kNone, Numbers::kFp16, 64}};
+  const std::vector<Layout> chosen{{1, 3, 0, OffloadDevice::kNone, Precision::kFp32, 0},
+                                   {1, 3, 1, OffloadDevice::kCpu, Precision::kFp32, 0},
+                                   {1, 3, 2, OffloadDevice::kNvme, Precision::kFp32, 0},
+                                   {1, 3, 3, OffloadDevice::kNone, Precision::kFp32, 64},
+                                   {1, 3, 3, OffloadDevice::kNvme, Precision::kFp32, 0},
+                                   {2, 2, 3, OffloadDevice::kCpu, Precision::kFp32, 0},
+                                   {1, 1, 3, OffloadDevice::kCpu, Precision::kFp32, 0},
+                                   {1, 3, 3, OffloadDevice::kCpu, Precision::kBf16, 0},
+                                   {1, 3, 0, OffloadDevice::kNone, Precision::kBf16, 0},
+                                   {1, 3, 2, OffloadDevice::kNone, Precision::kFp16, 64}};
   for (const Layout& writer : {chosen[0], chosen[2], chosen[4], chosen[5], chosen[7]}) {
     const fixtures::Scratch scratch;
     const Contents saved = saved_by(writer, [&](Rendezvous& rendezvous, RankRig& rig) {
@@ -246,14 +246,14 @@ TEST_CASE("any layout reads back what another saved, bit by bit, and continues a
     }
     // Layouts with the same ranks, micro-batches and dtype must continue with the same bits. This
     // shows that what layers read (a 16-bit copy, another tier) was loaded as well.
-    for (const Numbers numbers : {Numbers::kFp32, Numbers::kBf16, Numbers::kFp16}) {
+    for (const Precision precision : {Precision::kFp32, Precision::kBf16, Precision::kFp16}) {
       std::vector<Contents> next;
       for (const int64_t stage : {0, 3})
         for (const OffloadDevice device : {OffloadDevice::kNone, OffloadDevice::kNvme}) {
           if (stage == 0 && device != OffloadDevice::kNone) continue;
           fixtures::WholeState whole;
           fixtures::on_mesh(1, 3, [&](Rendezvous&, const RankGroups& groups) {
-            Config config = layout(stage, device, numbers);
+            Config config = layout(stage, device, precision);
             config.gradient_accumulation_steps = 1;
             RankRig rig(config, model, groups);
             Checkpoint checkpoint(scratch.path + "/step-00000000");
@@ -287,14 +287,14 @@ TEST_CASE(
     "a checkpoint whose states have another precision is read by any layout, and all continue "
     "alike") {
   set_kernel_threads(1);
-  const std::vector<Layout> wide{{1, 3, 0, OffloadDevice::kNone, Numbers::kBf16, 0},
-                                 {1, 3, 2, OffloadDevice::kCpu, Numbers::kBf16, 0},
-                                 {1, 3, 3, OffloadDevice::kNvme, Numbers::kBf16, 0},
-                                 {2, 2, 3, OffloadDevice::kCpu, Numbers::kFp32, 64}};
-  const std::vector<Layout> narrow{{1, 3, 1, OffloadDevice::kNone, Numbers::kBf16Master, 0},
-                                   {1, 3, 2, OffloadDevice::kCpu, Numbers::kBf16Master, 0},
-                                   {1, 3, 3, OffloadDevice::kNvme, Numbers::kBf16Master, 0},
-                                   {2, 2, 3, OffloadDevice::kCpu, Numbers::kBf16Master, 64}};
+  const std::vector<Layout> wide{{1, 3, 0, OffloadDevice::kNone, Precision::kBf16, 0},
+                                 {1, 3, 2, OffloadDevice::kCpu, Precision::kBf16, 0},
+                                 {1, 3, 3, OffloadDevice::kNvme, Precision::kBf16, 0},
+                                 {2, 2, 3, OffloadDevice::kCpu, Precision::kFp32, 64}};
+  const std::vector<Layout> narrow{{1, 3, 1, OffloadDevice::kNone, Precision::kBf16Master, 0},
+                                   {1, 3, 2, OffloadDevice::kCpu, Precision::kBf16Master, 0},
+                                   {1, 3, 3, OffloadDevice::kNvme, Precision::kBf16Master, 0},
+                                   {2, 2, 3, OffloadDevice::kCpu, Precision::kBf16Master, 64}};
   for (const bool narrows : {true, false}) {
     const DType from = narrows ? DType::kF32 : DType::kBF16,
                 to = narrows ? DType::kBF16 : DType::kF32;
@@ -347,7 +347,7 @@ TEST_CASE("a snapshot of codes and their scales stays unchanged, in memory and o
     INFO(name_of(device));
     // A minimum of 30 elements also codes q, k and v, which are adjacent in memory without gaps and
     // therefore begin within blocks.
-    const Layout l{1, 3, 2, device, Numbers::kFp32, 0};
+    const Layout l{1, 3, 2, device, Precision::kFp32, 0};
     const auto run = [&](const std::function<void(RankRig&)>& work) {
       fixtures::WholeState whole;
       fixtures::on_mesh(l.replicas, l.shards, [&](Rendezvous&, const RankGroups& groups) {
@@ -379,14 +379,14 @@ TEST_CASE("a snapshot of codes and their scales stays unchanged, in memory and o
 
 TEST_CASE("coded states are not converted to another precision") {
   const fixtures::Scratch scratch;
-  Alone alone;
-  RankRig wide(layout(1, OffloadDevice::kNone), fixtures::small_model(), *alone.group);
+  SingleRank single_rank;
+  RankRig wide(layout(1, OffloadDevice::kNone), fixtures::small_model(), *single_rank.group);
   save_checkpoint(posix_files(), {scratch.path}, {}, wide.state.slices(), {});
   Config config = layout(1, OffloadDevice::kNone);
   config.optimizer = optimizer_of(OptimizerType::kAdamW8bit).defaults;
   config.optimizer.type = OptimizerType::kAdamW8bit;
   config.optimizer.min_8bit_size = 1;
-  RankRig coded(config, fixtures::small_model(), *alone.group);
+  RankRig coded(config, fixtures::small_model(), *single_rank.group);
   Checkpoint checkpoint(scratch.path + "/step-00000000");
   REQUIRE_THROWS_WITH(coded.load(checkpoint),
                       Catch::Matchers::Contains(" is F32, the run needs U8"));
@@ -394,15 +394,15 @@ TEST_CASE("coded states are not converted to another precision") {
 
 TEST_CASE("only moments can be kept in another precision") {
   const fixtures::Scratch scratch;
-  Alone alone;
-  RankRig wide(layout(1, OffloadDevice::kNone, Numbers::kBf16), fixtures::small_model(),
-               *alone.group);
+  SingleRank single_rank;
+  RankRig wide(layout(1, OffloadDevice::kNone, Precision::kBf16), fixtures::small_model(),
+               *single_rank.group);
   train(wide, 1, 2);
   Contents expected = fixtures::contents(wide.state);
   save_checkpoint(posix_files(), {scratch.path}, {}, wide.state.slices(), {});
-  Config config = layout(1, OffloadDevice::kNone, Numbers::kBf16);
+  Config config = layout(1, OffloadDevice::kNone, Precision::kBf16);
   config.bf16.bf16_optimizer_states = true;
-  RankRig narrow(config, fixtures::small_model(), *alone.group);
+  RankRig narrow(config, fixtures::small_model(), *single_rank.group);
   Checkpoint checkpoint(scratch.path + "/step-00000000");
   const std::vector<StateConversion> conversions = narrow.load(checkpoint);
   REQUIRE(conversions.size() == 1);
@@ -416,17 +416,17 @@ TEST_CASE("only moments can be kept in another precision") {
 TEST_CASE("another partition reads a checkpoint back bit by bit") {
   const fixtures::Scratch scratch;
   Contents saved;
-  Alone alone;
+  SingleRank single_rank;
   {
-    RankRig rig(layout(0, OffloadDevice::kNone), fixtures::small_model(), *alone.group);
+    RankRig rig(layout(0, OffloadDevice::kNone), fixtures::small_model(), *single_rank.group);
     rig.train(1);
     saved = fixtures::contents(rig.state);
     save_checkpoint(posix_files(), {scratch.path}, {}, rig.state.slices(), {});
   }
   for (const UnitGranularity unit : {UnitGranularity::kBlock, UnitGranularity::kModel}) {
-    Config config = layout(3, OffloadDevice::kNone, Numbers::kFp32, 64);
+    Config config = layout(3, OffloadDevice::kNone, Precision::kFp32, 64);
     config.partition.unit = unit;
-    RankRig other(config, fixtures::small_model(), *alone.group);
+    RankRig other(config, fixtures::small_model(), *single_rank.group);
     REQUIRE(fixtures::contents(other.state) != saved);
     Checkpoint checkpoint(scratch.path + "/step-00000000");
     other.load(checkpoint);
@@ -457,11 +457,11 @@ void split_tensor(TensorInfo& tensor, int degree, int index) {
 
 /// The state of one rank of a layout, in memory that suits the programs of its stage; no step runs.
 struct SplitRank {
-  SplitRank(const SplitLayout& split, int index, int shard, Communicator& alone)
-      : memory(alone,
+  SplitRank(const SplitLayout& split, int index, int shard, Communicator& single_rank)
+      : memory(single_rank,
                {.folder = fixtures::swap_folder(), .name = cat("split", index, "-", shard)}) {
     const Layout& l = split.layout;
-    const bool narrow = l.numbers == Numbers::kBf16;
+    const bool narrow = l.precision == Precision::kBf16;
     const DType compute = narrow ? DType::kBF16 : DType::kF32;
     plan.train.model =
         build_model(fixtures::model_of_many_blocks(), {1, 8}, Mode::kTrain, {compute, compute});
@@ -486,11 +486,12 @@ struct SplitRank {
   std::optional<ModelState> state;
 };
 
-std::vector<std::unique_ptr<SplitRank>> ranks_of(const SplitLayout& split, Communicator& alone) {
+std::vector<std::unique_ptr<SplitRank>> ranks_of(const SplitLayout& split,
+                                                 Communicator& single_rank) {
   std::vector<std::unique_ptr<SplitRank>> ranks;
   for (int index = 0; index < split.degree; ++index)
     for (int shard = 0; shard < split.layout.shards; ++shard)
-      ranks.push_back(std::make_unique<SplitRank>(split, index, shard, alone));
+      ranks.push_back(std::make_unique<SplitRank>(split, index, shard, single_rank));
   return ranks;
 }
 
@@ -509,21 +510,21 @@ Contents contents_of(const std::vector<StateSlice>& slices) {
 }
 
 const std::vector<SplitLayout> kSplits{
-    {1, {1, 1, 0, OffloadDevice::kNone, Numbers::kFp32, 0}},
-    {2, {1, 1, 0, OffloadDevice::kNone, Numbers::kFp32, 0}},
-    {4, {1, 1, 1, OffloadDevice::kNone, Numbers::kBf16, 0}},
-    {2, {1, 2, 1, OffloadDevice::kCpu, Numbers::kFp32, 64}},
-    {4, {1, 3, 3, OffloadDevice::kNone, Numbers::kFp32, 0}},
-    {2, {1, 3, 3, OffloadDevice::kNvme, Numbers::kBf16, 64}},
+    {1, {1, 1, 0, OffloadDevice::kNone, Precision::kFp32, 0}},
+    {2, {1, 1, 0, OffloadDevice::kNone, Precision::kFp32, 0}},
+    {4, {1, 1, 1, OffloadDevice::kNone, Precision::kBf16, 0}},
+    {2, {1, 2, 1, OffloadDevice::kCpu, Precision::kFp32, 64}},
+    {4, {1, 3, 3, OffloadDevice::kNone, Precision::kFp32, 0}},
+    {2, {1, 3, 3, OffloadDevice::kNvme, Precision::kBf16, 64}},
 };
 
 TEST_CASE(
     "units hold the part of each tensor that a rank uses, and all ranks read their parts from the "
     "folder") {
-  Alone alone;
+  SingleRank single_rank;
   for (const SplitLayout& split : kSplits) {
     INFO(split.degree << " tensor-parallel, " << name_of_layout(split.layout));
-    const auto ranks = ranks_of(split, *alone.group);
+    const auto ranks = ranks_of(split, *single_rank.group);
     int64_t local = 0, in_units = 0;
     for (const TensorInfo& tensor : ranks[0]->plan.train.model.tensors)
       local += tensor.local_numel();
@@ -554,14 +555,14 @@ Contents save_whole(const std::string& root, const std::vector<StateInfo>& state
 }
 
 TEST_CASE("ranks read back, bit by bit, what ranks with other parts of the tensors saved") {
-  Alone alone;
+  SingleRank single_rank;
   const fixtures::Scratch first;
   const Contents expected =
-      save_whole(first.path, ranks_of(kSplits[0], *alone.group)[0]->state->states());
+      save_whole(first.path, ranks_of(kSplits[0], *single_rank.group)[0]->state->states());
   for (const SplitLayout& writer : kSplits) {
     const fixtures::Scratch scratch;
     {
-      const auto ranks = ranks_of(writer, *alone.group);
+      const auto ranks = ranks_of(writer, *single_rank.group);
       Checkpoint checkpoint(first.path + "/step-00000000");
       for (const auto& rank : ranks)
         rank->state->load(checkpoint, fixtures::model_folder(fixtures::model_of_many_blocks()));
@@ -572,7 +573,7 @@ TEST_CASE("ranks read back, bit by bit, what ranks with other parts of the tenso
     for (const SplitLayout& reader : kSplits) {
       INFO(writer.degree << " tensor-parallel, " << name_of_layout(writer.layout) << " -> "
                          << reader.degree << ", " << name_of_layout(reader.layout));
-      const auto ranks = ranks_of(reader, *alone.group);
+      const auto ranks = ranks_of(reader, *single_rank.group);
       for (const auto& rank : ranks)
         rank->state->load(checkpoint, fixtures::model_folder(fixtures::model_of_many_blocks()));
       REQUIRE(contents_of(slices_of(ranks)) == expected);
@@ -581,14 +582,14 @@ TEST_CASE("ranks read back, bit by bit, what ranks with other parts of the tenso
 }
 
 TEST_CASE("tensor-parallel ranks read parts of tensors whose states have another precision") {
-  Alone alone;
+  SingleRank single_rank;
   const fixtures::Scratch scratch;
-  std::vector<StateInfo> states = ranks_of(kSplits[0], *alone.group)[0]->state->states();
+  std::vector<StateInfo> states = ranks_of(kSplits[0], *single_rank.group)[0]->state->states();
   for (StateInfo& state : states) state.dtype = DType::kBF16;
   const Contents expected = converted(save_whole(scratch.path, states), DType::kBF16, DType::kF32);
   for (const SplitLayout& reader : kSplits) {
     INFO(reader.degree << " tensor-parallel, " << name_of_layout(reader.layout));
-    const auto ranks = ranks_of(reader, *alone.group);
+    const auto ranks = ranks_of(reader, *single_rank.group);
     Checkpoint checkpoint(scratch.path + "/step-00000000");
     for (const auto& rank : ranks)
       rank->state->load(checkpoint, fixtures::model_folder(fixtures::model_of_many_blocks()));
@@ -598,20 +599,20 @@ TEST_CASE("tensor-parallel ranks read parts of tensors whose states have another
 
 TEST_CASE("a checkpoint of another optimizer is refused") {
   const fixtures::Scratch scratch;
-  Alone alone;
+  SingleRank single_rank;
   Config sgd = fixtures::small_run();
   sgd.optimizer.type = OptimizerType::kSgd;
   sgd.optimizer.momentum = 0.9;
-  RankRig saver(sgd, fixtures::small_model(), *alone.group);
+  RankRig saver(sgd, fixtures::small_model(), *single_rank.group);
   save_checkpoint(posix_files(), {scratch.path}, {}, saver.state.slices(), {});
-  RankRig adam(fixtures::small_run(), fixtures::small_model(), *alone.group);
+  RankRig adam(fixtures::small_run(), fixtures::small_model(), *single_rank.group);
   Checkpoint checkpoint(scratch.path + "/step-00000000");
   REQUIRE_THROWS_AS(adam.load(checkpoint), Error);
 }
 
 TEST_CASE("a folder of another model is refused with the names of its tensors") {
-  Alone alone;
-  RankRig rig(fixtures::small_run(), fixtures::small_model(), *alone.group);
+  SingleRank single_rank;
+  RankRig rig(fixtures::small_run(), fixtures::small_model(), *single_rank.group);
   REQUIRE_THROWS_WITH(rig.state.load(fixtures::model_folder(fixtures::model_of_many_blocks())),
                       Catch::Contains("the weights are not those of its config.json") &&
                           Catch::Contains("model.layers.2.mlp.up_proj.weight"));
@@ -644,7 +645,7 @@ TEST_CASE(
     REQUIRE_FALSE(collected.empty());
     for (const auto& [name, values] : collected) {
       const std::vector<std::byte>& bytes = saved.at(name + ".param");
-      const DType dtype = l.numbers == Numbers::kBf16Master ? DType::kBF16 : DType::kF32;
+      const DType dtype = l.precision == Precision::kBf16Master ? DType::kBF16 : DType::kF32;
       std::vector<float> expected(values.size());
       convert(bytes.data(), dtype, expected.data(), DType::kF32,
               static_cast<int64_t>(values.size()));

@@ -43,8 +43,8 @@ TEST_CASE("a weight that is not a number is reported where its layer first compu
                       << name_of(recompute));
         Config config = run_nonfinite_in(stage, bf16);
         config.recompute.policy = recompute;
-        fixtures::Alone alone;
-        RankRig rig(config, fixtures::small_model(), *alone.group);
+        fixtures::SingleRank single_rank;
+        RankRig rig(config, fixtures::small_model(), *single_rank.group);
         rig.train(1);
         const std::string name = "model.layers.1.mlp.up_proj.weight";
         plant(rig, name, 7, kNan);
@@ -56,8 +56,8 @@ TEST_CASE("a weight that is not a number is reported where its layer first compu
 }
 
 TEST_CASE("the embedding and the head are named, too") {
-  fixtures::Alone alone;
-  RankRig rig(run_nonfinite_in(0), fixtures::small_model(), *alone.group);
+  fixtures::SingleRank single_rank;
+  RankRig rig(run_nonfinite_in(0), fixtures::small_model(), *single_rank.group);
   rig.train(1);
   const int32_t token = rig.batches[1].tokens[3];
   plant(rig, "lm_head.weight", 5, kNan);
@@ -77,8 +77,8 @@ TEST_CASE("the embedding and the head are named, too") {
 }
 
 TEST_CASE("an infinity in the loss is the head's") {
-  fixtures::Alone alone;
-  RankRig rig(run_nonfinite_in(0), fixtures::small_model(), *alone.group);
+  fixtures::SingleRank single_rank;
+  RankRig rig(run_nonfinite_in(0), fixtures::small_model(), *single_rank.group);
   rig.train(1);
   for (int64_t i = 0; i < 16; ++i)
     plant(rig, "lm_head.weight", i, std::numeric_limits<float>::infinity());
@@ -89,9 +89,9 @@ TEST_CASE("an infinity in the loss is the head's") {
 TEST_CASE("a gradient that overflows in backward is named with its layer and micro-batch") {
   for (const int64_t stage : {0, 2, 3}) {
     INFO("stage " << stage);
-    fixtures::Alone alone;
+    fixtures::SingleRank single_rank;
     Config config = run_nonfinite_in(stage);
-    RankRig rig(config, fixtures::small_model(), *alone.group);
+    RankRig rig(config, fixtures::small_model(), *single_rank.group);
     rig.train(1);
     // The loss is finite at any scale. The backward pass of the first norm divides gradients by the
     // size of its input, so with a tiny embedding the smallest scale that overflows does so in that
@@ -118,10 +118,10 @@ TEST_CASE("a gradient that overflows in backward is named with its layer and mic
 
 TEST_CASE(
     "an fp16 step at too large a loss scale is named in backward; at a smaller one it trains") {
-  fixtures::Alone alone;
+  fixtures::SingleRank single_rank;
   Config config = fixtures::run_of_stage(2);
   config.fp16.enabled = true;
-  RankRig rig(config, fixtures::small_model(), *alone.group);
+  RankRig rig(config, fixtures::small_model(), *single_rank.group);
   rig.train(1);
   StepRun run = rig.prepared(2);
   run.scalars.token_loss_factor = 1e9F;
@@ -140,8 +140,8 @@ TEST_CASE(
 TEST_CASE("a step that is finite when it is run again changes nothing") {
   for (const int64_t stage : {0, 2, 3}) {
     INFO("stage " << stage);
-    fixtures::Alone alone;
-    RankRig rig(run_nonfinite_in(stage), fixtures::small_model(), *alone.group);
+    fixtures::SingleRank single_rank;
+    RankRig rig(run_nonfinite_in(stage), fixtures::small_model(), *single_rank.group);
     rig.train(1);
     const std::string name = "model.layers.1.mlp.up_proj.weight";
     plant(rig, name, 7, kNan);
@@ -160,9 +160,9 @@ TEST_CASE("a step that is finite when it is run again changes nothing") {
 }
 
 TEST_CASE("a step that is run again has the same dropout masks as before") {
-  fixtures::Alone alone;
+  fixtures::SingleRank single_rank;
   fixtures::RankRig rig(fixtures::with_dropout(fixtures::run_of_stage(2)), fixtures::small_model(),
-                        *alone.group);
+                        *single_rank.group);
   rig.train(1);
   const auto before = fixtures::contents(rig.state);
   StepRun again = rig.prepared(2), first = rig.prepared(2), other = rig.prepared(3);
@@ -218,9 +218,9 @@ TEST_CASE("a shard that is not finite is reported by every rank that gathers it"
 
 /// Runs a step on two tensor-parallel ranks, one of which has a weight that is NaN. Returns what
 /// each rank found.
-std::vector<NonfiniteLocation> places_on_tensor_ranks(const std::string& name, int64_t index,
-                                                      int poisoned, bool sequence) {
-  std::vector<NonfiniteLocation> places(2);
+std::vector<NonfiniteLocation> locations_on_tensor_ranks(const std::string& name, int64_t index,
+                                                         int poisoned, bool sequence) {
+  std::vector<NonfiniteLocation> locations(2);
   StateOptions mesh;
   mesh.tensor.count = 2;
   fixtures::on_mesh(mesh, [&](Rendezvous& rendezvous, const RankGroups& groups) {
@@ -233,9 +233,9 @@ std::vector<NonfiniteLocation> places_on_tensor_ranks(const std::string& name, i
     StepRun run = rig.prepared(2);
     rig.train_executor.run(run);
     require(!run.result.finite, "every rank decides alike");
-    places[static_cast<size_t>(rendezvous.rank())] = rig.train_executor.find_nonfinite(run);
+    locations[static_cast<size_t>(rendezvous.rank())] = rig.train_executor.find_nonfinite(run);
   });
-  return places;
+  return locations;
 }
 
 TEST_CASE("a tensor-parallel rank names a weight of its own before the others get the sum") {
@@ -255,14 +255,14 @@ TEST_CASE("a tensor-parallel rank names a weight of its own before the others ge
     for (const int poisoned : {0, 1})
       for (const Weight& weight : weights) {
         INFO(weight.tensor << " of rank " << poisoned << (sequence ? "" : ", whole norms"));
-        const auto places = places_on_tensor_ranks(weight.tensor, 5, poisoned, sequence);
-        const NonfiniteLocation& own = places[static_cast<size_t>(poisoned)];
+        const auto locations = locations_on_tensor_ranks(weight.tensor, 5, poisoned, sequence);
+        const NonfiniteLocation& own = locations[static_cast<size_t>(poisoned)];
         REQUIRE_THAT(own.text,
                      Catch::StartsWith(weight.layer) &&
                          Catch::EndsWith("; the weight " + weight.tensor + " is not finite"));
         // The other rank finds the value later, in the sum over ranks, if its own layers still
         // compute with the sum.
-        const NonfiniteLocation& other = places[static_cast<size_t>(1 - poisoned)];
+        const NonfiniteLocation& other = locations[static_cast<size_t>(1 - poisoned)];
         REQUIRE((other.instr < 0 || other.instr > own.instr));
         REQUIRE(other.text.find("the weight") == std::string::npos);
       }

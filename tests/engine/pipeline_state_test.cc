@@ -24,8 +24,8 @@ using fixtures::SavedState;
 using fixtures::train_step;
 using fixtures::TrainingMesh;
 
-/// Place describes the layout of a run; all places train the same model.
-struct Place {
+/// RunLayout describes the layout of a run; all places train the same model.
+struct RunLayout {
   TrainingMesh mesh;
   int64_t stage = 0;
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
@@ -50,10 +50,10 @@ struct Place {
 
 /// Requires that every layout reads back, bit by bit, what every other one saves, and that the
 /// writer continues as if it had not saved.
-void check_all_pairs(const std::vector<Place>& places) {
+void check_all_pairs(const std::vector<RunLayout>& layouts) {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(true), 5);
-  for (const Place& writer : places) {
+  for (const RunLayout& writer : layouts) {
     const fixtures::Scratch scratch;
     const SavedState saved =
         saved_on(writer.config(), model, writer.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
@@ -63,14 +63,14 @@ void check_all_pairs(const std::vector<Place>& places) {
                              return rendezvous.exchange_text("save", text);
                            }});
         });
-    const auto resumed = [&](const Place& place, bool trains) {
-      return saved_on(place.config(), model, place.mesh, [&](Rendezvous&, RankRig& rig) {
+    const auto resumed = [&](const RunLayout& layout, bool trains) {
+      return saved_on(layout.config(), model, layout.mesh, [&](Rendezvous&, RankRig& rig) {
         Checkpoint checkpoint(scratch.path + "/step-00000000");
         rig.load(checkpoint);
         if (trains) train_step(rig, 3);
       });
     };
-    for (const Place& reader : places) {
+    for (const RunLayout& reader : layouts) {
       INFO(writer.text() << " -> " << reader.text());
       REQUIRE(resumed(reader, false) == saved);
     }
@@ -108,13 +108,13 @@ TEST_CASE("stages without trainable tensors restore a checkpoint that the other 
 TEST_CASE("an export collects the tensors of all stages whole") {
   set_kernel_threads(1);
   for (const bool tied : {false, true})
-    for (const Place& place :
-         {Place{{.stages = 4}, 0},
-          Place{{.tensor = 2, .shards = 2, .stages = 2}, 1, PipelineSchedule::kZbV},
-          Place{{.shards = 2, .replicas = 2, .stages = 2}, 3}}) {
-      INFO(place.text() << (tied ? ", tied" : ""));
+    for (const RunLayout& layout :
+         {RunLayout{{.stages = 4}, 0},
+          RunLayout{{.tensor = 2, .shards = 2, .stages = 2}, 1, PipelineSchedule::kZbV},
+          RunLayout{{.shards = 2, .replicas = 2, .stages = 2}, 3}}) {
+      INFO(layout.text() << (tied ? ", tied" : ""));
       const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(tied), 5);
-      const auto collected = fixtures::collected_on(place.config(), model, place.mesh);
+      const auto collected = fixtures::collected_on(layout.config(), model, layout.mesh);
       // There are nine tensors in each of five layers, the embedding, the last norm and, unless
       // tied, the head.
       REQUIRE(collected.size() == (tied ? 47 : 48));
@@ -130,7 +130,7 @@ TEST_CASE(
   const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(true), 5);
   for (const int64_t zero : {1, 2, 3})
     for (const double ratio : {0.4, 1.0}) {
-      Config config = Place{{.shards = 2, .stages = 3}, zero}.config();
+      Config config = RunLayout{{.shards = 2, .stages = 3}, zero}.config();
       fixtures::offload_to(config, OffloadDevice::kCpu);
       config.zero.offload_optimizer.ratio = ratio;
       config = fixtures::meshed(config, {.shards = 2, .stages = 3});
@@ -147,10 +147,10 @@ TEST_CASE(
 TEST_CASE("the sum of losses of an evaluation is one process's, on all ranks") {
   set_kernel_threads(1);
   const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(), 5);
-  const auto loss_of = [&](const Place& place) {
+  const auto loss_of = [&](const RunLayout& layout) {
     std::mutex mutex;
     std::vector<double> losses;
-    saved_on(place.config(), model, place.mesh, [&](Rendezvous&, RankRig& rig) {
+    saved_on(layout.config(), model, layout.mesh, [&](Rendezvous&, RankRig& rig) {
       fixtures::give_batches(rig, 1);
       double sum = 0;
       int64_t tokens = 0;
@@ -164,17 +164,18 @@ TEST_CASE("the sum of losses of an evaluation is one process's, on all ranks") {
       const std::lock_guard lock(mutex);
       losses.push_back(sum / static_cast<double>(tokens));
     });
-    REQUIRE(losses.size() == static_cast<size_t>(place.mesh.ranks()));
+    REQUIRE(losses.size() == static_cast<size_t>(layout.mesh.ranks()));
     for (const double loss : losses) REQUIRE(loss == losses.front());
     return losses.front();
   };
   const double expected = loss_of({});
-  for (const Place& place : {Place{{.stages = 4}, 0, PipelineSchedule::kZbH1},
-                             Place{{.stages = 2}, 1, PipelineSchedule::kZbV},
-                             Place{{.tensor = 2, .stages = 2}, 2, PipelineSchedule::kInterleaved},
-                             Place{{.shards = 2, .replicas = 2, .stages = 2}, 3}}) {
-    INFO(place.text());
-    REQUIRE(loss_of(place) == Approx(expected).epsilon(1e-6));
+  for (const RunLayout& layout :
+       {RunLayout{{.stages = 4}, 0, PipelineSchedule::kZbH1},
+        RunLayout{{.stages = 2}, 1, PipelineSchedule::kZbV},
+        RunLayout{{.tensor = 2, .stages = 2}, 2, PipelineSchedule::kInterleaved},
+        RunLayout{{.shards = 2, .replicas = 2, .stages = 2}, 3}}) {
+    INFO(layout.text());
+    REQUIRE(loss_of(layout) == Approx(expected).epsilon(1e-6));
   }
 }
 
@@ -182,12 +183,12 @@ TEST_CASE("all ranks of a pipeline write the tokens that one process writes") {
   set_kernel_threads(1);
   constexpr int64_t kRoom = 8;
   const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(), 5);
-  const auto written_on = [&](const Place& place) {
-    Config config = place.config();
+  const auto written_on = [&](const RunLayout& layout) {
+    Config config = layout.config();
     config.train_micro_batch_size_per_gpu = 1;
     std::mutex mutex;
     std::vector<std::vector<int32_t>> written;
-    saved_on(config, model, place.mesh, [&](Rendezvous&, RankRig& rig) {
+    saved_on(config, model, layout.mesh, [&](Rendezvous&, RankRig& rig) {
       const ProgramPlan plan = plan_logits(model, rig.plan, kRoom);
       rig.memory.allocate(plan.program);
       Executor executor(plan.program, plan.model, rig.memory, rig.groups);
@@ -199,35 +200,36 @@ TEST_CASE("all ranks of a pipeline write the tokens that one process writes") {
       // The first rank of the stage that has the head chooses the tokens.
       const int head =
           rig.plan.options.state.pipeline.stage_of(rig.plan.options.state.pipeline.parts() - 1);
-      const int chooser = head * place.mesh.ranks() / place.mesh.stages;
+      const int chooser = head * layout.mesh.ranks() / layout.mesh.stages;
       const auto tokens = generate(executor, plan, rig.memory, std::vector<int32_t>{3, 1, 4},
                                    {.tokens = 10, .chooser = chooser, .has_logits = has_logits},
                                    rig.groups.host_world);
       const std::lock_guard lock(mutex);
       written.push_back(tokens);
     });
-    REQUIRE(written.size() == static_cast<size_t>(place.mesh.ranks()));
+    REQUIRE(written.size() == static_cast<size_t>(layout.mesh.ranks()));
     for (const std::vector<int32_t>& tokens : written) REQUIRE(tokens == written.front());
     return written.front();
   };
   const std::vector<int32_t> expected = written_on({});
   REQUIRE(expected.size() == 10);
-  for (const Place& place :
-       {Place{{.stages = 2}, 0}, Place{{.stages = 2}, 3, PipelineSchedule::kZbV},
-        Place{{.stages = 2}, 1, PipelineSchedule::kInterleaved},
-        Place{{.tensor = 2, .stages = 4}, 0}, Place{{.tensor = 2, .shards = 2, .stages = 2}, 3}}) {
-    INFO(place.text());
-    REQUIRE(written_on(place) == expected);
+  for (const RunLayout& layout :
+       {RunLayout{{.stages = 2}, 0}, RunLayout{{.stages = 2}, 3, PipelineSchedule::kZbV},
+        RunLayout{{.stages = 2}, 1, PipelineSchedule::kInterleaved},
+        RunLayout{{.tensor = 2, .stages = 4}, 0},
+        RunLayout{{.tensor = 2, .shards = 2, .stages = 2}, 3}}) {
+    INFO(layout.text());
+    REQUIRE(written_on(layout) == expected);
   }
 }
 
 // Steps that are not finite.
 
 /// Returns the message of each rank after a step with a weight that is NaN.
-std::vector<std::string> nonfinite_on(const Place& place, const ModelConfig& model,
+std::vector<std::string> nonfinite_on(const RunLayout& layout, const ModelConfig& model,
                                       const std::string& weight) {
-  std::vector<std::string> found(static_cast<size_t>(place.mesh.ranks()));
-  saved_on(place.config(), model, place.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+  std::vector<std::string> found(static_cast<size_t>(layout.mesh.ranks()));
+  saved_on(layout.config(), model, layout.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
     train_step(rig, 1);
     fixtures::plant(rig, weight, 5, std::numeric_limits<float>::quiet_NaN());
     const auto before = own_slices(rig.state);
@@ -252,21 +254,21 @@ TEST_CASE(
   const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(), 4);
   const std::string weight = "model.layers.2.mlp.up_proj.weight";
   const std::string expected = cat("(layers.2): sum; the weight ", weight, " is not finite");
-  for (const Place& place :
-       {Place{{.stages = 2}, 0}, Place{{.stages = 4}, 1, PipelineSchedule::kGpipe},
-        Place{{.shards = 2, .stages = 2}, 2, PipelineSchedule::kZbH1},
-        Place{{.stages = 2}, 0, PipelineSchedule::kZbV},
-        Place{{.stages = 2}, 1, PipelineSchedule::kInterleaved},
-        Place{{.shards = 2, .stages = 2}, 3},
-        Place{{.shards = 2, .stages = 2}, 3, PipelineSchedule::kGpipe, true},
-        Place{{.stages = 2}, 1, PipelineSchedule::k1F1B, true},
-        Place{{.stages = 2}, 0, PipelineSchedule::kInterleaved, true},
-        Place{{.stages = 4}, 1, PipelineSchedule::kZbH1, true},
-        Place{{.shards = 2, .stages = 2}, 3, PipelineSchedule::kZbV, true}}) {
-    INFO(place.text());
-    const auto of_stage = fixtures::options_of(place.mesh, place.config(), model).pipeline;
-    const std::vector<std::string> found = nonfinite_on(place, model, weight);
-    const int ranks_a_stage = place.mesh.ranks() / place.mesh.stages;
+  for (const RunLayout& layout :
+       {RunLayout{{.stages = 2}, 0}, RunLayout{{.stages = 4}, 1, PipelineSchedule::kGpipe},
+        RunLayout{{.shards = 2, .stages = 2}, 2, PipelineSchedule::kZbH1},
+        RunLayout{{.stages = 2}, 0, PipelineSchedule::kZbV},
+        RunLayout{{.stages = 2}, 1, PipelineSchedule::kInterleaved},
+        RunLayout{{.shards = 2, .stages = 2}, 3},
+        RunLayout{{.shards = 2, .stages = 2}, 3, PipelineSchedule::kGpipe, true},
+        RunLayout{{.stages = 2}, 1, PipelineSchedule::k1F1B, true},
+        RunLayout{{.stages = 2}, 0, PipelineSchedule::kInterleaved, true},
+        RunLayout{{.stages = 4}, 1, PipelineSchedule::kZbH1, true},
+        RunLayout{{.shards = 2, .stages = 2}, 3, PipelineSchedule::kZbV, true}}) {
+    INFO(layout.text());
+    const auto of_stage = fixtures::options_of(layout.mesh, layout.config(), model).pipeline;
+    const std::vector<std::string> found = nonfinite_on(layout, model, weight);
+    const int ranks_a_stage = layout.mesh.ranks() / layout.mesh.stages;
     for (size_t rank = 0; rank < found.size(); ++rank) {
       INFO("rank " << rank << ": " << found[rank]);
       // Layers are counted from the embedding, which is layer 0.
@@ -299,10 +301,11 @@ TEST_CASE(
   for (const PipelineSchedule schedule :
        {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved,
         PipelineSchedule::kZbH1, PipelineSchedule::kZbV}) {
-    const Place place{{.shards = 2, .stages = 2}, std::array{0, 1, 3}[turn++ % 3], schedule, true};
-    INFO(place.text());
+    const RunLayout layout{
+        {.shards = 2, .stages = 2}, std::array{0, 1, 3}[turn++ % 3], schedule, true};
+    INFO(layout.text());
     std::vector<std::string> found(4);
-    saved_on(place.config(), model, place.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+    saved_on(layout.config(), model, layout.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
       train_step(rig, 1);
       fixtures::plant(rig, weight, kToken * model.hidden, std::numeric_limits<float>::quiet_NaN());
       fixtures::give_batches(rig, 2);
@@ -348,17 +351,18 @@ TEST_CASE("both copies of a tied matrix stay the same to the bit, and count once
   set_kernel_threads(1);
   const ModelConfig model = fixtures::with_layers(fixtures::model_of_many_blocks(true), 5);
   const auto trained = fixtures::train_on(fixtures::run_of_stage(0), model, {}, 4);
-  for (const Place& place :
-       {Place{{.stages = 2}, 0}, Place{{.shards = 2, .stages = 4}, 0, PipelineSchedule::kZbH1},
-        Place{{.tensor = 2, .shards = 2, .stages = 2}, 1},
-        Place{{.shards = 3, .stages = 2}, 2, PipelineSchedule::kInterleaved},
-        Place{{.shards = 2, .replicas = 2, .stages = 2}, 3, PipelineSchedule::kGpipe}}) {
-    INFO(place.text());
+  for (const RunLayout& layout :
+       {RunLayout{{.stages = 2}, 0},
+        RunLayout{{.shards = 2, .stages = 4}, 0, PipelineSchedule::kZbH1},
+        RunLayout{{.tensor = 2, .shards = 2, .stages = 2}, 1},
+        RunLayout{{.shards = 3, .stages = 2}, 2, PipelineSchedule::kInterleaved},
+        RunLayout{{.shards = 2, .replicas = 2, .stages = 2}, 3, PipelineSchedule::kGpipe}}) {
+    INFO(layout.text());
     std::mutex mutex;
     std::map<std::string, std::vector<std::byte>> held;
     std::map<std::string, std::set<int>> holders;
     std::vector<double> norms;
-    saved_on(place.config(), model, place.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
+    saved_on(layout.config(), model, layout.mesh, [&](Rendezvous& rendezvous, RankRig& rig) {
       for (int64_t step = 1; step <= 4; ++step) {
         const double norm = train_step(rig, step).result.gradient_norm;
         const std::lock_guard lock(mutex);
@@ -374,7 +378,7 @@ TEST_CASE("both copies of a tied matrix stay the same to the bit, and count once
     REQUIRE_FALSE(holders.empty());
     for (const auto& [name, stages] : holders) {
       INFO(name);
-      REQUIRE(stages == std::set<int>{0, place.mesh.stages - 1});
+      REQUIRE(stages == std::set<int>{0, layout.mesh.stages - 1});
     }
     for (size_t step = 0; step < norms.size(); ++step)
       REQUIRE(norms[step] == Approx(trained.norms[step]).epsilon(fixtures::kNormBound));

@@ -17,8 +17,8 @@
 namespace ftrun {
 namespace {
 
-using fixtures::Alone;
 using fixtures::RankRig;
+using fixtures::SingleRank;
 
 constexpr int kReducingRanks = 4;
 /// The number of tokens in the global batch: 4 ranks, 2 micro-batches, 2 rows of 8.
@@ -137,9 +137,9 @@ const std::vector<Floats>& gradients_of_ranks() {
   static const std::vector<Floats> all = [] {
     std::vector<Floats> made;
     for (int rank = 0; rank < kReducingRanks; ++rank) {
-      Alone alone;
+      SingleRank single_rank;
       RankRig rig(run_with(settings()[0], ConfigDtype::kModel), fixtures::small_model(),
-                  *alone.group);
+                  *single_rank.group);
       Config config = rig.config;
       config.parallel.data = kReducingRanks;
       made.push_back(step(rig, config, kReducingRanks, rank).gradients);

@@ -34,7 +34,7 @@ ReplicaCheck check_of(const RankRig& rig, Rendezvous& rendezvous) {
 /// after `spoil` was called on each rank.
 std::vector<std::string> check_messages(
     const Config& plain, const fixtures::TrainingMesh& mesh,
-    const std::function<void(int, RankRig&)>& spoil, bool compares = true,
+    const std::function<void(int, RankRig&)>& corrupt, bool compares = true,
     const std::function<std::string(int, const std::function<void()>&)>& read =
         [](int, const std::function<void()>& check) { return fixtures::message_of(check); }) {
   Config config = fixtures::meshed(plain, mesh);
@@ -48,7 +48,7 @@ std::vector<std::string> check_messages(
                       require(check.compares() == compares, "what ranks hold alike");
                       fixtures::train_step(rig, 1);
                       check.check(1);
-                      spoil(rendezvous.rank(), rig);
+                      corrupt(rendezvous.rank(), rig);
                       messages[static_cast<size_t>(rendezvous.rank())] =
                           read(rendezvous.rank(), [&] { check.check(2); });
                     });
@@ -99,10 +99,10 @@ TEST_CASE("the one rank of three that differs is named, on all ranks") {
 TEST_CASE(
     "bits that differ on one of three ranks are that rank's failure; with two ranks, nobody knows "
     "whose they are") {
-  const auto spoil = [](int rank, RankRig& rig) { plant_on(1, rank, rig); };
-  REQUIRE(check_messages(fixtures::run_of_stage(0), {.shards = 3}, spoil, true, failure_of) ==
+  const auto corrupt = [](int rank, RankRig& rig) { plant_on(1, rank, rig); };
+  REQUIRE(check_messages(fixtures::run_of_stage(0), {.shards = 3}, corrupt, true, failure_of) ==
           std::vector<std::string>(3, "1 fails"));
-  REQUIRE(check_messages(fixtures::run_of_stage(0), {.shards = 2}, spoil, true, failure_of) ==
+  REQUIRE(check_messages(fixtures::run_of_stage(0), {.shards = 2}, corrupt, true, failure_of) ==
           std::vector<std::string>{"0 tells", "1 tells"});
 }
 

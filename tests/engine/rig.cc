@@ -209,13 +209,13 @@ void replace(ProgramPlan& plan, StepProgram step) {
 /// Returns a run's plan with the rig's own settings applied. Evaluations have one micro-batch, even
 /// where a pipeline's plan has several. Programs that do not change are kept, because planning is a
 /// large part of a short training's time.
-StepPlan changed(StepPlan plan, const Config& config, const Otherwise& otherwise) {
+StepPlan changed(StepPlan plan, const Config& config, const RigSettings& settings) {
   const bool is_alone = plan.options.state.pipeline.stages() == 1;
   const bool trains_otherwise =
-      otherwise.trains || (is_alone && plan.options.schedule != otherwise.schedule);
-  if (is_alone) plan.options.schedule = otherwise.schedule;
-  if (otherwise.trains) {
-    plan.train.model = freeze(std::move(plan.train.model), otherwise.trains);
+      settings.trains || (is_alone && plan.options.schedule != settings.schedule);
+  if (is_alone) plan.options.schedule = settings.schedule;
+  if (settings.trains) {
+    plan.train.model = freeze(std::move(plan.train.model), settings.trains);
     plan.partition = build_units(
         plan.train.model, config.partition.unit,
         {config.zero.param_persistence_threshold, config.zero.model_persistence_threshold},
@@ -228,18 +228,18 @@ StepPlan changed(StepPlan plan, const Config& config, const Otherwise& otherwise
     once.micro_batches = 1;
     replace(plan.evaluate, build_evaluation_step(plan.evaluate.model, plan.partition, once));
   }
-  if (otherwise.mutates) otherwise.mutates(plan.train.program);
+  if (settings.mutates) settings.mutates(plan.train.program);
   return plan;
 }
 
 }  // namespace
 
 RankRig::RankRig(const Config& from, const ModelConfig& model, const RankGroups& of, Gpu* gpu,
-                 const Otherwise& otherwise)
+                 const RigSettings& settings)
     : config(for_ranks(from, of.host_world->size())),
       folder(model_folder(model)),
       groups(of),
-      plan(changed(plan_steps(config, model, of.rank()), config, otherwise)),
+      plan(changed(plan_steps(config, model, of.rank()), config, settings)),
       memory(of.peer_visible(), swap_of(config, of.rank()), nullptr, gpu),
       train_executor(plan.train.program, plan.train.model, allocated(memory, plan), groups),
       evaluate_executor(plan.evaluate.program, plan.evaluate.model, memory, groups),
@@ -357,7 +357,7 @@ std::vector<std::vector<std::byte>> own_slices(const ModelState& state) {
   return all;
 }
 
-Alone::Alone() {
+SingleRank::SingleRank() {
   rendezvous = std::move(Rendezvous::in_process(1).front());
   group = open_communicator(*rendezvous, "data", {0}, {});
 }
@@ -422,7 +422,7 @@ std::string message_of(const std::function<void()>& work) {
   try {
     work();
   } catch (const std::exception& error) {
-    return testing::said_by(error);
+    return testing::failure_message(error);
   }
   return "";
 }

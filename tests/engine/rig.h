@@ -73,8 +73,8 @@ ModelFolder write_model_folder(const std::string& path, const ModelConfig& model
 /// writes it.
 const ModelFolder& model_folder(const ModelConfig& model);
 
-/// Otherwise holds the settings of a rig that no key of the config sets.
-struct Otherwise {
+/// RigSettings holds the settings of a rig that no key of the config sets.
+struct RigSettings {
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   /// Selects the trainable tensors; null: all.
   std::function<bool(const TensorInfo&)> trains = nullptr;
@@ -87,7 +87,7 @@ struct Otherwise {
 struct RankRig {
   /// Builds the rig, on `gpu` (borrowed) if it is given.
   RankRig(const Config& config, const ModelConfig& model, const RankGroups& groups,
-          Gpu* gpu = nullptr, const Otherwise& otherwise = {});
+          Gpu* gpu = nullptr, const RigSettings& settings = {});
   RankRig(const Config& config, const ModelConfig& model, Communicator& group);
 
   /// Runs one training step on random batches that depend on `step` and the rank.
@@ -147,9 +147,9 @@ std::map<std::string, std::vector<std::byte>> contents(const ModelState& state);
 /// Returns the slices that a rank saves.
 std::vector<std::vector<std::byte>> own_slices(const ModelState& state);
 
-/// Alone holds a communicator of one rank, and the rendezvous that it needs.
-struct Alone {
-  Alone();
+/// SingleRank holds a communicator of one rank, and the rendezvous that it needs.
+struct SingleRank {
+  SingleRank();
   std::unique_ptr<Rendezvous> rendezvous;
   std::unique_ptr<Communicator> group;
 };

@@ -66,28 +66,28 @@ TEST_CASE(
     "ring of waits") {
   set_kernel_threads(1);
   constexpr int kSwapped = 2;  // rank 3 is in the same two groups
-  std::vector<std::string> told(4);
+  std::vector<std::string> messages(4);
   std::vector<int> blamed(4);
   fixtures::on_mesh(2, 2, [&](Rendezvous& rendezvous, const RankGroups& groups) {
     const auto rank = static_cast<size_t>(rendezvous.rank());
-    fixtures::Otherwise otherwise;
-    if (rank == kSwapped) otherwise.mutates = swap_collectives;
+    fixtures::RigSettings settings;
+    if (rank == kSwapped) settings.mutates = swap_collectives;
     Config config = fixtures::run_of_stage(2);
     config.parallel.data_replicate = 2;
-    fixtures::RankRig rig(config, fixtures::model_of_many_blocks(), groups, nullptr, otherwise);
+    fixtures::RankRig rig(config, fixtures::model_of_many_blocks(), groups, nullptr, settings);
     groups.host_world->barrier({"start"});
     for (Communicator* group : groups.distinct()) group->set_timeout(std::chrono::seconds(2));
-    told[rank] = fixtures::message_of([&] { rig.train(1); });
+    messages[rank] = fixtures::message_of([&] { rig.train(1); });
     blamed[rank] = rendezvous.board().blamed();
   });
-  for (size_t rank = 0; rank < told.size(); ++rank)
-    UNSCOPED_INFO("blamed " << blamed[rank] << ": " << told[rank]);
-  for (const std::string& message : told) REQUIRE_FALSE(message.empty());
+  for (size_t rank = 0; rank < messages.size(); ++rank)
+    UNSCOPED_INFO("blamed " << blamed[rank] << ": " << messages[rank]);
+  for (const std::string& message : messages) REQUIRE_FALSE(message.empty());
   // The two ranks wait for each other. The first whose wait times out names this cycle; the other
   // names the rank that aborted.
-  CHECK_THAT(told[kSwapped], Catch::Contains("rank 3"));
-  CHECK_THAT(told[kSwapped + 1], Catch::Contains("rank 2"));
-  const auto rings = std::ranges::count_if(told, [](const std::string& message) {
+  CHECK_THAT(messages[kSwapped], Catch::Contains("rank 3"));
+  CHECK_THAT(messages[kSwapped + 1], Catch::Contains("rank 2"));
+  const auto rings = std::ranges::count_if(messages, [](const std::string& message) {
     return message.find("they wait for each other") != message.npos;
   });
   CHECK(rings >= 1);

@@ -194,14 +194,14 @@ TEST_CASE("an export collects a split model's tensors whole") {
 TEST_CASE(
     "any mesh reads back what another saved, bit by bit, and the same mesh continues unchanged") {
   set_kernel_threads(1);
-  struct Place {
+  struct RunLayout {
     TrainingMesh mesh;
     int64_t stage;
   };
-  const std::vector<Place> places{{{1}, 0},    {{2}, 0},       {{4}, 1},
-                                  {{2, 2}, 3}, {{4, 1, 2}, 2}, {{1, 3}, 3}};
+  const std::vector<RunLayout> layouts{{{1}, 0},    {{2}, 0},       {{4}, 1},
+                                       {{2, 2}, 3}, {{4, 1, 2}, 2}, {{1, 3}, 3}};
   const ModelConfig model = fixtures::model_of_many_blocks();
-  for (const Place& writer : places) {
+  for (const RunLayout& writer : layouts) {
     const fixtures::Scratch scratch;
     const auto saved = fixtures::saved_on(
         fixtures::run_of_stage(writer.stage), model, writer.mesh,
@@ -213,15 +213,15 @@ TEST_CASE(
                              return rendezvous.exchange_text("save", text);
                            }});
         });
-    const auto resumed = [&](const Place& place, bool trains) {
-      return fixtures::saved_on(fixtures::run_of_stage(place.stage), model, place.mesh,
+    const auto resumed = [&](const RunLayout& layout, bool trains) {
+      return fixtures::saved_on(fixtures::run_of_stage(layout.stage), model, layout.mesh,
                                 [&](Rendezvous&, RankRig& rig) {
                                   Checkpoint checkpoint(scratch.path + "/step-00000000");
                                   rig.load(checkpoint);
                                   if (trains) fixtures::train_step(rig, 3);
                                 });
     };
-    for (const Place& reader : places) {
+    for (const RunLayout& reader : layouts) {
       INFO(writer.mesh.text() << " -> " << reader.mesh.text());
       REQUIRE(resumed(reader, false) == saved);
     }
@@ -260,32 +260,32 @@ TEST_CASE(
     "coded states have the blocks of whole tensors on every mesh, and move between meshes "
     "unchanged") {
   set_kernel_threads(1);
-  struct Place {
+  struct RunLayout {
     TrainingMesh mesh;
     int64_t stage;
     OffloadDevice device = OffloadDevice::kNone;
   };
-  const std::vector<Place> places{{{1}, 0},
-                                  {{2}, 0},
-                                  {{4}, 1, OffloadDevice::kCpu},
-                                  {{2, 2}, 3},
-                                  {{4, 1, 2}, 2, OffloadDevice::kNvme},
-                                  {{2, 2}, 1, OffloadDevice::kNvme},
-                                  {{1, 3}, 3, OffloadDevice::kCpu}};
+  const std::vector<RunLayout> layouts{{{1}, 0},
+                                       {{2}, 0},
+                                       {{4}, 1, OffloadDevice::kCpu},
+                                       {{2, 2}, 3},
+                                       {{4, 1, 2}, 2, OffloadDevice::kNvme},
+                                       {{2, 2}, 1, OffloadDevice::kNvme},
+                                       {{1, 3}, 3, OffloadDevice::kCpu}};
   const ModelConfig model = model_with([](ModelConfig& m) { m.qkv_bias = true; });
-  const auto config_of = [](const Place& place) {
-    Config config = fixtures::run_of_stage(place.stage);
+  const auto config_of = [](const RunLayout& layout) {
+    Config config = fixtures::run_of_stage(layout.stage);
     config.optimizer = optimizer_of(OptimizerType::kAdamW8bit).defaults;
     config.optimizer.type = OptimizerType::kAdamW8bit;
     config.optimizer.min_8bit_size = 1000;
-    if (place.device != OffloadDevice::kNone) {
-      fixtures::offload_to(config, place.device);
-      if (place.stage == 3) config.zero.offload_param.device = OffloadDevice::kNone;
+    if (layout.device != OffloadDevice::kNone) {
+      fixtures::offload_to(config, layout.device);
+      if (layout.stage == 3) config.zero.offload_param.device = OffloadDevice::kNone;
     }
     return config;
   };
-  const TrainingOutcome expected = train_on(config_of(places[0]), model, {}, 2);
-  for (const Place& writer : places) {
+  const TrainingOutcome expected = train_on(config_of(layouts[0]), model, {}, 2);
+  for (const RunLayout& writer : layouts) {
     INFO(writer.mesh.text() << ", stage " << writer.stage);
     const fixtures::Scratch scratch;
     TrainingOutcome outcome;
@@ -306,15 +306,15 @@ TEST_CASE(
     for (const char* tensor :
          {"self_attn.q_proj", "self_attn.o_proj", "mlp.down_proj", "mlp.up_proj"})
       require_scales_of_blocks(outcome.state, cat("model.layers.1.", tensor, ".weight"));
-    const auto resumed = [&](const Place& place, bool trains) {
-      return fixtures::saved_on(config_of(place), model, place.mesh,
+    const auto resumed = [&](const RunLayout& layout, bool trains) {
+      return fixtures::saved_on(config_of(layout), model, layout.mesh,
                                 [&](Rendezvous&, RankRig& rig) {
                                   Checkpoint checkpoint(scratch.path + "/step-00000000");
                                   rig.load(checkpoint);
                                   if (trains) fixtures::train_step(rig, 3);
                                 });
     };
-    for (const Place& reader : places) {
+    for (const RunLayout& reader : layouts) {
       INFO(" -> " << reader.mesh.text() << ", stage " << reader.stage);
       REQUIRE(resumed(reader, false) == outcome.state);
     }

@@ -299,20 +299,20 @@ TEST_CASE("products and attention are repeated at most once, the down projection
   }
 }
 
-struct Kept {
+struct BlockBytes {
   int64_t saved;
   int64_t forward_scratch;
   int64_t backward_scratch;
-  bool operator==(const Kept&) const = default;
+  bool operator==(const BlockBytes&) const = default;
 };
 
-std::ostream& operator<<(std::ostream& out, const Kept& kept) {
-  return out << kept.saved << ' ' << kept.forward_scratch << ' ' << kept.backward_scratch;
+std::ostream& operator<<(std::ostream& out, const BlockBytes& bytes) {
+  return out << bytes.saved << ' ' << bytes.forward_scratch << ' ' << bytes.backward_scratch;
 }
 
 /// Returns the bytes that a layer keeps between forward and backward, and those that its lists need
 /// while they run.
-Kept kept_by(const BlockShape& shape, const RecomputePolicy& policy) {
+BlockBytes block_bytes_of(const BlockShape& shape, const RecomputePolicy& policy) {
   const LayerGraph& g = recomputed_block(shape, policy);
   return {plan_saved(g).bytes, plan_scratch(g, g.forward).bytes, plan_scratch(g, g.backward).bytes};
 }
@@ -322,18 +322,19 @@ TEST_CASE("a layer of SmolLM2-135M keeps this much besides its input, in fp32") 
   // up 3072.
   const int64_t token = 4;
   for (const int64_t tokens : {512, 1024})
-    CHECK(kept_by(smollm2(tokens), kNone) ==
-          Kept{tokens * 5195 * token, tokens * 2112 * token, tokens * 4608 * token});
+    CHECK(block_bytes_of(smollm2(tokens), kNone) ==
+          BlockBytes{tokens * 5195 * token, tokens * 2112 * token, tokens * 4608 * token});
   // With 512 tokens attention is cheap compared with projections of 576, so only q, k and v are
   // kept.
-  CHECK(kept_by(smollm2(512), kSelective) ==
-        Kept{512 * 960 * token, 512 * 5184 * token, 512 * 5769 * token});
+  CHECK(block_bytes_of(smollm2(512), kSelective) ==
+        BlockBytes{512 * 960 * token, 512 * 5184 * token, 512 * 5769 * token});
   // With 1024 tokens attention is expensive, so its result, the residual sum and the rstd of their
   // norm are kept too.
-  CHECK(kept_by(smollm2(1024), kSelective) ==
-        Kept{1024 * 1162 * token, 1024 * 4608 * token, 1024 * 5386 * token + 64});
+  CHECK(block_bytes_of(smollm2(1024), kSelective) ==
+        BlockBytes{1024 * 1162 * token, 1024 * 4608 * token, 1024 * 5386 * token + 64});
   for (const int64_t tokens : {512, 1024})
-    CHECK(kept_by(smollm2(tokens), kFull) == Kept{0, tokens * 5184 * token, tokens * 6729 * token});
+    CHECK(block_bytes_of(smollm2(tokens), kFull) ==
+          BlockBytes{0, tokens * 5184 * token, tokens * 6729 * token});
 }
 
 TEST_CASE("scratch of backward is as small as what is alive at once") {

@@ -18,7 +18,7 @@ LATE = "run = sh('echo ftrun: rank 0 waited 2.1s for rank 1; exit 6'); run.wait(
 WAITS = {
     LATE + "assert 'waited 2.0s' in run.text(), run.text()": "waited: ftrun: rank 0 waited 2.1s "
     "for rank 1",
-    "fail_waiting('3 s for a save', 'step 3')": "waited: 3 s for a save",
+    "fail_by_timeout('3 s for a save', 'step 3')": "waited: 3 s for a save",
     "must(subprocess.run(['sh', '-c', 'exit 6'], capture_output=True, text=True))":
     "waited: exit 6, expected 0",
     "must(subprocess.run(['sh', '-c', 'exit 6'], capture_output=True, text=True), 137)":
@@ -47,8 +47,8 @@ FAULTS = (
     "sh('echo step 1; exit 4').await_line('saved')",
     "sh('echo Traceback; exit 6').await_line('saved')",
     # A fault that is followed by a wait, and a wait that is followed by a fault.
-    "try:\n  assert 'bits' == 'bytes'\nfinally:\n  fail_waiting('3 s')",
-    "try:\n  fail_waiting('3 s')\nexcept AssertionError:\n  assert 'bits' == 'bytes'",
+    "try:\n  assert 'bits' == 'bytes'\nfinally:\n  fail_by_timeout('3 s')",
+    "try:\n  fail_by_timeout('3 s')\nexcept AssertionError:\n  assert 'bits' == 'bytes'",
 )
 
 

@@ -34,7 +34,7 @@ def project(folder, scripts, limits=()):
     (folder / "CTestTestfile.cmake").write_text("".join(lines))
 
 
-def ran(scripts, limits=()):
+def run(scripts, limits=()):
     """Returns (exit code, lines, rows of unsteady.tsv, folder) of running such entries."""
     folder = pathlib.Path(tempfile.mkdtemp(dir=scratch))
     project(folder, scripts, limits)
@@ -52,13 +52,13 @@ def of_ctest(lines):
 
 
 def a_run_without_a_failure_has_ctests_own_closing_line():
-    code, lines, rows, _ = ran(GOOD)
+    code, lines, rows, _ = run(GOOD)
     assert (code, rows) == (0, []), lines
     assert lines[-1] == of_ctest(lines) == "100% tests passed, 0 tests failed out of 2", lines
 
 
 def an_entry_that_waited_once_is_unsteady_and_the_run_passes():
-    code, lines, rows, folder = ran(GOOD | {"slow": WAITS, "stands": ONCE + "echo begun; sleep 60"},
+    code, lines, rows, folder = run(GOOD | {"slow": WAITS, "stands": ONCE + "echo begun; sleep 60"},
                                     limits=("stands",))
     assert code == 0, lines
     assert (lines[-2] == "unsteady, failed by waiting and passed when run again alone: slow, "
@@ -79,7 +79,7 @@ def a_fault_fails_the_run_without_a_second_look():
               "aborts": ONCE + "kill -ABRT $$",
               "reports": ONCE + f"echo '{REPORT}'; echo 'waited: 3 s'; exit 1",
               "stops": ONCE + "echo 'a.cc:3: FAILED:'; sleep 60"}
-    code, lines, rows, folder = ran(GOOD | {"slow": WAITS} | faults, limits=("stops",))
+    code, lines, rows, folder = run(GOOD | {"slow": WAITS} | faults, limits=("stops",))
     assert code == 1 and [row[0] for row in rows] == ["slow"], lines
     assert lines[-1] == "38% tests passed, 5 tests failed out of 8", lines
     assert [line for line in lines if line.startswith("failed: ")] == [
@@ -92,7 +92,7 @@ def a_fault_fails_the_run_without_a_second_look():
 
 
 def an_entry_that_fails_again_fails_the_run():
-    code, lines, rows, _ = ran(GOOD | {"slow": "echo 'waited: 3 s'; exit 1",
+    code, lines, rows, _ = run(GOOD | {"slow": "echo 'waited: 3 s'; exit 1",
                                        "later": ONCE + "echo 'waited: 3 s'; exit 1", "worse":
                                'if [ -e "$0.ran" ]; then kill -SEGV $$; fi; touch "$0.ran"; echo '
                                '"waited: 3 s"; exit 1'})
@@ -103,18 +103,18 @@ def an_entry_that_fails_again_fails_the_run():
         "failed: worse: SEGFAULT (twice, by waiting the first time)"], lines
 
 
-def more_than_three_are_no_noise():
-    assert ran({f"slow{i}": WAITS for i in range(3)})[0] == 0
-    code, lines, rows, _ = ran(GOOD | {f"slow{i}": WAITS for i in range(4)})
+def more_than_three_timeouts_are_not_run_again():
+    assert run({f"slow{i}": WAITS for i in range(3)})[0] == 0
+    code, lines, rows, _ = run(GOOD | {f"slow{i}": WAITS for i in range(4)})
     assert (code, rows) == (1, []), lines
     assert ("[test] 4 entries failed by waiting, more than 3: none is run again (slow0, slow1, "
             "slow2, slow3)" in lines), lines
     assert lines[-1] == of_ctest(lines) == "33% tests passed, 4 tests failed out of 6", lines
 
 
-def what_an_entry_leaves_running_is_ended_before_it_is_run_again():
+def leftover_processes_are_ended_before_an_entry_is_run_again():
     left = ONCE + "sleep 300 & echo $! > $0.pid; echo 'waited: 3 s'; exit 1"
-    code, lines, _, folder = ran({"leaves": left.replace("sleep 300 &",
+    code, lines, _, folder = run({"leaves": left.replace("sleep 300 &",
                                                          "sleep 300 >/dev/null 2>&1 &")})
     assert (code == 0 and any(line.endswith("; ended 1 processes that were left")
                               for line in lines)), lines
@@ -159,8 +159,9 @@ with tempfile.TemporaryDirectory() as scratch:
     for check in (a_run_without_a_failure_has_ctests_own_closing_line,
                   an_entry_that_waited_once_is_unsteady_and_the_run_passes,
                   a_fault_fails_the_run_without_a_second_look,
-                  an_entry_that_fails_again_fails_the_run, more_than_three_are_no_noise,
-                  what_an_entry_leaves_running_is_ended_before_it_is_run_again,
+                  an_entry_that_fails_again_fails_the_run,
+                  more_than_three_timeouts_are_not_run_again,
+                  leftover_processes_are_ended_before_an_entry_is_run_again,
                   a_run_that_ctest_could_not_make_fails,
                   only_the_last_line_says_that_an_entry_waited):
         check()

@@ -44,23 +44,23 @@ def environment():
     return os.environ | {"TMPDIR": str(scratch)}
 
 
-def said(*arguments):
+def run_unsteady(*arguments):
     done = subprocess.run(command(*arguments), capture_output=True, text=True, env=environment())
     assert list(scratch.iterdir()) == [], list(scratch.iterdir())
     return done.returncode, done.stdout.splitlines(), done.stderr
 
 
-def found(*arguments):
+def results(*arguments):
     """Returns (exit code, output lines without times)."""
-    code, lines, errors = said(*arguments)
+    code, lines, errors = run_unsteady(*arguments)
     assert not errors, errors
     return code, [line.split("; ")[0] for line in lines[1:]]
 
 
-def how_often_each_failed_is_told():
-    assert found("steady", "--times", 3, "--load",
-                 0) == (0, ["steady: 0 of 3 failed", "0 of 1 entries failed"])
-    assert found("w*", "lacks", "--times", 4, "--load", 0) == (1, [
+def failures_of_each_entry_are_counted():
+    assert results("steady", "--times", 3, "--load",
+                   0) == (0, ["steady: 0 of 3 failed", "0 of 1 entries failed"])
+    assert results("w*", "lacks", "--times", 4, "--load", 0) == (1, [
         f"waits: 2 of 4 failed (2 by waiting, 0 by a fault, outputs in {folder}/waits)",
         f"wrong: 2 of 4 failed (0 by waiting, 2 by a fault, outputs in {folder}/wrong)",
         "lacks: skipped: no device", "2 of 3 entries failed"])
@@ -68,8 +68,9 @@ def how_often_each_failed_is_told():
     assert (kept == {f"{number}.fault.txt": "a failed assertion or check\n\na == b\n"
                      for number in (2, 4)}), kept
     # Without names, the entries with the labels run. The outputs of an earlier search are removed.
-    assert found("--times", 1, "--load", 0) == (0, ["steady: 0 of 1 failed", "waits: 0 of 1 failed",
-                                                    "0 of 2 entries failed"])
+    assert results("--times", 1, "--load", 0) == (0, ["steady: 0 of 1 failed",
+                                                      "waits: 0 of 1 failed",
+                                                      "0 of 2 entries failed"])
     assert not (folder / "waits").exists() and (folder / "wrong").exists()
 
 
@@ -83,7 +84,7 @@ def what_cannot_be_run_is_refused():
                                (["steady", "--load", "x"],
                                 "argument --load: 'x' is not a whole number of 0 or more\n"),
                                (["steady", "--tims", "3"], "unrecognized arguments: --tims 3\n")):
-        code, _, errors = said(*arguments)
+        code, _, errors = run_unsteady(*arguments)
         assert code == 2 and errors.endswith(message), (code, errors)
 
 
@@ -108,9 +109,9 @@ def await_that(condition, seconds=60):
         time.sleep(0.01)
 
 
-def nothing_outlives_it():
+def nothing_outlives_a_search():
     bystander = subprocess.Popen(["sleep", "60"])
-    assert found("leaves", "--times", 1, "--load", 1)[0] == 0
+    assert results("leaves", "--times", 1, "--load", 1)[0] == 0
     for number in (signal.SIGINT, signal.SIGTERM):
         for mark in ("ran", "stands"):
             (folder / f"stands.sh.{mark}").unlink(missing_ok=True)
@@ -160,6 +161,6 @@ def nothing_outlives_it():
 with tempfile.TemporaryDirectory() as entries, tempfile.TemporaryDirectory() as temporary:
     folder, scratch = pathlib.Path(entries), pathlib.Path(temporary)
     project(folder)
-    how_often_each_failed_is_told()
+    failures_of_each_entry_are_counted()
     what_cannot_be_run_is_refused()
-    nothing_outlives_it()
+    nothing_outlives_a_search()

@@ -161,9 +161,9 @@ struct State {
   Halves p, m, v, g;
 };
 
-/// Exact holds the results of the same step in fp32, without rounding to bf16.
-struct Exact {
-  Exact(const State& s, bool adam, const StepScalars& scalars)
+/// ExactStep holds the results of the same step in fp32, without rounding to bf16.
+struct ExactStep {
+  ExactStep(const State& s, bool adam, const StepScalars& scalars)
       : p(widened(s.p, DType::kBF16)),
         m(widened(s.m, DType::kBF16)),
         v(widened(s.v, DType::kBF16)) {
@@ -211,7 +211,7 @@ TEST_CASE("bf16 state is rounded to a neighbour, without bias and without patter
     for (int i = 0; i < 2; ++i) {
       State state(kMany);
       StepScalars scalars = scalars_of(0);
-      const Exact exact(state, adam, scalars);
+      const ExactStep exact(state, adam, scalars);
       scalars.rounding_key = rounding_key(17, i);
       state.update(adam, 0, kMany, 1 << 20, scalars);
       add_errors(state.p, exact.p, p);

@@ -96,19 +96,19 @@ TEST_CASE("products larger than their panels agree with autograd, also with a bi
 
 // --- gradients in another dtype than the activations ---------------------------------------------
 
-/// Written holds the weight gradients of two runs of an operation: overwritten by the first, added
-/// to by the second.
-struct Written {
+/// TwoRunGradients holds the weight gradients of two runs of an operation: overwritten by the
+/// first, added to by the second.
+struct TwoRunGradients {
   std::vector<Array> first;
   std::vector<Array> second;
 };
 using Run = std::function<void(Rig& rig, const std::vector<ValueId>& gradients, bool accumulate)>;
 
-Written gradients_in(Rig& rig, DType gradient, const std::vector<std::vector<int64_t>>& dims,
-                     const Run& run) {
+TwoRunGradients gradients_in(Rig& rig, DType gradient,
+                             const std::vector<std::vector<int64_t>>& dims, const Run& run) {
   std::vector<ValueId> ids;
   for (const auto& d : dims) ids.push_back(rig.output(d, gradient));
-  Written written;
+  TwoRunGradients written;
   run(rig, ids, false);
   for (const ValueId id : ids) written.first.push_back(rig.read(id));
   run(rig, ids, true);
@@ -122,8 +122,8 @@ void require_rounded(DType dtype, DType gradient, const std::vector<std::vector<
   CAPTURE(dtype_name(dtype), dtype_name(gradient));
   Rig rig(dtype);
   rig.scalars.token_loss_factor = 0.125F;
-  const Written wide = gradients_in(rig, DType::kF32, dims, run);
-  const Written actual = gradients_in(rig, gradient, dims, run);
+  const TwoRunGradients wide = gradients_in(rig, DType::kF32, dims, run);
+  const TwoRunGradients actual = gradients_in(rig, gradient, dims, run);
   for (size_t i = 0; i < dims.size(); ++i) {
     REQUIRE(relative_error(actual.first[i], wide.first[i]) < 1e-6);
     REQUIRE(relative_error(actual.second[i], plus(actual.first[i], wide.first[i])) < 1e-6);

@@ -104,10 +104,10 @@ TEST_CASE("oneDNN and OpenBLAS can be called", "[.needs-products]") {
 
 TEST_CASE("the libraries in use are named with their versions") {
   for_each_product_library([](ProductLibrary library) {
-    const ProductsInUse said = use_products(library);
-    REQUIRE(said.fp32.starts_with(product_library_name(library)));
-    REQUIRE((library == kMkl) == (said.fp32 == "mkl"));
-    REQUIRE(said.missing.empty());
+    const ProductsInUse in_use = use_products(library);
+    REQUIRE(in_use.fp32.starts_with(product_library_name(library)));
+    REQUIRE((library == kMkl) == (in_use.fp32 == "mkl"));
+    REQUIRE(in_use.missing.empty());
     REQUIRE(product_rule_in_use().fp32 == library);
   });
 }

@@ -533,7 +533,7 @@ TEST_CASE("all problems of a config are reported at once, each with its key") {
       "relu2, silu, swish are)");
 }
 
-struct Refused {
+struct RefusedConfig {
   std::vector<std::pair<std::string, json>> changes;
   std::string base;
   std::string message;
@@ -541,7 +541,7 @@ struct Refused {
 
 TEST_CASE("dimensions that do not fit together are refused") {
   const std::string llama = "smollm2_135m.v4";
-  const std::vector<Refused> cases{
+  const std::vector<RefusedConfig> cases{
       {{{"num_key_value_heads", 2}},
        llama,
        "4: config.json: num_key_value_heads: 2 does not divide num_attention_heads 9"},
@@ -618,7 +618,7 @@ TEST_CASE("dimensions that do not fit together are refused") {
        llama,
        "4: config.json: rope_theta: found \"big\"; expected a number above 0"},
   };
-  for (const Refused& c : cases) CHECK(refusal(changed(c.changes, c.base)) == c.message);
+  for (const RefusedConfig& c : cases) CHECK(refusal(changed(c.changes, c.base)) == c.message);
   const json one_sliding = [] {
     json types(std::vector<std::string>(24, "full_attention"));
     types[3] = "sliding_attention";
@@ -631,7 +631,7 @@ TEST_CASE("dimensions that do not fit together are refused") {
 
 TEST_CASE("unsupported features are named") {
   const std::string llama = "smollm2_135m.v4";
-  const std::vector<Refused> cases{
+  const std::vector<RefusedConfig> cases{
       {{{"rope_scaling", {{"rope_type", "ntk"}, {"factor", 4.0}}}},
        llama,
        "3: config.json: rope_scaling.rope_type: \"ntk\" is not supported yet (default, linear, "
@@ -736,7 +736,7 @@ TEST_CASE("unsupported features are named") {
        "4: config.json: text_config.hidden_size: found \"wide\"; expected a whole number from 1 to "
        "1048576"},
   };
-  for (const Refused& c : cases) CHECK(refusal(changed(c.changes, c.base)) == c.message);
+  for (const RefusedConfig& c : cases) CHECK(refusal(changed(c.changes, c.base)) == c.message);
 }
 
 TEST_CASE("texts that are not a config are refused") {

@@ -12,8 +12,8 @@
 namespace ftrun::test {
 namespace {
 
-/// Place says where in training a mask's rows lie.
-struct Place {
+/// MaskPosition says where in training a mask's rows lie.
+struct MaskPosition {
   uint64_t key = dropout_key(5, 1);
   int64_t layer = 3;
   int64_t first_token = 0;
@@ -21,31 +21,32 @@ struct Place {
 };
 
 /// Computes the mask's factors one element at a time.
-Array mask_of(const Place& place, int64_t tokens, int64_t width) {
+Array mask_of(const MaskPosition& position, int64_t tokens, int64_t width) {
   Array mask{{tokens, width}, {}};
   for (int64_t n = 0; n < tokens; ++n) {
-    const uint64_t row_key =
-        dropout_row_key(place.key, place.layer, place.attrs.site, place.first_token + n);
+    const uint64_t row_key = dropout_row_key(position.key, position.layer, position.attrs.site,
+                                             position.first_token + n);
     for (int64_t i = 0; i < width; ++i) {
-      const int64_t column = place.attrs.first_column + i;
+      const int64_t column = position.attrs.first_column + i;
       const uint32_t bits =
           dropout_bits(dropout_keys(row_key, column), static_cast<uint32_t>(column));
-      mask.data.push_back(bits < least_kept_bits(place.attrs) ? 0 : dropout_scale(place.attrs));
+      mask.data.push_back(bits < least_kept_bits(position.attrs) ? 0
+                                                                 : dropout_scale(position.attrs));
     }
   }
   return mask;
 }
 
 /// Returns the mask that the kernel computes.
-Array kernel_mask(const Place& place, int64_t tokens, int64_t width) {
+Array kernel_mask(const MaskPosition& position, int64_t tokens, int64_t width) {
   Rig rig(DType::kF32);
-  rig.scalars.dropout_key = place.key;
-  rig.layer = place.layer;
-  rig.first_token = place.first_token;
+  rig.scalars.dropout_key = position.key;
+  rig.layer = position.layer;
+  rig.first_token = position.first_token;
   const ValueId x =
       rig.input({{tokens, width}, std::vector<double>(static_cast<size_t>(tokens * width), 1.0)});
   const ValueId y = rig.output({tokens, width});
-  rig.run(OpKind::kDropout, {x}, {y}, place.attrs);
+  rig.run(OpKind::kDropout, {x}, {y}, position.attrs);
   return rig.read(y);
 }
 
@@ -82,27 +83,27 @@ TEST_CASE("dropout and its gradient agree with autograd under the same mask, als
     for (const int64_t width : {1, 13, 64, 100})
       for (const int64_t first_column : {0, 7, 48, 4090}) {
         CAPTURE(dtype_name(dtype), width, first_column);
-        const Place place{.first_token = 1000, .attrs = {0.3, 2, first_column}};
+        const MaskPosition position{.first_token = 1000, .attrs = {0.3, 2, first_column}};
         const OracleCase c = stored({OpKind::kDropout,
-                                     place.attrs,
+                                     position.attrs,
                                      {random_array({9, width}, 1)},
                                      {},
                                      random_array({9, width}, 2)},
                                     dtype);
         OracleCase masked = c;
-        masked.inputs.push_back(mask_of(place, 9, width));
+        masked.inputs.push_back(mask_of(position, 9, width));
         const OracleResult expected = oracle(masked);
         Rig rig(dtype);
-        rig.scalars.dropout_key = place.key;
-        rig.layer = place.layer;
-        rig.first_token = place.first_token;
+        rig.scalars.dropout_key = position.key;
+        rig.layer = position.layer;
+        rig.first_token = position.first_token;
         const ValueId x = rig.input(c.inputs[0]), dy = rig.input(c.gradient),
                       y = rig.output({9, width}), dx = rig.output({9, width});
-        rig.run(OpKind::kDropout, {x}, {y}, place.attrs);
-        rig.run(OpKind::kDropout, {dy}, {dx}, place.attrs);
+        rig.run(OpKind::kDropout, {x}, {y}, position.attrs);
+        rig.run(OpKind::kDropout, {dy}, {dx}, position.attrs);
         REQUIRE(relative_error(rig.read(y), expected.outputs[0]) < tolerance(dtype));
         REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
-        rig.run(OpKind::kDropout, {x}, {x}, place.attrs);
+        rig.run(OpKind::kDropout, {x}, {x}, position.attrs);
         REQUIRE(rig.bits(x) == rig.bits(y));
       }
   });
@@ -145,27 +146,27 @@ TEST_CASE("a mask is the same however tokens and columns are split") {
 TEST_CASE("masks of different seeds, steps, layers, products, tokens and columns are independent") {
   constexpr int64_t kTokens = 300, kWidth = 300;
   constexpr double p = 0.3, kBoth = p * p, kDraws = kTokens * kWidth;
-  const Place place{.attrs = {p, 1, 0}};
-  const Array mask = kernel_mask(place, kTokens, kWidth);
-  const std::vector<std::pair<const char*, std::function<void(Place&)>>> changes{
-      {"seed", [](Place& other) { other.key = dropout_key(6, 1); }},
-      {"step", [](Place& other) { other.key = dropout_key(5, 2); }},
-      {"layer", [](Place& other) { other.layer += 1; }},
-      {"product", [](Place& other) { other.attrs.site += 1; }},
-      {"next token", [](Place& other) { other.first_token += 1; }},
-      {"token of another micro-batch", [](Place& other) { other.first_token += 4096; }},
-      {"next column", [](Place& other) { other.attrs.first_column += 1; }},
-      {"column after that", [](Place& other) { other.attrs.first_column += 2; }},
-      {"16 columns on", [](Place& other) { other.attrs.first_column += 16; }},
+  const MaskPosition position{.attrs = {p, 1, 0}};
+  const Array mask = kernel_mask(position, kTokens, kWidth);
+  const std::vector<std::pair<const char*, std::function<void(MaskPosition&)>>> changes{
+      {"seed", [](MaskPosition& other) { other.key = dropout_key(6, 1); }},
+      {"step", [](MaskPosition& other) { other.key = dropout_key(5, 2); }},
+      {"layer", [](MaskPosition& other) { other.layer += 1; }},
+      {"product", [](MaskPosition& other) { other.attrs.site += 1; }},
+      {"next token", [](MaskPosition& other) { other.first_token += 1; }},
+      {"token of another micro-batch", [](MaskPosition& other) { other.first_token += 4096; }},
+      {"next column", [](MaskPosition& other) { other.attrs.first_column += 1; }},
+      {"column after that", [](MaskPosition& other) { other.attrs.first_column += 2; }},
+      {"16 columns on", [](MaskPosition& other) { other.attrs.first_column += 16; }},
       // Two multiplications of a column's higher bits would show here.
-      {"the next stretch", [](Place& other) { other.attrs.first_column += 4096; }},
-      {"12288 columns on", [](Place& other) { other.attrs.first_column += 12288; }},
-      {"20480 columns on", [](Place& other) { other.attrs.first_column += 20480; }},
-      {"49152 columns on", [](Place& other) { other.attrs.first_column += 49152; }},
-      {"half a row on", [](Place& other) { other.attrs.first_column += 65536; }}};
+      {"the next stretch", [](MaskPosition& other) { other.attrs.first_column += 4096; }},
+      {"12288 columns on", [](MaskPosition& other) { other.attrs.first_column += 12288; }},
+      {"20480 columns on", [](MaskPosition& other) { other.attrs.first_column += 20480; }},
+      {"49152 columns on", [](MaskPosition& other) { other.attrs.first_column += 49152; }},
+      {"half a row on", [](MaskPosition& other) { other.attrs.first_column += 65536; }}};
   for (const auto& [name, change] : changes) {
     INFO(name);
-    Place moved = place;
+    MaskPosition moved = position;
     change(moved);
     const Array other = kernel_mask(moved, kTokens, kWidth);
     double both = 0;

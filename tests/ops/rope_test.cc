@@ -10,17 +10,17 @@
 namespace ftrun::test {
 namespace {
 
-/// Turning describes heads of which `elements` elements are rotated, by the angles from `first` on
-/// of a table that has `more` angles after them.
-struct Turning {
+/// RotatedHeads describes heads of which `elements` elements are rotated, by the angles from
+/// `first` on of a table that has `more` angles after them.
+struct RotatedHeads {
   HeadAttrs heads;
   int64_t elements;
   int64_t first = 0;
   int64_t more = 0;
 };
-const std::vector<Turning> kHeads{{{1, 1, 2}, 2},   {{3, 1, 10}, 10},     {{4, 2, 64}, 64},
-                                  {{2, 2, 72}, 72}, {{3, 1, 10}, 4},      {{4, 2, 64}, 16},
-                                  {{2, 1, 96}, 72}, {{4, 2, 64}, 64, 32}, {{2, 1, 10}, 4, 3, 5}};
+const std::vector<RotatedHeads> kHeads{
+    {{1, 1, 2}, 2},   {{3, 1, 10}, 10}, {{4, 2, 64}, 64},     {{2, 2, 72}, 72},     {{3, 1, 10}, 4},
+    {{4, 2, 64}, 16}, {{2, 1, 96}, 72}, {{4, 2, 64}, 64, 32}, {{2, 1, 10}, 4, 3, 5}};
 
 /// Makes the table of cosines and sines for `head_size` rotated elements.
 Array rope_values(int64_t tokens, int64_t head_size) {

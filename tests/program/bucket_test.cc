@@ -20,7 +20,8 @@ const int64_t kBucketSizes[] = {1, 4096, 5000, 8192, 20'000, 500'000'000, kHuge}
 TEST_CASE("whatever the bucket size, every byte of the gradients is reduced exactly once") {
   std::mt19937_64 random(61);
   for (int round = 0; round < 30; ++round) {
-    const Built built = build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
+    const PartitionedModel built =
+        build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
     for (const int64_t size : kBucketSizes) {
       const Program program = built.step({.micro_batches = 1 + round % 3, .bucket_elements = size});
       INFO("bucket of " << size << "\n" << program_text(program));
@@ -39,7 +40,8 @@ TEST_CASE("whatever the bucket size, every byte of the gradients is reduced exac
 TEST_CASE("a bucket holds as many whole units as fit, and at least one") {
   std::mt19937_64 random(62);
   for (int round = 0; round < 30; ++round) {
-    const Built built = build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
+    const PartitionedModel built =
+        build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
     const FlatLayout layout = flat_layout(built.partition, FlatOrder::kBackward);
     for (const int64_t size : kBucketSizes) {
       // The naive form takes units in the order of the buffer, and opens a new bucket when the next
@@ -65,7 +67,8 @@ TEST_CASE("a bucket holds as many whole units as fit, and at least one") {
 TEST_CASE("a bucket leaves right after the backward that writes its last gradient") {
   std::mt19937_64 random(63);
   for (int round = 0; round < 30; ++round) {
-    const Built built = build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
+    const PartitionedModel built =
+        build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
     for (const int64_t size : kBucketSizes) {
       const Program program = built.step({.micro_batches = 2, .bucket_elements = size});
       for (const size_t i : all_of(program, InstrKind::kAllReduce)) {
@@ -87,7 +90,7 @@ TEST_CASE("a bucket leaves right after the backward that writes its last gradien
 }
 
 TEST_CASE("bucketing changes nothing but the reductions") {
-  const Built built = build(small_config(3, true));
+  const PartitionedModel built = build(small_config(3, true));
   const auto labels = [&](int64_t size) {
     std::string text;
     for (const Instr& instr : built.step({.micro_batches = 2, .bucket_elements = size}).instrs)
@@ -125,7 +128,7 @@ TEST_CASE("ranges that are not adjacent are reduced by one instruction, as separ
 }
 
 TEST_CASE("small units do not break the buckets of large ones, and have their own") {
-  Built built = build(small_config(6, false));
+  PartitionedModel built = build(small_config(6, false));
   built.partition = build_units(built.model, UnitGranularity::kLayer, {64, INT64_MAX});
   StepOptions options{.micro_batches = 2};
   options.state.stage = 3;
@@ -142,7 +145,7 @@ TEST_CASE("small units do not break the buckets of large ones, and have their ow
 }
 
 TEST_CASE("accumulations move with the bucket of their reduction") {
-  Built built = build(small_config(4, false));
+  PartitionedModel built = build(small_config(4, false));
   StepOptions options{.micro_batches = 2, .bucket_elements = 4 * kUnitBlock};
   options.state.stage = 2;
   const Program program = built.step(options);
@@ -157,7 +160,7 @@ TEST_CASE("accumulations move with the bucket of their reduction") {
 }
 
 TEST_CASE("gathers of updated parameters leave in buckets too") {
-  const Built built = build(small_config(6, false));
+  const PartitionedModel built = build(small_config(6, false));
   const auto gathers = [&](int64_t elements) {
     StepOptions options{.gather_bucket_elements = elements};
     options.state.stage = 1;

@@ -47,7 +47,7 @@ inline bool decays_matrices(const TensorInfo& tensor) {
 
 /// Choice is a model with all options that its step may have.
 struct Choice {
-  Built built;
+  PartitionedModel built;
   StepOptions options;
   Mesh mesh;
   ModelConfig config;
@@ -135,9 +135,9 @@ inline RecomputeOptions random_recompute(std::mt19937_64& random) {
   return recompute;
 }
 
-inline Built random_built(std::mt19937_64& random, const ModelConfig& config,
-                          const TensorSplit& split = {}) {
-  Built built;
+inline PartitionedModel random_built(std::mt19937_64& random, const ModelConfig& config,
+                                     const TensorSplit& split = {}) {
+  PartitionedModel built;
   const BatchShape batch{static_cast<int64_t>(1 + random() % 2), 4};
   built.model = build_model(config, batch, Mode::kTrain, random_dtypes(random),
                             random_recompute(random), split);
@@ -155,7 +155,8 @@ inline void choose_tiers(std::mt19937_64& random, StateOptions& state) {
   state.update_elements = kUnitBlock * static_cast<int64_t>(1 + random() % 3);
 }
 
-inline StepOptions random_options(std::mt19937_64& random, const Built& built, Mesh mesh) {
+inline StepOptions random_options(std::mt19937_64& random, const PartitionedModel& built,
+                                  Mesh mesh) {
   StepOptions options;
   options.micro_batches = static_cast<int32_t>(1 + random() % 3);
   options.schedule = pick(random, {PipelineSchedule::kGpipe, PipelineSchedule::k1F1B,
@@ -209,7 +210,7 @@ inline ModelConfig random_config(std::mt19937_64& random, int tensor) {
 inline Choice random_choice(std::mt19937_64& random) {
   Mesh mesh = random_mesh(random);
   ModelConfig config = random_config(random, mesh.tensor);
-  Built built = random_built(random, config, {mesh.tensor, 0, random() % 2 == 0});
+  PartitionedModel built = random_built(random, config, {mesh.tensor, 0, random() % 2 == 0});
   StepOptions options = random_options(random, built, mesh);
   mesh.secondary_shards = options.state.secondary_shards = random_divisor(random, mesh.shards);
   return {std::move(built), std::move(options), mesh, std::move(config)};
@@ -254,7 +255,7 @@ inline Choice random_pipeline_choice(std::mt19937_64& random) {
   ModelConfig config = random_config(random, mesh.tensor);
   config.layers = stages * chunks - 2 + static_cast<int64_t>(1 + random() % 3);
   config.windows.assign(static_cast<size_t>(config.layers), 0);
-  Built built = random_built(random, config, {mesh.tensor, 0, random() % 2 == 0});
+  PartitionedModel built = random_built(random, config, {mesh.tensor, 0, random() % 2 == 0});
   // With units of the whole model, a unit would be on all stages.
   built.partition = build_units(built.model, kGranularities[random() % 2],
                                 {pick<int64_t>(random, {0, 64, 500, 10'000}), INT64_MAX});

@@ -15,7 +15,7 @@ std::string labels(const Program& program) {
 }
 
 TEST_CASE("an evaluation step sums the loss of its micro-batches and reduces it once") {
-  const Built built = build(small_config(1, true), Mode::kEvaluate);
+  const PartitionedModel built = build(small_config(1, true), Mode::kEvaluate);
   StepOptions options{.micro_batches = 2};
   options.state.dp_shard.count = 2;
   const Program program = build_evaluation_step(built.model, built.partition, options).program;
@@ -32,7 +32,7 @@ TEST_CASE("an evaluation step sums the loss of its micro-batches and reduces it 
 }
 
 TEST_CASE("an evaluation step has no gradients, optimizer states or saved values") {
-  const Built built = build(small_config(2, false), Mode::kEvaluate);
+  const PartitionedModel built = build(small_config(2, false), Mode::kEvaluate);
   const Program program = build_evaluation_step(built.model, built.partition, {}).program;
   for (const Buffer& buffer : program.buffers) {
     INFO(buffer.name);
@@ -43,7 +43,8 @@ TEST_CASE("an evaluation step has no gradients, optimizer states or saved values
 }
 
 TEST_CASE("a logits step runs forward once and keeps one row of logits per token") {
-  const Built built = build(small_config(2, false), Mode::kLogits, UnitGranularity::kLayer, {1, 6});
+  const PartitionedModel built =
+      build(small_config(2, false), Mode::kLogits, UnitGranularity::kLayer, {1, 6});
   const Program program = build_logits_step(built.model, built.partition, {}).program;
   CHECK(labels(program) ==
         "load_batch mb 0\nforward layer 0 mb 0\nforward layer 1 mb 0\nforward layer 2 mb "
@@ -58,7 +59,7 @@ TEST_CASE("a logits step runs forward once and keeps one row of logits per token
 }
 
 TEST_CASE("evaluation of one more micro-batch needs no more arena") {
-  const Built built = build(small_config(3, false), Mode::kEvaluate);
+  const PartitionedModel built = build(small_config(3, false), Mode::kEvaluate);
   const auto arena = [&](int32_t n) {
     return arena_total(
         build_evaluation_step(built.model, built.partition, {.micro_batches = n}).program);
@@ -71,12 +72,12 @@ TEST_CASE("forward and logits steps of random models pass the checker") {
   std::mt19937_64 random(51);
   for (int round = 0; round < 30; ++round) {
     const ModelConfig config = random_config(random);
-    const Built evaluate = build(config, Mode::kEvaluate, kGranularities[round % 3]);
+    const PartitionedModel evaluate = build(config, Mode::kEvaluate, kGranularities[round % 3]);
     REQUIRE(check(build_evaluation_step(evaluate.model, evaluate.partition,
                                         {.micro_batches = 1 + round % 3})
                       .program)
                 .empty());
-    const Built logits = build(config, Mode::kLogits, kGranularities[round % 3]);
+    const PartitionedModel logits = build(config, Mode::kLogits, kGranularities[round % 3]);
     REQUIRE(check(build_logits_step(logits.model, logits.partition, {}).program).empty());
   }
 }
@@ -86,9 +87,9 @@ TEST_CASE(
   std::mt19937_64 random(52);
   for (int round = 0; round < 12; ++round) {
     const ModelConfig config = random_config(random);
-    const Built train = build(config, Mode::kTrain, kGranularities[round % 3]);
+    const PartitionedModel train = build(config, Mode::kTrain, kGranularities[round % 3]);
     for (const Mode mode : {Mode::kEvaluate, Mode::kLogits}) {
-      const Built other = build(config, mode, kGranularities[round % 3]);
+      const PartitionedModel other = build(config, mode, kGranularities[round % 3]);
       REQUIRE(partition_text(other.partition) == partition_text(train.partition));
       for (const Unit& unit : train.partition.units)
         REQUIRE(other.partition.unit(unit.id).slices == unit.slices);

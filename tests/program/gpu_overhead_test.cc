@@ -54,7 +54,8 @@ TEST_CASE("memory of a GPU beyond the plan is reported with its bounds, and CPUs
 
 /// Returns how many more bytes beyond the plan `attention` needs than ftrun's own kernels, for
 /// heads of size 8 in bf16.
-int64_t beside_own(AttentionChoice attention, int64_t rows, int64_t row_tokens, int64_t kv_heads) {
+int64_t extra_overhead_bytes(AttentionChoice attention, int64_t rows, int64_t row_tokens,
+                             int64_t kv_heads) {
   Config config = on_gpus(1);
   config.bf16.enabled = true;
   config.train_micro_batch_size_per_gpu = rows;
@@ -76,12 +77,13 @@ TEST_CASE(
   for (const AttentionChoice choice : {AttentionChoice::kAuto, AttentionChoice::kCudnn}) {
     // The plan has four documents per row, twelve in all; there are 4 heads, and tiles of 64
     // tokens.
-    CHECK(beside_own(choice, 3, 8, 4) == 12 * 4 * 64 * 64 * 2 + kLists);
+    CHECK(extra_overhead_bytes(choice, 3, 8, 4) == 12 * 4 * 64 * 64 * 2 + kLists);
     // If heads share keys, gradients of keys and values are stored for each query head.
-    CHECK(beside_own(choice, 3, 8, 2) == 12 * 4 * (64 * 64 + 2 * 64 * 8) * 2 + kLists);
+    CHECK(extra_overhead_bytes(choice, 3, 8, 2) == 12 * 4 * (64 * 64 + 2 * 64 * 8) * 2 + kLists);
     // The smallest piece computes one row and the two query heads of one key head at once.
     constexpr int64_t kLong = 32768;
-    CHECK(beside_own(choice, 2, kLong, 2) == 2 * (kLong * kLong + 2 * kLong * 8) * 2 + kLists);
+    CHECK(extra_overhead_bytes(choice, 2, kLong, 2) ==
+          2 * (kLong * kLong + 2 * kLong * 8) * 2 + kLists);
   }
 }
 

@@ -54,7 +54,8 @@ std::string shared_too_early(const Program& program) {
 TEST_CASE("buffers share bytes of the arena only when one is done with before the other starts") {
   std::mt19937_64 random(81);
   for (int round = 0; round < 30; ++round) {
-    const Built built = build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
+    const PartitionedModel built =
+        build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
     const Program program = built.step({.micro_batches = 1 + round % 4,
                                         .bucket_elements = int64_t{1} << (random() % 16),
                                         .overlap = round % 2 == 0});
@@ -84,7 +85,7 @@ TEST_CASE(
   };
   CHECK(arena(2, 2) == arena(2, 3));
   CHECK(arena(2, 2) == arena(2, 5));
-  const Built built = build(small_config(2, false));
+  const PartitionedModel built = build(small_config(2, false));
   const int64_t kept = plan_saved(built.model.graph_of(built.model.layers[1])).bytes +
                        4 * 16 * 4  // plus the input of the layer
                        + built.partition.units[1].padded * 4;
@@ -93,7 +94,7 @@ TEST_CASE(
 }
 
 /// Returns a model whose activations take more bytes than its gradients.
-Built wide(int64_t layers, bool tied, int64_t tokens) {
+PartitionedModel wide(int64_t layers, bool tied, int64_t tokens) {
   ModelConfig config = small_config(layers, tied);
   config.hidden = 64;
   config.feed_forward = 128;
@@ -102,7 +103,7 @@ Built wide(int64_t layers, bool tied, int64_t tokens) {
 }
 
 TEST_CASE("gradients of a step of one micro-batch reuse the memory of activations") {
-  const Built built = wide(8, false, 64);
+  const PartitionedModel built = wide(8, false, 64);
   for (const int ranks : {1, 2})
     for (const int stage : {0, 2, 3}) {
       const auto step = [&](int32_t micro_batches) {
@@ -219,7 +220,7 @@ TEST_CASE("private buffers use gaps between those that peers read if that makes 
 }
 
 TEST_CASE("however deep the model, two arenas are nearly as small as one") {
-  const Built built = wide(200, true, 128);
+  const PartitionedModel built = wide(200, true, 128);
   for (const int stage : {0, 2}) {
     StepOptions options{.state = states(2), .bucket_elements = 1};
     options.state.stage = stage;
@@ -247,7 +248,7 @@ TEST_CASE("a program uses the present size of one arena before it enlarges the o
 
 /// The programs of tensor ranks, for a model whose dimensions can be divided.
 struct Split {
-  Built built;
+  PartitionedModel built;
   Program program;
 };
 Split split_over(int ranks) {

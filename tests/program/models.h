@@ -52,8 +52,8 @@ inline ModelConfig random_config(std::mt19937_64& random) {
 inline constexpr UnitGranularity kGranularities[] = {
     UnitGranularity::kBlock, UnitGranularity::kLayer, UnitGranularity::kModel};
 
-/// Built is a model and its partition, from which programs are built.
-struct Built {
+/// PartitionedModel is a model and its partition, from which programs are built.
+struct PartitionedModel {
   ModelDescription model;
   Partition partition;
 
@@ -67,10 +67,10 @@ struct Built {
   }
 };
 
-inline Built build(const ModelConfig& config, Mode mode = Mode::kTrain,
-                   UnitGranularity granularity = UnitGranularity::kLayer, BatchShape batch = {1, 4},
-                   const TensorSplit& split = {}) {
-  Built built;
+inline PartitionedModel build(const ModelConfig& config, Mode mode = Mode::kTrain,
+                              UnitGranularity granularity = UnitGranularity::kLayer,
+                              BatchShape batch = {1, 4}, const TensorSplit& split = {}) {
+  PartitionedModel built;
   built.model = build_model(config, batch, mode, {}, {}, split);
   built.partition = build_units(built.model, granularity);
   return built;

@@ -26,7 +26,8 @@ bool first_conflict(const Instr& a, const Instr& b) {
 TEST_CASE("instructions that touch the same bytes are ordered, with overlap and without") {
   std::mt19937_64 random(71);
   for (int round = 0; round < 30; ++round) {
-    const Built built = build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
+    const PartitionedModel built =
+        build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
     const Program program = built.step({.micro_batches = 1 + round % 3,
                                         .bucket_elements = int64_t{1} << (random() % 16),
                                         .overlap = round % 2 == 0});
@@ -66,7 +67,8 @@ TEST_CASE("with overlap, each reduction waits only for the backward before it") 
 TEST_CASE("without overlap, the compute instruction after a reduction waits for it") {
   std::mt19937_64 random(72);
   for (int round = 0; round < 10; ++round) {
-    const Built built = build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
+    const PartitionedModel built =
+        build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
     const Program program =
         built.step({.micro_batches = 2, .bucket_elements = 1, .overlap = false});
     const auto before = happens_before(program);
@@ -116,7 +118,7 @@ TEST_CASE(
 }
 
 TEST_CASE("overlap changes waits and nothing that is computed") {
-  const Built built = build(small_config(2, true));
+  const PartitionedModel built = build(small_config(2, true));
   const auto bare = [&](bool overlap) {
     Program program = built.step({.micro_batches = 2, .bucket_elements = 1, .overlap = overlap});
     for (Instr& instr : program.instrs) instr.waits.clear();

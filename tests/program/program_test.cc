@@ -123,7 +123,7 @@ TEST_CASE("what ranks must agree on changes the hash") {
     hashes.insert(program_hash(program));
     ++programs;
   };
-  const Built built = build(small_config(2, false));
+  const PartitionedModel built = build(small_config(2, false));
   StepOptions sharded;
   add(built.step({}));
   add(built.step({}, 1));
@@ -141,7 +141,8 @@ TEST_CASE("what ranks must agree on changes the hash") {
 TEST_CASE("the ranks of a run have one hash, although their programs differ") {
   std::mt19937_64 random(94);
   for (int round = 0; round < 16; ++round) {
-    const Built built = build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
+    const PartitionedModel built =
+        build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
     StepOptions options{.micro_batches = 1 + round % 3};
     options.state.stage = round % 4;
     const int ranks = 2 + round % 3;
@@ -189,7 +190,8 @@ TEST_CASE("every field that the ranks must agree on changes the hash") {
 TEST_CASE("the memory account of the device is its persistent buffers and its arenas") {
   std::mt19937_64 random(92);
   for (int round = 0; round < 20; ++round) {
-    const Built built = build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
+    const PartitionedModel built =
+        build(random_config(random), Mode::kTrain, kGranularities[round % 3]);
     const Program program =
         built.step({.micro_batches = 1 + round % 3, .state = states(round % 3)});
     const TierPlan account = memory_plan({&program}).at(Tier::kDevice);
@@ -212,7 +214,7 @@ TEST_CASE("the memory account of the device is its persistent buffers and its ar
 }
 
 TEST_CASE("a program of SmolLM2's shape has its parameters and less than 0.1 % of padding") {
-  const Built built = build(smollm2(), Mode::kTrain, UnitGranularity::kLayer, {1, 64});
+  const PartitionedModel built = build(smollm2(), Mode::kTrain, UnitGranularity::kLayer, {1, 64});
   const int64_t psi = 134515008;
   CHECK(count_parameters(built.model).total == psi);
   const Program program = built.step({.bucket_elements = 5'000'000});
@@ -223,7 +225,7 @@ TEST_CASE("a program of SmolLM2's shape has its parameters and less than 0.1 % o
 }
 
 TEST_CASE("SmolLM2's gradients leave in buckets of one layer, the embedding's last and alone") {
-  const Built built = build(smollm2(), Mode::kTrain, UnitGranularity::kLayer, {1, 64});
+  const PartitionedModel built = build(smollm2(), Mode::kTrain, UnitGranularity::kLayer, {1, 64});
   std::vector<Range> ranges;
   for (const std::vector<Range>& bucket :
        gradient_reduces(built.step({.bucket_elements = 5'000'000}))) {

@@ -192,7 +192,7 @@ std::string passes_of(const Program& program) {
 }
 
 TEST_CASE("a step runs the actions of its schedule") {
-  const Built built = build(small_config(2, false));
+  const PartitionedModel built = build(small_config(2, false));
   const auto of = [&](PipelineSchedule kind) {
     return passes_of(built.step({.micro_batches = 2, .schedule = kind}));
   };
@@ -203,7 +203,7 @@ TEST_CASE("a step runs the actions of its schedule") {
 }
 
 TEST_CASE("deferred weight gradients find what input gradients saved for them, each value once") {
-  const Built built = build(small_config(3, false));
+  const PartitionedModel built = build(small_config(3, false));
   const Program program = built.step({.schedule = PipelineSchedule::kZbH1});
   INFO(program_text(program));
   std::map<std::pair<int32_t, ValueId>, std::vector<InstrKind>> touched;

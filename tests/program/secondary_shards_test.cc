@@ -158,7 +158,7 @@ TEST_CASE("with secondary shards a step sends what ZeRO++ says") {
   config.query_heads = 2;
   config.head_size = 2;
   config.kv_heads = 1;
-  const Built built = build(config);
+  const PartitionedModel built = build(config);
   for (const int neighbours : {2, 4}) {
     StepOptions options;
     options.state.stage = 3;
@@ -185,7 +185,7 @@ TEST_CASE("with secondary shards a step sends what ZeRO++ says") {
 }
 
 TEST_CASE("the table of a small ZeRO-3 step with secondary shards") {
-  const Built built = build(small_config(1, true));
+  const PartitionedModel built = build(small_config(1, true));
   StepOptions options{.micro_batches = 2};
   options.state.stage = 3;
   options.state.secondary_shards = 2;

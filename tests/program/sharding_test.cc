@@ -251,7 +251,7 @@ TEST_CASE("each slot of the norm is written by one rank of a copy of the model, 
 
 TEST_CASE(
     "each rank has its own slots of the norm; if these are too many, ranks share one per unit") {
-  const Built built = build(small_config(12, true));
+  const PartitionedModel built = build(small_config(12, true));
   const auto units = static_cast<int64_t>(built.partition.units.size());
   StepOptions options;
   options.state.stage = 1;
@@ -346,7 +346,7 @@ TEST_CASE("the programs of a rank share their persistent buffers by kind") {
     INFO(choice.text());
     const Program train = choice.last_step().program;
     const StepOptions mine = choice.of_rank(choice.mesh.ranks() - 1);
-    const Built& built = choice.built;
+    const PartitionedModel& built = choice.built;
     const ModelDescription evaluate = choice.model_for(Mode::kEvaluate);
     const ModelDescription logits = choice.model_for(Mode::kLogits);
     size_t shared = 0;
@@ -372,7 +372,7 @@ bool is_gathered(const Buffer& buffer) {
 }
 
 /// A buffer of gathered parameters, from its first to its last instruction.
-struct Gathered {
+struct GatheredBuffer {
   size_t first = 0;
   size_t last = 0;
   /// The first compute instruction of the list that reads the buffer.
@@ -391,8 +391,8 @@ size_t begin_of_list(const Program& program, size_t at) {
                              program.instrs.begin());
 }
 
-std::vector<Gathered> gathered_of(const Program& program) {
-  std::map<BufferId, Gathered> found;
+std::vector<GatheredBuffer> gathered_of(const Program& program) {
+  std::map<BufferId, GatheredBuffer> found;
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     for (const auto* ranges : {&instr.reads, &instr.writes})
@@ -400,13 +400,13 @@ std::vector<Gathered> gathered_of(const Program& program) {
         const Buffer& buffer = program.at(range.buffer);
         if (!is_gathered(buffer)) continue;
         auto [it, added] = found.try_emplace(
-            range.buffer, Gathered{i, i, 0, buffer.bytes / dtype_bytes(buffer.format.dtype)});
+            range.buffer, GatheredBuffer{i, i, 0, buffer.bytes / dtype_bytes(buffer.format.dtype)});
         it->second.last = i;
         if (instr.runs_ops() && it->second.reader == 0)
           it->second.reader = begin_of_list(program, i);
       }
   }
-  std::vector<Gathered> all;
+  std::vector<GatheredBuffer> all;
   for (const auto& [id, gathered] : found) all.push_back(gathered);
   return all;
 }
@@ -428,11 +428,11 @@ TEST_CASE("gathered parameters exceed the live limit only where one layer needs 
     INFO(choice.text());
     const Program program = choice.step(0).program;
     INFO(program_text(program));
-    const std::vector<Gathered> gathered = gathered_of(program);
+    const std::vector<GatheredBuffer> gathered = gathered_of(program);
     for (size_t i = 0; i < program.instrs.size(); ++i) {
       int64_t live = 0;
       std::set<size_t> readers;
-      for (const Gathered& g : gathered) {
+      for (const GatheredBuffer& g : gathered) {
         if (i < g.first || g.last < i) continue;
         live += g.elements;
         readers.insert(g.reader);
@@ -452,14 +452,14 @@ TEST_CASE("no more is gathered ahead of its reader than the prefetch size, or on
   for (int round = 0; round < sweep_rounds(120); ++round) {
     const Choice choice = sharded_choice(random);
     const Program program = choice.step(0).program;
-    const std::vector<Gathered> gathered = gathered_of(program);
+    const std::vector<GatheredBuffer> gathered = gathered_of(program);
     INFO(choice.text() << "\n" << program_text(program));
     // The elements that are gathered ahead are counted at the start of each layer.
     for (size_t i = 0; i < program.instrs.size(); ++i) {
       if (!program.instrs[i].runs_ops()) continue;
       int64_t ahead = 0;
       int units = 0;
-      for (const Gathered& g : gathered) {
+      for (const GatheredBuffer& g : gathered) {
         if (g.first > i || i >= g.reader) continue;
         ahead += g.elements;
         ++units;
@@ -580,7 +580,7 @@ TEST_CASE("an update in another tier stages two intervals, however large the sta
   for (const Tier tier : {Tier::kHost, Tier::kNvme}) {
     for (int stage = 1; stage < 4; ++stage) {
       const auto staged = [&](int64_t layers) {
-        Built built;
+        PartitionedModel built;
         built.model = build_model(small_config(layers, false), {1, 4}, Mode::kTrain,
                                   {DType::kBF16, DType::kBF16});
         built.partition = build_units(built.model);
@@ -638,7 +638,7 @@ std::vector<UpdateInterval> intervals_of(const Program& program) {
 }
 
 TEST_CASE("while an interval is updated the next is fetched, even with small units between them") {
-  Built built;
+  PartitionedModel built;
   built.model = build_model(small_config(5, false), {1, 4}, Mode::kTrain);
   // The norms of blocks and head stay on the device; they are between the intervals of the blocks.
   built.partition = build_units(built.model, UnitGranularity::kLayer, {64, INT64_MAX});
@@ -686,7 +686,8 @@ TEST_CASE("a unit that consecutive lists of one direction read is gathered once 
     StepOptions options{.micro_batches = 3};
     options.state.stage = 3;
     options.state.parameter_tier = options.state.optimizer_tier = tier;
-    const Built built = build(small_config(4, false), Mode::kTrain, UnitGranularity::kModel);
+    const PartitionedModel built =
+        build(small_config(4, false), Mode::kTrain, UnitGranularity::kModel);
     REQUIRE(built.partition.units.size() == 1);
     const Program program = built.step(options);
     INFO(program_text(program));
@@ -740,7 +741,7 @@ TEST_CASE("the optimizer's tier does not change how micro-batches are added, eve
 
 TEST_CASE("activations on the host leave room on the device") {
   const auto peak = [](int64_t layers, bool offload) {
-    Built built;
+    PartitionedModel built;
     RecomputeOptions recompute;
     recompute.policy.level = RecomputeLevel::kFull;
     built.model = build_model(small_config(layers, false), {1, 64}, Mode::kTrain, {}, recompute);

@@ -104,14 +104,14 @@ TEST_CASE("disk traffic is every copy's range on the disk, in its direction") {
 
 /// Returns a model whose units have no padding on 2 and 4 ranks. The norms, whose units would have
 /// some, are made small units instead.
-Built even(UnitGranularity granularity = UnitGranularity::kLayer) {
+PartitionedModel even(UnitGranularity granularity = UnitGranularity::kLayer) {
   ModelConfig c = small_config(2, false);
   c.vocab_rows = 128;
   c.hidden = 128;
   c.feed_forward = 128;
   c.query_heads = c.kv_heads = 4;
   c.head_size = 32;
-  Built built;
+  PartitionedModel built;
   built.model = build_model(c, {1, 4}, Mode::kTrain);
   built.partition = build_units(built.model, granularity, {128, INT64_MAX});
   return built;
@@ -122,7 +122,7 @@ TEST_CASE("units whose gradients lie next to each other without padding are all 
     for (int stage = 0; stage < 4; ++stage)
       for (const int ranks : {1, 2, 4})
         for (const int32_t micro_batches : {1, 2}) {
-          const Built built = even(granularity);
+          const PartitionedModel built = even(granularity);
           StepOptions options{.micro_batches = micro_batches, .bucket_elements = 1};
           options.state.stage = stage;
           const Program program = built.step(options, ranks);
@@ -156,7 +156,7 @@ TEST_CASE(
   c.head_size = 32;
   ModelDtypes dtypes;
   dtypes.packed.kind = PackedKind::kNf4;
-  Built built;
+  PartitionedModel built;
   built.model = freeze(build_model(c, {1, 4}, Mode::kTrain, dtypes), [](const TensorInfo& tensor) {
     return tensor.name.find("layers.0.input_layernorm") != std::string::npos;
   });
@@ -182,7 +182,7 @@ TEST_CASE(
 }
 
 TEST_CASE("without padding, stages send 2 Psi (N-1)/N elements, ZeRO-3 3 Psi (N-1)/N") {
-  const Built built = even();
+  const PartitionedModel built = even();
   for (const int ranks : {2, 4}) {
     for (int stage = 0; stage < 4; ++stage) {
       StepOptions options;
@@ -228,7 +228,7 @@ TEST_CASE("without deviations, a program sends what theory says, plus loss and n
   c.query_heads = 2;
   c.head_size = 2;
   c.kv_heads = 1;
-  const Built built = build(c);
+  const PartitionedModel built = build(c);
   for (const int ranks : {1, 2, 4}) {
     for (int stage = 0; stage < 4; ++stage) {
       StepOptions options;
@@ -251,7 +251,7 @@ TEST_CASE("without deviations, a program sends what theory says, plus loss and n
 }
 
 TEST_CASE("what is kept for its next use is not sent again") {
-  const Built built = build(small_config(2, false));
+  const PartitionedModel built = build(small_config(2, false));
   StepOptions options;
   options.state.stage = 3;
   options.state.dp_shard = {4, 0};
@@ -267,7 +267,7 @@ TEST_CASE("what is kept for its next use is not sent again") {
 }
 
 TEST_CASE("the table of a small ZeRO-3 step") {
-  const Built built = build(small_config(1, true));
+  const PartitionedModel built = build(small_config(1, true));
   StepOptions options{.micro_batches = 2};
   options.state.stage = 3;
   options.state.dp_shard = {2, 0};
@@ -286,7 +286,7 @@ TEST_CASE("the table of a small ZeRO-3 step") {
 }
 
 TEST_CASE("the table of tensor ranks shows what their layers exchange") {
-  const Built built =
+  const PartitionedModel built =
       build(small_config(1, true), Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {2, 0, true});
   StepOptions options;
   options.state.tensor = {2, 0};

@@ -20,7 +20,7 @@ using namespace fixtures;
 /// Returns the program of one of two tensor ranks, with the sums of its layers replaced by another
 /// collective.
 Program with_collective(OpKind kind, const CollectiveAttrs& over) {
-  Built built =
+  PartitionedModel built =
       build(small_config(1, false), Mode::kTrain, UnitGranularity::kLayer, {1, 4}, {2, 0, false});
   for (LayerGraph& graph : built.model.graphs)
     for (Op& op : graph.forward)
@@ -73,7 +73,7 @@ TEST_CASE("the step of a one-block model on two micro-batches equals its golden"
 TEST_CASE("ZeRO-3 gathers each layer's parameters twice and reduces each gradient into a shard") {
   StepOptions options{.state = states(1), .bucket_elements = 1};
   options.state.stage = 3;
-  Built built = build(small_config(1, true));
+  PartitionedModel built = build(small_config(1, true));
   built.partition = build_units(built.model, UnitGranularity::kLayer, {64, INT64_MAX});
   check_golden(built.step(options, 2, 1), "zero3_step.golden");
 }
@@ -87,7 +87,7 @@ TEST_CASE("ZeRO-2 with the optimizer on the host moves gradients there and param
 }
 
 struct Case {
-  Built built;
+  PartitionedModel built;
   StepOptions options;
 };
 
@@ -211,7 +211,8 @@ TEST_CASE("each stride of each unit counts in the norm on one rank, in a separat
 
 /// Returns the tensor of each element of a range (padding: -1), for parameters that an update
 /// writes and gradients that it reads. The range's offset counts from the beginning of the layout.
-std::vector<TensorId> tensors_of(const Built& built, const FlatLayout& layout, const Range& range) {
+std::vector<TensorId> tensors_of(const PartitionedModel& built, const FlatLayout& layout,
+                                 const Range& range) {
   std::vector<TensorId> out(static_cast<size_t>(range.bytes / 4), -1);
   for (const Unit& unit : built.partition.units)
     for (const Slice& slice : unit.slices)
@@ -293,8 +294,8 @@ TEST_CASE("every value that a layer's lists touch is bound to bytes of its size"
 }
 
 TEST_CASE("a step needs a model that was built for it") {
-  const Built evaluate = build(small_config(1, false), Mode::kEvaluate);
-  const Built train = build(small_config(1, false));
+  const PartitionedModel evaluate = build(small_config(1, false), Mode::kEvaluate);
+  const PartitionedModel train = build(small_config(1, false));
   CHECK_THROWS_WITH(evaluate.step({}),
                     Catch::Contains("a training step needs a model built for training"));
   CHECK_THROWS_WITH(build_evaluation_step(train.model, train.partition, {}),

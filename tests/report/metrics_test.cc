@@ -165,14 +165,14 @@ TEST_CASE(
   std::filesystem::remove(path);
   log_start({.file = folder / "log", .to_stderr = false});
   writer.write(example_step(3));
-  const std::string told = read_file(folder / "log");
+  const std::string log = read_file(folder / "log");
   writer.write(example_step(4));
-  REQUIRE(read_file(folder / "log") == told);
+  REQUIRE(read_file(folder / "log") == log);
   log_start({});
-  REQUIRE(told.ends_with(cat("warning: ", path,
-                             ": was removed or replaced while this run writes it, and is written "
-                             "again; the lines up to step 2 are not "
-                             "in it any more\n")));
+  REQUIRE(log.ends_with(cat("warning: ", path,
+                            ": was removed or replaced while this run writes it, and is written "
+                            "again; the lines up to step 2 are not "
+                            "in it any more\n")));
   REQUIRE(read_file(path) ==
           metrics_line(example_step(3)) + "\n" + metrics_line(example_step(4)) + "\n");
 }

@@ -112,7 +112,7 @@ TEST_CASE("what depends on the decision waits for it, even if the two share no b
   // directly.
   StepOptions options{.gather_bucket_elements = 1};
   options.state.stage = 1;
-  const Built built = build(small_config(1, false));
+  const PartitionedModel built = build(small_config(1, false));
   Program program = built.step(options, 2, 1);
   const size_t decide = all_of(program, InstrKind::kDecide).at(0);
   const size_t gather = all_of(program, InstrKind::kAllGather).at(0);
@@ -396,7 +396,8 @@ std::string reduce_of(int unit, const char* dtype = "F32", int64_t bytes = 16384
 }
 
 TEST_CASE("a write over a result is noticed, although no instruction reads the result") {
-  const Built built = build(small_config(2, false), Mode::kLogits, UnitGranularity::kLayer, {1, 6});
+  const PartitionedModel built =
+      build(small_config(2, false), Mode::kLogits, UnitGranularity::kLayer, {1, 6});
   Program program = build_logits_step(built.model, built.partition, {}).program;
   const BufferId last = find_result(program), earlier = program.instrs[1].writes.back().buffer;
   REQUIRE(last >= 0);

@@ -165,13 +165,14 @@ TEST_CASE(
   const ModelConfig model =
       parse_model_config(read_file(folder + "/config.json", 1 << 20), folder + "/config.json");
   constexpr int64_t kStages = 16, kMicroBatches = 16;
-  struct Way {
+  struct ScheduleCase {
     PipelineSchedule schedule;
     int64_t chunks, zero_stage;
   };
   for (const auto& [schedule, chunks, zero_stage] :
-       {Way{PipelineSchedule::k1F1B, 1, 1}, Way{PipelineSchedule::kInterleaved, 2, 1},
-        Way{PipelineSchedule::kZbH1, 1, 1}, Way{PipelineSchedule::k1F1B, 1, 3}}) {
+       {ScheduleCase{PipelineSchedule::k1F1B, 1, 1},
+        ScheduleCase{PipelineSchedule::kInterleaved, 2, 1},
+        ScheduleCase{PipelineSchedule::kZbH1, 1, 1}, ScheduleCase{PipelineSchedule::k1F1B, 1, 3}}) {
     const LoadResult loaded = load_config(
         {folder + "/plan.yaml"},
         {"parallel.data=128", cat("parallel.pipeline=", kStages),

@@ -85,7 +85,7 @@ class Mutants {
   }
   /// Returns whether mutants compute other results than the good programs. If the checker finds no
   /// fault in their order, the results do not depend on timing, so a single run decides.
-  bool compute_otherwise(const std::vector<StepProgram>& mutants) {
+  bool compute_other_results(const std::vector<StepProgram>& mutants) {
     auto wanted = wanted_.begin();
     return walk(mutants, [&](const Outcome& outcome) { return differs(outcome, *wanted++); });
   }

@@ -41,7 +41,7 @@ Choice base_choice(Mesh mesh = {2, 1}) {
 
 /// Returns the stride of the sample: a case makes only every n-th of the many possible changes of
 /// instructions. It is larger for tensor ranks, whose programs have more instructions.
-size_t turns_of(const Choice& choice) {
+size_t sample_stride_of(const Choice& choice) {
   return choice.mesh.tensor > 1 ? 61 : 11;
 }
 
@@ -114,7 +114,7 @@ bool has_two_axes(const Choice& choice) {
 }
 
 /// Checks that a fault's message names its rank. With two axes, ranks have different programs.
-void check_words(const Choice& choice, const std::string& fault) {
+void check_fault_text(const Choice& choice, const std::string& fault) {
   if (!has_two_axes(choice)) return;
   INFO(fault);
   CHECK(names_place_and_reason(fault));
@@ -226,7 +226,7 @@ TEST_CASE("each wait that is left out or comes too early is noticed, or no order
       Program mutant = *good;
       std::vector<const Program*> programs = programs_of(steps);
       INFO(c.name << "\n" << program_text(*good));
-      const auto look = [&](size_t at, InstrId wait) {
+      const auto check_mutant = [&](size_t at, InstrId wait) {
         if (random() % sweep_stride(1) != 0) return;
         const bool refused = !check(mutant).empty();
         INFO("instruction " << at << ", wait " << wait);
@@ -236,7 +236,7 @@ TEST_CASE("each wait that is left out or comes too early is noticed, or no order
         // name.
         if (refused && has_two_axes(c.choice) && noticed % 16 == 0) {
           programs.back() = &mutant;
-          check_words(c.choice, check_programs(programs).front());
+          check_fault_text(c.choice, check_programs(programs).front());
         }
         if (refused) return;
         REQUIRE(unordered(mutant, pairs).empty());
@@ -247,14 +247,14 @@ TEST_CASE("each wait that is left out or comes too early is noticed, or no order
         for (size_t w = 0; w < waits.size(); ++w) {
           auto& changed = mutant.instrs[i].waits;
           changed.erase(changed.begin() + static_cast<std::ptrdiff_t>(w));
-          look(i, waits[w]);
+          check_mutant(i, waits[w]);
           changed = waits;
           // The wait is replaced by one for the previous instruction on the same lane.
           InstrId earlier = waits[w] - 1;
           while (earlier >= 0 && good->instr(earlier).lane != good->instr(waits[w]).lane) --earlier;
           if (earlier < 0) continue;
           changed[w] = earlier;
-          look(i, waits[w]);
+          check_mutant(i, waits[w]);
           changed = waits;
         }
       }
@@ -523,7 +523,7 @@ bool is_decayed(const Instr& instr) {
 
 /// Returns a text that instructions share if mutants of them should have the same fate: kind,
 /// position in the step, tiers and categories of buffers.
-std::string sort_of(const Program& program, const Instr& instr) {
+std::string kind_text_of(const Program& program, const Instr& instr) {
   std::string text =
       cat(instr_name(instr.kind), " ", static_cast<int>(instr.lane), " ",
           static_cast<int>(instr.group()), " ", instr.if_finite,
@@ -538,10 +538,10 @@ std::string sort_of(const Program& program, const Instr& instr) {
 }
 
 /// Returns the positions of the first and the last instruction of each sort.
-std::set<size_t> chosen(const Program& program) {
+std::set<size_t> choose_positions(const Program& program) {
   std::map<std::string, std::pair<size_t, size_t>> ends;
   for (size_t i = 0; i < program.instrs.size(); ++i) {
-    const auto [found, added] = ends.try_emplace(sort_of(program, program.instrs[i]), i, i);
+    const auto [found, added] = ends.try_emplace(kind_text_of(program, program.instrs[i]), i, i);
     found->second.second = i;
   }
   std::set<size_t> all;
@@ -608,7 +608,7 @@ bool are_among(const std::vector<Range>& some, const std::vector<Range>& all) {
   });
 }
 
-bool touches_the_same(const Mutation& m) {
+bool accesses_the_same_bytes(const Mutation& m) {
   if (m.mutant == nullptr || !m.instr.runs_ops() || !m.changed().runs_ops()) return false;
   const Instr& other = m.changed();
   const auto same_place = [](const Binding& x, const Binding& y) { return x.range == y.range; };
@@ -621,7 +621,7 @@ bool touches_the_same(const Mutation& m) {
          stretches(other.reads, other.writes) == stretches(m.instr.reads, m.instr.writes);
 }
 
-bool makes_no_gradient(const Mutation& m) {
+bool computes_no_gradient(const Mutation& m) {
   if (m.change != "other accumulate") return false;
   const LayerGraph& graph = m.choice.built.model.graphs[static_cast<size_t>(m.instr.ops().graph)];
   const std::span<const Op> ops = ops_of(graph, m.instr);
@@ -633,7 +633,7 @@ bool makes_no_gradient(const Mutation& m) {
 
 /// Returns whether a repeated instruction computes the same again, because it does not read what it
 /// writes.
-bool makes_the_same_again(const Mutation& m) {
+bool repeats_the_same_result(const Mutation& m) {
   if (m.change != "twice" || m.instr.runs_ops() || m.instr.kind == InstrKind::kAccumulate)
     return false;
   if (m.instr.kind == InstrKind::kAllGather) return true;  // it writes its own part unchanged
@@ -648,19 +648,19 @@ bool sums_in_another_order(const Mutation& m) {
          m.change.ends_with(" swapped");
 }
 
-bool moves_whatever_it_is(const Mutation& m) {
+bool gathers_any_bytes(const Mutation& m) {
   return m.instr.kind == InstrKind::kAllGather && m.change == "other dtype";
 }
 
 /// Returns whether a smaller clear is harmless: the checker has proved that everything that is read
 /// was written before, so the bytes it no longer zeroes are overwritten first.
-bool zeroes_what_is_written(const Mutation& m) {
+bool zeroes_overwritten_bytes(const Mutation& m) {
   return (m.instr.kind == InstrKind::kBegin || m.instr.kind == InstrKind::kClear) &&
          m.change.starts_with("write ") &&
          (m.change.ends_with(" left out") || m.change.ends_with(" halved"));
 }
 
-bool moves_what_persists(const Mutation& m) {
+bool copies_persistent_bytes(const Mutation& m) {
   const bool moves = m.instr.kind == InstrKind::kAllGather || m.instr.kind == InstrKind::kCopy;
   const auto persists = [&](const Range& range) { return m.program.at(range.buffer).persistent; };
   return m.change == "other if_finite" && moves &&
@@ -670,7 +670,7 @@ bool moves_what_persists(const Mutation& m) {
 
 /// Returns whether the mutant, in a step without update, writes back what is there already: a copy
 /// that was read from there in this step.
-bool writes_back_what_was_there(const Mutation& m) {
+bool writes_back_same_bytes(const Mutation& m) {
   if (m.change != "other if_finite" || m.instr.kind != InstrKind::kCopy) return false;
   const Range& from = m.instr.reads[0];
   const auto place = [&](const Range& range) {
@@ -692,7 +692,7 @@ bool zeroes_in_another_order(const Mutation& m) {
          m.change.ends_with(" swapped");
 }
 
-bool fetches_for_updates_alone(const Mutation& m) {
+bool fetches_only_for_updates(const Mutation& m) {
   const auto of_update = [&](const Range& written) {
     return !m.program.at(written.buffer).persistent &&
            std::all_of(m.program.instrs.begin(), m.program.instrs.end(), [&](const Instr& reader) {
@@ -722,16 +722,15 @@ std::optional<UnitRange> gradient_elements(const Mutation& m, const Range& range
 
 /// Returns whether two names mean the same list: all of the embedding's backward list is weight
 /// gradients, and all of the head's is input gradients (its matrix gets its gradient in forward).
-bool is_the_same_list(const Mutation& m) {
+bool names_the_same_list(const Mutation& m) {
   if (m.instr.kind != InstrKind::kBackward) return false;
   const LayerGraph& graph = m.choice.built.model.graphs[static_cast<size_t>(m.instr.ops().graph)];
   return (m.change == cat("as ", instr_name(InstrKind::kWeightGrad)) && graph.input_grad.empty()) ||
          (m.change == cat("as ", instr_name(InstrKind::kInputGrad)) && graph.weight_grad.empty());
 }
 
-/// Returns whether this rank's part begins behind the unit's end, where neither norm nor update
-/// read.
-bool is_behind_the_unit(const Mutation& m) {
+/// Returns whether this rank's part begins past the unit's end, where neither norm nor update read.
+bool is_past_the_unit_end(const Mutation& m) {
   const bool moves = m.instr.kind == InstrKind::kCopy || m.instr.kind == InstrKind::kAccumulate;
   const bool twice = m.change == "twice";
   if (!moves || m.instr.unit < 0 || (m.mutant == nullptr && !twice)) return false;
@@ -741,7 +740,7 @@ bool is_behind_the_unit(const Mutation& m) {
           (m.changed().writes == m.instr.writes && m.changed().if_finite == m.instr.if_finite));
 }
 
-/// Returns whether a range of what stage 3 gathers lies behind the unit's end: a rank's shard, a
+/// Returns whether a range of what stage 3 gathers lies past the unit's end: a rank's shard, a
 /// node's secondary shard, or a range of a whole copy.
 bool is_padding_of_gathered(const Mutation& m, const Range& part) {
   if (m.instr.unit < 0) return false;
@@ -758,7 +757,7 @@ bool is_padding_of_gathered(const Mutation& m, const Range& part) {
   return begin >= m.choice.built.partition.unit(m.instr.unit).padded;
 }
 
-/// Returns whether a range of the parameters lies behind its unit's end.
+/// Returns whether a range of the parameters lies past its unit's end.
 bool is_padding_of_parameters(const Mutation& m, const Range& part) {
   StateOptions state = m.choice.options.state;
   if (state.stage == 3) return is_padding_of_gathered(m, part);
@@ -779,7 +778,7 @@ bool is_padding_of_parameters(const Mutation& m, const Range& part) {
 }
 
 /// Returns whether other ranks receive changed bytes only where neither lists nor updates read.
-bool brings_other_padding(const Mutation& m) {
+bool receives_other_padding(const Mutation& m) {
   const bool moves = m.instr.kind == InstrKind::kAllGather || m.instr.kind == InstrKind::kCopy;
   if (!moves || !m.change.starts_with("read ") || m.mutant == nullptr) return false;
   const std::vector<Range>& reads = m.changed().reads;
@@ -837,13 +836,13 @@ bool leaves_out_votes(const Mutation& m) {
 
 /// Returns whether an instruction runs on another lane. The checker has proved that it still runs
 /// after what it reads and before what reads it.
-bool runs_elsewhere(const Mutation& m) {
+bool runs_on_another_lane(const Mutation& m) {
   return m.change.starts_with("on lane ") && !m.instr.communicates();
 }
 
 /// Returns whether all that the mutant adds, elsewhere or a second time, lies between tensors:
 /// zeros.
-bool adds_zeros_elsewhere(const Mutation& m) {
+bool adds_only_padding(const Mutation& m) {
   const bool adds_again = m.change == "twice";
   if (!m.change.ends_with(" moved") && !adds_again) return false;
   if (m.instr.unit < 0 || m.instr.reads.size() != 1) return false;
@@ -858,26 +857,26 @@ bool adds_zeros_elsewhere(const Mutation& m) {
 TEST_CASE("each change of an instruction or of what it reads or writes is noticed, or equivalent",
           "[long]") {
   std::vector<Reason> reasons{
-      {"the list makes no gradients that it could add to", makes_no_gradient},
+      {"the list computes no gradients that it could add to", computes_no_gradient},
       {"another of the list's ranges says the same bytes, or it reads or writes, with the waits "
        "that this needs, what it says one of alone",
-       touches_the_same},
-      {"copies once more what has not changed", moves_what_persists},
-      {"runs twice on what it does not change", makes_the_same_again},
-      {"fetches what only updates read, which do not run then", fetches_for_updates_alone, true},
-      {"zeros between gradients alone are left out", leaves_out_padding},
-      {"votes alone are left out of the sum of losses", leaves_out_votes, true},
-      {"a lane does what another would have done, in the same order", runs_elsewhere, true},
-      {"what it brings lies behind the unit's end, and nothing reads it", is_behind_the_unit, true},
-      {"a layer with one kind of gradients has one list of them by two names", is_the_same_list,
+       accesses_the_same_bytes},
+      {"an unchanged range is copied again", copies_persistent_bytes},
+      {"the instruction runs twice on inputs that it does not change", repeats_the_same_result},
+      {"fetches what only updates read, and no update runs", fetches_only_for_updates, true},
+      {"only the zeros between gradients are left out", leaves_out_padding},
+      {"only votes are left out of the sum of losses", leaves_out_votes, true},
+      {"an instruction runs on another lane, in the same order", runs_on_another_lane, true},
+      {"the moved part begins past the unit's end, and nothing reads it", is_past_the_unit_end,
        true},
-      {"what ranks get of this one's parameters lies behind the unit's end", brings_other_padding,
+      {"a layer with one kind of gradients has one list under two names", names_the_same_list,
        true},
-      {"zeros between gradients alone are added elsewhere, or again", adds_zeros_elsewhere, true},
+      {"ranks receive other bytes only past the unit's end", receives_other_padding, true},
+      {"only the zeros between gradients are added elsewhere, or twice", adds_only_padding, true},
       {"sums of squares are added in another order", sums_in_another_order},
-      {"a gather brings bytes, whatever they are", moves_whatever_it_is, true},
-      {"what it no longer zeroes is written before it is read", zeroes_what_is_written, true},
-      {"without an update it writes back what was there", writes_back_what_was_there, true},
+      {"a gather brings bytes, whatever they are", gathers_any_bytes, true},
+      {"what it no longer zeroes is written before it is read", zeroes_overwritten_bytes, true},
+      {"without an update it writes back what was there", writes_back_same_bytes, true},
       {"padding is zeroed in another order", zeroes_in_another_order},
   };
   size_t refused = 0;
@@ -888,8 +887,8 @@ TEST_CASE("each change of an instruction or of what it reads or writes is notice
     Mutants mutants(c, 1200 + turn);
     const Program& program = mutants.good()[changed_rank(mutants.good())].program;
     INFO(c.name << "\n" << program_text(program));
-    const auto look = [&](size_t at, bool all, const Change& change,
-                          const std::function<bool(Program&, size_t)>& apply) {
+    const auto check_mutant = [&](size_t at, bool all, const Change& change,
+                                  const std::function<bool(Program&, size_t)>& apply) {
       const auto steps = changed(mutants.good(), at, all, apply);
       if (!steps) return;
       INFO("instruction " << at << ", " << change.name << (all ? " on all ranks" : ""));
@@ -897,37 +896,37 @@ TEST_CASE("each change of an instruction or of what it reads or writes is notice
       const bool same_length = mutant.instrs.size() == program.instrs.size();
       if (const auto faults = mutants.faults(*steps); !faults.empty()) {
         ++refused;
-        check_words(c.choice, faults.front());
+        check_fault_text(c.choice, faults.front());
         return;
       }
       // Every mutant that passes the checker runs; it needs a reason exactly if its results do not
       // change.
-      if (mutants.compute_otherwise(*steps)) {
+      if (mutants.compute_other_results(*steps)) {
         ++found;
       } else {
         CHECK(explained(reasons, {c.choice, program, program.instrs[at], -1, change.name,
                                   same_length ? &mutant : nullptr}));
       }
     };
-    for (const size_t at : chosen(program)) {
+    for (const size_t at : choose_positions(program)) {
       const Instr& instr = program.instrs[at];
       for (const bool all : {false, true}) {
         if (all && (!instr.is_collective() || mutants.good().size() == 1)) continue;
         if (c.choice.mesh.tensor == 1 || at % 4 == 0)
-          look(at, all, {"left out", {}}, [](Program& p, size_t i) {
+          check_mutant(at, all, {"left out", {}}, [](Program& p, size_t i) {
             p = without(p, i);
             return true;
           });
         // Most instructions are alike in all cases, so each case makes only some of the changes.
         if (++turn % 3 == 0)
-          look(at, all, {"twice", {}}, [](Program& p, size_t i) {
+          check_mutant(at, all, {"twice", {}}, [](Program& p, size_t i) {
             p = doubled(p, i);
             return true;
           });
         for (const Change& change : changes_of(program, instr))
-          if (++turn % turns_of(c.choice) == 0)
-            look(at, all, change,
-                 [&](Program& p, size_t i) { return change.apply(p, p.instrs[i]); });
+          if (++turn % sample_stride_of(c.choice) == 0)
+            check_mutant(at, all, change,
+                         [&](Program& p, size_t i) { return change.apply(p, p.instrs[i]); });
       }
     }
   }
@@ -1020,8 +1019,8 @@ TEST_CASE("each swap of two groups' collectives is noticed, or nobody waits for 
           INFO(first << " and " << second << (back ? " back" : "") << (all ? " on all ranks" : ""));
           if (const auto faults = mutants.faults(*steps); !faults.empty()) {
             ++refused;
-            check_words(c.choice, faults.front());
-          } else if (mutants.compute_otherwise(*steps)) {
+            check_fault_text(c.choice, faults.front());
+          } else if (mutants.compute_other_results(*steps)) {
             ++otherwise;
           } else {
             ++harmless;

@@ -227,7 +227,7 @@ struct Verdicts {
       ++harmless;
       // Applied to both ends, another order or size may be valid.
       CHECK((broken.may_be_harmless || both));
-      CHECK_FALSE(mutants.compute_otherwise(steps));
+      CHECK_FALSE(mutants.compute_other_results(steps));
     }
   }
 };
@@ -292,7 +292,7 @@ TEST_CASE(
           ++refused;
           INFO(faults.front());
           CHECK(names_place_and_reason(faults.front()));
-        } else if (!mutants.compute_otherwise(steps)) {
+        } else if (!mutants.compute_other_results(steps)) {
           ++harmless;
         } else {
           // The sum changed places with an instruction that writes or reads the same bytes, so its

@@ -98,7 +98,7 @@ TEST_CASE("a rank that counts another rank's part of the norm is noticed", "[lon
         own.writes = theirs.writes;
         own.detail = theirs.detail;
         INFO(c.name << ", rank " << rank << " as rank " << other);
-        CHECK((!world.faults(steps).empty() || world.compute_otherwise(steps)));
+        CHECK((!world.faults(steps).empty() || world.compute_other_results(steps)));
         ++mutants;
       }
   }
@@ -122,7 +122,7 @@ TEST_CASE(
         own.reads[range + 1] = own.reads[range];
         if (own.reads == norm.reads) continue;
         INFO(c.name << ", rank " << rank << ", range " << range);
-        CHECK((!world.faults(steps).empty() || world.compute_otherwise(steps)));
+        CHECK((!world.faults(steps).empty() || world.compute_other_results(steps)));
         own.reads = norm.reads;
         ++mutants;
       }

@@ -29,12 +29,12 @@ disk: {read: 2 MB/s, write: 1 MB/s}
 )";
 
 /// A program with a buffer on each tier and a group of 4 ranks.
-struct Priced {
+struct PricedProgram {
   Machine machine = parse_machine("gpus.yaml", kGpus);
   Program program;
   ModelDescription model;
 
-  Priced() {
+  PricedProgram() {
     for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme})
       program.buffers.push_back({.name = "buffer", .tier = tier, .bytes = 4000});
     program.groups.push_back({{"dp_shard@0", {0, 1, 2, 3}}, {4, 0}});
@@ -52,7 +52,7 @@ Range bytes(BufferId buffer, int64_t count) {
 constexpr Picoseconds kMicrosecond = 1'000'000;
 
 TEST_CASE("an instruction's time follows from the bytes that it moves and their tier") {
-  Priced priced;
+  PricedProgram priced;
   Instr update{.kind = InstrKind::kUpdate};
   update.reads = {bytes(0, 400)};
   update.writes = {bytes(0, 400), bytes(0, 400), bytes(0, 400)};
@@ -86,7 +86,7 @@ TEST_CASE("an instruction's time follows from the bytes that it moves and their 
 }
 
 TEST_CASE("collectives use the node's link, or the cluster's if their ranks are on several nodes") {
-  Priced priced;
+  PricedProgram priced;
   Instr sum{.kind = InstrKind::kAllReduce};
   sum.detail = Exchange{.group = 0};
   sum.reads = sum.writes = {bytes(0, 1000), bytes(0, 2000)};
@@ -101,7 +101,7 @@ TEST_CASE("collectives use the node's link, or the cluster's if their ranks are 
 }
 
 TEST_CASE("what a machine file lacks is named with what to add, and what cannot be is refused") {
-  Priced priced;
+  PricedProgram priced;
   priced.machine.host = {};
   priced.machine.host_memory_bandwidth = 0;
   priced.machine.disk_read = 0;

@@ -57,30 +57,30 @@ class FaultQueue : public BlockQueue {
  private:
   void submit_one(IoBlock block) {
     storage_.calls.push_back(cat(block.write ? "write " : "read ", block.bytes, "@", block.offset));
-    const int64_t told = storage_.fault ? storage_.fault(block) : 0;
-    const int64_t moved = told / kSwapAlignment * kSwapAlignment;
-    if (told < 0 || (told > 0 && moved == 0)) {
-      made_.push_back({block.slot, told == FaultStorage::kNothing ? 0 : told});
+    const int64_t injected = storage_.fault ? storage_.fault(block) : 0;
+    const int64_t moved = injected / kSwapAlignment * kSwapAlignment;
+    if (injected < 0 || (injected > 0 && moved == 0)) {
+      made_.push_back({block.slot, injected == FaultStorage::kNothing ? 0 : injected});
       return;
     }
-    if (told > 0) {
-      told_[block.slot] = told;
+    if (injected > 0) {
+      reported_[block.slot] = injected;
       block.bytes = moved;
     }
     real_->submit({&block, 1});
   }
 
   void replace(BlockResult& result) {
-    const auto known = told_.find(result.slot);
-    if (known == told_.end()) return;
+    const auto known = reported_.find(result.slot);
+    if (known == reported_.end()) return;
     if (result.result > 0) result.result = known->second;
-    told_.erase(known);
+    reported_.erase(known);
   }
 
   FaultStorage& storage_;
   std::unique_ptr<BlockQueue> real_;
   std::vector<BlockResult> made_;
-  std::map<uint32_t, int64_t> told_;
+  std::map<uint32_t, int64_t> reported_;
 };
 
 }  // namespace
@@ -147,7 +147,7 @@ bool AlignedBytes::equals(const AlignedBytes& other) const {
          std::memcmp(data_, other.data_, static_cast<size_t>(bytes_)) == 0;
 }
 
-bool AlignedBytes::kept_its_end() const {
+bool AlignedBytes::end_is_unchanged() const {
   return std::all_of(data_ + bytes_, data_ + swap_align(bytes_) + kSwapAlignment,
                      [](char c) { return c == kMark; });
 }

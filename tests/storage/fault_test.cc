@@ -158,7 +158,7 @@ TEST_CASE("invalid options are refused") {
 
 TEST_CASE("each feature that the machine lacks is logged as one notice") {
   FaultFixture f;
-  f.storage.lies_in_memory = true;
+  f.storage.is_in_memory = true;
   AlignedBytes data(100'000);
   const Lines lines = lines_of([&] {
     SwapFile file(f.options, f.storage);

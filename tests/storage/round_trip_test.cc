@@ -20,12 +20,12 @@ using fixtures::AlignedBytes;
 using fixtures::FaultStorage;
 using fixtures::TemporaryFolder;
 
-/// Way says how blocks are moved: by io_uring or threads, with or without direct I/O.
-struct Way {
+/// IoMethod says how blocks are moved: by io_uring or threads, with or without direct I/O.
+struct IoMethod {
   int ring_errno;
   int direct_status;
 };
-constexpr Way kThreads{EPERM, -EINVAL};  // which every machine supports
+constexpr IoMethod kThreads{EPERM, -EINVAL};  // which every machine supports
 
 std::string refusal_of_direct_io() {
   const TemporaryFolder folder;
@@ -45,21 +45,21 @@ const testing::Need kDirect("direct_io", refusal_of_direct_io);
 const testing::Need kBoth("io_uring_direct", refusal_of_both);
 
 /// Returns the way that is tested by the CTest entry which runs the tests tagged "[ways]".
-Way way_under_test() {
+IoMethod method_under_test() {
   const std::string need = testing::needed();
   return {need.starts_with("io_uring") ? 0 : EPERM, need.find("direct") != need.npos ? 0 : -EINVAL};
 }
 
 struct Fixture {
-  explicit Fixture(const Way& way, AioOptions aio = {}, int64_t bytes = 8 << 20) {
+  explicit Fixture(const IoMethod& method, AioOptions aio = {}, int64_t bytes = 8 << 20) {
     log_start({.level = LogLevel::kError});  // other tests check its notices
-    storage.ring_errno = way.ring_errno;
-    storage.direct_status = way.direct_status;
+    storage.ring_errno = method.ring_errno;
+    storage.direct_status = method.direct_status;
     file = std::make_unique<SwapFile>(
         SwapOptions{.folder = folder.path(), .name = "test", .bytes = bytes, .aio = aio}, storage);
     log_start({});
-    REQUIRE(file->uses_ring() == (way.ring_errno == 0));
-    REQUIRE(file->direct() == (way.direct_status == 0));
+    REQUIRE(file->uses_ring() == (method.ring_errno == 0));
+    REQUIRE(file->direct() == (method.direct_status == 0));
   }
   TemporaryFolder folder;
   FaultStorage storage;
@@ -95,7 +95,7 @@ void random_round_trip(SwapFile& file, uint64_t seed) {
   for (size_t i : order) {
     file.wait(tickets[i]);
     REQUIRE(back[i]->equals(*data[i]));
-    REQUIRE(back[i]->kept_its_end());
+    REQUIRE(back[i]->end_is_unchanged());
   }
 }
 
@@ -106,12 +106,12 @@ TEST_CASE("ranges of any size are read back as written, with many in flight", "[
                                   AioOptions{.block_size = 16384, .single_submit = true},
                                   AioOptions{.block_size = 16384, .overlap_events = false});
   CAPTURE(aio.block_size, aio.queue_depth, aio.single_submit, aio.overlap_events);
-  Fixture fixture(way_under_test(), aio);
+  Fixture fixture(method_under_test(), aio);
   for (uint64_t seed = 1; seed <= 2; ++seed) random_round_trip(*fixture.file, seed);
 }
 
 TEST_CASE("a partly moved block is continued from its last whole sector", "[ways]") {
-  Fixture fixture(way_under_test(), {.block_size = 65536, .queue_depth = 5});
+  Fixture fixture(method_under_test(), {.block_size = 65536, .queue_depth = 5});
   std::mt19937_64 random(7);
   int shortened = 0, again = 0;
   fixture.storage.fault = [&](const IoBlock& block) -> int64_t {
@@ -127,7 +127,7 @@ TEST_CASE("a partly moved block is continued from its last whole sector", "[ways
 }
 
 TEST_CASE("registered memory is used, and requests may also use other memory", "[ways]") {
-  Fixture fixture(way_under_test(), {.block_size = 65536});
+  Fixture fixture(method_under_test(), {.block_size = 65536});
   AlignedBytes registered(1 << 20), other(1 << 20), more(300'000);
   const std::vector<std::span<std::byte>> ranges = {registered.whole_sectors(),
                                                     more.whole_sectors()};
@@ -175,7 +175,7 @@ TEST_CASE("without overlap_events the next blocks wait for all blocks before the
 }
 
 TEST_CASE("unwritten bytes are read as zeros, as is the rest of the last sector", "[ways]") {
-  Fixture fixture(way_under_test());
+  Fixture fixture(method_under_test());
   AlignedBytes written(4097), sectors(3 * 4096), zeros(3 * 4096);
   std::fill_n(zeros.data(), zeros.size(), '\0');
   sectors.fill(1);
@@ -200,7 +200,7 @@ TEST_CASE("a swap file counts its bytes and the time of waits") {
 }
 
 TEST_CASE("done() returns whether wait() would return at once", "[ways]") {
-  Fixture fixture(way_under_test());
+  Fixture fixture(method_under_test());
   AlignedBytes data(1 << 20);
   REQUIRE(fixture.file->done(fixture.file->read(data.data(), 0, 0)));
   const auto ticket = fixture.file->write(data.data(), data.size(), 0);
@@ -213,7 +213,7 @@ TEST_CASE("done() returns whether wait() would return at once", "[ways]") {
 
 TEST_CASE("a swap file may be destroyed while requests run, and its memory after that", "[ways]") {
   for (int i = 0; i < 20; ++i) {
-    Fixture fixture(way_under_test(), {.block_size = 65536});
+    Fixture fixture(method_under_test(), {.block_size = 65536});
     AlignedBytes data(4 << 20);
     fixture.file->read(data.data(), data.size(), 0);
     fixture.file.reset();

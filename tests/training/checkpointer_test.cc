@@ -28,7 +28,7 @@ using fixtures::FakeJournal;
 using fixtures::FakeModel;
 using fixtures::on_sessions;
 using fixtures::request_of;
-using fixtures::session_alone;
+using fixtures::single_rank_session;
 using test::logged;
 using test::TempFolder;
 using test::ToyState;
@@ -81,7 +81,7 @@ struct SavingRun {
         progress(config) {
     request.config.output_dir = folder + "/run";
     request.resume.wanted = resumes;
-    if (!among) alone = session_alone(request);
+    if (!among) alone = single_rank_session(request);
     session = among ? among : alone.get();
     model.emplace(request.launch.world, request.launch.rank);
     if (resumes && session->is_first()) recorder.emplace(request);
@@ -187,7 +187,7 @@ bool begin_with(const Lines& lines, const Lines& beginnings) {
 TEST_CASE("the state is saved at each due step, and reported when it is in place") {
   const TempFolder folder;
   SavingRun run(folder.path(), saved_every(2));
-  run.journal.on_say = [&](const std::string&) {
+  run.journal.on_print = [&](const std::string&) {
     CHECK(fs::exists(run.folder_of(run.progress.step) + "/checkpoint.json"));
     CHECK(fs::exists(run.root + "/latest"));
   };
@@ -198,8 +198,8 @@ TEST_CASE("the state is saved at each due step, and reported when it is in place
     CHECK(run.step() == saves);
     CHECK(run.checkpointer->has_saved(run.progress.step) == saves);
   }
-  CHECK(begin_with(run.journal.said, {cat("saved ", run.folder_of(2), " ("),  //
-                                      cat("saved ", run.folder_of(4), " (")}));
+  CHECK(begin_with(run.journal.printed, {cat("saved ", run.folder_of(2), " ("),  //
+                                         cat("saved ", run.folder_of(4), " (")}));
   CHECK(run.steps() == StepNumbers{2, 4});
   CHECK(run.saved_version(2) == 2);
   CHECK(run.saved_version(4) == 4);
@@ -273,13 +273,13 @@ TEST_CASE("a save in the background holds the state as it was, and counts once i
   CHECK_FALSE(run.step());
   CHECK_FALSE(run.save_has_ended());
   CHECK_FALSE(run.step());
-  CHECK(run.journal.said == Lines{});
+  CHECK(run.journal.printed == Lines{});
   CHECK_FALSE(run.checkpointer->has_saved(2));
   CHECK(run.checkpointer->longest_save() == 0);
   run.disk->open = true;
   run.await_save();
   run.step();
-  CHECK(begin_with(run.journal.said, {cat("saved ", run.folder_of(2), " (")}));
+  CHECK(begin_with(run.journal.printed, {cat("saved ", run.folder_of(2), " (")}));
   CHECK(run.checkpointer->has_saved(2));
   CHECK(run.saved_version(2) == 2);
   CHECK(run.model->populations == 1);
@@ -322,8 +322,9 @@ TEST_CASE("with that option, what is due while a save is written is skipped, exc
   ++run.progress.step;
   CHECK_FALSE(run.checkpointer->will_save(run.progress));
   CHECK_FALSE(run.checkpointer->save_if_due(run.progress, "data"));
-  CHECK(run.journal.said == Lines{cat("no checkpoint after step 2: the one after step 1 is still ",
-                                      "being written (checkpoint.if_busy: skip)")});
+  CHECK(run.journal.printed ==
+        Lines{cat("no checkpoint after step 2: the one after step 1 is still ",
+                  "being written (checkpoint.if_busy: skip)")});
   CHECK(run.counter("checkpoints_skipped") == 1);
   ++run.progress.step;
   run.evaluate(1);
@@ -339,7 +340,7 @@ TEST_CASE("a save in the background has ended when all ranks report that theirs 
   const TempFolder folder;
   Config config = in_background();
   config.checkpoint.if_busy = IfBusy::kSkip;
-  std::vector<Lines> said(2);
+  std::vector<Lines> printed(2);
   std::vector<StepNumbers> saved(2);
   GatedDisk disk(folder.path());
   const Lines failures = on_sessions(2, config, [&](Session& session) {
@@ -355,12 +356,12 @@ TEST_CASE("a save in the background has ended when all ranks report that theirs 
       run.step(votes);
       saved[place].push_back(run.checkpointer->has_saved(1) ? 1 : 0);
     }
-    said[place] = run.journal.said;
+    printed[place] = run.journal.printed;
     run.checkpointer->save(run.progress, "data");
   });
   REQUIRE(failures == Lines(2, ""));
   CHECK(saved == std::vector<StepNumbers>(2, StepNumbers{0, 1}));
-  for (const Lines& lines : said)
+  for (const Lines& lines : printed)
     CHECK(begin_with(lines, {"no checkpoint after step 2:", "saved "}));
 }
 
@@ -456,7 +457,7 @@ TEST_CASE("a save in the foreground that fails ends the run, and nothing is repo
   run.disk->fail_next("sync", "rank-00000", ENOSPC);
   const std::string message = test::error_of(ExitCode::kEnvironment, [&] { run.step(); });
   CHECK(message.starts_with("checkpoint step-00000001 was not written: "));
-  CHECK(run.journal.said == Lines{});
+  CHECK(run.journal.printed == Lines{});
   CHECK_FALSE(run.checkpointer->has_saved(1));
   CHECK(run.counter("checkpoints_saved") == 0);
   CHECK(run.steps() == StepNumbers{});
@@ -526,7 +527,8 @@ TEST_CASE("a run that is resumed continues from the newest checkpoint, or the on
     CHECK(run.model->calls == Lines{cat("load ", step)});
     CHECK(run.model->state.equals(static_cast<int>(step)));
     CHECK(run.checkpointer->has_saved(step));
-    CHECK(begin_with(run.journal.said, {cat("resumed from ", run.folder_of(step), " (read in ")}));
+    CHECK(
+        begin_with(run.journal.printed, {cat("resumed from ", run.folder_of(step), " (read in ")}));
   }
 }
 
@@ -630,13 +632,13 @@ TEST_CASE("the best weights are loaded where they are not the last, and their ex
     run.checkpointer->save_if_due(run.progress, "data");
   }
   run.model->calls.clear();
-  run.journal.said.clear();
+  run.journal.printed.clear();
   run.checkpointer->load_best(run.progress);
   CHECK(run.model->state.equals(2));
   run.checkpointer->export_model(stop);
   CHECK(run.model->calls == Lines{"load 2", "export"});
-  CHECK(run.journal.said == Lines{cat("exported ", folder / "run/export/model",
-                                      " (of step 2, the best by validation.loss: 0.5)")});
+  CHECK(run.journal.printed == Lines{cat("exported ", folder / "run/export/model",
+                                         " (of step 2, the best by validation.loss: 0.5)")});
 
   ++run.progress.step;
   run.evaluate(0.25);
@@ -653,12 +655,12 @@ TEST_CASE(
   StopAgreement stop([&] { return signal; }, [](int own) { return own; });
   run.model->exported.unchanged_warning = "2 tensors are as they were";
   run.checkpointer->export_model(stop);
-  CHECK(run.journal.said == Lines{cat("exported ", folder / "run/export/model")});
+  CHECK(run.journal.printed == Lines{cat("exported ", folder / "run/export/model")});
   CHECK(run.journal.warnings == Lines{"2 tensors are as they were"});
 
   signal = 15;
   run.checkpointer->export_model(stop);
-  CHECK(run.journal.said.size() == 1);
+  CHECK(run.journal.printed.size() == 1);
   CHECK(run.journal.warnings.size() == 1);
 
   signal = 0;
@@ -666,7 +668,7 @@ TEST_CASE(
       std::make_exception_ptr(Error(ExitCode::kEnvironment, "the disk is full", "make room"));
   CHECK(test::error_of(ExitCode::kEnvironment, [&] { run.checkpointer->export_model(stop); }) ==
         "the disk is full");
-  CHECK(run.journal.said.size() == 1);
+  CHECK(run.journal.printed.size() == 1);
 }
 
 TEST_CASE("a run that fails waits for its save, and says where it is") {

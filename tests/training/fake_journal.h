@@ -13,8 +13,8 @@ namespace ftrun::fixtures {
 class FakeJournal : public Journal {
  public:
   void print(const std::string& line) override {
-    if (on_say) on_say(line);
-    said.push_back(line);
+    if (on_print) on_print(line);
+    printed.push_back(line);
   }
   void warn(const std::string& line) override { warnings.push_back(line); }
   void update(const std::function<void(RunManifest&)>& change) override {
@@ -38,10 +38,10 @@ class FakeJournal : public Journal {
   void show_phase(const std::string&) override {}
 
   /// Called with each line before the line is stored; null: nothing is called.
-  std::function<void(const std::string&)> on_say;
+  std::function<void(const std::string&)> on_print;
   bool updates_fail = false;
   std::vector<std::string> calls;
-  std::vector<std::string> said, warnings;
+  std::vector<std::string> printed, warnings;
   std::vector<StepMetrics> metrics;
   std::vector<TracedStep> traced;
   RunManifest manifest;

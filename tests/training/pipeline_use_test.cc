@@ -69,7 +69,7 @@ class TimedWorld {
     const std::span<const int32_t> members = walk.members(lane_step);
     double start = 0;
     for (const int32_t member : members)
-      start = std::max(start, come(member, walk.instr(walk.lane_step_of(member, lane_step))));
+      start = std::max(start, arrival_of(member, walk.instr(walk.lane_step_of(member, lane_step))));
     for (const int32_t member : members) {
       const Instr& instr = walk.instr(walk.lane_step_of(member, lane_step));
       Rank& rank = ranks_[static_cast<size_t>(member)];
@@ -88,7 +88,7 @@ class TimedWorld {
     return when;
   }
 
-  double come(int32_t member, const Instr& instr) const {
+  double arrival_of(int32_t member, const Instr& instr) const {
     return when_done(ranks_[static_cast<size_t>(member)], instr, false);
   }
 

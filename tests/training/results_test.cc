@@ -66,11 +66,12 @@ TEST_CASE(
   const auto fail = [](int rank, int piece) {
     if (rank == 0 && piece == 2) throw Error(ExitCode::kEnvironment, "Input/output error");
   };
-  const std::vector<std::string> told =
+  const std::vector<std::string> messages =
       export_on_two(config, fail, [](int, const ExportOutcome&) {});
-  REQUIRE(told[0] == "Input/output error");
+  REQUIRE(messages[0] == "Input/output error");
   // An error at the groups' time limit would say that the rank has waited.
-  REQUIRE_THAT(told[1], Catch::StartsWith("rank 1 lost a peer in ") && Catch::Contains("rank 0"));
+  REQUIRE_THAT(messages[1],
+               Catch::StartsWith("rank 1 lost a peer in ") && Catch::Contains("rank 0"));
   REQUIRE_FALSE(std::filesystem::exists(export_folder(config)));
 }
 

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 using fixtures::on_sessions;
 using fixtures::printed;
 using fixtures::request_of;
-using fixtures::session_alone;
+using fixtures::single_rank_session;
 using test::logged;
 using test::TempFolder;
 using Lines = std::vector<std::string>;
@@ -58,9 +58,9 @@ struct JournalOfRank {
 };
 
 /// The journal of a run's only rank.
-struct JournalAlone {
-  explicit JournalAlone(const Config& config)
-      : session(session_alone(request_of(0, 1, config))), rank(*session, config) {}
+struct SingleRankJournal {
+  explicit SingleRankJournal(const Config& config)
+      : session(single_rank_session(request_of(0, 1, config))), rank(*session, config) {}
 
   RunPaths paths() const { return RunPaths(rank.request.config.output_dir); }
 
@@ -142,7 +142,7 @@ TEST_CASE(
 
 TEST_CASE("logs are opened in a folder that holds the run's record") {
   const TempFolder folder;
-  JournalAlone run(config_in(folder / "run"));
+  SingleRankJournal run(config_in(folder / "run"));
   run.journal.open_folder();
   const auto fail = []() -> RunManifest {
     throw Error(ExitCode::kEnvironment, "no machine", "look at it");
@@ -196,7 +196,7 @@ TEST_CASE("the record begins with the step after those that are done") {
   for (const Start& start : {Start{0, false, 4, {0, 1, 2, 3, 4}},  //
                              Start{2, true, 4, {0, 1, 2, 3, 4}},   //
                              Start{0, true, 1, {0, 1}}}) {
-    JournalAlone run(config_in(folder / "run"));
+    SingleRankJournal run(config_in(folder / "run"));
     run.rank.request.resume.wanted = start.resumes;
     printed([&] {
       run.rank.open(start.done);
@@ -210,7 +210,7 @@ TEST_CASE("the record begins with the step after those that are done") {
 
 TEST_CASE("the duration of the start is noted when the first step has its data") {
   const TempFolder folder;
-  JournalAlone run(config_in(folder / "run"));
+  SingleRankJournal run(config_in(folder / "run"));
   run.rank.open();
   const auto noted = [&] {
     return read_manifest(run.paths().manifest()).counters.count("ready_milliseconds");
@@ -227,7 +227,7 @@ TEST_CASE(
     "DeepSpeed's line is shown as often as the config says, with the number of skipped steps") {
   const TempFolder folder;
   Config config = config_in(folder / "run");
-  JournalAlone run(config);
+  SingleRankJournal run(config);
   run.rank.open();
   TrainingProgress progress(config);
   StepRun of_step;
@@ -254,7 +254,7 @@ TEST_CASE("a run that continues with fewer ranks says why") {
     two.parallel.data = 1;
     return two;
   }();
-  JournalAlone run(config);
+  SingleRankJournal run(config);
   run.rank.request.ranks.dropped = {1};
   run.rank.request.ranks.drop_reason = "rank 1 failed twice";
   CHECK(logged([&] {
@@ -264,14 +264,14 @@ TEST_CASE("a run that continues with fewer ranks says why") {
 
 TEST_CASE("what a rank does is on its board") {
   const TempFolder folder;
-  JournalAlone run(config_in(folder / "run"));
+  SingleRankJournal run(config_in(folder / "run"));
   run.journal.show_phase("step 12");
   CHECK(run.session->board().state().phase.what == std::string("step 12"));
 }
 
 TEST_CASE("the end of a run is printed, a failure is only recorded") {
   const TempFolder folder;
-  JournalAlone run(config_in(folder / "run"));
+  SingleRankJournal run(config_in(folder / "run"));
   run.rank.open();
   CHECK(printed([&] {
           run.journal.record(journaled_step(1));

@@ -31,7 +31,7 @@ inline TrainRequest request_of(int rank, int world, const Config& config) {
 }
 
 /// Returns the session of a run's only rank.
-inline std::unique_ptr<Session> session_alone(const TrainRequest& request) {
+inline std::unique_ptr<Session> single_rank_session(const TrainRequest& request) {
   return std::make_unique<Session>(request, std::move(Rendezvous::in_process(1).front()));
 }
 
@@ -49,7 +49,7 @@ inline std::vector<std::string> on_sessions(const std::vector<TrainRequest>& req
         body(session);
         session.close();
       } catch (const std::exception& error) {
-        failures[rank] = testing::said_by(error);
+        failures[rank] = testing::failure_message(error);
       }
     });
   for (std::thread& thread : threads) thread.join();

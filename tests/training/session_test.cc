@@ -19,7 +19,7 @@ namespace {
 
 using fixtures::on_sessions;
 using fixtures::request_of;
-using fixtures::session_alone;
+using fixtures::single_rank_session;
 using Texts = std::vector<std::string>;
 
 /// OfRanks holds a value for each rank, which only the rank's own thread writes.
@@ -83,7 +83,7 @@ TEST_CASE("work that fails on one rank fails on all of them, with its name and r
 }
 
 TEST_CASE("work of a single rank fails with its own error") {
-  const auto session = session_alone(request_of(0, 1, {}));
+  const auto session = single_rank_session(request_of(0, 1, {}));
   CHECK(error_of([&] {
           session->run_on_all_ranks("reading the data", [] {
             throw Error(ExitCode::kBadInput, "x.bin: is torn", "mend it");
@@ -94,11 +94,11 @@ TEST_CASE("work of a single rank fails with its own error") {
 
 TEST_CASE("only rank 0 is asked, and every rank gets its answer") {
   OfRanks<int> asked(3);
-  OfRanks<std::string> told(3);
+  OfRanks<std::string> texts(3);
   OfRanks<int> yes(3), no(3);
   const Texts failures = on_sessions(3, {}, [&](Session& session) {
     const size_t rank = place(session);
-    told[rank] = session.broadcast_text("the name", [&] {
+    texts[rank] = session.broadcast_text("the name", [&] {
       ++asked[rank];
       return cat("of rank ", session.rank());
     });
@@ -107,7 +107,7 @@ TEST_CASE("only rank 0 is asked, and every rank gets its answer") {
   });
   REQUIRE(failures == Texts(3, ""));
   CHECK(asked == OfRanks<int>{1, 0, 0});
-  CHECK(told == Texts(3, "of rank 0"));
+  CHECK(texts == Texts(3, "of rank 0"));
   CHECK(yes == OfRanks<int>(3, 1));
   CHECK(no == OfRanks<int>(3, 0));
 }
@@ -245,7 +245,7 @@ TEST_CASE("the processors of a machine are divided among its ranks") {
 TEST_CASE("the longest wait follows from the slowest step, if the config does not set it") {
   using std::chrono::minutes;
   Config config;
-  const auto session = session_alone(request_of(0, 1, config));
+  const auto session = single_rank_session(request_of(0, 1, config));
   session->open_groups(config, {});
   CHECK(session->longest_wait() == minutes(30));  // there was no step yet
   session->record_step(3);
@@ -256,7 +256,7 @@ TEST_CASE("the longest wait follows from the slowest step, if the config does no
   CHECK(session->longest_wait() == minutes(20));
 
   config.comm.timeout = 45;
-  const auto limited = session_alone(request_of(0, 1, config));
+  const auto limited = single_rank_session(request_of(0, 1, config));
   limited->open_groups(config, {});
   limited->record_step(120);
   CHECK(limited->longest_wait() == std::chrono::seconds(45));

@@ -281,8 +281,8 @@ class RankRun : public fixtures::FakeRun {
   std::optional<std::promise<void>> gate_;
 };
 
-/// Witnessed holds what all ranks saw of a run, and the state at its end.
-struct Witnessed {
+/// ObservedRun holds what all ranks saw of a run, and the state at its end.
+struct ObservedRun {
   /// The lines of each rank: one per step, and one more.
   std::vector<std::vector<std::string>> seen;
   SavedState state;
@@ -298,8 +298,8 @@ class StoppedRuns {
         samples_(std::move(open_run_data(config_).train)) {}
 
   /// Runs new ranks from the beginning (`from` is 0) or from the checkpoint of a step.
-  Witnessed run(int64_t from, const std::vector<int64_t>& saved = {}) {
-    Witnessed all;
+  ObservedRun run(int64_t from, const std::vector<int64_t>& saved = {}) {
+    ObservedRun all;
     all.seen.resize(static_cast<size_t>(layout_.mesh.ranks()));
     std::mutex mutex;
     all.state = saved_on(config_, fixtures::model_of_many_blocks(), layout_.mesh,
@@ -350,19 +350,19 @@ TEST_CASE("a run that ends after any step continues with the bits of one that di
     if (only != nullptr && layout.name != only) continue;
     INFO(layout.name);
     StoppedRuns runs(layout, steps);
-    const Witnessed straight = runs.run(0);
+    const ObservedRun straight = runs.run(0);
     if (layout.name.starts_with("fp16") || layout.name == "background") {
       INFO(straight.skipped << " of " << steps << " steps skipped");
       REQUIRE(straight.skipped >= 2);
       REQUIRE(straight.skipped <= steps / 2);
     }
     const std::vector<int64_t> at = drawn_stops(stops, steps, static_cast<uint64_t>(seed));
-    const Witnessed saving = runs.run(0, at);
+    const ObservedRun saving = runs.run(0, at);
     CHECK(saving.seen == straight.seen);
     CHECK(saving.state == straight.state);
     for (const int64_t stop : at) {
       INFO("stopped after step " << stop << " of " << steps);
-      const Witnessed resumed = runs.run(stop);
+      const ObservedRun resumed = runs.run(stop);
       CHECK(resumed.seen == after(straight.seen, stop));
       CHECK(resumed.state == straight.state);
       ++points;

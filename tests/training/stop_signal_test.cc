@@ -88,7 +88,7 @@ TEST_CASE("the same signal within a second is the first one repeated, later it i
       if (std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(kSameSignalMs))
         return code;
     }
-    testing::fail_waiting("50 tries for two signals within a second");
+    testing::fail_by_timeout("50 tries for two signals within a second");
   };
   REQUIRE(twice_quickly(0) == SIGTERM);
   REQUIRE(twice_quickly(100'000) == SIGTERM);

@@ -136,7 +136,7 @@ TEST_CASE(
   run.calls.clear();
   loop.save_last();
   CHECK(run.calls == Calls{"check 1", "await", "save 1", "vote"});
-  CHECK(run.said.empty());
+  CHECK(run.printed.empty());
 
   FakeRun unread(plain(), 1);
   unread.fingerprint = "";
@@ -145,10 +145,11 @@ TEST_CASE(
   unread.calls.clear();
   last.save_last();
   CHECK(unread.calls == Calls{"check 1", "await", "save 1 of unknown data"});
-  CHECK(unread.said == Calls{"the last checkpoint does not record the data's fingerprint: not all "
-                             "of the data has been read"});
+  CHECK(unread.printed ==
+        Calls{"the last checkpoint does not record the data's fingerprint: not all "
+              "of the data has been read"});
   last.save_last();
-  CHECK(unread.said.size() == 1);  // the checkpoint exists
+  CHECK(unread.printed.size() == 1);  // the checkpoint exists
 }
 
 TEST_CASE(
@@ -206,7 +207,7 @@ TEST_CASE("an evaluation that a signal ends does not count, and the step is reco
   CHECK(run.progress.evaluations.last_step() == 1);
   REQUIRE(run.metrics.size() == 3);
   CHECK(run.metrics[2].evaluations.empty());
-  CHECK(run.said == Calls{"the evaluation after step 2 stopped by SIGTERM"});
+  CHECK(run.printed == Calls{"the evaluation after step 2 stopped by SIGTERM"});
   CHECK(only(run, {"save"}) == Calls{"save 1", "save 2"});
 }
 

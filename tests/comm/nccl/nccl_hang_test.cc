@@ -198,15 +198,15 @@ TEST_CASE("nccl: a group is closed once its recordings are destroyed, and not be
     rank.record("gradients");
     rank.replay();
     rank.synchronize();
-    std::string told;
+    std::string message;
     try {
       rank.group().shutdown();
     } catch (const Error& error) {
-      told = error.message();
+      message = error.message();
     }
-    require(told.find("group world is closed while 1 recordings hold its collectives") !=
+    require(message.find("group world is closed while 1 recordings hold its collectives") !=
                 std::string::npos,
-            told.c_str());
+            message.c_str());
     rank.destroy_recording();
     rank.group().shutdown();
   });
@@ -290,11 +290,11 @@ TEST_CASE(
   }
   ::close(words[1]);
   ::close(status[1]);
-  const std::string said = read_all(words[0]);
+  const std::string output = read_all(words[0]);
   const std::string reported = read_all(status[0]);
   int ended = 0;
   ::waitpid(child, &ended, 0);
-  CAPTURE(said, reported);
+  CAPTURE(output, reported);
   REQUIRE((WIFEXITED(ended) && WEXITSTATUS(ended) == 6));
   const auto report = parse_failure_line(reported);
   REQUIRE(report.has_value());
@@ -303,7 +303,7 @@ TEST_CASE(
       Catch::StartsWith("rank 0 waited ") &&
           Catch::Contains(" in all_reduce #1 (loss, 8 x F32) of group world: rank 1 (process ") &&
           Catch::Contains(" has not entered it; "));
-  REQUIRE(said == "error: " + report->message + "\n");
+  REQUIRE(output == "error: " + report->message + "\n");
   REQUIRE(report->exit_code == 6);
   REQUIRE(report->culprit == 1);
 }

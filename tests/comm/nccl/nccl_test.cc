@@ -189,7 +189,7 @@ TEST_CASE("nccl: one rank alone has collectives, a barrier and an end") {
 TEST_CASE(
     "nccl: a group that does not connect within the time limit says which rank did not come") {
   std::mutex mutex;
-  std::vector<std::string> told(3);
+  std::vector<std::string> messages(3);
   stand_in().absent = 1;
   run_ranks(3, [&](Rendezvous& rendezvous) {
     std::string message;
@@ -199,11 +199,11 @@ TEST_CASE(
       message = error.what();
     }
     const std::lock_guard lock(mutex);
-    told[static_cast<size_t>(rendezvous.rank())] = message;
+    messages[static_cast<size_t>(rendezvous.rank())] = message;
   });
   stand_in_reset();
   for (const int rank : {0, 2})
-    REQUIRE_THAT(told[static_cast<size_t>(rank)],
+    REQUIRE_THAT(messages[static_cast<size_t>(rank)],
                  Catch::StartsWith(cat("rank ", rank, " waited ")) &&
                      Catch::Contains(" in barrier #0 (connecting over NCCL) of group world: "));
 }

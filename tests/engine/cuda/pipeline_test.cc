@@ -63,7 +63,7 @@ TEST_CASE(
   config.device = DeviceKind::kCuda;
   for (const OpKind kind : {OpKind::kLinear, OpKind::kAttentionDgrad, OpKind::kGatedActivation}) {
     const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();
-    dynamic_cast<EmulatedGpu&>(gpu->kernels()).spoil(kind);
+    dynamic_cast<EmulatedGpu&>(gpu->kernels()).corrupt_results_of(kind);
     try {
       compare_kernels(config, fixtures::small_model(), 0, *gpu);
       FAIL("no error");

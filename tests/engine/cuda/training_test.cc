@@ -70,10 +70,10 @@ Config on_gpu(Config config) {
 }
 
 void compare(const Config& config, double loss_tolerance, double state_tolerance) {
-  fixtures::Alone alone;
+  fixtures::SingleRank single_rank;
   const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();
-  RankRig here(config, fixtures::small_model(), *alone.group);
-  RankRig there(on_gpu(config), fixtures::small_model(), RankGroups::of_one(*alone.group),
+  RankRig here(config, fixtures::small_model(), *single_rank.group);
+  RankRig there(on_gpu(config), fixtures::small_model(), RankGroups::of_one(*single_rank.group),
                 gpu.get());
   // The scale keeps small gradients from becoming 0 in fp16.
   if (config.fp16.enabled) here.gradient_multiple = there.gradient_multiple = 4096;
@@ -154,7 +154,7 @@ TEST_CASE(
     "cuda: training in bf16 on rows of documents, with cuDNN if present, gives the CPU's losses "
     "and weights") {
   set_kernel_threads(1);
-  fixtures::Alone alone;
+  fixtures::SingleRank single_rank;
   Config config = comparable(fixtures::run_of_stage(0));
   config.bf16.enabled = true;
   config.data.sequence_length = 16;
@@ -162,8 +162,8 @@ TEST_CASE(
   model.head_size = 128;
   const std::unique_ptr<Gpu> gpu =
       fixtures::open_gpu_under_test({}, {.cudnn = CudnnUse::kWhereMeasured, .documents = true});
-  RankRig here(config, model, *alone.group);
-  RankRig there(on_gpu(config), model, RankGroups::of_one(*alone.group), gpu.get());
+  RankRig here(config, model, *single_rank.group);
+  RankRig there(on_gpu(config), model, RankGroups::of_one(*single_rank.group), gpu.get());
   for (const LayerGraph& graph : there.plan.train.model.graphs) gpu->kernels().prepare(graph);
   here.change_batch = there.change_batch = [](int64_t step, Batch& batch) {
     // Each row holds documents of 9, 1 and 6 tokens. In step 2 a row holds 8 documents, more than
@@ -193,12 +193,12 @@ TEST_CASE("cuda: adapters with dropout drop the same elements as on the CPU") {
 
 TEST_CASE("cuda: recompute and activations kept on the host change no bit of a GPU's results") {
   set_kernel_threads(1);
-  fixtures::Alone alone;
+  fixtures::SingleRank single_rank;
   const auto trained = [&](const std::function<void(Config&)>& change) {
     Config config = on_gpu(fixtures::run_of_stage(2));
     change(config);
     const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();
-    RankRig rig(config, fixtures::small_model(), RankGroups::of_one(*alone.group), gpu.get());
+    RankRig rig(config, fixtures::small_model(), RankGroups::of_one(*single_rank.group), gpu.get());
     for (int64_t step = 1; step <= kSteps; ++step) rig.train(step);
     return fixtures::contents(rig.state);
   };
@@ -256,10 +256,10 @@ TEST_CASE("cuda: the operations of every kind of program agree with the CPU's on
 
 TEST_CASE("cuda: a step that is not finite changes nothing, and its first such value is located") {
   set_kernel_threads(1);
-  fixtures::Alone alone;
+  fixtures::SingleRank single_rank;
   const std::unique_ptr<Gpu> gpu = fixtures::open_gpu_under_test();
   RankRig rig(on_gpu(fixtures::small_run()), fixtures::small_model(),
-              RankGroups::of_one(*alone.group), gpu.get());
+              RankGroups::of_one(*single_rank.group), gpu.get());
   rig.train(1);
   const auto before = fixtures::contents(rig.state);
   StepRun run = rig.prepared(2);

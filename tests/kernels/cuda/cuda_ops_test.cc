@@ -412,13 +412,14 @@ TEST_CASE("cuda: dropout has the CPU's mask, also in place") {
 }
 
 TEST_CASE("cuda: rope and its gradient agree with the CPU, also in place") {
-  struct Turning {
+  struct RotatedHeads {
     HeadAttrs heads;
     int64_t elements;
   };
   for (const auto& [heads, turning] :
-       {Turning{{1, 1, 2, 0}, 2}, Turning{{3, 1, 10, 0}, 10}, Turning{{9, 3, 64, 0}, 64},
-        Turning{{3, 1, 10, 0}, 4}, Turning{{9, 3, 64, 0}, 16}, Turning{{2, 1, 20, 0}, 16}}) {
+       {RotatedHeads{{1, 1, 2, 0}, 2}, RotatedHeads{{3, 1, 10, 0}, 10},
+        RotatedHeads{{9, 3, 64, 0}, 64}, RotatedHeads{{3, 1, 10, 0}, 4},
+        RotatedHeads{{9, 3, 64, 0}, 16}, RotatedHeads{{2, 1, 20, 0}, 16}}) {
     const int64_t tokens = 20;
     const Dims dims{tokens, (heads.query_heads + 2 * heads.kv_heads) * heads.head_size};
     RopeTableAttrs attrs;

@@ -52,12 +52,12 @@ std::string properties_of(const Device& device) {
 
 /// The number of cuDNN's deterministic engines for a part of attention, and the workspace of the
 /// first one.
-struct Found {
+struct EngineCount {
   size_t engines = 0;
   int64_t workspace_bytes = 0;
 };
-Found engines_of(const Device& device, const AttentionAttrs& attrs, const CudnnPart& part,
-                 int64_t tokens, bool backward) {
+EngineCount engines_of(const Device& device, const AttentionAttrs& attrs, const CudnnPart& part,
+                       int64_t tokens, bool backward) {
   const cuda::CudnnApi& api = cuda::load_cudnn();
   const std::string text = properties_of(device);
   cuda::CudnnDescriptor properties(api, cuda::CudnnKind::kDeviceProperties);
@@ -67,7 +67,7 @@ Found engines_of(const Device& device, const AttentionAttrs& attrs, const CudnnP
   const cuda::CudnnAttentionGraph made =
       cuda::cudnn_attention_graph(api, attrs, part, tokens, backward);
   const cuda::CudnnGraph::Engines found = made.graph.engines({.properties = &properties});
-  Found all{.engines = found.configs.size()};
+  EngineCount all{.engines = found.configs.size()};
   if (all.engines > 0)
     found.configs[0].get(cuda::CudnnAttribute::kEngineConfigWorkspaceBytes,
                          cuda::CudnnElement::kInt64, 1, &all.workspace_bytes);
@@ -106,7 +106,7 @@ TEST_CASE(
               CAPTURE(device.name, attrs.query_heads, attrs.kv_heads, attrs.head_size,
                       attrs.row_tokens, attrs.window, rows, documents, part.sequences,
                       part.most_tokens, part.kv_heads, backward);
-              const Found found = engines_of(device, attrs, part, tokens, backward);
+              const EngineCount found = engines_of(device, attrs, part, tokens, backward);
               REQUIRE(found.engines > 0);
               // The workspace holds the scores and, in addition, some KiB of lists and marks.
               REQUIRE(found.workspace_bytes <= cudnn_workspace_bytes(attrs, part) + (1 << 20));

@@ -137,7 +137,7 @@ void enter(Thread& thread) {
 }
 
 /// Runs the thread until it yields or ends.
-void continue_with(Thread& thread) {
+void resume(Thread& thread) {
   if (_setjmp(block.scheduler) != 0) return;
   if (thread.entered) _longjmp(thread.place, 1);
   enter(thread);
@@ -172,7 +172,7 @@ class ShuffledOrder {
 
 /// Returns whether a warp pauses in this round. Some warps pause for many rounds, so that others
 /// run as far ahead as barriers let them.
-bool stands_still(int warp, size_t round) {
+bool is_blocked(int warp, size_t round) {
   constexpr size_t kRounds = 256;
   return ((round / kRounds + 1) * 2654435761U >> (warp % 16 + 8)) % 2 == 1;
 }
@@ -189,11 +189,11 @@ void run_block(int count, Size size) {
     ShuffledOrder order(static_cast<size_t>(count), round);
     for (int i = 0; i < count; ++i) {
       Thread& thread = block.threads[order.next()];
-      if (thread.ended || (!all && stands_still(thread.number / 32, round)) || !can_go_on(thread))
+      if (thread.ended || (!all && is_blocked(thread.number / 32, round)) || !can_go_on(thread))
         continue;
       block.running = &thread;
       thread_index = thread.index;
-      continue_with(thread);
+      resume(thread);
     }
     const bool stuck = block.progress == before;
     if (stuck && all) fail("waits for itself");
