@@ -121,7 +121,7 @@ void require_choice(const SearchTask& task, const SearchResult& result) {
   if (!result.nearest && result.problem.empty())
     throw Error(
         ExitCode::kUsage,
-        cat("no layout on ", place, " could be planned in the time of the search: of ",
+        cat("no layout on ", machine, " could be planned in the time of the search: of ",
             result.counts.legal, " legal layouts, ", result.counts.legal - result.counts.too_large,
             " may fit by their bounds, and none was planned exactly",
             unexamined_text(result.counts)),
