@@ -116,7 +116,7 @@ Section: science
 Priority: optional
 Installed-Size: $(du -sk "$root/usr" | cut -f1)
 Description: fine-tunes large language models, one binary
- Trains on processors and NVIDIA GPUs from one config file. LibTorch $torch is not
+ Trains on CPUs and NVIDIA GPUs from one config file. LibTorch $torch is not
  in this package: ftrun takes it from the torch package of the virtual environment
  that is active, of /usr/local, or of the folder that FTRUN_TORCH or the link
  /usr/lib/ftrun/torch names. check, plan and the like need none.

@@ -83,7 +83,7 @@ Problem exclusion_problem(const Config& config, const ModelConfig& model,
   const std::string named = cat("adapter.exclude_modules \"", idle.entry.substr(0, 80), "\": ");
   const TensorNames& names = tensor_names(model.family);
   const std::string example =
-      path_in_memory(model, names.in_block(0, names.product(Projection::kQ)));
+      path_in_memory(model, names.in_block(0, names.linear_layer(Projection::kQ)));
   if (idle.kind == IdleKind::kUnknown) {
     const std::string list = is_pattern ? list_of_names(idle.entry) : "";
     problem.message = is_pattern ? cat(named, "matches the path of no module")

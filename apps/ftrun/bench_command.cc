@@ -38,10 +38,10 @@ std::string own_path() {
 }
 
 /// Warns if other programs use this machine, because they make every measurement worse.
-void warn_of_load(int processors) {
+void warn_of_load(int cores) {
   double load = 0;
-  if (::getloadavg(&load, 1) == 1 && load > 0.5 * processors)
-    log_warning(cat("other programs keep ", format_number("%.1f", load), " of ", processors,
+  if (::getloadavg(&load, 1) == 1 && load > 0.5 * cores)
+    log_warning(cat("other programs keep ", format_number("%.1f", load), " of ", cores,
                     " cores busy: the measured rates will be too low"));
 }
 
@@ -58,7 +58,7 @@ int bench_command(const BenchOptions& options) {
   warn_of_load(host.cores);
   const BenchRequest request{.name = options.name.empty() ? host.hostname : options.name,
                              .quick = options.quick,
-                             .processor = host.cpu_model,
+                             .cpu_model = host.cpu_model,
                              .measured = utc_now(),
                              .say = [](const std::string& line) { log_notice(line); }};
   const std::string text = machine_text(bench_with_engine(request));

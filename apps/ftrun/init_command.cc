@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "base/amount_text.h"
+#include "base/cores.h"
 #include "base/enum_names.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hub_cache.h"
 #include "base/new_file.h"
-#include "base/processors.h"
 #include "base/text.h"
 #include "base/utf8.h"
 #include "cluster/visible_gpus.h"
@@ -83,7 +83,7 @@ constexpr std::array<Variant, 3> kVariants{
 
 /// The most tokens of a row; all kinds of models were trained on rows of this length.
 constexpr int64_t kRowOnGpus = 2048;
-constexpr int64_t kRowOnProcessors = 512;
+constexpr int64_t kRowOnCpus = 512;
 /// The most tokens of a step, and the fewest steps of a run if there is enough data.
 constexpr int64_t kTokensOfStep = 524288;
 constexpr int64_t kStepsOfRun = 100;
@@ -117,11 +117,11 @@ InitData data_of(const std::string& named) {
 
 /// Returns a machine for which there are no measurements: this machine's cores, with the rates of a
 /// common server.
-Machine usual_processors() {
+Machine usual_cores() {
   constexpr double kProducts = 50e9, kMemory = 8e9, kLatency = 20e-6, kBandwidth = 4e9;
   Machine machine;
   machine.name = "these cores, at the rates of a common server";
-  machine.devices = usable_processors();
+  machine.devices = usable_cores();
   for (int ranks = 1; ranks <= machine.devices; ++ranks) {
     if (machine.devices % ranks != 0) continue;
     Rates rates;
@@ -155,7 +155,7 @@ InitMachine machine_of(const InitOptions& options) {
     throw Error(
         ExitCode::kUsage, "this machine has GPUs, whose rates are unknown",
         "name the machine, or a file that describes it: --machine h100-80gb (docs/plan.md)");
-  InitMachine found{measured ? *measured : usual_processors(),
+  InitMachine found{measured ? *measured : usual_cores(),
                     measured ? own : "none: ftrun bench machine --quick measures this one"};
   if (!found.machine.has_gpus && found.machine.memory == 0)
     found.machine.memory = static_cast<double>(read_memory_limit().total) / found.machine.devices;
@@ -174,7 +174,7 @@ class Draft {
  public:
   Draft(const InitOptions& options, const InitMachine& machine)
       : options_(options), machine_(machine.machine), data_(data_of(options.data)) {
-    row_ = machine_.has_gpus ? kRowOnGpus : kRowOnProcessors;
+    row_ = machine_.has_gpus ? kRowOnGpus : kRowOnCpus;
     LoadedConfig loaded = load();
     const Config& config = loaded.config;
     conversations_ = loaded.context.conversations;

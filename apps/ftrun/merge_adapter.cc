@@ -32,8 +32,8 @@ std::map<std::string, Adapted> adapted_matrices(const ModelDescription& model) {
   const TensorNames& names = tensor_names(model.family);
   for (int64_t layer = 0; layer < model.block_count; ++layer) {
     const BlockAdapter& block = model.adapter.block(layer);
-    for (const ProductModule& module : product_modules(names))
-      low[names.in_block(layer, module.name)] = block.at(module.products.front());
+    for (const LinearModule& module : linear_modules(names))
+      low[names.in_block(layer, module.name)] = block.at(module.projections.front());
   }
   std::map<std::string, const TensorInfo*> tensors;
   for (const TensorInfo& tensor : model.tensors) tensors[tensor.name] = &tensor;

@@ -120,7 +120,7 @@ int train_command(const TrainOptions& options) {
     const std::string full = admit_outputs(loaded, plan, local, check);
     if (!full.empty() && with_notices) log_warning(full);
   }
-  if (const int64_t seconds = processor_seconds_limit(); seconds > 0 && with_notices)
+  if (const int64_t seconds = cpu_seconds_limit(); seconds > 0 && with_notices)
     log_warning(cat("the limit on CPU time (ulimit -t) kills each process after ", seconds,
                     " seconds; set checkpoint.every and continue with --resume auto"));
   // A single rank needs no supervisor, unless it may have to be restarted.

@@ -7,7 +7,7 @@
 namespace ftrun {
 
 // Conversions of a 16-bit float (IEEE 754 binary16, and bfloat16) to fp32 and back, and of an 8-bit
-// float to fp32, for any processor.
+// float to fp32, for any CPU.
 
 /// Converts exactly, bit for bit.
 inline float f32_from_bf16(uint16_t bits) {

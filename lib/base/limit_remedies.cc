@@ -143,7 +143,7 @@ void require_threads(int count, const std::string& use) {
                 cat(more_threads_remedy(), "; or set \"threads\": ", threads.size() + 1));
 }
 
-int64_t processor_seconds_limit() {
+int64_t cpu_seconds_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_CPU, &limit) != 0 || limit.rlim_max == RLIM_INFINITY) return 0;
   return static_cast<int64_t>(limit.rlim_max);

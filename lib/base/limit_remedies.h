@@ -40,6 +40,6 @@ void require_threads(int count, const std::string& use);
 
 /// Returns the seconds of CPU time after which the kernel kills this process (the hard limit
 /// of ulimit -t); 0 for no limit.
-int64_t processor_seconds_limit();
+int64_t cpu_seconds_limit();
 
 }  // namespace ftrun

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/processors.h"
+#include "base/cores.h"
 
 namespace ftrun {
 
@@ -24,9 +24,9 @@ void run_in_parallel(size_t count, const std::function<void(size_t)>& work, size
     }
   };
   std::vector<std::thread> threads;
-  const size_t processors = std::min(most, static_cast<size_t>(usable_processors()));
+  const size_t cores = std::min(most, static_cast<size_t>(usable_cores()));
   try {
-    for (size_t t = 1; t < std::min(processors, count); ++t) threads.emplace_back(run);
+    for (size_t t = 1; t < std::min(cores, count); ++t) threads.emplace_back(run);
   } catch (const std::system_error&) {
     // If a thread cannot be started, fewer threads do the same work.
   }

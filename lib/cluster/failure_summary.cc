@@ -23,8 +23,8 @@ struct RankFailure {
   std::string message;
   int culprit = -1;
   bool of_device = false;
-  double processor_seconds = 0;
-  int64_t processor_limit = 0;
+  double cpu_seconds = 0;
+  int64_t cpu_seconds_limit = 0;
 
   int of_rank() const { return culprit >= 0 ? culprit : rank; }
 };
@@ -64,8 +64,8 @@ std::vector<RankFailure> collect(const RankEnds& all) {
         (end.told_to_stop && report == nullptr))
       continue;
     RankFailure failure{end.rank, end.unix_ns, end.exit_code, end.signal, end.doing, "", -1, false};
-    failure.processor_seconds = end.processor_seconds;
-    failure.processor_limit = end.processor_limit;
+    failure.cpu_seconds = end.cpu_seconds;
+    failure.cpu_seconds_limit = end.cpu_seconds_limit;
     if (report != nullptr) {
       failure.unix_ns = report->unix_ns;
       if (end.told_to_stop) {  // the supervisor ended the rank, so only its report counts
@@ -92,15 +92,14 @@ std::vector<RankFailure> collect(const RankEnds& all) {
 std::string kernel_hint(const RankFailure& failure) {
   constexpr double kNearly = 0.9;
   const bool is_limited =
-      failure.processor_limit > 0 && (failure.signal == SIGKILL || failure.signal == SIGXCPU);
-  const std::string limit = cat(failure.processor_limit, " s of CPU time that a process may use");
-  if (is_limited &&
-      failure.processor_seconds >= kNearly * static_cast<double>(failure.processor_limit))
+      failure.cpu_seconds_limit > 0 && (failure.signal == SIGKILL || failure.signal == SIGXCPU);
+  const std::string limit = cat(failure.cpu_seconds_limit, " s of CPU time that a process may use");
+  if (is_limited && failure.cpu_seconds >= kNearly * static_cast<double>(failure.cpu_seconds_limit))
     return cat("; it has used the ", limit, ": raise ulimit -t");
   if (failure.signal != SIGKILL) return "";
   const std::string used =
       is_limited ? cat(", and after the ", limit, " (ulimit -t), of which it has used ",
-                       fixed_text(failure.processor_seconds, 1))
+                       fixed_text(failure.cpu_seconds, 1))
                  : "";
   return cat("; the kernel does this when memory runs out", used);
 }

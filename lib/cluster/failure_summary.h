@@ -23,8 +23,8 @@ struct RankEnd {
   std::string doing;
   /// Seconds of CPU time that the process used, and the limit of this time (ulimit -t), 0 for no
   /// limit.
-  double processor_seconds = 0;
-  int64_t processor_limit = 0;
+  double cpu_seconds = 0;
+  int64_t cpu_seconds_limit = 0;
 };
 
 /// Returns the exit code of a process that a signal asked to stop: 75 for SIGUSR1, which asks for a

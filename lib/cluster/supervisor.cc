@@ -391,8 +391,8 @@ void Supervisor::record_end(LocalRank& rank, int status, const rusage& used) {
               .unix_ns = unix_time_ns(),
               .told_to_stop = stopping_ && !rank.ended_before_told,
               .doing = doing(rank),
-              .processor_seconds = seconds(used.ru_utime) + seconds(used.ru_stime),
-              .processor_limit = processor_seconds_limit()};
+              .cpu_seconds = seconds(used.ru_utime) + seconds(used.ru_stime),
+              .cpu_seconds_limit = cpu_seconds_limit()};
   if (WIFSIGNALED(status)) {
     end.signal = WTERMSIG(status);
     end.exit_code = 128 + end.signal;

@@ -5,8 +5,8 @@
 #include <functional>
 #include <thread>
 
+#include "base/cores.h"
 #include "base/error.h"
-#include "base/processors.h"
 #include "base/text.h"
 
 namespace ftrun {
@@ -32,7 +32,7 @@ SharedLocation parse_location(const std::string& text) {
 
 /// Returns how long to poll. Polling pays only if every rank has a core of its own.
 std::chrono::microseconds spin_time(int ranks) {
-  return std::chrono::microseconds(ranks <= usable_processors() ? 50 : 0);
+  return std::chrono::microseconds(ranks <= usable_cores() ? 50 : 0);
 }
 
 }  // namespace

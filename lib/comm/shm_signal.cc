@@ -17,7 +17,7 @@ uint32_t* word_of(std::atomic<uint32_t>& value) {
   return reinterpret_cast<uint32_t*>(&value);
 }
 
-void pause_processor() {
+void pause_core() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
@@ -27,7 +27,7 @@ void pause_processor() {
 bool poll_briefly(const ShmSignal& signal, uint32_t target) {
   for (int i = 0; i < 100; ++i) {
     if (signal.reached(target)) return true;
-    pause_processor();
+    pause_core();
   }
   return false;
 }

@@ -18,11 +18,11 @@
 
 #include "base/amount_text.h"
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/limit_remedies.h"
 #include "base/median.h"
-#include "base/processors.h"
 #include "base/round_up.h"
 #include "comm/listen_socket.h"
 #include "engine/measure_exchanges.h"
@@ -111,7 +111,7 @@ class GraphBench {
       }
   }
 
-  /// Runs the first product of the forward list.
+  /// Runs the first matrix product of the forward list.
   void run_product() {
     const auto op = std::ranges::find_if(graph_.forward, is_product);
     run_op(graph_, *op, storage_, {.scalars = &scalars_});
@@ -450,8 +450,8 @@ class Child {
 };
 
 /// Measures the rates of one rank while `ranks` - 1 other processes compute, too.
-Rates measure_beside_others(int ranks, int processors, bool quick) {
-  const int threads = std::max(1, processors / ranks);
+Rates measure_beside_others(int ranks, int cores, bool quick) {
+  const int threads = std::max(1, cores / ranks);
   std::vector<std::unique_ptr<Child>> others;
   for (int other = 1; other < ranks; ++other)
     others.push_back(std::make_unique<Child>([&]() -> std::string { keep_busy(threads); }));
@@ -467,7 +467,7 @@ Rates measure_beside_others(int ranks, int processors, bool quick) {
 
 /// Measures collectives as rank `rank` of `ranks`. Returns the curves as the text of a machine
 /// file.
-std::string measure_exchanges_as(int rank, int ranks, int processors, int port, int listen_fd,
+std::string measure_exchanges_as(int rank, int ranks, int cores, int port, int listen_fd,
                                  const std::string& token) {
   const auto [config, batch] = sampled_models(true)[1];
   const SampledModel sampled(config, batch, DType::kF32);
@@ -479,14 +479,14 @@ std::string measure_exchanges_as(int rank, int ranks, int processors, int port, 
                                          .port = port,
                                          .listen_fd = listen_fd,
                                          .token = token,
-                                         .cores = processors,
-                                         .threads = std::max(1, processors / ranks),
+                                         .cores = cores,
+                                         .threads = std::max(1, cores / ranks),
                                          .compute = [&] { layer.run_product(); }});
   return machine_text(machine);
 }
 
-/// Measures the collectives of `ranks` ranks on `processors` cores.
-std::map<std::string, Curve> measure_exchanges_of(int ranks, int processors) {
+/// Measures the collectives of `ranks` ranks on `cores` cores.
+std::map<std::string, Curve> measure_exchanges_of(int ranks, int cores) {
   ListenSocket socket = listen_on("127.0.0.1", 0);
   std::random_device random;
   const std::string token = cat(random(), random());
@@ -494,7 +494,7 @@ std::map<std::string, Curve> measure_exchanges_of(int ranks, int processors) {
   for (int rank = 0; rank < ranks; ++rank)
     children.push_back(std::make_unique<Child>([&] {
       if (rank > 0) socket.fd.reset();
-      return measure_exchanges_as(rank, ranks, processors, socket.port,
+      return measure_exchanges_as(rank, ranks, cores, socket.port,
                                   rank == 0 ? socket.fd.release() : -1, token);
     }));
   socket.fd.reset();
@@ -542,8 +542,8 @@ void keep_faster(std::map<std::string, Curve>& curves, std::map<std::string, Cur
 
 Machine bench_machine(const BenchRequest& request) {
   Machine machine{
-      .name = request.name, .processor = request.processor, .measured = request.measured};
-  machine.devices = usable_processors();
+      .name = request.name, .cpu_model = request.cpu_model, .measured = request.measured};
+  machine.devices = usable_cores();
   std::map<int, std::vector<RatesOfPass>> measured;
   for (int pass = 1; pass <= kPasses; ++pass) {
     for (int ranks = 1; ranks <= machine.devices; ++ranks) {

@@ -13,8 +13,8 @@ struct BenchRequest {
   std::string name;
   /// The benchmark measures fewer sizes and rounds, and no fp16.
   bool quick = false;
-  /// The CPU and the date of the measurement (Machine::processor and measured).
-  std::string processor, measured;
+  /// The CPU and the date of the measurement (Machine::cpu_model and measured).
+  std::string cpu_model, measured;
   /// Called with a line of progress before each part.
   std::function<void(const std::string&)> say;
 };

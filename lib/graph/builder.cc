@@ -51,7 +51,7 @@ ValueId GraphBuilder::fp32_param(std::string name, Dims dims) {
   return add_value(std::move(name), statistics_, std::move(dims), ValueRole::kParam);
 }
 
-ValueId GraphBuilder::product_weight(std::string name, Dims dims) {
+ValueId GraphBuilder::linear_weight(std::string name, Dims dims) {
   const ValueId weight = param(std::move(name), std::move(dims));
   graph_.values[static_cast<size_t>(weight)].packed = graph_.dtypes.packed;
   return weight;

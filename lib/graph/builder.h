@@ -22,8 +22,8 @@ class GraphBuilder {
   ValueId param(std::string name, Dims dims);
   /// Adds a parameter that kernels read in fp32 where layers compute in 16 bits.
   ValueId fp32_param(std::string name, Dims dims);
-  /// Adds a weight of a matrix product, packed if the graph's weights are (ModelDtypes::packed).
-  ValueId product_weight(std::string name, Dims dims);
+  /// Adds the weight of a linear layer, packed if the graph's weights are (ModelDtypes::packed).
+  ValueId linear_weight(std::string name, Dims dims);
 
   // The functions of ops/KIND emit operations with the members below, which check operands and make
   // results.

@@ -202,8 +202,8 @@ void Derivation::split_lists() {
         .push_back(graph_.backward[i]);
 }
 
-/// Marks the values that pass from one list to the other: gradients of products, and forward values
-/// that the input gradients recompute.
+/// Marks the values that pass from one list to the other: gradients of linear layers, and forward
+/// values that the input gradients recompute.
 void Derivation::mark_deferred() {
   std::set<ValueId> made;
   for (const Op& op : graph_.input_grad) made.insert(op.out.begin(), op.out.end());

@@ -20,8 +20,8 @@ struct LayerGraph;
 /// An all-gather's gradient is a reduce-scatter and the other way round; an all-reduce's is the
 /// gradient itself. If LinearAttrs says that an input's gradient is a term of a sum, it is summed
 /// over the ranks: by the reduce-scatter when the input was gathered, else by an all-reduce. The
-/// weight gradients of such a product are emitted after that collective, so that both can run at
-/// the same time.
+/// weight gradients of such a linear layer are emitted after that collective, so that both can run
+/// at the same time.
 void derive_backward(LayerGraph& graph, const RecomputePolicy& policy = {});
 
 /// Derives the backward lists for a given choice of kept values: a forward value that backward

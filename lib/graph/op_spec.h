@@ -39,8 +39,8 @@ struct OpSpec {
   std::string_view name;
   /// The shapes of the operands, in letters: N = B*T tokens of a micro-batch (B rows of T tokens),
   /// D hidden, H query heads, K key/value heads, d head size, E its elements that rotate, F
-  /// feed-forward, V vocabulary rows, C tokens of a chunk, I and O of a product. Dimensions of an
-  /// operand are joined by commas, [optional] operands are last; if one may be left out before
+  /// feed-forward, V vocabulary rows, C tokens of a chunk, I and O of a linear layer. Dimensions of
+  /// an operand are joined by commas, [optional] operands are last; if one may be left out before
   /// another, the two differ in their number of dimensions. Q stands for (H+2K)d, R for H+K, A for
   /// H*d, U for K*d, G for 2F, P for t*C, J for r1+r2+r3, M for O1+O2+O3. S is any shape, tS t
   /// blocks of that shape, one of each rank.

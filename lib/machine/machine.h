@@ -61,7 +61,7 @@ struct Link {
 struct Machine {
   std::string name;
   bool has_gpus = false;
-  /// Processors, or GPUs, of a node.
+  /// Cores, or GPUs, of a node.
   int devices = 1;
   /// Memory of a device in bytes; 0: not known.
   double memory = 0;
@@ -84,7 +84,7 @@ struct Machine {
   /// The price of a device for an hour.
   Price price;
   /// The CPU that was measured, and when; "" where the machine was not measured.
-  std::string processor, measured;
+  std::string cpu_model, measured;
 
   /// Returns the rates for the smallest measured number of ranks that is at least `ranks`, or for
   /// the largest number if all are smaller.

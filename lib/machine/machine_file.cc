@@ -237,7 +237,7 @@ Machine machine_of(const ConfigNode& root, Problems& problems) {
       top.problem(price->at, why, "");
     machine.price = found.value_or(Price());
   }
-  machine.processor = top.text("processor");
+  machine.cpu_model = top.text("processor");
   machine.measured = top.text("measured");
   top.allow("sources");  // only people read it
   top.finish();
@@ -360,7 +360,7 @@ std::string machine_text(const Machine& machine) {
   std::string text = cat("machine: ", yaml_text(machine.name),
                          "\ndevice: ", machine.has_gpus ? "gpu" : "processor",
                          "\ndevices: ", machine.devices, "\n");
-  if (!machine.processor.empty()) text += cat("processor: ", yaml_text(machine.processor), "\n");
+  if (!machine.cpu_model.empty()) text += cat("processor: ", yaml_text(machine.cpu_model), "\n");
   if (!machine.measured.empty()) text += cat("measured: ", yaml_text(machine.measured), "\n");
   if (machine.memory > 0)
     text += cat("memory: ", quantity_text(machine.memory, QuantityUnit::kBytes), "\n");

@@ -15,7 +15,8 @@ double product_rate(const Rates& rates, DType dtype) {
   const auto found = rates.products.find(dtype);
   if (found != rates.products.end()) return found->second;
   throw Error(
-      ExitCode::kUsage, cat("the machine file has no rate of products in ", precision_name(dtype)),
+      ExitCode::kUsage,
+      cat("the machine file has no rate of matrix products in ", precision_name(dtype)),
       cat("add it to rates.products, or plan in ", precision_name(rates.products.begin()->first)));
 }
 

@@ -74,7 +74,7 @@ class ModuleChoice {
   /// Refuses modules that the expression matches although they are not linear layers of a block.
   void refuse_others(const ModelConfig& config) {
     if (!target_) return;
-    for (const std::string& module : modules_beside_products(config))
+    for (const std::string& module : modules_beside_projections(config))
       if (matches(*target_, module) && !excludes(module)) {
         problems.push_back(
             cat("target_modules \"", options_.target_pattern.substr(0, 80), "\": matches ", module,
@@ -195,7 +195,7 @@ std::string nothing_chosen_text(const ModelConfig& config, const std::string& pa
   const TensorNames& names = tensor_names(config.family);
   const std::string all(kAllLinear), list = list_of_names(pattern);
   return cat(text, ": \"", pattern.substr(0, 80), "\" is an expression of whole paths (",
-             path_in_memory(config, names.in_block(0, names.product(Projection::kQ))), ")",
+             path_in_memory(config, names.in_block(0, names.linear_layer(Projection::kQ))), ")",
              !nearest(pattern, {all}).empty() ? did_you_mean(all)
              : list.empty()                   ? ""
                                               : cat("; names are a list: ", list));
@@ -216,14 +216,14 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
     BlockAdapter block;
     block.magnitudes = options.magnitudes;
     const bool is_wanted = options.layers.empty() || contains(options.layers, layer);
-    for (const ProductModule& of_products : product_modules(names)) {
-      const std::string module = path_in_memory(config, names.in_block(layer, of_products.name));
+    for (const LinearModule& linear : linear_modules(names)) {
+      const std::string module = path_in_memory(config, names.in_block(layer, linear.name));
       // An entry that is a whole path counts whatever layers are wanted, as in PEFT.
       if (!choice.is_target(module) || choice.excludes(module) ||
           !(is_wanted || contains(options.target_modules, module)))
         continue;
       const LowRank low = choice.adapter_of(module);
-      for (const Projection projection : of_products.products)
+      for (const Projection projection : linear.projections)
         block.of[static_cast<size_t>(projection)] = low;
       any = true;
     }

@@ -13,21 +13,21 @@
 
 namespace ftrun {
 
-/// LowRank is the low-rank adapter of one product (Hu et al. 2021): y += scale B (A dropout(x))
-/// with A [rank, inputs] and B [outputs, rank].
+/// LowRank is the low-rank adapter of one linear layer (Hu et al. 2021): y += scale B
+/// (A dropout(x)) with A [rank, inputs] and B [outputs, rank].
 struct LowRank {
-  /// The rank of the adapter; 0: the product has none.
+  /// The rank of the adapter; 0: the linear layer has none.
   int64_t rank = 0;
   double scale = 0;
   auto operator<=>(const LowRank&) const = default;
 };
 
-/// BlockAdapter holds the adapters of a block's products.
+/// BlockAdapter holds the adapters of a block's linear layers.
 struct BlockAdapter {
-  /// The adapter of each product; products of one module (TensorNames::products) have the same
-  /// adapter.
+  /// The adapter of each linear layer; those of one module (TensorNames::linear_layers) have the
+  /// same adapter.
   std::array<LowRank, kProjections> of;
-  /// Magnitudes of the block's products (Liu et al. 2024, "DoRA"): row o of W + scale B A is
+  /// Magnitudes of the block's linear layers (Liu et al. 2024, "DoRA"): row o of W + scale B A is
   /// divided by its length and multiplied by the magnitude m[o], which trains and begins as that
   /// length.
   bool magnitudes = false;
@@ -60,8 +60,8 @@ struct LoraOptions {
   bool rank_stabilized = false;
   /// The modules with adapters: those whose path is an entry or ends with "." and an entry or, if
   /// `target_pattern` is given instead, whose whole path matches that regular expression.
-  /// "all-linear" as the only entry selects all products of blocks. Without entries and pattern the
-  /// family's own modules are selected (TensorNames::adapted).
+  /// "all-linear" as the only entry selects all linear layers of blocks. Without entries and
+  /// pattern the family's own modules are selected (TensorNames::adapted).
   std::vector<std::string> target_modules;
   std::string target_pattern;
   std::vector<std::string> exclude_modules;

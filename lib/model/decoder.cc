@@ -21,7 +21,7 @@
 #include "base/text.h"
 #include "graph/builder.h"
 #include "graph/op_spec.h"
-#include "model/linear_products.h"
+#include "model/linear_layers.h"
 #include "model/rope_angles.h"
 #include "model/tensor_table.h"
 #include "ops/activation/activation.h"
@@ -46,7 +46,7 @@
 namespace ftrun {
 namespace {
 
-/// MatrixParams holds the parameters of one matrix of products in a block's graph, with its
+/// MatrixParams holds the parameters of one matrix of linear layers in a block's graph, with its
 /// adapters.
 struct MatrixParams {
   /// LoraParams holds the A of all modules with an adapter, in one matrix, and the B of each
@@ -55,7 +55,7 @@ struct MatrixParams {
     ValueId down = -1;
     std::vector<ValueId> up;
     LoraAttrs attrs;
-    /// The products of each module that has an adapter.
+    /// The linear layers of each module that has an adapter.
     std::vector<std::vector<Projection>> modules;
     /// The dropout of the adapter's input; probability 0: none.
     DropoutAttrs dropout;
@@ -64,7 +64,7 @@ struct MatrixParams {
     DoraAttrs dora;
   };
   ValueId weight = -1, bias = -1;
-  std::vector<Projection> products;
+  std::vector<Projection> projections;
   LoraParams lora;
 };
 
@@ -106,45 +106,45 @@ ops::SumAndNorm add_sum_and_norm(GraphBuilder& g, const ModelConfig& c, ValueId 
 
 /// BlockParams holds the parameters of a block's graph, -1 where the config has none.
 struct BlockParams {
-  std::array<MatrixParams, kProductMatrices> matrices;
+  std::array<MatrixParams, kLinearMatrices> matrices;
   std::optional<NormParams> input_norm, attention_output_norm, post_norm, mlp_output_norm;
   ValueId q_norm = -1, k_norm = -1;
 
-  const MatrixParams& at(ProductMatrix matrix) const {
+  const MatrixParams& at(LinearMatrix matrix) const {
     return matrices[static_cast<size_t>(matrix)];
   }
-  MatrixParams& at(ProductMatrix matrix) { return matrices[static_cast<size_t>(matrix)]; }
+  MatrixParams& at(LinearMatrix matrix) { return matrices[static_cast<size_t>(matrix)]; }
 };
 
-/// RankMatrix describes the part of a matrix of products that one rank computes with.
+/// RankMatrix describes the part of a matrix of linear layers that one rank computes with.
 struct RankMatrix {
-  ProductMatrix matrix;
+  LinearMatrix matrix;
   int64_t outputs = 0;
   int64_t inputs = 0;
-  std::vector<LinearProduct> products;
+  std::vector<LinearLayer> linear_layers;
 };
 
 /// Returns "qkv", "o", "gate_up" or "up", "down".
 std::string matrix_name(const RankMatrix& matrix) {
   std::vector<std::string> roles;
-  for (const LinearProduct& product : matrix.products)
-    roles.emplace_back(role_name(product.projection));
-  return join(roles, matrix.matrix == ProductMatrix::kQkv ? "" : "_");
+  for (const LinearLayer& linear : matrix.linear_layers)
+    roles.emplace_back(role_name(linear.projection));
+  return join(roles, matrix.matrix == LinearMatrix::kQkv ? "" : "_");
 }
 
 std::vector<RankMatrix> rank_matrices(const ModelConfig& whole, const TensorSplit& split) {
   std::vector<RankMatrix> matrices;
-  for (const LinearProduct& product : block_products(whole, split)) {
-    if (matrices.empty() || matrices.back().matrix != product.matrix)
-      matrices.push_back({.matrix = product.matrix, .inputs = local_inputs(product, split)});
-    matrices.back().outputs += local_outputs(product, split);
-    matrices.back().products.push_back(product);
+  for (const LinearLayer& linear : block_linear_layers(whole, split)) {
+    if (matrices.empty() || matrices.back().matrix != linear.matrix)
+      matrices.push_back({.matrix = linear.matrix, .inputs = local_inputs(linear, split)});
+    matrices.back().outputs += local_outputs(linear, split);
+    matrices.back().linear_layers.push_back(linear);
   }
   return matrices;
 }
 
 /// Adds the parameters of low-rank adapters in the order in which a step reads them: after the
-/// product's own parameters.
+/// linear layer's own parameters.
 MatrixParams::LoraParams add_lora_params(GraphBuilder& g, const RankMatrix& matrix,
                                          const TensorNames& names, const TensorSplit& split,
                                          const BlockAdapter& adapter, const DropoutAttrs& dropout) {
@@ -157,16 +157,16 @@ MatrixParams::LoraParams add_lora_params(GraphBuilder& g, const RankMatrix& matr
   lora.dropout = dropout;
   std::vector<Module> modules;
   int64_t ranks = 0, column = 0;
-  for (const ProductModule& module : product_modules(names)) {
-    const std::vector<LinearProduct> module_products = products_of(module, matrix.products);
-    if (module_products.empty()) continue;
+  for (const LinearModule& module : linear_modules(names)) {
+    const std::vector<LinearLayer> of_module = linear_layers_of(module, matrix.linear_layers);
+    if (of_module.empty()) continue;
     int64_t columns = 0;
-    for (const LinearProduct& product : module_products) columns += local_outputs(product, split);
-    if (const LowRank& low = adapter.at(module_products.front().projection); low.rank > 0) {
+    for (const LinearLayer& linear : of_module) columns += local_outputs(linear, split);
+    if (const LowRank& low = adapter.at(of_module.front().projection); low.rank > 0) {
       ranks += low.rank;
       lora.attrs.parts.push_back({column, low.scale});
       lora.dora.parts.push_back({column, columns});
-      lora.modules.push_back(module.products);
+      lora.modules.push_back(module.projections);
       modules.push_back({std::string(last_part(module.name)), columns, low});
     }
     column += columns;
@@ -196,16 +196,16 @@ BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const Bl
   for (const RankMatrix& matrix : matrices) {
     MatrixParams& params = p.at(matrix.matrix);
     const std::string name = matrix_name(matrix);
-    if (matrix.matrix == ProductMatrix::kGateUp) {
+    if (matrix.matrix == LinearMatrix::kGateUp) {
       if (whole.output_norms)
         p.attention_output_norm = add_norm_params(g, whole, "attention_output_norm");
       if (whole.mlp_norm) p.post_norm = add_norm_params(g, whole, "post_norm");
     }
-    params.weight = g.product_weight(name + ".weight", {matrix.outputs, matrix.inputs});
-    for (const LinearProduct& product : matrix.products)
-      params.products.push_back(product.projection);
-    if (matrix.products.front().bias) params.bias = g.param(name + ".bias", {matrix.outputs});
-    if (matrix.matrix != ProductMatrix::kQkv || whole.qk_norm == QkNorm::kNone) continue;
+    params.weight = g.linear_weight(name + ".weight", {matrix.outputs, matrix.inputs});
+    for (const LinearLayer& linear : matrix.linear_layers)
+      params.projections.push_back(linear.projection);
+    if (matrix.linear_layers.front().bias) params.bias = g.param(name + ".bias", {matrix.outputs});
+    if (matrix.matrix != LinearMatrix::kQkv || whole.qk_norm == QkNorm::kNone) continue;
     const ModelConfig local = local_config(whole, split);
     const bool is_by_head = whole.qk_norm != QkNorm::kEachHead;
     const int64_t q_heads = is_by_head ? local.query_heads : 1;
@@ -215,7 +215,7 @@ BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const Bl
   }
   if (whole.output_norms) p.mlp_output_norm = add_norm_params(g, whole, "mlp_output_norm");
   for (const RankMatrix& matrix : matrices) {
-    const bool by_outputs = matrix.products.front().by_outputs;
+    const bool by_outputs = matrix.linear_layers.front().by_outputs;
     // The site decides the mask, so sites must stay the same for a resumed run.
     DropoutAttrs site = dropout;
     site.site = static_cast<int>(matrix.matrix);
@@ -225,16 +225,16 @@ BlockParams add_block_params(GraphBuilder& g, const ModelConfig& whole, const Bl
   return p;
 }
 
-/// SplitProducts emits the products of a layer as one tensor-parallel rank computes them, and the
-/// exchanges between ranks around them.
-class SplitProducts {
+/// SplitLinearLayers emits the linear layers of a block as one tensor-parallel rank computes them,
+/// and the exchanges between ranks around them.
+class SplitLinearLayers {
  public:
-  SplitProducts(GraphBuilder& g, const TensorSplit& split)
+  SplitLinearLayers(GraphBuilder& g, const TensorSplit& split)
       : g_(g), split_(split), exchange_(g, split) {}
 
   /// Emits y = x w^T + b for all tokens. Each rank computes some columns of y.
   ValueId column_parallel(ValueId all, const MatrixParams& params) {
-    const auto& [weight, bias, products, lora] = params;
+    const auto& [weight, bias, projections, lora] = params;
     const int ranks = gradient_is_term(OpKind::kLinear, 0, 'O') ? split_.degree : 1;
     const LinearAttrs attrs{.gradient_ranks = ranks};
     if (lora.magnitudes >= 0) return with_magnitudes(all, weight, bias, lora, attrs, 'O');
@@ -244,7 +244,7 @@ class SplitProducts {
   /// Emits this rank's term of x w^T + b, which is a sum over the ranks. Each rank has some columns
   /// of x and w, and only the first rank adds b.
   ValueId row_parallel_term(ValueId x, const MatrixParams& params) {
-    const auto& [weight, bias, products, lora] = params;
+    const auto& [weight, bias, projections, lora] = params;
     const bool adds_bias = bias < 0 || split_.index == 0;
     const LinearAttrs attrs{.adds_bias = adds_bias};
     if (lora.magnitudes >= 0) return with_magnitudes(x, weight, bias, lora, attrs, 'I');
@@ -268,7 +268,7 @@ class SplitProducts {
   ValueId with_magnitudes(ValueId x, ValueId weight, ValueId bias,
                           const MatrixParams::LoraParams& lora, const LinearAttrs& attrs,
                           char shared_by) {
-    const LinearAttrs product{.gradient_ranks = attrs.gradient_ranks};
+    const LinearAttrs linear_attrs{.gradient_ranks = attrs.gradient_ranks};
     ValueId kept = x, rest = -1;
     if (lora.dropout.probability > 0) {
       DropoutAttrs dropout = lora.dropout;
@@ -279,8 +279,8 @@ class SplitProducts {
       dropout.rest = false;
       kept = ops::dropout(g_, x, dropout);
     }
-    const ValueId of_base = ops::linear(g_, kept, weight, -1, product);
-    const ValueId z = ops::lora(g_, kept, of_base, lora.down, lora.up, lora.attrs, product);
+    const ValueId of_base = ops::linear(g_, kept, weight, -1, linear_attrs);
+    const ValueId z = ops::lora(g_, kept, of_base, lora.down, lora.up, lora.attrs, linear_attrs);
     ValueId squares = ops::dora_squared_lengths(g_, weight, lora.down, lora.up, lora.attrs);
     squares = exchange_.on_each_rank(OpKind::kDoraSquaredLengths, shared_by, squares);
     DoraAttrs dora = lora.dora;
@@ -344,7 +344,7 @@ class BlockBuilder {
   /// Begins a block; `c` is the config of the rank's part of the model.
   BlockBuilder(GraphBuilder& g, const ModelConfig& c, const BatchShape& batch,
                const BlockKind& kind, const TensorSplit& split)
-      : g_(g), c_(c), kind_(kind), ranks_(split.degree), exchange_(g, split), products_(g, split) {
+      : g_(g), c_(c), kind_(kind), ranks_(split.degree), exchange_(g, split), linear_(g, split) {
     const int64_t n = batch.tokens();
     x_ = g.input(Port::kHidden, g.dtypes().compute, {hidden_tokens(batch, split), c.hidden}, "x");
     if (kind.rotation >= 0) rope_ = g.input(Port::kRope, DType::kF32, {n, rope_width(c)}, "rope");
@@ -362,11 +362,11 @@ class BlockBuilder {
   /// Emits the MLP after attention: it reads the hidden states to which attention's output was
   /// added.
   ValueId emit_sequential(const BlockParams& p, ValueId attention_term) {
-    ValueId attention = products_.sum_of_terms(attention_term);
+    ValueId attention = linear_.sum_of_terms(attention_term);
     attention = add_norm(g_, c_, attention, p.attention_output_norm);
     const ValueId attended = ops::scale(g_, attention, c_.residual_scale);
     const auto middle = add_sum_and_norm(g_, c_, x_, attended, p.post_norm);
-    ValueId mlp = products_.sum_of_terms(mlp_term(p, exchange_.all_tokens(middle.norm)));
+    ValueId mlp = linear_.sum_of_terms(mlp_term(p, exchange_.all_tokens(middle.norm)));
     mlp = add_norm(g_, c_, mlp, p.mlp_output_norm);
     return ops::add(g_, middle.sum, ops::scale(g_, mlp, c_.residual_scale));
   }
@@ -378,7 +378,7 @@ class BlockBuilder {
     require(!c_.output_norms, "attention and MLP beside each other have no norms after them");
     const ValueId read =
         c_.mlp_norm ? exchange_.all_tokens(add_norm(g_, c_, x_, p.post_norm)) : norm;
-    const ValueId both = products_.sum_of_terms(ops::add(g_, attention_term, mlp_term(p, read)));
+    const ValueId both = linear_.sum_of_terms(ops::add(g_, attention_term, mlp_term(p, read)));
     return ops::add(g_, x_, ops::scale(g_, both, c_.residual_scale));
   }
 
@@ -392,11 +392,11 @@ class BlockBuilder {
                                .scale = c_.attention_scale.value_or(1.0 / std::sqrt(size)),
                                .window = kind_.window,
                                .softcap = c_.attention_softcap};
-    ValueId qkv = products_.column_parallel(norm, p.at(ProductMatrix::kQkv));
+    ValueId qkv = linear_.column_parallel(norm, p.at(LinearMatrix::kQkv));
     if (c_.qk_norm != QkNorm::kNone) qkv = add_qk_norm(p, qkv, heads);
     if (rope_ >= 0) qkv = ops::rope(g_, qkv, rope_, rope_attrs(c_, heads, kind_.rotation));
-    return products_.row_parallel_term(ops::attention(g_, qkv, starts_, attrs),
-                                       p.at(ProductMatrix::kAttentionOut));
+    return linear_.row_parallel_term(ops::attention(g_, qkv, starts_, attrs),
+                                     p.at(LinearMatrix::kAttentionOut));
   }
 
   ValueId add_qk_norm(const BlockParams& p, ValueId qkv, const HeadAttrs& heads) {
@@ -410,10 +410,10 @@ class BlockBuilder {
   }
 
   ValueId mlp_term(const BlockParams& p, ValueId norm) {
-    const ValueId gate_up = products_.column_parallel(norm, p.at(ProductMatrix::kGateUp));
+    const ValueId gate_up = linear_.column_parallel(norm, p.at(LinearMatrix::kGateUp));
     const ValueId active = c_.gated ? ops::gated_activation(g_, gate_up, c_.activation)
                                     : ops::activation(g_, gate_up, c_.activation);
-    return products_.row_parallel_term(active, p.at(ProductMatrix::kDown));
+    return linear_.row_parallel_term(active, p.at(LinearMatrix::kDown));
   }
 
   GraphBuilder& g_;
@@ -421,7 +421,7 @@ class BlockBuilder {
   BlockKind kind_;
   int ranks_;
   TensorExchange exchange_;
-  SplitProducts products_;
+  SplitLinearLayers linear_;
   ValueId x_ = -1, rope_ = -1, starts_ = -1;
 };
 
@@ -464,10 +464,10 @@ std::vector<GraphParam> bind_block(const BlockParams& p, const BlockTensors& t,
     add(lora.magnitudes, std::move(magnitudes));
     used.back().fp32 = dtype_bytes(dtypes.compute) < dtype_bytes(DType::kF32);
   };
-  const auto add_matrix = [&](ProductMatrix matrix) {
+  const auto add_matrix = [&](LinearMatrix matrix) {
     const MatrixParams& params = p.at(matrix);
     std::vector<TensorId> weights, biases;
-    for (const Projection projection : params.products) {
+    for (const Projection projection : params.projections) {
       weights.push_back(t.at(projection).weight);
       biases.push_back(t.at(projection).bias);
     }
@@ -481,15 +481,15 @@ std::vector<GraphParam> bind_block(const BlockParams& p, const BlockTensors& t,
     add(norm->bias, {ids.bias});
   };
   add_norm(p.input_norm, t.input_norm);
-  add_matrix(ProductMatrix::kQkv);
+  add_matrix(LinearMatrix::kQkv);
   add(p.q_norm, {t.q_norm});
   add(p.k_norm, {t.k_norm});
-  add_matrix(ProductMatrix::kAttentionOut);
+  add_matrix(LinearMatrix::kAttentionOut);
   add_norm(p.attention_output_norm, t.attention_output_norm);
   part = BlockPart::kMlp;
   add_norm(p.post_norm, t.post_norm);
-  add_matrix(ProductMatrix::kGateUp);
-  add_matrix(ProductMatrix::kDown);
+  add_matrix(LinearMatrix::kGateUp);
+  add_matrix(LinearMatrix::kDown);
   add_norm(p.mlp_output_norm, t.mlp_output_norm);
   return used;
 }

@@ -17,10 +17,10 @@ namespace ftrun {
 /// tokens; everything else is the same on all ranks. Losses of the ranks add up to the loss; logits
 /// are [t,N,V/t].
 ///
-/// Products that have an adapter (model/adapter.h) get its low-rank matrices as tensors after the
-/// block's own, named as PEFT names them without its prefix. If the ranks divide a product by rows,
-/// A is whole on each rank and B is split by rows; if they divide it by columns, A is split by
-/// columns and B is whole. So adapters need no further communication.
+/// Linear layers that have an adapter (model/adapter.h) get its low-rank matrices as tensors after
+/// the block's own, named as PEFT names them without its prefix. If the ranks divide a linear layer
+/// by rows, A is whole on each rank and B is split by rows; if they divide it by columns, A is
+/// split by columns and B is whole. So adapters need no further communication.
 ModelDescription build_decoder(const ModelConfig& config, const BatchShape& batch, Mode mode,
                                const ModelDtypes& dtypes, const RecomputeOptions& recompute,
                                const TensorSplit& split = {}, const Adapter& adapter = {});

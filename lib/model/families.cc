@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "model/decoder.h"
-#include "model/packed_products.h"
+#include "model/packed_layers.h"
 
 namespace ftrun {
 

@@ -443,7 +443,7 @@ ModelConfig parse_model_config(std::string_view text, const std::string& where) 
   if (outer) config.multimodal = outer->model_type;
   read_common(reader, config, family);
   config.learned_positions = !family.names.positions.empty();
-  config.gated = !family.names.product(Projection::kGate).empty();
+  config.gated = !family.names.linear_layer(Projection::kGate).empty();
   config.input_norm = !family.names.input_norm.empty();
   config.mlp_norm = !family.names.post_norm.empty();
   config.output_norms = !family.names.attention_output_norm.empty();

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "model/families.h"
-#include "model/linear_products.h"
+#include "model/linear_layers.h"
 #include "model/multimodal.h"
 #include "model/tensor_names.h"
 
@@ -57,7 +57,7 @@ std::string path_in_memory(const ModelConfig& config, std::string_view module) {
              : name_in_multimodal_model(module, tensor_names(config.family).root);
 }
 
-std::vector<std::string> modules_beside_products(const ModelConfig& config) {
+std::vector<std::string> modules_beside_projections(const ModelConfig& config) {
   const TensorNames& names = tensor_names(config.family);
   std::vector<std::string> modules;
   for (const std::string_view module : {names.head, names.embedding, names.norm, names.positions})
@@ -71,11 +71,11 @@ std::vector<std::string> modules_beside_products(const ModelConfig& config) {
 
 std::vector<std::string> decoder_modules(const ModelConfig& config) {
   const TensorNames& names = tensor_names(config.family);
-  const std::vector<ProductModule> of_a_block = product_modules(names);
-  std::vector<std::string> modules = modules_beside_products(config);
+  const std::vector<LinearModule> of_a_block = linear_modules(names);
+  std::vector<std::string> modules = modules_beside_projections(config);
   for (int64_t layer = 0; layer < config.layers; ++layer)
-    for (const ProductModule& of_products : of_a_block)
-      modules.push_back(path_in_memory(config, names.in_block(layer, of_products.name)));
+    for (const LinearModule& linear : of_a_block)
+      modules.push_back(path_in_memory(config, names.in_block(layer, linear.name)));
   return modules;
 }
 

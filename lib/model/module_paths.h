@@ -18,7 +18,7 @@ std::string path_in_memory(const ModelConfig& config, std::string_view module);
 
 /// Lists the decoder's modules that are not linear layers of a block (head, embeddings, norms), by
 /// their names in memory.
-std::vector<std::string> modules_beside_products(const ModelConfig& config);
+std::vector<std::string> modules_beside_projections(const ModelConfig& config);
 /// Lists all modules of the decoder that do not hold others, by their names in memory.
 std::vector<std::string> decoder_modules(const ModelConfig& config);
 /// Lists the modules that contain the modules of these paths: "model", "model.layers",

@@ -259,10 +259,10 @@ std::string family_table() {
   for (const Family& family : families()) {
     const ModelConfig config = parse_small_config(small_config(family));
     std::vector<std::string> modules;
-    for (const ProductModule& module : product_modules(family.names))
-      modules.push_back(
-          cat(last_part(module.name),
-              module.products.size() > 1 ? cat(" (", module.products.size(), " fused)") : ""));
+    for (const LinearModule& module : linear_modules(family.names))
+      modules.push_back(cat(
+          last_part(module.name),
+          module.projections.size() > 1 ? cat(" (", module.projections.size(), " fused)") : ""));
     text +=
         table_row({std::string(family.model_type), std::string(family.architecture),
                    join(modules, ", ") + (family.names.transposed ? "; transposed in files" : ""),

@@ -23,20 +23,20 @@ const TensorNames& tensor_names(std::string_view family) {
   return known ? known->names : kCommonNames;
 }
 
-std::vector<ProductModule> product_modules(const TensorNames& names) {
-  std::vector<ProductModule> modules;
+std::vector<LinearModule> linear_modules(const TensorNames& names) {
+  std::vector<LinearModule> modules;
   for (size_t p = 0; p < kProjections; ++p) {
-    const std::string_view name = names.products[p];
+    const std::string_view name = names.linear_layers[p];
     if (name.empty()) continue;
     if (modules.empty() || modules.back().name != name) modules.push_back({name, {}});
-    modules.back().products.push_back(static_cast<Projection>(p));
+    modules.back().projections.push_back(static_cast<Projection>(p));
   }
   return modules;
 }
 
 std::vector<std::string> adaptable_names(const TensorNames& names) {
   std::vector<std::string> found;
-  for (const ProductModule& module : product_modules(names)) {
+  for (const LinearModule& module : linear_modules(names)) {
     const std::string name(last_part(module.name));
     if (std::find(found.begin(), found.end(), name) == found.end()) found.push_back(name);
   }

@@ -9,7 +9,7 @@
 
 namespace ftrun {
 
-/// Projection is a product of a block.
+/// Projection names a linear layer of a block.
 enum class Projection : uint8_t { kQ, kK, kV, kO, kGate, kUp, kDown };
 inline constexpr size_t kProjections = 7;
 /// Returns the name of a projection: "q", "gate", ...
@@ -38,14 +38,15 @@ struct TensorNames {
   /// tensor.
   std::string_view q_norm = "self_attn.q_norm";
   std::string_view k_norm = "self_attn.k_norm";
-  /// The products' modules, by Projection. Neighbours with the same name are rows of one matrix in
-  /// the files, in this order, and share one adapter; empty: the family has no such product.
-  std::array<std::string_view, kProjections> products{
+  /// The linear layers' modules, by Projection. Neighbours with the same name are rows of one
+  /// matrix in the files, in this order, and share one adapter; empty: the family has no such
+  /// linear layer.
+  std::array<std::string_view, kProjections> linear_layers{
       "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
       "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
   std::string_view norm = "model.norm";
   std::string_view head = "lm_head";
-  /// Files hold the products' matrices as [inputs, outputs].
+  /// Files hold the linear layers' matrices as [inputs, outputs].
   bool transposed = false;
   /// The rows of a matrix of q, k and v are ordered by key head: the rows of the query heads that
   /// share a key head, then the rows of the key head, then those of its value head. False: all of
@@ -57,8 +58,8 @@ struct TensorNames {
   /// rule for the family.
   std::array<std::string_view, 4> adapted{"q_proj", "v_proj"};
 
-  std::string_view product(Projection projection) const {
-    return products[static_cast<size_t>(projection)];
+  std::string_view linear_layer(Projection projection) const {
+    return linear_layers[static_cast<size_t>(projection)];
   }
   /// Returns the path of a block's module: "model.layers.3.mlp.up_proj".
   std::string in_block(int64_t layer, std::string_view module) const;
@@ -67,16 +68,16 @@ struct TensorNames {
 /// Returns the names of a family's modules; for an unknown family those that most families use.
 const TensorNames& tensor_names(std::string_view family);
 
-/// ProductModule is a module of the files; the matrices of its products are rows of its matrix.
-struct ProductModule {
+/// LinearModule is a module of the files; the matrices of its linear layers are rows of its matrix.
+struct LinearModule {
   std::string_view name;
-  std::vector<Projection> products;
+  std::vector<Projection> projections;
 };
 
-/// Lists the modules of a family's products, in the order of Projection.
-std::vector<ProductModule> product_modules(const TensorNames& names);
+/// Lists the modules of a family's linear layers, in the order of Projection.
+std::vector<LinearModule> linear_modules(const TensorNames& names);
 
-/// Lists the last parts of the paths of all products' modules: q_proj, k_proj, ...
+/// Lists the last parts of the paths of all linear layers' modules: q_proj, k_proj, ...
 std::vector<std::string> adaptable_names(const TensorNames& names);
 /// Lists the modules that a family adapts if a config names none: q_proj, v_proj.
 std::vector<std::string> adapted_by_default(const TensorNames& names);

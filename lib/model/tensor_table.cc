@@ -10,7 +10,7 @@
 namespace ftrun {
 
 std::vector<TensorTable::Lora> TensorTable::lora(const LoraModule& module) {
-  const LinearProduct& first = module.products.front();
+  const LinearLayer& first = module.linear_layers.front();
   const int64_t rank = module.low.rank;
   const bool a_term = gradient_is_term(OpKind::kLoraUp, 1, 'O');
   const std::string a_name = lora_a_name(module.path);
@@ -18,8 +18,8 @@ std::vector<TensorTable::Lora> TensorTable::lora(const LoraModule& module) {
       add_a(first.by_outputs ? replicated(a_name, {rank, first.inputs}, split_, a_term)
                              : split_columns(a_name, {rank, first.inputs}, split_));
   std::vector<Lora> all;
-  for (const ModulePart& part : parts_of(module.path, module.products)) {
-    const int64_t outputs = part.product.outputs;
+  for (const ModulePart& part : parts_of(module.path, module.linear_layers)) {
+    const int64_t outputs = part.linear.outputs;
     const bool term = result_is_term(OpKind::kLinear, 0, 'I');
     Lora ids{a, add_b(by_outputs(part, lora_b_name(""), {outputs, rank}, term))};
     if (module.magnitudes)
@@ -61,41 +61,41 @@ TensorId TensorTable::own_head_norms(const std::string& module, int64_t heads, i
 }
 
 std::vector<TensorTable::Linear> TensorTable::linear(const std::string& module,
-                                                     const std::vector<LinearProduct>& products,
+                                                     const std::vector<LinearLayer>& linear_layers,
                                                      bool transposed) {
   std::vector<Linear> all;
-  for (const ModulePart& part : parts_of(module, products, transposed)) {
-    const LinearProduct& product = part.product;
-    TensorInfo weight = product_weight(product, part.name(".weight"), split_);
+  for (const ModulePart& part : parts_of(module, linear_layers, transposed)) {
+    const LinearLayer& linear = part.linear;
+    TensorInfo weight = linear_weight(linear, part.name(".weight"), split_);
     part.place(weight, ".weight");
     Linear ids{add(std::move(weight))};
-    if (product.bias)
+    if (linear.bias)
       ids.bias = add(
-          by_outputs(part, ".bias", {product.outputs}, gradient_is_term(OpKind::kLinear, 2, 'I')));
+          by_outputs(part, ".bias", {linear.outputs}, gradient_is_term(OpKind::kLinear, 2, 'I')));
     all.push_back(ids);
   }
   return all;
 }
 
 std::vector<TensorTable::ModulePart> TensorTable::parts_of(
-    const std::string& module, const std::vector<LinearProduct>& products, bool transposed) {
+    const std::string& module, const std::vector<LinearLayer>& linear_layers, bool transposed) {
   int64_t outputs = 0;
-  for (const LinearProduct& product : products) outputs += product.outputs;
-  const bool is_whole = products.size() == 1 && !transposed;
+  for (const LinearLayer& linear : linear_layers) outputs += linear.outputs;
+  const bool is_whole = linear_layers.size() == 1 && !transposed;
   std::vector<ModulePart> parts;
   int64_t first = 0;
-  for (const LinearProduct& product : products) {
-    parts.push_back({module, product, is_whole, transposed, outputs, first});
-    first += product.run > 0 ? product.run : product.outputs;
+  for (const LinearLayer& linear : linear_layers) {
+    parts.push_back({module, linear, is_whole, transposed, outputs, first});
+    first += linear.run > 0 ? linear.run : linear.outputs;
   }
   return parts;
 }
 
 TensorInfo TensorTable::by_outputs(const ModulePart& part, std::string_view end, Dims shape,
                                    bool term) {
-  const LinearProduct& product = part.product;
-  TensorInfo tensor = product.by_outputs
-                          ? split_rows(part.name(end), std::move(shape), split_, product.copies)
+  const LinearLayer& linear = part.linear;
+  TensorInfo tensor = linear.by_outputs
+                          ? split_rows(part.name(end), std::move(shape), split_, linear.copies)
                           : replicated(part.name(end), std::move(shape), split_, term);
   part.place(tensor, end);
   return tensor;
@@ -123,28 +123,28 @@ TensorId TensorTable::add_magnitudes(TensorInfo tensor, const LowRank& low) {
   return add(std::move(tensor));
 }
 
-std::vector<LinearProduct> products_of(const ProductModule& module,
-                                       const std::vector<LinearProduct>& all) {
-  std::vector<LinearProduct> found;
-  for (const LinearProduct& product : all)
-    if (std::count(module.products.begin(), module.products.end(), product.projection) > 0)
-      found.push_back(product);
+std::vector<LinearLayer> linear_layers_of(const LinearModule& module,
+                                          const std::vector<LinearLayer>& all) {
+  std::vector<LinearLayer> found;
+  for (const LinearLayer& linear : all)
+    if (std::count(module.projections.begin(), module.projections.end(), linear.projection) > 0)
+      found.push_back(linear);
   return found;
 }
 
 BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const TensorSplit& split,
                                int64_t layer, const BlockAdapter& adapter) {
   const TensorNames& names = tensor_names(c.family);
-  const std::vector<ProductModule> modules = product_modules(names);
-  const std::vector<LinearProduct> products = block_products(c, split);
+  const std::vector<LinearModule> modules = linear_modules(names);
+  const std::vector<LinearLayer> linear_layers = block_linear_layers(c, split);
   BlockTensors ids;
-  for (const ProductModule& module : modules) {
-    const std::vector<LinearProduct> module_products = products_of(module, products);
+  for (const LinearModule& module : modules) {
+    const std::vector<LinearLayer> of_module = linear_layers_of(module, linear_layers);
     const auto added =
-        table.linear(names.in_block(layer, module.name), module_products, names.transposed);
-    for (size_t i = 0; i < module_products.size(); ++i)
-      ids.products[static_cast<size_t>(module_products[i].projection)] = added[i];
-    if (c.qk_norm == QkNorm::kNone || module.products.back() != Projection::kO) continue;
+        table.linear(names.in_block(layer, module.name), of_module, names.transposed);
+    for (size_t i = 0; i < of_module.size(); ++i)
+      ids.linear[static_cast<size_t>(of_module[i].projection)] = added[i];
+    if (c.qk_norm == QkNorm::kNone || module.projections.back() != Projection::kO) continue;
     const std::string q_norm = names.in_block(layer, names.q_norm);
     const std::string k_norm = names.in_block(layer, names.k_norm);
     if (c.qk_norm == QkNorm::kOwnWeights) {
@@ -165,14 +165,14 @@ BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const T
   if (c.mlp_norm) ids.post_norm = table.norm(names.in_block(layer, post_norm_name(names, c)), c);
   if (c.output_norms)
     ids.mlp_output_norm = table.norm(names.in_block(layer, names.mlp_output_norm), c);
-  for (const ProductModule& module : modules) {
-    const LowRank& low = adapter.at(module.products.front());
+  for (const LinearModule& module : modules) {
+    const LowRank& low = adapter.at(module.projections.front());
     if (low.rank == 0) continue;
-    const std::vector<LinearProduct> module_products = products_of(module, products);
+    const std::vector<LinearLayer> of_module = linear_layers_of(module, linear_layers);
     const auto added =
-        table.lora({names.in_block(layer, module.name), low, adapter.magnitudes, module_products});
-    for (size_t i = 0; i < module_products.size(); ++i)
-      ids.lora[static_cast<size_t>(module_products[i].projection)] = added[i];
+        table.lora({names.in_block(layer, module.name), low, adapter.magnitudes, of_module});
+    for (size_t i = 0; i < of_module.size(); ++i)
+      ids.lora[static_cast<size_t>(of_module[i].projection)] = added[i];
   }
   return ids;
 }

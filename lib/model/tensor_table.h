@@ -14,7 +14,7 @@
 #include "base/text.h"
 #include "model/adapter.h"
 #include "model/description.h"
-#include "model/linear_products.h"
+#include "model/linear_layers.h"
 #include "model/model_config.h"
 #include "model/tensor_names.h"
 
@@ -34,20 +34,20 @@ class TensorTable {
   TensorId rows(std::string name, Dims shape, int copies = 1) {
     return add(split_rows(std::move(name), std::move(shape), split_, copies));
   }
-  /// Lora holds the ids of A [rank, inputs] and B [outputs, rank] of a product's adapter. Products
-  /// of one module share A.
+  /// Lora holds the ids of A [rank, inputs] and B [outputs, rank] of a linear layer's adapter.
+  /// Linear layers of one module share A.
   struct Lora {
     TensorId a = -1, b = -1;
     /// The tensor of magnitudes; -1: it has none.
     TensorId magnitudes = -1;
   };
   /// LoraModule is a module of the files with an adapter. In files, B has the rows of all its
-  /// products, one product after the other.
+  /// linear layers, one linear layer after the other.
   struct LoraModule {
     std::string path;
     LowRank low;
     bool magnitudes;
-    std::vector<LinearProduct> products;
+    std::vector<LinearLayer> linear_layers;
   };
   std::vector<Lora> lora(const LoraModule& module);
 
@@ -69,30 +69,30 @@ class TensorTable {
     TensorId weight = -1;
     TensorId bias = -1;
   };
-  /// Adds the weights and biases of the products of a module of the files. If a product is divided
-  /// by outputs, a rank computes some of the results. Otherwise it computes a term of every result,
-  /// from some of the inputs.
-  std::vector<Linear> linear(const std::string& module, const std::vector<LinearProduct>& products,
-                             bool transposed);
+  /// Adds the weights and biases of the linear layers of a module of the files. If a linear layer
+  /// is divided by outputs, a rank computes some of the results. Otherwise it computes a term of
+  /// every result, from some of the inputs.
+  std::vector<Linear> linear(const std::string& module,
+                             const std::vector<LinearLayer>& linear_layers, bool transposed);
 
  private:
-  /// ModulePart describes a product as a part of a module of the files. If the module is a single
-  /// product whose matrix files hold as kernels use it, the part is the whole module.
+  /// ModulePart describes a linear layer as a part of a module of the files. If the module is a
+  /// single linear layer whose matrix files hold as kernels use it, the part is the whole module.
   struct ModulePart {
     std::string module;
-    LinearProduct product;
+    LinearLayer linear;
     bool is_whole;
     bool transposed;
-    /// The number of outputs of all products of the module, and the row of the module's matrix
-    /// where this product begins.
+    /// The number of outputs of all linear layers of the module, and the row of the module's matrix
+    /// where this linear layer begins.
     int64_t module_outputs;
     int64_t first;
 
-    /// Returns the name of the product's tensor with this end (".weight").
+    /// Returns the name of the linear layer's tensor with this end (".weight").
     std::string name(std::string_view end) const {
-      return is_whole ? cat(module, end) : cat(module, ".", role_name(product.projection), end);
+      return is_whole ? cat(module, end) : cat(module, ".", role_name(linear.projection), end);
     }
-    /// Records where files hold a matrix [outputs, ...] or vector of the product.
+    /// Records where files hold a matrix [outputs, ...] or vector of the linear layer.
     void place(TensorInfo& tensor, std::string_view end) const {
       if (is_whole) return;
       Dims shape = tensor.shape;
@@ -102,17 +102,17 @@ class TensorTable {
       tensor.stored = {.name = cat(module, end),
                        .shape = std::move(shape),
                        .first = first,
-                       .run = std::max<int64_t>(product.run, 1),
-                       .stride = std::max<int64_t>(product.stride, 1),
+                       .run = std::max<int64_t>(linear.run, 1),
+                       .stride = std::max<int64_t>(linear.stride, 1),
                        .transposed = turned};
     }
   };
   static std::vector<ModulePart> parts_of(const std::string& module,
-                                          const std::vector<LinearProduct>& products,
+                                          const std::vector<LinearLayer>& linear_layers,
                                           bool transposed = false);
 
-  /// Describes a tensor whose rows, or elements, are the product's outputs. `term`: if each rank
-  /// has the whole tensor, a rank's gradient is a term of a sum over ranks.
+  /// Describes a tensor whose rows, or elements, are the linear layer's outputs. `term`: if each
+  /// rank has the whole tensor, a rank's gradient is a term of a sum over ranks.
   TensorInfo by_outputs(const ModulePart& part, std::string_view end, Dims shape, bool term);
 
   TensorId add_a(TensorInfo tensor);
@@ -133,22 +133,22 @@ class TensorTable {
 
 /// BlockTensors holds the ids of a block's tensors; -1 for tensors that it does not have.
 struct BlockTensors {
-  std::array<TensorTable::Linear, kProjections> products;
+  std::array<TensorTable::Linear, kProjections> linear;
   std::array<TensorTable::Lora, kProjections> lora;
   TensorId q_norm = -1, k_norm = -1;
   TensorTable::Norm input_norm, attention_output_norm, post_norm, mlp_output_norm;
 
   const TensorTable::Linear& at(Projection projection) const {
-    return products[static_cast<size_t>(projection)];
+    return linear[static_cast<size_t>(projection)];
   }
   const TensorTable::Lora& lora_at(Projection projection) const {
     return lora[static_cast<size_t>(projection)];
   }
 };
 
-/// Returns those products of `all` that belong to one module of the files.
-std::vector<LinearProduct> products_of(const ProductModule& module,
-                                       const std::vector<LinearProduct>& all);
+/// Returns those linear layers of `all` that belong to one module of the files.
+std::vector<LinearLayer> linear_layers_of(const LinearModule& module,
+                                          const std::vector<LinearLayer>& all);
 
 /// Adds the tensors of a block; `c` is the whole model's config.
 BlockTensors add_block_tensors(TensorTable& table, const ModelConfig& c, const TensorSplit& split,

@@ -169,7 +169,7 @@ ModelDescription choose_trained(ModelDescription model, const TrainedOptions& op
       });
   const TensorNames& names = tensor_names(model.family);
   std::string remedy = cat("names of parameters are those of the model's files (",
-                           names.in_block(0, names.product(Projection::kQ)), ".weight)");
+                           names.in_block(0, names.linear_layer(Projection::kQ)), ".weight)");
   // Choices are checked only if their names are right.
   const auto look_for = [&](const char* its_remedy, auto&& find) {
     if (!problems.empty()) return;

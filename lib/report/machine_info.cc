@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/control_groups.h"
-#include "base/processors.h"
+#include "base/cores.h"
 
 namespace ftrun {
 namespace {
@@ -92,7 +92,7 @@ MachineInfo read_machine() {
     machine.kernel = std::string(names.sysname) + " " + names.release;
   }
   machine.cpu_model = parse_cpu_model(read_pseudo_file("/proc/cpuinfo"));
-  machine.cores = usable_processors();
+  machine.cores = usable_cores();
   parse_meminfo(read_pseudo_file("/proc/meminfo"), machine);
   return machine;
 }

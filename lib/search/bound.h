@@ -47,7 +47,7 @@ class Bounds {
   /// Adds the model of a layout to `models`, unless its costs are known already.
   void add_missing(const Layout& layout, Models& models) const;
 
-  /// Computes the costs of the models, using all processors. Layouts share these costs.
+  /// Computes the costs of the models, using all cores. Layouts share these costs.
   void prepare(const Models& models);
 
   /// Computes the bound of a layout. `facts` are the state facts of the task's config with the

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/error.h"
-#include "base/processors.h"
 #include "base/run_in_parallel.h"
 #include "search/enumerate.h"
 #include "search/layout_rules.h"
@@ -33,9 +33,9 @@ constexpr double kUnknownTime = std::numeric_limits<double>::infinity();
 /// The search stops after this many plans without a time, because the machine file lacks a rate.
 constexpr size_t kUntimed = 16;
 /// The most layouts that are judged and bounded between two reads of the clock. There are fewer if
-/// they need the costs of more models than there are processors.
+/// they need the costs of more models than there are cores.
 constexpr size_t kTriedTogether = 256;
-/// The number of exact plans that are computed concurrently, each on one processor.
+/// The number of exact plans that are computed concurrently, each on one core.
 constexpr size_t kPlannedTogether = 2;
 /// The seconds that the first exact plan may take beyond the time of the search.
 constexpr double kGraceSeconds = 1;
@@ -189,7 +189,7 @@ class Search {
   void find_bounds() {
     LayoutRules rules(task_);
     Bounds bounds(task_);
-    const auto models_together = static_cast<size_t>(usable_processors());
+    const auto models_together = static_cast<size_t>(usable_cores());
     size_t tried = 0;
     while (tried < layouts_.size() && (tried == 0 || !over_for_bounds())) {
       std::vector<Layout> legal;

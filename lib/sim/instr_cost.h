@@ -18,9 +18,9 @@ inline constexpr double kPicosecondsPerSecond = 1e12;
 
 /// InstrCost is the predicted cost of an instruction on a machine.
 struct InstrCost {
-  /// The time that it takes if nothing else uses its processors.
+  /// The time that it takes if nothing else uses its cores.
   Picoseconds alone = 0;
-  /// The number of processors that it keeps busy on each of its ranks; 0 if it uses none that other
+  /// The number of cores that it keeps busy on each of its ranks; 0 if it uses none that other
   /// instructions compete for.
   int threads = 0;
 };

@@ -24,8 +24,7 @@ Picoseconds scaled_up(Picoseconds time, int64_t by, int64_t over) {
 
 class TimedWalk {
  public:
-  TimedWalk(const World& world, std::span<const LaneSchedule> schedules,
-            const SharedProcessors& shared,
+  TimedWalk(const World& world, std::span<const LaneSchedule> schedules, const SharedCores& shared,
             const std::function<InstrCost(int32_t, const Instr&)>& cost, const TimedInstrSink& sink)
       : world_(world),
         walk_(world, schedules),
@@ -75,12 +74,12 @@ class TimedWalk {
   /// Returns the number of busy threads of a node, or its number of cores if that is larger.
   /// Instructions slow down by this number divided by the number of cores.
   int64_t node_load(int node) const {
-    return std::max<int64_t>(busy_[static_cast<size_t>(node)], shared_.processors);
+    return std::max<int64_t>(busy_[static_cast<size_t>(node)], shared_.cores);
   }
   /// Returns the largest node_load() over the nodes of all ranks that run the instruction together.
   int64_t instr_load(size_t which) const {
-    if (running_[which].threads == 0) return shared_.processors;
-    int64_t most = shared_.processors;
+    if (running_[which].threads == 0) return shared_.cores;
+    int64_t most = shared_.cores;
     for (const int32_t member : walk_.members(walk_.ready()[which]))
       most = std::max(most, node_load(node_of(member)));
     return most;
@@ -163,7 +162,7 @@ class TimedWalk {
     loads_.clear();
     for (size_t i = 0; i < running_.size(); ++i) {
       loads_.push_back(instr_load(i));
-      const Picoseconds lasts = scaled_up(left_[i], loads_[i], shared_.processors);
+      const Picoseconds lasts = scaled_up(left_[i], loads_[i], shared_.cores);
       if (lasts < soonest) {
         soonest = lasts;
         first = i;
@@ -172,11 +171,11 @@ class TimedWalk {
     advance(soonest);
     for (size_t i = 0; i < running_.size(); ++i)
       left_[i] =
-          std::max<Picoseconds>(left_[i] - scaled_down(soonest, shared_.processors, loads_[i]), 0);
+          std::max<Picoseconds>(left_[i] - scaled_down(soonest, shared_.cores, loads_[i]), 0);
     return first;
   }
 
-  /// Does the same where no running step shares a processor, as on GPUs: nothing is slowed down.
+  /// Does the same where no running step shares a core, as on GPUs: nothing is slowed down.
   size_t next_unshared() {
     const auto first = std::min_element(left_.begin(), left_.end());
     const auto which = static_cast<size_t>(first - left_.begin());
@@ -224,7 +223,7 @@ class TimedWalk {
 
   const World& world_;
   Walk walk_;
-  SharedProcessors shared_;
+  SharedCores shared_;
   const std::function<InstrCost(int32_t, const Instr&)>& cost_;
   const TimedInstrSink& sink_;
   std::vector<RankTime> times_;
@@ -253,7 +252,7 @@ WaitedFor waited_for(const Program& program, Lane lane) {
 }
 
 std::vector<RankTime> timed_walk(const World& world, std::span<const LaneSchedule> schedules,
-                                 const SharedProcessors& shared,
+                                 const SharedCores& shared,
                                  const std::function<InstrCost(int32_t, const Instr&)>& cost,
                                  const TimedInstrSink& sink) {
   return TimedWalk(world, schedules, shared, cost, sink).run();

@@ -33,12 +33,12 @@ struct RankTime {
   std::vector<Picoseconds> waited_on;
 };
 
-/// SharedProcessors describes the cores that ranks share. Rank r is on node r / `ranks`, and at
-/// most `processors` threads of a node run at once. If there are more threads, each gets an equal
+/// SharedCores describes the cores that ranks share. Rank r is on node r / `ranks`, and at
+/// most `cores` threads of a node run at once. If there are more threads, each gets an equal
 /// share of the cores.
-struct SharedProcessors {
+struct SharedCores {
   int ranks = 1;
-  int processors = 1;
+  int cores = 1;
 };
 
 /// TimedInstr is an instruction that a rank ran in a walk.
@@ -58,7 +58,7 @@ using TimedInstrSink = std::function<void(const TimedInstr&)>;
 /// last of its ranks has reached it. Returns the times of world.ranks. `cost` returns the cost of
 /// each instruction of a program. Throws Error(kBug) if ranks wait forever.
 std::vector<RankTime> timed_walk(
-    const World& world, std::span<const LaneSchedule> schedules, const SharedProcessors& shared,
+    const World& world, std::span<const LaneSchedule> schedules, const SharedCores& shared,
     const std::function<InstrCost(int32_t program, const Instr&)>& cost,
     const TimedInstrSink& sink = nullptr);
 

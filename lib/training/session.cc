@@ -11,11 +11,11 @@
 #include "base/launch_variables.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "cluster/processor_share.h"
+#include "cluster/core_share.h"
 #include "comm/nccl_environment.h"
 #include "comm/open.h"
 #include "engine/choose_gpu.h"
-#include "engine/near_processors.h"
+#include "engine/near_cores.h"
 #include "program/step_plan.h"
 #include "report/machine_info.h"
 #include "report/resume_check.h"
@@ -176,12 +176,12 @@ std::vector<std::string> Session::exchange(const std::string& what, const std::s
   return rendezvous_->exchange_text(what, text);
 }
 
-int Session::share_processors(const ProcessorLimit& own) {
-  const std::vector<std::string> texts = exchange("processors", processor_text(own));
-  std::vector<RankProcessors> ranks;
+int Session::share_cores(const CoreLimit& own) {
+  const std::vector<std::string> texts = exchange("cores", core_limit_text(own));
+  std::vector<RankCores> ranks;
   for (size_t rank = 0; rank < texts.size(); ++rank)
     ranks.push_back(
-        {rendezvous_->identity(static_cast<int>(rank)).host, parse_processors(texts[rank])});
+        {rendezvous_->identity(static_cast<int>(rank)).host, parse_core_limit(texts[rank])});
   return threads_of_rank(ranks, rank_);
 }
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/processors.h"
+#include "base/cores.h"
 #include "checkpoint/checkpoint_group.h"
 #include "comm/communicator.h"
 #include "comm/rendezvous.h"
@@ -40,8 +40,8 @@ class Session {
   /// Returns the launch of ranks that torchrun started.
   const std::optional<AgentLaunch>& agent_launch() const { return rendezvous_->agent_launch(); }
   /// Collective: returns the number of threads on which this rank computes. It depends on the cores
-  /// that all ranks of its machine may use (cluster/processor_share).
-  int share_processors(const ProcessorLimit& own);
+  /// that all ranks of its machine may use (cluster/core_share).
+  int share_cores(const CoreLimit& own);
   /// Returns the GPU; null when the ranks compute on CPUs. All ranks compute on the same kind
   /// of device.
   Gpu* gpu() { return gpu_.get(); }

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "base/amount_text.h"
+#include "base/cores.h"
 #include "base/error.h"
 #include "base/median.h"
-#include "base/processors.h"
 #include "base/text.h"
 #include "machine/machine_file.h"
 #include "sim/step_trace.h"
@@ -70,8 +70,8 @@ PredictedStep predict_here(const ClassPlans& all, int64_t ranks_here, int64_t th
     const std::optional<Machine> machine = own_machine(path);
     if (!machine) {
       predicted.why_not = "ftrun bench machine has not measured this machine";
-    } else if (machine->processor != read_machine().cpu_model ||
-               machine->devices != usable_processors()) {
+    } else if (machine->cpu_model != read_machine().cpu_model ||
+               machine->devices != usable_cores()) {
       predicted.why_not = cat(
           path,
           " describes another CPU or number of cores; run ftrun bench machine to measure this one");

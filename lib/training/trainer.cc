@@ -16,15 +16,15 @@
 #include "axes/tensor/node_crossing.h"
 #include "base/checksum.h"
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/limit_remedies.h"
 #include "base/log.h"
-#include "base/processors.h"
 #include "base/text.h"
+#include "cluster/core_share.h"
 #include "cluster/failure_report.h"
 #include "cluster/peers.h"
-#include "cluster/processor_share.h"
 #include "cluster/progress_board.h"
 #include "config/resolve.h"
 #include "inputs/export_options.h"
@@ -135,10 +135,10 @@ void Trainer::prepare_process() {
   // system when it is freed. Without this call, glibc would raise the limit after each large free,
   // and would keep the freed memory in the heaps of its threads.
   ::mallopt(M_MMAP_THRESHOLD, 128 << 10);
-  const ProcessorLimit processors = read_processor_limit();
-  threads_.share = session_.share_processors(processors);
+  const CoreLimit cores = read_core_limit();
+  threads_.share = session_.share_cores(cores);
   threads_.used = config_.threads > 0 ? static_cast<int>(config_.threads) : threads_.share;
-  threads_.limited_by = quota_text(processors);
+  threads_.limited_by = quota_text(cores);
   session_.run_on_all_ranks("starting threads",
                             [&] { require_threads(threads_.used, "computing"); });
   set_kernel_threads(threads_.used);

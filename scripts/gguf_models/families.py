@@ -306,7 +306,7 @@ class Shape:
             order = rows.pairs_from_halves if to_gguf else rows.halves_from_pairs
             return order(values, self.query_heads if part == "attn_q" else self.kv_heads)
         if self.family.by_key_head and part == "attn_qkv":
-            order = rows.rows_by_product if to_gguf else rows.rows_by_key_head
+            order = rows.rows_by_projection if to_gguf else rows.rows_by_key_head
             return order(values, self.query_heads, self.kv_heads)
         return values
 

@@ -17,7 +17,7 @@ def halves_from_pairs(values, heads):
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(values.shape)
 
 
-def rows_by_product(values, query_heads, kv_heads):
+def rows_by_projection(values, query_heads, kv_heads):
     """Sorts the rows of a fused matrix into all query rows, all key rows and all value rows. The
     given matrix is ordered by key head: its query heads, the key head itself, its value head."""
     shared = query_heads // kv_heads
@@ -27,7 +27,7 @@ def rows_by_product(values, query_heads, kv_heads):
 
 
 def rows_by_key_head(values, query_heads, kv_heads):
-    """Undoes rows_by_product."""
+    """Undoes rows_by_projection."""
     shared = query_heads // kv_heads
     size = values.shape[0] // (query_heads + 2 * kv_heads)
     ends = np.cumsum([query_heads * size, kv_heads * size])

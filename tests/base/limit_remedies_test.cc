@@ -129,7 +129,7 @@ TEST_CASE("a thread that cannot start anywhere in the program is reported with t
 TEST_CASE("the limit of CPU time is read in seconds") {
   CHECK(text_of([] {
           limit(RLIMIT_CPU, 1000);
-          return std::to_string(processor_seconds_limit());
+          return std::to_string(cpu_seconds_limit());
         }) == "1000");
 }
 

@@ -99,7 +99,7 @@ def main():
             for path, command in commands.items():
                 checks[path].append(measure(command, folder))
         print(f"load averages after: {load_text()}")
-        for column, what in enumerate(("wall clock", "processors")):
+        for column, what in enumerate(("wall clock", "CPU time")):
             start = [taken[column] for taken in version]
             print(f"{what}: ftrun --version {spread(start, 1)} ms")
             for path, runs in checks.items():

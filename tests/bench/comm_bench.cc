@@ -5,7 +5,7 @@
 // would move (ranks - 1) / ranks of the bytes per rank (all of them for a gather of a block that
 // lies elsewhere), at the rates, measured in the same run, at which all ranks together copy a
 // buffer of that size (gather) or add two of them into a third (sum). A time is from the first
-// rank's start to the last one's end: with fewer processors than ranks, some ranks end before
+// rank's start to the last one's end: with fewer cores than ranks, some ranks end before
 // others begin.
 #include <sys/prctl.h>
 #include <sys/wait.h>

@@ -100,7 +100,7 @@ def compare_with_cpu(runs, folder, name, **more):
                              for device in (runs.args.device, runs.args.device, "cpu"))
     if first != second:
         raise Failed(f"{name}: losses differ: {first} and {second}")
-    close(theirs, first, f"{name} beside the processor")
+    close(theirs, first, f"{name} beside the CPU")
 
 
 def repeat(runs):
@@ -121,7 +121,7 @@ def repeat(runs):
 def processor(runs):
     on_gpu = runs.losses("processor-a", runs.args.device, runs.shape, 10, 256)
     theirs = runs.losses("processor-b", "cpu", runs.shape, 10, 256)
-    close(theirs, on_gpu, f"{runs.args.device} beside the processor")
+    close(theirs, on_gpu, f"{runs.args.device} beside the CPU")
 
 
 def recorded(runs):

@@ -207,8 +207,8 @@ void add_model(std::vector<Case>& cases, const ModelShape& m) {
                    {f32({m.vocabulary, d})}});
 }
 
-/// Adds products of an adapter of rank 16 for qkv, products with a quantized base, and the head
-/// after one token was added.
+/// Adds matrix products of an adapter of rank 16 for qkv, products with a quantized base, and the
+/// head after one token was added.
 void add_fine_tuning(std::vector<Case>& cases, const ModelShape& m) {
   constexpr int64_t kRank = 16;
   const int64_t n = m.tokens, d = m.hidden;

@@ -391,7 +391,7 @@ ProductLibrary product_library(const std::string& name) {
   for (const ProductLibrary library :
        {ProductLibrary::kMkl, ProductLibrary::kOneDnn, ProductLibrary::kOpenBlas})
     if (product_library_name(library) == name) return library;
-  throw std::invalid_argument(name + " is no library of products");
+  throw std::invalid_argument(name + " is no library of matrix products");
 }
 
 Isa isa(const std::string& name) {
@@ -401,7 +401,7 @@ Isa isa(const std::string& name) {
                                                {"amx", Isa::kAmx}};
   for (const auto& [spelled, value] : names) {
     if (name != spelled) continue;
-    if (!can_run(value)) throw std::invalid_argument("this processor cannot run " + name);
+    if (!can_run(value)) throw std::invalid_argument("this CPU cannot run " + name);
     return value;
   }
   throw std::invalid_argument(name + " is no instruction set of the kernels");

@@ -299,7 +299,7 @@ def machine_text():
     units = next((name for flag, name in (("amx_bf16", "AMX"), ("avx512f", "AVX-512"),
                                           ("avx2", "AVX2"))
                   if re.search(rf"\b{flag}\b", info)), "no vector units known")
-    return (f"{os.cpu_count()} processors ({model[1] if model else platform.machine()}, {units}), "
+    return (f"{os.cpu_count()} cores ({model[1] if model else platform.machine()}, {units}), "
             f"Linux {platform.release().split('-')[0]}")
 
 

@@ -66,13 +66,13 @@ def plan_pipelines(options):
             walls, seconds, memory = [], [], []
             for _ in range(options.times):
                 drawn = draw(options.binary, options.config, *arguments)
-                (ranks, programs), wall, processor, most = plan(options.binary, options.config,
-                                                                *arguments)
+                (ranks, programs), wall, cpu, most = plan(options.binary, options.config,
+                                                          *arguments)
                 walls.append(wall + drawn[0])
-                seconds.append(processor + drawn[1])
+                seconds.append(cpu + drawn[1])
                 memory.append(most)
             print(f"{name}, {count} micro-batches: {ranks} ranks, {programs} programs: "
-                  f"{min(walls):.2f} s (median {statistics.median(walls):.2f}), processor "
+                  f"{min(walls):.2f} s (median {statistics.median(walls):.2f}), CPU time "
                   f"{min(seconds):.2f} s (median {statistics.median(seconds):.2f}), memory at most "
                   f"{max(memory) / 2**20:.0f} MiB", flush=True)
 
@@ -98,7 +98,7 @@ def main():
         ranks, programs = found[0][0]
         walls, seconds, memory = (list(column) for column in list(zip(*found))[1:])
         print(f"{name}: {ranks} ranks, {programs} programs: {min(walls):.2f} s (median "
-              f"{statistics.median(walls):.2f}), processor {min(seconds):.2f} s (median "
+              f"{statistics.median(walls):.2f}), CPU time {min(seconds):.2f} s (median "
               f"{statistics.median(seconds):.2f}), memory at most {max(memory) / 2**20:.0f} MiB")
 
 

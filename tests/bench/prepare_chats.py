@@ -107,7 +107,7 @@ def main():
     print(f"{a.chats} chats of {a.turns} messages, {tokens} tokens, {a.workers} processes: "
           f"prepare_data.py {tokens / ours / 1e3:.0f} k tokens/s, apply_chat_template "
           f"{tokens / theirs / 1e3:.0f} k tokens/s, ratio {theirs / ours:.2f} by the clock, "
-          f"{ratio:.2f} by processor time")
+          f"{ratio:.2f} by CPU time")
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def main():
             for pair in range(args.pairs):
                 own.append(by_supervisor(args, folder, ranks, f"own-{ranks}-{pair}"))
                 launched.append(by_launcher(args, folder, ranks, f"launched-{ranks}-{pair}"))
-            for what, column in (("processor", 0), ("wall clock", 1)):
+            for what, column in (("CPU time", 0), ("wall clock", 1)):
                 mine, theirs = [run[column] for run in own], [run[column] for run in launched]
                 print(f"{ranks} ranks, {what}: ftrun's supervisor {spread(mine, ' s')}, each by "
                       f"itself {spread(theirs, ' s')}, ratio "

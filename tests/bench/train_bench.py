@@ -541,7 +541,7 @@ def parse():
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
                         help="one more setting of ftrun's config")
     parser.add_argument("--isa", choices=["avx2"], help="hold ftrun, LibTorch and MKL to "
-                                                        "processors without AVX-512")
+                                                        "CPUs without AVX-512")
     parser.add_argument("--peer", default="", metavar="WORD",
                         help="only the peers whose command line has this in it")
     parser.add_argument("--peer-python", default=sys.executable,

@@ -20,7 +20,7 @@ signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
 def busy_seconds():
-    """Returns busy seconds of all processors since the machine started; time that the hypervisor
+    """Returns busy seconds of all cores since the machine started; time that the hypervisor
     took counts as other processes'."""
     fields = [int(x) for x in open("/proc/stat").readline().split()[1:9]]
     return (fields[0] + fields[1] + fields[2] + fields[5] + fields[6] + fields[7]) / TICKS

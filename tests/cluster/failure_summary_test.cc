@@ -261,8 +261,8 @@ TEST_CASE("a rank that used up its CPU time was not killed for memory") {
   const auto how = [](double seconds, int signal, int64_t limit = 20) {
     return summarize_failures({.ends = {{.exit_code = 128 + signal,
                                          .signal = signal,
-                                         .processor_seconds = seconds,
-                                         .processor_limit = limit}}})
+                                         .cpu_seconds = seconds,
+                                         .cpu_seconds_limit = limit}}})
         .reason;
   };
   REQUIRE(how(20.01, SIGKILL) ==

@@ -326,7 +326,7 @@ TEXT_OF_PAGE = """\
 
 With this page you can see how closely ftrun's numbers agree with those of transformers and PEFT,
 for each family of models, and in which ways they were compared. `tests/e2e/families_sweep.py
---page` made the table, its last cells on {date}, on {cores} cores ({processor}) with
+--page` made the table, its last cells on {date}, on {cores} cores ({cpu}) with
 transformers {transformers}, PEFT {peft} and torch {torch}. The script takes three quarters of an
 hour, so it is run by hand. The tests `e2e.families` and `e2e.lora` run a share of it each time.
 
@@ -371,7 +371,7 @@ def write_page(rows):
     models = [line.partition(":")[2].strip() for line in
               pathlib.Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
     PAGE.write_text(TEXT_OF_PAGE.format(
-        date=datetime.date.today(), cores=os.cpu_count(), processor=models[0], prompt=PROMPT,
+        date=datetime.date.today(), cores=os.cpu_count(), cpu=models[0], prompt=PROMPT,
         text=TEXT, table="\n".join(table_of(merged)), count=len(merged),
         result=(f"comparisons of {', '.join(failed)} are outside their bounds" if failed
                 else "all comparisons are within their bounds"),
@@ -400,7 +400,7 @@ def main():
             print(line_of([folder.name, *cells.values()]), flush=True)
             if options.page:
                 write_page(rows)
-    total = (f"{len(rows)} small models, {datetime.date.today()}, {os.cpu_count()} processors: "
+    total = (f"{len(rows)} small models, {datetime.date.today()}, {os.cpu_count()} cores: "
              f"{len(sweep.failed)} comparisons failed"
              + "".join(f"\n  {line}" for line in sweep.failed))
     print(f"\n{total}")

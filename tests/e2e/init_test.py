@@ -6,7 +6,7 @@ import os
 import re
 import tempfile
 
-from machines import two_processors
+from machines import two_cores
 from runner import Job, case, ftrun, manifest, must, preload, run_cases, tiny_data, tiny_model
 
 preload()
@@ -22,7 +22,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     def machine(memory):
         path = job.scratch / f"{memory.replace(' ', '')}.yaml"
-        path.write_text(two_processors(memory))
+        path.write_text(two_cores(memory))
         return path
 
     def init(out, *arguments, code=0, where=None):
@@ -55,7 +55,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def names_of_files_and_machines_stay_what_they_are():
         path = job.scratch / "named.yaml"
-        path.write_text(two_processors("1 GB").replace(
+        path.write_text(two_cores("1 GB").replace(
             "machine: two", 'machine: "two\\noutput_dir: elsewhere"'))
         stdout = init("MYFILE.yaml", "--machine", path).stdout
         out = job.scratch / "MYFILE.yaml"

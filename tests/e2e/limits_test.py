@@ -100,7 +100,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert manifest(job.out("pinned"))["machine"]["threads"] == 1
 
     @case
-    def limit_of_processor_time_is_told_at_the_start():
+    def limit_of_cpu_time_is_told_at_the_start():
         stderr = must(limited("-t 600", "--config", job.config("time", **FEW))).stderr
         assert ("warning: the limit on CPU time (ulimit -t) kills each process after 600 seconds; "
                 "set checkpoint.every and continue with --resume auto\n"

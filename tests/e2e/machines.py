@@ -1,7 +1,7 @@
 """Machine files for tests of plans."""
 
 
-def two_processors(memory=None):
+def two_cores(memory=None):
     """Returns the machine file of a node with two CPUs, each with this memory."""
     return f"""machine: two
 device: processor

@@ -9,7 +9,7 @@ import sys
 import tempfile
 
 from browser import body_data, data_of, dom, refuse_what_is_elsewhere
-from machines import two_processors
+from machines import two_cores
 from runner import Job, case, ftrun, must, needs, run_cases
 
 SOURCE = pathlib.Path(sys.argv[1])
@@ -18,7 +18,7 @@ H100 = SOURCE / "configs/machines/h100-80gb.yaml"
 with tempfile.TemporaryDirectory() as scratch:
     job = Job(scratch)
     machine = job.scratch / "two.yaml"
-    machine.write_text(two_processors(memory="1 GiB"))
+    machine.write_text(two_cores(memory="1 GiB"))
     HOSTILE = "a <script>steal()</script> & \"more\""
     settings = {"parallel": {"data": 2}, "zero_optimization": {"stage": 2}}
 

@@ -5,7 +5,7 @@ import json
 import re
 import tempfile
 
-from machines import two_processors
+from machines import two_cores
 from runner import Job, case, ftrun, must, preload, run_cases
 
 preload()
@@ -16,7 +16,7 @@ SOME_TIME = 4
 with tempfile.TemporaryDirectory() as scratch:
     job = Job(scratch)
     machine = job.scratch / "two.yaml"
-    machine.write_text(two_processors())
+    machine.write_text(two_cores())
     settings = {"threads": None, "train_batch_size": 8, "train_micro_batch_size_per_gpu": None,
                 "gradient_accumulation_steps": None}
 

@@ -890,16 +890,16 @@ def run_side_by_side(functions):
             raise
 
 
-def processor_seconds():
+def cpu_seconds():
     """Returns the CPU seconds of this process and of the processes that it has waited for."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def run_case(function):
-    begin, before = time.monotonic(), processor_seconds()
+    begin, before = time.monotonic(), cpu_seconds()
     function()
     taken = f"{time.monotonic() - begin:.1f} s"
     if not getattr(function, "waits", False):  # times of concurrent cases cannot be separated
-        taken += f", {processor_seconds() - before:.1f} s of processors"
+        taken += f", {cpu_seconds() - before:.1f} s of CPU time"
     print(f"{function.__name__.replace('_', ' ')}: {taken}", flush=True)

@@ -117,7 +117,7 @@ TEST_CASE(
     "remains") {
   const std::vector<std::pair<const char*, const char*>> choices{
       {"one block", "layers.1."},
-      {"one product", "layers.2.mlp.down_proj"},
+      {"one linear layer", "layers.2.mlp.down_proj"},
       {"the last norm", "model.norm"},
       {"the head", "lm_head"},
       {"above one block", "layers.[12].|norm|lm_head"}};

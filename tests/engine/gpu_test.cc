@@ -663,7 +663,7 @@ TEST_CASE("gpu: a GPU's checkpoint continues on the CPU, and the other way round
     for (const bool bf16 : {false, true})
       for (const bool from_gpu : {false, true}) {
         INFO(name_of(device) << (bf16 ? " bf16" : " fp32")
-                             << (from_gpu ? " from the GPU" : " from the processor"));
+                             << (from_gpu ? " from the GPU" : " from the CPU"));
         Config config = fixtures::run_of_stage(2);
         config.bf16.enabled = bf16;
         fixtures::offload_to(config, device);

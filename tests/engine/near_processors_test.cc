@@ -1,4 +1,4 @@
-#include "engine/near_processors.h"
+#include "engine/near_cores.h"
 
 #include <sched.h>
 #include <unistd.h>
@@ -38,7 +38,7 @@ class Sysfs {
   fixtures::TemporaryFolder folder_;
 };
 
-std::vector<int> allowed_processors() {
+std::vector<int> allowed_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
   ::sched_getaffinity(0, sizeof set, &set);
@@ -48,39 +48,39 @@ std::vector<int> allowed_processors() {
   return all;
 }
 
-std::string list_of(const std::vector<int>& processors) {
+std::string list_of(const std::vector<int>& cores) {
   std::vector<std::string> numbers;
-  for (const int each : processors) numbers.push_back(std::to_string(each));
+  for (const int each : cores) numbers.push_back(std::to_string(each));
   return join(numbers, ",");
 }
 
-TEST_CASE("near processors: processor lists are read as the kernel writes them") {
-  REQUIRE(parse_processor_list("0-3,8,10-11") == std::vector<int>{0, 1, 2, 3, 8, 10, 11});
-  REQUIRE(parse_processor_list("5") == std::vector<int>{5});
+TEST_CASE("near cores: core lists are read as the kernel writes them") {
+  REQUIRE(parse_core_list("0-3,8,10-11") == std::vector<int>{0, 1, 2, 3, 8, 10, 11});
+  REQUIRE(parse_core_list("5") == std::vector<int>{5});
   for (const char* text : {"", "3-1", "a", "1,", "0-99999", "-1"})
-    REQUIRE(parse_processor_list(text).empty());
+    REQUIRE(parse_core_list(text).empty());
 }
 
-TEST_CASE("near processors: the processors of the node that a GPU is attached to are found") {
+TEST_CASE("near cores: the cores of the node that a GPU is attached to are found") {
   Sysfs sysfs("0-7", "0-1,4-5", "2-3,6-7");
   sysfs.attach("0000:1b:00.0", "1");
   sysfs.attach("0000:1c:00.0", "-1");
-  REQUIRE(processors_near("0000:1B:00.0", sysfs.root()) == std::vector<int>{2, 3, 6, 7});
-  REQUIRE(processors_near("0000:1C:00.0", sysfs.root()).empty());
-  REQUIRE(processors_near("0000:1D:00.0", sysfs.root()).empty());
+  REQUIRE(cores_near("0000:1B:00.0", sysfs.root()) == std::vector<int>{2, 3, 6, 7});
+  REQUIRE(cores_near("0000:1C:00.0", sysfs.root()).empty());
+  REQUIRE(cores_near("0000:1D:00.0", sysfs.root()).empty());
   sysfs.write("devices/system/node/online", "0");
-  REQUIRE(processors_near("0000:1B:00.0", sysfs.root()).empty());
+  REQUIRE(cores_near("0000:1B:00.0", sysfs.root()).empty());
 }
 
-TEST_CASE("near processors: a thread is bound to them, unless it was bound by somebody else") {
-  const std::vector<int> all = allowed_processors();
+TEST_CASE("near cores: a thread is bound to them, unless it was bound by somebody else") {
+  const std::vector<int> all = allowed_cores();
   Sysfs sysfs(list_of(all), "1023", std::to_string(all.front()));
   sysfs.attach("0000:1b:00.0", "1");
   std::vector<int> bound, after, again;
   std::thread([&] {
     bound = bind_near("0000:1B:00.0", sysfs.root());
-    after = allowed_processors();
-    // Now the thread's binding looks like a scheduler's: one processor out of the several that are
+    after = allowed_cores();
+    // Now the thread's binding looks like a scheduler's: one core out of the several that are
     // online.
     sysfs.write("devices/system/cpu/online", "0-1022");
     again = bind_near("0000:1B:00.0", sysfs.root());
@@ -88,7 +88,7 @@ TEST_CASE("near processors: a thread is bound to them, unless it was bound by so
   REQUIRE(bound == std::vector<int>{all.front()});
   REQUIRE(after == bound);
   REQUIRE(again.empty());
-  REQUIRE(allowed_processors() == all);
+  REQUIRE(allowed_cores() == all);
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ inline LayerGraph block(const BlockShape& s, bool train = true) {
   return g.finish(train, s.recompute);
 }
 
-/// Makes a product with low-rank adapters of two of its three parts, and with magnitudes and a
+/// Makes a linear layer with low-rank adapters of two of its three parts, and with magnitudes and a
 /// bias, as in a decoder; for one of `ranks` tensor-parallel ranks.
 inline LayerGraph with_magnitudes(const BlockShape& s, bool train = true, int64_t ranks = 1) {
   const int64_t q = s.query_heads * s.head_size, kv = s.kv_heads * s.head_size, width = q + 2 * kv;
@@ -93,7 +93,7 @@ inline LayerGraph with_magnitudes(const BlockShape& s, bool train = true, int64_
   const std::vector<ValueId> up{g.param("q.up", {q, 2}), g.param("v.up", {kv, 3})};
   const ValueId magnitudes = g.fp32_param("m", {q + kv});
   const LoraAttrs attrs{{{0, 2.0}, {width - kv, 0.5}}};
-  const LinearAttrs product{.gradient_ranks = ranks};
+  const LinearAttrs linear_attrs{.gradient_ranks = ranks};
   DropoutAttrs dropout{.probability = s.dropout, .site = 1, .rest = true, .gradient_ranks = ranks};
   ValueId kept = norm, rest = -1;
   if (s.dropout > 0) {
@@ -102,8 +102,8 @@ inline LayerGraph with_magnitudes(const BlockShape& s, bool train = true, int64_
     dropout.rest = false;
     kept = ops::dropout(g, norm, dropout);
   }
-  const ValueId z =
-      ops::lora(g, kept, ops::linear(g, kept, qkv, -1, product), down, up, attrs, product);
+  const ValueId z = ops::lora(g, kept, ops::linear(g, kept, qkv, -1, linear_attrs), down, up, attrs,
+                              linear_attrs);
   ValueId y = ops::dora_scale(g, z, ops::dora_squared_lengths(g, qkv, down, up, attrs), magnitudes,
                               bias, {{{0, q}, {width - kv, kv}}});
   if (rest >= 0) y = ops::add(g, rest, y);
@@ -111,7 +111,8 @@ inline LayerGraph with_magnitudes(const BlockShape& s, bool train = true, int64_
   return g.finish(train, s.recompute);
 }
 
-/// Makes two products of one operand, the second with low-rank adapters of two of its three parts.
+/// Makes two linear layers of one operand, the second with low-rank adapters of two of its three
+/// parts.
 inline LayerGraph adapted(const BlockShape& s, bool train = true) {
   const int64_t width = (s.query_heads + 2 * s.kv_heads) * s.head_size,
                 kv = s.kv_heads * s.head_size;

@@ -27,7 +27,8 @@ const Op& first_of(const LayerGraph& g, OpKind kind) {
 }
 
 TEST_CASE(
-    "a product counts two operations for each token and weight, forward and for each gradient") {
+    "a matrix product counts two operations for each token and weight, forward and for each "
+    "gradient") {
   const LayerGraph g = block({});
   CHECK(flops(g, first_of(g, OpKind::kLinear)) == 2.0 * 8 * 16 * 32);  // x[8,16] qkv[32,16]
   CHECK(flops(g, first_of(g, OpKind::kLinearDgrad)) ==
@@ -35,7 +36,7 @@ TEST_CASE(
   CHECK(flops(g, first_of(g, OpKind::kLinearWgrad)) == 2.0 * 8 * 16 * 24);
 }
 
-TEST_CASE("the head counts its product once for the loss and twice more for gradients") {
+TEST_CASE("the head counts its matrix product once for the loss and twice more for gradients") {
   const LayerGraph train = head({});
   const LayerGraph evaluate = head({}, false);
   // The losses add one operation for each logit.
@@ -94,8 +95,8 @@ TEST_CASE("smooth activations count an exponential per element, others none") {
     for (const auto* list : {&g.forward, &g.backward})
       for (const Op& op : *list) {
         INFO(op_text(g, op));
-        const bool is_product = op_name(op.kind).starts_with("linear");
-        CHECK(work(g, op).total().transcendentals == (is_product ? 0 : each * 8 * 16));
+        const bool is_linear = op_name(op.kind).starts_with("linear");
+        CHECK(work(g, op).total().transcendentals == (is_linear ? 0 : each * 8 * 16));
       }
   }
 }
@@ -193,8 +194,8 @@ TEST_CASE("operations that need scratch declare exactly what they need as a valu
 }
 
 TEST_CASE(
-    "attention, the head and sums over tokens have scratch; products and pointwise kinds have "
-    "none") {
+    "attention, the head and sums over tokens have scratch; matrix products and pointwise kinds "
+    "have none") {
   const LayerGraph g = block({.biases = true, .qk_norm = true});
   for (const OpKind kind : {OpKind::kAttention, OpKind::kAttentionDgrad, OpKind::kRmsNormWgrad,
                             OpKind::kQkNormWgrad, OpKind::kBiasWgrad})
@@ -311,8 +312,8 @@ LayerGraph gpu_block(int64_t tokens) {
 }
 
 TEST_CASE(
-    "on GPUs products, embedding and attention's forward and backward have no scratch of the "
-    "processor's") {
+    "on GPUs matrix products, embedding and attention's forward and backward have no scratch of "
+    "the CPU's") {
   for (const int64_t tokens : {int64_t{1}, int64_t{63}, int64_t{64}, int64_t{300}}) {
     const LayerGraph g = gpu_block(tokens);
     const Op& forward = first_of(g, OpKind::kAttention);
@@ -390,7 +391,7 @@ TEST_CASE("on GPUs the head's logits are kept in their own dtype, in chunks that
   CHECK(gpu_head_chunk(4'000'000, 4) == 512);
 }
 
-TEST_CASE("products of 16-bit numbers have fp32 panels of bounded size, others none") {
+TEST_CASE("matrix products of 16-bit numbers have fp32 panels of bounded size, others none") {
   const ProductWorkspace none = product_workspace(5000, 5000, 5000, 4, 4);
   CHECK(none.bytes == 0);
   const ProductWorkspace all = product_workspace(5000, 5000, 5000, 2, 2);

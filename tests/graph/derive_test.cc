@@ -18,7 +18,8 @@ namespace {
 
 using namespace fixtures;
 
-TEST_CASE("a Llama block runs forward with one joined product for q, k, v and one for gate, up") {
+TEST_CASE(
+    "a Llama block runs forward with one joined matrix product for q, k, v and one for gate, up") {
   const LayerGraph g = block({});
   CHECK(list_text(g, g.forward) ==
         "rms_norm x:[8,16] n1:[16] -> n1.out:[8,16] n1.rstd:[8]\n"

@@ -103,7 +103,7 @@ TEST_CASE("the kinds with a pair on GPUs are those whose line in the list says s
   CHECK_FALSE(listed.empty());
 }
 
-TEST_CASE("products and attention have that kind of work, and other kinds do not") {
+TEST_CASE("matrix products and attention have that kind of work, and other kinds do not") {
   std::map<WorkClass, std::set<std::string_view>> kinds;
   for (int i = 0; i < kOpKinds; ++i) {
     const OpSpec& spec = op_spec(static_cast<OpKind>(i));

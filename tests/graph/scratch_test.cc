@@ -95,8 +95,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "deferred values are gradients of products, recomputed values that both lists need, and values "
-    "smaller than their operands") {
+    "deferred values are gradients of linear layers, recomputed values that both lists need, and "
+    "values smaller than their operands") {
   const auto deferred = [](const LayerGraph& g) {
     std::set<std::string> names;
     for (const ValueId id : g.with_role(ValueRole::kDeferred)) names.insert(g.at(id).name);

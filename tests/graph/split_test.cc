@@ -143,7 +143,7 @@ TEST_CASE(
   CHECK(g.at(named(g, "d_n.out.gathered")).dtype == DType::kBF16);
 }
 
-TEST_CASE("the operations of a split head count the products of their chunk") {
+TEST_CASE("the operations of a split head count the matrix products of their chunk") {
   const LayerGraph g = split_head({}, true), evaluate = split_head({}, true, false);
   CHECK(flops(g, g.forward[2]) == 2.0 * 3 * 16 * 16 + 3 * 16);
   CHECK(flops(g, g.forward[6]) == 2 * 2.0 * 3 * 16 * 16 + 3 * 16);
@@ -219,7 +219,7 @@ TEST_CASE("all weight gradients of split layers may be deferred until after the 
 }
 
 TEST_CASE(
-    "two products of one gathered input have one reduce-scatter, before the gradients of both "
+    "two linear layers of one gathered input have one reduce-scatter, before the gradients of both "
     "weights") {
   GraphBuilder b("two", 8, 4);
   const ValueId x = b.input(Port::kHidden, DType::kF32, {4, 16}, "x");

@@ -39,7 +39,7 @@ VERB = re.compile(r"(?:Collective[:.] )?(?:[A-Za-z][a-z]+s|Return|Emit|Compute|D
                   r"Collective\.|[\w\[\], ]{1,24}(?:\([^)]*\) )?\+?= ", 0)
 NOUN = re.compile(r"(?:Bytes|Ranks|Elements|Rows|Tokens|Seconds|Steps|Units|Keys|Values|Ways|Parts|"
                   r"Lines|Errors|Bits|Products|Files|Layers|Threads|Kernels|Words|Columns|Shards|"
-                  r"Pages|Weights|Types|Kinds|Facts|Pairs|Tensors|Numbers|Processors|Options|Texts|"
+                  r"Pages|Weights|Types|Kinds|Facts|Pairs|Tensors|Numbers|Cores|Options|Texts|"
                   r"Events|Statistics|Panels|Lifetimes|Gradients|This|Its|Always|"
                   r"(?:Sums|Copies|Names|Sets|Places|Groups|States|Ranges|Nodes|Symbols) of)\b")
 VERB_LIMIT = 1.0

@@ -14,17 +14,17 @@ std::string choose(Isa isa, const char* missing) {
 }
 
 const testing::Need kAvx512("avx512", [] {
-  return choose(Isa::kAvx512, "this processor has no AVX-512 (F, BW, DQ and VL)");
+  return choose(Isa::kAvx512, "this CPU has no AVX-512 (F, BW, DQ and VL)");
 });
 const testing::Need kAvx512Bf16("avx512_bf16", [] {
-  return choose(Isa::kAvx512Bf16, "this processor has no avx512_bf16");
+  return choose(Isa::kAvx512Bf16, "this CPU has no avx512_bf16");
 });
 const testing::Need kMatrixUnits("matrix_units", [] {
-  return choose(Isa::kAmx, "this processor has no matrix units for bf16 (AMX)");
+  return choose(Isa::kAmx, "this CPU has no matrix units for bf16 (AMX)");
 });
 
 const testing::Need kAmx("amx", [] {
-  return multiplies_bf16() ? "" : "this processor has no matrix units for bf16 (AMX)";
+  return multiplies_bf16() ? "" : "this CPU has no matrix units for bf16 (AMX)";
 });
 
 }  // namespace

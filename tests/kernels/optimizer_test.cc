@@ -216,7 +216,7 @@ TEST_CASE("the sum of squares adds within blocks first, then quarters and groups
   });
 }
 
-TEST_CASE("the sum of squares has the same bits on every processor and for any number of threads") {
+TEST_CASE("the sum of squares has the same bits on every CPU and for any number of threads") {
   const std::vector<float> g = floats(300 * kNormGroup + 5, 11);
   std::vector<double> sums;
   for_each_isa([&] {

@@ -29,24 +29,24 @@ constexpr ProductLibrary kMkl = ProductLibrary::kMkl, kOneDnn = ProductLibrary::
 constexpr LibrariesAtHand kAll{}, kNoOpenBlas{.openblas = false}, kNoOneDnn{.onednn = false},
     kNone{.onednn = false, .openblas = false};
 
-Processor processor(const char* vendor, Isa isa, bool avx512_bf16 = false, bool amx = false) {
+CpuTraits cpu_of(const char* vendor, Isa isa, bool avx512_bf16 = false, bool amx = false) {
   return {vendor, isa, avx512_bf16, amx};
 }
 
 TEST_CASE("CPU vendor, instructions, dtype and present libraries decide which library multiplies") {
-  const Processor haswell = processor("GenuineIntel", Isa::kAvx2);
-  const Processor skylake = processor("GenuineIntel", Isa::kAvx512);
-  const Processor cooper_lake = processor("GenuineIntel", Isa::kAvx512, true);
-  const Processor sapphire_rapids = processor("GenuineIntel", Isa::kAmx, true, true);
-  const Processor zen3 = processor("AuthenticAMD", Isa::kAvx2);
-  const Processor zen5 = processor("AuthenticAMD", Isa::kAvx512Bf16, true);
-  const Processor zen5_held_to_avx512 = processor("AuthenticAMD", Isa::kAvx512, true);
-  const Processor intel_held_to_avx512 = processor("GenuineIntel", Isa::kAvx512, true, true);
-  const Processor zen5_held_to_avx2 = processor("AuthenticAMD", Isa::kAvx2, true);
-  const Processor hygon = processor("HygonGenuine", Isa::kAvx2);
-  const Processor zhaoxin = processor("CentaurHauls", Isa::kAvx2);
+  const CpuTraits haswell = cpu_of("GenuineIntel", Isa::kAvx2);
+  const CpuTraits skylake = cpu_of("GenuineIntel", Isa::kAvx512);
+  const CpuTraits cooper_lake = cpu_of("GenuineIntel", Isa::kAvx512, true);
+  const CpuTraits sapphire_rapids = cpu_of("GenuineIntel", Isa::kAmx, true, true);
+  const CpuTraits zen3 = cpu_of("AuthenticAMD", Isa::kAvx2);
+  const CpuTraits zen5 = cpu_of("AuthenticAMD", Isa::kAvx512Bf16, true);
+  const CpuTraits zen5_held_to_avx512 = cpu_of("AuthenticAMD", Isa::kAvx512, true);
+  const CpuTraits intel_held_to_avx512 = cpu_of("GenuineIntel", Isa::kAvx512, true, true);
+  const CpuTraits zen5_held_to_avx2 = cpu_of("AuthenticAMD", Isa::kAvx2, true);
+  const CpuTraits hygon = cpu_of("HygonGenuine", Isa::kAvx2);
+  const CpuTraits zhaoxin = cpu_of("CentaurHauls", Isa::kAvx2);
   struct Row {
-    Processor processor;
+    CpuTraits cpu;
     LibrariesAtHand at_hand;
     ProductRule rule;
   };
@@ -70,15 +70,14 @@ TEST_CASE("CPU vendor, instructions, dtype and present libraries decide which li
       {zhaoxin, kAll, {kMkl, {}}},
   };
   for (const Row& row : table) {
-    CAPTURE(row.processor.vendor, row.processor.avx512_bf16, row.at_hand.onednn,
-            row.at_hand.openblas);
-    REQUIRE(product_rule(row.processor, row.at_hand) == row.rule);
+    CAPTURE(row.cpu.vendor, row.cpu.avx512_bf16, row.at_hand.onednn, row.at_hand.openblas);
+    REQUIRE(product_rule(row.cpu, row.at_hand) == row.rule);
   }
 }
 
-TEST_CASE("a pinned library multiplies on every processor, and bf16 where it can") {
-  const Processor zen5 = processor("AuthenticAMD", Isa::kAvx512Bf16, true);
-  const Processor intel = processor("GenuineIntel", Isa::kAmx, true, true);
+TEST_CASE("a pinned library multiplies on every CPU, and bf16 where it can") {
+  const CpuTraits zen5 = cpu_of("AuthenticAMD", Isa::kAvx512Bf16, true);
+  const CpuTraits intel = cpu_of("GenuineIntel", Isa::kAmx, true, true);
   REQUIRE(product_rule(zen5, kAll, kMkl) == ProductRule{kMkl, {}});
   REQUIRE(product_rule(zen5, kAll, kOneDnn) == ProductRule{kOneDnn, kOneDnn});
   REQUIRE(product_rule(zen5, kAll, kOpenBlas) == ProductRule{kOpenBlas, {}});

@@ -67,7 +67,7 @@ TEST_CASE(
   CHECK_THROWS(Curve({{0, 1}}));
 }
 
-constexpr const char* kFile = R"(machine: two processors
+constexpr const char* kFile = R"(machine: two cores
 device: processor
 devices: 2
 memory: 16 GiB
@@ -95,7 +95,7 @@ launch: 4 us
 
 TEST_CASE("a machine that is read from a file, written and read again is the same machine") {
   const Machine machine = parse_machine("m.yaml", kFile);
-  CHECK(machine.name == "two processors");
+  CHECK(machine.name == "two cores");
   CHECK_FALSE(machine.has_gpus);
   CHECK(machine.memory == 16.0 * (1 << 30));
   REQUIRE(machine.rates.size() == 2);
@@ -149,16 +149,15 @@ TEST_CASE(
   CHECK(money_text(1234.5, {2.5, ""}) == "1234");
 }
 
-TEST_CASE(
-    "names of machines and processors with any characters are read back as they were written") {
+TEST_CASE("names of machines and CPUs with any characters are read back as they were written") {
   Machine machine = parse_machine("m.yaml", kFile);
   for (const char* name : {"my: box #1", "a #1", "*x", "[x]", "- x", "@x", "'q", "say \"hi\"",
                            "true", "1", "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz"}) {
     INFO(name);
-    machine.name = machine.processor = name;
+    machine.name = machine.cpu_model = name;
     const Machine again = parse_machine("again.yaml", machine_text(machine));
     CHECK(again.name == name);
-    CHECK(again.processor == name);
+    CHECK(again.cpu_model == name);
   }
 }
 
@@ -350,7 +349,7 @@ TEST_CASE(
   CHECK(lists == Approx(all));
   const ModelDescription half = build_model(config, {2, 8}, Mode::kTrain, {.compute = DType::kF16});
   CHECK_THROWS_WITH(ideal_seconds(rates, half.graphs[0], half.graphs[0].forward[0]),
-                    Catch::Contains("no rate of products in fp16"));
+                    Catch::Contains("no rate of matrix products in fp16"));
 }
 
 }  // namespace

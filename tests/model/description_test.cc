@@ -170,7 +170,7 @@ TEST_CASE("a qwen3 block is this list") {
           "add post_norm.weight.sum:[128,1024] down.weight.out:[128,1024] -> sum:[128,1024]\n");
 }
 
-TEST_CASE("biases are operands of their products") {
+TEST_CASE("biases are operands of their linear layers") {
   const ModelDescription model = build("llama_linear.v4");
   std::map<std::string, size_t> inputs;
   const LayerGraph& block = model.graphs[1];
@@ -206,7 +206,7 @@ TEST_CASE("every parameter of a graph is bound to tensors whose rows together fo
   }
 }
 
-TEST_CASE("query, key and value are one product, gate and up another") {
+TEST_CASE("query, key and value are one matrix product, gate and up another") {
   const ModelDescription model = build("smollm2_135m.v4");
   const auto names = [&](const GraphParam& param) {
     std::string text;

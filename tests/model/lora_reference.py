@@ -62,7 +62,7 @@ CASES = {
                 "layers_to_transform": [1]}),
     "biases": ("llama_bias", {"r": 4, "target_modules": ALL, "bias": "lora_only"}),
     "all_biases": ("qwen2", {"r": 4, "target_modules": ["o_proj"], "bias": "all"}),
-    # Products that are one module have one A and one B.
+    # Linear layers that are one module have one A and one B.
     "fused": ("phi3",
               {"r": 4, "lora_alpha": 8, "target_modules": ["qkv_proj", "o_proj", "gate_up_proj"]}),
     "transposed": ("gpt2", {"r": 3, "lora_alpha": 5, "target_modules": ["c_attn", "c_proj"],

@@ -513,7 +513,7 @@ bool keeps_term(const LayerGraph& graph, const Op& reader, ValueId id) {
   const auto is_summed = [](const Op& op) {
     return op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter;
   };
-  const auto is_product = [&](ValueId result) {
+  const auto is_linear = [&](ValueId result) {
     const auto maker = makes(result);
     return maker != graph.forward.end() &&
            (maker->kind == OpKind::kLinear || maker->kind == OpKind::kLoraUp ||
@@ -521,7 +521,7 @@ bool keeps_term(const LayerGraph& graph, const Op& reader, ValueId id) {
   };
   // The two operands are both terms, and neither is summed over the ranks, not even in place.
   const bool sums_two_terms =
-      reader.kind == OpKind::kAdd && is_product(reader.in[0]) && is_product(reader.in[1]) &&
+      reader.kind == OpKind::kAdd && is_linear(reader.in[0]) && is_linear(reader.in[1]) &&
       std::none_of(graph.forward.begin(), graph.forward.end(), [&](const Op& op) {
         return is_summed(op) && (op.in[0] == reader.in[0] || op.in[0] == reader.in[1]);
       });

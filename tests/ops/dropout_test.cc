@@ -143,7 +143,8 @@ TEST_CASE("a mask is the same however tokens and columns are split") {
     }
 }
 
-TEST_CASE("masks of different seeds, steps, layers, products, tokens and columns are independent") {
+TEST_CASE(
+    "masks of different seeds, steps, layers, linear layers, tokens and columns are independent") {
   constexpr int64_t kTokens = 300, kWidth = 300;
   constexpr double p = 0.3, kBoth = p * p, kDraws = kTokens * kWidth;
   const MaskPosition position{.attrs = {p, 1, 0}};

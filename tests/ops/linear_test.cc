@@ -169,7 +169,7 @@ double lora_tolerance(DType dtype) {
   return tolerance(dtype) + (is_narrow(dtype) ? 2 * unit_roundoff(dtype) : 0);
 }
 
-TEST_CASE("low-rank adapters of parts of a product and their gradients agree with autograd",
+TEST_CASE("low-rank adapters of parts of a linear layer and their gradients agree with autograd",
           "[products]") {
   for_each_multiplier([](DType dtype) {
     for (const LoraCase& s : kLoraCases) {

@@ -367,8 +367,8 @@ TEST_CASE("tensor ranks divide parameters, gradients, optimizer state and what b
           std::pair(Category::kOptimizer, 8)})
       CHECK(of(split.program, category) - norms * width ==
             (of(whole.program, category) - norms * width) / ranks);
-    // Between the products a rank has a part of the tokens; inside, it has its heads and its part
-    // of the MLP.
+    // Between the linear layers a rank has a part of the tokens; inside, it has its heads and its
+    // part of the MLP.
     const auto saved = [](const ModelDescription& model) {
       return plan_saved(model.graph_of(model.layers[1])).bytes;
     };
@@ -377,8 +377,8 @@ TEST_CASE("tensor ranks divide parameters, gradients, optimizer state and what b
       return program.at(buffer_named(program, "hidden.1.0")).bytes;
     };
     CHECK(hidden(split.program) * ranks == hidden(whole.program));
-    // Temporarily a rank has all tokens: of a product's input, of a result that is summed, and of
-    // the gradient that the head computes.
+    // Temporarily a rank has all tokens: of a linear layer's input, of a result that is summed, and
+    // of the gradient that the head computes.
     const int64_t all_tokens = hidden(whole.program);
     const int64_t shared = of(whole.program, Category::kActivations) / ranks;
     CHECK(of(split.program, Category::kActivations) >= shared);

@@ -20,7 +20,7 @@ T one_of(std::mt19937_64& random, const std::vector<T>& choices) {
   return choices[random() % choices.size()];
 }
 
-/// Draws a machine of `devices` GPUs or processors per node, with rates in random relations.
+/// Draws a machine of `devices` GPUs or cores per node, with rates in random relations.
 inline Machine random_machine(std::mt19937_64& random, int devices) {
   const bool gpus = random() % 3 > 0;
   std::string text =

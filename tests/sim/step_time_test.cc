@@ -156,22 +156,22 @@ TEST_CASE("the device, the number of GPUs and of threads are those of the machin
       Catch::Contains("the run computes on CPUs, and the machine gpus is one of GPUs"));
   CHECK_THROWS_WITH(predicted(config_on(DeviceKind::kCuda, 1, 4), gpus, {}),
                     Catch::Contains("4 ranks do not fit on 1 node of 3 GPUs"));
-  Machine processors = gpus;
-  processors.has_gpus = false;
-  processors.devices = 4;
-  processors.rates[0].ranks = 2;
-  processors.rates[0].threads = 2;
+  Machine cores = gpus;
+  cores.has_gpus = false;
+  cores.devices = 4;
+  cores.rates[0].ranks = 2;
+  cores.rates[0].threads = 2;
   const Config config = config_on(DeviceKind::kCpu, 1, 2);
   CHECK_THROWS_WITH(
-      predicted(config, processors, {.nodes = 1, .threads = 3}),
+      predicted(config, cores, {.nodes = 1, .threads = 3}),
       Catch::Contains("threads is 3, and the machine gpus was measured with 2 for 2 ranks"));
-  const StepTime time = predicted(config, processors, {.nodes = 1, .threads = 2});
+  const StepTime time = predicted(config, cores, {.nodes = 1, .threads = 2});
   CHECK(time.products == 2e9);
   CHECK(time.seconds >= time.layers + time.update + time.other);
-  // Eight ranks with two threads each share four processors, so at most two ranks compute at once.
-  CHECK(predicted(config_on(DeviceKind::kCpu, 1, 8), processors, {}).products == 2e9);
+  // Eight ranks with two threads each share four cores, so at most two ranks compute at once.
+  CHECK(predicted(config_on(DeviceKind::kCpu, 1, 8), cores, {}).products == 2e9);
   const double two = time.layers,
-               eight = predicted(config_on(DeviceKind::kCpu, 1, 8), processors, {}).layers;
+               eight = predicted(config_on(DeviceKind::kCpu, 1, 8), cores, {}).layers;
   CHECK(eight == Approx(4 * two).epsilon(0.2));
 }
 

@@ -25,11 +25,11 @@ namespace {
 using namespace fixtures;
 
 /// Returns the times of a single rank, where instruction i costs costs[i].
-RankTime timed(const Program& program, const std::vector<InstrCost>& costs, int processors) {
+RankTime timed(const Program& program, const std::vector<InstrCost>& costs, int cores) {
   const std::vector<LaneSchedule> schedules{whole_schedule(program)};
   const RankProgram ranks[] = {{0, &program}};
   const World world = world_of(ranks);
-  return timed_walk(world, schedules, {1, processors},
+  return timed_walk(world, schedules, {1, cores},
                     [&](int32_t, const Instr& instr) {
                       return costs[static_cast<size_t>(&instr - program.instrs.data())];
                     })
@@ -62,16 +62,16 @@ TEST_CASE("a wait is charged to what runs in it, and to what that waited for bef
   CHECK(time.waited_on[static_cast<size_t>(Lane::kToHost)] == 20);
 }
 
-TEST_CASE("threads that want the same processors share them") {
+TEST_CASE("threads that want the same cores share them") {
   const Program program =
       handmade({{.lane = Lane::kCompute, .buffer = 0}, {.lane = Lane::kToHost, .buffer = 1}});
   CHECK(timed(program, {{100, 1}, {40, 1}}, 2).end == 100);
-  // On one processor both run at half speed until the shorter one is done at 80; then 60 of the
+  // On one core both run at half speed until the shorter one is done at 80; then 60 of the
   // other are left.
   CHECK(timed(program, {{100, 1}, {40, 1}}, 1).end == 140);
-  // Three threads share two processors until 60, then two threads need 100 - 40 more.
+  // Three threads share two cores until 60, then two threads need 100 - 40 more.
   CHECK(timed(program, {{100, 2}, {40, 1}}, 2).end == 120);
-  // A disk request uses no processor.
+  // A disk request uses no core.
   CHECK(timed(program, {{100, 1}, {40, 0}}, 1).end == 100);
 }
 

@@ -232,12 +232,12 @@ TEST_CASE("a group for another thread exchanges independently of the session's o
   for (const Texts& texts : beside) CHECK(texts == Texts{"beside 0", "beside 1"});
 }
 
-TEST_CASE("the processors of a machine are divided among its ranks") {
+TEST_CASE("the cores of a machine are divided among its ranks") {
   OfRanks<int> threads(2);
-  ProcessorLimit eight;
+  CoreLimit eight;
   for (int i = 0; i < 8; ++i) eight.allowed.push_back(i);
   const Texts failures = on_sessions(
-      2, {}, [&](Session& session) { threads[place(session)] = session.share_processors(eight); });
+      2, {}, [&](Session& session) { threads[place(session)] = session.share_cores(eight); });
   REQUIRE(failures == Texts(2, ""));
   CHECK(threads == OfRanks<int>{4, 4});
 }

@@ -103,7 +103,7 @@ TEST_CASE("only the last thousand steps count") {
 
 TEST_CASE(
     "a watch divides a machine's time into that of the ranks, of others and what was stolen") {
-  // Two ranks use 4 s each on two processors within 10 s, in which 3 s were stolen.
+  // Two ranks use 4 s each on two cores within 10 s, in which 3 s were stolen.
   UsedTimes times{{.busy_seconds = 100, .stolen_seconds = 10, .all_seconds = 1000}, 7};
   const LoadWatch watch(2, [&] { return times; });
   CHECK(watch.shares().other_programs == 0);

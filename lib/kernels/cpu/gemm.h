@@ -8,7 +8,7 @@ namespace ftrun {
 
 enum class Transpose : uint8_t { kNo, kYes };
 
-/// Gemm is a row-major product c[m,n] = op(a) op(b) + beta c, computed by the library in use
+/// Gemm is a row-major matrix product c[m,n] = op(a) op(b) + beta c, computed by the library in use
 /// (products.h). op(a) is [m,k], op(b) is [k,n]; lda, ldb, ldc are the row strides of a, b, c as
 /// they are stored. With beta 0 c is not read. c is cut into tiles (product_tiles). LibTorch's
 /// threads take them one by one, and the library multiplies each on one thread, so the result has

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "kernels/cpu/processor.h"
+#include "kernels/cpu/cpu_vendor.h"
 #include "kernels/products_in_use.h"
 
 // Declares functions of the BLAS inside libtorch_cpu (MKL with 32-bit integers).
@@ -180,11 +180,10 @@ int cblas_letter(bool transpose) {
 
 // --- the rule ---
 
-std::optional<ProductLibrary> bf16_rule(const Processor& processor,
-                                        const LibrariesAtHand& at_hand) {
-  if (processor.isa < Isa::kAvx512) return std::nullopt;
-  if (processor.amx_bf16) return ProductLibrary::kMkl;
-  if (processor.avx512_bf16 && at_hand.onednn) return ProductLibrary::kOneDnn;
+std::optional<ProductLibrary> bf16_rule(const CpuTraits& cpu, const LibrariesAtHand& at_hand) {
+  if (cpu.isa < Isa::kAvx512) return std::nullopt;
+  if (cpu.amx_bf16) return ProductLibrary::kMkl;
+  if (cpu.avx512_bf16 && at_hand.onednn) return ProductLibrary::kOneDnn;
   return std::nullopt;
 }
 
@@ -210,8 +209,8 @@ std::string describe_attention(Isa isa) {
 
 /// Returns the name of the library that the rule prefers and that cannot be loaded; "" if there is
 /// none.
-std::string missing_library(const Processor& processor, const ProductRule& rule) {
-  const ProductRule wanted = product_rule(processor, {});
+std::string missing_library(const CpuTraits& cpu, const ProductRule& rule) {
+  const ProductRule wanted = product_rule(cpu, {});
   if (wanted.fp32 != rule.fp32) return std::string(product_library_name(wanted.fp32));
   if (wanted.bf16 == rule.bf16 || has_product_library(*wanted.bf16)) return "";
   return std::string(product_library_name(*wanted.bf16));
@@ -219,10 +218,10 @@ std::string missing_library(const Processor& processor, const ProductRule& rule)
 
 /// Returns the rule for the libraries that can be called here. Loads only libraries that a rule
 /// names.
-ProductRule rule_at_hand(const Processor& processor, std::optional<ProductLibrary> pinned) {
+ProductRule rule_at_hand(const CpuTraits& cpu, std::optional<ProductLibrary> pinned) {
   LibrariesAtHand at_hand;
   for (;;) {
-    ProductRule rule = product_rule(processor, at_hand, pinned);
+    ProductRule rule = product_rule(cpu, at_hand, pinned);
     const auto lacks = [&](ProductLibrary library) {
       return (rule.fp32 == library || rule.bf16 == library) && !has_product_library(library);
     };
@@ -239,25 +238,25 @@ ProductRule rule_at_hand(const Processor& processor, std::optional<ProductLibrar
 
 }  // namespace
 
-Processor this_processor() {
-  Processor processor;
-  processor.vendor = processor_vendor();
-  processor.isa = isa_in_use();
-  processor.avx512_bf16 = __builtin_cpu_supports("avx512bf16");
-  processor.amx_bf16 = __builtin_cpu_supports("amx-bf16");
-  return processor;
+CpuTraits this_cpu() {
+  CpuTraits cpu;
+  cpu.vendor = cpu_vendor();
+  cpu.isa = isa_in_use();
+  cpu.avx512_bf16 = __builtin_cpu_supports("avx512bf16");
+  cpu.amx_bf16 = __builtin_cpu_supports("amx-bf16");
+  return cpu;
 }
 
-ProductRule product_rule(const Processor& processor, const LibrariesAtHand& at_hand,
+ProductRule product_rule(const CpuTraits& cpu, const LibrariesAtHand& at_hand,
                          std::optional<ProductLibrary> pinned) {
   ProductRule rule;
-  rule.bf16 = bf16_rule(processor, at_hand);
+  rule.bf16 = bf16_rule(cpu, at_hand);
   if (pinned) {
     rule.fp32 = *pinned;
     if (rule.bf16 && rule.bf16 != pinned) rule.bf16.reset();
     return rule;
   }
-  if (is_amd(processor.vendor) && processor.isa >= Isa::kAvx512) {
+  if (is_amd(cpu.vendor) && cpu.isa >= Isa::kAvx512) {
     if (at_hand.onednn)
       rule.fp32 = ProductLibrary::kOneDnn;
     else if (at_hand.openblas)
@@ -269,7 +268,7 @@ ProductRule product_rule(const Processor& processor, const LibrariesAtHand& at_h
 ProductRule product_rule_in_use() {
   RuleInUse& in_use = rule_in_use();
   const std::lock_guard lock(in_use.mutex);
-  if (!in_use.rule) in_use.rule = rule_at_hand(this_processor(), std::nullopt);
+  if (!in_use.rule) in_use.rule = rule_at_hand(this_cpu(), std::nullopt);
   return *in_use.rule;
 }
 
@@ -336,11 +335,11 @@ ProductsInUse use_products(std::optional<ProductLibrary> pinned, bool attention_
       throw product_library_error(*pinned, "it lacks the functions that multiply matrices");
   }
   if (attention_on_matrix_units && can_run(Isa::kAmx)) set_isa(Isa::kAmx);
-  const Processor processor = this_processor();
-  const ProductRule rule = rule_at_hand(processor, pinned);
+  const CpuTraits cpu = this_cpu();
+  const ProductRule rule = rule_at_hand(cpu, pinned);
   set_product_rule(rule);
   return {describe_product_library(rule.fp32), describe_rule(rule.bf16),
-          describe_attention(processor.isa), pinned ? "" : missing_library(processor, rule)};
+          describe_attention(cpu.isa), pinned ? "" : missing_library(cpu, rule)};
 }
 
 }  // namespace ftrun

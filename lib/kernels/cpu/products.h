@@ -9,19 +9,19 @@
 
 // A rule chooses the library that multiplies matrices from vendor, instruction set and dtype, never
 // from a measurement, so CPUs of one type always compute the same bits. Every library is called on
-// one thread for fixed tiles of a product (gemm.h), so results do not depend on how the library
-// distributes work.
+// one thread for fixed tiles of a matrix product (gemm.h), so results do not depend on how the
+// library distributes work.
 namespace ftrun {
 
-/// Processor holds the properties of a CPU on which the rule depends.
-struct Processor {
+/// CpuTraits holds the properties of a CPU on which the rule depends.
+struct CpuTraits {
   /// The vendor name that CPUID reports: "GenuineIntel", "AuthenticAMD", "HygonGenuine".
   std::string vendor;
   Isa isa = Isa::kAvx2;
   bool avx512_bf16 = false;
   bool amx_bf16 = false;
 };
-Processor this_processor();
+CpuTraits this_cpu();
 
 /// LibrariesAtHand specifies which libraries besides LibTorch's can be called on this machine.
 struct LibrariesAtHand {
@@ -29,8 +29,8 @@ struct LibrariesAtHand {
   bool openblas = true;
 };
 
-/// ProductRule names the libraries that compute products. Products of fp64, which only tests have,
-/// use MKL.
+/// ProductRule names the libraries that compute matrix products. Those of fp64, which only tests
+/// have, use MKL.
 struct ProductRule {
   ProductLibrary fp32 = ProductLibrary::kMkl;
   /// The library that multiplies bf16 without widening; absent: bf16 is widened for fp32 products.
@@ -42,10 +42,10 @@ struct ProductRule {
 /// AVX-512, whole trainings are faster with oneDNN; if not, MKL is not slower (docs/benchmarks.md).
 /// bf16 is multiplied without widening on CPUs with instructions for it: by MKL on matrix
 /// units, else by oneDNN. `pinned` is the library to use on any CPU.
-ProductRule product_rule(const Processor& processor, const LibrariesAtHand& at_hand,
+ProductRule product_rule(const CpuTraits& cpu, const LibrariesAtHand& at_hand,
                          std::optional<ProductLibrary> pinned = std::nullopt);
 
-/// Returns the rule that products follow: this CPU's until set_product_rule().
+/// Returns the rule that matrix products follow: this CPU's until set_product_rule().
 ProductRule product_rule_in_use();
 void set_product_rule(const ProductRule& rule);
 
@@ -73,7 +73,7 @@ void multiply_with(ProductLibrary library, const ProductCall<BFloat16, float>& c
 
 /// Returns whether the library can be called on this machine; MKL always can.
 bool has_product_library(ProductLibrary library);
-/// Returns whether the library multiplies bf16 without widening on this processor.
+/// Returns whether the library multiplies bf16 without widening on this CPU.
 bool has_bf16_products(ProductLibrary library);
 /// Returns the library's name with its version: "openblas 0.3.34".
 std::string describe_product_library(ProductLibrary library);

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "kernels/cpu/processor.h"
+#include "kernels/cpu/cpu_vendor.h"
 
 namespace ftrun {
 
@@ -62,7 +62,7 @@ bool can_run(Isa isa) {
 }
 
 Isa best_isa() {
-  if (can_run(Isa::kAvx512Bf16) && is_amd(processor_vendor())) return Isa::kAvx512Bf16;
+  if (can_run(Isa::kAvx512Bf16) && is_amd(cpu_vendor())) return Isa::kAvx512Bf16;
   if (can_run(Isa::kAvx512)) return Isa::kAvx512;
   if (can_run(Isa::kAvx2)) return Isa::kAvx2;
   throw Error(ExitCode::kUnsupported,

@@ -89,8 +89,8 @@ struct CudnnShape {
   std::optional<int64_t> offsets = {};
 };
 
-/// CudnnProductLengths holds the ids of lists with the rows, columns and depth of a product in each
-/// batch, if they are fewer than its dimensions.
+/// CudnnProductLengths holds the ids of lists with the rows, columns and depth of a matrix product
+/// in each batch, if they are fewer than its dimensions.
 struct CudnnProductLengths {
   std::optional<int64_t> rows = {};
   std::optional<int64_t> columns = {};

@@ -16,7 +16,7 @@ constexpr ConfigDefaults kGlmDefaults{.kv_heads = 2,
                                       .partial_rotary = 0.5,
                                       .pad_id = 151329};
 
-constexpr std::array<std::string_view, kProjections> kGlmProducts{
+constexpr std::array<std::string_view, kProjections> kGlmLinearLayers{
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
     "mlp.gate_up_proj", "mlp.gate_up_proj", "mlp.down_proj"};
 
@@ -30,7 +30,7 @@ void read_glm(ConfigReader& reader, ModelConfig& config) {
 const Family kGlmFamily{.model_type = "glm",
                         .architecture = "GlmForCausalLM",
                         .defaults = kGlmDefaults,
-                        .names = {.products = kGlmProducts},
+                        .names = {.linear_layers = kGlmLinearLayers},
                         .rotates_partly = true,
                         .read = read_glm};
 const Family kGlm4Family{.model_type = "glm4",
@@ -38,7 +38,7 @@ const Family kGlm4Family{.model_type = "glm4",
                          .defaults = kGlmDefaults,
                          .names = {.attention_output_norm = "post_self_attn_layernorm",
                                    .mlp_output_norm = "post_mlp_layernorm",
-                                   .products = kGlmProducts},
+                                   .linear_layers = kGlmLinearLayers},
                          .rotates_partly = true,
                          .read = read_glm};
 

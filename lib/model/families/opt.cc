@@ -38,8 +38,8 @@ const Family kOptFamily{
               .blocks = "model.decoder.layers.",
               .input_norm = "self_attn_layer_norm",
               .post_norm = "final_layer_norm",
-              .products = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
-                           "self_attn.out_proj", "", "fc1", "fc2"},
+              .linear_layers = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+                                "self_attn.out_proj", "", "fc1", "fc2"},
               .norm = "model.decoder.final_layer_norm"},
     .read = read_opt};
 

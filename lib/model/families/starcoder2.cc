@@ -27,8 +27,8 @@ const Family kStarcoder2Family{
                  .norm_epsilon = 1e-5,
                  .activation = "gelu_pytorch_tanh",
                  .tied = true},
-    .names = {.products = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
-                           "self_attn.o_proj", "", "mlp.c_fc", "mlp.c_proj"}},
+    .names = {.linear_layers = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+                                "self_attn.o_proj", "", "mlp.c_fc", "mlp.c_proj"}},
     .read = read_starcoder2};
 
 }  // namespace ftrun

@@ -11,7 +11,7 @@ namespace ftrun {
 class GraphBuilder;
 
 // linear_cross_entropy
-//   The head's product and the loss in one operation, in chunks of tokens, so that the logits are
+//   The head's GEMM and the loss in one operation, in chunks of tokens, so that the logits are
 //   never in memory as a whole. The loss of token n is (lse(logits) - logits[label]); gradients
 //   are multiplied by StepScalars::token_loss_factor; labels < 0 do not count. With a softcap c
 //   logits are c tanh(product / c).

@@ -24,7 +24,7 @@ T over_length(T numerator, T squared_length) {
   return squared_length == 0 ? T{0} : numerator / std::sqrt(squared_length);
 }
 
-/// ColumnFactors computes the factors of the columns of a product's results, from operands 1
+/// ColumnFactors computes the factors of the columns of a linear layer's results, from operands 1
 /// (squared lengths) and 2 (magnitudes).
 template <class S>
 class ColumnFactors {

@@ -18,7 +18,7 @@ class GraphBuilder;
 //   in:  w[O,I], a[J,I], b_1[P_1,r_1], [b_2], [b_3]
 //   out: q[M] (F32, F64 in an F64 graph): squared lengths of the rows
 // dora_scale
-//   Part p of z, the product's results with lora_up and without a bias, is multiplied by m_p /
+//   Part p of z, the linear layer's results with lora_up and without a bias, is multiplied by m_p /
 //   sqrt(q_p); other columns are not.
 //   in:  z[N,O], q[M], m[M], [bias[O]]
 //   out: y[N,O] = z m / sqrt(q) + bias (out may be z)
@@ -29,8 +29,8 @@ class GraphBuilder;
 //   in:  dy[N,O], z[N,O], q[M]
 //   out: dm[M] = sum over N of dy z / sqrt(q)
 
-/// DoraAttrs holds the attributes of dora_scale and its gradients: the parts of a product that have
-/// magnitudes.
+/// DoraAttrs holds the attributes of dora_scale and its gradients: the parts of a linear layer that
+/// have magnitudes.
 struct DoraAttrs {
   struct ScaledColumns {
     int64_t first_column = 0;
@@ -48,8 +48,8 @@ namespace ops {
 /// `attrs`.
 ValueId dora_squared_lengths(GraphBuilder& g, ValueId weight, ValueId down,
                              const std::vector<ValueId>& up, const LoraAttrs& attrs);
-/// Multiplies a product's results `z`, with adapters and without bias, by `magnitudes` over the
-/// lengths; then adds the bias.
+/// Multiplies a linear layer's results `z`, with adapters and without bias, by `magnitudes` over
+/// the lengths; then adds the bias.
 ValueId dora_scale(GraphBuilder& g, ValueId z, ValueId squares, ValueId magnitudes, ValueId bias,
                    const DoraAttrs& attrs);
 }  // namespace ops

@@ -47,7 +47,7 @@ __global__ void squared_lengths(const T* w, const float* delta, float* squares, 
   if (threadIdx.x == 0) squares[blockIdx.x] = sum;
 }
 
-/// ScaledParts holds the parts of a product that have magnitudes; a fused product has at most
+/// ScaledParts holds the parts of a linear layer that have magnitudes; a fused one has at most
 /// three.
 struct ScaledParts {
   static constexpr int kMaxParts = 4;
@@ -115,7 +115,7 @@ void scale_columns(DType dtype, const ScaledColumns& s, const DoraAttrs& attrs,
                    cudaStream_t stream) {
   ScaledParts parts{.squares = s.squares, .magnitudes = s.magnitudes};
   require(attrs.parts.size() <= static_cast<size_t>(ScaledParts::kMaxParts),
-          "the parts of the product have magnitudes");
+          "the parts of the linear layer have magnitudes");
   for (const DoraAttrs::ScaledColumns& part : attrs.parts) {
     parts.first_column[parts.count] = part.first_column;
     parts.columns[parts.count++] = part.columns;

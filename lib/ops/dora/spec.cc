@@ -95,7 +95,7 @@ ValueId ops::dora_squared_lengths(GraphBuilder& g, ValueId weight, ValueId down,
   for (size_t p = 0; p < up.size(); ++p) {
     const int64_t part = g.at(up[p]).dims[0];
     require(attrs.parts.at(p).first_column + part <= g.at(weight).dims[0],
-            "the adapted part lies inside the product's weight");
+            "the adapted part lies inside the linear layer's weight");
     rows += part;
   }
   const ValueId squares =
@@ -110,7 +110,7 @@ ValueId ops::dora_scale(GraphBuilder& g, ValueId z, ValueId squares, ValueId mag
                         ValueId bias, const DoraAttrs& attrs) {
   for (const DoraAttrs::ScaledColumns& part : attrs.parts)
     require(part.first_column + part.columns <= g.at(z).dims[1],
-            "the adapted part lies inside the product's results");
+            "the adapted part lies inside the linear layer's results");
   const ValueId y = g.temp(g.at(z).name + ".dora", Dims(g.at(z).dims));
   std::vector<ValueId> in{z, squares, magnitudes};
   if (bias >= 0) in.push_back(bias);

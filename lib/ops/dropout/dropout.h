@@ -25,7 +25,7 @@ struct DropoutAttrs {
   int64_t first_column = 0;
   /// The result is x - y, the part that dropout removes.
   bool rest = false;
-  /// The number of ranks (LinearAttrs::gradient_ranks), if no product reads x itself.
+  /// The number of ranks (LinearAttrs::gradient_ranks), if no linear layer reads x itself.
   int64_t gradient_ranks = 1;
   /// The shape of rows: `row_tokens` tokens, of which the last `row_padding` are not counted among
   /// the tokens of the batch.

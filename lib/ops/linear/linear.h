@@ -21,8 +21,8 @@ class GraphBuilder;
 //   in:  dy[N,O]
 //   out: db[O] = sum over N
 
-/// LinearAttrs holds the attributes of a linear of a tensor-parallel layer; products that do not
-/// depend on other ranks have NoAttrs.
+/// LinearAttrs holds the attributes of a linear operation of a tensor-parallel layer; those that do
+/// not depend on other ranks have NoAttrs.
 struct LinearAttrs {
   /// The number of ranks that divide the rows of w (column parallelism of the transposed product):
   /// the gradient with respect to x that each rank computes is a term of a sum over these ranks. 1:
@@ -31,8 +31,8 @@ struct LinearAttrs {
   /// This rank adds b. False: b is given and gets its gradient, but another rank adds it, because
   /// the results are summed.
   bool adds_bias = true;
-  /// The weight w gets a gradient from this product. False: it gets none, because another product
-  /// of the layer has the same weight.
+  /// The weight w gets a gradient from this operation. False: it gets none, because another linear
+  /// operation of the layer has the same weight.
   bool weight_gradient = true;
   bool operator==(const LinearAttrs&) const = default;
 };

@@ -47,22 +47,22 @@ int64_t packed_panel_gpu_workspace(const LayerGraph& graph, const Op& op) {
   return gpu_panel_columns(n, k) * k * dtype_bytes(weight.dtype);
 }
 
-void product_weight_gradients(Derivation& d, const Op& op, ValueId dy, ValueId x) {
+void linear_weight_gradients(Derivation& d, const Op& op, ValueId dy, ValueId x) {
   if (op.attrs.get_or<LinearAttrs>().weight_gradient)
     d.emit_weight_grad(OpKind::kLinearWgrad, {dy, x}, {d.param_grad(op.in[1])});
   if (op.in.size() > 2) d.emit_weight_grad(OpKind::kBiasWgrad, {dy}, {d.param_grad(op.in[2])});
 }
 
-/// Adds the gradients of a linear operation to the lists. The product itself adds the gradient with
-/// respect to x that other operations have already computed. If each rank computes only a term of
-/// that gradient, the same holds for every other product of x: the terms are added first, and their
-/// sum is reduced over the ranks once.
+/// Adds the gradients of a linear operation to the lists. The operation itself adds the gradient
+/// with respect to x that other operations have already computed. If each rank computes only a term
+/// of that gradient, the same holds for every other linear operation of x: the terms are added
+/// first, and their sum is reduced over the ranks once.
 void linear_gradients(Derivation& d, const Op& op) {
   const ValueId dy = d.result_gradient(op.out[0]);
   const ValueId x = d.backward_value(op.in[0]);
   const int64_t ranks = op.attrs.get_or<LinearAttrs>().gradient_ranks;
   const bool is_last = d.is_first_reader(op, op.in[0]);
-  if (ranks == 1) product_weight_gradients(d, op, dy, x);
+  if (ranks == 1) linear_weight_gradients(d, op, dy, x);
   if (d.wants_gradient(op.in[0])) {
     const ValueId e = d.gradient(op.in[0]);
     const ValueId dx = d.new_gradient(op.in[0]);
@@ -72,7 +72,7 @@ void linear_gradients(Derivation& d, const Op& op) {
     d.replace_terms(op.in[0], ranks > 1 && is_last ? d.whole_gradient(op.in[0], dx, ranks) : dx);
   }
   if (ranks == 1) return;
-  d.after_collective([&d, op, dy, x] { product_weight_gradients(d, op, dy, x); });
+  d.after_collective([&d, op, dy, x] { linear_weight_gradients(d, op, dy, x); });
   if (is_last && !d.passes_on_terms(op.in[0])) d.emit_delayed();
 }
 

@@ -12,7 +12,7 @@ class GraphBuilder;
 struct LayerGraph;
 
 // lora_up
-//   Low-rank adapters (Hu et al. 2021, "LoRA") of up to three parts of a product's results y
+//   Low-rank adapters (Hu et al. 2021, "LoRA") of up to three parts of a linear layer's results y
 //   (LoraAttrs): part p has P_p neighbouring columns of y, rank r_p, and the next r_p columns of
 //   h = x a^T (a linear); J = r_1 + r_2 + r_3.
 //   in:  y[N,O], h[N,J], b_1[P_1,r_1], [b_2], [b_3]
@@ -24,11 +24,11 @@ struct LayerGraph;
 //   in:  dy[N,O], h[N,J]
 //   out: db_1[P_1,r_1], [db_2], [db_3]: db_p = scale_p dy_p^T h_p
 
-/// LoraAttrs holds the attributes of the low-rank adapters of one product: the parts that have an
-/// adapter, with their columns.
+/// LoraAttrs holds the attributes of the low-rank adapters of one linear layer: the parts that have
+/// an adapter, with their columns.
 struct LoraAttrs {
   struct AdaptedColumns {
-    /// The column where the part begins in a row of the product's results.
+    /// The column where the part begins in a row of the linear layer's results.
     int64_t first_column = 0;
     double scale = 1.0;
     bool operator==(const AdaptedColumns&) const = default;
@@ -37,7 +37,8 @@ struct LoraAttrs {
   bool operator==(const LoraAttrs&) const = default;
 };
 
-/// LoraPart is a part of a product's results with a low-rank adapter: its columns of y and of h.
+/// LoraPart is a part of a linear layer's results with a low-rank adapter: its columns of y and of
+/// h.
 struct LoraPart {
   int64_t first_column = 0;
   int64_t columns = 0;
@@ -56,9 +57,9 @@ int64_t most_columns(const std::vector<LoraPart>& parts);
 int64_t lora_ranks(const std::vector<LoraPart>& parts);
 
 namespace ops {
-/// Adds low-rank adapters to a product's results `y`: see lora_up. `down` [J,I] is applied to `x`,
-/// the product's operand (after dropout, where there is one); `up` holds b_p of each part of
-/// `attrs`. `y_attrs` holds the attributes of the product itself.
+/// Adds low-rank adapters to a linear layer's results `y`: see lora_up. `down` [J,I] is applied to
+/// `x`, the linear layer's operand (after dropout, where there is one); `up` holds b_p of each part
+/// of `attrs`. `y_attrs` holds the attributes of the linear layer itself.
 ValueId lora(GraphBuilder& g, ValueId x, ValueId y, ValueId down, const std::vector<ValueId>& up,
              const LoraAttrs& attrs, const LinearAttrs& y_attrs = {});
 }  // namespace ops

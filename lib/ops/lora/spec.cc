@@ -78,7 +78,7 @@ ValueId ops::lora(GraphBuilder& g, ValueId x, ValueId y, ValueId down,
   for (size_t p = 0; p < up.size(); ++p) {
     const Dims& b = g.at(up[p]).dims;
     require(attrs.parts[p].first_column + b[0] <= g.at(y).dims[1],
-            "the adapted part lies inside the product's results");
+            "the adapted part lies inside the linear layer's results");
     ranks += b[1];
   }
   require(g.at(down).dims[0] == ranks, "A has the rows of all parts");

@@ -244,8 +244,8 @@ function makeTimes() {
     const names = Object.keys(run.load), others = names.reduce((sum, name) => sum + run.load[name], 0) >= 5
       ? names.filter(name => run.load[name] > 2).map(name => `${name} took ${run.load[name]} %`) : [];
     $('times').append(element('div', (most ? `most of the difference is in: ${most.part}; ` : '') + (others.length
-      ? `meanwhile ${others.join(' and ')} of the processors${most && step.measured > step.predicted ? ', which explains some of it' : ''}`
-      : 'other work took less than 5 % of the processors'), 'soft'));
+      ? `meanwhile ${others.join(' and ')} of the cores${most && step.measured > step.predicted ? ', which explains some of it' : ''}`
+      : 'other work took less than 5 % of the cores'), 'soft'));
   }
 }
 

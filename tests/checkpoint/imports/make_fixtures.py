@@ -134,7 +134,7 @@ def worker(name, out):
     import transformers
     stage, ranks, precision, number, _ = CASES[name]
     torch.set_num_threads(1)
-    if precision == "fp16":  # DeepSpeed declines it on processors without fast instructions for it
+    if precision == "fp16":  # DeepSpeed declines it on CPUs without fast instructions for it
         deepspeed.accelerator.get_accelerator().is_fp16_supported = lambda: True
     deepspeed.init_distributed(dist_backend="gloo")
     rank = dist.get_rank()

@@ -350,7 +350,7 @@ const std::vector<RoundedStep> kRoundedSteps{
     rounded_step(DType::kF32, DType::kF16, DType::kF32, DType::kF16),
     rounded_step(DType::kBF16, DType::kF16, DType::kBF16, DType::kF16)};
 
-TEST_CASE("cuda: state in 16 bits is rounded by the processor's random bits") {
+TEST_CASE("cuda: state in 16 bits is rounded by the CPU's random bits") {
   const StepScalars s = scalars_of_powers();
   const DeviceBytes ds = on_device(std::vector<StepScalars>{s});
   for (const RoundedStep& c : kRoundedSteps) {

@@ -118,7 +118,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("cuda: a bias that another rank adds is left out of the product") {
+TEST_CASE("cuda: a bias that another rank adds is left out of the matrix product") {
   for (const bool adds : {true, false})
     require_agreement({OpKind::kLinear,
                        LinearAttrs{2, adds},
@@ -316,7 +316,8 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("cuda: low-rank adapters of parts of a product and their gradients agree with the CPU") {
+TEST_CASE(
+    "cuda: low-rank adapters of parts of a linear layer and their gradients agree with the CPU") {
   const LoraAttrs attrs{{{0, 1.7}, {40, 0.5}, {56, 1.0}}};
   const Operand y = random({130, 72}, 1), h = random({130, 16}, 2), dy = random({130, 72}, 3),
                 x = random({130, 48}, 4);

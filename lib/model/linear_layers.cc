@@ -1,17 +1,17 @@
-#include "model/linear_products.h"
+#include "model/linear_layers.h"
 
 #include <utility>
 
 namespace ftrun {
 
-std::vector<LinearProduct> block_products(const ModelConfig& c, const TensorSplit& split) {
+std::vector<LinearLayer> block_linear_layers(const ModelConfig& c, const TensorSplit& split) {
   using P = Projection;
-  using M = ProductMatrix;
+  using M = LinearMatrix;
   const TensorNames& names = tensor_names(c.family);
   const int64_t q = c.query_heads * c.head_size, kv = c.kv_heads * c.head_size;
   const int64_t d = c.hidden, f = c.feed_forward;
   const int copies = kv_copies(c, split);
-  std::vector<LinearProduct> products{
+  std::vector<LinearLayer> linear_layers{
       {P::kQ, M::kQkv, q, d, true, 1, c.qkv_bias},
       {P::kK, M::kQkv, kv, d, true, copies, c.qkv_bias},
       {P::kV, M::kQkv, kv, d, true, copies, c.qkv_bias},
@@ -21,15 +21,15 @@ std::vector<LinearProduct> block_products(const ModelConfig& c, const TensorSpli
       {P::kDown, M::kDown, d, f, false, 1, c.mlp_bias}};
   if (names.rows_by_key_head) {
     const int64_t group = q / c.kv_heads, stride = group + 2 * c.head_size;
-    for (LinearProduct& product : products) {
-      if (product.matrix != M::kQkv) continue;
-      product.run = product.projection == P::kQ ? group : c.head_size;
-      product.stride = stride;
+    for (LinearLayer& linear : linear_layers) {
+      if (linear.matrix != M::kQkv) continue;
+      linear.run = linear.projection == P::kQ ? group : c.head_size;
+      linear.stride = stride;
     }
   }
-  std::erase_if(products,
-                [&](const LinearProduct& p) { return names.product(p.projection).empty(); });
-  return products;
+  std::erase_if(linear_layers,
+                [&](const LinearLayer& p) { return names.linear_layer(p.projection).empty(); });
+  return linear_layers;
 }
 
 namespace {
@@ -51,19 +51,18 @@ std::string_view post_norm_name(const TensorNames& names, const ModelConfig& con
   return is_other ? names.parallel_post_norm : names.post_norm;
 }
 
-TensorInfo product_weight(const LinearProduct& product, std::string name,
-                          const TensorSplit& split) {
-  const Dims shape{product.outputs, product.inputs};
-  return product.by_outputs ? split_rows(std::move(name), shape, split, product.copies)
-                            : split_columns(std::move(name), shape, split);
+TensorInfo linear_weight(const LinearLayer& linear, std::string name, const TensorSplit& split) {
+  const Dims shape{linear.outputs, linear.inputs};
+  return linear.by_outputs ? split_rows(std::move(name), shape, split, linear.copies)
+                           : split_columns(std::move(name), shape, split);
 }
 
-int64_t local_outputs(const LinearProduct& product, const TensorSplit& split) {
-  return product.by_outputs ? product.outputs * product.copies / split.degree : product.outputs;
+int64_t local_outputs(const LinearLayer& linear, const TensorSplit& split) {
+  return linear.by_outputs ? linear.outputs * linear.copies / split.degree : linear.outputs;
 }
 
-int64_t local_inputs(const LinearProduct& product, const TensorSplit& split) {
-  return product.by_outputs ? product.inputs : product.inputs / split.degree;
+int64_t local_inputs(const LinearLayer& linear, const TensorSplit& split) {
+  return linear.by_outputs ? linear.inputs : linear.inputs / split.degree;
 }
 
 }  // namespace ftrun

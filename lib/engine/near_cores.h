@@ -9,15 +9,14 @@ namespace ftrun {
 
 /// Parses a list of numbers as the kernel writes it: "0-3,8,10-11". Returns an empty list for any
 /// other text.
-std::vector<int> parse_processor_list(std::string_view text);
+std::vector<int> parse_core_list(std::string_view text);
 
 /// Returns the cores of the NUMA node that the device at `bus_id` ("0000:1B:00.0") is attached
 /// to, by the files below `sysfs`. Returns an empty list where the machine does not report the
 /// node, or has only one.
-std::vector<int> processors_near(const std::string& bus_id,
-                                 const std::filesystem::path& sysfs = "/sys");
+std::vector<int> cores_near(const std::string& bus_id, const std::filesystem::path& sysfs = "/sys");
 
-/// Binds the calling thread, and the threads that it starts later, to processors_near(bus_id,
+/// Binds the calling thread, and the threads that it starts later, to cores_near(bus_id,
 /// sysfs): memory that they touch first is then near the device, and copies do not cross sockets.
 /// Returns these cores, or none if it bound nothing: a thread that is bound already (by a
 /// scheduler, taskset, numactl) is left as it is.

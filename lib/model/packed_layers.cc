@@ -1,11 +1,11 @@
-#include "model/packed_products.h"
+#include "model/packed_layers.h"
 
 #include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
-#include "model/linear_products.h"
+#include "model/linear_layers.h"
 
 namespace ftrun {
 namespace {
@@ -37,7 +37,7 @@ std::string find_block_fault(const TensorInfo& tensor, const PackedFormat& forma
   return "";
 }
 
-/// Weight is a rank's part of the weight of a product.
+/// Weight is a rank's part of the weight of a linear layer.
 struct Weight {
   TensorInfo tensor;
   /// The weight is the last of those that are multiplied as one matrix.
@@ -46,12 +46,13 @@ struct Weight {
 
 std::vector<Weight> weights_of(const ModelConfig& config, const TensorSplit& split) {
   const TensorNames& names = tensor_names(config.family);
-  const std::vector<LinearProduct> products = block_products(config, split);
+  const std::vector<LinearLayer> linear_layers = block_linear_layers(config, split);
   std::vector<Weight> weights;
-  for (size_t i = 0; i < products.size(); ++i) {
-    const bool ends = i + 1 == products.size() || products[i + 1].matrix != products[i].matrix;
-    const std::string_view name = last_part(names.product(products[i].projection));
-    weights.push_back({product_weight(products[i], std::string(name), split), ends});
+  for (size_t i = 0; i < linear_layers.size(); ++i) {
+    const bool ends =
+        i + 1 == linear_layers.size() || linear_layers[i + 1].matrix != linear_layers[i].matrix;
+    const std::string_view name = last_part(names.linear_layer(linear_layers[i].projection));
+    weights.push_back({linear_weight(linear_layers[i], std::string(name), split), ends});
   }
   return weights;
 }

@@ -1,4 +1,4 @@
-#include "cluster/processor_share.h"
+#include "cluster/core_share.h"
 
 #include "base/error.h"
 #include "base/text.h"
@@ -8,12 +8,12 @@
 namespace ftrun {
 namespace {
 
-ProcessorLimit limit_of(std::vector<int> allowed, double quota = 0, const std::string& group = "") {
+CoreLimit limit_of(std::vector<int> allowed, double quota = 0, const std::string& group = "") {
   return {.allowed = std::move(allowed), .quota = quota, .group = group, .group_id = group};
 }
 
 /// Returns the number of threads of each rank, as "2 2".
-std::string threads(const std::vector<RankProcessors>& ranks) {
+std::string threads(const std::vector<RankCores>& ranks) {
   std::vector<int> counts;
   for (size_t rank = 0; rank < ranks.size(); ++rank)
     counts.push_back(threads_of_rank(ranks, static_cast<int>(rank)));
@@ -21,7 +21,7 @@ std::string threads(const std::vector<RankProcessors>& ranks) {
 }
 
 TEST_CASE("the ranks of a machine divide its CPUs equally") {
-  const ProcessorLimit four = limit_of({0, 1, 2, 3});
+  const CoreLimit four = limit_of({0, 1, 2, 3});
   CHECK(threads({{"n1", four}}) == "4");
   CHECK(threads({{"n1", four}, {"n1", four}}) == "2 2");
   CHECK(threads({{"n1", four}, {"n1", four}, {"n1", four}}) == "1 1 1");
@@ -49,8 +49,8 @@ TEST_CASE("a quota is divided among the ranks of its group") {
 }
 
 TEST_CASE("a limit is sent to the other ranks unchanged") {
-  const auto there = [](const ProcessorLimit& limit) {
-    const ProcessorLimit back = parse_processors(processor_text(limit));
+  const auto there = [](const CoreLimit& limit) {
+    const CoreLimit back = parse_core_limit(core_limit_text(limit));
     return cat(join_numbers(back.allowed, " "), " | ", number_text(back.quota), " | ", back.group,
                " | ", back.group_id);
   };
@@ -61,12 +61,12 @@ TEST_CASE("a limit is sent to the other ranks unchanged") {
 
 TEST_CASE("an unparsable text gives a limit of one core") {
   for (const char* text : {"", "x", "\n\n\n\n\n", "-1\nnan", "5-\n-3", "9-1"}) {
-    const ProcessorLimit limit = parse_processors(text);
+    const CoreLimit limit = parse_core_limit(text);
     CHECK(limit.allowed.size() <= 1);
     CHECK(limit.count() == 1);
     CHECK(limit.quota == 0);
   }
-  CHECK(parse_processors("0-2000000000").allowed.size() == 65536);
+  CHECK(parse_core_limit("0-2000000000").allowed.size() == 65536);
 }
 
 TEST_CASE("a quota below the number of cores is reported") {

@@ -5,8 +5,8 @@
 
 namespace ftrun {
 
-/// ProcessorLimit holds the cores that this process may use.
-struct ProcessorLimit {
+/// CoreLimit holds the cores that this process may use.
+struct CoreLimit {
   /// The numbers of the cores that it may run on: its CPU affinity, which cpuset control groups
   /// restrict.
   std::vector<int> allowed;
@@ -24,10 +24,10 @@ struct ProcessorLimit {
 
 /// Reads the limit of this process. `root` is the folder that holds proc and sys: "" outside of
 /// tests. A file that cannot be read sets no limit.
-ProcessorLimit read_processor_limit(const std::string& root = "");
+CoreLimit read_core_limit(const std::string& root = "");
 
-/// Returns ProcessorLimit::count() of this process. The affinity is read each time, the quota once.
-int usable_processors();
+/// Returns CoreLimit::count() of this process. The affinity is read each time, the quota once.
+int usable_cores();
 
 /// Returns a quota in whole threads; a fraction of a core counts as one thread.
 int threads_of_quota(double quota);

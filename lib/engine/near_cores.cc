@@ -1,4 +1,4 @@
-#include "engine/near_processors.h"
+#include "engine/near_cores.h"
 
 #include <sched.h>
 
@@ -36,41 +36,41 @@ std::string lower_case(std::string text) {
 }
 
 /// Returns whether the calling thread may run on all of the cores.
-bool may_run_on(const std::vector<int>& processors) {
+bool may_run_on(const std::vector<int>& cores) {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
-  if (processors.empty() || ::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return false;
+  if (cores.empty() || ::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return false;
   return std::ranges::all_of(
-      processors, [&](int each) { return each < CPU_SETSIZE && CPU_ISSET(each, &allowed); });
+      cores, [&](int each) { return each < CPU_SETSIZE && CPU_ISSET(each, &allowed); });
 }
 
 }  // namespace
 
-std::vector<int> parse_processor_list(std::string_view text) {
-  std::vector<int> processors;
+std::vector<int> parse_core_list(std::string_view text) {
+  std::vector<int> cores;
   for (const std::string& part : split(text, ',')) {
     const size_t dash = part.find('-');
     const int first = number_of(std::string_view(part).substr(0, dash));
     const int last =
         dash == std::string::npos ? first : number_of(std::string_view(part).substr(dash + 1));
     if (first < 0 || last < first || last >= CPU_SETSIZE) return {};
-    for (int each = first; each <= last; ++each) processors.push_back(each);
+    for (int each = first; each <= last; ++each) cores.push_back(each);
   }
-  return processors;
+  return cores;
 }
 
-std::vector<int> processors_near(const std::string& bus_id, const std::filesystem::path& sysfs) {
+std::vector<int> cores_near(const std::string& bus_id, const std::filesystem::path& sysfs) {
   const std::filesystem::path nodes = sysfs / "devices/system/node";
-  if (parse_processor_list(read_line(nodes / "online")).size() < 2) return {};
+  if (parse_core_list(read_line(nodes / "online")).size() < 2) return {};
   const int node =
       number_of(read_line(sysfs / "bus/pci/devices" / lower_case(bus_id) / "numa_node"));
   if (node < 0) return {};
-  return parse_processor_list(read_line(nodes / cat("node", node) / "cpulist"));
+  return parse_core_list(read_line(nodes / cat("node", node) / "cpulist"));
 }
 
 std::vector<int> bind_near(const std::string& bus_id, const std::filesystem::path& sysfs) {
-  if (!may_run_on(parse_processor_list(read_line(sysfs / "devices/system/cpu/online")))) return {};
-  const std::vector<int> near = processors_near(bus_id, sysfs);
+  if (!may_run_on(parse_core_list(read_line(sysfs / "devices/system/cpu/online")))) return {};
+  const std::vector<int> near = cores_near(bus_id, sysfs);
   if (near.empty()) return {};
   cpu_set_t wanted;
   CPU_ZERO(&wanted);

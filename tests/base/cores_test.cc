@@ -1,4 +1,4 @@
-#include "base/processors.h"
+#include "base/cores.h"
 
 #include <sched.h>
 
@@ -18,16 +18,16 @@ TEST_CASE("a quota of version 2 is read as a number of CPUs, the least of all co
   PseudoRoot root;
   root.write("/proc/self/cgroup", "0::/job/rank\n");
   root.write("/sys/fs/cgroup/job/rank/cpu.max", "max 100000\n");
-  CHECK(read_processor_limit(root.path()).quota == 0);
+  CHECK(read_core_limit(root.path()).quota == 0);
   root.write("/sys/fs/cgroup/job/cpu.max", "150000 100000\n");
-  CHECK(read_processor_limit(root.path()).quota == 1.5);
-  CHECK(read_processor_limit(root.path()).group == "/job");
+  CHECK(read_core_limit(root.path()).quota == 1.5);
+  CHECK(read_core_limit(root.path()).group == "/job");
   root.write("/sys/fs/cgroup/job/rank/cpu.max", "400000 100000\n");
-  CHECK(read_processor_limit(root.path()).quota == 1.5);
+  CHECK(read_core_limit(root.path()).quota == 1.5);
   root.write("/sys/fs/cgroup/job/rank/cpu.max", "20000 50000\n");
-  CHECK(read_processor_limit(root.path()).quota == 0.4);
-  CHECK(read_processor_limit(root.path()).group == "/job/rank");
-  CHECK_FALSE(read_processor_limit(root.path()).group_id.empty());
+  CHECK(read_core_limit(root.path()).quota == 0.4);
+  CHECK(read_core_limit(root.path()).group == "/job/rank");
+  CHECK_FALSE(read_core_limit(root.path()).group_id.empty());
 }
 
 TEST_CASE("a quota of version 1 is read as a number of CPUs") {
@@ -36,9 +36,9 @@ TEST_CASE("a quota of version 1 is read as a number of CPUs") {
   root.write("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
   root.write("/sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us", "-1\n");
   root.write("/sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us", "100000\n");
-  CHECK(read_processor_limit(root.path()).quota == 0);
+  CHECK(read_core_limit(root.path()).quota == 0);
   root.write("/sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us", "250000\n");
-  CHECK(read_processor_limit(root.path()).quota == 2.5);
+  CHECK(read_core_limit(root.path()).quota == 2.5);
 }
 
 TEST_CASE("invalid texts do not limit") {
@@ -47,14 +47,14 @@ TEST_CASE("invalid texts do not limit") {
   for (const char* text :
        {"", "max", "100000", "0 100000", "-5 100000", "100000 0", "nan nan", "\n"}) {
     root.write("/sys/fs/cgroup/job/cpu.max", text);
-    CHECK(read_processor_limit(root.path()).quota == 0);
+    CHECK(read_core_limit(root.path()).quota == 0);
   }
 }
 
 TEST_CASE("there are as many threads as can run at once: a fraction of a CPU counts as one more") {
-  const auto count = [](size_t processors, double quota) {
-    return ProcessorLimit{
-        .allowed = std::vector<int>(processors, 0), .quota = quota, .group = "", .group_id = ""}
+  const auto count = [](size_t cores, double quota) {
+    return CoreLimit{
+        .allowed = std::vector<int>(cores, 0), .quota = quota, .group = "", .group_id = ""}
         .count();
   };
   CHECK(count(8, 0) == 8);
@@ -73,9 +73,8 @@ TEST_CASE("a process that may run on one CPU has one thread") {
           CPU_ZERO(&one);
           CPU_SET(::sched_getcpu(), &one);
           if (::sched_setaffinity(0, sizeof one, &one) != 0) return 100;
-          const ProcessorLimit limit = read_processor_limit("/nowhere");
-          return limit.count() == 1 && usable_processors() == 1 &&
-                         CPU_ISSET(limit.allowed.at(0), &one)
+          const CoreLimit limit = read_core_limit("/nowhere");
+          return limit.count() == 1 && usable_cores() == 1 && CPU_ISSET(limit.allowed.at(0), &one)
                      ? 0
                      : 1;
         }) == 0);

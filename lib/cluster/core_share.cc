@@ -1,4 +1,4 @@
-#include "cluster/processor_share.h"
+#include "cluster/core_share.h"
 
 #include <algorithm>
 #include <charconv>
@@ -49,38 +49,37 @@ bool intersect(const std::vector<int>& a, const std::vector<int>& b) {
 
 }  // namespace
 
-std::string processor_text(const ProcessorLimit& limit) {
+std::string core_limit_text(const CoreLimit& limit) {
   return cat(ranges_text(limit.allowed), "\n", number_text(limit.quota), "\n", limit.group_id, "\n",
              limit.group);
 }
 
-ProcessorLimit parse_processors(const std::string& text) {
+CoreLimit parse_core_limit(const std::string& text) {
   std::vector<std::string> lines = split(text, '\n');
   lines.resize(4);
-  ProcessorLimit limit{.allowed = parse_ranges(lines[0]),
-                       .quota = std::atof(lines[1].c_str()),
-                       .group = lines[3],
-                       .group_id = lines[2]};
+  CoreLimit limit{.allowed = parse_ranges(lines[0]),
+                  .quota = std::atof(lines[1].c_str()),
+                  .group = lines[3],
+                  .group_id = lines[2]};
   if (limit.allowed.empty()) limit.allowed = {0};
   if (!(limit.quota > 0)) limit.quota = 0;
   return limit;
 }
 
-int threads_of_rank(const std::vector<RankProcessors>& ranks, int rank) {
-  const RankProcessors& own = ranks.at(static_cast<size_t>(rank));
+int threads_of_rank(const std::vector<RankCores>& ranks, int rank) {
+  const RankCores& own = ranks.at(static_cast<size_t>(rank));
   int beside = 0, in_group = 0;
-  for (const RankProcessors& other : ranks) {
+  for (const RankCores& other : ranks) {
     if (other.machine != own.machine) continue;
     beside += intersect(other.limit.allowed, own.limit.allowed) ? 1 : 0;
     in_group += other.limit.quota > 0 && other.limit.group_id == own.limit.group_id ? 1 : 0;
   }
-  const int processors = static_cast<int>(own.limit.allowed.size()) / std::max(1, beside);
-  if (own.limit.quota == 0) return std::max(1, processors);
-  return std::max(1,
-                  std::min(processors, threads_of_quota(own.limit.quota) / std::max(1, in_group)));
+  const int cores = static_cast<int>(own.limit.allowed.size()) / std::max(1, beside);
+  if (own.limit.quota == 0) return std::max(1, cores);
+  return std::max(1, std::min(cores, threads_of_quota(own.limit.quota) / std::max(1, in_group)));
 }
 
-std::string quota_text(const ProcessorLimit& limit) {
+std::string quota_text(const CoreLimit& limit) {
   if (limit.quota == 0 || threads_of_quota(limit.quota) >= static_cast<int>(limit.allowed.size()))
     return "";
   return cat("the control group ", limit.group, " grants the time of ", number_text(limit.quota),

@@ -6,7 +6,7 @@
 namespace ftrun {
 
 /// Returns the vendor as CPUID spells it: "GenuineIntel", "AuthenticAMD", "HygonGenuine".
-std::string processor_vendor();
+std::string cpu_vendor();
 
 /// Returns whether the vendor is AMD, or makes AMD's CPUs under license.
 bool is_amd(std::string_view vendor);

@@ -1,4 +1,4 @@
-#include "kernels/cpu/processor.h"
+#include "kernels/cpu/cpu_vendor.h"
 
 #include <cpuid.h>
 
@@ -7,7 +7,7 @@
 
 namespace ftrun {
 
-std::string processor_vendor() {
+std::string cpu_vendor() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   __get_cpuid(0, &a, &b, &c, &d);
   std::array<char, 12> name{};

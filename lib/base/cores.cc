@@ -1,4 +1,4 @@
-#include "base/processors.h"
+#include "base/cores.h"
 
 #include <sched.h>
 #include <sys/stat.h>
@@ -15,27 +15,26 @@
 namespace ftrun {
 namespace {
 
-constexpr size_t kMaxProcessors = 1 << 16;
+constexpr size_t kMaxCores = 1 << 16;
 
 /// Reads this process's CPU affinity. The kernel refuses a set that has no room for all cores that
 /// the machine may have, so larger sets are tried.
 std::vector<int> read_affinity() {
-  for (size_t set_size = CPU_SETSIZE; set_size <= kMaxProcessors; set_size *= 2) {
+  for (size_t set_size = CPU_SETSIZE; set_size <= kMaxCores; set_size *= 2) {
     cpu_set_t* const set = CPU_ALLOC(set_size);
     const size_t bytes = CPU_ALLOC_SIZE(set_size);
     CPU_ZERO_S(bytes, set);
     const int error = ::sched_getaffinity(0, bytes, set) == 0 ? 0 : errno;
     std::vector<int> allowed;
-    for (size_t processor = 0; error == 0 && processor < set_size; ++processor)
-      if (CPU_ISSET_S(processor, bytes, set)) allowed.push_back(static_cast<int>(processor));
+    for (size_t core = 0; error == 0 && core < set_size; ++core)
+      if (CPU_ISSET_S(core, bytes, set)) allowed.push_back(static_cast<int>(core));
     CPU_FREE(set);
     if (error == 0) return allowed;
     if (error != EINVAL) break;
   }
   const long online = std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN));
   std::vector<int> all(static_cast<size_t>(online));
-  for (size_t processor = 0; processor < all.size(); ++processor)
-    all[processor] = static_cast<int>(processor);
+  for (size_t core = 0; core < all.size(); ++core) all[core] = static_cast<int>(core);
   return all;
 }
 
@@ -61,16 +60,16 @@ std::string identity_of_folder(const std::string& folder) {
 }  // namespace
 
 int threads_of_quota(double quota) {
-  return std::max(1, static_cast<int>(std::ceil(std::min(quota, double{kMaxProcessors}))));
+  return std::max(1, static_cast<int>(std::ceil(std::min(quota, double{kMaxCores}))));
 }
 
-int ProcessorLimit::count() const {
-  const int processors = std::max(1, static_cast<int>(allowed.size()));
-  return quota > 0 ? std::min(processors, threads_of_quota(quota)) : processors;
+int CoreLimit::count() const {
+  const int cores = std::max(1, static_cast<int>(allowed.size()));
+  return quota > 0 ? std::min(cores, threads_of_quota(quota)) : cores;
 }
 
-ProcessorLimit read_processor_limit(const std::string& root) {
-  ProcessorLimit limit{.allowed = read_affinity()};
+CoreLimit read_core_limit(const std::string& root) {
+  CoreLimit limit{.allowed = read_affinity()};
   for (const ControlGroup& group : control_groups("cpu", root)) {
     const double quota = quota_of(group);
     if (quota == 0 || (limit.quota > 0 && quota >= limit.quota)) continue;
@@ -81,10 +80,9 @@ ProcessorLimit read_processor_limit(const std::string& root) {
   return limit;
 }
 
-int usable_processors() {
-  static const double quota = read_processor_limit().quota;
-  return ProcessorLimit{.allowed = read_affinity(), .quota = quota, .group = {}, .group_id = {}}
-      .count();
+int usable_cores() {
+  static const double quota = read_core_limit().quota;
+  return CoreLimit{.allowed = read_affinity(), .quota = quota, .group = {}, .group_id = {}}.count();
 }
 
 }  // namespace ftrun
