@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "comm/reduce.h"
 #include "graph/op.h"
+#include "optimizers/optimizer_config.h"
 
 namespace ftrun::fixtures {
 namespace {

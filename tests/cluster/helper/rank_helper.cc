@@ -1,12 +1,11 @@
 // A rank for the supervisor's tests. It executes the commands in its arguments, in order:
-// * print TEXT, error TEXT, env NAME: writes a line;
-//   raw TEXT: writes without a line end, \\r and \
-//  are escapes
+// * print TEXT, error TEXT, env NAME: writes a line
+// * raw TEXT: writes without a line end; a backslash and r or n are escapes
 // * sleep MS, exit CODE, signal N
 // * only RANK: the other commands are for that rank
-//   before N: the other commands are for the starts before the Nth restart
+// * before N: the other commands are for the starts before the Nth restart
 // * fail CODE MESSAGE: reports a failure
-//   blameif RANK CULPRIT MESSAGE: that rank reports that it waited for the other in vain, and
+// * blameif RANK CULPRIT MESSAGE: that rank reports that it waited for the other in vain, and
 //   continues
 // * stopif RANK, killif RANK: that rank stops or kills itself
 // * fadeif RANK MS: that rank's first thread ends at once, so that others see it as gone; after MS
