@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Says what a run of CTest comes to: entries that were skipped and why, the slowest entries, and
+"""Summarises a run of CTest: entries that were skipped and why, the slowest entries, and
 those that took longer than their budget of seconds.
 
     test_summary.py RESULTS.xml BUDGETS.tsv [--write]
@@ -95,7 +95,7 @@ def main(*arguments):
     try:
         entries = ctest_runs.parse_entries(results, "")
     except xml.ParseError as error:
-        raise script_errors.UserError(f"{results}: is no XML: {error}") from None
+        raise script_errors.UserError(f"{results}: is not XML: {error}") from None
     if "--write" in options:
         ran = {entry.name: entry.seconds for entry in entries if entry.verdict != "skipped"}
         write_budgets(table, ran, read_budgets(table))

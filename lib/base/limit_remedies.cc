@@ -138,8 +138,8 @@ void require_threads(int count, const std::string& use) {
   for (std::thread& thread : threads) thread.join();
   if (!refused.empty())
     throw Error(ExitCode::kEnvironment,
-                cat("no ", count, " threads can be started for ", use, ", only ",
-                    threads.size() + 1, ": ", refused),
+                cat("cannot start ", count, " threads for ", use, ", only ", threads.size() + 1,
+                    ": ", refused),
                 cat(more_threads_remedy(), "; or set \"threads\": ", threads.size() + 1));
 }
 

@@ -63,8 +63,8 @@ class Variables {
 
 void check_below(int value, const char* name, int limit, const char* limit_name) {
   if (value >= limit)
-    throw_contradiction(
-        cat(name, "=", value, " but ", limit_name, "=", limit, ": ranks count from 0"));
+    throw_contradiction(cat(name, "=", value, " but ", limit_name, "=", limit,
+                            ": it counts from 0, so it must be below ", limit));
 }
 
 void check_port(int port, const std::string& name) {
@@ -288,10 +288,10 @@ constexpr size_t kShortestToken = 16;
 std::string token_of(const Variables& env) {
   const std::string token = env.text(launch_variables::kToken).value_or("");
   if (!token.empty() && token.size() < kShortestToken)
-    throw Error(ExitCode::kUsage,
-                cat("FTRUN_TOKEN has ", token.size(), " characters, and ", kShortestToken,
-                    " are the least"),
-                "make one for each job: FTRUN_TOKEN=$(openssl rand -hex 32)");
+    throw Error(
+        ExitCode::kUsage,
+        cat("FTRUN_TOKEN has ", token.size(), " characters; it needs at least ", kShortestToken),
+        "make one for each job: FTRUN_TOKEN=$(openssl rand -hex 32)");
   return token;
 }
 

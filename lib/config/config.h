@@ -70,10 +70,10 @@ struct DataConfig {
 
 /// EvaluationConfig is the section train.evaluation.
 struct EvaluationConfig {
-  /// The number of optimizer steps between two validations; 0 = only before the first and after the
+  /// The number of optimizer steps between two evaluations; 0 = only before the first and after the
   /// last step.
   int64_t every = 0;
-  /// The number of minutes from one validation to the next; 0 = only by steps.
+  /// The number of minutes from one evaluation to the next; 0 = only by steps.
   double every_minutes = 0;
   /// The number of sequences of the validation set that are used; 0 = all.
   int64_t samples = 64;

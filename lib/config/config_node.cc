@@ -138,7 +138,7 @@ std::string value_text(const ConfigNode& node) {
     case ConfigNodeKind::kNull:
       return "null";
     case ConfigNodeKind::kList:
-      return cat("a list of ", node.items.size());
+      return cat("a list of ", node.items.size(), node.items.size() == 1 ? " entry" : " entries");
     case ConfigNodeKind::kMap:
       return "a section";
     case ConfigNodeKind::kText:

@@ -67,8 +67,8 @@ struct ConfigEntry {
 /// Marks all values under a key that names a secret (base/secret.h).
 void mark_secrets(ConfigNode& root);
 
-/// Formats the value for a message: `"abc"`, `3`, `a list of 4`, `a section`; long texts are cut,
-/// secrets are hidden.
+/// Formats the value for a message: `"abc"`, `3`, `a list of 4 entries`, `a section`; long texts
+/// are cut, secrets are hidden.
 std::string value_text(const ConfigNode& node);
 
 /// Reads a scalar without quotes by YAML 1.2's core schema (null, true, 17, 0x1f, 5e8, .inf); any

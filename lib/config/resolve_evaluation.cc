@@ -45,16 +45,18 @@ void check_metric(Resolving& r, const std::string& key, const std::string& metri
 void check_interval(Resolving& r) {
   const Config& c = r.config;
   if (c.train.evaluation.every > 0 || c.train.evaluation.every_minutes > 0) return;
+  constexpr const char* kNone =
+      "train.evaluation.every and every_minutes are 0, so that nothing is evaluated before the "
+      "last step";
+  constexpr const char* kRemedy =
+      "set train.evaluation.every (steps) or train.evaluation.every_minutes";
   if (!c.train.early_stopping.metric.empty())
     r.error("train.early_stopping.metric",
-            "train.early_stopping: can never stop the run: train.evaluation.every is 0, so that "
-            "nothing is evaluated before the last step",
-            "set train.evaluation.every to the steps between two evaluations");
+            cat("train.early_stopping: can never stop the run: ", kNone), kRemedy);
   if (!c.checkpoint.keep_best.metric.empty())
     r.notice("checkpoint.keep_best.metric",
-             "checkpoint.keep_best: the best checkpoint is always the last one: "
-             "train.evaluation.every is 0, so that nothing is evaluated before the last step",
-             "set train.evaluation.every to the steps between two evaluations");
+             cat("checkpoint.keep_best: the best checkpoint is always the last one: ", kNone),
+             kRemedy);
 }
 
 }  // namespace

@@ -128,7 +128,7 @@ void declare_train(Schema& s) {
       [](auto& c) -> auto& { return c.train.evaluation; });
   evaluation
       .key("every", &EvaluationConfig::every,
-           "Steps between two validations; 0 = only before the first and after the last.")
+           "Steps between two evaluations; 0 = only before the first and after the last.")
       .at_least(0)
       .in("steps");
   evaluation

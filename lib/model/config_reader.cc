@@ -29,7 +29,8 @@ bool fits(const nlohmann::json& value, WholeRange range) {
 std::string found_text(const nlohmann::json& value) {
   // Does not write the content of lists and objects: they may be nested a million deep, and writing
   // them recurses.
-  if (value.is_array()) return cat("a list of ", value.size());
+  if (value.is_array())
+    return cat("a list of ", value.size(), value.size() == 1 ? " entry" : " entries");
   if (value.is_object()) return "an object";
   const std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   return text.size() <= kLongestShown ? text : text.substr(0, kLongestShown) + "...";

@@ -106,7 +106,7 @@ void explain_missing(const std::vector<std::string>& stored,
     names.remedy =
         "merge it and save the model again (PEFT: merge_and_unload(), then save_pretrained())";
   } else if (prefixes.size() > 1) {
-    names.cause = cat("the tensors are there ", prefixes.size(), " times, under \"",
+    names.cause = cat("the folder holds the tensors ", prefixes.size(), " times, under \"",
                       join(prefixes, "\", \""), "\"");
     names.remedy = "save the model that is to train alone";
   } else if (prefixes.empty() && !stored.empty()) {

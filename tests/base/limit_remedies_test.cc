@@ -104,13 +104,13 @@ TEST_CASE("threads that the system would not start are refused before a library 
     }
     return std::string("(started)");
   });
-  CHECK_THAT(refused,
-             Catch::Matches(
-                 R"(no 64 threads can be started for computing, only \d+: Resource temporarily )"
-                 R"(unavailable \| )"
-                 R"(raise .*the limit of address space \(ulimit -v\), which is 100.00 MiB; )"
-                 R"(or end other programs of this user; )"
-                 R"(or set "threads": \d+)"));
+  CHECK_THAT(
+      refused,
+      Catch::Matches(R"(cannot start 64 threads for computing, only \d+: Resource temporarily )"
+                     R"(unavailable \| )"
+                     R"(raise .*the limit of address space \(ulimit -v\), which is 100.00 MiB; )"
+                     R"(or end other programs of this user; )"
+                     R"(or set "threads": \d+)"));
 }
 #endif
 

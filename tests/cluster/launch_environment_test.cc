@@ -204,9 +204,9 @@ TEST_CASE("Kubeflow's PET variables describe nodes") {
 
 TEST_CASE("contradictions name the variables and values that disagree") {
   REQUIRE(refusal(with_variable(kTorchrun, "RANK", "4")) ==
-          "RANK=4 but WORLD_SIZE=4: ranks count from 0");
+          "RANK=4 but WORLD_SIZE=4: it counts from 0, so it must be below 4");
   REQUIRE(refusal(with_variable(kTorchrun, "LOCAL_RANK", "2")) ==
-          "LOCAL_RANK=2 but LOCAL_WORLD_SIZE=2: ranks count from 0");
+          "LOCAL_RANK=2 but LOCAL_WORLD_SIZE=2: it counts from 0, so it must be below 2");
   REQUIRE(refusal(with_variable(kTorchrun, "LOCAL_WORLD_SIZE", "8")) ==
           "LOCAL_WORLD_SIZE=8 is more than WORLD_SIZE=4");
   REQUIRE(refusal(with_variable(kTorchrun, "RANK", "0")) == "LOCAL_RANK=1 is more than RANK=0");
@@ -258,7 +258,7 @@ TEST_CASE("a token that is short enough to be guessed is refused, a long one is 
   REQUIRE(detect(with_variable(env, "FTRUN_TOKEN", "0123456789abcdef")).token ==
           "0123456789abcdef");
   REQUIRE(refusal(with_variable(env, "FTRUN_TOKEN", "secret")) ==
-          "FTRUN_TOKEN has 6 characters, and 16 are the least");
+          "FTRUN_TOKEN has 6 characters; it needs at least 16");
 }
 
 TEST_CASE("a rank of several says which variables define it, and how many others it waits for") {

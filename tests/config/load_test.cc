@@ -94,7 +94,7 @@ TEST_CASE("a file that cannot be read is a problem like any other") {
                 "the file "
                 "in UTF-8"});
   REQUIRE(problems_of("c.yaml", "[1, 2]") ==
-          Lines{"c.yaml:1:1: error: expected a config with keys, found a list of 2"});
+          Lines{"c.yaml:1:1: error: expected a config with keys, found a list of 2 entries"});
   REQUIRE(problems_of("c.yaml", "# nothing\n") == Lines{});
 }
 

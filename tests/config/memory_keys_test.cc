@@ -118,8 +118,9 @@ TEST_CASE("recompute is a word or a section") {
       problems_of("c.yaml", "recompute: ful") ==
       Lines{"c.yaml:1:12: error: recompute.policy: expected one of none, selective, full, found "
             "\"ful\" (did you mean \"full\"?)"});
-  REQUIRE(problems_of("c.yaml", "recompute: [full]") ==
-          Lines{"c.yaml:1:12: error: recompute: expected a section of keys, found a list of 1"});
+  REQUIRE(
+      problems_of("c.yaml", "recompute: [full]") ==
+      Lines{"c.yaml:1:12: error: recompute: expected a section of keys, found a list of 1 entry"});
   REQUIRE(problems_of("c.yaml", "recompute: {every: 0}") ==
           Lines{"c.yaml:1:20: error: recompute.every: expected a whole number of at least 1, found "
                 "0"});
@@ -203,8 +204,8 @@ TEST_CASE("shard groups must divide the ranks they divide") {
   const std::string hybrid = "zero_optimization: {stage: 3}\nparallel: {data_replicate: ";
   REQUIRE(replicas(hybrid + "2}", 4) == 2);
   REQUIRE(problem(hybrid + "4}", 4) ==
-          "3:28: notice: data_replicate 4 of data-parallel 4: each replica is one data-parallel "
-          "rank, so nothing is sharded");
+          "3:28: notice: data_replicate 4 of 4 data-parallel ranks: each replica is one rank, so "
+          "nothing is sharded");
   const auto mics = [](int ranks) {
     return cat("zero_optimization: {stage: 3, mics_shard_size: ", ranks, "}\n");
   };
@@ -213,10 +214,10 @@ TEST_CASE("shard groups must divide the ranks they divide") {
   REQUIRE(replicas(mics(-1), 8) == 1);
   REQUIRE(resolved_keys(mics(2), 8).lines.back() != "");
   REQUIRE(problem(mics(3), 8) ==
-          "2:48: error: data-parallel 8 cannot be divided by mics_shard_size 3\n"
+          "2:48: error: 8 data-parallel ranks cannot be divided by mics_shard_size 3\n"
           "  remedy: use a divisor of 8");
   REQUIRE(problem(mics(2) + "parallel: {data_replicate: 2}", 8) ==
-          "2:48: error: mics_shard_size 2 makes 4 replicas of data-parallel 8, and "
+          "2:48: error: mics_shard_size 2 makes 4 replicas of 8 data-parallel ranks, and "
           "parallel.data_replicate says 2\n  remedy: keep one of the two");
   REQUIRE(replicas(mics(2) + "parallel: {data_replicate: 4}", 8) == 4);
   REQUIRE(

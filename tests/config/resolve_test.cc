@@ -315,16 +315,19 @@ TEST_CASE("keys that act on evaluations need some before the last step") {
     return texts(resolved("train_batch_size: 1\ndata: {validation: [v.bin]}\n" + text).problems);
   };
   const std::string remedy =
-      "\n  remedy: set train.evaluation.every to the steps between two evaluations";
-  REQUIRE(messages_of("train: {early_stopping: {metric: validation.loss}}\n") ==
-          Lines{"c.yaml:3:34: error: train.early_stopping: can never stop the run: "
-                "train.evaluation.every is 0, so that nothing is evaluated before the last step" +
-                remedy});
+      "\n  remedy: set train.evaluation.every (steps) or train.evaluation.every_minutes";
+  REQUIRE(
+      messages_of("train: {early_stopping: {metric: validation.loss}}\n") ==
+      Lines{"c.yaml:3:34: error: train.early_stopping: can never stop the run: "
+            "train.evaluation.every and every_minutes are 0, so that nothing is evaluated before "
+            "the last step" +
+            remedy});
   REQUIRE(
       messages_of("checkpoint: {keep_best: {metric: validation.loss}}\n") ==
       Lines{
           "c.yaml:3:34: notice: checkpoint.keep_best: the best checkpoint is always the last one: "
-          "train.evaluation.every is 0, so that nothing is evaluated before the last step" +
+          "train.evaluation.every and every_minutes are 0, so that nothing is evaluated before the "
+          "last step" +
           remedy});
   for (const char* interval : {"every: 5", "every_minutes: 5"})
     REQUIRE(messages_of(cat("train: {early_stopping: {metric: validation.loss}, evaluation: {",
@@ -473,11 +476,12 @@ TEST_CASE("ranks that the mesh does not divide are explained with the arithmetic
           "c.yaml:2:18: error: parallel.data 2 ≠ 3 ranks\n"
           "  remedy: write parallel.data: 3 or auto");
   REQUIRE(first("parallel: {data_replicate: 3}\n", 4) ==
-          "c.yaml:2:28: error: data-parallel 4 cannot be divided by data_replicate 3\n"
+          "c.yaml:2:28: error: 4 data-parallel ranks cannot be divided by data_replicate 3\n"
           "  remedy: use a divisor of 4");
-  REQUIRE(first("parallel: {expert: 8}\n", 4) ==
-          "c.yaml:2:20: error: data-parallel 4 × context 1 cannot be divided by expert 8\n"
-          "  remedy: use a divisor of 4");
+  REQUIRE(
+      first("parallel: {expert: 8}\n", 4) ==
+      "c.yaml:2:20: error: data-parallel 4 × context 1 = 4 ranks cannot be divided by expert 8\n"
+      "  remedy: use a divisor of 4");
   REQUIRE(first("parallel: {context: 2}\nsequence_parallel_size: 4\n", 8) ==
           "c.yaml:3:25: error: sequence_parallel_size 4 contradicts parallel.context 2\n"
           "  remedy: keep one of the two");
@@ -537,7 +541,7 @@ TEST_CASE("a change of a resolved config reports the problems that it causes") {
   REQUIRE(added(micro + "prescale_gradients: true", stage(2)) ==
           Texts{"prescale_gradients cannot be used with ZeRO stage 2"});
   REQUIRE(added(micro + "zero_optimization: {mics_shard_size: 3}", stage(3)) ==
-          Texts{"data-parallel 4 cannot be divided by mics_shard_size 3"});
+          Texts{"4 data-parallel ranks cannot be divided by mics_shard_size 3"});
   REQUIRE(added(micro, [](Config& c) { c.parallel.expert = 2; }) == Texts{"expert parallelism"});
   REQUIRE(added(micro, [](Config& c) { c.train_micro_batch_size_per_gpu = 3; }) ==
           Texts{"train_batch_size 8 ≠ micro 3 × accumulation 1 × data-parallel 4 = 12"});

@@ -139,15 +139,14 @@ TEST_CASE("shards, replicas and secondary shards are counted in data-parallel ra
   };
   REQUIRE(texts(resolved_on(tensor + ", data_replicate: 2" + zero(""), 8).problems) == Lines{});
   REQUIRE(only_problem(tensor + ", data_replicate: 8" + zero(""), 8) ==
-          "c.yaml:2:39: error: data-parallel 4 cannot be divided by data_replicate 8\n"
+          "c.yaml:2:39: error: 4 data-parallel ranks cannot be divided by data_replicate 8\n"
           "  remedy: use a divisor of 4");
-  REQUIRE(
-      only_problem(tensor + ", data_replicate: 4" + zero(""), 8) ==
-      "c.yaml:2:39: notice: data_replicate 4 of data-parallel 4: each replica is one data-parallel "
-      "rank, so nothing is sharded");
+  REQUIRE(only_problem(tensor + ", data_replicate: 4" + zero(""), 8) ==
+          "c.yaml:2:39: notice: data_replicate 4 of 4 data-parallel ranks: each replica is one "
+          "rank, so nothing is sharded");
   REQUIRE(resolved_on(tensor + zero("mics_shard_size: 2"), 8).config.parallel.data_replicate == 2);
   REQUIRE(only_problem(tensor + zero("mics_shard_size: 8"), 8) ==
-          "c.yaml:3:48: error: data-parallel 4 cannot be divided by mics_shard_size 8\n"
+          "c.yaml:3:48: error: 4 data-parallel ranks cannot be divided by mics_shard_size 8\n"
           "  remedy: use a divisor of 4");
   REQUIRE(texts(resolved_on(tensor + zero("zero_hpz_partition_size: 2"), 8).problems) == Lines{});
   REQUIRE(only_problem(tensor + zero("zero_hpz_partition_size: 8"), 8) ==

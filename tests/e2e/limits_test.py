@@ -88,7 +88,7 @@ with tempfile.TemporaryDirectory() as scratch:
         # processes.
         remedied(must(limited("-v 8000000 -s 8192", "--config",
                               job.config("threads", **FEW, threads=4096)), 5).stderr,
-                 r"ftrun: no 4096 threads can be started for computing, only \d+: Resource "
+                 r"ftrun: cannot start 4096 threads for computing, only \d+: Resource "
                  r"temporarily unavailable",
                  r'raise .*the limit of address space \(ulimit -v\), which is [\d.]+ GiB; or end '
                  r'other programs of this user; or set "threads": \d+')

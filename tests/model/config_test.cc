@@ -270,9 +270,9 @@ TEST_CASE("layers that do not rotate, and attention and MLP in parallel, are rea
   };
   CHECK(rotating(kRemoved) == std::vector<bool>{true, true, true, false});
   CHECK(rotating(json::array({0, 1, 0, 1, 1})) == std::vector<bool>{false, true, false, true});
-  CHECK(
-      refusal(changed({{"no_rope_layers", json::array({1, 0})}}, "smollm3.v5")) ==
-      "4: config.json: no_rope_layers: found a list of 2; expected a 1 or 0 for each of 36 layers");
+  CHECK(refusal(changed({{"no_rope_layers", json::array({1, 0})}}, "smollm3.v5")) ==
+        "4: config.json: no_rope_layers: found a list of 2 entries; expected a 1 or 0 for each of "
+        "36 layers");
   const ModelConfig slides = parse_model_config(
       changed({{"use_sliding_window", true}, {"sliding_window", 64}, {"layer_types", kRemoved}},
               "smollm3.v4"),
@@ -527,7 +527,7 @@ TEST_CASE("all problems of a config are reported at once, each with its key") {
       "  num_attention_heads: found -9; expected a whole number from 1 to 16384\n"
       "  rms_norm_eps: found 0; expected a number above 0\n"
       "  tie_word_embeddings: found 1; expected true or false\n"
-      "  rope_scaling: found a list of 1; expected an object\n"
+      "  rope_scaling: found a list of 1 entry; expected an object\n"
       "  eos_token_id: entry 1 is \"x\"; expected a token id\n"
       "  hidden_act: \"quick_gelu\" is not supported yet (gelu, gelu_new, gelu_pytorch_tanh, relu, "
       "relu2, silu, swish are)");
@@ -744,7 +744,7 @@ TEST_CASE("texts that are not a config are refused") {
       refusal("") ==
       "4: config.json: not valid JSON: parse error at line 1, column 1: syntax error while parsing "
       "value - unexpected end of input; expected '[', '{', or a literal");
-  CHECK(refusal("[]") == "4: config.json: found a list of 0; expected an object");
+  CHECK(refusal("[]") == "4: config.json: found a list of 0 entries; expected an object");
   CHECK(refusal("null") == "4: config.json: found null; expected an object");
   CHECK(refusal("{}") ==
         "4: config.json: model_type: missing; expected a text such as \"llama\"\n  remedy: give a "
@@ -763,7 +763,7 @@ TEST_CASE("hostile texts end in a message") {
   const std::string deep(1 << 20, '[');
   CHECK(refusal(deep).rfind("4: config.json: not valid JSON: ", 0) == 0);
   const std::string closed = std::string(1 << 19, '[') + std::string(1 << 19, ']');
-  CHECK(refusal(closed) == "4: config.json: found a list of 1; expected an object");
+  CHECK(refusal(closed) == "4: config.json: found a list of 1 entry; expected an object");
   CHECK(refusal("{\"model_type\":" + closed + "}")
             .rfind("4: config.json: model_type: found a list", 0) == 0);
   CHECK(refusal(changed({{"model_type", std::string(100000, 'x')}})).size() < 400);

@@ -125,7 +125,7 @@ TEST_CASE("what is stored in place of the model's tensors is named", "[names]") 
          {"embed_tokens.weight", "layers.0.self_attn.q_proj.weight", "norm.weight"})
       twice.push_back(std::string(prefix) + name);
   CHECK(find_stored_names(model_of(false), twice).cause ==
-        "the tensors are there 2 times, under \"student.model.\", \"teacher.model.\"");
+        "the folder holds the tensors 2 times, under \"student.model.\", \"teacher.model.\"");
   CHECK(find_stored_names(model_of(false), twice).remedy ==
         "save the model that is to train alone");
   CHECK(find_stored_names(model_of(false), {"h.0.attn.c_attn.weight", "wte.weight"}).cause ==

@@ -13,6 +13,10 @@
 namespace ftrun {
 namespace {
 
+std::string ranks_text(const ParallelConfig& mesh) {
+  return count_text(mesh.data, "data-parallel rank");
+}
+
 std::string divisor_remedy(int64_t number) {
   return cat("use a divisor of ", number);
 }
@@ -28,15 +32,14 @@ void resolve_mics(Resolving& r) {
     return r.notice(path,
                     cat(path, ": has effect at stage 3 only, found stage ", r.config.zero.stage));
   if (mesh.data % ranks != 0)
-    return r.error(
-        path, cat("data-parallel ", mesh.data, " cannot be divided by mics_shard_size ", ranks),
-        divisor_remedy(mesh.data));
+    return r.error(path, cat(ranks_text(mesh), " cannot be divided by mics_shard_size ", ranks),
+                   divisor_remedy(mesh.data));
   const int64_t replicas = mesh.data / ranks;
   if (r.is_written("parallel.data_replicate") && mesh.data_replicate != replicas)
     return r.error(
         path,
-        cat("mics_shard_size ", ranks, " makes ", replicas, " replicas of data-parallel ",
-            mesh.data, ", and parallel.data_replicate says ", mesh.data_replicate),
+        cat("mics_shard_size ", ranks, " makes ", replicas, " replicas of ", ranks_text(mesh),
+            ", and parallel.data_replicate says ", mesh.data_replicate),
         "keep one of the two");
   if (mesh.data_replicate == replicas) return;
   mesh.data_replicate = replicas;
@@ -50,18 +53,17 @@ void check_hybrid(Resolving& r) {
   const std::string path = "parallel.data_replicate";
   if (mesh.data_replicate == 1) return;
   if (mesh.data % mesh.data_replicate != 0)
-    return r.error(path,
-                   cat("data-parallel ", mesh.data, " cannot be divided by data_replicate ",
-                       mesh.data_replicate),
-                   divisor_remedy(mesh.data));
+    return r.error(
+        path, cat(ranks_text(mesh), " cannot be divided by data_replicate ", mesh.data_replicate),
+        divisor_remedy(mesh.data));
   if (stage == 0)
     return r.error(path,
                    cat("data_replicate ", mesh.data_replicate,
                        " makes replicas of shards, and ZeRO stage 0 (NO_SHARD) shards nothing"),
                    "set zero_optimization.stage to 1, 2 or 3, or remove data_replicate");
   if (mesh.data == mesh.data_replicate)
-    r.notice(path, cat("data_replicate ", mesh.data_replicate, " of data-parallel ", mesh.data,
-                       ": each replica is one data-parallel rank, so nothing is sharded"));
+    r.notice(path, cat("data_replicate ", mesh.data_replicate, " of ", ranks_text(mesh),
+                       ": each replica is one rank, so nothing is sharded"));
 }
 
 void check_secondary_shards(Resolving& r) {

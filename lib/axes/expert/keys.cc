@@ -13,8 +13,8 @@ void check_experts(Resolving& r) {
   const ParallelConfig& mesh = r.config.parallel;
   if ((mesh.data * mesh.context) % mesh.expert != 0)
     r.error("parallel.expert",
-            cat("data-parallel ", mesh.data, " × context ", mesh.context,
-                " cannot be divided by expert ", mesh.expert),
+            cat("data-parallel ", mesh.data, " × context ", mesh.context, " = ",
+                mesh.data * mesh.context, " ranks cannot be divided by expert ", mesh.expert),
             cat("use a divisor of ", mesh.data * mesh.context));
 }
 
