@@ -50,8 +50,8 @@ bool is_config_name(const std::string& argument) {
   return end == ".yaml" || end == ".yml" || end == ".json";
 }
 
-/// Returns an error code if not all output could be printed, for commands whose only result is
-/// their output.
+/// Returns `code`, the exit code of a command whose only result is its output. Throws
+/// Error(kEnvironment) if `code` is 0 and not all output could be printed.
 int require_output(int code) {
   if (code != 0) return code;
   const std::string problem = output_problem();

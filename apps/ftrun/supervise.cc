@@ -46,7 +46,7 @@ class SupervisedRun {
 
   /// Records the failure and the rank that caused it in the run's manifest, because rank 0 may not
   /// know the cause.
-  void note(const FailureSummary& failure) {
+  void record_failure(const FailureSummary& failure) {
     record_.record_failure({failure.exit_code, failure.rank, failure.reason});
   }
 
@@ -127,7 +127,7 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
   supervisor.terminal = {::isatty(1) == 1, ::isatty(2) == 1};
   supervisor.log_of = [&](int rank) { return log_of(output_dir, rank); };
   SupervisedRun run(output_dir, resume);
-  supervisor.on_failure = [&](const FailureSummary& failure) { run.note(failure); };
+  supervisor.on_failure = [&](const FailureSummary& failure) { run.record_failure(failure); };
   supervisor.restarts.without_progress = restarts_without_progress(restarts, launch);
   supervisor.saved = [&] { return run.saved(); };
   ElasticRanks ranks(source, launch, loaded);

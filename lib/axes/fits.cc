@@ -9,7 +9,7 @@ std::optional<ModelMisfit> model_misfit(const Config& config, const ModelConfig&
 #include "axes/axes.inc"
   };
   for (const FitCheck* check : checks) {
-    if (config_has_errors && !check->of_any_config) continue;
+    if (config_has_errors && !check->runs_despite_errors) continue;
     if (auto misfit = check->misfit(config, model)) return misfit;
   }
   return std::nullopt;

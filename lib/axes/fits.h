@@ -20,8 +20,8 @@ struct ModelMisfit {
 struct FitCheck {
   /// Returns why the model does not fit the axis; nothing if it fits.
   std::optional<ModelMisfit> (*misfit)(const Config&, const ModelConfig&);
-  /// Says whether the check also runs if the config's own keys contradict each other.
-  bool of_any_config;
+  /// The check also runs if the config's own keys contradict each other.
+  bool runs_despite_errors;
 };
 namespace fit_checks {
 #define FTRUN_CUT_AXIS(name) extern const FitCheck name;

@@ -427,10 +427,10 @@ bool Supervisor::is_hang() const {
 }
 
 /// Stops the other ranks after one failed. A running rank that is blamed for the failure first gets
-/// `time_to_report`, unless a signal has stopped it. It may be about to report its own failure. Or
-/// it was killed, which its peers notice before its last thread has ended and it can be reaped
-/// here. The decision depends on the ranks' reports and not on their ends: a rank that has reported
-/// a hang may be unable to exit, because it waits for the store of a stopped rank 0.
+/// `time_to_report`, unless a signal has stopped it. It may be about to report its own failure, or
+/// it was killed: its peers notice that before its last thread has ended, so before it can be
+/// reaped here. The decision depends on the ranks' reports and not on their ends: a rank that has
+/// reported a hang may be unable to exit, because it waits for the store of a stopped rank 0.
 void Supervisor::stop_after_failure() {
   if (stopping_ || !is_hang()) {
     hang_ends_at_.reset();

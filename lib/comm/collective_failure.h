@@ -12,7 +12,7 @@ struct CollectiveFailure {
   /// The transport's message, "" if there is none.
   std::string detail;
   /// Says whether the failure is a timeout: the other ranks are still waiting in the collective.
-  bool late = false;
+  bool timed_out = false;
 };
 
 }  // namespace ftrun

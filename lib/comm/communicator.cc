@@ -402,7 +402,7 @@ CollectiveRecord Communicator::show_connecting(std::string_view how) {
 
 Error Communicator::give_up(const CollectiveRecord& record, const CollectiveFailure& what) {
   std::optional<Error> before_abort;
-  if (what.late) before_abort = failure(record, what);
+  if (what.timed_out) before_abort = failure(record, what);
   show_aborted(record);
   abort(what.what);
   return before_abort ? *before_abort : failure(record, what);

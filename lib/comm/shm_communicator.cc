@@ -161,7 +161,8 @@ class ShmCommunicator final : public Communicator {
 void ShmCommunicator::fail_wait(ShmGroup::WaitResult verdict, Clock::time_point start) const {
   const double waited = seconds_since(start);
   if (verdict == ShmGroup::WaitResult::kTimeout)
-    throw CollectiveFailure{cat("waited ", human_seconds(waited), " in"), "", true};
+    throw CollectiveFailure{
+        .what = cat("waited ", human_seconds(waited), " in"), .detail = "", .timed_out = true};
   throw CollectiveFailure{"lost a peer in", ""};
 }
 
@@ -473,19 +474,19 @@ ShmCommunicator::SentBytes ShmCommunicator::announced_counts(const Collective& w
 /// read each other's inputs in place; else the blocks go through the staging areas.
 void ShmCommunicator::move_blocks_now(const Collective& work) {
   const CollectiveRecord& record = work.record;
-  const bool counted = record.kind == CollectiveKind::kCountedAllToAll;
+  const bool is_counted = record.kind == CollectiveKind::kCountedAllToAll;
   const int64_t bytes =
       payload_bytes(record) * (record.kind == CollectiveKind::kAllToAll ? size() : 1);
   const bool large = bytes > kShmStagedBytes;
   const SharedLocation in = large ? offer(work.in, bytes) : SharedLocation{};
   SentBytes sent;
-  if (counted)
+  if (is_counted)
     sent = announced_counts(work, in);
   else
     for (int peer = 0; peer < size(); ++peer) sent.push_back(moved_blocks(work, peer, size()).sent);
-  if (large && !counted) announce(work, in);
+  if (large && !is_counted) announce(work, in);
   if (large && everyone_shares(record)) return blocks_in_place(work, sent);
-  blocks_staged(work, sent, large || counted);
+  blocks_staged(work, sent, large || is_counted);
 }
 
 void ShmCommunicator::blocks_in_place(const Collective& work, const SentBytes& sent) {
@@ -516,9 +517,9 @@ void ShmCommunicator::blocks_in_place(const Collective& work, const SentBytes& s
 /// as fit its slot.
 void ShmCommunicator::blocks_staged(const Collective& work, const SentBytes& sent, bool announced) {
   const auto own = static_cast<size_t>(rank());
-  const bool shifts = work.record.kind == CollectiveKind::kShift;
+  const bool is_shift = work.record.kind == CollectiveKind::kShift;
   const int64_t slot_bytes = std::max<int64_t>(
-      ShmGroup::kHalfBytes / (shifts ? 1 : size()) / kAlignElements * kAlignElements, 1);
+      ShmGroup::kHalfBytes / (is_shift ? 1 : size()) / kAlignElements * kAlignElements, 1);
   int64_t longest = 0;
   for (const std::vector<int64_t>& row : sent)
     longest = std::max(longest, *std::ranges::max_element(row));
@@ -534,7 +535,7 @@ void ShmCommunicator::blocks_staged(const Collective& work, const SentBytes& sen
         const std::byte* block = in;
         for (size_t to = 0; to < sent.size(); ++to) {
           if (to != own)
-            copy_bytes(staging + (shifts ? 0 : static_cast<int64_t>(to) * slot_bytes), block + at,
+            copy_bytes(staging + (is_shift ? 0 : static_cast<int64_t>(to) * slot_bytes), block + at,
                        block_bytes(own, to, at));
           block += sent[own][to];
         }
@@ -545,7 +546,7 @@ void ShmCommunicator::blocks_staged(const Collective& work, const SentBytes& sen
           const std::byte* staged =
               from == own ? in + std::reduce(sent[own].begin(), sent[own].begin() + rank()) + at
                           : group_.staging(static_cast<int>(from), meeting) +
-                                (shifts ? 0 : rank() * slot_bytes);
+                                (is_shift ? 0 : rank() * slot_bytes);
           copy_between(static_cast<int>(from), block + at, staged, block_bytes(from, own, at));
           block += sent[from][own];
         }

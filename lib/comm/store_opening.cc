@@ -147,17 +147,17 @@ c10::intrusive_ptr<JobStore> job_store(const RendezvousOptions& options, const S
                                        const std::shared_ptr<StoreServer>& served = nullptr,
                                        OpeningReason* reason = nullptr) {
   int port = options.port;
-  const auto noting = [&]() {
+  const auto find_endpoint = [&]() {
     const auto endpoint = find();
     if (endpoint) port = endpoint->port;
     return endpoint;
   };
   try {
-    const auto note = [reason](const std::string& why) {
+    const auto set_reason = [reason](const std::string& why) {
       if (reason != nullptr) reason->set(first_line(why));
     };
-    return c10::make_intrusive<JobStore>(noting, member, Clock::now() + options.timeout,
-                                         options.token.empty(), served, note);
+    return c10::make_intrusive<JobStore>(find_endpoint, member, Clock::now() + options.timeout,
+                                         options.token.empty(), served, set_reason);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {

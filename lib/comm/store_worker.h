@@ -53,9 +53,9 @@ class StoreWorker {
     auto task = std::make_shared<std::packaged_task<Result()>>(std::move(operation));
     std::future<Result> result = task->get_future();
     const auto given_up = std::make_shared<bool>(false);
-    queue_->push([task, given_up, late = overdue_] {
-      if (!late->is(*given_up)) (*task)();
-      late->ended(*given_up);
+    queue_->push([task, given_up, overdue = overdue_] {
+      if (!overdue->is(*given_up)) (*task)();
+      overdue->ended(*given_up);
     });
     result.wait_until(deadline);
     if (overdue_->began(*given_up, result)) return std::nullopt;

@@ -24,8 +24,9 @@ struct KeyPair {
   double second_off = -1e300;
 };
 
-// The pairs of keys that resolve() refuses together. The two names of an axis's degree are not
-// listed.
+/// Pairs of keys that contradict each other. A key in a later source replaces the other key of its
+/// pair in an earlier source; within one source resolve() refuses the pair. replace_alternatives()
+/// adds the pairs of two names for an axis's degree.
 constexpr KeyPair kAlternatives[] = {
     {"train.steps", "train.epochs", Exclusive::kAlways},
     {"train.learning_rate", "optimizer.params.lr", Exclusive::kUnlessEqual},

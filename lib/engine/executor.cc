@@ -424,7 +424,7 @@ void Executor::move_counted(const Instr& instr, Communicator& group) {
   group.all_to_all(own.data, theirs.data, 1, DType::kI32, site).wait();
   std::vector<int64_t> sends = device_->counts(instr.lane, own),
                        receives = device_->counts(instr.lane, theirs);
-  const int64_t size = dtype_bytes(exchange.dtype) * exchange.row;
+  const int64_t size = dtype_bytes(exchange.dtype) * exchange.row_elements;
   const int64_t rows = instr.reads[0].bytes / size, capacity = instr.writes[0].bytes / size;
   const int64_t sent = std::reduce(sends.begin(), sends.end()),
                 received = std::reduce(receives.begin(), receives.end());
@@ -435,17 +435,17 @@ void Executor::move_counted(const Instr& instr, Communicator& group) {
                     " to a rank that has room for ", capacity),
                 "report this: the program reserves too few rows");
   for (std::vector<int64_t>* counts : {&sends, &receives})
-    for (int64_t& count : *counts) count *= exchange.row;
+    for (int64_t& count : *counts) count *= exchange.row_elements;
   TypedSpan to = span_of(instr.writes[0]);
   to.dtype = exchange.dtype;
-  to.count = capacity * exchange.row;
+  to.count = capacity * exchange.row_elements;
   group
       .counted_all_to_all(address<std::byte>(instr.reads[0]), sends, to.data, receives,
-                          rows * exchange.row, exchange.dtype, site)
+                          rows * exchange.row_elements, exchange.dtype, site)
       .wait();
   if (received < capacity)
-    device_->clear(instr.lane,
-                   to.part(received * exchange.row, (capacity - received) * exchange.row));
+    device_->clear(instr.lane, to.part(received * exchange.row_elements,
+                                       (capacity - received) * exchange.row_elements));
 }
 
 /// Runs a send or a receive on the lane of its link, so a late receiver delays only later transfers

@@ -162,16 +162,16 @@ std::map<std::string, Curve> measure_exchanges(const ExchangeRequest& request) {
       float* const block = own.as<float>();
       std::memset(all, 0, static_cast<size_t>(full) * 4);
       std::memset(block, 0, static_cast<size_t>(part) * 4);
-      const auto note = [&](const char* kind, const std::function<void()>& collective) {
+      const auto measure = [&](const char* kind, const std::function<void()>& collective) {
         points[cat(kind, " ", request.ranks)].emplace_back(static_cast<double>(full * 4),
                                                            timer.seconds_of(collective));
       };
-      note("all_reduce",
-           [&] { group->all_reduce(all, full, DType::kF32, ReduceOp::kSum, {"bench"}).wait(); });
-      note("reduce_scatter", [&] {
+      measure("all_reduce",
+              [&] { group->all_reduce(all, full, DType::kF32, ReduceOp::kSum, {"bench"}).wait(); });
+      measure("reduce_scatter", [&] {
         group->reduce_scatter(all, block, part, DType::kF32, ReduceOp::kSum, {"bench"}).wait();
       });
-      note("all_gather", [&] {
+      measure("all_gather", [&] {
         group->all_gather(all + request.rank * part, all, part, DType::kF32, {"bench"}).wait();
       });
     }

@@ -45,9 +45,9 @@ void require_float(DType dtype, std::string_view what) {
 }  // namespace
 
 void record_dropouts(ConfigReader& reader, ModelConfig& config,
-                     std::initializer_list<const char*> keys, double of_class) {
+                     std::initializer_list<const char*> keys, double class_default) {
   for (const char* const key : keys)
-    if (reader.number_or(key, of_class, false) != 0) config.dropouts.emplace_back(key);
+    if (reader.number_or(key, class_default, false) != 0) config.dropouts.emplace_back(key);
 }
 
 ModelDescription build_model(const ModelConfig& config, const BatchShape& given, Mode mode,

@@ -82,10 +82,10 @@ struct Family {
   void (*read)(ConfigReader& reader, ModelConfig& config);
 };
 
-/// Records the dropouts that config.json requests under these keys; `of_class` is the class's
+/// Records the dropouts that config.json requests under these keys; `class_default` is the class's
 /// default if config.json has no such key. Training with dropout is refused (build_model()).
 void record_dropouts(ConfigReader& reader, ModelConfig& config,
-                     std::initializer_list<const char*> keys, double of_class = 0);
+                     std::initializer_list<const char*> keys, double class_default = 0);
 
 std::span<const Family> families();
 /// Returns the family of a model_type, or null.

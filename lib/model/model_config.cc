@@ -75,10 +75,11 @@ const Family& require_family(const std::string& model_type, const std::string& w
   return *family;
 }
 
-/// Reads a whole number that has the default `of_class` in the family's config class; 0:
+/// Reads a whole number that has the default `class_default` in the family's config class; 0:
 /// config.json must give it.
-int64_t whole_or_class(ConfigReader& reader, const char* key, int64_t of_class, WholeRange range) {
-  return of_class == 0 ? reader.whole(key, range) : reader.whole_or(key, of_class, range);
+int64_t whole_or_class(ConfigReader& reader, const char* key, int64_t class_default,
+                       WholeRange range) {
+  return class_default == 0 ? reader.whole(key, range) : reader.whole_or(key, class_default, range);
 }
 
 void read_heads(ConfigReader& reader, ModelConfig& config, const Family& family) {

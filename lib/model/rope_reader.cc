@@ -164,8 +164,9 @@ class ScalingReader {
     int64_t positions = settings_.whole_or(kOriginal, known_.max_positions, kPositions);
     if (config_) {
       // The class's own value, if it has one, has precedence over the object's.
-      const int64_t of_class = family_.defaults.original_positions;
-      positions = config_->whole_or(kOriginal, of_class > 0 ? of_class : positions, kPositions);
+      const int64_t class_default = family_.defaults.original_positions;
+      positions =
+          config_->whole_or(kOriginal, class_default > 0 ? class_default : positions, kPositions);
     }
     if (positions == 0) settings_.problem(kOriginal, "missing; expected a whole number");
     return positions;

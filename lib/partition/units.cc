@@ -12,7 +12,7 @@
 namespace ftrun {
 namespace {
 
-// UnitBuilder assigns parameters to units, in forward order.
+/// UnitBuilder assigns parameters to units, in forward order.
 class UnitBuilder {
  public:
   UnitBuilder(const ModelDescription& model, UnitGranularity granularity, SmallTensors small,
@@ -78,8 +78,8 @@ class UnitBuilder {
     return within_block && cut && elements <= kUnitBlock ? next_cut : start;
   }
 
-  // Returns the location of a parameter whose tensors belong to an earlier parameter already, such
-  // as a tied matrix. Both parameters must have the same tensors in the same order.
+  /// Returns the location of a parameter whose tensors belong to an earlier parameter already, such
+  /// as a tied matrix. Both parameters must have the same tensors in the same order.
   ParamLocation shared_location(const GraphParam& param) {
     const ParamLocation start = *placed_[static_cast<size_t>(param.tensors.front())];
     int64_t position = start.position;

@@ -15,14 +15,15 @@ std::vector<CategoryBytes> arena_history(const Program& program, Tier tier) {
 }
 
 std::vector<CategoryBytes> arena_history(const Program& program,
-                                         const std::vector<StorageRequest>& lives, Tier tier) {
+                                         const std::vector<StorageRequest>& lifetimes, Tier tier) {
   std::vector<CategoryBytes> history(program.instrs.size() + 2);
-  for (size_t b = 0; b < lives.size(); ++b) {
+  for (size_t b = 0; b < lifetimes.size(); ++b) {
     const Buffer& buffer = program.buffers[b];
-    if (buffer.persistent || buffer.tier != tier || lives[b].first > lives[b].last) continue;
+    if (buffer.persistent || buffer.tier != tier || lifetimes[b].first > lifetimes[b].last)
+      continue;
     const auto category = static_cast<size_t>(buffer.category);
-    history[static_cast<size_t>(lives[b].first)][category] += buffer.bytes;
-    history[static_cast<size_t>(lives[b].last) + 1][category] -= buffer.bytes;
+    history[static_cast<size_t>(lifetimes[b].first)][category] += buffer.bytes;
+    history[static_cast<size_t>(lifetimes[b].last) + 1][category] -= buffer.bytes;
   }
   for (size_t at = 1; at < history.size(); ++at)
     for (size_t c = 0; c < kCategoryCount; ++c) history[at][c] += history[at - 1][c];

@@ -20,6 +20,6 @@ int64_t sum_of(const CategoryBytes& bytes);
 std::vector<CategoryBytes> arena_history(const Program& program, Tier tier);
 /// Does the same with the lifetimes of the program's buffers at hand, to read several tiers.
 std::vector<CategoryBytes> arena_history(const Program& program,
-                                         const std::vector<StorageRequest>& lives, Tier tier);
+                                         const std::vector<StorageRequest>& lifetimes, Tier tier);
 
 }  // namespace ftrun

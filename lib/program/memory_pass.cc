@@ -13,17 +13,18 @@ constexpr int64_t kDiskAlignment = 4096;
 
 /// Lists the lifetimes of all buffers, with 0 bytes for buffers outside the arena.
 std::vector<StorageRequest> requests_of(const Program& program,
-                                        const std::vector<StorageRequest>& lives, Arena arena) {
-  std::vector<StorageRequest> requests(lives.size());
-  for (size_t i = 0; i < lives.size(); ++i)
+                                        const std::vector<StorageRequest>& lifetimes, Arena arena) {
+  std::vector<StorageRequest> requests(lifetimes.size());
+  for (size_t i = 0; i < lifetimes.size(); ++i)
     if (!program.buffers[i].persistent && arena_of(program.buffers[i]) == arena)
-      requests[i] = lives[i];
+      requests[i] = lifetimes[i];
   return requests;
 }
 
 /// Assigns an offset to each buffer of one arena.
-StorageLayout pack_arena(Program& program, const std::vector<StorageRequest>& lives, Arena arena) {
-  const std::vector<StorageRequest> requests = requests_of(program, lives, arena);
+StorageLayout pack_arena(Program& program, const std::vector<StorageRequest>& lifetimes,
+                         Arena arena) {
+  const std::vector<StorageRequest> requests = requests_of(program, lifetimes, arena);
   const StorageLayout layout =
       pack_storage(requests, arena == Arena::kHost ? kDiskAlignment : kStorageAlignment);
   for (size_t i = 0; i < requests.size(); ++i)
@@ -35,12 +36,12 @@ StorageLayout pack_arena(Program& program, const std::vector<StorageRequest>& li
 /// Puts the largest private buffers of the device into gaps of the arena that peers read. Peers
 /// read gradients, gradient buckets and the values that tensor-parallel ranks exchange. At the time
 /// when activations are largest this data is small, so the arena has room.
-void use_gaps_of_shared_arena(Program& program, const std::vector<StorageRequest>& lives,
+void use_gaps_of_shared_arena(Program& program, const std::vector<StorageRequest>& lifetimes,
                               const StorageLayout& shared, const ArenaBytes& existing) {
   int64_t& bytes = program.arena_bytes[static_cast<size_t>(Arena::kShared)];
   const int64_t room = std::max(bytes, existing[static_cast<size_t>(Arena::kShared)]);
   const std::vector<int64_t> place =
-      fill_gaps(requests_of(program, lives, Arena::kDevice), {lives, shared.offset, room},
+      fill_gaps(requests_of(program, lifetimes, Arena::kDevice), {lifetimes, shared.offset, room},
                 kStorageAlignment, existing[static_cast<size_t>(Arena::kDevice)]);
   for (size_t i = 0; i < place.size(); ++i) {
     if (place[i] < 0) continue;
@@ -54,12 +55,12 @@ void use_gaps_of_shared_arena(Program& program, const std::vector<StorageRequest
 }  // namespace
 
 Program plan_memory(Program program, const ArenaBytes& existing) {
-  const std::vector<StorageRequest> lives = buffer_lifetimes(program);
+  const std::vector<StorageRequest> lifetimes = buffer_lifetimes(program);
   for (Buffer& buffer : program.buffers) buffer.in_gap = false;
-  const StorageLayout shared = pack_arena(program, lives, Arena::kShared);
-  use_gaps_of_shared_arena(program, lives, shared, existing);
-  pack_arena(program, lives, Arena::kDevice);
-  pack_arena(program, lives, Arena::kHost);
+  const StorageLayout shared = pack_arena(program, lifetimes, Arena::kShared);
+  use_gaps_of_shared_arena(program, lifetimes, shared, existing);
+  pack_arena(program, lifetimes, Arena::kDevice);
+  pack_arena(program, lifetimes, Arena::kHost);
   return program;
 }
 

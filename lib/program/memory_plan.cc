@@ -34,10 +34,11 @@ std::string label_at(const Program& program, size_t at) {
   return instrs.empty() ? "" : instr_label(instrs[std::min(at, instrs.size() - 1)]);
 }
 
-/// Keeps what a program's arenas of a tier hold at moments that are fuller than `plan` knows.
-void note_arenas(const Program& program, const std::vector<StorageRequest>& lives, Tier tier,
+/// Raises the peaks of `plan` (the peak of each category, and the total peak with its instruction)
+/// to those of a program's arenas of a tier.
+void raise_peaks(const Program& program, const std::vector<StorageRequest>& lifetimes, Tier tier,
                  TierPlan& plan) {
-  const std::vector<CategoryBytes> history = arena_history(program, lives, tier);
+  const std::vector<CategoryBytes> history = arena_history(program, lifetimes, tier);
   for (size_t at = 0; at < history.size(); ++at) {
     for (size_t c = 0; c < kCategoryCount; ++c)
       plan.arena_peak[c] = std::max(plan.arena_peak[c], history[at][c]);
@@ -52,9 +53,9 @@ void add_arenas(const std::vector<const Program*>& programs, MemoryPlan& plan) {
   for (const Program* program : programs) {
     for (size_t a = 0; a < kArenaCount; ++a)
       largest[a] = std::max(largest[a], program->arena_bytes[a]);
-    const std::vector<StorageRequest> lives = buffer_lifetimes(*program);
+    const std::vector<StorageRequest> lifetimes = buffer_lifetimes(*program);
     for (const Tier tier : {Tier::kDevice, Tier::kHost})
-      note_arenas(*program, lives, tier, plan.tiers[static_cast<size_t>(tier)]);
+      raise_peaks(*program, lifetimes, tier, plan.tiers[static_cast<size_t>(tier)]);
   }
   const auto bytes = [&](Arena arena) { return largest[static_cast<size_t>(arena)]; };
   plan.tiers[static_cast<size_t>(Tier::kDevice)].arenas =
@@ -168,13 +169,13 @@ class MappedBytes {
     const Range& in = peer_range(instr, i);
     if (instr.kind == InstrKind::kReceive) return of_part(in.bytes);
     if (!in_shared_memory(program_.at(in.buffer))) return 0;
-    const bool shifts = instr.kind == InstrKind::kShift,
-               counted = instr.kind == InstrKind::kCountedAllToAll;
-    if (shifts || counted || instr.kind == InstrKind::kAllToAll) {
+    const bool is_shift = instr.kind == InstrKind::kShift,
+               is_counted = instr.kind == InstrKind::kCountedAllToAll;
+    if (is_shift || is_counted || instr.kind == InstrKind::kAllToAll) {
       // One peer's block is mapped at a time. In a shift or a counted all-to-all the block may be
       // the peer's whole buffer.
       if (in.bytes <= kShmStagedBytes) return 0;
-      return of_part(shifts || counted ? in.bytes : in.bytes / ranks);
+      return of_part(is_shift || is_counted ? in.bytes : in.bytes / ranks);
     }
     const int64_t whole = instr.kind == InstrKind::kAllGather ? in.bytes * ranks : in.bytes;
     if (whole <= kShmStagedBytes) return 0;

@@ -14,7 +14,7 @@ namespace {
 /// of parameters many times, so only the last access to a range is kept.
 class AccessList {
  public:
-  void note(InstrId id, const Range& range) {
+  void record(InstrId id, const Range& range) {
     const Access access{id, range.offset, range.offset + range.bytes};
     if (Access* known = find(access)) {
       // No range meets one that ends before it begins.
@@ -85,8 +85,8 @@ class AccessLog {
   explicit AccessLog(const Program& program) : buffers_(program.buffers.size()) {}
 
   void add(InstrId id, const Instr& instr) {
-    for (const Range& range : instr.reads) log_of(range, instr.lane).reads.note(id, range);
-    for (const Range& range : instr.writes) log_of(range, instr.lane).writes.note(id, range);
+    for (const Range& range : instr.reads) log_of(range, instr.lane).reads.record(id, range);
+    for (const Range& range : instr.writes) log_of(range, instr.lane).writes.record(id, range);
   }
 
   /// Raises `last` to the last instruction of each lane that wrote what `instr` touches or read
@@ -152,7 +152,7 @@ class BucketsInFlight {
   }
 
   /// Records an instruction of another lane that empties a bucket.
-  void note(InstrId id, const Instr& instr) {
+  void record(InstrId id, const Instr& instr) {
     if (instr.lane == Lane::kCompute || !empties(instr)) return;
     if (std::exchange(filling_, false)) older_ = newest_;
     newest_[static_cast<size_t>(instr.lane)] = id;
@@ -206,7 +206,7 @@ class SendsInFlight {
     return needed;
   }
 
-  void note(InstrId id, const Instr& instr) {
+  void record(InstrId id, const Instr& instr) {
     if (instr.kind != InstrKind::kSend) return;
     const auto lane = static_cast<size_t>(instr.lane);
     older_[lane] = std::exchange(newest_[lane], id);
@@ -247,8 +247,8 @@ class Orderer {
     drop_implied(instr.waits);
     now[own] = id;
     log_.add(id, instr);
-    buckets_.note(id, instr);
-    sends_.note(id, instr);
+    buckets_.record(id, instr);
+    sends_.record(id, instr);
     latest_[own] = id;
     if (instr.kind == InstrKind::kDecide) decision_ = id;
   }

@@ -252,7 +252,9 @@ uint64_t program_hash(const Program& program) {
     out << '\n'
         << instr_name(instr.kind) << group_text(program, instr) << ' '
         << dtype_name(instr.exchange().dtype) << (instr.exchange().is_max ? " largest" : "")
-        << (instr.kind == InstrKind::kCountedAllToAll ? cat(" rows of ", instr.exchange().row) : "")
+        << (instr.kind == InstrKind::kCountedAllToAll
+                ? cat(" rows of ", instr.exchange().row_elements)
+                : "")
         << (instr.if_finite ? " if finite" : "");
     for (const auto* ranges : {&instr.reads, &instr.writes})
       for (const Range& range : *ranges)

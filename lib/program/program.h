@@ -127,7 +127,7 @@ constexpr bool is_communication(Lane lane) {
 enum class InstrKind : uint8_t {
   kLoadBatch,      // copies the loader's micro-batch into its buffers
   kClear,          // zeroes its writes: padding that no list writes
-  kBegin,          // zeroes its writes; the votes in writes[0], the loss buffer, are the caller's
+  kBegin,          // zeroes its writes, then puts the caller's votes in writes[0], the loss buffer
   kForward,        // operations of a layer's forward list
   kBackward,       // operations of a layer's backward list (input and weight gradients)
   kInputGrad,      // only the operations of its input gradients
@@ -195,13 +195,15 @@ struct Exchange {
   /// and writes the received rows, both ordered by rank, each with an I32 count for each rank:
   /// reads = {rows, counts}, writes = {rows, counts}. It writes zeros after the received rows. A
   /// step in which the received rows do not fit fails.
-  int64_t row = 1;
+  int64_t row_elements = 1;
 };
 
 /// UpdateRange is the detail of kUpdate and kMeasure. UpdateOperands (program/update_operands.h)
 /// names the ranges that they read and write.
 struct UpdateRange {
+  /// The update applies weight decay.
   bool decay = false;
+  /// The update also writes the copy of the weights in the dtype of computation.
   bool writes_copy = false;
   /// Index of the first element among all parameters that a tensor-parallel rank uses. It is the
   /// same for every number of data-parallel ranks. Copies of a tensor have the same index on all
@@ -264,8 +266,10 @@ struct Instr {
   }
 };
 
-/// Program is the instruction list of one step of one rank, with its buffers. Programs of different
-/// ranks differ in the offset of the rank's shard within whole buffers.
+/// Program is the instruction list of one step of one rank, with its buffers. Programs of ranks of
+/// one class (sim/rank_classes.h) differ only in the offsets of ranges within buffers and in the
+/// members of groups. Ranks of other classes, such as other pipeline stages, run other
+/// instructions.
 struct Program {
   std::string name;
   std::vector<Buffer> buffers;

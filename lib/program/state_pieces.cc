@@ -116,7 +116,7 @@ class StatePieces {
   /// Returns whether this rank's stage saves the unit in checkpoints. Frozen units are not saved,
   /// because the model folder has them.
   bool is_saved(UnitId id) const {
-    return placement_.spec(id).counted && placement_.spec(id).trainable;
+    return placement_.spec(id).is_first_stage && placement_.spec(id).trainable;
   }
 
   UnitRange saved_part(UnitId id) const {

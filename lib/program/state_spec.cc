@@ -158,7 +158,7 @@ std::vector<StateSpec> state_specs(const ModelDescription& model, const Partitio
     spec.shared_by_stages = stages.size() > 1;
     spec.held = stages.contains(options.pipeline_stage);
     spec.first_stage = *stages.begin();
-    spec.counted = options.pipeline_stage == spec.first_stage;
+    spec.is_first_stage = options.pipeline_stage == spec.first_stage;
     spec.shard = unit_group(groups, unit);
     spec.replica = groups.replica;
     spec.place = unit_place(options, unit);

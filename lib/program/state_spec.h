@@ -58,10 +58,10 @@ struct StateFormats {
 struct StateSpec {
   /// Layers of this pipeline stage read the unit. False: the rank holds no part of the unit.
   bool held = true;
-  /// The first pipeline stage that holds the unit, and whether it is this rank's stage (`counted`).
-  /// The first stage adds the unit to the gradient norm, and saves it.
+  /// The first pipeline stage that holds the unit. It adds the unit to the gradient norm, and saves
+  /// it. `is_first_stage`: this rank's stage is the first.
   int first_stage = 0;
-  bool counted = true;
+  bool is_first_stage = true;
   /// Another stage holds a copy of the unit and computes a term of its gradient.
   bool shared_by_stages = false;
   /// The unit trains. A frozen unit has no gradient and no optimizer state, and is never updated;

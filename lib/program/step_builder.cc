@@ -41,7 +41,7 @@ InstrKind instr_kind(OpCollective collective) {
     case OpCollective::kNone:
       break;
   }
-  bug("a kernel runs the operation");
+  bug("the operation is not a collective");
 }
 
 /// Gives the input of each all-reduce the storage of its output, because an all-reduce works in
@@ -112,8 +112,8 @@ struct BufferPlan {
 /// ListFacts holds what all instructions of one list have in common, whatever their layer and
 /// micro-batch.
 struct ListFacts {
-  ListFacts(const LayerGraph& graph, const std::vector<Op>& of_graph)
-      : op_list(of_graph),
+  ListFacts(const LayerGraph& graph, const std::vector<Op>& ops)
+      : op_list(ops),
         reads(values_read(graph, op_list)),
         writes(values_written(graph, op_list)),
         parts(cut_list(op_list)),
@@ -486,17 +486,17 @@ void StepBuilder::run_collective(const Instr& like, const Op& op, const ValuePla
   const auto& over = op.attrs.get<CollectiveAttrs>();
   const GroupId group = placement_.groups().along(over.axis);
   require(program_.place_in(group).count == over.ranks, "a collective of a layer has its group");
-  const bool sums = op_spec(op.kind).collective == OpCollective::kAllReduce;
+  const bool is_all_reduce = op_spec(op.kind).collective == OpCollective::kAllReduce;
   const auto emit_for_layer = [&](Instr instr) {
     instr.layer = like.layer;
     instr.micro_batch = like.micro_batch;
     program_.instrs.push_back(std::move(instr));
   };
-  if (sums && in != out) emit_for_layer(make_copy(program_, in, out));
+  if (is_all_reduce && in != out) emit_for_layer(make_copy(program_, in, out));
   const Exchange exchange{
       .group = group, .dtype = graph.at(op.in[0]).dtype, .shift = static_cast<int32_t>(over.by)};
-  emit_for_layer(
-      make_collective(instr_kind(op_spec(op.kind).collective), exchange, sums ? out : in, out));
+  emit_for_layer(make_collective(instr_kind(op_spec(op.kind).collective), exchange,
+                                 is_all_reduce ? out : in, out));
 }
 
 /// Returns whether a list adds to gradients: the first list that writes a parameter's gradient

@@ -482,7 +482,7 @@ void add_norm(Program& program, const StateOptions& options, const UnitPlacement
       const int64_t slot = first_slot + slots.place;
       first_slot += slots.ranks;
       const UnitRange part{std::max(own.begin, run.part.begin), std::min(own.end, run.part.end)};
-      const bool counts = state.counted && tensor.index % run.copies == 0;
+      const bool counts = state.is_first_stage && tensor.index % run.copies == 0;
       if (part.size() <= 0 || !counts) continue;
       sum.reads.push_back(placement.gradient(unit.id, part));
       sum.writes.push_back({norm, slot * dtype_bytes(DType::kF64), dtype_bytes(DType::kF64)});

@@ -141,11 +141,11 @@ bool moves_blocks(InstrKind kind) {
 void check_moved(const Program& program, size_t at, Faults& faults) {
   const Instr& instr = program.instrs[at];
   const int ranks = program.place_in(instr.group()).count;
-  const bool counted = instr.kind == InstrKind::kCountedAllToAll;
+  const bool is_counted = instr.kind == InstrKind::kCountedAllToAll;
   const int64_t parts = instr.kind == InstrKind::kAllToAll ? ranks
-                        : counted                          ? instr.exchange().row
+                        : is_counted                       ? instr.exchange().row_elements
                                                            : 1;
-  if (counted && instr.reads.size() != 2)
+  if (is_counted && instr.reads.size() != 2)
     return faults.push_back(
         cat(place(program, at), " moves rows and counts, but has ", instr.reads.size(), " ranges"));
   if (instr.kind == InstrKind::kShift &&
@@ -155,7 +155,7 @@ void check_moved(const Program& program, size_t at, Faults& faults) {
   for (size_t i = 0; i < instr.writes.size(); ++i) {
     const Range& from = instr.reads[i];
     const Range& to = instr.writes[i];
-    const bool is_counts = counted && i == 1;
+    const bool is_counts = is_counted && i == 1;
     const DType dtype = is_counts ? DType::kI32 : instr.exchange().dtype;
     for (const Range* range : {&from, &to}) {
       const int64_t block = is_counts ? ranks * dtype_bytes(dtype) : parts * dtype_bytes(dtype);
@@ -165,7 +165,7 @@ void check_moved(const Program& program, size_t at, Faults& faults) {
                              is_counts ? ", but counts are " : ", but not in blocks of ", block));
       check_dtype(program, at, range->buffer, dtype, faults);
     }
-    if (from.bytes != to.bytes && !counted)
+    if (from.bytes != to.bytes && !is_counted)
       faults.push_back(cat(place(program, at), " moves ", from.bytes, " bytes of ",
                            program.at(from.buffer).name, " to ", to.bytes, " of ",
                            program.at(to.buffer).name));
@@ -182,18 +182,19 @@ void check_moved(const Program& program, size_t at, Faults& faults) {
 void check_parts(const Program& program, size_t at, Faults& faults) {
   const Instr& instr = program.instrs[at];
   const MemberIndex group = program.place_in(instr.group());
-  const bool sums = instr.kind == InstrKind::kAllReduce;
-  const bool gathers = instr.kind == InstrKind::kAllGather;
+  const bool is_all_reduce = instr.kind == InstrKind::kAllReduce;
+  const bool is_all_gather = instr.kind == InstrKind::kAllGather;
   for (size_t i = 0; i < instr.writes.size(); ++i) {
-    const Range& part = gathers ? instr.reads[i] : instr.writes[i];
-    const Range& whole = gathers ? instr.writes[i] : instr.reads[i];
-    const int64_t parts = sums ? 1 : group.count;
+    const Range& part = is_all_gather ? instr.reads[i] : instr.writes[i];
+    const Range& whole = is_all_gather ? instr.writes[i] : instr.reads[i];
+    const int64_t parts = is_all_reduce ? 1 : group.count;
     if (whole.bytes != part.bytes * parts)
-      faults.push_back(cat(place(program, at), gathers ? " gathers " : " reduces ", whole.bytes,
-                           " bytes of ", program.at(whole.buffer).name, ", but ", parts,
-                           " parts of ", part.bytes, " are ", part.bytes * parts));
-    const int64_t own = whole.offset + (sums ? 0 : group.index * part.bytes);
-    if ((sums || overlaps(part, whole)) && (part.buffer != whole.buffer || part.offset != own))
+      faults.push_back(cat(place(program, at), is_all_gather ? " gathers " : " reduces ",
+                           whole.bytes, " bytes of ", program.at(whole.buffer).name, ", but ",
+                           parts, " parts of ", part.bytes, " are ", part.bytes * parts));
+    const int64_t own = whole.offset + (is_all_reduce ? 0 : group.index * part.bytes);
+    if ((is_all_reduce || overlaps(part, whole)) &&
+        (part.buffer != whole.buffer || part.offset != own))
       faults.push_back(cat(place(program, at), " has its part at byte ", part.offset, " of ",
                            program.at(part.buffer).name, ", which is not that of rank ",
                            group.index, " of ", program.at(whole.buffer).name));
@@ -228,13 +229,14 @@ bool runs_on_its_link(const Program& program, const Instr& instr) {
   return instr.lane == (to == Tier::kHost ? Lane::kToHost : Lane::kToDevice);
 }
 
-/// Returns whether ranges of `by` together hold all bytes of a range. It follows them from the
-/// range's begin to its end: an instruction has few, so that sets of intervals would take longer.
-bool is_covered(const Range& range, const std::vector<Range>& by) {
+/// Returns whether ranges of `cover` together hold all bytes of a range. It follows them from the
+/// range's begin to its end. An instruction has few ranges, so this is faster than a set of
+/// intervals.
+bool is_covered(const Range& range, const std::vector<Range>& cover) {
   const int64_t end = range.offset + range.bytes;
   for (int64_t at = range.offset; at < end;) {
     int64_t reached = at;
-    for (const Range& other : by)
+    for (const Range& other : cover)
       if (other.buffer == range.buffer && other.offset <= at)
         reached = std::max(reached, other.offset + other.bytes);
     if (reached == at) return false;
@@ -243,11 +245,11 @@ bool is_covered(const Range& range, const std::vector<Range>& by) {
   return true;
 }
 
-/// Lists those of the ranges, whole, that `by` does not cover to the last byte.
-std::vector<Range> uncovered(const std::vector<Range>& ranges, const std::vector<Range>& by) {
+/// Returns the ranges of which `cover` does not hold every byte, each as a whole.
+std::vector<Range> uncovered(const std::vector<Range>& ranges, const std::vector<Range>& cover) {
   std::vector<Range> left;
   for (const Range& range : ranges)
-    if (!is_covered(range, by)) left.push_back(range);
+    if (!is_covered(range, cover)) left.push_back(range);
   return left;
 }
 
@@ -522,14 +524,14 @@ void check_order(const Program& program, const LaneClocks& known, Faults& faults
 /// InUse holds the buffers of one arena that are in use at one moment, sorted by offset.
 class InUse {
  public:
-  InUse(const Program& program, const std::vector<StorageRequest>& lives)
-      : program_(program), lives_(lives) {}
+  InUse(const Program& program, const std::vector<StorageRequest>& lifetimes)
+      : program_(program), lifetimes_(lifetimes) {}
 
   /// Adds a buffer and returns the buffers in use with which it shares bytes. Buffers are added in
   /// the order in which their use begins. All such buffers are found, unless some of those added
   /// before overlap each other.
   std::vector<size_t> add(size_t id) {
-    while (!ends_.empty() && ends_.begin()->first < lives_[id].first) {
+    while (!ends_.empty() && ends_.begin()->first < lifetimes_[id].first) {
       by_offset_.erase({offset(ends_.begin()->second), ends_.begin()->second});
       ends_.erase(ends_.begin());
     }
@@ -539,7 +541,7 @@ class InUse {
       meets.push_back(std::prev(here)->second);
     for (auto next = std::next(here); next != by_offset_.end() && next->first < end(id); ++next)
       meets.push_back(next->second);
-    ends_.emplace(lives_[id].last, id);
+    ends_.emplace(lifetimes_[id].last, id);
     return meets;
   }
 
@@ -548,25 +550,25 @@ class InUse {
   int64_t end(size_t id) const { return offset(id) + program_.buffers[id].bytes; }
 
   const Program& program_;
-  const std::vector<StorageRequest>& lives_;
+  const std::vector<StorageRequest>& lifetimes_;
   std::set<std::pair<int64_t, size_t>> by_offset_;
   std::set<std::pair<int64_t, size_t>> ends_;
 };
 
 void check_arena(const Program& program, const LaneClocks& known, Faults& faults) {
-  const std::vector<StorageRequest> lives = buffer_lifetimes(program, known);
+  const std::vector<StorageRequest> lifetimes = buffer_lifetimes(program, known);
   std::vector<size_t> order;
-  for (size_t b = 0; b < lives.size(); ++b) {
+  for (size_t b = 0; b < lifetimes.size(); ++b) {
     const Buffer& buffer = program.buffers[b];
-    if (buffer.persistent || lives[b].first > lives[b].last) continue;
+    if (buffer.persistent || lifetimes[b].first > lifetimes[b].last) continue;
     if (buffer.arena_offset < 0 ||
         buffer.arena_offset + buffer.bytes > program.arena(arena_of(buffer)))
       faults.push_back(cat("buffer ", buffer.name, " lies outside the arena"));
     if (buffer.bytes > 0) order.push_back(b);
   }
   std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return lives[a].first < lives[b].first; });
-  std::vector<InUse> arenas(kArenaCount, InUse(program, lives));
+                   [&](size_t a, size_t b) { return lifetimes[a].first < lifetimes[b].first; });
+  std::vector<InUse> arenas(kArenaCount, InUse(program, lifetimes));
   std::set<std::pair<size_t, size_t>> shared;
   for (const size_t id : order)
     for (const size_t other : arenas[static_cast<size_t>(arena_of(program.buffers[id]))].add(id))

@@ -39,7 +39,7 @@ std::vector<std::string> ClassPlans::check() const {
   // The programs of all ranks for one purpose (training, validation or text) are checked together.
   for (size_t purpose = 0; purpose < plan(0).programs().size(); ++purpose) {
     std::vector<const Program*> programs;
-    for (const StepPlan* of_class : plans_) programs.push_back(of_class->programs().at(purpose));
+    for (const StepPlan* plan : plans_) programs.push_back(plan->programs().at(purpose));
     for (std::string& fault : check_world(world_of(classes_, programs, plan(0).options.state)))
       faults.push_back(std::move(fault));
   }

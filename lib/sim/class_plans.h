@@ -42,8 +42,10 @@ class ClassPlans {
 
   const RankClasses& classes() const { return classes_; }
   /// Return the rank that represents a class, and its plan.
-  int rank_of(int32_t of_class) const { return ranks_[static_cast<size_t>(of_class)]; }
-  const StepPlan& plan(int32_t of_class) const { return *plans_[static_cast<size_t>(of_class)]; }
+  int rank_of(int32_t rank_class) const { return ranks_[static_cast<size_t>(rank_class)]; }
+  const StepPlan& plan(int32_t rank_class) const {
+    return *plans_[static_cast<size_t>(rank_class)];
+  }
 
   /// Runs check_world() on all ranks' programs of training, then of validation, then of text.
   std::vector<std::string> check() const;

@@ -343,8 +343,8 @@ void Interpreter::transfer(std::span<const int32_t> members, Walk::LaneStep lane
 void Interpreter::exchange(std::span<const int32_t> members, Walk::LaneStep lane_step,
                            size_t index) {
   const InstrKind kind = walk_->instr(lane_step).kind;
-  const bool gathers = kind == InstrKind::kAllGather;
-  const bool scatters = kind == InstrKind::kReduceScatter;
+  const bool is_all_gather = kind == InstrKind::kAllGather;
+  const bool is_reduce_scatter = kind == InstrKind::kReduceScatter;
   // `whole` holds the parts of all members one after another, or for each element their sum or
   // maximum.
   std::vector<uint64_t> whole;
@@ -363,12 +363,12 @@ void Interpreter::exchange(std::span<const int32_t> members, Walk::LaneStep lane
     const Cells from = cells(ranks_[r], instr.reads[index], instr.exchange().dtype);
     if (m == 0) {
       total = from.count;
-      whole.resize(static_cast<size_t>(gathers ? n * total : total));
+      whole.resize(static_cast<size_t>(is_all_gather ? n * total : total));
     }
     if (from.count != total)
       return fail(
           cat(where(ranks_[r], instr), " sends ", from.count, " elements, another rank ", total));
-    uint64_t* const to = whole.data() + (gathers ? m * total : 0);
+    uint64_t* const to = whole.data() + (is_all_gather ? m * total : 0);
     for (int64_t e = 0; e < total; ++e)
       to[e] = instr.exchange().is_max ? std::max(to[e], read(from, e)) : to[e] + read(from, e);
   }
@@ -377,13 +377,13 @@ void Interpreter::exchange(std::span<const int32_t> members, Walk::LaneStep lane
     SymbolicMemory& rank = ranks_[static_cast<size_t>(member)];
     const Instr& instr = walk_->instr(walk_->lane_step_of(member, lane_step));
     const Cells to = cells(rank, instr.writes[index], instr.exchange().dtype);
-    if (to.count != (gathers    ? total * n
-                     : scatters ? total / n
-                                : total) ||
-        (scatters && total % n != 0))
+    if (to.count != (is_all_gather       ? total * n
+                     : is_reduce_scatter ? total / n
+                                         : total) ||
+        (is_reduce_scatter && total % n != 0))
       return fail(cat(where(rank, instr), " moves ", total, " elements from each of ", n,
                       " ranks into ", to.count));
-    const uint64_t* const from = whole.data() + (scatters ? m * to.count : 0);
+    const uint64_t* const from = whole.data() + (is_reduce_scatter ? m * to.count : 0);
     for (int64_t e = 0; e < to.count; ++e) write(to, e, from[e]);
   }
 }
@@ -405,14 +405,14 @@ void Interpreter::move_blocks(std::span<const int32_t> members, Walk::LaneStep l
     SymbolicMemory& rank = ranks_[static_cast<size_t>(members[static_cast<size_t>(m)])];
     const Instr& instr =
         walk_->instr(walk_->lane_step_of(members[static_cast<size_t>(m)], lane_step));
-    const bool shifts = instr.kind == InstrKind::kShift;
+    const bool is_shift = instr.kind == InstrKind::kShift;
     const Cells to = cells(rank, instr.writes[index], instr.exchange().dtype);
-    const int64_t block = shifts ? to.count : to.count / n;
+    const int64_t block = is_shift ? to.count : to.count / n;
     for (int64_t e = 0; e < to.count; ++e) {
-      const int64_t sender = shifts ? (m + n - instr.exchange().shift % n) % n : e / block;
+      const int64_t sender = is_shift ? (m + n - instr.exchange().shift % n) % n : e / block;
       const std::vector<uint64_t>& values = sent[static_cast<size_t>(sender)];
-      const int64_t at = shifts ? e : m * block + e % block;
-      if (static_cast<int64_t>(values.size()) != to.count || block * (shifts ? 1 : n) != to.count)
+      const int64_t at = is_shift ? e : m * block + e % block;
+      if (static_cast<int64_t>(values.size()) != to.count || block * (is_shift ? 1 : n) != to.count)
         return fail(cat(where(rank, instr), " moves ", values.size(), " elements from each of ", n,
                         " ranks into ", to.count));
       write(to, e, values[static_cast<size_t>(at)]);

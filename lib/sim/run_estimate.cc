@@ -19,15 +19,15 @@ constexpr double kSecondsPerHour = 3600;
 
 /// Counts the floating-point operations of a micro-batch in all layers of a rank's model.
 double executed_flops(const ModelDescription& model) {
-  std::vector<double> of_graph;
+  std::vector<double> flops_of_graph;
   for (const LayerGraph& graph : model.graphs) {
     double sum = 0;
     for (const auto* list : {&graph.forward, &graph.backward})
       for (const Op& op : *list) sum += flops(graph, op);
-    of_graph.push_back(sum);
+    flops_of_graph.push_back(sum);
   }
   double sum = 0;
-  for (const Layer& layer : model.layers) sum += of_graph[static_cast<size_t>(layer.graph)];
+  for (const Layer& layer : model.layers) sum += flops_of_graph[static_cast<size_t>(layer.graph)];
   return sum;
 }
 

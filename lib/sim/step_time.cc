@@ -222,9 +222,9 @@ std::vector<bool> crossing_groups(const Program& program, const std::vector<int>
 /// Finds the kinds of ranks, and makes each rank of the world refer to the program of its kind.
 RankKinds split_by_nodes(const ClassPlans& all, const Machine& machine, int ranks_here,
                          const std::vector<SlowRank>& slow, World& world) {
-  std::vector<LaneSchedule> of_class(world.programs.size());
-  run_in_parallel(of_class.size(),
-                  [&](size_t p) { of_class[p] = whole_schedule(*world.programs[p]); });
+  std::vector<LaneSchedule> schedules(world.programs.size());
+  run_in_parallel(schedules.size(),
+                  [&](size_t p) { schedules[p] = whole_schedule(*world.programs[p]); });
   RankKinds kinds;
   std::map<std::tuple<int32_t, std::vector<int>, double>, int32_t> numbers;
   const auto node_of = [&](int32_t rank) {
@@ -246,7 +246,7 @@ RankKinds split_by_nodes(const ClassPlans& all, const Machine& machine, int rank
       kinds.programs.push_back(&train.program);
       kinds.crosses.push_back(crossing_groups(train.program, on_node));
       kinds.costs.emplace_back(machine, ranks_here, train.program, train.model, on_node, slowness);
-      kinds.schedules.push_back(of_class[static_cast<size_t>(rank.program)]);
+      kinds.schedules.push_back(schedules[static_cast<size_t>(rank.program)]);
     }
     rank.program = known->second;
   }

@@ -59,7 +59,7 @@ void write_announcement(const Program& program, const Instr& instr, std::string&
   if (instr.kind == InstrKind::kShift)
     text.append(" by ").append(std::to_string(instr.exchange().shift));
   if (instr.kind == InstrKind::kCountedAllToAll)
-    text.append(" rows of ").append(std::to_string(instr.exchange().row));
+    text.append(" rows of ").append(std::to_string(instr.exchange().row_elements));
   for (const auto* ranges : {&instr.reads, &instr.writes})
     for (const Range& range : *ranges) text.append(" ").append(std::to_string(range.bytes));
   if (adds_copies_of_stages(program, instr)) {

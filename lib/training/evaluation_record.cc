@@ -66,7 +66,7 @@ void EvaluationRecord::add(int64_t step, const std::vector<EvaluationResult>& re
   record_improvement(step, results);
 }
 
-void EvaluationRecord::record_loss(double loss, int64_t tokens) {
+void EvaluationRecord::record_training_loss(double loss, int64_t tokens) {
   if (tokens > 0) last_loss_is_finite_ = std::isfinite(loss);
 }
 

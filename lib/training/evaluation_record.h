@@ -12,9 +12,10 @@
 namespace ftrun {
 
 /// EvaluationRecord keeps the history of a run's evaluations: which one was the best
-/// (checkpoint.keep_best), and whether they still improve (train.early_stopping). All ranks have
-/// the same history, and checkpoints contain it. The evaluation before the first step is never the
-/// best and never an improvement, because nothing has been trained yet.
+/// (checkpoint.keep_best), and whether they still improve (train.early_stopping). It also knows
+/// whether the last training loss was finite. All ranks have the same history, and checkpoints
+/// contain it. The evaluation before the first step is never the best and never an improvement,
+/// because nothing has been trained yet.
 class EvaluationRecord {
  public:
   explicit EvaluationRecord(const Config& config);
@@ -24,9 +25,10 @@ class EvaluationRecord {
   /// the metric's set has no counted tokens, the metric has no value, and the evaluation counts
   /// neither as an improvement nor as a failure to improve.
   void add(int64_t step, const std::vector<EvaluationResult>& results);
-  /// Records the training loss of a step. In a run without evaluations it is the only measure of
-  /// the weights' quality. A step without counted tokens is ignored.
-  void record_loss(double loss, int64_t tokens);
+  /// Records whether the training loss of a step is finite, for problem_after(). In a run without
+  /// evaluations it is the only measure of the weights' quality. A step without counted tokens is
+  /// ignored.
+  void record_training_loss(double loss, int64_t tokens);
 
   /// Returns the reason why the weights after `step`, the last step, must not be exported: "the
   /// loss on validation after step 8 is not finite"; "" if no reason is known.

@@ -28,7 +28,7 @@ class Stepper {
   virtual void add_use(StepMetrics& metrics) const = 0;
   /// Records the measurements of the last step, except its evaluations. Collective if the step is
   /// traced.
-  virtual void note(const StepMetrics& metrics) = 0;
+  virtual void record_measurements(const StepMetrics& metrics) = 0;
   /// Collective: repeats a step that was not finite, to find the place of the first value that is
   /// not finite.
   virtual NonfiniteSearch find_nonfinite(const StepRun& step) = 0;
@@ -87,7 +87,7 @@ class Evaluator {
   virtual void write_texts(int64_t step) = 0;
 };
 
-/// Journal prints and records what a run reports. On ranks other than rank 0, it only writes debug
+/// Journal prints and records on rank 0 what a run reports. On other ranks it writes only debug
 /// lines to the rank's log.
 class Journal {
  public:
@@ -112,10 +112,10 @@ class Journal {
   virtual void show_phase(const std::string& what) = 0;
 };
 
-/// DataWatch identifies the data of a run while it trains.
-class DataWatch {
+/// DataIdentity identifies the data of a run by fingerprints, which become known during training.
+class DataIdentity {
  public:
-  virtual ~DataWatch() = default;
+  virtual ~DataIdentity() = default;
 
   /// Returns whether the run was resumed from a checkpoint.
   virtual bool is_resumed() const = 0;
@@ -142,7 +142,7 @@ struct LoopParts {
   Saver& saver;
   Evaluator& evaluator;
   Journal& journal;
-  DataWatch& data;
+  DataIdentity& data_identity;
   StopAgreement& stop;
   StopLead& stop_lead;
   /// Returns the seconds since some fixed moment; they never decrease.

@@ -97,8 +97,8 @@ void Recorder::admit(const std::string& folder, const CheckpointMeta& saved,
 void Recorder::refuse_if_checkpoints_are_gone() const {
   if (!earlier_manifest_) return;
   const auto saved = earlier_manifest_->counters.find("checkpoints_saved");
-  const bool counted = saved != earlier_manifest_->counters.end() && saved->second > 0;
-  if (!counted && !posix_files().exists(paths().checkpoints() + "/latest")) return;
+  const bool has_saved = saved != earlier_manifest_->counters.end() && saved->second > 0;
+  if (!has_saved && !posix_files().exists(paths().checkpoints() + "/latest")) return;
   throw Error(ExitCode::kBadInput,
               cat(paths().manifest(), ": the run has saved checkpoints, and ",
                   paths().checkpoints(), " holds none"),

@@ -18,9 +18,9 @@
 
 namespace ftrun {
 
-/// RunJournal prints and records what a run reports. Rank 0 has a Recorder for the run folder and
-/// the terminal; other ranks write to their own logs or nowhere. Callers need not distinguish
-/// ranks.
+/// RunJournal prints and records what a run reports: rank 0 has a Recorder for the run folder and
+/// the terminal. On other ranks it writes only debug lines to the rank's log. Callers need not
+/// distinguish ranks.
 class RunJournal : public Journal {
  public:
   /// OpenLog is a function that opens the log of this rank.

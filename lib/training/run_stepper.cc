@@ -60,7 +60,7 @@ void RunStepper::run(StepRun& step) {
   use_.end_step(step.result.finite);
 }
 
-void RunStepper::note(const StepMetrics& metrics) {
+void RunStepper::record_measurements(const StepMetrics& metrics) {
   session_.record_step(metrics.step_seconds);
   const Executor& executor = setup_.train_executor();
   // On GPUs a traced step is not replayed as a CUDA graph, and takes longer than other steps, so

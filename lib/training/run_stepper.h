@@ -28,7 +28,7 @@ class RunStepper : public Stepper {
 
   void run(StepRun& step) override;
   void add_use(StepMetrics& metrics) const override { use_.add_to(metrics); }
-  void note(const StepMetrics& metrics) override;
+  void record_measurements(const StepMetrics& metrics) override;
   NonfiniteSearch find_nonfinite(const StepRun& step) override;
   std::vector<std::string> find_slow_ranks(const StepMetrics& metrics) override;
   void check_replicas(int64_t step) override;

@@ -27,16 +27,16 @@ Picoseconds picoseconds(double seconds) {
   return std::llround(seconds * kPicosecondsPerSecond);
 }
 
-/// Lists the instructions that ran, sorted by their begin. `late` seconds are added to all times of
-/// the trace.
+/// Lists the instructions that ran, sorted by their begin. `delay` seconds are added to all times
+/// of the trace.
 std::vector<RecordedInstr> instrs_that_ran(const Program& program, const RunTrace& trace,
-                                           double late) {
+                                           double delay) {
   std::vector<RecordedInstr> instrs;
   for (size_t i = 0; i < trace.instrs.size(); ++i) {
     const Interval& ran = trace.instrs[i];
     if (ran.end > ran.begin)
       instrs.push_back(
-          {&program.instrs[i], picoseconds(late + ran.begin), picoseconds(late + ran.end)});
+          {&program.instrs[i], picoseconds(delay + ran.begin), picoseconds(delay + ran.end)});
   }
   std::stable_sort(instrs.begin(), instrs.end(),
                    [](const auto& a, const auto& b) { return a.begin < b.begin; });
@@ -100,12 +100,12 @@ std::vector<ClockOffset> StepTracer::compare_clocks() {
   return offsets;
 }
 
-std::string StepTracer::measured(int64_t step, const RunTrace& trace, double late) const {
+std::string StepTracer::measured(int64_t step, const RunTrace& trace, double delay) const {
   TraceEvents events(step);
   const int rank = session_.rank();
   add_instr_events(events, (step * session_.world() + rank) % kMaxNewProcesses,
                    cat("measured rank ", rank, ", step ", step), program_,
-                   instrs_that_ran(program_, trace, late));
+                   instrs_that_ran(program_, trace, delay));
   return events.text();
 }
 

@@ -41,7 +41,7 @@ class StepTracer {
 
  private:
   std::vector<ClockOffset> compare_clocks();
-  std::string measured(int64_t step, const RunTrace& trace, double late) const;
+  std::string measured(int64_t step, const RunTrace& trace, double delay) const;
   std::vector<double> of_all(double number, const char* what);
 
   const TraceConfig& config_;

@@ -79,7 +79,7 @@ Trainer::Trainer(const TrainRequest& request)
       stop_lead_(request_.stop_lead, saves_in_background(config_)),
       journal_(request_, session_),
       clock_([start = Clock::now()] { return seconds_since(start); }),
-      identity_(request_, session_, journal_),
+      data_identity_(request_, session_, journal_),
       lr_schedule_(config_.scheduler),
       progress_(config_) {}
 
@@ -197,12 +197,11 @@ void Trainer::load_or_resume() {
   progress_.restore(meta);
   review_evaluations();
   model_->checkpointer.restore_best(progress_);
-  identity_.set_checkpoint(resumed->folder, meta.data_fingerprint);
+  data_identity_.set_checkpoint(resumed->folder, meta.data_fingerprint);
   if (!has_ended()) return;
-  journal_.print(cat("nothing is left to train: step ", progress_.step, " of ", total_steps_,
-                     progress_.step < total_steps_
-                         ? cat("; stopped early: ", progress_.evaluations.stop_reason())
-                         : ""));
+  journal_.print(cat(
+      "nothing is left to train: step ", progress_.step, " of ", total_steps_,
+      progress_.step < total_steps_ ? cat("; stopped early: ", progress_.early_end_reason()) : ""));
 }
 
 void Trainer::open_outputs() {
@@ -223,7 +222,7 @@ void Trainer::open_outputs() {
       if (step > total_steps_)
         journal_.warn(cat("train.trace.steps: step ", step, " is beyond the run's ", total_steps_,
                           " steps, and is not traced"));
-    identity_.start(data_);
+    data_identity_.start(data_);
   });
 }
 
@@ -254,7 +253,7 @@ Trainer::StepParts::StepParts(Trainer& run, CheckedRanks checked)
             .saver = run.model_->checkpointer,
             .evaluator = run.model_->evaluator,
             .journal = run.journal_,
-            .data = run.identity_,
+            .data_identity = run.data_identity_,
             .stop = run.stop_,
             .stop_lead = run.stop_lead_,
             .clock = run.clock_}) {}
@@ -342,7 +341,7 @@ void Trainer::export_model() {
 
 void Trainer::conclude() {
   if (!session_.is_first()) return;
-  identity_.record();
+  data_identity_.record();
   model_->evaluator.print_text(progress_.step);
   for (const std::string& text : steps_->stepper.use().texts(session_.world()))
     journal_.print(text);
@@ -359,7 +358,7 @@ std::string Trainer::how_it_ended() const {
   if (stop_.reached()) return cat("stopped by ", stop_.name(), " after step ", progress_.step);
   if (progress_.step >= total_steps_) return "done";
   return cat("done, stopped early after step ", progress_.step, " of ", total_steps_, ": ",
-             progress_.evaluations.stop_reason());
+             progress_.early_end_reason());
 }
 
 std::string Trainer::how_to_continue() const {

@@ -12,8 +12,8 @@
 #include "inputs/run_data.h"
 #include "training/check_ranks.h"
 #include "training/checkpointer.h"
-#include "training/data_identity.h"
 #include "training/describe_run.h"
+#include "training/run_data_identity.h"
 #include "training/run_evaluator.h"
 #include "training/run_journal.h"
 #include "training/run_stepper.h"
@@ -97,7 +97,7 @@ class Trainer {
   std::optional<ProductsInUse> products_;
   ThreadsInUse threads_;
   RunData data_;
-  DataIdentity identity_;
+  RunDataIdentity data_identity_;
   /// The setup, made by open_model(). A run that fails never frees its memory.
   std::unique_ptr<TrainingSetup> setup_;
   std::optional<ModelParts> model_;

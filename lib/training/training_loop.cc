@@ -33,7 +33,7 @@ void TrainingLoop::run() {
     // The text samples of the last step are written after its checkpoint.
     if (evaluated && !has_ended()) parts_.evaluator.write_texts(progress_.step);
     progress_.skipped.refuse_too_many(progress_.step);
-    parts_.data.record();
+    parts_.data_identity.record();
     check_and_save();
   }
   if (!parts_.stop.reached()) progress_.skipped.refuse_none_trained(progress_.step);
@@ -42,15 +42,16 @@ void TrainingLoop::run() {
 /// Compares replicas and saves if that is due after a step, then reviews the stop lead.
 void TrainingLoop::check_and_save() {
   const bool saves = parts_.saver.will_save(progress_);
-  if (saves) parts_.data.await_before_saving(parts_.stop);
+  if (saves) parts_.data_identity.await_before_saving(parts_.stop);
   const bool is_check_due =
       progress_.step % std::max<int64_t>(1, config_.train.check_replicas) == 0;
   // Replicas are compared before each checkpoint, so that no checkpoint contains state that a
   // memory error has changed.
   if (is_check_due || saves || parts_.stop.reached()) check_replicas();
   if (parts_.stop.reached())
-    parts_.saver.save(progress_, parts_.data.training_fingerprint());
-  else if (!has_ended() && parts_.saver.save_if_due(progress_, parts_.data.training_fingerprint()))
+    parts_.saver.save(progress_, parts_.data_identity.training_fingerprint());
+  else if (!has_ended() &&
+           parts_.saver.save_if_due(progress_, parts_.data_identity.training_fingerprint()))
     // Saving took time. A stop that was requested during the save must not wait for another step
     // and its save.
     parts_.stop.vote();
@@ -105,11 +106,11 @@ StepMetrics TrainingLoop::train_step() {
   StepMetrics metrics = metrics_of(step);
   metrics.data_wait_seconds = fetched.wait_seconds;
   metrics.step_seconds = parts_.clock() - start;
-  progress_.evaluations.record_loss(metrics.loss, metrics.tokens);
+  progress_.evaluations.record_training_loss(metrics.loss, metrics.tokens);
   parts_.stop_lead.record_step(metrics.step_seconds);
   metrics.tokens_per_second = result.counted_tokens / metrics.step_seconds;
   parts_.stepper.add_use(metrics);
-  parts_.stepper.note(metrics);
+  parts_.stepper.record_measurements(metrics);
   parts_.journal.show_step(progress_, step, metrics);
   count_skipped(step);
   warn_of_no_labels(metrics);
@@ -169,7 +170,7 @@ void TrainingLoop::warn_of_no_labels(const StepMetrics& metrics) {
 void TrainingLoop::evaluate_at_start() {
   if (!parts_.evaluator.has_sets() || progress_.evaluations.last_step() == progress_.step) return;
   const bool first = progress_.step == 0 && plan_.total_steps > 0;
-  const bool resumed = parts_.data.is_resumed();
+  const bool resumed = parts_.data_identity.is_resumed();
   if (!first && !(resumed && evaluation_is_due())) return;
   StepMetrics metrics;
   metrics.step = progress_.step;
@@ -183,8 +184,8 @@ void TrainingLoop::evaluate_at_start() {
     if (!has_ended()) parts_.evaluator.write_texts(progress_.step);
   }
   if (!progress_.evaluations.is_best(progress_.step)) return;
-  parts_.data.await_before_saving(parts_.stop);
-  parts_.saver.save(progress_, parts_.data.training_fingerprint());
+  parts_.data_identity.await_before_saving(parts_.stop);
+  parts_.saver.save(progress_, parts_.data_identity.training_fingerprint());
 }
 
 bool TrainingLoop::evaluation_is_due() const {
@@ -234,16 +235,18 @@ void TrainingLoop::save_last() {
   if (parts_.stop.reached()) {
     // A background save that was in progress when the signal came may still fail, so save() waits
     // for it.
-    if (progress_.step > 0) parts_.saver.save(progress_, parts_.data.training_fingerprint());
+    if (progress_.step > 0)
+      parts_.saver.save(progress_, parts_.data_identity.training_fingerprint());
     return;
   }
   check_replicas();
-  parts_.data.await(parts_.stop);
-  if (parts_.data.training_fingerprint().empty() && !parts_.saver.has_saved(progress_.step))
+  parts_.data_identity.await(parts_.stop);
+  if (parts_.data_identity.training_fingerprint().empty() &&
+      !parts_.saver.has_saved(progress_.step))
     parts_.journal.print(
         "the last checkpoint does not record the data's fingerprint: not all of the data has been "
         "read");
-  parts_.saver.save(progress_, parts_.data.training_fingerprint());
+  parts_.saver.save(progress_, parts_.data_identity.training_fingerprint());
   if (!parts_.stop.reached() && config_.model_export.enabled) parts_.stop.vote();
 }
 

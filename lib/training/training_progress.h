@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "checkpoint/checkpoint_manifest.h"
 #include "config/config.h"
@@ -24,6 +25,8 @@ struct TrainingProgress {
   int64_t updates() const { return step - skipped.total(); }
   /// Returns whether no step of `total_steps` is left, or early stopping ends the run.
   bool has_ended(int64_t total_steps) const { return step >= total_steps || evaluations.stops(); }
+  /// Returns the reason why a run that has ended did so before its last step.
+  std::string early_end_reason() const { return evaluations.stop_reason(); }
 
   /// Adds the progress to a checkpoint's record; restore() reads it back.
   void add_to(CheckpointMeta& meta) const;

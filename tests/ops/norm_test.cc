@@ -88,7 +88,7 @@ TEST_CASE("add_rms_norm adds the residual, and its gradient includes the sum's o
       REQUIRE(relative_error(rig.read(y), expected.outputs[1]) < tolerance(dtype));
       REQUIRE(relative_error(rig.read(dx), expected.gradients[0]) < tolerance(dtype));
       REQUIRE(relative_error(rig.read(dx), expected.gradients[1]) < tolerance(dtype));
-      // dx may use the memory of e.
+      // dx may be written over dsum, the gradient that is added to it.
       rig.run(OpKind::kRmsNormDgrad, {dy, sum, rstd, w, dsum}, {dsum}, attrs);
       REQUIRE(rig.bits(dsum) == rig.bits(dx));
     }

@@ -74,8 +74,8 @@ TEST_CASE("a fused parameter's tensors follow one another without gaps") {
   }
 }
 
-// Checks that every tensor is whole in exactly one unit, that nothing overlaps, and that all
-// alignments hold.
+/// Checks that every tensor is whole in exactly one unit, that nothing overlaps, and that all
+/// alignments hold.
 void check_partition(const ModelDescription& model, const Partition& partition) {
   std::vector<int> seen(model.tensors.size(), 0);
   for (const Unit& unit : partition.units) {
@@ -100,7 +100,7 @@ void check_partition(const ModelDescription& model, const Partition& partition) 
   REQUIRE(seen == std::vector<int>(model.tensors.size(), 1));
 }
 
-// Checks that each graph parameter's place is where its tensors lie, without gaps.
+/// Checks that each graph parameter's place is where its tensors lie, without gaps.
 void check_places(const ModelDescription& model, const Partition& partition) {
   for (size_t layer = 0; layer < model.layers.size(); ++layer) {
     for (size_t i = 0; i < model.layers[layer].params.size(); ++i) {

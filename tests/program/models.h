@@ -203,8 +203,8 @@ inline Program handmade(const std::vector<Touch>& touches) {
 }
 
 /// Returns the program of a rank that exchanges 4096 bytes by each kind of instruction: all-to-all,
-/// shift by `by` ranks, and counted rows of `row` elements.
-inline Program exchanges(MemberIndex place, int by, int64_t row = 8) {
+/// shift by `by` ranks, and counted rows of `row_elements` elements.
+inline Program exchanges(MemberIndex place, int by, int64_t row_elements = 8) {
   Program program;
   program.buffers = {{.name = "in",
                       .bytes = 4096,
@@ -227,10 +227,10 @@ inline Program exchanges(MemberIndex place, int by, int64_t row = 8) {
   for (int rank = 0; rank < place.count; ++rank) all.ranks.push_back(rank);
   program.groups = {{all, place}};
   const Range in = program.whole(0), out = program.whole(1);
-  program.instrs = {
-      make_collective(InstrKind::kAllToAll, {.group = 0}, in, out),
-      make_collective(InstrKind::kShift, {.group = 0, .shift = by}, in, out),
-      make_collective(InstrKind::kCountedAllToAll, {.group = 0, .row = row}, in, out)};
+  program.instrs = {make_collective(InstrKind::kAllToAll, {.group = 0}, in, out),
+                    make_collective(InstrKind::kShift, {.group = 0, .shift = by}, in, out),
+                    make_collective(InstrKind::kCountedAllToAll,
+                                    {.group = 0, .row_elements = row_elements}, in, out)};
   program.instrs[2].reads.push_back(program.whole(2));
   program.instrs[2].writes.push_back(program.whole(3));
   return program;

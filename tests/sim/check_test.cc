@@ -279,7 +279,7 @@ TEST_CASE("exchanges move whole blocks between different buffers of one size") {
         "its kind does not allow");
   // With counted rows, the receiving buffer may have room for fewer or more rows than are sent.
   CHECK(faults([](Program& p) { p.instrs[2].writes[0].bytes = 2048; }) == Faults{});
-  CHECK(faults([](Program& p) { p.instrs[2].exchange().row = 3; }).at(0) ==
+  CHECK(faults([](Program& p) { p.instrs[2].exchange().row_elements = 3; }).at(0) ==
         "instruction 2 (counted_all_to_all) moves 4096 bytes of in, but not in blocks of 12");
   CHECK(faults([](Program& p) { p.instrs[2].reads[1].bytes = 12; }) ==
         Faults{"instruction 2 (counted_all_to_all) moves 12 bytes of counts, but counts are 16"});
@@ -313,7 +313,7 @@ TEST_CASE("a rank whose exchange differs from the others' is named") {
     p.instrs[0].exchange().shift = 1;
   });
   names(1, "shift", [](Program& p) { p.instrs[1].exchange().shift = 3; });
-  names(2, "counted_all_to_all", [](Program& p) { p.instrs[2].exchange().row = 4; });
+  names(2, "counted_all_to_all", [](Program& p) { p.instrs[2].exchange().row_elements = 4; });
   names(2, "counted_all_to_all", [](Program& p) { p.instrs[2].writes[0].bytes = 2048; });
   CHECK_THAT(fault([](Program& p) { p.instrs.pop_back(); }),
              Catch::Contains("waits for rank 2, which has no further collective"));

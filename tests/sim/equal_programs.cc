@@ -27,7 +27,7 @@ bool equal_details(const LayerOps& a, const LayerOps& b) {
 }
 bool equal_details(const Exchange& a, const Exchange& b) {
   return a.group == b.group && a.dtype == b.dtype && a.is_max == b.is_max && a.shift == b.shift &&
-         a.row == b.row;
+         a.row_elements == b.row_elements;
 }
 /// Compares updates; the elements that are updated may differ, because they are a rank's own part.
 bool equal_details(const UpdateRange& a, const UpdateRange& b) {

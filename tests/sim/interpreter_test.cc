@@ -330,8 +330,8 @@ TEST_CASE(
   const auto counted = [](const char* counts) -> MakeExchanges {
     return [counts](const Program& program, const Range& hidden, const Range& other,
                     const Range& come) {
-      Instr move =
-          make_collective(InstrKind::kCountedAllToAll, {.group = 0, .row = 64}, hidden, other);
+      Instr move = make_collective(InstrKind::kCountedAllToAll, {.group = 0, .row_elements = 64},
+                                   hidden, other);
       move.reads.push_back(program.whole(buffer_named(program, counts)));
       move.writes.push_back(come);
       return std::vector<Instr>{move, make_copy(program, other, hidden)};

@@ -93,17 +93,17 @@ TEST_CASE(
 TEST_CASE("if the last step was not evaluated, its loss says whether the weights are good") {
   EvaluationRecord record(wishing());
   record.add(1, found(kNever));
-  record.record_loss(1, 8);
+  record.record_training_loss(1, 8);
   REQUIRE(record.problem_after(2).empty());
-  record.record_loss(kNever, 8);
-  record.record_loss(kNever, 0);  // no token counts
+  record.record_training_loss(kNever, 8);
+  record.record_training_loss(kNever, 0);  // no token counts
   REQUIRE(record.problem_after(4) == "the loss of step 4, the last one, is not finite");
   EvaluationRecord same(wishing());
   same.restore(record.text());
   REQUIRE(same.problem_after(4) == record.problem_after(4));
   REQUIRE(same.problem_after(1) == "the loss on b after step 1 is not finite");
-  record.record_loss(1, 8);
-  record.record_loss(kNever, 0);
+  record.record_training_loss(1, 8);
+  record.record_training_loss(kNever, 0);
   REQUIRE(record.problem_after(6).empty());
 }
 

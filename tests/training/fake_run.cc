@@ -27,7 +27,7 @@ TrainingLoop FakeRun::loop() {
                        .saver = *this,
                        .evaluator = *this,
                        .journal = *this,
-                       .data = *this,
+                       .data_identity = *this,
                        .stop = stop,
                        .stop_lead = stop_lead,
                        .clock = [this] { return time; }});
@@ -49,8 +49,8 @@ void FakeRun::run(StepRun& step) {
           .finite;
 }
 
-void FakeRun::note(const StepMetrics& of_step) {
-  calls.push_back(cat("note ", of_step.step));
+void FakeRun::record_measurements(const StepMetrics& of_step) {
+  calls.push_back(cat("measurements ", of_step.step));
 }
 
 NonfiniteSearch FakeRun::find_nonfinite(const StepRun&) {

@@ -18,7 +18,7 @@ class FakeRun : public Stepper,
                 public Saver,
                 public Evaluator,
                 public FakeJournal,
-                public DataWatch {
+                public DataIdentity {
  public:
   FakeRun(const Config& config, int64_t total_steps);
   FakeRun(const FakeRun&) = delete;
@@ -29,7 +29,7 @@ class FakeRun : public Stepper,
 
   void run(StepRun& step) override;
   void add_use(StepMetrics&) const override {}
-  void note(const StepMetrics& metrics) override;
+  void record_measurements(const StepMetrics& metrics) override;
   NonfiniteSearch find_nonfinite(const StepRun& step) override;
   std::vector<std::string> find_slow_ranks(const StepMetrics& metrics) override;
   void check_replicas(int64_t step) override;

@@ -84,7 +84,7 @@ TEST_CASE("a step reads, trains, evaluates, records and saves, in this order") {
                            "texts 0",  //
                            "next 1",
                            "run 1",
-                           "note 1",
+                           "measurements 1",
                            "show 1",
                            "slow 1",
                            "record 1",
@@ -94,7 +94,7 @@ TEST_CASE("a step reads, trains, evaluates, records and saves, in this order") {
                            "save 1",  //
                            "next 2",
                            "run 2",
-                           "note 2",
+                           "measurements 2",
                            "show 2",
                            "slow 2",
                            "evaluate 2",
@@ -106,7 +106,7 @@ TEST_CASE("a step reads, trains, evaluates, records and saves, in this order") {
                            "save 2",  //
                            "next 3",
                            "run 3",
-                           "note 3",
+                           "measurements 3",
                            "show 3",
                            "slow 3",
                            "evaluate 3",

@@ -149,13 +149,13 @@ std::vector<PhaseSeconds> part_costs(const ModelDescription& model, const Pipeli
 std::vector<double> layer_weights(const ModelDescription& model, PipelinePartition by) {
   require(model.mode == Mode::kTrain, "a pipeline is balanced by what training costs");
   std::vector<double> weights;
-  std::map<int64_t, double> of_graph;
+  std::map<int64_t, double> weight_of_graph;
   for (const Layer& layer : model.layers) {
     if (by != PipelinePartition::kCost) {
       weights.push_back(weight_of(model, layer, by));
       continue;
     }
-    const auto [known, added] = of_graph.try_emplace(layer.graph, 0);
+    const auto [known, added] = weight_of_graph.try_emplace(layer.graph, 0);
     if (added) known->second = weight_of(model, layer, by);
     weights.push_back(known->second);
   }

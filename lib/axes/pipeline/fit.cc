@@ -17,6 +17,7 @@ std::optional<ModelMisfit> pipeline_misfit(const Config& config, const ModelConf
 
 }  // namespace
 
-constinit const FitCheck fit_checks::pipeline{pipeline_misfit, false};
+constinit const FitCheck fit_checks::pipeline{.misfit = pipeline_misfit,
+                                              .runs_despite_errors = false};
 
 }  // namespace ftrun

@@ -19,6 +19,6 @@ std::optional<ModelMisfit> tensor_misfit(const Config& config, const ModelConfig
 
 }  // namespace
 
-constinit const FitCheck fit_checks::tensor{tensor_misfit, true};
+constinit const FitCheck fit_checks::tensor{.misfit = tensor_misfit, .runs_despite_errors = true};
 
 }  // namespace ftrun

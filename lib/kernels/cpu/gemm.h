@@ -8,11 +8,8 @@ namespace ftrun {
 
 enum class Transpose : uint8_t { kNo, kYes };
 
-/// Gemm is a row-major matrix product c[m,n] = op(a) op(b) + beta c, computed by the library in use
-/// (products.h). op(a) is [m,k], op(b) is [k,n]; lda, ldb, ldc are the row strides of a, b, c as
-/// they are stored. With beta 0 c is not read. c is cut into tiles (product_tiles). LibTorch's
-/// threads take them one by one, and the library multiplies each on one thread, so the result has
-/// the same bits for any number of threads.
+/// Gemm holds the shape of a matrix product op(a) op(b): op(a) is [m,k], op(b) is [k,n]. op()
+/// transposes a matrix if its flag says so.
 struct Gemm {
   Transpose transpose_a = Transpose::kNo;
   Transpose transpose_b = Transpose::kNo;
@@ -20,6 +17,12 @@ struct Gemm {
   int64_t n = 0;
   int64_t k = 0;
 };
+
+/// Computes c[m,n] = op(a) op(b) + beta c with the library in use (products.h). All matrices are
+/// row-major; lda, ldb, ldc are the row strides of a, b, c as they are stored. If beta is 0, c is
+/// not read. c is cut into tiles (product_tiles()). LibTorch's threads take them one by one, and
+/// the library multiplies each on one thread, so the result has the same bits for any number of
+/// threads.
 template <class S>
 void gemm(const Gemm& shape, const S* a, int64_t lda, const S* b, int64_t ldb, double beta, S* c,
           int64_t ldc);

@@ -51,9 +51,9 @@ void read_windows(ConfigReader& reader, ModelConfig& config, int64_t period) {
     set_periodic_windows(reader, config, window, period);
 }
 
-double read_softcap(ConfigReader& reader, const char* key, double of_class) {
+double read_softcap(ConfigReader& reader, const char* key, double class_default) {
   const bool is_null = reader.has(key) && !reader.find(key);
-  return is_null ? 0 : reader.number_or(key, of_class, true);
+  return is_null ? 0 : reader.number_or(key, class_default, true);
 }
 
 void read_scores(ConfigReader& reader, ModelConfig& config) {

@@ -1,4 +1,4 @@
-#include "training/data_identity.h"
+#include "training/run_data_identity.h"
 
 #include <chrono>
 #include <thread>
@@ -15,12 +15,12 @@ using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
-void DataIdentity::set_checkpoint(const std::string& folder, const std::string& fingerprint) {
+void RunDataIdentity::set_checkpoint(const std::string& folder, const std::string& fingerprint) {
   checkpoint_folder_ = folder;
   checkpoint_fingerprint_ = fingerprint;
 }
 
-void DataIdentity::start(const RunData& data) {
+void RunDataIdentity::start(const RunData& data) {
   if (!session_.is_first()) return;
   set_recorded_fingerprint();
   const RunPaths paths(request_.config.output_dir);
@@ -31,7 +31,7 @@ void DataIdentity::start(const RunData& data) {
 
 /// Sets the fingerprints that records contain until the fingerprints of the data are computed:
 /// those of the run that is resumed. So a start that is refused later does not remove them.
-void DataIdentity::set_recorded_fingerprint() {
+void RunDataIdentity::set_recorded_fingerprint() {
   recorded_fingerprint_ = checkpoint_fingerprint_;
   const auto& earlier = journal_.recorder()->earlier_manifest();
   if (checkpoint_folder_.empty() || !earlier) return;
@@ -45,13 +45,13 @@ void DataIdentity::set_recorded_fingerprint() {
   });
 }
 
-void DataIdentity::record() {
+void RunDataIdentity::record() {
   for (const auto& [role, digest] : fingerprints_.finish()) record_fingerprint(role, digest);
 }
 
 /// Records a fingerprint. Only now is the content of the data known, so a resumed run is refused
 /// here if its data differ.
-void DataIdentity::record_fingerprint(const std::string& role, const std::string& digest) {
+void RunDataIdentity::record_fingerprint(const std::string& role, const std::string& digest) {
   if (!checkpoint_folder_.empty() && role == "train") {
     const Recorder& recorder = *journal_.recorder();
     if (recorder.earlier_manifest())
@@ -64,15 +64,15 @@ void DataIdentity::record_fingerprint(const std::string& role, const std::string
   journal_.update([&](RunManifest& manifest) { manifest.data[role].fingerprint = digest; });
 }
 
-void DataIdentity::refuse_other_data(const std::string& path, const std::string& before,
-                                     const std::string& now) const {
+void RunDataIdentity::refuse_other_data(const std::string& path, const std::string& before,
+                                        const std::string& now) const {
   if (before.empty() || before == now) return;
   refuse_other_run(path, {{"data.train.fingerprint", before, now}}, request_.resume.allowed);
 }
 
 /// Waits on rank 0 for 100 ms and records the fingerprints that become known. Returns true when all
 /// are known.
-bool DataIdentity::await_briefly() {
+bool RunDataIdentity::await_briefly() {
   for (const auto end = Clock::now() + std::chrono::milliseconds(100);;) {
     record();
     if (fingerprints_.all_found()) return true;
@@ -81,11 +81,11 @@ bool DataIdentity::await_briefly() {
   }
 }
 
-void DataIdentity::await_before_saving(StopAgreement& stop) {
+void RunDataIdentity::await_before_saving(StopAgreement& stop) {
   if (!checkpoint_folder_.empty() && !std::exchange(has_awaited_, true)) await(stop);
 }
 
-void DataIdentity::await(StopAgreement& stop) {
+void RunDataIdentity::await(StopAgreement& stop) {
   constexpr int64_t kNoticeSeconds = 1;
   constexpr int64_t kLongestSeconds = 60;
   const auto start = Clock::now();

@@ -9,13 +9,12 @@
 
 namespace ftrun {
 
-/// DataIdentity identifies the data of a run by fingerprints, which rank 0 computes in the
-/// background during training. run.json and the checkpoints record them. A resumed run is refused
-/// if its data differ.
-class DataIdentity : public DataWatch {
+/// RunDataIdentity computes the fingerprints of a run's data on rank 0, in the background during
+/// training. run.json and the checkpoints record them. A resumed run is refused if its data differ.
+class RunDataIdentity : public DataIdentity {
  public:
   /// Keeps references to all arguments.
-  DataIdentity(const TrainRequest& request, Session& session, RunJournal& journal)
+  RunDataIdentity(const TrainRequest& request, Session& session, RunJournal& journal)
       : request_(request), session_(session), journal_(journal) {}
 
   /// Sets the checkpoint from which the run resumes, and the fingerprint of the data on which it
