@@ -14,11 +14,14 @@ if(FTRUN_ENGINE)
   endforeach()
 endif()
 
-install(PROGRAMS scripts/prepare_data.py scripts/import_checkpoint.py scripts/export_gguf.py scripts/make_model.py
+install(PROGRAMS
+  scripts/prepare_data.py scripts/import_checkpoint.py scripts/export_gguf.py scripts/make_model.py
   DESTINATION "${share}/scripts")
-install(FILES scripts/environment.py scripts/own_output.py scripts/script_errors.py scripts/text_files.py
+install(FILES
+  scripts/environment.py scripts/own_output.py scripts/script_errors.py scripts/text_files.py
   DESTINATION "${share}/scripts")
-install(DIRECTORY scripts/training_data scripts/gguf_models scripts/checkpoint_import DESTINATION "${share}/scripts"
+install(DIRECTORY scripts/training_data scripts/gguf_models scripts/checkpoint_import
+  DESTINATION "${share}/scripts"
   FILES_MATCHING PATTERN "*.py")
 foreach(folder slurm kubernetes container)
   if(EXISTS "${PROJECT_SOURCE_DIR}/scripts/${folder}")
@@ -34,11 +37,17 @@ install(FILES README.md CHANGELOG.md LICENSE SECURITY.md DESTINATION "${CMAKE_IN
 set(made "${PROJECT_BINARY_DIR}/shell")
 install(CODE "
   file(MAKE_DIRECTORY \"${made}\")
-  foreach(words \"manual;ftrun.1\" \"completion;bash;ftrun.bash\" \"completion;zsh;_ftrun\" \"completion;fish;ftrun.fish\")
+  foreach(words
+      \"manual;ftrun.1\" \"completion;bash;ftrun.bash\"
+      \"completion;zsh;_ftrun\" \"completion;fish;ftrun.fish\")
     list(POP_BACK words file)
-    execute_process(COMMAND \"$<TARGET_FILE:ftrun>\" \${words} OUTPUT_FILE \"${made}/\${file}\" COMMAND_ERROR_IS_FATAL ANY)
+    execute_process(
+      COMMAND \"$<TARGET_FILE:ftrun>\" \${words} OUTPUT_FILE \"${made}/\${file}\"
+      COMMAND_ERROR_IS_FATAL ANY)
   endforeach()")
 install(FILES "${made}/ftrun.1" DESTINATION "${CMAKE_INSTALL_MANDIR}/man1")
-install(FILES "${made}/ftrun.bash" DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions" RENAME ftrun)
+install(FILES "${made}/ftrun.bash"
+  DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions" RENAME ftrun)
 install(FILES "${made}/_ftrun" DESTINATION "${CMAKE_INSTALL_DATADIR}/zsh/site-functions")
-install(FILES "${made}/ftrun.fish" DESTINATION "${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d")
+install(FILES "${made}/ftrun.fish"
+  DESTINATION "${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d")

@@ -2,9 +2,10 @@
 # Installs what is missing, builds, runs every test: the tensor-free folders under the address and
 # undefined-behaviour sanitizers, and everything in the release build.
 #   scripts/test.sh [--with-launchers]
-# --with-launchers (and CI=true) installs mpirun and SLURM, so that the tests of both run; no service is started.
-# At the end: what was skipped and why, the slowest entries, those beyond their budget of seconds, those that failed by waiting and
-# passed when they were run again alone (CONTRIBUTING.md, "Unsteady entries"), and CTest's closing line.
+# --with-launchers (and CI=true) installs mpirun and SLURM, so that the tests of both run; no
+# service is started. At the end it prints what was skipped and why, the slowest entries, those
+# beyond their budget of seconds, those that failed by waiting and passed when they were run again
+# alone (CONTRIBUTING.md, "Unsteady entries"), and CTest's closing line.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 launchers=()
