@@ -67,7 +67,8 @@ int bench_command(const BenchOptions& options) {
     write_file_atomic(posix_files(), path, text);
   else
     write_new_file(path, text);
-  std::cout << "ftrun plan --machine " << shell_word(path) << " says what a step takes here"
+  std::cout << "ftrun plan --machine " << shell_word(path)
+            << " predicts the time of a step on this machine"
             << (options.out.empty() ? "; runs compare their steps with it" : "") << '\n';
   return 0;
 }
@@ -83,7 +84,7 @@ Command add_bench(CLI::App& app) {
   machine->add_flag("--quick", options->quick, "fewer sizes and rounds");
   machine
       ->add_option("--out", options->out,
-                   "the file to write (default: this machine's own, in ~/.cache/ftrun, with which "
+                   "the file to write (default: this machine's file in ~/.cache/ftrun, with which "
                    "runs compare their steps)")
       ->option_text("FILE");
   machine->add_option("--name", options->name,

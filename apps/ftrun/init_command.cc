@@ -153,7 +153,7 @@ InitMachine machine_of(const InitOptions& options) {
   std::optional<Machine> measured = own.empty() ? std::nullopt : own_machine(own);
   if (!measured && count_visible_gpus(process_environment()) > 0)
     throw Error(
-        ExitCode::kUsage, "this machine has GPUs, whose rates are unknown",
+        ExitCode::kUsage, "the speed of this machine's GPUs is unknown",
         "name the machine, or a file that describes it: --machine h100-80gb (docs/plan.md)");
   InitMachine found{measured ? *measured : usual_cores(),
                     measured ? own : "none: ftrun bench machine --quick measures this one"};

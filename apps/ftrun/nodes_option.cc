@@ -11,8 +11,8 @@ namespace ftrun {
 void add_nodes_option(CLI::App& command, int64_t& nodes) {
   command
       .add_option("--nodes", nodes,
-                  "nodes that the ranks lie on, in order and as many on each: warns where tensor "
-                  "ranks are apart")
+                  "number of nodes; ranks are placed in order, equally many per node. Warns if "
+                  "tensor-parallel ranks are on different nodes")
       ->type_name("N")
       ->check(CLI::Range(int64_t{1}, kMaxRanks));
 }

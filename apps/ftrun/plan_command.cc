@@ -164,8 +164,8 @@ void refuse_over_budget(const ClassPlans& all, const LoadedConfig& loaded,
   for (const OverBudget& one : over) {
     lines.push_back(to_text(one));
     if (one.tier == Tier::kDevice && library_bytes > 0)
-      lines.back() += cat("; of ", human_bytes(options.device_memory), " a GPU holds up to ",
-                          human_bytes(library_bytes), " besides the plan");
+      lines.back() += cat("; libraries use up to ", human_bytes(library_bytes), " of the GPU's ",
+                          human_bytes(options.device_memory));
   }
   const MemoryMeasure measure = [tier = first.tier](const MemoryPlan& memory) {
     return memory.at(tier).total;
@@ -318,7 +318,7 @@ int plan_command(PlanOptions options, Answer& answer) {
 void add_shown_options(CLI::App& command, PlanOptions& options) {
   command.add_flag("--memory", options.memory,
                    "only memory, and which changes of the config would save most of it");
-  command.add_flag("--program", options.program, "only the step program, an instruction a line");
+  command.add_flag("--program", options.program, "only the step program, one instruction per line");
   command.add_flag(
       "--schedule", options.schedule,
       "only the pipeline: its picture, and how long each stage waits and what it keeps");
@@ -345,7 +345,7 @@ void add_machine_options(CLI::App& command, PlanOptions& options) {
   command
       .add_option("--machine", options.time.machine,
                   "a machine that ftrun knows (h100-80gb, ...) or a machine file "
-                  "(docs/plan.md): what a step would take there")
+                  "(docs/plan.md): predicts the time of a step on it")
       ->option_text("FILE")
       ->excludes("--evaluation");
   add_time_options(command, options.time);
@@ -356,7 +356,7 @@ void add_record_options(CLI::App& command, PlanOptions& options) {
   CLI::Option* trace =
       command
           .add_option("--trace", options.trace,
-                      "a new file for the step in time, for Perfetto or chrome://tracing")
+                      "a new file for the timeline of the step, for Perfetto or chrome://tracing")
           ->option_text("FILE")
           ->needs("--machine");
   CLI::Option* html =
@@ -410,16 +410,15 @@ void add_model_options(CLI::App& command, PlanOptions& options) {
       ->excludes("--out");
   command
       .add_option("--stack", options.time.stack,
-                  "a file of another program's rates, in place of ftrun's own kernels")
+                  "a file with the speed of another program's kernels, to predict that program")
       ->option_text("FILE")
       ->needs("--machine");
 }
 
 void add_table_options(CLI::App& command, PlanOptions& options) {
-  CLI::Option* table = command.add_flag(
-      "--table", options.table,
-      "memory of a GPU by model, ZeRO stage and number of GPUs: textbook formulas beside the "
-      "exact plan");
+  CLI::Option* table = command.add_flag("--table", options.table,
+                                        "memory of a GPU by model, ZeRO stage and number of GPUs: "
+                                        "textbook formulas compared with the exact plan");
   for (const char* text :
        {"--config", "--set", "--nproc", "--memory", "--program", "--schedule", "--evaluation",
         "--text", "--rank", "--trace", "--search", "--stack", "--device-memory", "--host-memory",

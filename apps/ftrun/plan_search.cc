@@ -78,13 +78,13 @@ std::string too_large_remedy(const SearchTask& task, const SearchResult& result)
              "nf4}), shorter rows, or a smaller model");
 }
 
-/// Returns what a search had no time for: "; 8163 layouts were not looked at"; "" for nothing.
+/// Returns what a search had no time for: "; 8163 layouts were not examined"; "" for nothing.
 std::string unexamined_text(const SearchCounts& counts) {
   std::string text;
   if (counts.given_up > 0)
     text += cat("; ", count_text(counts.given_up, "plan"), " given up for lack of time");
   if (counts.tried < counts.all)
-    text += cat("; ", count_text(counts.all - counts.tried, "layout"), " not looked at");
+    text += cat("; ", count_text(counts.all - counts.tried, "layout"), " not examined");
   return text;
 }
 

@@ -46,7 +46,7 @@ class SupervisedRun {
 
   /// Records the failure and the rank that caused it in the run's manifest, because rank 0 may not
   /// know the cause.
-  void note(const FailureSummary& failure) {
+  void record_failure(const FailureSummary& failure) {
     record_.record_failure({failure.exit_code, failure.rank, failure.reason});
   }
 
@@ -62,7 +62,7 @@ class SupervisedRun {
   /// the ranks have not written run.json there is nothing to resume from, and the folder may belong
   /// to another run. If run.json cannot be read, a new start would refuse the folder, and that
   /// error would hide the original failure.
-  std::optional<Restart> next(const FailureSummary& failure) const {
+  std::optional<Restart> plan_restart(const FailureSummary& failure) const {
     const LaunchRecord::RunFile file = record_.run_file();
     if (file == LaunchRecord::RunFile::kUnreadable) return std::nullopt;
     const bool wrote_manifest = file == LaunchRecord::RunFile::kOurs;
@@ -127,12 +127,12 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
   supervisor.terminal = {::isatty(1) == 1, ::isatty(2) == 1};
   supervisor.log_of = [&](int rank) { return log_of(output_dir, rank); };
   SupervisedRun run(output_dir, resume);
-  supervisor.on_failure = [&](const FailureSummary& failure) { run.note(failure); };
+  supervisor.on_failure = [&](const FailureSummary& failure) { run.record_failure(failure); };
   supervisor.restarts.without_progress = restarts_without_progress(restarts, launch);
   supervisor.saved = [&] { return run.saved(); };
   ElasticRanks ranks(source, launch, loaded);
   supervisor.on_restart = [&](const FailureSummary& failure, int times) {
-    auto next = run.next(failure);
+    auto next = run.plan_restart(failure);
     if (!next) return next;
     if (times >= kFailuresBeforeRemoval) ranks.drop_replica_of(failure, times);
     ranks.add_to(*next);

@@ -359,7 +359,7 @@ std::string launch_text(const LaunchEnvironment& launch) {
       all == 1 ? ""
                : cat(": it waits for ",
                      all == 2 ? "the other one" : cat("the ", all - 1, " others"), " at ", place);
-  return cat(who, waits, "; unset them where no launcher has set them for this run");
+  return cat(who, waits, "; unset them if no launcher has set them for this run");
 }
 
 }  // namespace ftrun

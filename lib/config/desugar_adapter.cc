@@ -74,7 +74,7 @@ void refuse_other_arithmetic(ConfigNode& adapter, bool of_peft, Problems& proble
     if (is_on(entry->value))
       problems.error(entry->at,
                      cat("adapter.", key, ": ", value_text(entry->value),
-                         ": not supported, and without it another adapter is trained"),
+                         ": not supported; ignoring it would train a different adapter"),
                      of_peft
                          ? "continue with an adapter that was made without it, or have PEFT merge "
                            "this one (merge_and_unload) and train on that model"

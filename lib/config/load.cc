@@ -272,7 +272,9 @@ class Sources {
     const fs::path beside = fs::path(name.at.file).parent_path() / name.text;
     const std::string path = fs::exists(name.text, error) ? name.text : beside.string();
     if (!fs::exists(path, error)) {
-      problems_.error(name.at, cat(key, ": ", name.text, " is neither here nor beside this file"),
+      problems_.error(name.at,
+                      cat(key, ": ", name.text,
+                          " is neither in the working directory nor in this file's folder"),
                       remedy);
       partial_ = true;
       return {};

@@ -119,7 +119,7 @@ void describe_lengths(const TokenFile& file, DatasetFacts& facts) {
 }
 
 void describe_mask(const TokenFile& file, DatasetFacts& facts) {
-  if (file.trained().all()) {
+  if (file.trained().all_trained()) {
     facts.emplace_back("loss mask", "none: every token counts");
     return;
   }

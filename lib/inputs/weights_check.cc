@@ -78,7 +78,7 @@ void map_to_model_names(ModelFolder& folder, const ModelDescription& model, bool
                    "codes stand for, and exported as these"));
   if (logs_notices && !model.multimodal.empty()) {
     const std::vector<std::string> stored = folder.names();
-    log_notice(cat(folder.path(), ": is a ", model.multimodal, " model, whose decoder trains; ",
+    log_notice(cat(folder.path(), ": is a ", model.multimodal, " model; its decoder is trained; ",
                    std::count_if(stored.begin(), stored.end(), is_outside_decoder),
                    " tensors of its other parts stay as they are, and are exported with it"));
   } else if (const std::string spelling = stored_name_example(model, names);

@@ -14,7 +14,7 @@ namespace {
 /// of parameters many times, so only the last access to a range is kept.
 class AccessList {
  public:
-  void note(InstrId id, const Range& range) {
+  void record_access(InstrId id, const Range& range) {
     const Access access{id, range.offset, range.offset + range.bytes};
     if (Access* known = find(access)) {
       // No range meets one that ends before it begins.
@@ -85,8 +85,9 @@ class AccessLog {
   explicit AccessLog(const Program& program) : buffers_(program.buffers.size()) {}
 
   void add(InstrId id, const Instr& instr) {
-    for (const Range& range : instr.reads) log_of(range, instr.lane).reads.note(id, range);
-    for (const Range& range : instr.writes) log_of(range, instr.lane).writes.note(id, range);
+    for (const Range& range : instr.reads) log_of(range, instr.lane).reads.record_access(id, range);
+    for (const Range& range : instr.writes)
+      log_of(range, instr.lane).writes.record_access(id, range);
   }
 
   /// Raises `last` to the last instruction of each lane that wrote what `instr` touches or read
@@ -140,7 +141,7 @@ class BucketsInFlight {
 
   /// Returns the instructions that must be done before a compute instruction starts to fill another
   /// bucket.
-  const LaneClock* before(const Instr& instr) {
+  const LaneClock* instrs_to_wait_for(const Instr& instr) {
     if (instr.lane != Lane::kCompute) return nullptr;
     bool starts = false;
     for (const Range& range : instr.writes) {
@@ -152,7 +153,7 @@ class BucketsInFlight {
   }
 
   /// Records an instruction of another lane that empties a bucket.
-  void note(InstrId id, const Instr& instr) {
+  void record(InstrId id, const Instr& instr) {
     if (instr.lane == Lane::kCompute || !empties(instr)) return;
     if (std::exchange(filling_, false)) older_ = newest_;
     newest_[static_cast<size_t>(instr.lane)] = id;
@@ -197,7 +198,7 @@ class SendsInFlight {
 
   /// Returns the send that must be done before `instr` runs if `instr` is the first to write a
   /// buffer that will be sent: the last but one send on the same link. Returns -1 if there is none.
-  InstrId before(const Instr& instr) {
+  InstrId send_to_wait_for(const Instr& instr) {
     InstrId needed = -1;
     for (const Range& range : instr.writes) {
       const size_t lane = std::exchange(lane_of_[static_cast<size_t>(range.buffer)], kNotSent);
@@ -206,7 +207,7 @@ class SendsInFlight {
     return needed;
   }
 
-  void note(InstrId id, const Instr& instr) {
+  void record(InstrId id, const Instr& instr) {
     if (instr.kind != InstrKind::kSend) return;
     const auto lane = static_cast<size_t>(instr.lane);
     older_[lane] = std::exchange(newest_[lane], id);
@@ -247,8 +248,8 @@ class Orderer {
     drop_implied(instr.waits);
     now[own] = id;
     log_.add(id, instr);
-    buckets_.note(id, instr);
-    sends_.note(id, instr);
+    buckets_.record(id, instr);
+    sends_.record(id, instr);
     latest_[own] = id;
     if (instr.kind == InstrKind::kDecide) decision_ = id;
   }
@@ -266,9 +267,9 @@ class Orderer {
     for (const InstrId wait : instr.waits)
       need(static_cast<size_t>(program_.instr(wait).lane), wait);
     if (instr.if_finite) need(kComputeLane, decision_);
-    if (const InstrId sent = sends_.before(instr); sent >= 0)
+    if (const InstrId sent = sends_.send_to_wait_for(instr); sent >= 0)
       need(static_cast<size_t>(program_.instr(sent).lane), sent);
-    if (const LaneClock* older = buckets_.before(instr))
+    if (const LaneClock* older = buckets_.instrs_to_wait_for(instr))
       for (size_t lane = 0; lane < known_.lanes(); ++lane) need(lane, (*older)[lane]);
   }
 

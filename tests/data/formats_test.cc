@@ -400,7 +400,7 @@ TEST_CASE("counting mask bits agrees with testing each bit", "[formats]") {
   for (int64_t first = 0; first < 80; ++first) {
     for (int64_t count : {0, 1, 7, 8, 63, 64, 65, 130, 200}) {
       int64_t expected = 0;
-      for (int64_t i = first; i < first + count; ++i) expected += bits.at(i) ? 1 : 0;
+      for (int64_t i = first; i < first + count; ++i) expected += bits.is_trained(i) ? 1 : 0;
       REQUIRE(bits.count(first, count) == expected);
     }
   }

@@ -247,8 +247,8 @@ TEST_CASE(
   CHECK(refusal(falcon(
             R"(, "new_decoder_architecture": true, "parallel_attn": false, "alibi": true)")) ==
         "3: config.json:\n"
-        "  alibi: biases of scores by distance are not supported; Falcon models whose heads rotate "
-        "are\n"
+        "  alibi: attention biases by distance are not supported; Falcon models with rotary "
+        "embeddings are\n"
         "  parallel_attn: is not supported yet");
   CHECK(parse_model_config(falcon(R"(, "new_decoder_architecture": true)"), "m").mlp_norm);
   CHECK(refusal(falcon(R"(, "num_ln_in_parallel_attn": 2)")) ==
@@ -480,10 +480,10 @@ TEST_CASE("rows beyond the model's positions are refused with a scaling that all
         "\"original_max_position_embeddings\": 8192} in config.json");
   CHECK(reached_positions(config("llama3.v4")) == 131072);
   CHECK(scaling_for(config("llama3.v4"), 262144) ==
-        "factor 64 in place of 32 in the rope scaling of config.json reaches them");
+        "factor 64 instead of 32 in the rope scaling of config.json reaches them");
   CHECK(reached_positions(config("qwen2_yarn.v4")) == 131072);
   CHECK(scaling_for(config("qwen2_yarn.v4"), 196608) ==
-        "factor 6 in place of 4 in the rope scaling of config.json reaches them");
+        "factor 6 instead of 4 in the rope scaling of config.json reaches them");
   CHECK(scaling_for(config("phi4_mini.v4"), 200000) ==
         "longrope's long_factor was searched for rows of at most 131072 tokens; longer ones take "
         "factors that were searched for them");

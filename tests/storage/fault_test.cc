@@ -168,7 +168,7 @@ TEST_CASE("each feature that the machine lacks is logged as one notice") {
   });
   REQUIRE(lines ==
           Lines{"I notice: nvme_path " + f.folder.path() +
-                    " lies in memory (tmpfs): what is offloaded to it still takes memory; set "
+                    " is in memory (tmpfs): data offloaded to it still uses memory; set "
                     "nvme_path to a folder on a disk",
                 "I notice: nvme_path " + f.folder.path() +
                     ": its file system refuses direct I/O (Invalid argument): reads and writes go "
