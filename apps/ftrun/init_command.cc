@@ -309,7 +309,7 @@ std::vector<std::string> five_lines(const Draft& draft, const InitMachine& machi
           layout_text(best.layout), "; ",
           found.result.proved ? "no other takes less" : "the best of those that were planned", "."),
       cat("A rank needs ", rank_memory_text(best.memory), "; a step takes about ",
-          format_number("%.3g", seconds), " s, all of them ", human_seconds(all),
+          format_number("%.3g", seconds), " s, the whole run ", human_seconds(all),
           " (rates: ", machine.source, ")."),
       cat("Check it with ftrun check --config ", out, ", train with ftrun --config ", out, ".")};
 }

@@ -149,7 +149,7 @@ class ModelStates {
     return frozen_.used == 0
                ? cat("Psi = ", trained_.text(), " parameters")
                : cat("Psi = ", trained_.text(), " parameters that train and Phi = ", frozen_.text(),
-                     " frozen ones, which have weights alone");
+                     " frozen ones, which have only weights");
   }
 
  private:

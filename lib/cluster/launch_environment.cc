@@ -178,8 +178,8 @@ void read_mpi_master(const Variables& env, LaunchEnvironment& launch, const char
                 cat(launch_name(launch.kind), " started ", launch.world, " ranks (", size_variable,
                     "=", launch.world, ") but MASTER_ADDR is not set"),
                 cat("pass the first host and a free port to every rank, for example: mpirun -x "
-                    "MASTER_ADDR=host1 -x MASTER_PORT=29500; or, where "
-                    "no launcher has started this process, unset its variables"));
+                    "MASTER_ADDR=host1 -x MASTER_PORT=29500; or, if no launcher has started this "
+                    "process, unset its variables"));
   }
   launch.master_addr = "127.0.0.1";
   launch.master_port = given_port(env);

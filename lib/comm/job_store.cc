@@ -201,7 +201,7 @@ JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline, bo
         endpoint_ = *endpoint;
         return;
       }
-      if (!answered) why = "rank 0 has not said where yet";
+      if (!answered) why = "rank 0 has not published its address yet";
     } catch (const Error&) {
       throw;
     } catch (const AdmissionRefused& error) {

@@ -171,7 +171,7 @@ void refuse_other_quantization(const ConfigNode& quantization, Problems& problem
   if (const ConfigEntry* skipped = entry("llm_int8_skip_modules");
       skipped != nullptr && !names_unquantized(skipped->value))
     problems.error(skipped->at,
-                   "quantization.llm_int8_skip_modules: not supported but for lm_head and "
+                   "quantization.llm_int8_skip_modules: supported only for lm_head and "
                    "embed_tokens: all matrices of the blocks are quantized, "
                    "and the head and the embedding are not",
                    "remove it");

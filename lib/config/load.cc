@@ -101,7 +101,7 @@ ConfigNode parse(const std::string& name, const std::string& text, Problems& pro
   if (const auto bad = first_not_utf8(text)) {
     problems.error(
         position_of_byte(name, text, *bad), "this byte is not UTF-8",
-        "save the file in UTF-8; where the byte belongs to the name of a file, rename that file");
+        "save the file in UTF-8; if the byte belongs to the name of a file, rename that file");
     return {};
   }
   ConfigNode root = looks_like_json(name, text) ? read_json(name, text, problems)
@@ -165,7 +165,7 @@ class Sources {
     if (const auto bad = first_not_utf8(text)) {
       problems_.error(
           at, cat("byte ", *bad + 1, " is not UTF-8"),
-          "write it in UTF-8; where the byte belongs to the name of a file, rename that file");
+          "write it in UTF-8; if the byte belongs to the name of a file, rename that file");
       partial_ = true;
       return;
     }

@@ -52,9 +52,9 @@ void declare_adapter(Schema& s) {
   rows.key("alpha_pattern_alphas", &A::alpha_pattern_alphas,
            "The alphas of an alpha_pattern that is a list.")
       .greater_than(0);
-  rows.key(
-      "modules_to_save", &A::modules_to_save,
-      "Names of modules that are trained as a whole, beside the adapters (embed_tokens, lm_head).");
+  rows.key("modules_to_save", &A::modules_to_save,
+           "Names of modules that are trained as a whole, in addition to the adapters "
+           "(embed_tokens, lm_head).");
   rows.key("bias", &A::bias,
            "Biases that are trained: none, all, or lora_only (those of modules with an adapter).");
   rows.key("use_rslora", &A::use_rslora,

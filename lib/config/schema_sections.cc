@@ -184,7 +184,7 @@ void declare_elasticity(Schema& s) {
       .notice("failed ranks leave at once, and adding ranks needs a new start");
   rows.key("version", &C::version,
            "0.1: the batch fits numbers of ranks. 0.2: it fits numbers of machines, and other "
-           "numbers of ranks get a batch of their own.")
+           "numbers of ranks get their own batch.")
       .range(0.1, 0.2);
   rows.key("prefer_larger_batch", &C::prefer_larger_batch,
            "Prefer the larger batch among those that fit equally many numbers of ranks.");
@@ -257,7 +257,8 @@ void declare_tensor_parallel(Schema& s) {
     rows.free(name, "tp_size and tp_grain_size.")
         .notice("autotp_size decides the degree, as in DeepSpeed");
   rows.free("dtype", "dtype of the model.").notice("the sections bf16 and fp16 decide the dtype");
-  rows.checked_only<bool>("tp_overlap_comm", false, "Sums of the tensor ranks beside computation.")
+  rows.checked_only<bool>("tp_overlap_comm", false,
+                          "Overlaps sums over tensor ranks with computation.")
       .notice("it would change only the speed");
   rows.checked_only<bool>("keep_module_on_host", false,
                           "Keeps whole weights in host memory while they are split.")
@@ -302,9 +303,9 @@ void declare_legacy(Schema& s) {
   add("", {"comment", "_comment"}, "a comment");
   add("", {"$schema"}, "for editors");
   add("", {"cuda_visible_devices", "log", "comms_config", "monitor_config"},
-      "DeepSpeed reads no such key");
+      "DeepSpeed does not read this key");
   add("", {"offload_optimizer"},
-      "DeepSpeed reads no such key here; it belongs into zero_optimization");
+      "DeepSpeed does not read this key here; it belongs in zero_optimization");
   add("",
       {"num-layers",
        "hidden-size",

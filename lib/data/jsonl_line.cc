@@ -391,7 +391,7 @@ class LineReader {
         if (is_false_text(entry) && labels_[i] != kIgnoredLabel)
           throw LineError{cat(name, " holds ", shorten(entry), " at index ", i,
                               ", where labels trains on ", labels_[i],
-                              ": labels alone are read; write -100 there, or remove the mask")};
+                              ": only labels are read; write -100 there, or remove the mask")};
       });
     }
   }

@@ -99,9 +99,9 @@ RankError make_difference_error(const std::map<std::string, std::vector<int>>& v
       ExitCode::kEnvironment,
       known ? cat(ranks_text(minority), minority.size() == 1 ? " holds" : " hold",
                   " other bits than ", ranks_text(most->second), " of ", tensor, " after step ",
-                  step, ", which must be equal on all: a memory or CPU there changed them")
+                  step, ", which must be equal on all: a memory or CPU error there changed them")
             : cat(ranks_text(holders), " do not hold the same bits of ", tensor, " after step ",
-                  step, ", which must be equal: a memory or CPU of one of them changed them"),
+                  step, ", which must be equal: a memory or CPU error on one of them changed them"),
       cat(kRemedy,
           ", before which this was compared too (if the ranks run on different CPU models, "
           "rounding may differ: set train.check_replicas: 0)"));
@@ -253,8 +253,8 @@ void ReplicaCheck::name_culprit(size_t set, int64_t step) const {
     }
   throw Error(ExitCode::kEnvironment,
               cat("replicas had different hashes after step ", step,
-                  ", and equal hashes when these were computed again: a memory or CPU of one "
-                  "of the ranks computes wrongly now and then"),
+                  ", and equal hashes when these were computed again: the memory or CPU of one of "
+                  "the ranks makes occasional errors"),
               kRemedy);
 }
 

@@ -42,8 +42,8 @@ std::string remedy_of(const ModelDescription& model, const ModelFolder& folder,
   const bool lacks_head = folder.find(cat(family.head, ".weight")) == nullptr;
   const bool lacks_end = lacks_head != (folder.find(cat(family.embedding, ".weight")) == nullptr);
   if (!model.tied && lacks_end && problems.size() == 1)
-    return "\"tie_word_embeddings\": true in config.json, if the model has one matrix for both "
-           "ends; else fetch the weights again";
+    return "\"tie_word_embeddings\": true in config.json, if the model uses one matrix for "
+           "embedding and head; else fetch the weights again";
   return "use the config.json and the weights of the same model";
 }
 

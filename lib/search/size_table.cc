@@ -135,7 +135,8 @@ std::vector<MemoryTablePart> lines_of(const MemoryTableModel& model, const Memor
       planned.activations < activations.formula
           ? cat("at ", planned.peak_instr, " most of them are already freed")
       : query.recompute == RecomputeLevel::kFull
-          ? "a layer keeps its input alone; one layer's and the loss's working sets beside them"
+          ? "each layer keeps only its input; in addition the working sets of one layer and of the "
+            "loss"
           : cat(fixed_text(planned.activations / (activations.formula / 2), 1),
                 " values of a layer's width a token (q, k, v, both halves of the MLP, sums), with "
                 "the loss's logits");

@@ -371,7 +371,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                   "config.json:\n  tensor lm_head.weight is missing; expected "
                                   "shape [212, 32]\n"
                                   '  remedy: "tie_word_embeddings": true in config.json, if the '
-                                  'model has one matrix for both ends; else fetch the '
+                                  'model uses one matrix for embedding and head; else fetch the '
                                   "weights again\n", model={"path": str(untied)})
 
     @case

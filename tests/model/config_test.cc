@@ -595,8 +595,8 @@ TEST_CASE("dimensions that do not fit together are refused") {
        "  rope_scaling.beta_fast: found 1; expected at least beta_slow, 2"},
       {{{"rope_parameters", {{"full_attention", yarn({{"truncate", false}})}}}},
        "gemma3.v5",
-       "3: config.json: rope_parameters.full_attention.truncate: transformers reads it for models "
-       "with one rotation alone"},
+       "3: config.json: rope_parameters.full_attention.truncate: transformers reads it only for "
+       "models with one rotation"},
       {{{"rope_scaling", {{"rope_type", "yarn"}}}},
        "phi3.v4",
        "4: config.json:\n"
@@ -639,7 +639,8 @@ TEST_CASE("unsupported features are named") {
       {{{"rope_scaling", {{"type", "dynamic"}, {"factor", 4.0}}}},
        llama,
        "3: config.json: rope_scaling.type: \"dynamic\" changes all angles with the longest row of "
-       "a batch, so what is learned from a row would depend on the rows beside it; remove it for "
+       "a batch, so what is learned from a row would depend on the other rows of its batch; remove "
+       "it for "
        "rows "
        "of at most 8192 tokens, which rotate as without it, and for longer ones write \"yarn\" or "
        "\"linear\" with the same factor"},
@@ -647,7 +648,8 @@ TEST_CASE("unsupported features are named") {
        "phi3.v4",
        "3: config.json: rope_scaling.rope_type: \"dynamic\" changes all angles with the longest "
        "row "
-       "of a batch, so what is learned from a row would depend on the rows beside it; remove it "
+       "of a batch, so what is learned from a row would depend on the other rows of its batch; "
+       "remove it "
        "for rows of at most 4096 tokens, which rotate as without it, and for longer ones write "
        "\"longrope\" with its factors"},
       {{{"rope_scaling",
