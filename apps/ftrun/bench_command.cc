@@ -28,7 +28,7 @@ struct BenchOptions {
 };
 
 /// Returns the path at which runs look for the machine file of this machine, and makes its folder.
-std::string own_path() {
+std::string default_output_path() {
   const std::string path = own_machine_path();
   if (path.empty())
     throw Error(ExitCode::kUsage, "there is no HOME to keep the machine file in",
@@ -47,7 +47,7 @@ void warn_of_load(int cores) {
 
 int bench_command(const BenchOptions& options) {
   if (!options.out.empty()) refuse_existing("--out", options.out);
-  const std::string path = options.out.empty() ? own_path() : options.out;
+  const std::string path = options.out.empty() ? default_output_path() : options.out;
   // The path is checked first, because the measurement takes minutes.
   if (options.out.empty())
     require_place_for("the machine's file", path,

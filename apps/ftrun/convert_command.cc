@@ -362,15 +362,15 @@ QuantizationConfig quantization_of_base(const ConvertOptions& options,
   const std::string text = options.quantization.starts_with("{")
                                ? options.quantization
                                : nlohmann::json{{"type", options.quantization}}.dump();
-  QuantizationConfig asked;
+  QuantizationConfig requested;
   try {
-    asked = quantization_of_text(text, "--quantization");
+    requested = quantization_of_text(text, "--quantization");
   } catch (const Error& error) {
     throw Error(ExitCode::kUsage, error.message(),
                 "write nf4, int8, none, or the section of the config: '{\"type\": \"nf4\", "
                 "\"double\": false}'");
   }
-  if (recorded && *recorded != asked)
+  if (recorded && *recorded != requested)
     throw Error(ExitCode::kUsage,
                 cat("--quantization ", options.quantization, ": ", adapter.path(),
                     " was trained on a base ",
@@ -379,10 +379,10 @@ QuantizationConfig quantization_of_base(const ConvertOptions& options,
                         : cat("quantized as ", quantization_text(*recorded))),
                 "remove --quantization; the adapter's file already records it");
   if (!recorded)
-    std::cout << "quantization of the base that was trained on: " << quantization_text(asked)
+    std::cout << "quantization of the base that was trained on: " << quantization_text(requested)
               << " (by --quantization alone: the adapter's file does not say; bitsandbytes' "
                  "default is \"double\": false)\n";
-  return asked;
+  return requested;
 }
 
 /// Merges an adapter in PEFT's layout into its base model, and exports the result.

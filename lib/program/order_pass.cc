@@ -14,7 +14,7 @@ namespace {
 /// of parameters many times, so only the last access to a range is kept.
 class AccessList {
  public:
-  void record_access(InstrId id, const Range& range) {
+  void record(InstrId id, const Range& range) {
     const Access access{id, range.offset, range.offset + range.bytes};
     if (Access* known = find(access)) {
       // No range meets one that ends before it begins.
@@ -85,9 +85,8 @@ class AccessLog {
   explicit AccessLog(const Program& program) : buffers_(program.buffers.size()) {}
 
   void add(InstrId id, const Instr& instr) {
-    for (const Range& range : instr.reads) log_of(range, instr.lane).reads.record_access(id, range);
-    for (const Range& range : instr.writes)
-      log_of(range, instr.lane).writes.record_access(id, range);
+    for (const Range& range : instr.reads) log_of(range, instr.lane).reads.record(id, range);
+    for (const Range& range : instr.writes) log_of(range, instr.lane).writes.record(id, range);
   }
 
   /// Raises `last` to the last instruction of each lane that wrote what `instr` touches or read

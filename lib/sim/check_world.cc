@@ -21,7 +21,7 @@ namespace {
 
 using Faults = std::vector<std::string>;
 
-std::string location_of(const Program& program, size_t at) {
+std::string place(const Program& program, size_t at) {
   return instr_place(program, static_cast<InstrId>(at));
 }
 
@@ -36,12 +36,12 @@ bool check_ranges(const Program& program, Faults& faults) {
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const auto inside = [&](const Range& range) {
       if (range.buffer < 0 || static_cast<size_t>(range.buffer) >= program.buffers.size())
-        return refuse(cat(location_of(program, i), " touches buffer ", range.buffer,
-                          ", but there are ", program.buffers.size()));
+        return refuse(cat(place(program, i), " touches buffer ", range.buffer, ", but there are ",
+                          program.buffers.size()));
       const Buffer& buffer = program.at(range.buffer);
       if (range.offset < 0 || range.bytes < 0 || range.bytes > buffer.bytes - range.offset)
-        refuse(cat(location_of(program, i), " touches bytes ", range.offset, "+", range.bytes,
-                   " of ", buffer.name, ", which has ", buffer.bytes));
+        refuse(cat(place(program, i), " touches bytes ", range.offset, "+", range.bytes, " of ",
+                   buffer.name, ", which has ", buffer.bytes));
     };
     const Instr& instr = program.instrs[i];
     for (const Range& range : instr.reads) inside(range);
@@ -49,18 +49,18 @@ bool check_ranges(const Program& program, Faults& faults) {
     if (instr.runs_ops())
       for (const Binding& binding : instr.ops().bindings) inside(binding.range);
     if (instr.group() < kNoGroup || instr.group() >= static_cast<GroupId>(program.groups.size()))
-      refuse(cat(location_of(program, i), " runs over group ", instr.group(), ", but there are ",
+      refuse(cat(place(program, i), " runs over group ", instr.group(), ", but there are ",
                  program.groups.size()));
     if (static_cast<int>(instr.lane) < 0 || static_cast<int>(instr.lane) >= lane_count(program))
-      refuse(cat(location_of(program, i), " is on lane ", static_cast<int>(instr.lane)));
+      refuse(cat(place(program, i), " is on lane ", static_cast<int>(instr.lane)));
     if (instr.is_transfer() &&
         (instr.group() == kNoGroup || instr.reads.size() + instr.writes.size() != 1))
-      refuse(cat(location_of(program, i), " is a transfer of ",
-                 instr.reads.size() + instr.writes.size(), " ranges"));
+      refuse(cat(place(program, i), " is a transfer of ", instr.reads.size() + instr.writes.size(),
+                 " ranges"));
     if (instr.is_collective() &&
         (instr.writes.empty() || instr.reads.size() != instr.writes.size()))
-      refuse(cat(location_of(program, i), " is a collective of ", instr.reads.size(),
-                 " ranges into ", instr.writes.size()));
+      refuse(cat(place(program, i), " is a collective of ", instr.reads.size(), " ranges into ",
+                 instr.writes.size()));
   }
   return sound;
 }
@@ -114,9 +114,8 @@ void check_written_before_read(const Program& program, Faults& faults) {
     const auto reads = [&](const Range& range) {
       if (!written[static_cast<size_t>(range.buffer)].contain(range.offset,
                                                               range.offset + range.bytes))
-        faults.push_back(cat(location_of(program, i), " reads bytes ", range.offset, "+",
-                             range.bytes, " of ", program.at(range.buffer).name,
-                             " before they are written"));
+        faults.push_back(cat(place(program, i), " reads bytes ", range.offset, "+", range.bytes,
+                             " of ", program.at(range.buffer).name, " before they are written"));
     };
     for (const Range& range : instr.reads) reads(range);
     if (instr.kind == InstrKind::kAccumulate)
@@ -128,9 +127,8 @@ void check_written_before_read(const Program& program, Faults& faults) {
 /// Reports a buffer that a collective uses with a dtype other than its own.
 void check_dtype(const Program& program, size_t at, BufferId id, DType dtype, Faults& faults) {
   if (program.at(id).format.dtype == dtype || program.at(id).format.dtype == DType::kU8) return;
-  faults.push_back(cat(location_of(program, at), " uses ", program.at(id).name, " as ",
-                       dtype_name(dtype), ", but its dtype is ",
-                       dtype_name(program.at(id).format.dtype)));
+  faults.push_back(cat(place(program, at), " uses ", program.at(id).name, " as ", dtype_name(dtype),
+                       ", but its dtype is ", dtype_name(program.at(id).format.dtype)));
 }
 
 bool moves_blocks(InstrKind kind) {
@@ -148,12 +146,12 @@ void check_moved(const Program& program, size_t at, Faults& faults) {
                         : counted                          ? instr.exchange().row
                                                            : 1;
   if (counted && instr.reads.size() != 2)
-    return faults.push_back(cat(location_of(program, at), " moves rows and counts, but has ",
-                                instr.reads.size(), " ranges"));
+    return faults.push_back(
+        cat(place(program, at), " moves rows and counts, but has ", instr.reads.size(), " ranges"));
   if (instr.kind == InstrKind::kShift &&
       (instr.exchange().shift < 1 || instr.exchange().shift >= ranks))
-    faults.push_back(cat(location_of(program, at), " shifts by ", instr.exchange().shift, " among ",
-                         ranks, " ranks"));
+    faults.push_back(
+        cat(place(program, at), " shifts by ", instr.exchange().shift, " among ", ranks, " ranks"));
   for (size_t i = 0; i < instr.writes.size(); ++i) {
     const Range& from = instr.reads[i];
     const Range& to = instr.writes[i];
@@ -162,18 +160,18 @@ void check_moved(const Program& program, size_t at, Faults& faults) {
     for (const Range* range : {&from, &to}) {
       const int64_t block = is_counts ? ranks * dtype_bytes(dtype) : parts * dtype_bytes(dtype);
       if (is_counts ? range->bytes != block : range->bytes % block != 0)
-        faults.push_back(cat(location_of(program, at), " moves ", range->bytes, " bytes of ",
+        faults.push_back(cat(place(program, at), " moves ", range->bytes, " bytes of ",
                              program.at(range->buffer).name,
                              is_counts ? ", but counts are " : ", but not in blocks of ", block));
       check_dtype(program, at, range->buffer, dtype, faults);
     }
     if (from.bytes != to.bytes && !counted)
-      faults.push_back(cat(location_of(program, at), " moves ", from.bytes, " bytes of ",
+      faults.push_back(cat(place(program, at), " moves ", from.bytes, " bytes of ",
                            program.at(from.buffer).name, " to ", to.bytes, " of ",
                            program.at(to.buffer).name));
     if (overlaps(from, to))
-      faults.push_back(cat(location_of(program, at), " moves ", program.at(from.buffer).name,
-                           " to where it lies"));
+      faults.push_back(
+          cat(place(program, at), " moves ", program.at(from.buffer).name, " to where it lies"));
   }
 }
 
@@ -191,12 +189,12 @@ void check_parts(const Program& program, size_t at, Faults& faults) {
     const Range& whole = gathers ? instr.writes[i] : instr.reads[i];
     const int64_t parts = sums ? 1 : group.count;
     if (whole.bytes != part.bytes * parts)
-      faults.push_back(cat(location_of(program, at), gathers ? " gathers " : " reduces ",
-                           whole.bytes, " bytes of ", program.at(whole.buffer).name, ", but ",
-                           parts, " parts of ", part.bytes, " are ", part.bytes * parts));
+      faults.push_back(cat(place(program, at), gathers ? " gathers " : " reduces ", whole.bytes,
+                           " bytes of ", program.at(whole.buffer).name, ", but ", parts,
+                           " parts of ", part.bytes, " are ", part.bytes * parts));
     const int64_t own = whole.offset + (sums ? 0 : group.index * part.bytes);
     if ((sums || overlaps(part, whole)) && (part.buffer != whole.buffer || part.offset != own))
-      faults.push_back(cat(location_of(program, at), " has its part at byte ", part.offset, " of ",
+      faults.push_back(cat(place(program, at), " has its part at byte ", part.offset, " of ",
                            program.at(part.buffer).name, ", which is not that of rank ",
                            group.index, " of ", program.at(whole.buffer).name));
     for (const BufferId id : std::set<BufferId>{part.buffer, whole.buffer})
@@ -262,13 +260,11 @@ void check_bindings(const Program& program, size_t at, Faults& faults) {
   std::vector<Range> touched = instr.reads;
   touched.insert(touched.end(), instr.writes.begin(), instr.writes.end());
   for (const Range& range : uncovered(bound, touched))
-    faults.push_back(cat(location_of(program, at), " is bound to bytes ", range.offset, "+",
-                         range.bytes, " of ", program.at(range.buffer).name,
-                         ", which it does not touch"));
+    faults.push_back(cat(place(program, at), " is bound to bytes ", range.offset, "+", range.bytes,
+                         " of ", program.at(range.buffer).name, ", which it does not touch"));
   for (const Range& range : uncovered(touched, bound))
-    faults.push_back(cat(location_of(program, at), " touches bytes ", range.offset, "+",
-                         range.bytes, " of ", program.at(range.buffer).name,
-                         ", which it is not bound to"));
+    faults.push_back(cat(place(program, at), " touches bytes ", range.offset, "+", range.bytes,
+                         " of ", program.at(range.buffer).name, ", which it is not bound to"));
 }
 
 /// Checks that an instruction of a layer writes all gradients that it reads: it may read them only
@@ -279,7 +275,7 @@ void check_sums(const Program& program, size_t at, std::set<BufferId>& made, Fau
   for (const Range& range : instr.reads)
     if (made.contains(range.buffer)) gradients.push_back(range);
   for (const Range& range : uncovered(gradients, instr.writes))
-    faults.push_back(cat(location_of(program, at), " reads bytes ", range.offset, "+", range.bytes,
+    faults.push_back(cat(place(program, at), " reads bytes ", range.offset, "+", range.bytes,
                          " of ", program.at(range.buffer).name, " and does not add to them"));
   for (const Range& range : instr.writes) {
     const Category category = program.at(range.buffer).category;
@@ -429,10 +425,10 @@ void check_forms(const Program& program, Faults& faults) {
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     if (!has_its_form(program, instr))
-      faults.push_back(cat(location_of(program, i), " on the ", lane_name(instr.lane),
-                           " lane reads ", instr.reads.size(),
-                           instr.reads.size() == 1 ? " range" : " ranges", " and writes ",
-                           instr.writes.size(), ", a form that its kind does not allow"));
+      faults.push_back(cat(place(program, i), " on the ", lane_name(instr.lane), " lane reads ",
+                           instr.reads.size(), instr.reads.size() == 1 ? " range" : " ranges",
+                           " and writes ", instr.writes.size(),
+                           ", a form that its kind does not allow"));
     else if (instr.is_collective())
       moves_blocks(instr.kind) ? check_moved(program, i, faults) : check_parts(program, i, faults);
     if (!instr.runs_ops()) continue;
@@ -455,7 +451,7 @@ void check_waits(const Program& program, Faults& faults) {
   for (size_t i = 0; i < program.instrs.size(); ++i)
     for (const InstrId wait : program.instrs[i].waits)
       if (wait < 0 || wait >= static_cast<InstrId>(i))
-        faults.push_back(cat(location_of(program, i), " waits for instruction ", wait,
+        faults.push_back(cat(place(program, i), " waits for instruction ", wait,
                              ", which does not come before it"));
 }
 
@@ -468,7 +464,7 @@ void check_decision(const Program& program, const LaneClocks& known, Faults& fau
     if (instr.kind == InstrKind::kDecide) decision = static_cast<InstrId>(i);
     if (!instr.if_finite) continue;
     if (decision < 0 || known[i][static_cast<size_t>(Lane::kCompute)] < decision)
-      faults.push_back(cat(location_of(program, i),
+      faults.push_back(cat(place(program, i),
                            " runs only if the step is finite, but does not wait for the decision"));
   }
 }
@@ -518,7 +514,7 @@ void check_order(const Program& program, const LaneClocks& known, Faults& faults
       own->push_back(i);
     }
     for (const size_t j : unordered)
-      faults.push_back(cat(location_of(program, i), " does not wait for ", location_of(program, j),
+      faults.push_back(cat(place(program, i), " does not wait for ", place(program, j),
                            ", which touches the same bytes"));
   }
 }
@@ -592,7 +588,7 @@ void check_result(const Program& program, Faults& faults) {
         made = true;
       else if (made && share_bytes(program, range, program.whole(result)))
         faults.push_back(
-            cat(location_of(program, i), " writes over the result ", program.at(result).name));
+            cat(place(program, i), " writes over the result ", program.at(result).name));
     }
 }
 
@@ -604,14 +600,13 @@ void check_disk_requests(const Program& program, Faults& faults) {
     const bool disk = instr.lane == Lane::kDisk;
     if (instr.starts_early() && (!disk || !last))
       faults.push_back(
-          cat(location_of(program, i), " starts early, but no disk request comes before it"));
+          cat(place(program, i), " starts early, but no disk request comes before it"));
     if (!disk) continue;
     const auto before = std::exchange(last, i);
     if (!instr.starts_early() || !before) continue;
     const Instr& other = program.instrs[*before];
     if (share_written_bytes(program, instr, other))
-      faults.push_back(cat(location_of(program, i), " starts before ",
-                           location_of(program, *before),
+      faults.push_back(cat(place(program, i), " starts before ", place(program, *before),
                            " is done, which touches the same bytes"));
   }
 }
