@@ -97,8 +97,8 @@ Problem exclusion_problem(const Config& config, const ModelConfig& model,
   }
   problem.severity = Severity::kNotice;
   if (idle.kind == IdleKind::kNoAdapter) {
-    problem.message =
-        cat(named, "changes nothing, as what it names (", idle.module, ") gets no adapter anyway");
+    problem.message = cat(named, "changes nothing: it names modules (", idle.module,
+                          ") that get no adapter anyway");
     return problem;
   }
   problem.message = cat(named, "changes nothing: ", idle.module,

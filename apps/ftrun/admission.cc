@@ -38,8 +38,8 @@ std::string largest_text(const MemoryPlan& plan) {
   for (const Tier tier : {Tier::kDevice, Tier::kHost})
     for (size_t c = 0; c < kCategoryCount; ++c) {
       const auto category = static_cast<Category>(c);
-      if (plan.at(tier).of(category) <= most) continue;
-      most = plan.at(tier).of(category);
+      if (plan.at(tier).bytes_of(category) <= most) continue;
+      most = plan.at(tier).bytes_of(category);
       name = category_name(category);
     }
   return cat(name, " ", human_bytes(most), " per rank");

@@ -28,7 +28,7 @@ struct BenchOptions {
 };
 
 /// Returns the path at which runs look for the machine file of this machine, and makes its folder.
-std::string own_path() {
+std::string default_output_path() {
   const std::string path = own_machine_path();
   if (path.empty())
     throw Error(ExitCode::kUsage, "there is no HOME to keep the machine file in",
@@ -47,7 +47,7 @@ void warn_of_load(int cores) {
 
 int bench_command(const BenchOptions& options) {
   if (!options.out.empty()) refuse_existing("--out", options.out);
-  const std::string path = options.out.empty() ? own_path() : options.out;
+  const std::string path = options.out.empty() ? default_output_path() : options.out;
   // The path is checked first, because the measurement takes minutes.
   if (options.out.empty())
     require_place_for("the machine's file", path,
@@ -67,7 +67,8 @@ int bench_command(const BenchOptions& options) {
     write_file_atomic(posix_files(), path, text);
   else
     write_new_file(path, text);
-  std::cout << "ftrun plan --machine " << shell_word(path) << " says what a step takes here"
+  std::cout << "ftrun plan --machine " << shell_word(path)
+            << " predicts the time of a step on this machine"
             << (options.out.empty() ? "; runs compare their steps with it" : "") << '\n';
   return 0;
 }
@@ -83,7 +84,7 @@ Command add_bench(CLI::App& app) {
   machine->add_flag("--quick", options->quick, "fewer sizes and rounds");
   machine
       ->add_option("--out", options->out,
-                   "the file to write (default: this machine's own, in ~/.cache/ftrun, with which "
+                   "the file to write (default: this machine's file in ~/.cache/ftrun, with which "
                    "runs compare their steps)")
       ->option_text("FILE");
   machine->add_option("--name", options->name,

@@ -147,7 +147,7 @@ void require_model_folder(const FoundFolder& found) {
     throw Error(
         ExitCode::kBadInput, cat(folder, ": is a file, expected a model folder"),
         is_of_model
-            ? cat("name the folder that it lies in, ", parent)
+            ? cat("name the folder that contains it, ", parent)
             : cat("name a Hugging Face model folder (config.json and *.safetensors)", hidden));
   }
   if (fs::exists(folder + "/config.json", error)) return;

@@ -362,15 +362,15 @@ QuantizationConfig quantization_of_base(const ConvertOptions& options,
   const std::string text = options.quantization.starts_with("{")
                                ? options.quantization
                                : nlohmann::json{{"type", options.quantization}}.dump();
-  QuantizationConfig asked;
+  QuantizationConfig requested;
   try {
-    asked = quantization_of_text(text, "--quantization");
+    requested = quantization_of_text(text, "--quantization");
   } catch (const Error& error) {
     throw Error(ExitCode::kUsage, error.message(),
                 "write nf4, int8, none, or the section of the config: '{\"type\": \"nf4\", "
                 "\"double\": false}'");
   }
-  if (recorded && *recorded != asked)
+  if (recorded && *recorded != requested)
     throw Error(ExitCode::kUsage,
                 cat("--quantization ", options.quantization, ": ", adapter.path(),
                     " was trained on a base ",
@@ -379,10 +379,10 @@ QuantizationConfig quantization_of_base(const ConvertOptions& options,
                         : cat("quantized as ", quantization_text(*recorded))),
                 "remove --quantization; the adapter's file already records it");
   if (!recorded)
-    std::cout << "quantization of the base that was trained on: " << quantization_text(asked)
+    std::cout << "quantization of the base that was trained on: " << quantization_text(requested)
               << " (by --quantization alone: the adapter's file does not say; bitsandbytes' "
                  "default is \"double\": false)\n";
-  return asked;
+  return requested;
 }
 
 /// Merges an adapter in PEFT's layout into its base model, and exports the result.
@@ -463,31 +463,32 @@ int convert_command(ConvertOptions options) {
 
 Command add_convert(CLI::App& app, Answer& answer) {
   auto options = std::make_shared<ConvertOptions>();
-  CLI::App* command = app.add_subcommand("convert",
-                                         "write a checkpoint as a Hugging Face model folder (of an "
-                                         "adapter as PEFT's), or an imported one as a run's");
+  CLI::App* command =
+      app.add_subcommand("convert",
+                         "write a checkpoint as a Hugging Face model folder (an adapter in PEFT's "
+                         "layout), or an imported checkpoint as a run");
   command
       ->add_option("checkpoint", options->checkpoint,
                    "a step folder, or a run (its newest step); with --merge also an adapter in "
                    "PEFT's layout; with --run, a folder of scripts/import_checkpoint.py")
       ->required();
   command->add_option("--model", options->model,
-                      "the model folder training began from (config and tokenizer); without it "
-                      "the one that run.json or import.json names");
+                      "the model folder that training began from (config and tokenizer; default: "
+                      "the one that run.json or import.json names)");
   command->add_option("--out", options->out, "the model folder to write");
   command->add_option("--to", options->to,
                       "hf: a model folder; for gguf see scripts/export_gguf.py");
   command->add_flag("--merge", options->merge,
                     "add the adapter to the model it was trained on, in fp32");
-  command->add_option("--quantization", options->quantization,
-                      "with --merge, where the adapter's file does not say it: how the base was "
-                      "quantized that it was trained on (nf4, int8, or the config's section as "
-                      "JSON)");
+  command->add_option(
+      "--quantization", options->quantization,
+      "with --merge, if the adapter's file does not say it: the quantization of the base model "
+      "during training (nf4, int8, or the config's section as JSON)");
   command->add_option("--run", options->run,
                       "the run folder to make: its first checkpoint is the imported one");
   command
       ->add_option("--dtype", options->dtype,
-                   "dtype of the weights; auto: the model's own, of an adapter fp32")
+                   "dtype of the weights; auto: the model's own, or fp32 for an adapter")
       ->check(CLI::IsMember(std::vector<std::string>(EnumNames<ExportDtype>::kNames.begin(),
                                                      EnumNames<ExportDtype>::kNames.end())));
   Answer::add_option(*command);

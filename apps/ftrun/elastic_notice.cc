@@ -14,10 +14,10 @@ std::string no_drop_reason(const LoadedConfig& loaded, const LaunchEnvironment& 
                            std::optional<int> restarts) {
   if (launch.is_rank())
     return cat(launch_name(launch.kind),
-               " starts the ranks, and ftrun starts only those again that it has started itself");
+               " starts the ranks, and ftrun restarts only ranks that it has started itself");
   if (launch.nodes > 1)
-    return cat("ftrun starts no ranks again on ", launch.nodes, " nodes, whose launcher has to");
-  if (restarts && *restarts == 0) return "--restarts 0 starts no ranks again";
+    return cat("ftrun does not restart ranks on ", launch.nodes, " nodes; their launcher has to");
+  if (restarts && *restarts == 0) return "--restarts 0 forbids restarts";
   if (loaded.config.parallel.data == 1) return "there must be at least 1 data rank";
   return "";
 }

@@ -38,7 +38,7 @@ std::string installation() {
   if (error)
     throw Error(
         ExitCode::kEnvironment,
-        cat("the engine cannot be found beside the program: /proc/self/exe cannot be read: ",
+        cat("the engine cannot be found next to the program: /proc/self/exe cannot be read: ",
             error.message()),
         "mount /proc in this container: mount -t proc proc /proc");
   return binary.parent_path().parent_path().string();
@@ -76,9 +76,10 @@ void* open_engine(const std::string& path) {
   std::set_terminate(before);
   if (engine != nullptr) return engine;
   throw Error(ExitCode::kEnvironment, cat("the engine cannot be loaded: ", why),
-              loader_lacks_memory(why) ? more_memory_remedy()
-                                       : "install ftrun again beside its LibTorch; a build tree "
-                                         "needs its .venv, which contains LibTorch");
+              loader_lacks_memory(why)
+                  ? more_memory_remedy()
+                  : "install ftrun again together with its LibTorch; a build tree "
+                    "needs its .venv, which contains LibTorch");
 }
 
 }  // namespace

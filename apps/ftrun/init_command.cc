@@ -153,7 +153,7 @@ InitMachine machine_of(const InitOptions& options) {
   std::optional<Machine> measured = own.empty() ? std::nullopt : own_machine(own);
   if (!measured && count_visible_gpus(process_environment()) > 0)
     throw Error(
-        ExitCode::kUsage, "this machine has GPUs, whose rates are unknown",
+        ExitCode::kUsage, "the speed of this machine's GPUs is unknown",
         "name the machine, or a file that describes it: --machine h100-80gb (docs/plan.md)");
   InitMachine found{measured ? *measured : usual_cores(),
                     measured ? own : "none: ftrun bench machine --quick measures this one"};
@@ -309,7 +309,7 @@ std::vector<std::string> five_lines(const Draft& draft, const InitMachine& machi
           layout_text(best.layout), "; ",
           found.result.proved ? "no other takes less" : "the best of those that were planned", "."),
       cat("A rank needs ", rank_memory_text(best.memory), "; a step takes about ",
-          format_number("%.3g", seconds), " s, all of them ", human_seconds(all),
+          format_number("%.3g", seconds), " s, the whole run ", human_seconds(all),
           " (rates: ", machine.source, ")."),
       cat("Check it with ftrun check --config ", out, ", train with ftrun --config ", out, ".")};
 }

@@ -130,7 +130,7 @@ Command add_inspect(CLI::App& app, Answer& answer) {
 Command add_verify(CLI::App& app, Answer& answer) {
   auto path = std::make_shared<std::string>();
   CLI::App* command =
-      app.add_subcommand("verify", "read checkpoints in full and say what is damaged");
+      app.add_subcommand("verify", "read checkpoints in full and report what is damaged");
   command->add_option("path", *path, "a checkpoint, its checkpoints/ folder, or a run")->required();
   Answer::add_option(*command);
   return [path, &answer] { return verify(*path, answer); };

@@ -161,7 +161,7 @@ void require_split(const std::string& named, const std::string& pinned, const st
       throw Error(
           ExitCode::kBadInput,
           cat(named, ": its download is not complete: ", folder, " has no ", split, extension),
-          cat(hub_download_line(folder), " brings what is missing"));
+          cat(hub_download_line(folder), " downloads the missing files"));
   }
   throw Error(ExitCode::kBadInput,
               cat(named, ": the data set in the Hugging Face cache, ", folder, ", has neither ",

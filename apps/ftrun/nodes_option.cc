@@ -11,16 +11,17 @@ namespace ftrun {
 void add_nodes_option(CLI::App& command, int64_t& nodes) {
   command
       .add_option("--nodes", nodes,
-                  "nodes that the ranks lie on, in order and as many on each: warns where tensor "
-                  "ranks are apart")
+                  "number of nodes; ranks are placed in order, equally many per node. Warns if "
+                  "tensor-parallel ranks are on different nodes")
       ->type_name("N")
       ->check(CLI::Range(int64_t{1}, kMaxRanks));
 }
 
-std::string crossing_notice(const LoadedConfig& loaded, const ClassPlans& all, int64_t nodes) {
+std::string crossing_notice(const LoadedConfig& loaded, const ClassPlans& class_plans,
+                            int64_t nodes) {
   const std::vector<std::string> names = nodes_in_order(loaded.ranks, nodes);
   const auto bytes_of = [&](int rank) {
-    return tensor_bytes(all.plan(all.classes().class_of(rank)).train.program);
+    return tensor_bytes(class_plans.plan(class_plans.classes().class_of(rank)).train.program);
   };
   return crossing_text(tensor_crossing(rank_mesh(loaded.config), names, bytes_of), names);
 }

@@ -122,7 +122,7 @@ std::string stage_memory_text(const ClassPlans& plans) {
     rows.push_back({std::to_string(stage), stage_layers(any.train.model, layout, stage)});
     for (const Category category : {Category::kParameters, Category::kGradients,
                                     Category::kOptimizer, Category::kActivations})
-      rows.back().push_back(human_bytes(device.of(category)));
+      rows.back().push_back(human_bytes(device.bytes_of(category)));
     rows.back().push_back(human_bytes(device.total));
     rows.back().push_back(human_bytes(most.at(Tier::kHost).total));
   }

@@ -17,8 +17,8 @@ Json memory_json(const MemoryPlan& memory) {
     Json categories = Json::object();
     for (size_t i = 0; i < kCategoryCount; ++i) {
       const auto category = static_cast<Category>(i);
-      if (plan.of(category) > 0)
-        categories[std::string(category_name(category))] = plan.of(category);
+      if (plan.bytes_of(category) > 0)
+        categories[std::string(category_name(category))] = plan.bytes_of(category);
     }
     json[std::string(tier_name(tier))] = {{"total", plan.total}, {"categories", categories}};
   }

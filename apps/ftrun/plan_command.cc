@@ -117,17 +117,18 @@ std::string assumption_text(const Config& config) {
 
 /// Returns the function that writes the HTML page of the plan; null if the options request none.
 PageWriter page_writer(const LoadedConfig& loaded, const PlanOptions& options,
-                       const RequestedMachine& asked, const ClassPlans& all) {
+                       const RequestedMachine& requested, const ClassPlans& class_plans) {
   if (options.html.empty()) return nullptr;
   return [&](const StepRecord& record, const std::string& time) {
-    PlanPage page =
-        begin_plan_page(loaded.config, all, options.source, asked, options.nodes, first_line(time));
+    PlanPage page = begin_plan_page(loaded.config, class_plans, options.source, requested,
+                                    options.nodes, first_line(time));
     if (!has_data(loaded.config)) page.facts.push_back(assumption_text(loaded.config));
-    if (const std::string crossing = crossing_notice(loaded, all, options.nodes); !crossing.empty())
+    if (const std::string crossing = crossing_notice(loaded, class_plans, options.nodes);
+        !crossing.empty())
       page.warnings.push_back(crossing);
     page.device_memory = options.device_memory;
     page.host_memory = options.host_memory;
-    write_plan_page(options.html, std::move(page), loaded.config, all, record);
+    write_plan_page(options.html, std::move(page), loaded.config, class_plans, record);
     std::cout << "wrote " << terminal_text(options.html) << '\n';
   };
 }
@@ -154,18 +155,18 @@ TierBudget budget_of(const PlanOptions& options, int64_t library_bytes) {
 
 /// Throws an Error if the plan needs more memory than its budget. The remedy is for the first tier
 /// whose budget is too small.
-void refuse_over_budget(const ClassPlans& all, const LoadedConfig& loaded,
+void refuse_over_budget(const ClassPlans& class_plans, const LoadedConfig& loaded,
                         const PlanOptions& options, const StepPlan& plan) {
   const int64_t library_bytes = total_bytes(gpu_overheads(loaded.config, plan));
-  const std::vector<OverBudget> over = all.over_budget(budget_of(options, library_bytes));
+  const std::vector<OverBudget> over = class_plans.over_budget(budget_of(options, library_bytes));
   if (over.empty()) return;
   const OverBudget& first = over.front();
   std::vector<std::string> lines;
   for (const OverBudget& one : over) {
     lines.push_back(to_text(one));
     if (one.tier == Tier::kDevice && library_bytes > 0)
-      lines.back() += cat("; of ", human_bytes(options.device_memory), " a GPU holds up to ",
-                          human_bytes(library_bytes), " besides the plan");
+      lines.back() += cat("; libraries use up to ", human_bytes(library_bytes), " of the GPU's ",
+                          human_bytes(options.device_memory));
   }
   const MemoryMeasure measure = [tier = first.tier](const MemoryPlan& memory) {
     return memory.at(tier).total;
@@ -204,7 +205,7 @@ struct RankPlan {
   const LoadedConfig& loaded;
   const StepPlan& plan;
   /// The plans of all ranks.
-  const ClassPlans& all;
+  const ClassPlans& class_plans;
   const Program& program;
   int rank = 0;
 
@@ -216,7 +217,7 @@ void print_plan_head(const RankPlan& shown, const std::optional<NamedModel>& nam
   std::cout << human_count(count_parameters(shown.plan.train.model).total)
             << " parameters, ZeRO stage " << shown.plan.options.state.stage << '\n';
   if (named) std::cout << named_model_text(*named);
-  print_checked(shown.all.classes());
+  print_checked(shown.class_plans.classes());
   const Config& config = shown.loaded.config;
   if (!has_data(config)) std::cout << assumption_text(config) << '\n';
   std::cout << '\n';
@@ -226,7 +227,7 @@ void print_plan_head(const RankPlan& shown, const std::optional<NamedModel>& nam
 /// save most memory or the traffic.
 void print_sizes(const RankPlan& shown, const MemoryPlan& memory, bool savings) {
   print_memory(shown.loaded, shown.plan, memory);
-  if (const std::string stages = shown.trains() ? stage_memory_text(shown.all) : "";
+  if (const std::string stages = shown.trains() ? stage_memory_text(shown.class_plans) : "";
       !stages.empty())
     std::cout << '\n' << stages;
   if (savings)
@@ -241,7 +242,7 @@ std::vector<std::string> print_warnings(const RankPlan& shown, const PlanOptions
   std::vector<std::string> warnings;
   if (!shown.trains()) return warnings;
   const LoadedConfig& loaded = shown.loaded;
-  const std::string crossing = crossing_notice(loaded, shown.all, options.nodes);
+  const std::string crossing = crossing_notice(loaded, shown.class_plans, options.nodes);
   if (!crossing.empty()) {
     warnings.push_back(crossing);
     std::cout << "\nwarning: " << crossing << '\n';
@@ -258,15 +259,15 @@ std::vector<std::string> print_warnings(const RankPlan& shown, const PlanOptions
 /// Plans a config. Prints its memory and traffic and, if a machine is requested, the time of a step
 /// on it. Refuses a plan that exceeds a budget.
 int plan_config(PlanOptions options, const std::optional<NamedModel>& named,
-                const std::optional<RequestedMachine>& asked, Answer& answer) {
+                const std::optional<RequestedMachine>& requested, Answer& answer) {
   const LaunchEnvironment single;
   if (!options.trace.empty()) admit_new_file("--trace", options.trace);
   options.source.plans_only = true;
   const LoadedConfig loaded = load_source(options.source, single);
   refuse_rank(options.rank, loaded.ranks);
-  if (asked) {
-    require_ranks(asked->slow, loaded.ranks);
-    set_memory(asked->machine, divide_up(loaded.ranks, options.nodes), options);
+  if (requested) {
+    require_ranks(requested->slow, loaded.ranks);
+    set_memory(requested->machine, divide_up(loaded.ranks, options.nodes), options);
   }
   if (options.schedule) {
     std::cout << pipeline_text(loaded.config, *loaded.model, output_columns());
@@ -275,50 +276,52 @@ int plan_config(PlanOptions options, const std::optional<NamedModel>& named,
   const auto rank = static_cast<int>(options.rank);
   const StepPlan plan = plan_steps(loaded.config, *loaded.model, rank);
   const Program& program = shown_program(options, plan);
-  const ClassPlans all(loaded.config, *loaded.model, rank, plan);
-  all.require_sound();
+  const ClassPlans class_plans(loaded.config, *loaded.model, rank, plan);
+  class_plans.require_sound();
   std::cout << "rank " << rank << " of " << loaded.ranks << ", ";
   if (options.program) {
     std::cout << program_text(program);
     return 0;
   }
-  const RankPlan shown{loaded, plan, all, program, rank};
+  const RankPlan shown{loaded, plan, class_plans, program, rank};
   print_plan_head(shown, named);
   const MemoryPlan memory = shown.trains() ? memory_plan(plan) : memory_plan({&program});
   print_sizes(shown, memory, options.memory);
-  if (shown.trains() && asked)
-    print_time(loaded, *asked, options.nodes, options.trace,
-               page_writer(loaded, options, *asked, all), all, plan, answer);
+  if (shown.trains() && requested)
+    print_time(loaded, *requested, options.nodes, options.trace,
+               page_writer(loaded, options, *requested, class_plans), class_plans, plan, answer);
   const std::vector<std::string> warnings = print_warnings(shown, options);
   if (answer.is_wanted())
-    add_plan_answer(answer, loaded, plan, program, all.classes().count(), memory, warnings, rank);
-  refuse_over_budget(all, loaded, options, plan);
+    add_plan_answer(answer, loaded, plan, program, class_plans.classes().count(), memory, warnings,
+                    rank);
+  refuse_over_budget(class_plans, loaded, options, plan);
   return 0;
 }
 
 int plan_command(PlanOptions options, Answer& answer) {
   if (options.table) return size_table({options.model, options.time.machine, options.gpus}, answer);
   options.source = with_texts(options.source);
-  std::optional<RequestedMachine> asked;
-  if (!options.time.machine.empty()) asked = requested_machine(options.time, options.nodes);
+  std::optional<RequestedMachine> requested;
+  if (!options.time.machine.empty()) requested = requested_machine(options.time, options.nodes);
   std::optional<NamedModel> named;
   if (options.model.given()) {
     named = read_named_model(options.model);
-    plan_for_model(options.source, *named, asked ? &asked->machine : nullptr, options.nodes);
+    plan_for_model(options.source, *named, requested ? &requested->machine : nullptr,
+                   options.nodes);
   }
   if (!options.html.empty()) admit_plan_page(options.html);
   if (options.search)
     return search_plan({options.source, options.time, options.nodes, options.device_memory,
                         options.host_memory, options.seconds, options.out, options.html},
-                       *asked, answer);
-  return plan_config(std::move(options), named, asked, answer);
+                       *requested, answer);
+  return plan_config(std::move(options), named, requested, answer);
 }
 
 /// Adds the options that select what is shown of a plan.
 void add_shown_options(CLI::App& command, PlanOptions& options) {
   command.add_flag("--memory", options.memory,
                    "only memory, and which changes of the config would save most of it");
-  command.add_flag("--program", options.program, "only the step program, an instruction a line");
+  command.add_flag("--program", options.program, "only the step program, one instruction per line");
   command.add_flag(
       "--schedule", options.schedule,
       "only the pipeline: its picture, and how long each stage waits and what it keeps");
@@ -345,7 +348,7 @@ void add_machine_options(CLI::App& command, PlanOptions& options) {
   command
       .add_option("--machine", options.time.machine,
                   "a machine that ftrun knows (h100-80gb, ...) or a machine file "
-                  "(docs/plan.md): what a step would take there")
+                  "(docs/plan.md): predicts the time of a step on it")
       ->option_text("FILE")
       ->excludes("--evaluation");
   add_time_options(command, options.time);
@@ -356,7 +359,7 @@ void add_record_options(CLI::App& command, PlanOptions& options) {
   CLI::Option* trace =
       command
           .add_option("--trace", options.trace,
-                      "a new file for the step in time, for Perfetto or chrome://tracing")
+                      "a new file for the timeline of the step, for Perfetto or chrome://tracing")
           ->option_text("FILE")
           ->needs("--machine");
   CLI::Option* html =
@@ -410,16 +413,15 @@ void add_model_options(CLI::App& command, PlanOptions& options) {
       ->excludes("--out");
   command
       .add_option("--stack", options.time.stack,
-                  "a file of another program's rates, in place of ftrun's own kernels")
+                  "a file with the speed of another program's kernels, to predict that program")
       ->option_text("FILE")
       ->needs("--machine");
 }
 
 void add_table_options(CLI::App& command, PlanOptions& options) {
-  CLI::Option* table = command.add_flag(
-      "--table", options.table,
-      "memory of a GPU by model, ZeRO stage and number of GPUs: textbook formulas beside the "
-      "exact plan");
+  CLI::Option* table = command.add_flag("--table", options.table,
+                                        "memory of a GPU by model, ZeRO stage and number of GPUs: "
+                                        "textbook formulas compared with the exact plan");
   for (const char* text :
        {"--config", "--set", "--nproc", "--memory", "--program", "--schedule", "--evaluation",
         "--text", "--rank", "--trace", "--search", "--stack", "--device-memory", "--host-memory",

@@ -136,28 +136,30 @@ void admit_plan_page(const std::string& path) {
   require_place_for("--html", path);
 }
 
-PlanPage begin_plan_page(const Config& config, const ClassPlans& all, const ConfigSource& source,
-                         const RequestedMachine& asked, int64_t nodes, const std::string& time) {
-  const Machine& machine = asked.machine;
-  const int ranks = all.classes().ranks();
-  const StateOptions& state = all.plan(0).options.state;
+PlanPage begin_plan_page(const Config& config, const ClassPlans& class_plans,
+                         const ConfigSource& source, const RequestedMachine& requested,
+                         int64_t nodes, const std::string& time) {
+  const Machine& machine = requested.machine;
+  const int ranks = class_plans.classes().ranks();
+  const StateOptions& state = class_plans.plan(0).options.state;
   PlanPage page;
   std::vector<std::string>& facts = page.facts;
   if (!source.files.empty()) facts.push_back(cat("config: ", join(source.files, ", ")));
   if (!source.overrides.empty()) facts.push_back(cat("set: ", join(source.overrides, ", ")));
   facts.push_back(cat("model: ", config.model.path, ", ",
-                      human_count(count_parameters(all.plan(0).train.model).total), " parameters"));
+                      human_count(count_parameters(class_plans.plan(0).train.model).total),
+                      " parameters"));
   const std::string measured = machine.measured.empty() ? "" : cat(", measured ", machine.measured);
   facts.push_back(cat(count_text(ranks, "rank"), ", ZeRO stage ", state.stage, ", ",
                       config.train_batch_size, " sequences per step, on ",
                       machine_text(machine, nodes, measured)));
   facts.push_back(time);
-  if (!asked.what_if.empty()) facts.push_back(cat("what if ", asked.what_if));
+  if (!requested.what_if.empty()) facts.push_back(cat("what if ", requested.what_if));
   return page;
 }
 
 void write_plan_page(const std::string& path, PlanPage page, const Config& config,
-                     const ClassPlans& all, const StepRecord& record) {
+                     const ClassPlans& class_plans, const StepRecord& record) {
   const std::vector<const RecordedRank*> stages = rank_of_each_stage(record);
   const std::vector<const RecordedRank*> shown = choose_evenly(stages, kMaxStages);
   const StepLanes lanes = step_lanes(shown, record.end, kMaxBlocks);
@@ -165,7 +167,7 @@ void write_plan_page(const std::string& path, PlanPage page, const Config& confi
   Json ranks = Json::array();
   for (size_t r = 0; r < shown.size(); ++r) {
     const RecordedRank& rank = *shown[r];
-    const StepPlan& plan = all.plan(all.classes().class_of(rank.rank));
+    const StepPlan& plan = class_plans.plan(class_plans.classes().class_of(rank.rank));
     const MemoryPlan memory = memory_plan(plan);
     Json own{{"rank", rank.rank},
              {"stage", rank.program->stage.index},
@@ -200,7 +202,7 @@ void write_plan_page(const std::string& path, PlanPage page, const Config& confi
       {"labels", labels.texts()},
       {"left_out", stages.size() - shown.size()},
       {"ranks", std::move(ranks)},
-      {"traffic", traffic_json(program_traffic(all.plan(0).train.program))["collectives"]},
+      {"traffic", traffic_json(program_traffic(class_plans.plan(0).train.program))["collectives"]},
       {"search", std::move(page.search)}};
   // The path is checked again, because another file may have been made there while the search ran.
   admit_plan_page(path);

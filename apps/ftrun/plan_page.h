@@ -33,8 +33,9 @@ void admit_plan_page(const std::string& path);
 
 /// Makes the first part of a plan's page: what was planned, for which machine, with which
 /// assumptions, and `time`, the line about the time of a step.
-PlanPage begin_plan_page(const Config& config, const ClassPlans& all, const ConfigSource& source,
-                         const RequestedMachine& asked, int64_t nodes, const std::string& time);
+PlanPage begin_plan_page(const Config& config, const ClassPlans& class_plans,
+                         const ConfigSource& source, const RequestedMachine& requested,
+                         int64_t nodes, const std::string& time);
 
 /// Writes the HTML page of a plan, which needs no other file and no network. For the lowest rank of
 /// each pipeline stage (at most 16 stages) it shows the step's time by part, and the lanes and the
@@ -42,6 +43,6 @@ PlanPage begin_plan_page(const Config& config, const ClassPlans& all, const Conf
 /// (step_lanes()). `config` is resolved, and `record` is the record of a prediction of `all`.
 /// Throws the errors of write_file_atomic().
 void write_plan_page(const std::string& path, PlanPage page, const Config& config,
-                     const ClassPlans& all, const StepRecord& record);
+                     const ClassPlans& class_plans, const StepRecord& record);
 
 }  // namespace ftrun

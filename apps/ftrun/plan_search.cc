@@ -78,13 +78,13 @@ std::string too_large_remedy(const SearchTask& task, const SearchResult& result)
              "nf4}), shorter rows, or a smaller model");
 }
 
-/// Returns what a search had no time for: "; 8163 layouts were not looked at"; "" for nothing.
+/// Returns what a search had no time for: "; 8163 layouts were not examined"; "" for nothing.
 std::string unexamined_text(const SearchCounts& counts) {
   std::string text;
   if (counts.given_up > 0)
     text += cat("; ", count_text(counts.given_up, "plan"), " given up for lack of time");
   if (counts.tried < counts.all)
-    text += cat("; ", count_text(counts.all - counts.tried, "layout"), " not looked at");
+    text += cat("; ", count_text(counts.all - counts.tried, "layout"), " not examined");
   return text;
 }
 
@@ -162,17 +162,18 @@ std::string config_with_layout(const SearchTask& task, const Layout& layout,
 namespace {
 
 /// Writes the HTML page of the best layout, with the reasons against other choices.
-void write_page(const SearchOptions& options, const RequestedMachine& asked, const SearchTask& task,
-                const SearchResult& result, const nlohmann::ordered_json& search) {
+void write_page(const SearchOptions& options, const RequestedMachine& requested,
+                const SearchTask& task, const SearchResult& result,
+                const nlohmann::ordered_json& search) {
   const Evaluation& best = result.choices.front();
   const Config config = std::get<Config>(try_layout(task, best.layout));
   const StepPlan own = plan_steps(config, task.model, 0);
-  const ClassPlans all(config, task.model, 0, own);
+  const ClassPlans class_plans(config, task.model, 0, own);
   StepRecord record;
   const StepTime time =
-      predict_step(all, task.machine, {task.nodes, config.threads, task.slow}, &record);
+      predict_step(class_plans, task.machine, {task.nodes, config.threads, task.slow}, &record);
   PlanPage page =
-      begin_plan_page(config, all, options.source, asked, task.nodes,
+      begin_plan_page(config, class_plans, options.source, requested, task.nodes,
                       cat("time of a step: ", seconds_text(time.seconds), " (predicted)"));
   page.facts.push_back(cat("found: ", layout_text(best.layout)));
   const int64_t ranks = ranks_of_node(best.layout, task.nodes);
@@ -180,16 +181,16 @@ void write_page(const SearchOptions& options, const RequestedMachine& asked, con
   page.host_memory = host_budget(task, ranks);
   page.search = search;
   page.search["lines"] = split(counts_text(task, result), '\n');
-  write_plan_page(options.html, std::move(page), config, all, record);
+  write_plan_page(options.html, std::move(page), config, class_plans, record);
   std::cout << "written: " << terminal_text(options.html) << '\n';
 }
 
 }  // namespace
 
-int search_plan(const SearchOptions& options, const RequestedMachine& asked, Answer& answer) {
+int search_plan(const SearchOptions& options, const RequestedMachine& requested, Answer& answer) {
   if (!options.out.empty()) admit_new_file("--out", options.out);
-  SearchTask task = search_task(options, asked.machine);
-  task.slow = asked.slow;
+  SearchTask task = search_task(options, requested.machine);
+  task.slow = requested.slow;
   if (!task.slow.empty() && !task.machine.has_gpus)
     throw Error(
         ExitCode::kUsage,
@@ -199,7 +200,7 @@ int search_plan(const SearchOptions& options, const RequestedMachine& asked, Ans
   const SearchResult result = search_layouts(task, {.seconds = options.seconds});
   require_choice(task, result);
   const Evaluation& best = result.choices.front();
-  if (!asked.what_if.empty()) std::cout << "what if " << asked.what_if << '\n';
+  if (!requested.what_if.empty()) std::cout << "what if " << requested.what_if << '\n';
   std::cout << terminal_text(search_text(task, result));
   nlohmann::ordered_json json = search_json(task, result);
   if (!options.out.empty()) {
@@ -208,7 +209,7 @@ int search_plan(const SearchOptions& options, const RequestedMachine& asked, Ans
     std::vector<std::string> why{
         cat("Found by ftrun plan --search for ", machine_text(task.machine, task.nodes), ": ",
             layout_text(best.layout),
-            asked.what_if.empty() ? "." : cat(", if ", asked.what_if, ".")),
+            requested.what_if.empty() ? "." : cat(", if ", requested.what_if, ".")),
         cat("A step is predicted to take ", seconds_text(best.time->seconds), "; a rank needs ",
             rank_memory_text(best.memory), ". ",
             result.proved ? "No other layout takes less." : "Others may take less."),
@@ -221,7 +222,7 @@ int search_plan(const SearchOptions& options, const RequestedMachine& asked, Ans
   } else {
     std::cout << "\n--out FILE writes the first one as a config\n";
   }
-  if (!options.html.empty()) write_page(options, asked, task, result, json);
+  if (!options.html.empty()) write_page(options, requested, task, result, json);
   answer.add("search", json);
   return 0;
 }

@@ -44,7 +44,7 @@ std::string gigabytes(double bytes) {
 std::string fits_text(const MemoryTableRow& row, const SizeGpu& gpu) {
   const bool formula = row.formula() <= gpu.bytes, planned = row.planned() <= gpu.bytes;
   if (formula == planned) return planned ? "fits" : "no";
-  return planned ? "fits, not by the formulas" : "no, but by the formulas";
+  return planned ? "fits, but not by the formulas" : "no, but fits by the formulas";
 }
 
 Json row_json(const MemoryTableModel& model, const MemoryTableRow& row,
@@ -59,11 +59,11 @@ Json row_json(const MemoryTableModel& model, const MemoryTableRow& row,
     fits[gpu.name] = {{"course", row.formula() <= gpu.bytes},
                       {"planned", row.planned() <= gpu.bytes}};
   Json json{{"model", model.name},
-            {"parameters", row.counted},
-            {"zero_stage", row.question.zero},
-            {"gpus", row.question.ranks},
-            {"row_tokens", row.question.row},
-            {"recompute", name_of(row.question.recompute)},
+            {"parameters", row.parameters},
+            {"zero_stage", row.query.zero},
+            {"gpus", row.query.ranks},
+            {"row_tokens", row.query.row},
+            {"recompute", name_of(row.query.recompute)},
             {"course", std::llround(row.formula())},
             {"planned", std::llround(row.planned())},
             {"fullest", row.peak_instr},
@@ -79,15 +79,15 @@ Json row_json(const MemoryTableModel& model, const MemoryTableRow& row,
 /// Prints the differences between the plan and the formulas, part by part.
 void print_lines(const MemoryTableModel& model, const MemoryTableRow& row) {
   std::cout << '\n'
-            << model.name << ", ZeRO " << row.question.zero << " on " << row.question.ranks
-            << " GPUs, GB a GPU at its peak, " << row.peak_instr << '\n';
+            << model.name << ", ZeRO " << row.query.zero << " on " << row.query.ranks
+            << " GPUs, GB per GPU at its peak, " << row.peak_instr << '\n';
   std::vector<std::vector<std::string>> cells;
   for (const MemoryTablePart& line : row.lines)
     cells.push_back({line.part, gigabytes(line.formula), gigabytes(line.planned),
                      gigabytes(line.planned - line.formula), line.why});
   cells.push_back({"all", gigabytes(row.formula()), gigabytes(row.planned()),
                    gigabytes(row.planned() - row.formula()), ""});
-  std::cout << format_table({"part", "formula", "planned", "more", "why"}, cells);
+  std::cout << format_table({"part", "formula", "planned", "difference", "why"}, cells);
 }
 
 /// Prints how close the formulas and the plan are to the numbers that textbooks state for 7 B
@@ -108,9 +108,11 @@ Json print_stated(const std::vector<MemoryTableRow>& rows, double parameters) {
                     {"formula", formula},
                     {"planned", row.planned() / kGigabyte}});
   }
-  std::cout << "\ntextbooks' round figures for 7 B on 8 GPUs, in GB, beside their formula with "
+  std::cout << "\nround figures of textbooks for 7 B on 8 GPUs, in GB, their formula with "
             << fixed_text(kTextbookActivations, 0) << " GB of activations, and the plan\n"
-            << format_table({"", "stated", "formula", "off ", "planned", "off"}, cells)
+            << format_table(
+                   {"", "stated", "formula", "formula vs stated", "planned", "plan vs stated"},
+                   cells)
             << "ZeRO 3's 16 leaves 5.5 GB for activations, ZeRO 1's 52 and ZeRO 2's 38 hold 7 and "
                "5 GB more than the formula\n";
   return json;
@@ -119,27 +121,28 @@ Json print_stated(const std::vector<MemoryTableRow>& rows, double parameters) {
 /// Prints the example of 1.3 B parameters on 2 GPUs: DDP and FSDP, each with and without recompute.
 Json print_two_gpus(const std::optional<Machine>& machine, const std::vector<SizeGpu>& gpus) {
   const MemoryTableModel model = size_model("1.3B");
-  std::vector<MemoryTableQuery> questions;
+  std::vector<MemoryTableQuery> queries;
   for (const int zero : {0, 3})
     for (const RecomputeLevel recompute : {RecomputeLevel::kNone, RecomputeLevel::kFull})
-      questions.push_back({.zero = zero, .ranks = 2, .recompute = recompute});
+      queries.push_back({.zero = zero, .ranks = 2, .recompute = recompute});
   const bool timed = machine && machine->has_gpus && machine->devices > 1;
-  const std::vector<MemoryTableRow> rows = size_rows(model, questions, timed ? &*machine : nullptr);
+  const std::vector<MemoryTableRow> rows = size_rows(model, queries, timed ? &*machine : nullptr);
   Json json = Json::array();
   std::vector<std::vector<std::string>> cells;
   for (const MemoryTableRow& row : rows) {
     cells.push_back(
-        {row.question.zero == 0 ? "DDP" : "FSDP, FULL_SHARD (ZeRO 3)",
-         std::string(name_of(row.question.recompute)), gigabytes(row.formula()),
+        {row.query.zero == 0 ? "DDP" : "FSDP, FULL_SHARD (ZeRO 3)",
+         std::string(name_of(row.query.recompute)), gigabytes(row.formula()),
          gigabytes(row.planned()),
          row.step_seconds ? format_number("%.4g", *row.step_seconds) : "?",
          row.communication_wait_share ? percent_text(*row.communication_wait_share, 1) : "?"});
     json.push_back(row_json(model, row, gpus));
   }
-  std::cout << "\n1.3 B on 2 GPUs: DDP against FSDP, GB a GPU\n"
+  std::cout << "\n1.3 B on 2 GPUs: DDP and FSDP, GB per GPU\n"
             << format_table(
-                   {"", "recompute", "formula", "planned", "step, s", "waits for exchange"}, cells);
-  if (!timed) std::cout << "times are known with a machine file: --machine FILE\n";
+                   {"", "recompute", "formula", "planned", "step, s", "waiting for communication"},
+                   cells);
+  if (!timed) std::cout << "--machine FILE adds the times of a step\n";
   return json;
 }
 
@@ -162,41 +165,42 @@ std::optional<Machine> compared_machine(const TableOptions& options) {
   return machine;
 }
 
-/// AnsweredModel is a model with its rows: all ZeRO stages for each number of GPUs.
-struct AnsweredModel {
+/// ModelRows is a model with its rows: all ZeRO stages for each number of GPUs.
+struct ModelRows {
   MemoryTableModel model;
   std::vector<MemoryTableRow> rows;
 };
 
-std::vector<AnsweredModel> answered(const TableOptions& options,
+std::vector<ModelRows> compute_rows(const TableOptions& options,
                                     const std::vector<int64_t>& ranks) {
-  std::vector<MemoryTableQuery> questions;
+  std::vector<MemoryTableQuery> queries;
   for (const int64_t count : ranks)
-    for (int zero = 0; zero < kStages; ++zero) questions.push_back({.zero = zero, .ranks = count});
-  std::vector<AnsweredModel> all;
+    for (int zero = 0; zero < kStages; ++zero) queries.push_back({.zero = zero, .ranks = count});
+  std::vector<ModelRows> all;
   for (MemoryTableModel& model : models_of(options)) {
-    std::vector<MemoryTableRow> rows = size_rows(model, questions);
+    std::vector<MemoryTableRow> rows = size_rows(model, queries);
     all.push_back({std::move(model), std::move(rows)});
   }
   return all;
 }
 
 /// Prints the table of all rows, and returns them for --json.
-Json print_rows(const std::vector<AnsweredModel>& all, const std::vector<SizeGpu>& gpus) {
-  std::cout << "memory of a GPU, all weights trained in bf16, a row of "
-            << all.front().rows.front().question.row
-            << " tokens on each: textbook formulas (2 + 2 + 8 bytes per parameter, shared out "
-               "from ZeRO 3, 2 and 1 on, and 2 b s h L 2 of activations) beside what ftrun "
-               "would allocate, and libraries with it; in GB of 10^9 bytes\n\n";
-  std::vector<std::string> headers{"model", "ZeRO", "GPUs", "formula", "planned", "off"};
+Json print_rows(const std::vector<ModelRows>& all, const std::vector<SizeGpu>& gpus) {
+  std::cout
+      << "memory of a GPU in GB of 10^9 bytes, if all weights are trained in bf16 with one row of "
+      << all.front().rows.front().query.row
+      << " tokens on each GPU: textbook formulas (2 + 2 + 8 bytes per parameter, divided by "
+         "the GPUs from ZeRO 3, 2 and 1 on, and 2 b s h L 2 bytes of activations) compared "
+         "with what ftrun and its libraries would allocate\n\n";
+  std::vector<std::string> headers{"model",   "ZeRO",    "GPUs",
+                                   "formula", "planned", "plan vs formula"};
   for (const SizeGpu& gpu : gpus) headers.push_back(cat(gpu.name, ", ", gigabytes(gpu.bytes)));
   std::vector<std::vector<std::string>> cells;
   Json json = Json::array();
   for (const auto& [model, rows] : all)
     for (const MemoryTableRow& row : rows) {
-      cells.push_back({model.name, std::to_string(row.question.zero),
-                       std::to_string(row.question.ranks), gigabytes(row.formula()),
-                       gigabytes(row.planned()),
+      cells.push_back({model.name, std::to_string(row.query.zero), std::to_string(row.query.ranks),
+                       gigabytes(row.formula()), gigabytes(row.planned()),
                        signed_percent_text(row.planned() / row.formula() - 1, 1)});
       for (const SizeGpu& gpu : gpus) cells.back().push_back(fits_text(row, gpu));
       json.push_back(row_json(model, row, gpus));
@@ -212,15 +216,15 @@ int size_table(const TableOptions& options, Answer& answer) {
   const std::vector<SizeGpu> gpus = gpus_of(machine);
   std::vector<int64_t> ranks = options.gpus;
   if (ranks.empty()) ranks = {4, kExplained, 64};
-  const std::vector<AnsweredModel> all = answered(options, ranks);
+  const std::vector<ModelRows> all = compute_rows(options, ranks);
   Json json{{"rows", print_rows(all, gpus)}};
 
-  const bool is_exercise = !options.model.given();
+  const bool uses_textbook_models = !options.model.given();
   const auto at = std::find(ranks.begin(), ranks.end(), kExplained);
   const int64_t first = at == ranks.end() ? 0 : kStages * std::distance(ranks.begin(), at);
-  const auto& [model, rows] = all[is_exercise ? 1 : 0];
+  const auto& [model, rows] = all[uses_textbook_models ? 1 : 0];
   for (const int zero : {0, 3}) print_lines(model, rows[static_cast<size_t>(first + zero)]);
-  if (is_exercise) {
+  if (uses_textbook_models) {
     if (at != ranks.end())
       json["stated"] = print_stated({rows.begin() + first, rows.begin() + first + kStages},
                                     static_cast<double>(model.parameters));

@@ -28,7 +28,7 @@ void tier_rows(Tier tier, const TierPlan& plan, int64_t parameters,
   const std::string name(tier_name(tier));
   for (size_t c = 0; c < kCategoryCount; ++c) {
     const auto category = static_cast<Category>(c);
-    const int64_t bytes = plan.of(category);
+    const int64_t bytes = plan.bytes_of(category);
     if (bytes > 0)
       rows.push_back({name, std::string(category_name(category)), std::to_string(bytes),
                       human_bytes(bytes),
@@ -41,7 +41,7 @@ void tier_rows(Tier tier, const TierPlan& plan, int64_t parameters,
 std::string peak_text(Tier tier, const TierPlan& plan) {
   const int64_t used = std::accumulate(plan.at_peak.begin(), plan.at_peak.end(), int64_t{0});
   return cat(tier_name(tier), ": peak at ", plan.peak_instr, ", with ", human_bytes(plan.arenas),
-             " beside what is kept from step to step: ", categories_text(plan.at_peak),
+             " in addition to what is kept from step to step: ", categories_text(plan.at_peak),
              plan.arenas > used ? cat(", unused ", human_bytes(plan.arenas - used)) : "", "\n");
 }
 
@@ -149,7 +149,7 @@ class ModelStates {
     return frozen_.used == 0
                ? cat("Psi = ", trained_.text(), " parameters")
                : cat("Psi = ", trained_.text(), " parameters that train and Phi = ", frozen_.text(),
-                     " frozen ones, which have weights alone");
+                     " frozen ones, which have only weights");
   }
 
  private:

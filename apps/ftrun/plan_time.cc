@@ -79,45 +79,46 @@ void add_time_options(CLI::App& command, TimeOptions& options) {
 }
 
 RequestedMachine requested_machine(const TimeOptions& options, int64_t nodes) {
-  RequestedMachine asked;
-  asked.machine = read_machine_file(options.machine);
+  RequestedMachine requested;
+  requested.machine = read_machine_file(options.machine);
   if (!options.stack.empty())
-    asked.machine = with_stack(asked.machine, read_stack_file(options.stack));
-  asked.machine.price = requested_price(options, asked.machine);
-  asked.unmodified = asked.machine;
-  asked.slow = parse_slow_ranks(options.slow);
-  if (!options.network.empty()) set_network(options.network, nodes, asked.machine);
-  asked.what_if = what_if_text(asked.slow, asked.machine, !options.network.empty());
-  return asked;
+    requested.machine = with_stack(requested.machine, read_stack_file(options.stack));
+  requested.machine.price = requested_price(options, requested.machine);
+  requested.unmodified = requested.machine;
+  requested.slow = parse_slow_ranks(options.slow);
+  if (!options.network.empty()) set_network(options.network, nodes, requested.machine);
+  requested.what_if = what_if_text(requested.slow, requested.machine, !options.network.empty());
+  return requested;
 }
 
-void print_time(const LoadedConfig& loaded, const RequestedMachine& asked, int64_t nodes,
-                const std::string& trace, const PageWriter& write_page, const ClassPlans& all,
-                const StepPlan& plan, Answer& answer) {
+void print_time(const LoadedConfig& loaded, const RequestedMachine& requested, int64_t nodes,
+                const std::string& trace, const PageWriter& write_page,
+                const ClassPlans& class_plans, const StepPlan& plan, Answer& answer) {
   const Config& config = loaded.config;
-  const bool records = !trace.empty() || write_page;
+  const bool needs_record = !trace.empty() || write_page;
   StepRecord record;
   StepTime time;
   std::optional<double> unmodified;
   try {
-    time = predict_step(all, asked.machine, {nodes, config.threads, asked.slow},
-                        records ? &record : nullptr);
-    if (!asked.what_if.empty())
-      unmodified = predict_step(all, asked.unmodified, {nodes, config.threads}).seconds;
+    time = predict_step(class_plans, requested.machine, {nodes, config.threads, requested.slow},
+                        needs_record ? &record : nullptr);
+    if (!requested.what_if.empty())
+      unmodified = predict_step(class_plans, requested.unmodified, {nodes, config.threads}).seconds;
   } catch (const Error& error) {
-    if (error.code() != ExitCode::kUsage || records) throw;
+    if (error.code() != ExitCode::kUsage || needs_record) throw;
     std::cout << "\ntime of a step: not predicted: " << terminal_text(error.what()) << '\n';
     return;
   }
   if (!trace.empty()) write_new_file(trace, step_trace_text(record));
-  const RunEstimate run =
-      estimate_run(config, *loaded.model, plan, time, asked.machine, nodes, planned_steps(config));
-  const std::string text = run_estimate_text(run, time, asked.machine, config.checkpoint.every);
+  const RunEstimate run = estimate_run(config, *loaded.model, plan, time, requested.machine, nodes,
+                                       planned_steps(config));
+  const std::string text = run_estimate_text(run, time, requested.machine, config.checkpoint.every);
   std::cout << '\n' << terminal_text(text);
   if (write_page) write_page(record, text);
-  if (unmodified) std::cout << what_if_line(asked.what_if, time.seconds, *unmodified);
-  nlohmann::ordered_json json = time_json(run, time, asked.machine);
-  if (unmodified) json["what_if"] = {{"assumed", asked.what_if}, {"seconds_as_filed", *unmodified}};
+  if (unmodified) std::cout << what_if_line(requested.what_if, time.seconds, *unmodified);
+  nlohmann::ordered_json json = time_json(run, time, requested.machine);
+  if (unmodified)
+    json["what_if"] = {{"assumed", requested.what_if}, {"seconds_as_filed", *unmodified}};
   answer.add("time", json);
 }
 

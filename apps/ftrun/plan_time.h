@@ -49,11 +49,11 @@ RequestedMachine requested_machine(const TimeOptions& options, int64_t nodes);
 /// about the step's time.
 using PageWriter = std::function<void(const StepRecord& record, const std::string& text)>;
 
-/// Prints the time of a step and of the run on the machine `asked`, or the reason why it is not
+/// Prints the time of a step and of the run on the machine `requested`, or the reason why it is not
 /// known, and adds it to the answer. `plan` may be the plan of any rank. The record of the step is
 /// written to a new file `trace` (unless it is ""), and passed to `write_page` (unless it is null).
-void print_time(const LoadedConfig& loaded, const RequestedMachine& asked, int64_t nodes,
-                const std::string& trace, const PageWriter& write_page, const ClassPlans& all,
-                const StepPlan& plan, Answer& answer);
+void print_time(const LoadedConfig& loaded, const RequestedMachine& requested, int64_t nodes,
+                const std::string& trace, const PageWriter& write_page,
+                const ClassPlans& class_plans, const StepPlan& plan, Answer& answer);
 
 }  // namespace ftrun

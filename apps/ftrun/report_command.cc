@@ -35,7 +35,7 @@ int report(const ReportOptions& options) {
 Command add_report(CLI::App& app) {
   auto options = std::make_shared<ReportOptions>();
   CLI::App* command = app.add_subcommand(
-      "report", "write one HTML page of a run, or of several laid over each other");
+      "report", "write one HTML page about a run, or about several runs in the same charts");
   command->add_option("runs", options->runs, "run folders (output_dir)")->required();
   command->add_option("--out", options->out,
                       "the page (default for one run: report.html in its folder)");

@@ -103,8 +103,7 @@ std::string counts_text(const SearchTask& task, const SearchResult& result) {
       cat("not proved: the time limit was reached; no layout with a known bound is faster by more "
           "than ",
           percent_text((best - result.least) / best, 1));
-  if (counts.tried < counts.all)
-    text += cat("; ", counts.all - counts.tried, " were not looked at");
+  if (counts.tried < counts.all) text += cat("; ", counts.all - counts.tried, " were not examined");
   return text + " (--seconds gives more time)\n";
 }
 

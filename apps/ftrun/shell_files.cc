@@ -184,7 +184,7 @@ std::string shell_completion(const CLI::App& app, const std::string& shell) {
   if (shell == "bash") return bash_completion(app);
   if (shell == "zsh") return zsh_completion(app);
   if (shell == "fish") return fish_completion(app);
-  throw Error(ExitCode::kUsage, cat("completion: there are none for the shell ", shell),
+  throw Error(ExitCode::kUsage, cat("completion: not supported for the shell ", shell),
               "bash, zsh or fish");
 }
 

@@ -62,7 +62,7 @@ class SupervisedRun {
   /// the ranks have not written run.json there is nothing to resume from, and the folder may belong
   /// to another run. If run.json cannot be read, a new start would refuse the folder, and that
   /// error would hide the original failure.
-  std::optional<Restart> next(const FailureSummary& failure) const {
+  std::optional<Restart> plan_restart(const FailureSummary& failure) const {
     const LaunchRecord::RunFile file = record_.run_file();
     if (file == LaunchRecord::RunFile::kUnreadable) return std::nullopt;
     const bool wrote_manifest = file == LaunchRecord::RunFile::kOurs;
@@ -132,7 +132,7 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
   supervisor.saved = [&] { return run.saved(); };
   ElasticRanks ranks(source, launch, loaded);
   supervisor.on_restart = [&](const FailureSummary& failure, int times) {
-    auto next = run.next(failure);
+    auto next = run.plan_restart(failure);
     if (!next) return next;
     if (times >= kFailuresBeforeRemoval) ranks.drop_replica_of(failure, times);
     ranks.add_to(*next);

@@ -142,14 +142,14 @@ void add_train_options(CLI::App& command, TrainOptions& options) {
       ->allow_extra_args(false);
   command
       .add_option("--restarts", options.restarts,
-                  "restarts of failed ranks in a row that save no new checkpoint, before the run "
-                  "is given up (default 3; 0: no restart)")
+                  "consecutive restarts without a new checkpoint before the run is abandoned "
+                  "(default 3; 0: no restarts)")
       ->type_name("N")
       ->check(CLI::Range(0, std::numeric_limits<int>::max()));
   command
       .add_option("--stop-lead", options.stop_lead,
-                  "seconds from a scheduler's warning to its kill: the run warns where a stop may "
-                  "take longer (kept with the run)")
+                  "seconds between a scheduler's warning and its kill: the run warns if stopping "
+                  "may take longer (kept with the run)")
       ->type_name("SECONDS")
       ->check(CLI::PositiveNumber);
 }

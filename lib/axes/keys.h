@@ -63,8 +63,8 @@ struct AxisKeys {
     if (deepspeed_key.value == nullptr) return {key.value};
     return {key.value, deepspeed_key.value};
   }
-  int64_t& of(ParallelConfig& mesh) const { return mesh.*degree.value; }
-  int64_t of(const ParallelConfig& mesh) const { return mesh.*degree.value; }
+  int64_t& degree_in(ParallelConfig& mesh) const { return mesh.*degree.value; }
+  int64_t degree_in(const ParallelConfig& mesh) const { return mesh.*degree.value; }
 };
 
 namespace keys {

@@ -12,10 +12,10 @@ BackgroundThread::~BackgroundThread() {
   changed_.notify_all();
 }
 
-void BackgroundThread::start(std::function<void()> work) {
+void BackgroundThread::enqueue(std::function<void()> work) {
   const std::lock_guard lock(mutex_);
-  left_.push_back(std::move(work));
-  ++started_;
+  queue_.push_back(std::move(work));
+  ++enqueued_;
   changed_.notify_all();
 }
 
@@ -28,10 +28,10 @@ void BackgroundThread::wait(int64_t count) {
 void BackgroundThread::serve() {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return stopping_ || (!failure_ && !left_.empty()); });
+    changed_.wait(lock, [&] { return stopping_ || (!failure_ && !queue_.empty()); });
     if (stopping_) return;
-    const std::function<void()> work = std::move(left_.front());
-    left_.pop_front();
+    const std::function<void()> work = std::move(queue_.front());
+    queue_.pop_front();
     lock.unlock();
     std::exception_ptr failure;
     try {

@@ -309,7 +309,7 @@ bool is_cached(int fd) {
 
 [[noreturn]] void refuse_name(const std::string& folder, std::string_view name, const char* why) {
   throw Error(ExitCode::kBadInput, cat(folder, ": file name \"", name, "\" is refused: ", why),
-              "files of a model or checkpoint must lie inside its folder");
+              "files of a model or checkpoint must be inside its folder");
 }
 
 /// Checks the first bytes of a file for a placeholder. Large files are not read, because they

@@ -56,7 +56,7 @@ std::optional<uint64_t> xxh3_read_directly(const std::string& path, std::span<st
   BackgroundThread reader;
   const auto start = [&](int64_t number) {
     if (number >= pieces) return;
-    reader.start([&, number] {
+    reader.enqueue([&, number] {
       const size_t slot = static_cast<size_t>(number) % kStagedPieces;
       found[slot] =
           read_piece(fd.get(), staging.data() + slot * piece_bytes, piece_bytes, number * bytes);
@@ -100,7 +100,7 @@ void StreamedFile::write(const void* data, size_t size) {
 void StreamedFile::submit_piece() {
   if (filled_ == 0) return;
   const int64_t offset = pieces_ * static_cast<int64_t>(piece_bytes_);
-  writer_.start(
+  writer_.enqueue(
       [this, offset, from = piece(), bytes = filled_] { file_->write_at(offset, from, bytes); });
   ++pieces_;
   filled_ = 0;

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr const char* kDamaged =
     "the checkpoint is damaged or incomplete: resume from another one (ftrun verify lists them)";
 constexpr const char* kOtherModel =
-    "the checkpoint is of another model or optimizer: resume with the config that wrote it";
+    "the checkpoint belongs to another model or optimizer: resume with the config that wrote it";
 
 [[noreturn]] void refuse(const std::string& message, const char* remedy = kDamaged) {
   throw Error(ExitCode::kBadInput, message, remedy);

@@ -104,7 +104,8 @@ SliceRecord slice_from(const json& value, int format, const std::string& file_wh
     slice = slice_record(slice.tensor, slice.kind, slice.dtype, slice.tensor_shape,
                          box_from(value, slice.tensor_shape, where));
   if (slice.tensor.empty() || slice.kind.empty() || !tensor_name_problem(slice.entry).empty())
-    refuse_manifest(cat(where, ": name or kind is refused"));
+    refuse_manifest(cat(where, ": the name or its kind \"", printable(slice.kind),
+                        "\" is empty, too long, a path, or holds a control character"));
   slice.xxh3 = json_hash(value, "xxh3", where);
   return slice;
 }

@@ -83,7 +83,7 @@ void ImportedState::read_import_json() {
   if (!import.is_object() || import.value("format", nlohmann::json()) != "ftrun-import")
     refuse_import(cat(path, ": was not written by scripts/import_checkpoint.py"));
   if (const int64_t version = json_int(import, "version", path); version != 1)
-    refuse_import(cat(path, ": is of version ", version, ", 1 is read"));
+    refuse_import(cat(path, ": has version ", version, "; this ftrun reads version 1"));
   nlohmann::ordered_json record;
   for (const char* key : {"source", "known", "unknown", "zero_moments"})
     record[key] =
@@ -114,7 +114,7 @@ void ImportedState::add_file(const std::string& name) {
     if (dot == 0 ||
         std::find(kImportedKinds.begin(), kImportedKinds.end(), kind) == kImportedKinds.end())
       refuse_import(cat(file.path(), ": tensor \"", printable(full),
-                        "\" has none of the kinds param, exp_avg, exp_avg_sq in its name"));
+                        "\" is not named TENSOR.param, TENSOR.exp_avg or TENSOR.exp_avg_sq"));
     if (entry.dtype != DType::kF32)
       refuse_import(cat(file.path(), ": tensor \"", printable(full), "\" is ",
                         dtype_name(entry.dtype), ", expected F32"));
@@ -133,8 +133,7 @@ void ImportedState::require_all_kinds() const {
     const std::vector<int64_t>& shape =
         files_[state.file].at(cat(state.tensor, ".", state.kind)).shape;
     if (!kinds[state.tensor].insert(state.kind).second)
-      refuse_import(
-          cat(folder_, ": ", printable(state.tensor), ".", state.kind, " is there twice"));
+      refuse_import(cat(folder_, ": ", printable(state.tensor), ".", state.kind, " occurs twice"));
     if (shapes.try_emplace(state.tensor, shape).first->second != shape)
       refuse_import(
           cat(folder_, ": the states of ", printable(state.tensor), " have different shapes"));

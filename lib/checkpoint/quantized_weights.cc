@@ -16,8 +16,8 @@ namespace ftrun {
 namespace {
 
 constexpr const char* kRemedy =
-    "fetch the model again, or give the one that is not quantized, which quantization quantizes "
-    "while it is loaded";
+    "fetch the model again, or use the unquantized model, which the section quantization quantizes "
+    "while loading";
 
 [[noreturn]] void refuse_weight(const StoredBytes& matrix, const std::string& what) {
   throw Error(ExitCode::kBadInput,

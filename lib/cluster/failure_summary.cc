@@ -98,8 +98,8 @@ std::string kernel_hint(const RankFailure& failure) {
     return cat("; it has used the ", limit, ": raise ulimit -t");
   if (failure.signal != SIGKILL) return "";
   const std::string used =
-      is_limited ? cat(", and after the ", limit, " (ulimit -t), of which it has used ",
-                       fixed_text(failure.cpu_seconds, 1))
+      is_limited ? cat(", and after the ", limit,
+                       " (ulimit -t); seconds used: ", fixed_text(failure.cpu_seconds, 1))
                  : "";
   return cat("; the kernel does this when memory runs out", used);
 }

@@ -178,8 +178,8 @@ void read_mpi_master(const Variables& env, LaunchEnvironment& launch, const char
                 cat(launch_name(launch.kind), " started ", launch.world, " ranks (", size_variable,
                     "=", launch.world, ") but MASTER_ADDR is not set"),
                 cat("pass the first host and a free port to every rank, for example: mpirun -x "
-                    "MASTER_ADDR=host1 -x MASTER_PORT=29500; or, where "
-                    "no launcher has started this process, unset its variables"));
+                    "MASTER_ADDR=host1 -x MASTER_PORT=29500; or, if no launcher has started this "
+                    "process, unset its variables"));
   }
   launch.master_addr = "127.0.0.1";
   launch.master_port = given_port(env);
@@ -359,7 +359,7 @@ std::string launch_text(const LaunchEnvironment& launch) {
       all == 1 ? ""
                : cat(": it waits for ",
                      all == 2 ? "the other one" : cat("the ", all - 1, " others"), " at ", place);
-  return cat(who, waits, "; unset them where no launcher has set them for this run");
+  return cat(who, waits, "; unset them if no launcher has set them for this run");
 }
 
 }  // namespace ftrun

@@ -54,14 +54,14 @@ RankMesh::RankMesh(const MeshPoint& sizes) : sizes_(sizes) {
   }
 }
 
-int RankMesh::place(int rank, MeshAxis axis) const {
+int RankMesh::place_along(int rank, MeshAxis axis) const {
   return rank / strides_[static_cast<int>(axis)] % sizes_.at(axis);
 }
 
 MeshPoint RankMesh::coordinate(int rank) const {
   require(rank >= 0 && rank < world_, "the rank lies inside the mesh");
   return {
-#define FTRUN_MESH_AXIS(kind, name, what) .name = place(rank, MeshAxis::kind),
+#define FTRUN_MESH_AXIS(kind, name, what) .name = place_along(rank, MeshAxis::kind),
 #include "axes/axes.inc"
   };
 }
@@ -86,7 +86,7 @@ int RankMesh::places(MeshAxes axes) const {
 int RankMesh::place_on(int rank, MeshAxes axes) const {
   int at = 0;
   for (const auto& [axis, name, cuts] : kMeshAxisRows)
-    if (axes.contains(axis)) at = at * size(axis) + place(rank, axis);
+    if (axes.contains(axis)) at = at * size(axis) + place_along(rank, axis);
   return at;
 }
 
@@ -154,12 +154,13 @@ RankGroup RankMesh::group_of(int rank, const std::vector<GroupSpan>& spans) cons
 
 int RankMesh::rank_moved_to(int rank, MeshAxis axis, int to) const {
   require(to >= 0 && to < size(axis), "the place lies inside the mesh");
-  return rank + (to - place(rank, axis)) * strides_[static_cast<int>(axis)];
+  return rank + (to - place_along(rank, axis)) * strides_[static_cast<int>(axis)];
 }
 
 RankGroup RankMesh::link(int from, int to, MeshAxis axis) const {
-  const int low = place(std::min(from, to), axis), high = place(std::max(from, to), axis);
-  require(from != to && rank_moved_to(from, axis, place(to, axis)) == to,
+  const int low = place_along(std::min(from, to), axis),
+            high = place_along(std::max(from, to), axis);
+  require(from != to && rank_moved_to(from, axis, place_along(to, axis)) == to,
           "a link runs along one axis");
   return {.label = std::string(axis_name(axis)),
           .ranks = {std::min(from, to), std::max(from, to)},
@@ -186,7 +187,7 @@ std::vector<RankGroup> RankMesh::groups(MeshAxes axes) const {
 std::string RankMesh::place_text(int rank) const {
   std::vector<std::string> parts;
   for (const auto& [axis, name, cuts] : kMeshAxisRows) {
-    if (size(axis) > 1) parts.push_back(cat(axis_name(axis), " ", place(rank, axis)));
+    if (size(axis) > 1) parts.push_back(cat(axis_name(axis), " ", place_along(rank, axis)));
   }
   const std::string where = parts.empty() ? "" : " (" + join(parts, ", ") + ")";
   return cat("rank ", rank, where);

@@ -41,7 +41,7 @@ struct RankGroup {
 
   bool is_link() const { return sender >= 0; }
   int size() const { return static_cast<int>(ranks.size()); }
-  /// Finds the place of a global rank in the group, -1 if it is not a member.
+  /// Returns the index of a global rank in the group, -1 if it is not a member.
   int index_of(int rank) const;
   /// Returns a name that is unique in the mesh and the same on every member: "dp_shard+cp@4" is the
   /// group along dp_shard and cp whose lowest rank is 4, "pp@3>7" the link from rank 3 to rank 7.
@@ -100,7 +100,7 @@ class RankMesh {
   std::string place_text(int rank) const;
 
  private:
-  int place(int rank, MeshAxis axis) const;
+  int place_along(int rank, MeshAxis axis) const;
   /// Lists the ranks on the line along `axes` that begins at rank 0, by their place on the line.
   std::vector<int> line_along(MeshAxes axes) const;
   std::string label_of(const GroupSpan& span) const;

@@ -80,7 +80,7 @@ class SignalQueue {
   int fd() const { return fd_.get(); }
   const sigset_t& before() const { return before_; }
   /// Returns the next signal, 0 if there is none.
-  int next() {
+  int next_signal() {
     signalfd_siginfo info{};
     const ssize_t got = ::read(fd_.get(), &info, sizeof info);
     return got == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
@@ -203,7 +203,7 @@ class Supervisor {
   void reap();
   void record_end(LocalRank& rank, int status, const rusage& used);
   void stop_others();
-  std::string doing(const LocalRank& rank) const;
+  std::string text_of_activity(const LocalRank& rank) const;
   bool holds_up_others(const LocalRank& rank) const;
   bool is_hang() const;
   void stop_after_failure();
@@ -304,7 +304,7 @@ void Supervisor::wait_for_something() {
 }
 
 void Supervisor::handle_signals() {
-  while (const int signal = signals_.next()) {
+  while (const int signal = signals_.next_signal()) {
     if (signal != SIGCHLD) forward(signal);
   }
 }
@@ -390,7 +390,7 @@ void Supervisor::record_end(LocalRank& rank, int status, const rusage& used) {
   RankEnd end{.rank = rank.number,
               .unix_ns = unix_time_ns(),
               .told_to_stop = stopping_ && !rank.ended_before_told,
-              .doing = doing(rank),
+              .doing = text_of_activity(rank),
               .cpu_seconds = seconds(used.ru_utime) + seconds(used.ru_stime),
               .cpu_seconds_limit = cpu_seconds_limit()};
   if (WIFSIGNALED(status)) {
@@ -404,7 +404,7 @@ void Supervisor::record_end(LocalRank& rank, int status, const rusage& used) {
 }
 
 /// Returns the activity that a rank showed last.
-std::string Supervisor::doing(const LocalRank& rank) const {
+std::string Supervisor::text_of_activity(const LocalRank& rank) const {
   const BoardTable* table = boards_.find(rank.number, rank.process.pid);
   return table == nullptr ? "" : activity_text(read_state(*table));
 }
@@ -480,7 +480,7 @@ void Supervisor::report_wait() {
     std::vector<std::string> ranks;
     for (const LocalRank& rank : ranks_) {
       if (!rank.running) continue;
-      const std::string what = doing(rank);
+      const std::string what = text_of_activity(rank);
       ranks.push_back(cat("rank ", rank.number,
                           is_stopped(rank.process.pid) ? " is stopped"
                           : what.empty()               ? ""
@@ -524,7 +524,7 @@ class Restarts {
     if (options_.restarts.without_progress == 0 || !may_succeed_on_restart(failure))
       return std::nullopt;
     const std::string saved = options_.saved ? options_.saved() : "";
-    const int times = policy_.times_in_a_row(failure, saved);
+    const int times = policy_.count_consecutive_failures(failure, saved);
     Restart restart;
     if (options_.on_restart) {
       auto wanted = options_.on_restart(failure, times);
@@ -532,7 +532,7 @@ class Restarts {
       restart = std::move(*wanted);
     }
     if (restart.local_ranks != next_.local_ranks) policy_.reset_progress();
-    const auto delay = policy_.after(failure, saved);
+    const auto delay = policy_.next_restart_delay(failure, saved);
     no_progress_ = !delay && policy_.without_progress() > 0;
     if (!delay) return std::nullopt;
     ++count_;
@@ -565,7 +565,7 @@ class Restarts {
   int wait(std::chrono::milliseconds delay) {
     const auto end = Clock::now() + delay;
     while (true) {
-      while (const int signal = signals_.next())
+      while (const int signal = signals_.next_signal())
         if (signal != SIGCHLD) return signal;
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
       if (left.count() <= 0) return 0;

@@ -266,7 +266,7 @@ std::vector<CollectiveRecord> Communicator::end_recording() {
 void Communicator::begin_replay(std::span<CollectiveRecord> recorded) {
   for (CollectiveRecord& record : recorded) {
     record.sequence = next_sequence(record);
-    account({.record = record}, 0);
+    record_time({.record = record}, 0);
   }
   replays_ = !recorded.empty();
   if (!replays_) return;
@@ -323,10 +323,10 @@ void Communicator::finish(size_t index) {
     call_or_abort(work.record, [&] { complete(work); });
     if (shows) slot_->finish();
   }
-  if (!is_recording()) account(work, seconds_since(start));
+  if (!is_recording()) record_time(work, seconds_since(start));
 }
 
-void Communicator::account(const Collective& collective, double seconds) {
+void Communicator::record_time(const Collective& collective, double seconds) {
   const CollectiveRecord& record = collective.record;
   CommStats::KindStats& entry = stats_.by_kind[static_cast<size_t>(record.kind)];
   entry.calls += 1;

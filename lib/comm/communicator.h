@@ -33,7 +33,7 @@ struct CommStats {
   };
   std::array<KindStats, kCollectiveKinds> by_kind;
 
-  const KindStats& of(CollectiveKind kind) const { return by_kind[static_cast<size_t>(kind)]; }
+  const KindStats& of_kind(CollectiveKind kind) const { return by_kind[static_cast<size_t>(kind)]; }
   KindStats total() const;
 };
 
@@ -291,7 +291,7 @@ class Communicator {
   bool must_finish_before(const Pending& earlier, const Pending& wanted) const;
   void check_arguments(const Collective& collective) const;
   void check_counts(const Collective& collective) const;
-  void account(const Collective& collective, double seconds);
+  void record_time(const Collective& collective, double seconds);
   int64_t next_sequence(const CollectiveRecord& record);
   template <typename Calls>
   void call_or_abort(const CollectiveRecord& record, Calls calls);

@@ -32,8 +32,8 @@ constexpr Milliseconds kConnect{5000};
 struct AdmissionRefused : std::runtime_error {
   AdmissionRefused(const std::string& what, bool is_temporary = false)
       : std::runtime_error(what), is_temporary(is_temporary) {}
-  /// Says whether a rank 0 of an earlier start refused, which this start's rank 0 may be about to
-  /// replace.
+  /// Says whether the store of an earlier start refused the connection. The store of this start may
+  /// replace it soon, so the caller retries.
   bool is_temporary;
 };
 
@@ -102,8 +102,7 @@ constexpr const char* kOneTokenEach =
     case StoreVerdict::kSecondProcess:
       throw Error(ExitCode::kUsage,
                   cat(who, "another process is rank ", own.rank, " of this job already"),
-                  cat(kOneTokenEach,
-                      "; where one rank was started again by itself, start all of them again"));
+                  cat(kOneTokenEach, "; if only one rank was restarted, restart all ranks"));
     case StoreVerdict::kLaterStart:
       throw AdmissionRefused(
           cat("rank 0 still has restart count ", serving.attempt, ", this rank has ", own.attempt),
@@ -111,7 +110,7 @@ constexpr const char* kOneTokenEach =
     case StoreVerdict::kAdmitted:
       break;
   }
-  throw AdmissionRefused("what answers there does not know this job's token");
+  throw AdmissionRefused("the server there does not know this job's token");
 }
 
 /// AdmittedConnection is a connection on which both sides have proved that they know the token
@@ -155,7 +154,7 @@ AdmittedConnection greet(const StoreEndpoint& endpoint, const StoreMember& membe
   const std::string serving = welcome.substr(1, kMemberBytes);
   if (welcome.substr(1 + kMemberBytes) !=
       server_proof(endpoint.token, theirs, own, verdict, serving))
-    throw AdmissionRefused("what answers there does not know this job's token");
+    throw AdmissionRefused("the server there does not know this job's token");
   return {std::move(fd), verdict, member_from(serving)};
 }
 
@@ -202,7 +201,7 @@ JobStore::JobStore(Find find, StoreMember member, Clock::time_point deadline, bo
         endpoint_ = *endpoint;
         return;
       }
-      if (!answered) why = "rank 0 has not said where yet";
+      if (!answered) why = "rank 0 has not published its address yet";
     } catch (const Error&) {
       throw;
     } catch (const AdmissionRefused& error) {

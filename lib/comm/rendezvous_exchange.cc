@@ -112,8 +112,8 @@ Rendezvous::Impl::MissingRanks Rendezvous::Impl::absent_for_first(const TextExch
   if (exchange.members.size() <= TextExchange::kFew) return {absent};
   std::string list;
   for (const int rank : absent) put_field(list, std::to_string(rank));
-  left[exchange.prefix][exchange.absent()] = exchange.use + 1;
-  control.set(exchange.absent(), bytes_of(list));
+  left[exchange.prefix][exchange.absent_ranks_key()] = exchange.use + 1;
+  control.set(exchange.absent_ranks_key(), bytes_of(list));
   return {absent};
 }
 
@@ -122,9 +122,10 @@ Rendezvous::Impl::MissingRanks Rendezvous::Impl::absent_for_first(const TextExch
 /// other work. If the first rank reports nobody as absent, each rank checks once, at the end.
 std::vector<int> Rendezvous::Impl::ranks_to_check(const TextExchange& exchange, bool check_all) {
   if (exchange.members.size() <= TextExchange::kFew) return exchange.members;
-  if (!control.has(exchange.of(exchange.first()))) return {exchange.first()};
-  if (!control.has(exchange.absent())) return check_all ? exchange.members : std::vector<int>();
-  const std::string list = text_of(control.get(exchange.absent()));
+  if (!control.has(exchange.text_key(exchange.first_member()))) return {exchange.first_member()};
+  if (!control.has(exchange.absent_ranks_key()))
+    return check_all ? exchange.members : std::vector<int>();
+  const std::string list = text_of(control.get(exchange.absent_ranks_key()));
   std::vector<int> ranks;
   for (const std::string_view rank : fields_of(list).value_or(std::vector<std::string_view>()))
     ranks.push_back(std::stoi(std::string(rank)));
@@ -142,10 +143,10 @@ Rendezvous::Impl::MissingRanks Rendezvous::Impl::absent_for_others(const TextExc
     absence.ranks = find_missing(exchange, candidates);
   else if (!control.has_all(exchange.keys(candidates)))
     absence.ranks = candidates;
-  if (absence.ranks.empty()) absence = {{exchange.first()}, true};
+  if (absence.ranks.empty()) absence = {{exchange.first_member()}, true};
   // The members' own texts are deleted once all have been read, so their absence means nothing
   // then.
-  if (control.has(exchange.all())) return {};
+  if (control.has(exchange.joined_texts_key())) return {};
   return absence;
 }
 
@@ -241,12 +242,12 @@ void Rendezvous::Impl::await_keys(const TextExchange& exchange,
       const auto waited = std::chrono::duration_cast<Milliseconds>(Clock::now() - start);
       const bool check_all = patience == WaitPolicy::kTimeout && waited >= options.timeout;
       MissingRanks absence = find_absent(check_all);
-      std::vector<int> gone = ended_among(absence.awaited(exchange.first()));
+      std::vector<int> gone = ended_among(absence.awaited(exchange.first_member()));
       if (!gone.empty()) {
         // The absent ranks are searched again: a rank that has ended may have left its text after
         // the first search.
         absence = find_absent(check_all);
-        const std::vector<int> awaited = absence.awaited(exchange.first());
+        const std::vector<int> awaited = absence.awaited(exchange.first_member());
         std::erase_if(gone,
                       [&](int rank) { return std::ranges::find(awaited, rank) == awaited.end(); });
       }
@@ -260,7 +261,8 @@ void Rendezvous::Impl::await_keys(const TextExchange& exchange,
         notice.poll(
             [&](const std::string& time) { return wait_text(exchange, absence, patience, time); });
     } catch (const StoreSilent&) {
-      if (const auto others = exchange.members | std::views::drop(exchange.first() == 0 ? 1 : 0);
+      if (const auto others =
+              exchange.members | std::views::drop(exchange.first_member() == 0 ? 1 : 0);
           others.front() == options.rank)
         notice.poll([&](const std::string& time) {
           return cat("rank ", options.rank, " has waited ", time, " for the store of rank 0 ",
@@ -303,15 +305,15 @@ void Rendezvous::Impl::publish_failure(const TextExchange& exchange, const std::
 /// Returns the texts of all members, joined into the one text that each member receives.
 std::string Rendezvous::Impl::all_texts(const TextExchange& exchange, const std::string& text,
                                         WaitPolicy patience) {
-  const auto put_own = [&] { put(exchange, exchange.of(options.rank), text, exchange.use); };
-  const std::string key = exchange.all();
-  if (exchange.first() == options.rank) {
+  const auto put_own = [&] { put(exchange, exchange.text_key(options.rank), text, exchange.use); };
+  const std::string key = exchange.joined_texts_key();
+  if (exchange.first_member() == options.rank) {
     return run_or_publish_failure(exchange, key, [&] {
       put_own();
       return gather_texts(exchange, patience);
     });
   }
-  run_or_publish_failure(exchange, exchange.of(options.rank), put_own);
+  run_or_publish_failure(exchange, exchange.text_key(options.rank), put_own);
   await_keys(
       exchange, {key}, [&](bool check_all) { return absent_for_others(exchange, check_all); },
       patience);
@@ -327,7 +329,7 @@ std::string Rendezvous::Impl::gather_texts(const TextExchange& exchange, WaitPol
                 options.timeout);
   std::string all;
   for (const std::string& text : texts) put_field(all, text);
-  put(exchange, exchange.all(), all, exchange.use + 1);
+  put(exchange, exchange.joined_texts_key(), all, exchange.use + 1);
   return all;
 }
 

@@ -71,19 +71,24 @@ struct Rendezvous::Impl {
     /// exchanges the first member reports it to the others.
     static constexpr size_t kFew = 32;
 
-    std::string prefix;  // of the exchange key
+    /// The prefix of the keys of this exchange.
+    std::string prefix;
     int64_t use;
     std::vector<int> members;
-    std::string what;         // for messages
-    bool begins_run = false;  // the exchange in which the ranks meet
+    /// The name of the exchange in messages.
+    std::string what;
+    /// Says whether this is the first exchange, in which the ranks meet.
+    bool begins_run = false;
 
-    int first() const { return members.front(); }
-    std::string of(int rank) const { return cat(prefix, "/", use, "/", rank); }
-    std::string all() const { return cat(prefix, "/", use, "/all/", first()); }
-    std::string absent() const { return cat(prefix, "/", use, "/absent/", first()); }
+    int first_member() const { return members.front(); }
+    std::string text_key(int rank) const { return cat(prefix, "/", use, "/", rank); }
+    std::string joined_texts_key() const { return cat(prefix, "/", use, "/all/", first_member()); }
+    std::string absent_ranks_key() const {
+      return cat(prefix, "/", use, "/absent/", first_member());
+    }
     std::vector<std::string> keys(std::span<const int> ranks) const {
       std::vector<std::string> some;
-      for (const int rank : ranks) some.push_back(of(rank));
+      for (const int rank : ranks) some.push_back(text_key(rank));
       return some;
     }
   };

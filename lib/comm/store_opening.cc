@@ -107,8 +107,8 @@ JobStore::Find finder(const RendezvousOptions& options) {
     const auto content = MeetingFile::read(options.meeting_file);
     if (!content) return std::nullopt;
     if (content->job != options.job)
-      throw std::runtime_error(cat(options.meeting_file, " is of another job (\"", content->job,
-                                   "\", this one is \"", options.job, "\")"));
+      throw std::runtime_error(cat(options.meeting_file, " belongs to another job (\"",
+                                   content->job, "\", this one is \"", options.job, "\")"));
     if (options.port > 0 && content->port != options.port)
       throw std::runtime_error(cat(options.meeting_file, " says port ", content->port,
                                    ", and MASTER_PORT is ", options.port));

@@ -234,7 +234,7 @@ class Translator {
     ParallelConfig mesh;
     for (const AxisKeys* axis : kAxes)
       if (axis->ranks.value == AxisRanks::kModel)
-        axis->of(mesh) = written_degree(axis->degree_keys());
+        axis->degree_in(mesh) = written_degree(axis->degree_keys());
     const int64_t inner = model_ranks(mesh), ranks = processes.integer;
     if (inner == 1 || processes.kind != ConfigNodeKind::kInt)
       put(config_, "parallel.data", processes);

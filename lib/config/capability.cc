@@ -53,7 +53,8 @@ std::vector<UnsupportedFeature> with_axes(std::vector<UnsupportedFeature> before
     if (axis->support.value == support)
       before.push_back(
           {axis->key.value, text(axis->feature.value), [axis, support](const Config& c) {
-             return axis->of(c.parallel) > 1 && (support == AxisSupport::kRefused || on_gpu(c));
+             return axis->degree_in(c.parallel) > 1 &&
+                    (support == AxisSupport::kRefused || on_gpu(c));
            }});
   before.insert(before.end(), after.begin(), after.end());
   return before;

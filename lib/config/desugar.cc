@@ -106,7 +106,7 @@ void rename_bfloat16(ConfigNode& root, Problems& problems) {
   if (old == nullptr) return;
   const ConfigNode* fresh = root.find("bf16");
   if (fresh != nullptr && fresh->kind != ConfigNodeKind::kNull) {
-    problems.notice(old->at, "bfloat16: ignored beside bf16, as DeepSpeed does");
+    problems.notice(old->at, "bfloat16: ignored because bf16 is set too, as in DeepSpeed");
     root.erase("bfloat16");
     return;
   }

@@ -74,7 +74,7 @@ void refuse_other_arithmetic(ConfigNode& adapter, bool of_peft, Problems& proble
     if (is_on(entry->value))
       problems.error(entry->at,
                      cat("adapter.", key, ": ", value_text(entry->value),
-                         ": not supported, and without it another adapter is trained"),
+                         ": not supported; ignoring it would train a different adapter"),
                      of_peft
                          ? "continue with an adapter that was made without it, or have PEFT merge "
                            "this one (merge_and_unload) and train on that model"
@@ -171,7 +171,7 @@ void refuse_other_quantization(const ConfigNode& quantization, Problems& problem
   if (const ConfigEntry* skipped = entry("llm_int8_skip_modules");
       skipped != nullptr && !names_unquantized(skipped->value))
     problems.error(skipped->at,
-                   "quantization.llm_int8_skip_modules: not supported but for lm_head and "
+                   "quantization.llm_int8_skip_modules: supported only for lm_head and "
                    "embed_tokens: all matrices of the blocks are quantized, "
                    "and the head and the embedding are not",
                    "remove it");

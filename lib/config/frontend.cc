@@ -79,8 +79,8 @@ std::optional<Problem> gpt_neox(const ConfigNode& root) {
   const std::vector<std::string> kept = known_keys(root);
   const std::string moved = kept.empty() ? ""
                                          : cat("move its DeepSpeed keys (", join(kept, ", "),
-                                               ") into a config of their own and ");
-  return Problem{first->at, "this is a gpt-neox file: it builds its model from keys of its own",
+                                               ") into a separate config and ");
+  return Problem{first->at, "this is a gpt-neox file: it builds its model from its own keys",
                  moved + "name a Hugging Face folder as model.path"};
 }
 

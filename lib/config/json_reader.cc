@@ -324,7 +324,7 @@ class JsonReader {
     problems_.error(placeholders_.front().second,
                     cat(placeholders_.front().first, " is a template placeholder, not a value",
                         others.empty() ? "" : cat(" (so are ", join(others, ", "), ")")),
-                    "fill in the template first; the script beside it usually does");
+                    "fill in the template first; the script that comes with it usually does");
   }
 
   std::string_view text_;

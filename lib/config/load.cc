@@ -101,7 +101,7 @@ ConfigNode parse(const std::string& name, const std::string& text, Problems& pro
   if (const auto bad = first_not_utf8(text)) {
     problems.error(
         position_of_byte(name, text, *bad), "this byte is not UTF-8",
-        "save the file in UTF-8; where the byte belongs to the name of a file, rename that file");
+        "save the file in UTF-8; if the byte belongs to the name of a file, rename that file");
     return {};
   }
   ConfigNode root = looks_like_json(name, text) ? read_json(name, text, problems)
@@ -165,7 +165,7 @@ class Sources {
     if (const auto bad = first_not_utf8(text)) {
       problems_.error(
           at, cat("byte ", *bad + 1, " is not UTF-8"),
-          "write it in UTF-8; where the byte belongs to the name of a file, rename that file");
+          "write it in UTF-8; if the byte belongs to the name of a file, rename that file");
       partial_ = true;
       return;
     }
@@ -272,7 +272,9 @@ class Sources {
     const fs::path beside = fs::path(name.at.file).parent_path() / name.text;
     const std::string path = fs::exists(name.text, error) ? name.text : beside.string();
     if (!fs::exists(path, error)) {
-      problems_.error(name.at, cat(key, ": ", name.text, " is neither here nor beside this file"),
+      problems_.error(name.at,
+                      cat(key, ": ", name.text,
+                          " is neither in the working directory nor in this file's folder"),
                       remedy);
       partial_ = true;
       return {};

@@ -18,7 +18,7 @@ ParallelConfig requested_mesh(const WrittenConfig& c) {
     int64_t degree = 0;
     for (const std::string_view key : axis->degree_keys())
       degree = std::max(degree, c.get<int64_t>(std::string(key)));
-    axis->of(mesh) = degree;
+    axis->degree_in(mesh) = degree;
   }
   return mesh;
 }
@@ -76,7 +76,8 @@ RankCount from_mesh(const WrittenConfig& c, const ParallelConfig& mesh, int64_t 
 int64_t model_ranks(const ParallelConfig& mesh) {
   int64_t out = 1;
   for (const AxisKeys* axis : kAxes)
-    if (axis->ranks.value == AxisRanks::kModel && __builtin_mul_overflow(out, axis->of(mesh), &out))
+    if (axis->ranks.value == AxisRanks::kModel &&
+        __builtin_mul_overflow(out, axis->degree_in(mesh), &out))
       return 0;
   return out > kMaxRanks ? 0 : out;
 }
@@ -84,8 +85,8 @@ int64_t model_ranks(const ParallelConfig& mesh) {
 std::vector<std::string> model_degrees(const ParallelConfig& mesh, std::string_view between) {
   std::vector<std::string> parts;
   for (const AxisKeys* axis : kAxes)
-    if (axis->ranks.value == AxisRanks::kModel && axis->of(mesh) > 1)
-      parts.push_back(cat(axis->name(), between, axis->of(mesh)));
+    if (axis->ranks.value == AxisRanks::kModel && axis->degree_in(mesh) > 1)
+      parts.push_back(cat(axis->name(), between, axis->degree_in(mesh)));
   return parts;
 }
 

@@ -123,7 +123,7 @@ void resolve_device(Resolving& r) {
     return stay("comm.backend gloo is not supported there",
                 "remove it to train on GPUs, or write device: cpu");
   if (r.context.local_ranks > r.context.gpus)
-    return stay(cat("it has ", r.context.local_ranks, " ranks, and each needs a GPU of its own"),
+    return stay(cat("it has ", r.context.local_ranks, " ranks, and each needs its own GPU"),
                 "start one rank per GPU, or write device: cpu");
   r.config.device = DeviceKind::kCuda;
   r.config.left_auto.erase("device");

@@ -90,14 +90,14 @@ void check_bf16_states(Resolving& r) {
                 "bf16_optimizer_states alone"));
   if (c.bf16.bf16_optimizer_states && optimizer_of(c.optimizer.type).coded)
     r.error(moments,
-            cat(moments, " does not go with ", name_of(c.optimizer.type),
+            cat(moments, " cannot be combined with ", name_of(c.optimizer.type),
                 ", whose states are 8-bit codes, and fp32 for small tensors",
                 other_position_text(r, "optimizer.type")),
             "remove it");
   else if (c.bf16.bf16_optimizer_states && !c.bf16.bf16_master_weights_and_grads)
     r.notice(moments, cat(moments,
                           ": the moments are bf16, the master weights stay fp32; "
-                          "DeepSpeed has the two together only"));
+                          "DeepSpeed allows this only together with bf16 master weights"));
 }
 
 void check_precision(Resolving& r) {
@@ -311,7 +311,7 @@ void check_trace(Resolving& r) {
     if (rank >= r.context.world_size && !elastic)
       r.error(ranks,
               cat(ranks, ": there is no rank ", rank, ": the run has ",
-                  r.context.world_size == 1 ? "rank 0 alone"
+                  r.context.world_size == 1 ? "only rank 0"
                                             : cat("ranks 0 to ", r.context.world_size - 1)),
               "list ranks of this run, or remove train.trace.ranks");
 }

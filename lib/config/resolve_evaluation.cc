@@ -38,7 +38,7 @@ void check_metric(Resolving& r, const std::string& key, const std::string& metri
   r.error(key, cat(key, ": there is no metric ", '"', metric, '"'),
           names.empty()
               ? "name a validation set (data.validation): nothing is evaluated without one"
-              : cat("there are: ", join(names, ", ")));
+              : cat("choose one of: ", join(names, ", ")));
 }
 
 /// Checks that the run has evaluations between the first and the last step, if keys depend on them.

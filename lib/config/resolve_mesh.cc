@@ -16,7 +16,7 @@ namespace {
 void join_names(Resolving& r, const AxisKeys& axis) {
   if (axis.deepspeed_key.value == nullptr) return;
   const std::string first = axis.key.value, second = axis.deepspeed_key.value;
-  int64_t& degree = axis.of(r.config.parallel);
+  int64_t& degree = axis.degree_in(r.config.parallel);
   const int64_t other = axis.deepspeed_degree.value(r.config);
   if (other > 1 && r.is_written(first) && degree != other)
     r.error(second, cat(second, " ", other, " contradicts ", first, " ", degree),

@@ -60,22 +60,22 @@ Field& SectionRows::kept(const char* name, FieldType type,
   return schema_.add(std::move(field));
 }
 
-Field& SectionRows::unkept_value(const char* name, FieldType type, FieldValue default_value,
-                                 const char* doc) {
+Field& SectionRows::checked_value(const char* name, FieldType type, FieldValue default_value,
+                                  const char* doc) {
   Field field = plain(name, type, doc);
   field.default_value = std::move(default_value);
   return schema_.add(std::move(field)).notice();
 }
 
-Field& SectionRows::unkept_choice(const char* name, std::vector<std::string> choices,
-                                  const char* doc) {
-  Field& field = unkept_value(name, FieldType::kChoice, choices.front(), doc);
+Field& SectionRows::checked_choice(const char* name, std::vector<std::string> choices,
+                                   const char* doc) {
+  Field& field = checked_value(name, FieldType::kChoice, choices.front(), doc);
   field.choices = std::move(choices);
   return field;
 }
 
 Field& SectionRows::free(const char* name, const char* doc) {
-  return unkept_value(name, FieldType::kFree, std::string(), doc);
+  return checked_value(name, FieldType::kFree, std::string(), doc);
 }
 
 void index_schema(Schema& schema) {

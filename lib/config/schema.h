@@ -116,8 +116,8 @@ struct Field {
   Field& from_to_below(double low, double high) {
     return bounds.below_max = true, range(low, high);
   }
-  Field& above(double low) { return bounds.min = low, bounds.above_min = true, *this; }
-  Field& in(const char* text) { return unit = text, *this; }
+  Field& greater_than(double low) { return bounds.min = low, bounds.above_min = true, *this; }
+  Field& in_unit(const char* text) { return unit = text, *this; }
   Field& alias(const char* text) { return aliases.emplace_back(text), *this; }
   Field& notice(const char* reason = "") { return why = reason, action = Action::kNotice, *this; }
   Field& honoured() { return action = Action::kImplement, *this; }
@@ -139,7 +139,7 @@ struct Field {
     return forms.synonyms.emplace_back(word, choice), *this;
   }
   Field& in_any_case() { return forms.any_case = true, *this; }
-  Field& of(std::vector<std::string> names) { return types = std::move(names), *this; }
+  Field& for_types(std::vector<std::string> names) { return types = std::move(names), *this; }
   Field& defaults_to(const char* text) { return default_text = text, *this; }
 };
 

@@ -21,7 +21,7 @@ void declare_adapter(Schema& s) {
            "Face cache; empty: a new adapter.");
   rows.key("r", &A::r, "Rank of each adapter: the number of columns of B.").range(1, 65'536);
   rows.key("lora_alpha", &A::lora_alpha, "The adapter's results are scaled by lora_alpha / r.")
-      .above(0);
+      .greater_than(0);
   rows.key("lora_dropout", &A::lora_dropout,
            "Share of an adapter's inputs that is dropped in training: each element with this "
            "probability.")
@@ -32,7 +32,7 @@ void declare_adapter(Schema& s) {
            "that matches whole paths, as in PEFT.")
       .defaults_to("q_proj, v_proj");
   rows.key("target_pattern", &A::target_pattern,
-           "The regular expression of target_modules, as a key of its own.");
+           "The regular expression of target_modules, as a separate key.");
   rows.key("exclude_modules", &A::exclude_modules,
            "Modules that get no adapter, written as in target_modules.");
   rows.key("exclude_pattern", &A::exclude_pattern, "The regular expression of exclude_modules.");
@@ -40,7 +40,7 @@ void declare_adapter(Schema& s) {
            "Layers whose modules get adapters; empty = all. Modules whose whole path is in "
            "target_modules get one in any layer.")
       .at_least(0)
-      .in("layers");
+      .in_unit("layers");
   rows.key("rank_pattern", &A::rank_pattern,
            "Ranks of some modules: {expression: rank}. An expression matches the end of a module's "
            "path; the first match counts.");
@@ -51,10 +51,10 @@ void declare_adapter(Schema& s) {
            "lora_alpha of some modules: {expression: alpha}; the first match counts.");
   rows.key("alpha_pattern_alphas", &A::alpha_pattern_alphas,
            "The alphas of an alpha_pattern that is a list.")
-      .above(0);
-  rows.key(
-      "modules_to_save", &A::modules_to_save,
-      "Names of modules that are trained as a whole, beside the adapters (embed_tokens, lm_head).");
+      .greater_than(0);
+  rows.key("modules_to_save", &A::modules_to_save,
+           "Names of modules that are trained as a whole, in addition to the adapters "
+           "(embed_tokens, lm_head).");
   rows.key("bias", &A::bias,
            "Biases that are trained: none, all, or lora_only (those of modules with an adapter).");
   rows.key("use_rslora", &A::use_rslora,
@@ -91,15 +91,17 @@ void declare_quantization(Schema& s) {
       .alias("bnb_4bit_use_double_quant");
   rows.key("block", &Q::block, "Neighbouring weights that share one scale of nf4: 64, 128 or 256.")
       .range(64, 256)
-      .in("weights");
-  rows.unkept<bool>("load_in_4bit", false, "Use type: nf4.");
-  rows.unkept<bool>("load_in_8bit", false, "Use type: int8.");
-  rows.unkept<std::string>("quant_method", "bitsandbytes", "The library that the keys belong to.");
-  rows.unkept<std::string>("bnb_4bit_quant_storage", "uint8",
-                           "The dtype of the tensors in which bitsandbytes stores the codes.");
-  rows.unkept<double>("llm_int8_threshold", 6.0, "Activations are not quantized.");
-  rows.unkept<std::string>("bnb_4bit_compute_dtype", "float32",
-                           "Computation uses the precision of training (bf16, fp16).");
+      .in_unit("weights");
+  rows.checked_only<bool>("load_in_4bit", false, "Use type: nf4.");
+  rows.checked_only<bool>("load_in_8bit", false, "Use type: int8.");
+  rows.checked_only<std::string>("quant_method", "bitsandbytes",
+                                 "The library that the keys belong to.");
+  rows.checked_only<std::string>(
+      "bnb_4bit_quant_storage", "uint8",
+      "The dtype of the tensors in which bitsandbytes stores the codes.");
+  rows.checked_only<double>("llm_int8_threshold", 6.0, "Activations are not quantized.");
+  rows.checked_only<std::string>("bnb_4bit_compute_dtype", "float32",
+                                 "Computation uses the precision of training (bf16, fp16).");
 }
 
 }  // namespace ftrun

@@ -14,25 +14,25 @@ void declare_deepspeed_top(Schema& s) {
   top.key("train_batch_size", &Config::train_batch_size,
           "Sequences of an optimizer step: micro-batch × accumulation × data-parallel ranks.")
       .at_least(1)
-      .in("sequences")
+      .in_unit("sequences")
       .unset_is_zero()
       .defaults_to("from the other two");
   top.key("train_micro_batch_size_per_gpu", &Config::train_micro_batch_size_per_gpu,
           "Sequences of one forward and backward on one data-parallel rank.")
       .at_least(1)
-      .in("sequences")
+      .in_unit("sequences")
       .unset_is_zero()
       .defaults_to("from the other two");
   top.key("gradient_accumulation_steps", &Config::gradient_accumulation_steps,
           "Micro-batches of an optimizer step on one data-parallel rank.")
       .at_least(1)
-      .in("micro-batches")
+      .in_unit("micro-batches")
       .unset_is_zero()
       .defaults_to("from the other two, else 1");
   top.key("steps_per_print", &Config::steps_per_print,
           "Steps between DeepSpeed's own lines (step, skipped, lr, mom) on rank 0; 0 = never.")
       .at_least(0)
-      .in("steps")
+      .in_unit("steps")
       .or_null();
   top.key("gradient_clipping", &Config::gradient_clipping,
           "Largest global L2 norm of the gradient; 0 = no clipping. (DeepSpeed before 0.19.3: 0.)")
@@ -43,7 +43,7 @@ void declare_deepspeed_top(Schema& s) {
   top.key("sequence_parallel_size", &Config::sequence_parallel_size,
           "Ranks that share each sequence (Ulysses); parallel.context is ftrun's key.")
       .at_least(1)
-      .in("ranks");
+      .in_unit("ranks");
 
   const auto reduction = [](auto& c) -> auto& {
     return c.reduction;
@@ -65,41 +65,45 @@ void declare_deepspeed_top(Schema& s) {
       .key("gradient_predivide_factor", &ReductionConfig::gradient_predivide_factor,
            "Divide gradients by this factor before the reduction, and by data-parallel ranks / "
            "factor after it.")
-      .above(0);
+      .greater_than(0);
   auto data = top_level(
       s, kDs, [](auto& c) -> auto& { return c.data; });
   data.key("dataloader_drop_last", &DataConfig::drop_last,
            "Drop rows that do not fill a global batch at the end of an epoch.");
 
-  top.unkept_choice("seq_parallel_communication_data_type", {"fp32", "fp16", "bf16"},
-                    "dtype of Ulysses' gradient reduction.")
+  top.checked_choice("seq_parallel_communication_data_type", {"fp32", "fp16", "bf16"},
+                     "dtype of Ulysses' gradient reduction.")
       .in_any_case()
       .or_null();
-  top.unkept<bool>("managed_gradient_accumulation", true,
-                   "false: the caller sets the boundaries of accumulation.")
+  top.checked_only<bool>("managed_gradient_accumulation", true,
+                         "false: the caller sets the boundaries of accumulation.")
       .reject_if_on();
-  top.unkept<bool>("sparse_gradients", false, "Sparse gradients of embeddings.").reject_if_on();
-  top.unkept<int64_t>("data_parallel_size", 1, "The mesh of DeepSpeed's AutoSP; use parallel.data.")
+  top.checked_only<bool>("sparse_gradients", false, "Sparse gradients of embeddings.")
+      .reject_if_on();
+  top.checked_only<int64_t>("data_parallel_size", 1,
+                            "The mesh of DeepSpeed's AutoSP; use parallel.data.")
       .at_least(1)
       .reject_above(1);
-  top.unkept<bool>("disable_allgather", false, "DeepSpeed does not read this key.");
-  top.unkept<bool>("zero_allow_untested_optimizer", false,
-                   "Allows optimizers that DeepSpeed has not tested with ZeRO; every optimizer of "
-                   "ftrun is tested.");
-  top.unkept<bool>("zero_force_ds_cpu_optimizer", true, "Concerns optimizers made in Python.");
-  top.unkept<bool>("memory_breakdown", false, "Prints the memory of each step.");
-  top.unkept<bool>("dump_state", false, "Prints the engine's state.");
-  top.unkept<int64_t>("vocabulary_size", 0,
-                      "DeepSpeed only warns if the vocabulary does not suit tensor cores.")
+  top.checked_only<bool>("disable_allgather", false, "DeepSpeed does not read this key.");
+  top.checked_only<bool>(
+      "zero_allow_untested_optimizer", false,
+      "Allows optimizers that DeepSpeed has not tested with ZeRO; every optimizer of "
+      "ftrun is tested.");
+  top.checked_only<bool>("zero_force_ds_cpu_optimizer", true,
+                         "Concerns optimizers made in Python.");
+  top.checked_only<bool>("memory_breakdown", false, "Prints the memory of each step.");
+  top.checked_only<bool>("dump_state", false, "Prints the engine's state.");
+  top.checked_only<int64_t>("vocabulary_size", 0,
+                            "DeepSpeed only warns if the vocabulary does not suit tensor cores.")
       .or_null();
-  top.unkept<bool>("graph_harvesting", false,
-                   "Records steps as CUDA graphs; kernels.step_graph is ftrun's key.");
-  top.unkept<bool>("use_data_before_expert_parallelism", false, "Order of expert ranks.");
-  top.unkept<int64_t>("allgather_size", 500'000'000,
-                      "Bucket size of the deprecated form zero_optimization: true.")
+  top.checked_only<bool>("graph_harvesting", false,
+                         "Records steps as CUDA graphs; kernels.step_graph is ftrun's key.");
+  top.checked_only<bool>("use_data_before_expert_parallelism", false, "Order of expert ranks.");
+  top.checked_only<int64_t>("allgather_size", 500'000'000,
+                            "Bucket size of the deprecated form zero_optimization: true.")
       .at_least(0);
-  top.unkept<bool>("fp32_allreduce", false,
-                   "Removed from DeepSpeed; use communication_data_type: fp32.");
+  top.checked_only<bool>("fp32_allreduce", false,
+                         "Removed from DeepSpeed; use communication_data_type: fp32.");
   top.free("seed", "DeepSpeed has no such key; ftrun's is train.seed.");
 }
 
@@ -122,14 +126,14 @@ void declare_precision(Schema& s) {
       .range(0, 1000);
   fp16.key("loss_scale_window", &Fp16Config::loss_scale_window,
            "Steps without overflow before the scale is doubled.")
-      .in("steps");
+      .in_unit("steps");
   fp16.key("hysteresis", &Fp16Config::hysteresis, "Overflows before the scale is halved.")
-      .in("overflows");
+      .in_unit("overflows");
   fp16.key("consecutive_hysteresis", &Fp16Config::consecutive_hysteresis,
            "Refill the hysteresis at every step without overflow.");
   fp16.key("min_loss_scale", &Fp16Config::min_loss_scale, "Least value of the dynamic scale.");
-  fp16.unkept<bool>("fp16_master_weights_and_grads", false,
-                    "fp16 master weights: fewer bytes, other numbers.")
+  fp16.checked_only<bool>("fp16_master_weights_and_grads", false,
+                          "fp16 master weights: fewer bytes, other numbers.")
       .reject_if_on();
 
   auto bf16 = section(
@@ -140,7 +144,7 @@ void declare_precision(Schema& s) {
            "Skip the update of a step whose loss or gradient is not finite.")
       .notice(
           "always done; train.max_nonfinite_steps says how many such steps in a row are tolerated");
-  bf16.unkept<bool>("immediate_grad_update", false, "Order of gradient updates.");
+  bf16.checked_only<bool>("immediate_grad_update", false, "Order of gradient updates.");
   bf16.key("bf16_master_weights_and_grads", &Bf16Config::bf16_master_weights_and_grads,
            "Master weights and gradients in bf16 (stages 1 to 3): fewer bytes, other numbers; "
            "rounded stochastically.");
@@ -182,11 +186,11 @@ void declare_zero(Schema& s) {
       .alias("sharding_strategy");
   zero.key("reduce_bucket_size", &ZeroConfig::reduce_bucket_size, "Bucket of gradient reductions.")
       .at_least(0)
-      .in("elements");
+      .in_unit("elements");
   zero.key("allgather_bucket_size", &ZeroConfig::allgather_bucket_size,
            "Bucket of parameter all-gathers (stages 1 and 2); even.")
       .at_least(0)
-      .in("elements");
+      .in_unit("elements");
   zero.key("overlap_comm", &ZeroConfig::overlap_comm, "Communicate while computing.")
       .or_null()
       .defaults_to("true at stage 3, else false");
@@ -203,33 +207,33 @@ void declare_zero(Schema& s) {
       .notice("checkpoints hold the optimizer's own weights, and a resumed run loads those");
   zero.key("sub_group_size", &ZeroConfig::sub_group_size, "Tile of the stage-3 update.")
       .at_least(0)
-      .in("elements")
+      .in_unit("elements")
       .notice();
   zero.key("prefetch_bucket_size", &ZeroConfig::prefetch_bucket_size,
            "Parameters gathered ahead of their use (stage 3).")
       .at_least(0)
-      .in("elements")
+      .in_unit("elements")
       .alias("stage3_prefetch_bucket_size");
   zero.key("param_persistence_threshold", &ZeroConfig::param_persistence_threshold,
            "Parameters smaller than this stay whole on each rank (stage 3).")
       .at_least(0)
-      .in("elements")
+      .in_unit("elements")
       .alias("stage3_param_persistence_threshold");
   zero.key("model_persistence_threshold", &ZeroConfig::model_persistence_threshold,
            "Most elements of all parameters that stay whole (stage 3).")
       .at_least(0)
-      .in("elements")
+      .in_unit("elements")
       .alias("stage3_model_persistence_threshold");
   zero.key("max_live_parameters", &ZeroConfig::max_live_parameters,
            "Most elements of gathered parameters in memory at a time (stage 3).")
       .at_least(0)
-      .in("elements")
+      .in_unit("elements")
       .alias("stage3_max_live_parameters");
   zero.key("max_reuse_distance", &ZeroConfig::max_reuse_distance,
            "Gathered parameters that are used again within this many elements are not released "
            "(stage 3). (DeepSpeed: 1e9.)")
       .at_least(0)
-      .in("elements")
+      .in_unit("elements")
       .alias("stage3_max_reuse_distance");
   zero.key("gather_16bit_weights_on_model_save", &ZeroConfig::gather_16bit_weights_on_model_save,
            "Write whole 16-bit weights at stage 3.")
@@ -247,34 +251,40 @@ void declare_zero(Schema& s) {
            "copy. A node is zero_hpz_partition_size × tensor consecutive ranks; a divisor of the "
            "ranks of a machine keeps it inside the machine. 0 and 1 = none.")
       .at_least(0)
-      .in("ranks");
+      .in_unit("ranks");
   zero.key("mics_shard_size", &ZeroConfig::mics_shard_size,
            "Data-parallel ranks of a shard group (MiCS, stage 3); it sets parallel.data_replicate "
            "to data / mics_shard_size.")
-      .in("ranks");
+      .in_unit("ranks");
 
-  zero.unkept<bool>("use_multi_rank_bucket_allreduce", true, "Reduction of mixed buckets.");
-  zero.unkept<bool>("elastic_checkpoint", false, "ftrun's checkpoints load in every topology.");
-  zero.unkept<int64_t>("module_granularity_threshold", 0, "Modules gathered as one (stage 3).")
+  zero.checked_only<bool>("use_multi_rank_bucket_allreduce", true, "Reduction of mixed buckets.");
+  zero.checked_only<bool>("elastic_checkpoint", false,
+                          "ftrun's checkpoints load in every topology.");
+  zero.checked_only<int64_t>("module_granularity_threshold", 0,
+                             "Modules gathered as one (stage 3).")
       .alias("stage3_module_granularity_threshold");
-  zero.unkept<bool>("use_all_reduce_for_fetch_params", false, "All-reduce to fetch (stage 3).")
+  zero.checked_only<bool>("use_all_reduce_for_fetch_params", false,
+                          "All-reduce to fetch (stage 3).")
       .alias("stage3_use_all_reduce_for_fetch_params");
-  zero.unkept<bool>("allgather_sequential", false, "One all-gather at a time (stage 3).")
+  zero.checked_only<bool>("allgather_sequential", false, "One all-gather at a time (stage 3).")
       .alias("stage3_allgather_sequential");
-  zero.unkept<bool>("mics_hierarchical_params_gather", false, "Two-level gather (MiCS).");
-  zero.unkept<bool>("memory_efficient_linear", true, "Linear layers of stage 3.");
-  zero.unkept<bool>("pipeline_loading_checkpoint", false, "Loading in turns.");
-  zero.unkept<bool>("override_module_apply", true, "A setting of DeepSpeed's Python modules.");
-  zero.unkept<bool>("log_trace_cache_warnings", false, "Warnings of the prefetcher.");
-  zero.unkept<bool>("enable_sanity_checks", false, "Checks of the prefetcher.");
-  zero.unkept<bool>("save_muon_momentum_buffer_in_memory", false,
-                    "Keeps Muon's momentum buffer in memory.");
-  zero.unkept<bool>("legacy_stage1", false, "The old stage 1; removed from DeepSpeed.")
+  zero.checked_only<bool>("mics_hierarchical_params_gather", false, "Two-level gather (MiCS).");
+  zero.checked_only<bool>("memory_efficient_linear", true, "Linear layers of stage 3.");
+  zero.checked_only<bool>("pipeline_loading_checkpoint", false, "Loading in turns.");
+  zero.checked_only<bool>("override_module_apply", true,
+                          "A setting of DeepSpeed's Python modules.");
+  zero.checked_only<bool>("log_trace_cache_warnings", false, "Warnings of the prefetcher.");
+  zero.checked_only<bool>("enable_sanity_checks", false, "Checks of the prefetcher.");
+  zero.checked_only<bool>("save_muon_momentum_buffer_in_memory", false,
+                          "Keeps Muon's momentum buffer in memory.");
+  zero.checked_only<bool>("legacy_stage1", false, "The old stage 1; removed from DeepSpeed.")
       .reject_if_on();
-  zero.unkept<bool>("zero_quantized_weights", false, "ZeRO++ qwZ: other numbers.").reject_if_on();
-  zero.unkept<bool>("zero_quantized_nontrainable_weights", false, "ZeRO++: other numbers.")
+  zero.checked_only<bool>("zero_quantized_weights", false, "ZeRO++ qwZ: other numbers.")
       .reject_if_on();
-  zero.unkept<bool>("zero_quantized_gradients", false, "ZeRO++ qgZ: other numbers.").reject_if_on();
+  zero.checked_only<bool>("zero_quantized_nontrainable_weights", false, "ZeRO++: other numbers.")
+      .reject_if_on();
+  zero.checked_only<bool>("zero_quantized_gradients", false, "ZeRO++ qgZ: other numbers.")
+      .reject_if_on();
   s.add_section({.path = "zero_optimization.zeropp_loco_param",
                  .doc = "ZeRO++ LoCo.",
                  .vocabulary = kDs,
@@ -312,13 +322,13 @@ void declare_zero(Schema& s) {
       .key("buffer_size", &OffloadParamConfig::buffer_size,
            "Size of a buffer for reads from NVMe; a larger unit is still read.")
       .at_least(0)
-      .in("elements");
+      .in_unit("elements");
   param
       .key("max_in_cpu", &OffloadParamConfig::max_in_cpu,
            "Elements kept in memory with device nvme.")
       .at_least(0)
-      .in("elements")
-      .notice("with device nvme all parameters lie on the disk; device cpu keeps them in memory");
+      .in_unit("elements")
+      .notice("with device nvme all parameters are on the disk; device cpu keeps them in memory");
   param.key("pin_memory", &OffloadParamConfig::pin_memory,
             "Use page-locked host memory if there is a device.");
 
@@ -352,8 +362,9 @@ void declare_zero(Schema& s) {
       .key("ratio", &OffloadOptimizerConfig::ratio,
            "Share of the state that is off the device; below 1 at stage 3 only.")
       .range(0, 1);
-  optimizer.unkept<bool>("super_offload", false, "SuperOffload's scheduling.");
-  optimizer.unkept<double>("cpuadam_cores_perc", 0.8, "Share of cores for the update.").range(0, 1);
+  optimizer.checked_only<bool>("super_offload", false, "SuperOffload's scheduling.");
+  optimizer.checked_only<double>("cpuadam_cores_perc", 0.8, "Share of cores for the update.")
+      .range(0, 1);
 }
 
 }  // namespace ftrun

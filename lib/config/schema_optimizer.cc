@@ -61,37 +61,45 @@ void declare_parameter(OptimizerRows& params, const OptimizerParameter& paramete
 /// capability.cc refuses to run them.
 void declare_foreign_parameters(SectionRows& params) {
   const Types one_bit{"OneBitAdam", "OneBitLamb", "ZeroOneAdam"};
-  params.unkept<int64_t>("freeze_step", 100'000, "Steps before compression.").of(one_bit);
-  params.unkept<bool>("cuda_aware", false, "CUDA-aware MPI.").of(one_bit);
-  params.free("comm_backend_name", "nccl or mpi.").of(one_bit);
-  params.unkept<int64_t>("var_freeze_step", 100'000, "The last step that updates the variance.")
-      .of({"ZeroOneAdam"});
+  params.checked_only<int64_t>("freeze_step", 100'000, "Steps before compression.")
+      .for_types(one_bit);
+  params.checked_only<bool>("cuda_aware", false, "CUDA-aware MPI.").for_types(one_bit);
+  params.free("comm_backend_name", "nccl or mpi.").for_types(one_bit);
   params
-      .unkept<int64_t>("var_update_scaler", 16,
-                       "Updates of the variance after which the interval between them doubles.")
-      .of({"ZeroOneAdam"});
+      .checked_only<int64_t>("var_freeze_step", 100'000, "The last step that updates the variance.")
+      .for_types({"ZeroOneAdam"});
   params
-      .unkept<int64_t>("local_step_scaler", 32'678,
-                       "Steps after which the interval between synchronizations doubles.")
-      .of({"ZeroOneAdam"});
-  params.unkept<int64_t>("local_step_clipper", 16, "The longest interval between synchronizations.")
-      .of({"ZeroOneAdam"});
-  params.unkept<double>("coeff_beta", 0.9, "Decay of the running average of LAMB's coefficients.")
-      .of({"OneBitLamb"});
-  params.unkept<double>("factor_max", 4.0, "The largest factor of the frozen coefficients.")
-      .of({"OneBitLamb"});
-  params.unkept<double>("factor_min", 0.5, "The smallest factor of the frozen coefficients.")
-      .of({"OneBitLamb"});
+      .checked_only<int64_t>(
+          "var_update_scaler", 16,
+          "Updates of the variance after which the interval between them doubles.")
+      .for_types({"ZeroOneAdam"});
   params
-      .unkept<double>("factor_threshold", 0.1,
-                      "The largest change of that factor between two steps.")
-      .of({"OneBitLamb"});
-  params.unkept<double>("muon_lr", 0.02, "Learning rate of the parameters that Muon updates.")
-      .of({"Muon"});
-  params.unkept<double>("adam_lr", 3e-4, "Learning rate of the parameters that Adam updates.")
-      .of({"Muon"});
-  params.unkept_choice("ns_method", {"gram", "standard"}, "Variant of the Newton-Schulz iteration.")
-      .of({"Muon"});
+      .checked_only<int64_t>("local_step_scaler", 32'678,
+                             "Steps after which the interval between synchronizations doubles.")
+      .for_types({"ZeroOneAdam"});
+  params
+      .checked_only<int64_t>("local_step_clipper", 16,
+                             "The longest interval between synchronizations.")
+      .for_types({"ZeroOneAdam"});
+  params
+      .checked_only<double>("coeff_beta", 0.9,
+                            "Decay of the running average of LAMB's coefficients.")
+      .for_types({"OneBitLamb"});
+  params.checked_only<double>("factor_max", 4.0, "The largest factor of the frozen coefficients.")
+      .for_types({"OneBitLamb"});
+  params.checked_only<double>("factor_min", 0.5, "The smallest factor of the frozen coefficients.")
+      .for_types({"OneBitLamb"});
+  params
+      .checked_only<double>("factor_threshold", 0.1,
+                            "The largest change of that factor between two steps.")
+      .for_types({"OneBitLamb"});
+  params.checked_only<double>("muon_lr", 0.02, "Learning rate of the parameters that Muon updates.")
+      .for_types({"Muon"});
+  params.checked_only<double>("adam_lr", 3e-4, "Learning rate of the parameters that Adam updates.")
+      .for_types({"Muon"});
+  params
+      .checked_choice("ns_method", {"gram", "standard"}, "Variant of the Newton-Schulz iteration.")
+      .for_types({"Muon"});
 }
 
 }  // namespace
@@ -110,7 +118,7 @@ void declare_optimizer(Schema& s) {
   type.doc = type_text();
   for (const auto& [alias, name, sets] : optimizer_aliases())
     type.forms.synonyms.emplace_back(alias, name);
-  optimizer.unkept<bool>("legacy_fusion", false, "A setting of DeepSpeed's fused kernels.");
+  optimizer.checked_only<bool>("legacy_fusion", false, "A setting of DeepSpeed's fused kernels.");
 
   auto params = section(
       s, {.path = "optimizer.params", .doc = "Parameters of the optimizer.", .vocabulary = kDs},
@@ -119,23 +127,23 @@ void declare_optimizer(Schema& s) {
     declare_parameter(params, parameter);
   // These keys of DeepSpeed are checked but not kept.
   const Types adam_like = types_with("bias_correction"), lamb_like = types_with("max_coeff");
-  params.unkept<bool>("amsgrad", false, "AMSGrad; DeepSpeed's fused kernels refuse it too.")
+  params.checked_only<bool>("amsgrad", false, "AMSGrad; DeepSpeed's fused kernels refuse it too.")
       .reject_if_on()
-      .of(adam_like);
-  params.unkept<bool>("eps_inside_sqrt", false, "eps inside the root.")
+      .for_types(adam_like);
+  params.checked_only<bool>("eps_inside_sqrt", false, "eps inside the root.")
       .reject_if_on()
-      .of(lamb_like);
+      .for_types(lamb_like);
   params.free("torch_adam", "Selects PyTorch's Adam instead of DeepSpeed's kernel.")
-      .of({"AdamW", "Adam"});
+      .for_types({"AdamW", "Adam"});
   params
-      .unkept<bool>("fp32_optimizer_states", true,
-                    "Moments of the CPU update in fp32; here always.")
-      .of({"AdamW", "Adam", "Lion", "Adagrad"});
-  params.unkept<bool>("set_grad_none", true, "Sets PyTorch gradients to None.")
-      .of({"AdamW", "Adam", "Lamb", "Lion"});
+      .checked_only<bool>("fp32_optimizer_states", true,
+                          "Moments of the CPU update in fp32; here always.")
+      .for_types({"AdamW", "Adam", "Lion", "Adagrad"});
+  params.checked_only<bool>("set_grad_none", true, "Sets PyTorch gradients to None.")
+      .for_types({"AdamW", "Adam", "Lamb", "Lion"});
   params
-      .unkept<double>("max_grad_norm", 0.0,
-                      "Another name of gradient_clipping, as is max_grad_norm at top level.")
+      .checked_only<double>("max_grad_norm", 0.0,
+                            "Another name of gradient_clipping, as is max_grad_norm at top level.")
       .honoured();
   declare_foreign_parameters(params);
 }
@@ -199,131 +207,137 @@ void declare_scheduler(Schema& s) {
   const Types cycle = names_of({S::kOneCycle}), range_test = names_of({S::kLRRangeTest});
   params.key("warmup_min_lr", &C::warmup_min_lr, "Learning rate at the start.")
       .at_least(0)
-      .of(warmup);
+      .for_types(warmup);
   params.key("warmup_max_lr", &C::warmup_max_lr, "Learning rate after warm-up.")
       .at_least(0)
       .or_null()
-      .of(warmup)
+      .for_types(warmup)
       .defaults_to("WarmupLR: optimizer.params.lr; WarmupDecayLR: 0.001");
   params.key("warmup_num_steps", &C::warmup_num_steps, "Steps of warm-up.")
       .at_least(0)
-      .in("steps")
-      .of(all_warmup)
+      .in_unit("steps")
+      .for_types(all_warmup)
       .defaults_to("1000; for Hugging Face's types 0");
   params.key("warmup_type", &C::warmup_type, "Shape of the warm-up.")
-      .of(names_of({S::kWarmupLR, S::kWarmupDecayLR, S::kWarmupCosineLR, S::kWarmupStableDecay}))
+      .for_types(
+          names_of({S::kWarmupLR, S::kWarmupDecayLR, S::kWarmupCosineLR, S::kWarmupStableDecay}))
       .defaults_to("log; warmup_stable_decay: linear");
   params.key("total_num_steps", &C::total_num_steps, "Steps until the end of the decay.")
       .at_least(1)
-      .in("steps")
+      .in_unit("steps")
       .unset_is_zero()
       .defaults_to("the run's steps")
-      .of(with_total);
+      .for_types(with_total);
   params.key("warmup_min_ratio", &C::warmup_min_ratio, "Start, as a share of optimizer.params.lr.")
       .at_least(0)
-      .of(names_of({S::kWarmupCosineLR}));
+      .for_types(names_of({S::kWarmupCosineLR}));
   params.key("cos_min_ratio", &C::cos_min_ratio, "End, as a share of optimizer.params.lr.")
       .at_least(0)
-      .of(names_of({S::kWarmupCosineLR}));
+      .for_types(names_of({S::kWarmupCosineLR}));
   params.key("min_lr", &C::min_lr, "Learning rate at the end.")
       .at_least(0)
-      .of(names_of({S::kLinear, S::kCosine, S::kCosineWithMinLr}));
+      .for_types(names_of({S::kLinear, S::kCosine, S::kCosineWithMinLr}));
   params
       .key("min_lr_rate", &C::min_lr_rate,
            "Learning rate at the end, as a share of optimizer.params.lr; min_lr or this is needed.")
       .range(0, 1)
       .unset_is_zero()
-      .of(names_of({S::kCosineWithMinLr}));
+      .for_types(names_of({S::kCosineWithMinLr}));
   params
       .key("num_cycles", &C::num_cycles,
            "Waves of the cosine; of cosine_with_restarts half waves, each from the top.")
-      .above(0)
-      .of(names_of({S::kCosineWithRestarts, S::kCosineWithMinLr, S::kWarmupStableDecay}))
+      .greater_than(0)
+      .for_types(names_of({S::kCosineWithRestarts, S::kCosineWithMinLr, S::kWarmupStableDecay}))
       .defaults_to("0.5; cosine_with_restarts: 1");
   params.key("lr_end", &C::lr_end, "Learning rate at the end, below optimizer.params.lr.")
       .at_least(0)
-      .of(names_of({S::kPolynomial}));
-  params.key("power", &C::power, "Power of what is left of the decay.")
-      .above(0)
-      .of(names_of({S::kPolynomial}));
+      .for_types(names_of({S::kPolynomial}));
+  params.key("power", &C::power, "Exponent of the polynomial decay.")
+      .greater_than(0)
+      .for_types(names_of({S::kPolynomial}));
   params.key("timescale", &C::timescale, "Steps after which the rate falls as the inverse root.")
       .at_least(1)
-      .in("steps")
+      .in_unit("steps")
       .unset_is_zero()
-      .of(names_of({S::kInverseSqrt}))
+      .for_types(names_of({S::kInverseSqrt}))
       .defaults_to("warmup_num_steps, or 10000 without warm-up");
   params.key("num_decay_steps", &C::num_decay_steps, "Steps of the decay; needed.")
       .at_least(0)
-      .in("steps")
-      .of(stable_decay);
+      .in_unit("steps")
+      .for_types(stable_decay);
   params
       .key("num_stable_steps", &C::num_stable_steps,
            "Steps between warm-up and decay; -1: what these leave of total_num_steps.")
       .at_least(-1)
-      .in("steps")
-      .of(stable_decay);
-  params.key("decay_type", &C::decay_type, "Shape of the decay.").of(stable_decay);
+      .in_unit("steps")
+      .for_types(stable_decay);
+  params.key("decay_type", &C::decay_type, "Shape of the decay.").for_types(stable_decay);
   params
       .key("min_lr_ratio", &C::min_lr_ratio,
            "Learning rate at the start of warm-up and the end of decay, as a share of "
            "optimizer.params.lr.")
       .range(0, 1)
-      .of(stable_decay);
+      .for_types(stable_decay);
   params.key("cycle_min_lr", &C::cycle_min_lr, "Lowest learning rate; needed.")
       .at_least(0)
-      .of(cycle);
+      .for_types(cycle);
   params.key("cycle_max_lr", &C::cycle_max_lr, "Highest learning rate; needed.")
       .at_least(0)
-      .of(cycle);
+      .for_types(cycle);
   params.key("decay_lr_rate", &C::decay_lr_rate, "Rate of the decay after the cycle.")
       .at_least(0)
-      .of(cycle);
+      .for_types(cycle);
   params.key("cycle_first_step_size", &C::cycle_first_step_size, "Steps of the rising half.")
       .at_least(1)
-      .in("steps")
-      .of(cycle);
+      .in_unit("steps")
+      .for_types(cycle);
   params.key("cycle_second_step_size", &C::cycle_second_step_size, "Steps of the falling half.")
       .at_least(0)
-      .in("steps")
+      .in_unit("steps")
       .or_null()
-      .of(cycle)
+      .for_types(cycle)
       .defaults_to("cycle_first_step_size");
   params.key("cycle_first_stair_count", &C::cycle_first_stair_count, "Stairs of the rising half.")
       .at_least(0)
-      .of(cycle);
+      .for_types(cycle);
   params
       .key("cycle_second_stair_count", &C::cycle_second_stair_count, "Stairs of the falling half.")
       .at_least(0)
       .or_null()
-      .of(cycle)
+      .for_types(cycle)
       .defaults_to("cycle_first_stair_count");
   params
       .key("decay_step_size", &C::decay_step_size,
            "Steps after which the rate decays once more; 0 = no decay.")
       .at_least(0)
-      .in("steps")
-      .of(cycle);
+      .in_unit("steps")
+      .for_types(cycle);
   params.key("cycle_momentum", &C::cycle_momentum, "Cycle beta1 too; beta2 is 0.99 then.")
-      .of(cycle);
-  params.key("cycle_min_mom", &C::cycle_min_mom, "Lowest beta1.").from_to_below(0, 1).of(cycle);
-  params.key("cycle_max_mom", &C::cycle_max_mom, "Highest beta1.").from_to_below(0, 1).of(cycle);
-  params.key("decay_mom_rate", &C::decay_mom_rate, "Decay of beta1 after the cycle.").of(cycle);
+      .for_types(cycle);
+  params.key("cycle_min_mom", &C::cycle_min_mom, "Lowest beta1.")
+      .from_to_below(0, 1)
+      .for_types(cycle);
+  params.key("cycle_max_mom", &C::cycle_max_mom, "Highest beta1.")
+      .from_to_below(0, 1)
+      .for_types(cycle);
+  params.key("decay_mom_rate", &C::decay_mom_rate, "Decay of beta1 after the cycle.")
+      .for_types(cycle);
   params.key("lr_range_test_min_lr", &C::lr_range_test_min_lr, "Learning rate at the start.")
-      .above(0)
-      .of(range_test);
+      .greater_than(0)
+      .for_types(range_test);
   params.key("lr_range_test_step_size", &C::lr_range_test_step_size, "Steps of one increase.")
       .at_least(1)
-      .in("steps")
-      .of(range_test);
+      .in_unit("steps")
+      .for_types(range_test);
   params.key("lr_range_test_step_rate", &C::lr_range_test_step_rate, "Increase per step size.")
-      .of(range_test);
+      .for_types(range_test);
   params.key("lr_range_test_staircase", &C::lr_range_test_staircase, "Increase in stairs.")
-      .of(range_test);
+      .for_types(range_test);
   params
-      .unkept<int64_t>(
+      .checked_only<int64_t>(
           "last_batch_iteration", -1,
           "The step that DeepSpeed's scheduler resumes from; ftrun's checkpoints record it.")
-      .of(schedulers_with([](const SchedulerTraits& traits) {
+      .for_types(schedulers_with([](const SchedulerTraits& traits) {
         return traits.origin == SchedulerOrigin::kDeepSpeed;
       }));
 }

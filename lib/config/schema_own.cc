@@ -32,7 +32,7 @@ void declare_model_and_data(Schema& s) {
            "Relative weight of each entry of train: its share of the trained tokens. This key is "
            "another way to write {path, weight} in train; empty: the files are read one after the "
            "other.")
-      .above(0);
+      .greater_than(0);
   data.key("validation", &DataConfig::validation,
            "Data set file or files for the validation loss, or several sets by name: {NAME: file "
            "or files}. A single set without a name is called validation. none = no validation.")
@@ -44,7 +44,7 @@ void declare_model_and_data(Schema& s) {
   data.key("sequence_length", &DataConfig::sequence_length,
            "Tokens in a row (a sequence of the batch).")
       .at_least(1)
-      .in("tokens");
+      .in_unit("tokens");
   data.key("packing", &DataConfig::packing,
            "concat: documents are joined, and attention crosses from one document into the next. "
            "documents: documents are packed into rows, and attention stays inside each. none: a "
@@ -62,7 +62,7 @@ void declare_model_and_data(Schema& s) {
   data.key("prefetch", &DataConfig::prefetch,
            "Optimizer steps whose batches are read ahead of the current step.")
       .range(0, 1024)
-      .in("steps");
+      .in_unit("steps");
 }
 
 void declare_train(Schema& s) {
@@ -71,12 +71,12 @@ void declare_train(Schema& s) {
       [](auto& c) -> auto& { return c.train; });
   train.key("steps", &TrainConfig::steps, "Optimizer steps; give this or epochs.")
       .at_least(1)
-      .in("steps")
+      .in_unit("steps")
       .unset_is_zero()
       .defaults_to("by epochs");
   train.key("epochs", &TrainConfig::epochs, "Passes over the data; give this or steps.")
-      .above(0)
-      .in("epochs")
+      .greater_than(0)
+      .in_unit("epochs")
       .unset_is_zero()
       .defaults_to("1 without steps");
   train.key("seed", &TrainConfig::seed, "Seed of sample order and of all randomness.").at_least(0);
@@ -92,7 +92,7 @@ void declare_train(Schema& s) {
       .key("warmup_steps", &TrainConfig::warmup_steps,
            "Warm-up where scheduler.params.warmup_num_steps is absent or \"auto\".")
       .at_least(0)
-      .in("steps");
+      .in_unit("steps");
   train.key("freeze", &TrainConfig::freeze,
             "Frozen parameters: regular expressions, each of which matches a part of a parameter's "
             "name (\"embed_tokens\", \"layers\\\\.[0-7]\\\\.\"). Frozen parameters have no "
@@ -109,7 +109,7 @@ void declare_train(Schema& s) {
            "Steps in a row with a loss or gradient that is not finite before the run stops with "
            "exit code 7.")
       .at_least(1)
-      .in("steps");
+      .in_unit("steps");
 
   train
       .key("check_replicas", &TrainConfig::check_replicas,
@@ -117,7 +117,7 @@ void declare_train(Schema& s) {
            "replicas). Ranks compare hashes, also before each checkpoint; an error names the rank "
            "whose memory or CPU changed a bit. 0 = never.")
       .at_least(0)
-      .in("steps");
+      .in_unit("steps");
 
   auto evaluation = section(
       s,
@@ -130,18 +130,18 @@ void declare_train(Schema& s) {
       .key("every", &EvaluationConfig::every,
            "Steps between two evaluations; 0 = only before the first and after the last.")
       .at_least(0)
-      .in("steps");
+      .in_unit("steps");
   evaluation
       .key("every_minutes", &EvaluationConfig::every_minutes,
            "Also evaluate when this many minutes have passed since the last evaluation; 0 = only "
            "by steps.")
       .at_least(0)
-      .in("minutes");
+      .in_unit("minutes");
   evaluation
       .key("samples", &EvaluationConfig::samples,
            "Sequences of each set that are evaluated, always the same ones; 0 = all.")
       .at_least(0)
-      .in("sequences");
+      .in_unit("sequences");
 
   auto stopping = section(
       s,
@@ -156,7 +156,7 @@ void declare_train(Schema& s) {
       .key("patience", &EarlyStoppingConfig::patience,
            "Evaluations in a row without an improvement after which the run ends.")
       .at_least(1)
-      .in("evaluations");
+      .in_unit("evaluations");
   stopping
       .key("min_delta", &EarlyStoppingConfig::min_delta,
            "A metric counts as improved only if it beats the last improvement by more than this.")
@@ -168,7 +168,9 @@ void declare_train(Schema& s) {
        .doc = "Lines and files that a run writes while it trains.",
        .vocabulary = kOwn},
       [](auto& c) -> auto& { return c.train.log; });
-  log.key("every", &LogConfig::every, "Steps between two printed lines.").at_least(1).in("steps");
+  log.key("every", &LogConfig::every, "Steps between two printed lines.")
+      .at_least(1)
+      .in_unit("steps");
   log.key("tensorboard", &LogConfig::tensorboard, "Write TensorBoard event files.");
 
   auto generate = section(
@@ -182,13 +184,15 @@ void declare_train(Schema& s) {
            "Tokens of a validation document that the model continues. Of a conversation it "
            "continues the whole prompt: all tokens before the first trained one. 0 = no text.")
       .at_least(0)
-      .in("tokens");
+      .in_unit("tokens");
   generate
       .key("prompts", &GenerateConfig::prompts,
            "Documents that the model continues, from the start of the first validation set.")
       .range(1, 64)
-      .in("documents");
-  generate.key("tokens", &GenerateConfig::tokens, "Length of each text.").at_least(1).in("tokens");
+      .in_unit("documents");
+  generate.key("tokens", &GenerateConfig::tokens, "Length of each text.")
+      .at_least(1)
+      .in_unit("tokens");
   generate
       .key("temperature", &GenerateConfig::temperature,
            "Sampling temperature; 0 = always the likeliest token.")
@@ -223,7 +227,7 @@ void declare_parallel(Schema& s) {
            "All data-parallel ranks: replicas × shards. auto = the launcher's ranks / (tensor × "
            "pipeline × context).")
       .at_least(1)
-      .in("ranks")
+      .in_unit("ranks")
       .unset_is_zero()
       .defaults_to("auto");
   parallel
@@ -231,16 +235,16 @@ void declare_parallel(Schema& s) {
            "Ranks that share each matrix of a layer (tensor parallelism). They have consecutive "
            "numbers, so that they are on one machine.")
       .at_least(1)
-      .in("ranks");
+      .in_unit("ranks");
   parallel.key("sequence", &ParallelConfig::sequence,
                "Norms and residuals are split by tokens over the tensor ranks (sequence "
                "parallelism); no effect at tensor 1.");
   parallel
       .key("pipeline", &ParallelConfig::pipeline,
-           "Stages of a pipeline, each of which holds consecutive layers on ranks of its own. The "
+           "Stages of a pipeline. Each stage holds consecutive layers on its own ranks. The "
            "accumulation steps are its micro-batches.")
       .at_least(1)
-      .in("ranks");
+      .in_unit("ranks");
   parallel.key(
       "schedule", &ParallelConfig::schedule,
       "The order in which stages run micro-batches. gpipe: all forward passes, then all backward "
@@ -251,7 +255,7 @@ void declare_parallel(Schema& s) {
       .key("virtual_stages", &ParallelConfig::virtual_stages,
            "Parts of the model on each stage, for schedule interleaved.")
       .at_least(1)
-      .in("parts")
+      .in_unit("parts")
       .unset_is_zero()
       .defaults_to("2 for interleaved and zbv, else 1");
   parallel
@@ -260,24 +264,24 @@ void declare_parallel(Schema& s) {
            "in the order of the parts. The embedding belongs to the first part and the head to the "
            "last, so these two may have 0 blocks.")
       .at_least(0)
-      .in("blocks")
+      .in_unit("blocks")
       .unset_is_zero()
       .defaults_to("balanced by cost");
   parallel
       .key("context", &ParallelConfig::context,
            "Ranks that share each sequence (context parallelism).")
       .at_least(1)
-      .in("ranks");
+      .in_unit("ranks");
   parallel
       .key("expert", &ParallelConfig::expert,
            "Ranks that share the experts of a mixture of experts, among the data-parallel ranks.")
       .at_least(1)
-      .in("ranks");
+      .in_unit("ranks");
   parallel
       .key("data_replicate", &ParallelConfig::data_replicate,
            "Replicas among the data-parallel ranks; ZeRO shards over data / data_replicate.")
       .at_least(1)
-      .in("ranks");
+      .in_unit("ranks");
 
   auto elastic = section(
       s,
@@ -293,7 +297,7 @@ void declare_parallel(Schema& s) {
            "Fewest ranks with which the run continues. 0 = no rank is removed, unless elasticity "
            "is enabled; then its min_gpus is the limit.")
       .at_least(0)
-      .in("ranks");
+      .in_unit("ranks");
 
   auto partition = section(
       s,
@@ -316,12 +320,12 @@ void declare_checkpoint(Schema& s) {
   rows.key("every", &CheckpointConfig::every,
            "Steps between two checkpoints; 0 = at the end and on a signal only.")
       .at_least(0)
-      .in("steps");
+      .in_unit("steps");
   rows.key("every_minutes", &CheckpointConfig::every_minutes,
            "Also save when this many minutes have passed since the last checkpoint; 0 = only by "
            "steps.")
       .at_least(0)
-      .in("minutes");
+      .in_unit("minutes");
   rows.key(
       "background", &CheckpointConfig::background,
       "Training waits only until the state has been copied to main memory (state on a disk tier is "
@@ -360,7 +364,8 @@ void declare_checkpoint(Schema& s) {
       .notice("every checkpoint of ftrun loads on every number of ranks");
   theirs(rows.key("use_node_local_storage", &CheckpointConfig::use_node_local_storage,
                   "Every node writes to its own disk."));
-  theirs(rows.unkept<bool>("checkpoint_serialization", true, "DeepSpeed's own serialisation."));
+  theirs(
+      rows.checked_only<bool>("checkpoint_serialization", true, "DeepSpeed's own serialisation."));
   theirs(rows.free("parallel_write", "Settings of DeepSpeed's parallel checkpoint writer."));
   theirs(rows.free("writer", "DeepSpeed's writer."));
 }
@@ -382,7 +387,7 @@ void declare_recompute(Schema& s) {
            "Layers from one recomputed layer to the next (2: layers 0, 2, 4, ... recompute); the "
            "others keep their activations.")
       .at_least(1)
-      .in("layers");
+      .in_unit("layers");
 }
 
 void declare_rest(Schema& s) {
@@ -417,7 +422,7 @@ void declare_rest(Schema& s) {
              // a week: more would be no limit, and no longer fit the clocks and polls that wait
              604'800)
       .defaults_to("auto")
-      .in("seconds");
+      .in_unit("seconds");
   comm.key(
       "deterministic", &CommConfig::deterministic,
       "Sum ranks' values on GPUs in rank order, 16-bit values in fp32, by ftrun's kernels instead "
@@ -447,7 +452,7 @@ void declare_rest(Schema& s) {
           "Threads of each rank; 0 = the cores that the ranks of a machine may use (by "
           "affinity and control group) / the number of these ranks.")
       .range(0, 4096)
-      .in("threads");
+      .in_unit("threads");
 }
 
 }  // namespace

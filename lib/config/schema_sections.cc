@@ -17,12 +17,13 @@ void declare_activation_checkpointing(Schema& s) {
       [](auto& c) -> auto& { return c.activation_checkpointing; });
   rows.key("cpu_checkpointing", &ActivationCheckpointingConfig::cpu_checkpointing,
            "Keep the inputs of recomputed layers in host memory until backward needs them.");
-  rows.unkept<bool>("partition_activations", false, "Divides the inputs among the tensor ranks.");
-  rows.unkept<bool>("contiguous_memory_optimization", false,
-                    "Keeps all inputs in one buffer; ftrun's memory plan always does.");
-  rows.unkept<int64_t>("number_checkpoints", 0, "Inputs that this buffer holds.").or_null();
-  rows.unkept<bool>("synchronize_checkpoint_boundary", false, "Waits for the device.");
-  rows.unkept<bool>("profile", false, "Times recomputation.");
+  rows.checked_only<bool>("partition_activations", false,
+                          "Divides the inputs among the tensor ranks.");
+  rows.checked_only<bool>("contiguous_memory_optimization", false,
+                          "Keeps all inputs in one buffer; ftrun's memory plan always does.");
+  rows.checked_only<int64_t>("number_checkpoints", 0, "Inputs that this buffer holds.").or_null();
+  rows.checked_only<bool>("synchronize_checkpoint_boundary", false, "Waits for the device.");
+  rows.checked_only<bool>("profile", false, "Times recomputation.");
 }
 
 void declare_aio(Schema& s) {
@@ -31,24 +32,24 @@ void declare_aio(Schema& s) {
       [](auto& c) -> auto& { return c.aio; });
   aio.key("block_size", &AioConfig::block_size, "Size of one request; a multiple of 4096.")
       .range(1, 1 << 30)
-      .in("bytes")
+      .in_unit("bytes")
       .or_null();
   aio.key("queue_depth", &AioConfig::queue_depth, "Requests that each thread keeps in flight.")
       .range(1, 32768)
-      .in("requests")
+      .in_unit("requests")
       .or_null();
   aio.key("intra_op_parallelism", &AioConfig::intra_op_parallelism,
           "Threads that share one transfer.")
       .range(1, 1024)
-      .in("threads")
+      .in_unit("threads")
       .or_null();
   aio.key("single_submit", &AioConfig::single_submit,
           "Hand requests to the kernel one by one, not in batches.")
       .or_null();
   aio.key("overlap_events", &AioConfig::overlap_events, "Submit requests while others complete.")
       .or_null();
-  aio.unkept<int64_t>("thread_count", 1, "Ignored by DeepSpeed since 0.16.4.").or_null();
-  aio.unkept<bool>("use_gds", false, "GPUDirect Storage: speed only.").or_null();
+  aio.checked_only<int64_t>("thread_count", 1, "Ignored by DeepSpeed since 0.16.4.").or_null();
+  aio.checked_only<bool>("use_gds", false, "GPUDirect Storage: speed only.").or_null();
 }
 
 void declare_placement_sections(Schema& s) {
@@ -63,19 +64,20 @@ void declare_placement_sections(Schema& s) {
   pipeline
       .key("stages", &PipelineConfig::stages, "Another name of parallel.pipeline; 0 and 1 = off.")
       .at_least(0)
-      .in("ranks");
+      .in_unit("ranks");
   pipeline.key(
       "partition", &PipelineConfig::partition,
       "Measure that is balanced over the parts of the model. best: the time of forward and "
       "backward. parameters: the number of parameters. uniform: the number of layers, embedding "
       "and head included. type:REGEX: the number of layers whose class matches (decoder layers).");
-  pipeline.unkept<bool>("seed_layers", false, "Seeds the random numbers of each layer.");
-  pipeline.unkept<int64_t>("activation_checkpoint_interval", 0,
-                           "Layers that are recomputed together.");
-  pipeline.unkept<bool>("pipe_partitioned", true,
-                        "Splits activations between stages over the tensor ranks.");
-  pipeline.unkept<bool>("grad_partitioned", true, "Splits their gradients over the tensor ranks.");
-  pipeline.unkept<bool>("use_reentrant", true, "Selects PyTorch's reentrant recomputation.");
+  pipeline.checked_only<bool>("seed_layers", false, "Seeds the random numbers of each layer.");
+  pipeline.checked_only<int64_t>("activation_checkpoint_interval", 0,
+                                 "Layers that are recomputed together.");
+  pipeline.checked_only<bool>("pipe_partitioned", true,
+                              "Splits activations between stages over the tensor ranks.");
+  pipeline.checked_only<bool>("grad_partitioned", true,
+                              "Splits their gradients over the tensor ranks.");
+  pipeline.checked_only<bool>("use_reentrant", true, "Selects PyTorch's reentrant recomputation.");
 }
 
 void declare_monitors(Schema& s) {
@@ -111,35 +113,36 @@ void declare_monitors(Schema& s) {
 
   auto tensorboard =
       ignored(s, "tensorboard", "ftrun writes tensorboard/ in the run folder itself.");
-  tensorboard.unkept<bool>("enabled", false, "Writes event files.");
+  tensorboard.checked_only<bool>("enabled", false, "Writes event files.");
   tensorboard.free("output_path", "Folder of the event files.");
   tensorboard.free("job_name", "Folder inside output_path.");
   auto comet = ignored(s, "comet", "DeepSpeed's metrics for Comet.");
-  comet.unkept<bool>("enabled", false, "Sends metrics to Comet.");
-  comet.unkept<int64_t>("samples_log_interval", 100, "Samples between two metrics.");
+  comet.checked_only<bool>("enabled", false, "Sends metrics to Comet.");
+  comet.checked_only<int64_t>("samples_log_interval", 100, "Samples between two metrics.");
   for (const char* name :
        {"project", "workspace", "api_key", "experiment_name", "experiment_key", "online", "mode"})
     comet.free(name, "A setting of Comet's client.");
 
   auto comms = ignored(s, "comms_logger", "ftrun counts bytes of every collective itself.");
-  comms.unkept<bool>("enabled", false, "Records collectives.");
-  comms.unkept<bool>("verbose", false, "Prints each collective.");
-  comms.unkept<bool>("prof_all", true, "Records all collectives.");
+  comms.checked_only<bool>("enabled", false, "Records collectives.");
+  comms.checked_only<bool>("verbose", false, "Prints each collective.");
+  comms.checked_only<bool>("prof_all", true, "Records all collectives.");
   comms.free("prof_ops", "Names of the collectives that are recorded.");
-  comms.unkept<bool>("debug", false, "Adds the calling function to each record.");
+  comms.checked_only<bool>("debug", false, "Adds the calling function to each record.");
   auto flops = ignored(s, "flops_profiler", "DeepSpeed's count of operations.");
-  flops.unkept<bool>("enabled", false, "Counts operations.");
-  flops.unkept<double>("recompute_fwd_factor", 0.0,
-                       "Share of the forward pass that backward recomputes.");
-  flops.unkept<int64_t>("profile_step", 1, "The step that is counted.");
-  flops.unkept<int64_t>("module_depth", -1, "Depth of the modules in the report.");
-  flops.unkept<int64_t>("top_modules", 1, "Modules that the report lists at each depth.");
-  flops.unkept<bool>("detailed", true, "Reports every module.");
+  flops.checked_only<bool>("enabled", false, "Counts operations.");
+  flops.checked_only<double>("recompute_fwd_factor", 0.0,
+                             "Share of the forward pass that backward recomputes.");
+  flops.checked_only<int64_t>("profile_step", 1, "The step that is counted.");
+  flops.checked_only<int64_t>("module_depth", -1, "Depth of the modules in the report.");
+  flops.checked_only<int64_t>("top_modules", 1, "Modules that the report lists at each depth.");
+  flops.checked_only<bool>("detailed", true, "Reports every module.");
   flops.free("output_file", "File of the report.");
   ignored(s, "timers", "Timers of DeepSpeed.");
   auto throughput = ignored(s, "timers.throughput", "Throughput timer.");
-  throughput.unkept<bool>("enabled", true, "Measures samples per second.");
-  throughput.unkept<bool>("synchronized", true, "Waits for the device before each measurement.");
+  throughput.checked_only<bool>("enabled", true, "Measures samples per second.");
+  throughput.checked_only<bool>("synchronized", true,
+                                "Waits for the device before each measurement.");
 }
 
 void declare_compile(Schema& s) {
@@ -149,12 +152,12 @@ void declare_compile(Schema& s) {
         "symmetric_memory", "debug_log", "offload_parameters", "sync_before_reduce",
         "sync_after_reduce", "sync_before_allgather", "sync_after_allgather",
         "keep_all_input_tensors"})
-    compile.unkept<bool>(name, false, "A setting of DeepCompile.");
+    compile.checked_only<bool>(name, false, "A setting of DeepCompile.");
   for (const char* name :
        {"offload_activation_pin_memory", "double_buffer", "keep_int_input_tensors"})
-    compile.unkept<bool>(name, true, "A setting of DeepCompile.");
-  compile.unkept<int64_t>("free_activation_threshold", 10 * 1024 * 1024,
-                          "Bytes from which DeepCompile frees an activation.");
+    compile.checked_only<bool>(name, true, "A setting of DeepCompile.");
+  compile.checked_only<int64_t>("free_activation_threshold", 10 * 1024 * 1024,
+                                "Bytes from which DeepCompile frees an activation.");
   compile.free("passes", "Passes of DeepCompile.");
 }
 
@@ -169,19 +172,19 @@ void declare_elasticity(Schema& s) {
   rows.key("enabled", &C::enabled, "Choose the batch sizes from the number of ranks.");
   rows.key("max_train_batch_size", &C::max_train_batch_size, "Largest batch; needed when enabled.")
       .at_least(1)
-      .in("sequences");
+      .in_unit("sequences");
   rows.key("micro_batch_sizes", &C::micro_batch_sizes,
            "Micro-batches to choose from; needed when enabled.")
       .at_least(1);
-  rows.key("min_gpus", &C::min_gpus, "Fewest ranks.").range(1, 65'536).in("ranks");
-  rows.key("max_gpus", &C::max_gpus, "Most ranks.").range(1, 65'536).in("ranks");
+  rows.key("min_gpus", &C::min_gpus, "Fewest ranks.").range(1, 65'536).in_unit("ranks");
+  rows.key("max_gpus", &C::max_gpus, "Most ranks.").range(1, 65'536).in_unit("ranks");
   rows.key("min_time", &C::min_time, "Shortest time between two sizes.")
       .at_least(0)
-      .in("minutes")
+      .in_unit("minutes")
       .notice("failed ranks leave at once, and adding ranks needs a new start");
   rows.key("version", &C::version,
            "0.1: the batch fits numbers of ranks. 0.2: it fits numbers of machines, and other "
-           "numbers of ranks get a batch of their own.")
+           "numbers of ranks get their own batch.")
       .range(0.1, 0.2);
   rows.key("prefer_larger_batch", &C::prefer_larger_batch,
            "Prefer the larger batch among those that fit equally many numbers of ranks.");
@@ -190,11 +193,11 @@ void declare_elasticity(Schema& s) {
   rows.key("model_parallel_size", &C::model_parallel_size,
            "Ranks that share one copy of the model: tensor × pipeline × context.")
       .at_least(1)
-      .in("ranks")
+      .in_unit("ranks")
       .defaults_to("from parallel");
   rows.key("num_gpus_per_node", &C::num_gpus_per_node, "Ranks of a machine (version 0.2).")
       .range(1, 65'536)
-      .in("ranks");
+      .in_unit("ranks");
 }
 
 void declare_foreign_features(Schema& s) {
@@ -246,7 +249,7 @@ void declare_tensor_parallel(Schema& s) {
           "Another name of parallel.tensor; 0 and 1 = off. In ftrun the data-parallel ranks are "
           "ranks / tensor; DeepSpeed's batch arithmetic counts all ranks, and a notice shows both.")
       .at_least(0)
-      .in("ranks");
+      .in_unit("ranks");
   rows.free("preset_model", "Rules of a known model.").notice(kSplit);
   rows.free("partition_config", "The user's own rules.").notice(kSplit);
   rows.free("injection_policy_tuple", "Matrices whose products are summed.").notice(kSplit);
@@ -254,12 +257,13 @@ void declare_tensor_parallel(Schema& s) {
     rows.free(name, "tp_size and tp_grain_size.")
         .notice("autotp_size decides the degree, as in DeepSpeed");
   rows.free("dtype", "dtype of the model.").notice("the sections bf16 and fp16 decide the dtype");
-  rows.unkept<bool>("tp_overlap_comm", false, "Sums of the tensor ranks beside computation.")
+  rows.checked_only<bool>("tp_overlap_comm", false,
+                          "Overlaps sums over tensor ranks with computation.")
       .notice("it would change only the speed");
-  rows.unkept<bool>("keep_module_on_host", false,
-                    "Keeps whole weights in host memory while they are split.")
+  rows.checked_only<bool>("keep_module_on_host", false,
+                          "Keeps whole weights in host memory while they are split.")
       .notice("ranks read their own parts of the weights");
-  rows.unkept<bool>("kernel_inject", false, "Kernels of inference.")
+  rows.checked_only<bool>("kernel_inject", false, "Kernels of inference.")
       .alias("replace_with_kernel_inject")
       .notice();
 }
@@ -299,9 +303,9 @@ void declare_legacy(Schema& s) {
   add("", {"comment", "_comment"}, "a comment");
   add("", {"$schema"}, "for editors");
   add("", {"cuda_visible_devices", "log", "comms_config", "monitor_config"},
-      "DeepSpeed reads no such key");
+      "DeepSpeed does not read this key");
   add("", {"offload_optimizer"},
-      "DeepSpeed reads no such key here; it belongs into zero_optimization");
+      "DeepSpeed does not read this key here; it belongs in zero_optimization");
   add("",
       {"num-layers",
        "hidden-size",

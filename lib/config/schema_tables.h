@@ -91,10 +91,10 @@ class SectionRows {
 
   /// Adds a key that is checked but not kept.
   template <typename T>
-  Field& unkept(const char* name, const T& default_value, const char* doc) {
-    return unkept_value(name, field_type<T>(), to_value(default_value), doc);
+  Field& checked_only(const char* name, const T& default_value, const char* doc) {
+    return checked_value(name, field_type<T>(), to_value(default_value), doc);
   }
-  Field& unkept_choice(const char* name, std::vector<std::string> choices, const char* doc);
+  Field& checked_choice(const char* name, std::vector<std::string> choices, const char* doc);
   /// Adds a key that may have any content.
   Field& free(const char* name, const char* doc);
 
@@ -104,7 +104,7 @@ class SectionRows {
               std::function<FieldValue(const Config&)> load);
 
  private:
-  Field& unkept_value(const char* name, FieldType type, FieldValue default_value, const char* doc);
+  Field& checked_value(const char* name, FieldType type, FieldValue default_value, const char* doc);
   Field plain(const char* name, FieldType type, const char* doc) const;
 
   Schema& schema_;

@@ -7,8 +7,8 @@ namespace ftrun {
 std::vector<std::pair<std::string, int64_t>> topology_of(const ParallelConfig& mesh) {
   std::vector<std::pair<std::string, int64_t>> topology;
   for (const AxisKeys* axis : kAxes)
-    if (axis == &keys::data || axis == &keys::tensor || axis->of(mesh) > 1)
-      topology.emplace_back(axis->name(), axis->of(mesh));
+    if (axis == &keys::data || axis == &keys::tensor || axis->degree_in(mesh) > 1)
+      topology.emplace_back(axis->name(), axis->degree_in(mesh));
   return topology;
 }
 

@@ -31,7 +31,7 @@ class YamlReader {
       : file_(file), continuations_(count_continuations(text)), problems_(problems) {}
 
   ConfigNode node_of(const YAML::Node& yaml, int depth) {
-    const Position at = place(yaml.Mark());
+    const Position at = position_of(yaml.Mark());
     if (depth > kDeepestSection)
       throw Error(ExitCode::kUsage, cat("nested deeper than ", kDeepestSection, " levels"));
     if (++nodes_ > kMaxValues)
@@ -54,7 +54,7 @@ class YamlReader {
 
  private:
   // yaml-cpp counts columns in bytes, whereas editors count characters.
-  Position place(const YAML::Mark& mark) const {
+  Position position_of(const YAML::Mark& mark) const {
     if (mark.is_null()) return {file_, 1, 1};
     const auto before = [&](int at) {
       return continuations_[std::clamp<size_t>(static_cast<size_t>(std::max(at, 0)), 0,
@@ -84,11 +84,13 @@ class YamlReader {
     std::vector<ConfigNode> merged;
     for (const auto& item : yaml) {
       if (!item.first.IsScalar()) {
-        problems_.error(place(item.first.Mark()), "a key must be a scalar, not a list or a map");
+        problems_.error(position_of(item.first.Mark()),
+                        "a key must be a scalar, not a list or a map");
       } else if (item.first.Scalar() == "<<" && item.first.Tag() == "?") {
         collect_merged(node_of(item.second, depth + 1), merged);
       } else {
-        add(map, {item.first.Scalar(), place(item.first.Mark()), node_of(item.second, depth + 1)});
+        add(map,
+            {item.first.Scalar(), position_of(item.first.Mark()), node_of(item.second, depth + 1)});
       }
     }
     // The map's own keys override merged ones, and earlier merged ones override later ones.

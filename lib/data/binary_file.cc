@@ -140,12 +140,12 @@ void BinaryFile::read(int64_t first, std::span<int32_t> ids, std::span<int32_t> 
         file_.bytes().data() + layout_.data_offset + first * static_cast<int64_t>(sizeof(T));
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = id_of(element_at<T>(at + i * sizeof(T)));
   });
-  if (trained_.all()) {
+  if (trained_.all_trained()) {
     std::copy(ids.begin(), ids.end(), labels.begin());
     return;
   }
   for (size_t i = 0; i < ids.size(); ++i)
-    labels[i] = trained_.at(first + static_cast<int64_t>(i)) ? ids[i] : kIgnoredLabel;
+    labels[i] = trained_.is_trained(first + static_cast<int64_t>(i)) ? ids[i] : kIgnoredLabel;
 }
 
 TokenLocation BinaryFile::locate(int64_t token) const {

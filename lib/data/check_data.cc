@@ -119,7 +119,7 @@ void describe_lengths(const TokenFile& file, DatasetFacts& facts) {
 }
 
 void describe_mask(const TokenFile& file, DatasetFacts& facts) {
-  if (file.trained().all()) {
+  if (file.trained().all_trained()) {
     facts.emplace_back("loss mask", "none: every token counts");
     return;
   }
@@ -220,10 +220,11 @@ DatasetFacts dataset_facts(const std::string& path, const TokenFileOptions& opti
   const auto recorded = recorded_fingerprint(data);
   const DataStatistics s = recorded ? recorded->statistics : DataStatistics{};
   facts.emplace_back(
-      kRecorded, recorded ? cat("fingerprint ", recorded->digest, ", ", s.documents,
-                                " documents, ids ", s.min_id, " to ", s.max_id)
-                          : "nothing current (no .json of prepare_data.py beside it, or files were "
-                            "copied or changed since)");
+      kRecorded, recorded
+                     ? cat("fingerprint ", recorded->digest, ", ", s.documents, " documents, ids ",
+                           s.min_id, " to ", s.max_id)
+                     : "nothing current (no .json of prepare_data.py next to it, or files were "
+                       "copied or changed since)");
   return facts;
 }
 

@@ -82,12 +82,12 @@ DType assumed_type(const MappedFile& file) {
   if (name != "train.bin" && name != "val.bin")
     refuse_tokens(
         path, "nothing says what type its tokens have",
-        "set data.token_dtype to uint16 or uint32, or write a meta.json beside it, such as "
+        "set data.token_dtype to uint16 or uint32, or write a meta.json next to it, such as "
         "{\"dtype\": \"uint16\"}");
   if (looks_like_uint32(file.bytes()))
     refuse_tokens(
         path, "nothing says what type its tokens have, and they look like uint32, not uint16",
-        "set data.token_dtype to uint32, or write a meta.json beside it: {\"dtype\": \"uint32\"}");
+        "set data.token_dtype to uint32, or write a meta.json next to it: {\"dtype\": \"uint32\"}");
   return DType::kU16;  // nanoGPT's convention
 }
 
@@ -134,7 +134,7 @@ std::unique_ptr<TokenFile> open_flat_file(const std::string& path,
   if (!end)
     refuse_tokens(
         path, "has no document boundaries, and this packing needs them",
-        "write a meta.json beside it with the id that ends a document, such as {\"dtype\": "
+        "write a meta.json next to it with the id that ends a document, such as {\"dtype\": "
         "\"uint16\", \"eos\": 2}, or set data.packing to concat");
   opened->cut_documents_after(*end);
   return opened;

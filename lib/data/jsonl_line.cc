@@ -262,13 +262,13 @@ class LineReader {
     return count;
   }
 
-  void once(int64_t& length, const char* key) const {
+  void begin_list(int64_t& length, const char* key) const {
     if (length >= 0) fail(cat("\"", key, "\" appears twice"));
     length = 0;
   }
 
   void read_ids() {
-    once(id_count_, "input_ids");
+    begin_list(id_count_, "input_ids");
     id_count_ = integers([&](int64_t value, int64_t) {
       if (value < 0 || value > std::numeric_limits<int32_t>::max())
         fail_number(cat("id ", value, " in input_ids is not a token id"));
@@ -276,7 +276,7 @@ class LineReader {
     });
   }
   void read_labels() {
-    once(label_count_, "labels");
+    begin_list(label_count_, "labels");
     label_count_ = integers([&](int64_t value, int64_t) {
       if ((value < 0 && value != kIgnoredLabel) || value > std::numeric_limits<int32_t>::max())
         fail_number(cat("label ", value, " is neither a token id nor -100"));
@@ -286,7 +286,7 @@ class LineReader {
   /// Keeps the positions of the first and the last attended token; all between them must be
   /// attended.
   void read_attention() {
-    once(mask_count_, "attention_mask");
+    begin_list(mask_count_, "attention_mask");
     attended_first_ = attended_end_ = 0;
     mask_count_ = integers([&](int64_t value, int64_t i) {
       if (value != 0 && value != 1)
@@ -300,7 +300,7 @@ class LineReader {
     });
   }
   void read_positions() {
-    once(position_count_, "position_ids");
+    begin_list(position_count_, "position_ids");
     position_count_ = integers([&](int64_t value, int64_t i) {
       if (value != i)
         fail_number(cat("position_ids holds ", value, " at index ", i,
@@ -391,7 +391,7 @@ class LineReader {
         if (is_false_text(entry) && labels_[i] != kIgnoredLabel)
           throw LineError{cat(name, " holds ", shorten(entry), " at index ", i,
                               ", where labels trains on ", labels_[i],
-                              ": labels alone are read; write -100 there, or remove the mask")};
+                              ": only labels are read; write -100 there, or remove the mask")};
       });
     }
   }

@@ -16,8 +16,8 @@ class TrainedBits {
   TrainedBits() = default;
   explicit TrainedBits(std::span<const std::byte> bits) : bits_(bits), all_(false) {}
 
-  bool all() const { return all_; }
-  bool at(int64_t token) const {
+  bool all_trained() const { return all_; }
+  bool is_trained(int64_t token) const {
     if (all_) return true;
     const auto byte = std::to_integer<unsigned>(bits_[static_cast<size_t>(token >> 3)]);
     return ((byte >> (token & 7)) & 1U) != 0;

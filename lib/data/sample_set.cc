@@ -54,8 +54,8 @@ void SampleSet::count_mix(const std::vector<double>& weights) {
                   cat("data set ", set + 1, " of the ", weights.size(),
                       " in data.train has nothing to train on: ", set_tokens, " tokens make ",
                       begins[set + 1] - begins[set], " rows of ", sequence_length(),
-                      ", and no label of them counts"),
-                  "take it out of data.train, lower data.sequence_length, or write it again with "
+                      ", and none of their labels counts"),
+                  "remove it from data.train, lower data.sequence_length, or write it again with "
                   "answers trained on");
     }
     mix_tokens_.push_back(tokens);
@@ -71,8 +71,8 @@ void SampleSet::count_mix(const std::vector<double>& weights) {
     if (rows > 1e12)
       throw Error(ExitCode::kUsage,
                   cat("the weight ", number_text(weights[set]), " of data set ", set + 1,
-                      " in data.train, beside ", number_text(weights[largest]),
-                      " of the largest, makes an epoch of ", number_text(rows), " rows"),
+                      " in data.train, compared with ", number_text(weights[largest]),
+                      " for the largest, makes an epoch of ", number_text(rows), " rows"),
                   "give the largest data set more weight");
     mix_[set].epoch_rows =
         set == largest ? mix_[set].rows : std::max<int64_t>(std::llround(rows), 1);
@@ -98,13 +98,12 @@ void SampleSet::refuse_unusable() const {
   PackScratch scratch;
   for (int64_t row = 0; row < size(); ++row)
     if (rows_.count_labels(row, pieces, scratch) > 0) return;
-  throw Error(
-      ExitCode::kBadInput,
-      cat(data_.name(), ": none of its ", data_.tokens(),
-          " tokens counts in the loss: there is nothing to train on"),
-      data_.all_trained()
-          ? "documents need at least two tokens each; write the data again"
-          : "every label is masked; write the data again with prompts masked but answers not");
+  throw Error(ExitCode::kBadInput,
+              cat(data_.name(), ": none of its ", data_.tokens(),
+                  " tokens counts in the loss: there is nothing to train on"),
+              data_.all_trained()
+                  ? "documents need at least two tokens each; write the data again"
+                  : "every label is masked; write the data again and mask only the prompts");
 }
 
 int64_t SampleSet::epoch_rows(int64_t global_batch, bool drop_last) const {

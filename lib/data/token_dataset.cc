@@ -136,7 +136,7 @@ std::vector<std::string> TokenDataset::notes() const {
 
 bool TokenDataset::all_trained() const {
   return std::all_of(files_.begin(), files_.end(),
-                     [](const auto& f) { return f->trained().all(); });
+                     [](const auto& f) { return f->trained().all_trained(); });
 }
 
 int64_t TokenDataset::trained(int64_t first, int64_t count) const {

@@ -35,7 +35,7 @@ bool are_finite(std::span<const float> logits) {
                      [](float logit) { return std::isfinite(logit); });
 }
 
-int32_t likeliest(std::span<const float> logits) {
+int32_t argmax(std::span<const float> logits) {
   return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
@@ -82,8 +82,8 @@ std::vector<int32_t> generate(Executor& executor, const ProgramPlan& logits,
     convert(row.data(), model.dtypes.compute, scores.data(), DType::kF32, model.vocab_rows);
     int32_t next = kNoToken;
     if (!options.has_logits || are_finite(scores))
-      next = options.temperature > 0 ? sampled(scores, options.temperature, random)
-                                     : likeliest(scores);
+      next =
+          options.temperature > 0 ? sampled(scores, options.temperature, random) : argmax(scores);
     if (group != nullptr)
       group->broadcast(&next, 1, DType::kI32, options.chooser, {"sample"}).wait();
     if (next == kNoToken) break;

@@ -167,7 +167,7 @@ void PeakMemory::begin() {
 
 void PeakMemory::end() {
   const ProcessMemory now = read_process_memory();
-  peak_bytes_ = std::max(peak_bytes_, now.held());
+  peak_bytes_ = std::max(peak_bytes_, now.held_bytes());
   if (now.peak_resident > resident_before_)
     peak_bytes_ = std::max(peak_bytes_, now.peak_resident - now.file_backed);
 }

@@ -80,31 +80,33 @@ std::map<std::string, std::vector<ReplicaHolder>> holders_of(
 /// Makes the error for ranks that sent different lines for a part. `versions` lists the ranks by
 /// line. If the error names a single rank, it counts as a failure of that rank on every rank that
 /// reports it.
-RankError difference(const std::map<std::string, std::vector<int>>& versions, int64_t step) {
+RankError make_difference_error(const std::map<std::string, std::vector<int>>& versions,
+                                int64_t step) {
   const auto most = std::max_element(
       versions.begin(), versions.end(),
       [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
-  std::vector<int> few, everyone;
+  std::vector<int> minority, holders;
   for (const auto& version : versions) {
-    everyone.insert(everyone.end(), version.second.begin(), version.second.end());
-    if (&version != &*most) few.insert(few.end(), version.second.begin(), version.second.end());
+    holders.insert(holders.end(), version.second.begin(), version.second.end());
+    if (&version != &*most)
+      minority.insert(minority.end(), version.second.begin(), version.second.end());
   }
-  std::sort(few.begin(), few.end());
-  std::sort(everyone.begin(), everyone.end());
+  std::sort(minority.begin(), minority.end());
+  std::sort(holders.begin(), holders.end());
   const std::string tensor = most->first.substr(most->first.find(' ') + 1);
-  const bool known = 2 * most->second.size() > everyone.size();
+  const bool known = 2 * most->second.size() > holders.size();
   const Error error(
       ExitCode::kEnvironment,
-      known ? cat(ranks_text(few), few.size() == 1 ? " holds" : " hold", " other bits than ",
-                  ranks_text(most->second), " of ", tensor, " after step ", step,
-                  ", which must be equal on all: a memory or CPU there changed them")
-            : cat(ranks_text(everyone), " do not hold the same bits of ", tensor, " after step ",
-                  step, ", which must be equal: a memory or CPU of one of them changed them"),
+      known ? cat(ranks_text(minority), minority.size() == 1 ? " holds" : " hold",
+                  " other bits than ", ranks_text(most->second), " of ", tensor, " after step ",
+                  step, ", which must be equal on all: a memory or CPU error there changed them")
+            : cat(ranks_text(holders), " do not hold the same bits of ", tensor, " after step ",
+                  step, ", which must be equal: a memory or CPU error on one of them changed them"),
       cat(kRemedy,
           ", before which this was compared too (if the ranks run on different CPU models, "
           "rounding may differ: set train.check_replicas: 0)"));
-  const bool one = known && few.size() == 1;
-  return {error, one ? few.front() : RankError::kThisRank, one};
+  const bool names_one_rank = known && minority.size() == 1;
+  return {error, names_one_rank ? minority.front() : RankError::kThisRank, names_one_rank};
 }
 
 }  // namespace
@@ -247,12 +249,12 @@ void ReplicaCheck::name_culprit(size_t set, int64_t step) const {
       std::map<std::string, std::vector<int>> versions;
       for (const ReplicaHolder& holder : holders)
         versions[holder.parts.at(part)].push_back(holder.rank);
-      if (versions.size() > 1) throw difference(versions, step);
+      if (versions.size() > 1) throw make_difference_error(versions, step);
     }
   throw Error(ExitCode::kEnvironment,
               cat("replicas had different hashes after step ", step,
-                  ", and equal hashes when these were computed again: a memory or CPU of one "
-                  "of the ranks computes wrongly now and then"),
+                  ", and equal hashes when these were computed again: the memory or CPU of one of "
+                  "the ranks makes occasional errors"),
               kRemedy);
 }
 

@@ -36,7 +36,7 @@ int64_t warm_up(const Gpu* gpu, SaveBuffers& buffers) {
     const HostBlock operands(warm_up_bytes(), "the first matrix product");
     warm_up_products(operands.data());
   }
-  return read_process_memory().held();
+  return read_process_memory().held_bytes();
 }
 
 /// Lets a GPU prepare the graphs of a program. This comes before training memory is allocated.
@@ -71,11 +71,11 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const Ran
                                   lacking);
           },
           gpu) {
-  for (const ProgramPlan* plan : model_.plan.all()) prepare(gpu, *plan);
+  for (const ProgramPlan* plan : model_.plan.program_plans()) prepare(gpu, *plan);
   if (gpu != nullptr) compared_ = compare_kernels(config, model_.config, groups_.rank(), *gpu);
   // All programs are allocated before any executor is made, because executors hold addresses in the
   // arenas.
-  for (const ProgramPlan* plan : model_.plan.all()) memory_.allocate(plan->program);
+  for (const ProgramPlan* plan : model_.plan.program_plans()) memory_.allocate(plan->program);
   train_executor_ = executor_of(train());
   evaluate_executor_ = executor_of(evaluate());
   if (plan().text) text_executor_ = executor_of(text());
@@ -86,7 +86,7 @@ TrainingSetup::TrainingSetup(const Config& config, PlannedModel model, const Ran
   // has freed is first returned to the system: it would count here, although the run may use it
   // again.
   ::malloc_trim(0);
-  baseline_bytes_ = read_process_memory().held() - memory_.touched(Tier::kDevice).total -
+  baseline_bytes_ = read_process_memory().held_bytes() - memory_.touched(Tier::kDevice).total -
                     memory_.touched(Tier::kHost).total;
 }
 

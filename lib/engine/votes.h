@@ -13,7 +13,9 @@ namespace ftrun {
 class Votes {
  public:
   void add(Vote vote) { at(vote) += 1; }
-  int64_t of(Vote vote) const { return static_cast<int64_t>(counts_[static_cast<size_t>(vote)]); }
+  int64_t count_of(Vote vote) const {
+    return static_cast<int64_t>(counts_[static_cast<size_t>(vote)]);
+  }
 
   /// Returns the counts, for a sum over all ranks.
   std::span<double> counts() { return counts_; }

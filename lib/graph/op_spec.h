@@ -57,7 +57,7 @@ struct OpSpec {
   int in_place = -1;
   OpCollective collective = OpCollective::kNone;
   /// The operation must not run again in backward, because it would count the loss twice.
-  bool once = false;
+  bool must_not_recompute = false;
   /// The gradient operation accepts each rank's term of the result's gradient, a term of a sum over
   /// the ranks (Derivation::passes_on_terms()).
   bool passes_on_terms = false;

@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kMaxCandidates = 8;
 
 bool can_run_again(OpKind kind) {
-  return !op_spec(kind).once;
+  return !op_spec(kind).must_not_recompute;
 }
 
 /// Returns the cheap result of an operation; -1 where it has none.

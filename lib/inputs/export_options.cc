@@ -143,8 +143,8 @@ void keep_other_parts(ExportOptions& options, const ModelConfig& model) {
       options.kept.push_back({name, source.at(name).dtype, source.at(name).shape});
   if (options.kept.empty())
     throw Error(ExitCode::kBadInput,
-                cat(options.source_folder, ": its config.json is of a ", model.multimodal,
-                    " model, and its weights hold the decoder alone"),
+                cat(options.source_folder, ": its config.json belongs to a ", model.multimodal,
+                    " model, but its weights are only those of the decoder"),
                 cat("give the folder of the whole model; to train the decoder alone, make ",
                     kTextConfig, " its config.json"));
 }

@@ -42,8 +42,8 @@ std::string remedy_of(const ModelDescription& model, const ModelFolder& folder,
   const bool lacks_head = folder.find(cat(family.head, ".weight")) == nullptr;
   const bool lacks_end = lacks_head != (folder.find(cat(family.embedding, ".weight")) == nullptr);
   if (!model.tied && lacks_end && problems.size() == 1)
-    return "\"tie_word_embeddings\": true in config.json, if the model has one matrix for both "
-           "ends; else fetch the weights again";
+    return "\"tie_word_embeddings\": true in config.json, if the model uses one matrix for "
+           "embedding and head; else fetch the weights again";
   return "use the config.json and the weights of the same model";
 }
 
@@ -78,7 +78,7 @@ void map_to_model_names(ModelFolder& folder, const ModelDescription& model, bool
                    "codes stand for, and exported as these"));
   if (logs_notices && !model.multimodal.empty()) {
     const std::vector<std::string> stored = folder.names();
-    log_notice(cat(folder.path(), ": is a ", model.multimodal, " model, whose decoder trains; ",
+    log_notice(cat(folder.path(), ": is a ", model.multimodal, " model; its decoder is trained; ",
                    std::count_if(stored.begin(), stored.end(), is_outside_decoder),
                    " tensors of its other parts stay as they are, and are exported with it"));
   } else if (const std::string spelling = stored_name_example(model, names);

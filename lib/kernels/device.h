@@ -23,7 +23,7 @@ using DeviceStream = DeviceStreamHandle*;
 using DeviceEvent = DeviceEventHandle*;
 using DeviceGraph = DeviceGraphHandle*;
 
-/// DeviceInfo describes a GPU, or a MIG slice of one.
+/// DeviceInfo describes a GPU, or a MIG instance of one.
 struct DeviceInfo {
   /// The name of the device: "NVIDIA H100 80GB HBM3".
   std::string name;
@@ -31,10 +31,10 @@ struct DeviceInfo {
   int compute_major = 0;
   int compute_minor = 0;
   int multiprocessors = 0;
-  /// The GPU's place on the bus ("0000:1B:00.0"), which all slices of a divided GPU (MIG) share.
+  /// The GPU's place on the bus ("0000:1B:00.0"), which all MIG instances of a GPU share.
   std::string bus_id;
-  /// The UUID "GPU-5f3c...". A slice has its own, so two processes have the same text exactly when
-  /// they use the same device, on any machine.
+  /// The UUID "GPU-5f3c...". A MIG instance has its own UUID, so two processes have the same text
+  /// exactly when they use the same device, on any machine.
   std::string uuid;
   /// The most shared memory in bytes that a block of a kernel can have.
   int64_t block_shared_bytes = 0;

@@ -9,7 +9,7 @@ namespace ftrun {
 double least_exchange_seconds(const Machine& machine, std::string_view kind, double bytes,
                               int ranks, Crossing crossing) {
   if (ranks < 2 || bytes <= 0) return 0;
-  const auto over = [&](const Link& link) {
+  const auto seconds_over = [&](const Link& link) {
     if (link.bandwidth == 0) return 0.0;
     Machine bare;
     bare.node = {0, link.bandwidth};
@@ -18,9 +18,9 @@ double least_exchange_seconds(const Machine& machine, std::string_view kind, dou
   // A ring enters a node through the links of one rank up to those of all devices of the node. The
   // smaller of the two times is the lower bound.
   const double across =
-      std::min(over(machine.cluster), over(link_across(machine, machine.devices)));
+      std::min(seconds_over(machine.cluster), seconds_over(link_across(machine, machine.devices)));
   if (crossing == Crossing::kAlways) return across;
-  double seconds = over(machine.node);
+  double seconds = seconds_over(machine.node);
   if (const auto found = machine.exchanges.find(cat(kind, " ", ranks));
       found != machine.exchanges.end()) {
     double best = 0;

@@ -226,7 +226,7 @@ Machine machine_of(const ConfigNode& root, Problems& problems) {
   machine.host_memory_capacity = top.quantity("host_memory_capacity", QuantityUnit::kBytes);
   if (!machine.has_gpus && machine.host_memory_capacity > 0)
     top.problem(top.find("host_memory_capacity")->at,
-                "host_memory_capacity is main memory beside GPUs, which CPUs do not have",
+                "host_memory_capacity is the main memory of machines with GPUs; this one has none",
                 "give memory, of one core, instead");
   if (const ConfigNode* const price = top.find("price")) {
     std::string why;

@@ -78,7 +78,7 @@ class ModuleChoice {
       if (matches(*target_, module) && !excludes(module)) {
         problems.push_back(
             cat("target_modules \"", options_.target_pattern.substr(0, 80), "\": matches ", module,
-                ", which can have no adapter here; modules_to_save trains it whole"));
+                ", which cannot have an adapter here; modules_to_save trains it as a whole"));
         return;
       }
   }

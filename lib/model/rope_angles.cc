@@ -148,7 +148,7 @@ std::string scaling_for(const ModelConfig& config, int64_t tokens) {
         "long_factor that were searched for this model");
   const double times = static_cast<double>(tokens) / static_cast<double>(reached);
   if (rope.is_scaled())
-    return cat("factor ", rounded_up(rope.factor() * times), " in place of ",
+    return cat("factor ", rounded_up(rope.factor() * times), " instead of ",
                number_text(rope.factor()), " in the rope scaling of config.json reaches them");
   return cat("yarn reaches them: \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": ",
              rounded_up(times), ", \"original_max_position_embeddings\": ", reached,

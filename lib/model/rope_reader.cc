@@ -131,7 +131,7 @@ class ScalingReader {
                            number_text(yarn.beta_slow)));
     yarn.truncate = settings_.flag_or("truncate", true);
     if (!yarn.truncate && !config_)
-      settings_.unsupported("truncate", "transformers reads it for models with one rotation alone");
+      settings_.unsupported("truncate", "transformers reads it only for models with one rotation");
     const double mscale = at_least("mscale", 0, 0), all = at_least("mscale_all_dim", 0, 0);
     yarn.attention_factor = settings_.number_or(
         "attention_factor", yarn_attention_factor(yarn.factor, mscale, all), true);
@@ -227,7 +227,7 @@ class ScalingReader {
   std::string why_not_dynamic() const {
     return cat(
         "\"dynamic\" changes all angles with the longest row of a batch, so what is learned from a "
-        "row would depend on the rows beside it; remove it for rows of at most ",
+        "row would depend on the other rows of its batch; remove it for rows of at most ",
         known_.max_positions > 0 ? std::to_string(known_.max_positions) : "max_position_embeddings",
         " tokens, which rotate as without it, and for longer ones write ",
         family_.yarn_is_longrope ? "\"longrope\" with its factors"

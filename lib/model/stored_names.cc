@@ -64,8 +64,8 @@ std::map<std::string, size_t> count_prefixes(const std::map<std::string, std::st
 }
 
 /// Returns the prefixes that the most cores follow; only `root` if any core follows it.
-std::vector<std::string> likeliest(const std::map<std::string, size_t>& counts,
-                                   std::string_view root) {
+std::vector<std::string> most_frequent(const std::map<std::string, size_t>& counts,
+                                       std::string_view root) {
   if (counts.contains(std::string(root))) return {std::string(root)};
   std::vector<std::string> best;
   size_t most = 0;
@@ -124,7 +124,7 @@ StoredNames find_stored_names(const std::vector<std::string>& wanted,
   std::set<std::string, std::less<>> cores;
   for (const std::string& name : wanted)
     if (name.starts_with(root)) cores.insert(name.substr(root.size()));
-  const std::vector<std::string> prefixes = likeliest(count_prefixes(plain, cores), root);
+  const std::vector<std::string> prefixes = most_frequent(count_prefixes(plain, cores), root);
   if (prefixes.size() == 1)
     for (const std::string& core : cores)
       if (const auto found = plain.find(prefixes.front() + core);

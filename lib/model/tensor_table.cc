@@ -67,7 +67,7 @@ std::vector<TensorTable::Linear> TensorTable::linear(const std::string& module,
   for (const ModulePart& part : parts_of(module, linear_layers, transposed)) {
     const LinearLayer& linear = part.linear;
     TensorInfo weight = linear_weight(linear, part.name(".weight"), split_);
-    part.place(weight, ".weight");
+    part.record_location(weight, ".weight");
     Linear ids{add(std::move(weight))};
     if (linear.bias)
       ids.bias = add(
@@ -97,7 +97,7 @@ TensorInfo TensorTable::by_outputs(const ModulePart& part, std::string_view end,
   TensorInfo tensor = linear.by_outputs
                           ? split_rows(part.name(end), std::move(shape), split_, linear.copies)
                           : replicated(part.name(end), std::move(shape), split_, term);
-  part.place(tensor, end);
+  part.record_location(tensor, end);
   return tensor;
 }
 

@@ -93,7 +93,7 @@ class TensorTable {
       return is_whole ? cat(module, end) : cat(module, ".", role_name(linear.projection), end);
     }
     /// Records where files hold a matrix [outputs, ...] or vector of the linear layer.
-    void place(TensorInfo& tensor, std::string_view end) const {
+    void record_location(TensorInfo& tensor, std::string_view end) const {
       if (is_whole) return;
       Dims shape = tensor.shape;
       shape[0] = module_outputs;

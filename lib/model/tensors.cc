@@ -22,7 +22,7 @@ std::unordered_map<std::string, const Dims*> by_name(
   std::unordered_map<std::string, const Dims*> out;
   for (const auto& [name, shape] : found)
     if (!out.emplace(name, &shape).second)
-      problems.push_back(cat("tensor ", name, " is there twice"));
+      problems.push_back(cat("tensor ", name, " occurs twice"));
   return out;
 }
 

@@ -53,7 +53,7 @@ class Patterns {
         model.tied ? cat("; this model's output matrix is its ", last_part(names.embedding)) : "";
     for (size_t i = 0; i < texts_.size(); ++i)
       if (!used_[i])
-        problems.push_back(cat(key_, " \"", texts_[i], "\": no parameter has such a name",
+        problems.push_back(cat(key_, " \"", texts_[i], "\": no parameter has this name",
                                texts_[i].find(head) != std::string::npos ? note : ""));
   }
 
@@ -178,25 +178,27 @@ ModelDescription choose_trained(ModelDescription model, const TrainedOptions& op
   };
   look_for(
       "let exclude_modules and layers_to_transform say which modules have an adapter; train.only "
-      "needs \"lora_\" beside the rest",
+      "needs \"lora_\" as well",
       [&] {
         if (cuts_adapter)
           problems.emplace_back("train.freeze or train.only leaves parts of an adapter out");
       });
   look_for(
-      "set train.only to what is not quantized, or train an adapter beside the quantized weights "
-      "(adapter)",
+      "set train.only to parameters that are not quantized, or train an adapter on the quantized "
+      "weights (adapter)",
       [&] { require_unpacked(model, trained, problems); });
   look_for(
       "choose all parts of a matrix or none: an expression such as \"[qkv]_proj\" or "
       "\"(gate|up)_proj\" fits all of one",
       [&] { require_whole_matrices(model, trained, problems); });
-  look_for("take an expression out of train.freeze, or add one to train.only", [&] {
-    if (trained.empty()) problems.emplace_back("nothing is left that trains");
+  look_for("remove an expression from train.freeze, or add one to train.only", [&] {
+    if (trained.empty()) problems.emplace_back("no parameter is left to train");
   });
   if (!problems.empty())
-    throw Error(ExitCode::kUsage,
-                cat("what is to train does not fit the model\n  ", join(problems, "\n  ")), remedy);
+    throw Error(
+        ExitCode::kUsage,
+        cat("the choice of trained parameters does not fit the model\n  ", join(problems, "\n  ")),
+        remedy);
   if (trained.size() == model.tensors.size()) return model;
   return freeze(std::move(model),
                 [&](const TensorInfo& tensor) { return trained.contains(tensor.name); });

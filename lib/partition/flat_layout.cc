@@ -13,7 +13,7 @@ void check_range(const Unit& unit, int64_t begin, int64_t end) {
 }
 
 /// Returns the first slice that ends past `position` (an element of the unit).
-auto first_behind(const std::vector<Slice>& slices, int64_t position) {
+auto first_ending_after(const std::vector<Slice>& slices, int64_t position) {
   return std::partition_point(slices.begin(), slices.end(), [&](const Slice& slice) {
     return slice.position_in_unit + slice.extent <= position;
   });
@@ -55,7 +55,7 @@ UnitRange shard_range(const Unit& unit, int index, int count) {
 std::vector<Slice> slices_in(const Unit& unit, int64_t begin, int64_t end) {
   check_range(unit, begin, end);
   std::vector<Slice> out;
-  for (auto it = first_behind(unit.slices, begin); it != unit.slices.end(); ++it) {
+  for (auto it = first_ending_after(unit.slices, begin); it != unit.slices.end(); ++it) {
     if (it->position_in_unit >= end) break;
     const int64_t from = std::max(begin, it->position_in_unit);
     const int64_t to = std::min(end, it->position_in_unit + it->extent);

@@ -35,7 +35,7 @@ class Sharding {
 
   bool cut(UnitId unit) const { return units_[static_cast<size_t>(unit)].cut; }
   /// Returns how many elements of the unit a rank holds: its stride, or all of it.
-  int64_t held(UnitId unit) const { return units_[static_cast<size_t>(unit)].held; }
+  int64_t held_elements(UnitId unit) const { return units_[static_cast<size_t>(unit)].held; }
   /// Returns the number of elements of a whole copy of the unit.
   int64_t whole(UnitId unit) const { return units_[static_cast<size_t>(unit)].whole; }
   /// Returns the element of the unit where this rank's part begins.

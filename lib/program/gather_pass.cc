@@ -131,7 +131,7 @@ class GatherBuilder {
   GatherBuilder(Program& program, const UnitPlacement& placement, std::map<UnitId, Range> secondary)
       : program_(program), placement_(placement), secondary_(std::move(secondary)) {}
 
-  std::vector<Instr> of(const GatherSpan& span) {
+  std::vector<Instr> build_gather(const GatherSpan& span) {
     const auto shard = secondary_.find(span.use.unit);
     if (shard == secondary_.end()) return gather(span);
     if (++times_[span.use.unit] > 1) return {from_secondary(span, shard->second)};
@@ -212,18 +212,18 @@ class Prefetch {
     for (size_t i = 0; i < program_.instrs.size(); ++i) {
       for (; read_ < spans_.size() && spans_[read_].first == i; ++read_) {
         // The span's first reader is instruction i, so its gather can be placed no later than here.
-        if (places_.size() == read_) place(i);
+        if (places_.size() == read_) place_next_gather(i);
         ahead_ -= spans_[read_].elements;
       }
       if (program_.instrs[i].runs_ops())
-        while (may_start()) place(i);
+        while (may_start()) place_next_gather(i);
       live_ -= ends_[i];
     }
     return std::move(places_);
   }
 
  private:
-  void place(size_t at) {
+  void place_next_gather(size_t at) {
     const int64_t elements = spans_[places_.size()].elements;
     ahead_ += elements;
     live_ += elements;
@@ -267,7 +267,7 @@ std::vector<Insertion> gather_parameters(Program& program, const UnitPlacement& 
   std::vector<Insertion> insertions;
   for (size_t i = 0; i < spans.size(); ++i)
     insertions.push_back(
-        {.at = places[i], .waits_for_compute = true, .instrs = gathers.of(spans[i])});
+        {.at = places[i], .waits_for_compute = true, .instrs = gathers.build_gather(spans[i])});
   return insertions;
 }
 

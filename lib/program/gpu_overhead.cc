@@ -47,7 +47,7 @@ std::vector<GpuOverhead> gpu_overheads(const Config& config, const StepPlan& pla
   const AttentionChoice attention = config.kernels.attention;
   if (attention == AttentionChoice::kAuto || attention == AttentionChoice::kCudnn)
     if (const int64_t bytes = library_workspace(plan); bytes > 0)
-      all.push_back({"cuDNN's workspace, where it computes attention", bytes});
+      all.push_back({"cuDNN's workspace for attention", bytes});
   const auto groups = static_cast<int64_t>(plan.train.program.groups.size());
   if (groups == 0) return all;
   all.push_back({for_groups("NCCL's buffers", kNcclBuffers, groups), groups * kNcclBuffers});
@@ -68,8 +68,8 @@ std::string gpu_overhead_text(const std::vector<GpuOverhead>& overheads) {
   std::vector<std::string> parts;
   for (const GpuOverhead& one : overheads)
     parts.push_back(cat(one.what, ": ", human_bytes(one.bytes)));
-  return cat("beside the plan, a GPU holds at most ", human_bytes(total_bytes(overheads)), " (",
-             join(parts, "; "), ")");
+  return cat("in addition to the plan, a GPU holds at most ", human_bytes(total_bytes(overheads)),
+             " (", join(parts, "; "), ")");
 }
 
 }  // namespace ftrun

@@ -139,7 +139,7 @@ int64_t model_state_bytes(const MemoryPlan& plan) {
   for (const TierPlan& tier : plan.tiers)
     for (const Category category :
          {Category::kParameters, Category::kGradients, Category::kOptimizer})
-      bytes += tier.of(category);
+      bytes += tier.bytes_of(category);
   return bytes;
 }
 

@@ -27,7 +27,7 @@ struct TierPlan {
   /// Bytes of persistent buffers and arenas: exactly what a run allocates.
   int64_t total = 0;
 
-  int64_t of(Category category) const {
+  int64_t bytes_of(Category category) const {
     return persistent[static_cast<size_t>(category)] + arena_peak[static_cast<size_t>(category)];
   }
 };

@@ -91,7 +91,7 @@ class OutputOffload {
       if (!forward) backward_begin = std::min(backward_begin, i);
     }
     if (stays) return;
-    const BufferId host = like(own, "hidden_on_host", Tier::kHost);
+    const BufferId host = add_copy_of(own, "hidden_on_host", Tier::kHost);
     insertions_.push_back({.at = forward_end, .after = true, .instrs = {copy(slot, host)}});
     // The copy back to the device overlaps the backward pass of the layer that runs just before the
     // reader.
@@ -101,7 +101,7 @@ class OutputOffload {
   }
 
   BufferId back_on_device(BufferId own, BufferId slot) {
-    const BufferId again = like(own, "hidden_again", Tier::kDevice);
+    const BufferId again = add_copy_of(own, "hidden_again", Tier::kDevice);
     if (own == slot) return again;
     std::swap(program_.buffers[static_cast<size_t>(own)], program_.buffers.back());
     program_.buffers.pop_back();
@@ -109,7 +109,7 @@ class OutputOffload {
   }
 
   /// Adds a buffer like `original`: "hidden.3.0" -> "hidden_on_host.3.0".
-  BufferId like(BufferId original, const std::string& name, Tier tier) {
+  BufferId add_copy_of(BufferId original, const std::string& name, Tier tier) {
     Buffer buffer = program_.at(original);
     buffer.name = name + buffer.name.substr(buffer.name.find('.'));
     buffer.tier = tier;

@@ -140,7 +140,7 @@ class BucketsInFlight {
 
   /// Returns the instructions that must be done before a compute instruction starts to fill another
   /// bucket.
-  const LaneClock* before(const Instr& instr) {
+  const LaneClock* instrs_to_wait_for(const Instr& instr) {
     if (instr.lane != Lane::kCompute) return nullptr;
     bool starts = false;
     for (const Range& range : instr.writes) {
@@ -197,7 +197,7 @@ class SendsInFlight {
 
   /// Returns the send that must be done before `instr` runs if `instr` is the first to write a
   /// buffer that will be sent: the last but one send on the same link. Returns -1 if there is none.
-  InstrId before(const Instr& instr) {
+  InstrId send_to_wait_for(const Instr& instr) {
     InstrId needed = -1;
     for (const Range& range : instr.writes) {
       const size_t lane = std::exchange(lane_of_[static_cast<size_t>(range.buffer)], kNotSent);
@@ -266,9 +266,9 @@ class Orderer {
     for (const InstrId wait : instr.waits)
       need(static_cast<size_t>(program_.instr(wait).lane), wait);
     if (instr.if_finite) need(kComputeLane, decision_);
-    if (const InstrId sent = sends_.before(instr); sent >= 0)
+    if (const InstrId sent = sends_.send_to_wait_for(instr); sent >= 0)
       need(static_cast<size_t>(program_.instr(sent).lane), sent);
-    if (const LaneClock* older = buckets_.before(instr))
+    if (const LaneClock* older = buckets_.instrs_to_wait_for(instr))
       for (size_t lane = 0; lane < known_.lanes(); ++lane) need(lane, (*older)[lane]);
   }
 

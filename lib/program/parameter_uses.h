@@ -28,7 +28,7 @@ class ParameterUses {
       : program_(program), placement_(placement) {}
 
   /// Returns bytes [position, +bytes) of the unit's parameters, readable until release().
-  Range place(const ParamLocation& place, int64_t bytes, int32_t micro_batch) {
+  Range readable_range(const ParamLocation& place, int64_t bytes, int32_t micro_batch) {
     const StateSpec& state = placement_.spec(place.unit);
     if (!state.gathered) {
       const Range at = placement_.parameters(place.unit, {place.position, place.position});

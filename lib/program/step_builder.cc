@@ -436,8 +436,8 @@ void StepBuilder::place_parameters(size_t l, int32_t micro_batch, const ListFact
   for (size_t i = 0; i < layer.params.size(); ++i) {
     const ValueId id = layer.params[i].value;
     if (facts.reads[static_cast<size_t>(id)] == 0) continue;
-    places.set(id, parameters_.place(partition_.param_locations[l][i], graph_of(l).at(id).bytes(),
-                                     micro_batch));
+    places.set(id, parameters_.readable_range(partition_.param_locations[l][i],
+                                              graph_of(l).at(id).bytes(), micro_batch));
   }
 }
 

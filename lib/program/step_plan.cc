@@ -179,7 +179,7 @@ StepPlan plan_steps(const Config& config, const ModelConfig& model, int rank) {
   return plan;
 }
 
-std::vector<const ProgramPlan*> StepPlan::all() const {
+std::vector<const ProgramPlan*> StepPlan::program_plans() const {
   std::vector<const ProgramPlan*> plans = {&train, &evaluate};
   if (text) plans.push_back(&*text);
   return plans;
@@ -187,7 +187,7 @@ std::vector<const ProgramPlan*> StepPlan::all() const {
 
 std::vector<const Program*> StepPlan::programs() const {
   std::vector<const Program*> programs;
-  for (const ProgramPlan* plan : all()) programs.push_back(&plan->program);
+  for (const ProgramPlan* plan : program_plans()) programs.push_back(&plan->program);
   return programs;
 }
 

@@ -40,7 +40,7 @@ struct StepPlan {
   std::optional<ProgramPlan> text;
 
   /// Lists the programs that a rank runs, one at a time: training, validation and, if wanted, text.
-  std::vector<const ProgramPlan*> all() const;
+  std::vector<const ProgramPlan*> program_plans() const;
   std::vector<const Program*> programs() const;
 };
 

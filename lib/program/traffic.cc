@@ -310,7 +310,7 @@ constexpr std::array<DeviationCause, 14> kCauses{{
     {"units that are read by other than one forward and one backward pass", &TrafficTerms::readers},
     {"gradients summed on every rank (reduce_scatter: false)", &TrafficTerms::whole_gradients},
     {"frozen units, which have no gradients and no updates", &TrafficTerms::frozen},
-    {"packed weights (quantization), gathered as they lie", &TrafficTerms::packed},
+    {"packed weights (quantization), gathered in packed form", &TrafficTerms::packed},
     {"repetition for each micro-batch", &TrafficTerms::micro_batches},
     {"gathered parameters that were kept for their next use", &TrafficTerms::kept},
     {"replicas of the shards", &TrafficTerms::replicas},

@@ -14,7 +14,7 @@ ActionTransfers transfers_of(const PipelineLayout& pipeline, int stage,
                              const ScheduleAction& action, const LayersOfModel& layers) {
   if (action.phase == Phase::kWeightGrad) return {};
   const bool gradient = action.phase != Phase::kForward;
-  const auto between = [&](int from, int to) {
+  const auto transfer_between = [&](int from, int to) {
     const bool both = std::min(from, to) >= 0 && std::max(from, to) < pipeline.parts();
     if (!both || pipeline.stage_of(from) == pipeline.stage_of(to)) return Transfer{};
     const int32_t layer = pipeline.layers(std::min(from, to), layers.count).end - 1;
@@ -25,7 +25,8 @@ ActionTransfers transfers_of(const PipelineLayout& pipeline, int stage,
   const int part = pipeline.part_of(stage, action.chunk);
   // Outputs go to the next part, gradients to the previous part.
   const int ahead = gradient ? -1 : 1;
-  return {.received = between(part - ahead, part), .sent = between(part, part + ahead)};
+  return {.received = transfer_between(part - ahead, part),
+          .sent = transfer_between(part, part + ahead)};
 }
 
 namespace {

@@ -59,12 +59,12 @@ BufferId UnitPlacement::add_buffer(Program& program, const UnitBufferOptions& op
                                    int64_t elements, UnitId first) {
   std::string name = options.name;
   if (tier != Tier::kDevice) name += cat(".", tier_name(tier));
-  if (!options.which) name += cat(".", first);
+  if (!options.persistent_kind) name += cat(".", first);
   const Range whole =
       add_temporary(program, std::move(name), tier, options.category, options.format, elements,
                     options.peer_visible && tier == Tier::kDevice);
-  program.buffers[static_cast<size_t>(whole.buffer)].persistent = options.which;
-  if (options.which) program.initialized_ranges.push_back(whole);
+  program.buffers[static_cast<size_t>(whole.buffer)].persistent = options.persistent_kind;
+  if (options.persistent_kind) program.initialized_ranges.push_back(whole);
   return whole.buffer;
 }
 
@@ -74,8 +74,8 @@ BufferId UnitPlacement::add_buffer(Program& program, const UnitBufferOptions& op
 std::vector<std::vector<UnitId>> UnitPlacement::by_buffer(
     const UnitBufferOptions& options, const FlatLayout& layout,
     const std::vector<int64_t>& elements) const {
-  const int64_t enough =
-      options.which ? std::numeric_limits<int64_t>::max() : options_.gradient_buffer_bytes;
+  const int64_t buffer_capacity = options.persistent_kind ? std::numeric_limits<int64_t>::max()
+                                                          : options_.gradient_buffer_bytes;
   std::vector<std::vector<UnitId>> buffers;
   int64_t wanted = 0;  // bytes until the last buffer is full
   for (const UnitId id : layout.order) {
@@ -83,7 +83,7 @@ std::vector<std::vector<UnitId>> UnitPlacement::by_buffer(
     if (own == 0) continue;
     if (wanted <= 0) {
       buffers.emplace_back();
-      wanted = enough;
+      wanted = buffer_capacity;
     }
     buffers.back().push_back(id);
     wanted -= options.format.bytes(own);
@@ -91,18 +91,18 @@ std::vector<std::vector<UnitId>> UnitPlacement::by_buffer(
   return buffers;
 }
 
-std::vector<UnitPlacement::UnitBuffer> UnitPlacement::place(
+std::vector<UnitPlacement::UnitBuffer> UnitPlacement::place_units(
     Program& program, const UnitBufferOptions& options,
     const std::function<TierPart(const StateSpec&)>& part_of) const {
   std::vector<TierPart> parts;
   for (const StateSpec& spec : specs_) parts.push_back(part_of(spec));
-  std::vector<UnitBuffer> homes(parts.size());
+  std::vector<UnitBuffer> unit_buffers(parts.size());
   for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
     std::vector<int64_t> elements(parts.size(), 0);
     for (size_t u = 0; u < parts.size(); ++u) {
       if (parts[u].tier != tier || !parts[u].wanted || !specs_[u].held) continue;
       const auto id = static_cast<UnitId>(u);
-      elements[u] = parts[u].cut ? cut_.held(id) : cut_.whole(id);
+      elements[u] = parts[u].cut ? cut_.held_elements(id) : cut_.whole(id);
     }
     const FlatLayout layout = flat_layout(elements, options.order);
     for (const std::vector<UnitId>& units : by_buffer(options, layout, elements)) {
@@ -110,12 +110,12 @@ std::vector<UnitPlacement::UnitBuffer> UnitPlacement::place(
       const int64_t end = layout.at(units.back()) + elements[static_cast<size_t>(units.back())];
       const BufferId buffer = add_buffer(program, options, tier, end - begin, units.front());
       for (const UnitId id : units)
-        homes[static_cast<size_t>(id)] = {buffer, layout.at(id) - begin,
-                                          parts[static_cast<size_t>(id)].cut ? cut_.begin(id) : 0,
-                                          options.format};
+        unit_buffers[static_cast<size_t>(id)] = {
+            buffer, layout.at(id) - begin, parts[static_cast<size_t>(id)].cut ? cut_.begin(id) : 0,
+            options.format};
     }
   }
-  return homes;
+  return unit_buffers;
 }
 
 void UnitPlacement::place_parameters(Program& program, DType compute) {
@@ -124,57 +124,59 @@ void UnitPlacement::place_parameters(Program& program, DType compute) {
   });
   parameters_.resize(specs_.size());
   for (const auto& [which, name] : kParameterBuffers) {
-    const auto is_in_it = [&, buffer = which](const StateSpec& spec) {
+    const auto is_in_buffer = [&, buffer = which](const StateSpec& spec) {
       return parameter_buffer(spec.formats.compute, compute) == buffer;
     };
-    const auto first = std::find_if(specs_.begin(), specs_.end(), is_in_it);
+    const auto first = std::find_if(specs_.begin(), specs_.end(), is_in_buffer);
     if (first == specs_.end()) continue;
-    const std::vector<UnitBuffer> homes = place(program,
-                                                {.which = which,
-                                                 .name = name,
-                                                 .category = Category::kParameters,
-                                                 .format = first->formats.compute,
-                                                 .peer_visible = cuts},
-                                                [&](const StateSpec& spec) {
-                                                  return TierPart{.tier = spec.tiers.parameters,
-                                                                  .wanted = is_in_it(spec),
-                                                                  .cut = spec.cuts.parameters};
-                                                });
-    for (size_t u = 0; u < homes.size(); ++u)
-      if (homes[u].buffer >= 0) parameters_[u] = homes[u];
+    const std::vector<UnitBuffer> unit_buffers =
+        place_units(program,
+                    {.persistent_kind = which,
+                     .name = name,
+                     .category = Category::kParameters,
+                     .format = first->formats.compute,
+                     .peer_visible = cuts},
+                    [&](const StateSpec& spec) {
+                      return TierPart{.tier = spec.tiers.parameters,
+                                      .wanted = is_in_buffer(spec),
+                                      .cut = spec.cuts.parameters};
+                    });
+    for (size_t u = 0; u < unit_buffers.size(); ++u)
+      if (unit_buffers[u].buffer >= 0) parameters_[u] = unit_buffers[u];
   }
 }
 
 void UnitPlacement::place_gradients(Program& program) {
-  gradients_ = place(program,
-                     {.which = std::nullopt,
-                      .name = buffer_names::kGradients,
-                      .category = Category::kGradients,
-                      .format = specs_.front().formats.gradient,
-                      .order = FlatOrder::kBackward,
-                      .peer_visible = groups_.all != kNoGroup},
-                     [](const StateSpec& spec) {
-                       return TierPart{.tier = spec.tiers.gradients,
-                                       .wanted = spec.trainable,
-                                       .cut = spec.cuts.gradients};
-                     });
+  gradients_ = place_units(program,
+                           {.persistent_kind = std::nullopt,
+                            .name = buffer_names::kGradients,
+                            .category = Category::kGradients,
+                            .format = specs_.front().formats.gradient,
+                            .order = FlatOrder::kBackward,
+                            .peer_visible = groups_.all != kNoGroup},
+                           [](const StateSpec& spec) {
+                             return TierPart{.tier = spec.tiers.gradients,
+                                             .wanted = spec.trainable,
+                                             .cut = spec.cuts.gradients};
+                           });
 }
 
 void UnitPlacement::place_optimizer(Program& program) {
   const auto place_state = [&](Persistent which, std::string name, const StorageFormat& format,
                                const std::function<bool(const StateSpec&)>& has_state) {
-    return place(program,
-                 {.which = which,
-                  .name = std::move(name),
-                  .category = Category::kOptimizer,
-                  .format = format},
-                 [&](const StateSpec& spec) {
-                   // Scales are small and do not fill whole disk sectors, so they stay on the host.
-                   const bool few = format.block > 1 && spec.tiers.optimizer == Tier::kNvme;
-                   return TierPart{.tier = few ? Tier::kHost : spec.tiers.optimizer,
-                                   .wanted = spec.trainable && has_state(spec),
-                                   .cut = spec.cuts.optimizer};
-                 });
+    return place_units(program,
+                       {.persistent_kind = which,
+                        .name = std::move(name),
+                        .category = Category::kOptimizer,
+                        .format = format},
+                       [&](const StateSpec& spec) {
+                         // Scales are small and do not fill whole disk sectors, so they stay on
+                         // the host.
+                         const bool few = format.block > 1 && spec.tiers.optimizer == Tier::kNvme;
+                         return TierPart{.tier = few ? Tier::kHost : spec.tiers.optimizer,
+                                         .wanted = spec.trainable && has_state(spec),
+                                         .cut = spec.cuts.optimizer};
+                       });
   };
   masters_ = place_state(Persistent::kMaster, buffer_names::kMaster, specs_.front().formats.master,
                          [](const StateSpec& spec) { return spec.has_master; });
@@ -197,21 +199,21 @@ void UnitPlacement::place_straddling(Program& program, const ModelDescription& m
   for (const Tier tier : {Tier::kDevice, Tier::kHost})
     if (const int64_t elements = straddling_.elements(tier); elements > 0)
       straddling_.buffers[tier] = add_buffer(program,
-                                             {.which = Persistent::kStraddlingScales,
+                                             {.persistent_kind = Persistent::kStraddlingScales,
                                               .name = buffer_names::kStraddlingScales,
                                               .category = Category::kOptimizer,
                                               .format = {.dtype = DType::kF32}},
                                              tier, elements, -1);
 }
 
-Range UnitPlacement::range(const std::vector<UnitBuffer>& homes, UnitId id,
+Range UnitPlacement::range(const std::vector<UnitBuffer>& unit_buffers, UnitId id,
                            const UnitRange& elements) {
-  const UnitBuffer& home = homes[static_cast<size_t>(id)];
-  return {home.buffer, home.format.bytes(home.offset + elements.begin - home.first),
-          home.format.bytes(elements.size())};
+  const UnitBuffer& kept = unit_buffers[static_cast<size_t>(id)];
+  return {kept.buffer, kept.format.bytes(kept.offset + elements.begin - kept.first),
+          kept.format.bytes(elements.size())};
 }
 
-const StraddlingTensor& StraddlingScales::of(TensorId tensor) const {
+const StraddlingTensor& StraddlingScales::find_tensor(TensorId tensor) const {
   const auto found =
       std::find_if(tensors.begin(), tensors.end(),
                    [&](const StraddlingTensor& known) { return known.tensor == tensor; });

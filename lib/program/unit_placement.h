@@ -28,7 +28,7 @@ struct StraddlingScales {
   /// The buffers of the scales as they were before the step, by tier.
   std::map<Tier, BufferId> buffers;
 
-  const StraddlingTensor& of(TensorId tensor) const;
+  const StraddlingTensor& find_tensor(TensorId tensor) const;
   int64_t elements(Tier tier) const { return static_cast<int64_t>(states) * blocks(tier); }
   /// Returns the range of a tensor's scales of one state in `buffer`.
   Range range(const StraddlingTensor& tensor, size_t state, BufferId buffer) const;
@@ -61,7 +61,9 @@ class UnitPlacement {
   const Sharding& sharding() const { return cut_; }
   /// Returns the elements of this rank's shard of the unit, or of the whole unit if it is not
   /// sharded, including padding past the unit's end.
-  UnitRange shard(UnitId id) const { return {cut_.begin(id), cut_.begin(id) + cut_.held(id)}; }
+  UnitRange shard(UnitId id) const {
+    return {cut_.begin(id), cut_.begin(id) + cut_.held_elements(id)};
+  }
 
   // The functions below return the range that holds the given elements of a unit. Even if a unit is
   // sharded, a buffer may hold the whole unit.
@@ -94,8 +96,8 @@ class UnitPlacement {
     StorageFormat format;
   };
   struct UnitBufferOptions {
-    /// The kind of state. Without a value the parts are gradients, which live within a step.
-    std::optional<Persistent> which;
+    /// The kind of persistent state; nullopt for gradients, which live within a step.
+    std::optional<Persistent> persistent_kind;
     std::string name;
     Category category;
     StorageFormat format;
@@ -109,9 +111,11 @@ class UnitPlacement {
     /// The rank holds only its shard, not a whole copy.
     bool cut = false;
   };
-  static Range range(const std::vector<UnitBuffer>& homes, UnitId id, const UnitRange& elements);
-  std::vector<UnitBuffer> place(Program& program, const UnitBufferOptions& options,
-                                const std::function<TierPart(const StateSpec&)>& part_of) const;
+  static Range range(const std::vector<UnitBuffer>& unit_buffers, UnitId id,
+                     const UnitRange& elements);
+  std::vector<UnitBuffer> place_units(
+      Program& program, const UnitBufferOptions& options,
+      const std::function<TierPart(const StateSpec&)>& part_of) const;
   std::vector<std::vector<UnitId>> by_buffer(const UnitBufferOptions& options,
                                              const FlatLayout& layout,
                                              const std::vector<int64_t>& elements) const;

@@ -345,7 +345,7 @@ class UpdateBuilder {
   /// Adds the scales that a part reads, if its tensor straddles blocks.
   void add_scales(const UpdatePart& part, Instr& instr) const {
     if (part.kind.straddling < 0 || scales_.states == 0) return;
-    const StraddlingTensor& tensor = scales_.of(part.kind.straddling);
+    const StraddlingTensor& tensor = scales_.find_tensor(part.kind.straddling);
     const Slice slice = slices_in(placement_.unit(tensor.unit), part.begin, part.end).front();
     instr.update().blocks = block_map(model_.tensor(tensor.tensor), slice, options_.tensor.index);
     for (const auto* buffers : {&scales_.buffers, &new_scales_})

@@ -31,7 +31,7 @@ struct ProcessMemory {
   int64_t file_backed = 0;    // RssFile
 
   /// Returns the bytes that become free only when the process releases them or ends.
-  int64_t held() const { return anonymous + shared_memory; }
+  int64_t held_bytes() const { return anonymous + shared_memory; }
 };
 
 /// ProcessTimes holds the CPU time of this process, and the time when it began.

@@ -158,10 +158,11 @@ std::optional<Error> absence_problem(const RunPaths& paths) {
   std::error_code unseen;
   if (fs::is_directory(paths.root(), unseen) && !content_of(paths.root()).empty())
     return std::nullopt;
-  return Error(ExitCode::kUsage,
-               cat("output_dir ", paths.root(), " contains no run to resume",
-                   did_you_mean(find_similar_run(paths.root()))),
-               "correct output_dir, or give --resume auto, which starts a run where there is none");
+  return Error(
+      ExitCode::kUsage,
+      cat("output_dir ", paths.root(), " contains no run to resume",
+          did_you_mean(find_similar_run(paths.root()))),
+      "correct output_dir, or give --resume auto, which starts a new run if there is none");
 }
 
 void refuse_foreign_content(const RunPaths& paths, RunStart start, bool had_lock) {

@@ -60,7 +60,7 @@ Json downsample(const Figures& column, size_t group) {
 
 struct FigureColumn {
   const char* name;
-  std::optional<double> (*of)(const StepMetrics& metrics);
+  std::optional<double> (*value_in)(const StepMetrics& metrics);
 };
 
 constexpr std::array<FigureColumn, 8> kFigures{{
@@ -105,7 +105,7 @@ Json step_columns(const Steps& steps, size_t group) {
   json["tokens"] = downsample(tokens, group);
   for (const FigureColumn& figure : kFigures) {
     Figures column;
-    for (const StepMetrics* m : steps.trained) column.push_back(figure.of(*m));
+    for (const StepMetrics* m : steps.trained) column.push_back(figure.value_in(*m));
     if (std::any_of(column.begin(), column.end(),
                     [](const auto& value) { return value.has_value(); }))
       json[figure.name] = downsample(column, group);

@@ -231,7 +231,7 @@ double Bounds::compute_seconds(const ModelCosts& costs, const PipelineLayout& cu
     for (int chunk = 0; chunk < cut.chunks(); ++chunk) {
       const int part = cut.part_of(stage, chunk);
       const LayerRange range = cut.layers(part, layers);
-      cost += costs.between(range);
+      cost += costs.cost_of(range);
       first_part = std::min(first_part, part);
     }
     double around = 0;
@@ -333,7 +333,7 @@ int64_t Bounds::saved_of(const ModelCosts& costs, const PipelineLayout& cut, int
   for (int chunk = 0; chunk < cut.chunks(); ++chunk) {
     const LayerRange range =
         cut.layers(cut.part_of(stage, chunk), static_cast<int32_t>(costs.model.layers.size()));
-    chunks.push_back(costs.between(range));
+    chunks.push_back(costs.cost_of(range));
   }
   if (cut.stages() == 1) return chunks.front().saved;
   const bool apart = runs_apart(layout);
@@ -406,7 +406,7 @@ Bounds::SharedCosts& Bounds::shared_costs_of(const Layout& layout) {
   return shared;
 }
 
-Bound Bounds::of(const Layout& layout, const StateFacts& facts) {
+Bound Bounds::compute_bound(const Layout& layout, const StateFacts& facts) {
   const SharedCosts& shared = shared_costs_of(layout);
   const std::vector<StageWeights>& stages = weights_of(*shared.costs, *shared.cut, facts);
   Bound bound;

@@ -52,7 +52,7 @@ class Bounds {
 
   /// Computes the bound of a layout. `facts` are the state facts of the task's config with the
   /// layout. Throws the errors of try_layout(), training_model(), and list_seconds().
-  Bound of(const Layout& layout, const StateFacts& facts);
+  Bound compute_bound(const Layout& layout, const StateFacts& facts);
 
  private:
   /// GraphCost is the time and memory of a graph for one micro-batch.
@@ -89,7 +89,7 @@ class Bounds {
     std::optional<Error> failure;
 
     /// Returns the cost of a range of layers.
-    GraphCost between(LayerRange range) const {
+    GraphCost cost_of(LayerRange range) const {
       return prefix_costs[static_cast<size_t>(range.end)] -
              prefix_costs[static_cast<size_t>(range.first)];
     }

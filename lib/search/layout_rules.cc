@@ -84,7 +84,7 @@ const LayoutRules::TryResult& LayoutRules::of_kind(const Layout& layout) {
   return *known;
 }
 
-LayoutRules::Verdict LayoutRules::of(const Layout& layout) {
+LayoutRules::Verdict LayoutRules::verdict_of(const Layout& layout) {
   const LegalStart& base = legal_start_of(layout);
   if (!base.layout) return {.refusal = &base.first->refusal};
   Layout order = *base.layout, state = *base.layout, recompute = *base.layout;

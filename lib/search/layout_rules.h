@@ -30,7 +30,7 @@ class LayoutRules {
   };
   /// Judges a layout of the task by results of try_layout(); calls it for results that are not
   /// known yet.
-  Verdict of(const Layout& layout);
+  Verdict verdict_of(const Layout& layout);
 
   /// Returns the number of layouts for which try_layout() was called.
   int64_t asked() const { return static_cast<int64_t>(tried_.size()); }

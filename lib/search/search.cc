@@ -128,7 +128,9 @@ class Search {
     if (best_ == kUnknownTime && !result_.proved) plan_in_time(least_memory_numbers(), true);
     // A plan that was given up takes longer than was thought.
     result_.needed_seconds =
-        exact_.empty() ? std::max(result_.needed_seconds, given_up_.empty() ? 0 : 2 * passed()) : 0;
+        exact_.empty()
+            ? std::max(result_.needed_seconds, given_up_.empty() ? 0 : 2 * elapsed_seconds())
+            : 0;
     if (best_ == kUnknownTime && result_.problem.empty() && result_.counts.legal > 0) {
       find_nearest();
     } else {
@@ -140,11 +142,11 @@ class Search {
   }
 
  private:
-  double passed() const { return seconds_since(begin_); }
+  double elapsed_seconds() const { return seconds_since(begin_); }
 
-  bool over_for_bounds() const { return passed() > bounds_seconds_; }
+  bool bounds_time_is_over() const { return elapsed_seconds() > bounds_seconds_; }
 
-  bool over(double share) const { return passed() > share * limits_.seconds; }
+  bool has_used(double share) const { return elapsed_seconds() > share * limits_.seconds; }
 
   /// Estimates the seconds of concurrent exact plans by those that were planned before.
   double plan_seconds(const std::vector<size_t>& numbers) const {
@@ -155,7 +157,7 @@ class Search {
 
   /// Returns whether exact plans that begin now probably end within the search's time.
   bool ends_in_time(const std::vector<size_t>& numbers) const {
-    return passed() + plan_seconds(numbers) <= limits_.seconds;
+    return elapsed_seconds() + plan_seconds(numbers) <= limits_.seconds;
   }
 
   bool is_tried(size_t number) const {
@@ -174,7 +176,7 @@ class Search {
   void plan_first(const std::vector<size_t>& numbers, bool timed) {
     if (numbers.empty() || !exact_.empty() || !given_up_.empty()) return;
     const size_t cheapest = cheapest_of(numbers);
-    result_.needed_seconds = passed() + plan_seconds({cheapest});
+    result_.needed_seconds = elapsed_seconds() + plan_seconds({cheapest});
     if (result_.needed_seconds <= limits_.seconds + kGraceSeconds) plan({cheapest}, timed);
   }
 
@@ -191,14 +193,14 @@ class Search {
     Bounds bounds(task_);
     const auto models_together = static_cast<size_t>(usable_cores());
     size_t tried = 0;
-    while (tried < layouts_.size() && (tried == 0 || !over_for_bounds())) {
+    while (tried < layouts_.size() && (tried == 0 || !bounds_time_is_over())) {
       std::vector<Layout> legal;
       std::vector<const StateFacts*> facts;
       Bounds::Models models;
       const size_t end = std::min(tried + kTriedTogether, layouts_.size());
       for (; tried < end && models.size() < models_together; ++tried) {
         const Layout& layout = layouts_[tried];
-        const LayoutRules::Verdict verdict = rules.of(layout);
+        const LayoutRules::Verdict verdict = rules.verdict_of(layout);
         if (verdict.refusal != nullptr) {
           refuse(layout, *verdict.refusal);
           continue;
@@ -220,7 +222,7 @@ class Search {
   void add(const Layout& layout, const StateFacts& facts, Bounds& bounds) {
     Candidate candidate{layout, {}, false};
     try {
-      candidate.bound = bounds.of(layout, facts);
+      candidate.bound = bounds.compute_bound(layout, facts);
     } catch (const Error& error) {
       if (error.code() == ExitCode::kBug) throw;
       return refuse(layout, error.message());
@@ -267,13 +269,13 @@ class Search {
 
   /// Plans candidates exactly and concurrently. None of them may have been planned before.
   void plan(const std::vector<size_t>& numbers, bool timed = true) {
-    const double before = passed();
+    const double before = elapsed_seconds();
     std::vector<std::optional<Evaluation>> found(numbers.size());
     run_in_parallel(
         numbers.size(),
         [&](size_t i) { found[i] = planned(candidates_[numbers[i]].layout, timed); },
         kPlannedTogether);
-    planning_ += passed() - before;
+    planning_ += elapsed_seconds() - before;
     for (size_t i = 0; i < numbers.size(); ++i) {
       efforts_ += plan_effort(task_, candidates_[numbers[i]].layout);
       if (found[i])
@@ -329,7 +331,7 @@ class Search {
           numbers.push_back(*found);
       return numbers;
     };
-    while (!over(kExactShare)) {
+    while (!has_used(kExactShare)) {
       // The machine lacks a rate that all layouts need.
       if (!result_.problem.empty() && exact_.size() >= kUntimed && best_ == kUnknownTime) break;
       std::vector<size_t> numbers = first_ones(false);
@@ -428,7 +430,7 @@ class Search {
     std::optional<size_t> least;
     for (const size_t i : numbers) {
       if (!candidates_[i].fits || is_tried(i)) continue;
-      if (known_best(numbers, true) != nullptr || over(1)) return;
+      if (known_best(numbers, true) != nullptr || has_used(1)) return;
       if (!ends_in_time({i})) continue;
       if (tries++ < kTriesOfChoice) {
         plan({i});
@@ -471,7 +473,7 @@ class Search {
   /// Returns a sort key: the bytes of memory that a layout lacks, then the bytes of device memory
   /// that it needs.
   std::pair<int64_t, int64_t> needs(const Layout& layout, const MemoryNeed& memory) const {
-    return {lacking(task_, memory, ranks_of_node(layout, task_.nodes)), memory.device};
+    return {missing_bytes(task_, memory, ranks_of_node(layout, task_.nodes)), memory.device};
   }
   std::pair<int64_t, int64_t> needs(const Candidate& one) const {
     return needs(one.layout, one.bound.memory);
@@ -508,7 +510,7 @@ class Search {
   void find_nodes() {
     SearchTask larger = task_;
     for (larger.nodes *= 2; larger.nodes <= kMaxNodes; larger.nodes *= 2) {
-      const double left = limits_.seconds - passed();
+      const double left = limits_.seconds - elapsed_seconds();
       if (left <= 0) {
         result_.nodes_left = larger.nodes;
         return;

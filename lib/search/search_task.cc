@@ -16,7 +16,7 @@ int64_t host_budget(const SearchTask& task, int64_t ranks) {
   return static_cast<int64_t>(task.machine.host_memory_capacity) / std::max<int64_t>(1, ranks);
 }
 
-int64_t lacking(const SearchTask& task, const MemoryNeed& memory, int64_t ranks) {
+int64_t missing_bytes(const SearchTask& task, const MemoryNeed& memory, int64_t ranks) {
   const auto beyond = [](int64_t needed, int64_t budget) {
     return budget == 0 ? 0 : std::max<int64_t>(0, needed - budget);
   };
@@ -25,7 +25,7 @@ int64_t lacking(const SearchTask& task, const MemoryNeed& memory, int64_t ranks)
 }
 
 bool fits_memory(const SearchTask& task, const MemoryNeed& memory, int64_t ranks) {
-  return lacking(task, memory, ranks) == 0;
+  return missing_bytes(task, memory, ranks) == 0;
 }
 
 }  // namespace ftrun

@@ -49,7 +49,7 @@ int64_t device_budget(const SearchTask& task, int64_t ranks);
 int64_t host_budget(const SearchTask& task, int64_t ranks);
 
 /// Returns how many bytes a rank, one of `ranks` ranks on its node, needs beyond its budgets.
-int64_t lacking(const SearchTask& task, const MemoryNeed& memory, int64_t ranks);
+int64_t missing_bytes(const SearchTask& task, const MemoryNeed& memory, int64_t ranks);
 
 /// Returns whether a rank, one of `ranks` ranks on its node, has the memory that it needs.
 bool fits_memory(const SearchTask& task, const MemoryNeed& memory, int64_t ranks);

@@ -30,28 +30,28 @@ double shared(double bytes, bool is_cut, int64_t ranks) {
 }
 
 /// Returns the number of nodes that the ranks of a row need.
-int64_t nodes_for(const MemoryTableQuery& question, const Machine& machine) {
-  return divide_up(question.ranks, int64_t{machine.devices});
+int64_t nodes_for(const MemoryTableQuery& query, const Machine& machine) {
+  return divide_up(query.ranks, int64_t{machine.devices});
 }
 
-Config config_of(const MemoryTableModel& model, const MemoryTableQuery& question,
+Config config_of(const MemoryTableModel& model, const MemoryTableQuery& query,
                  const Machine* machine) {
   SearchTask task;
   task.model = model.config;
-  if (machine != nullptr) task.nodes = nodes_for(question, *machine);
-  std::vector<std::string> overrides = layout_overrides(question.ranks);
+  if (machine != nullptr) task.nodes = nodes_for(query, *machine);
+  std::vector<std::string> overrides = layout_overrides(query.ranks);
   for (const char* key : {"device=cuda", "model.path=model", "bf16.enabled=true"})
     overrides.emplace_back(key);
-  overrides.push_back(cat("data.sequence_length=", question.row));
+  overrides.push_back(cat("data.sequence_length=", query.row));
   task.written = load_config_text("size table", "", overrides).written;
   task.context.plans_only = true;
   Layout layout;
-  layout.data = question.ranks;
-  layout.zero = question.zero;
-  layout.recompute = question.recompute;
+  layout.data = query.ranks;
+  layout.zero = query.zero;
+  layout.recompute = query.recompute;
   std::variant<Config, std::string> tried = try_layout(task, layout);
   if (const auto* refusal = std::get_if<std::string>(&tried))
-    throw Error(ExitCode::kUsage, cat(model.name, " on ", question.ranks, " GPUs: ", *refusal),
+    throw Error(ExitCode::kUsage, cat(model.name, " on ", query.ranks, " GPUs: ", *refusal),
                 "ask for another number of GPUs");
   return std::get<Config>(std::move(tried));
 }
@@ -90,14 +90,12 @@ std::string gigabytes(double bytes) {
   return cat(fixed_text(bytes / 1e9, 2), " GB");
 }
 
-std::vector<MemoryTablePart> lines_of(const MemoryTableModel& model,
-                                      const MemoryTableQuery& question, const PlannedParts& planned,
-                                      int64_t counted) {
+std::vector<MemoryTablePart> lines_of(const MemoryTableModel& model, const MemoryTableQuery& query,
+                                      const PlannedParts& planned, int64_t parameters) {
   const auto nominal = static_cast<double>(model.parameters);
   const auto part = [&](const char* name, double bytes, int stage, double found) {
     return MemoryTablePart{cat(name, ", ", number_text(bytes), " bytes"),
-                           shared(bytes * nominal, question.zero >= stage, question.ranks), found,
-                           ""};
+                           shared(bytes * nominal, query.zero >= stage, query.ranks), found, ""};
   };
   std::vector<MemoryTablePart> lines{part("weights", kWeights, 3, planned.weights),
                                      part("gradients", kGradients, 2, planned.gradients),
@@ -107,8 +105,8 @@ std::vector<MemoryTablePart> lines_of(const MemoryTableModel& model,
                                      {"buckets", 0, planned.buckets, ""},
                                      {"loss, norm, gaps", 0, planned.rest, ""},
                                      {"libraries of a GPU", 0, planned.libraries, ""}};
-  const double counts = static_cast<double>(counted) / nominal;
-  const std::string named = cat("the model has ", human_count(counted), " parameters");
+  const double counts = static_cast<double>(parameters) / nominal;
+  const std::string named = cat("the model has ", human_count(parameters), " parameters");
   const bool is_named = std::abs(counts - 1) > 5e-4;
   // Returns the planned bytes beyond the formula, after the formula is scaled to the real number of
   // parameters.
@@ -132,18 +130,19 @@ std::vector<MemoryTablePart> lines_of(const MemoryTableModel& model,
     lines[3].why = "updates are made to weights in fp32: 16 bytes per parameter, not 12";
   MemoryTablePart& activations = lines[4];
   const ModelConfig& shape = model.config;
-  activations.formula = 2.0 * static_cast<double>(question.row * shape.hidden * shape.layers) * 2;
+  activations.formula = 2.0 * static_cast<double>(query.row * shape.hidden * shape.layers) * 2;
   activations.why =
       planned.activations < activations.formula
           ? cat("at ", planned.peak_instr, " most of them are already freed")
-      : question.recompute == RecomputeLevel::kFull
-          ? "a layer keeps its input alone; one layer's and the loss's working sets beside them"
+      : query.recompute == RecomputeLevel::kFull
+          ? "each layer keeps only its input; in addition the working sets of one layer and of the "
+            "loss"
           : cat(fixed_text(planned.activations / (activations.formula / 2), 1),
                 " values of a layer's width a token (q, k, v, both halves of the MLP, sums), with "
                 "the loss's logits");
   if (planned.buckets > 0)
-    lines[5].why = question.zero == 3 ? "weights that are gathered, gradients before they are cut"
-                                      : "gradients being reduce-scattered";
+    lines[5].why = query.zero == 3 ? "weights that are gathered, gradients before they are cut"
+                                   : "gradients being reduce-scattered";
   lines[6].why = planned.rest > 0 ? "gaps between packed buffers" : "";
   lines[7].why = "CUDA's context, cuBLAS, NCCL's buffers: bounds by their documentation";
   return lines;
@@ -153,7 +152,7 @@ std::vector<MemoryTablePart> lines_of(const MemoryTableModel& model,
 void add_time(const MemoryTableModel& model, const Config& config, const StepPlan& plan,
               const Machine& machine, MemoryTableRow& row) {
   const ClassPlans all(config, model.config, 0, plan);
-  const int64_t nodes = nodes_for(row.question, machine);
+  const int64_t nodes = nodes_for(row.query, machine);
   const StepTime time = predict_step(all, machine, {nodes, config.threads});
   row.step_seconds = time.seconds;
   row.communication_wait_share = time.communication / time.seconds;
@@ -178,19 +177,18 @@ double formula_state_bytes(int zero, int64_t ranks) {
          shared(kMoments, zero >= 1, ranks);
 }
 
-MemoryTableRow size_row(const MemoryTableModel& model, const MemoryTableQuery& asked,
+MemoryTableRow size_row(const MemoryTableModel& model, const MemoryTableQuery& requested,
                         const Machine* machine) {
-  MemoryTableQuery question = asked;
-  if (model.config.max_positions > 0)
-    question.row = std::min(question.row, model.config.max_positions);
-  const Config config = config_of(model, question, machine);
+  MemoryTableQuery query = requested;
+  if (model.config.max_positions > 0) query.row = std::min(query.row, model.config.max_positions);
+  const Config config = config_of(model, query, machine);
   const StepPlan plan = plan_steps(config, model.config, 0);
   MemoryTableRow row;
-  row.question = question;
-  row.counted = count_parameters(plan.train.model).total;
+  row.query = query;
+  row.parameters = count_parameters(plan.train.model).total;
   const PlannedParts parts = planned_parts(config, plan);
   row.peak_instr = parts.peak_instr;
-  row.lines = lines_of(model, question, parts, row.counted);
+  row.lines = lines_of(model, query, parts, row.parameters);
   if (machine != nullptr) add_time(model, config, plan, *machine, row);
   return row;
 }

@@ -41,9 +41,9 @@ struct MemoryTablePart {
 
 /// MemoryTableRow is the answer to a query.
 struct MemoryTableRow {
-  MemoryTableQuery question;
+  MemoryTableQuery query;
   /// The number of parameters that the model has.
-  int64_t counted = 0;
+  int64_t parameters = 0;
   /// Weights, gradients, moments, master copy, activations, buckets, the rest, and the memory of
   /// libraries. Their sum is exactly the memory that ftrun has allocated at its peak, plus the
   /// bound for libraries on a GPU.
@@ -65,7 +65,7 @@ struct MemoryTableRow {
 /// of ranks from ZeRO stage 3, 2 and 1 on, respectively; and 2 b s h L values of 2 bytes for
 /// activations. If `machine` is given, the time of a step on enough nodes is predicted. The
 /// sequence is shorter than requested if the model has fewer positions.
-MemoryTableRow size_row(const MemoryTableModel& model, const MemoryTableQuery& asked,
+MemoryTableRow size_row(const MemoryTableModel& model, const MemoryTableQuery& requested,
                         const Machine* machine = nullptr);
 
 /// Answers all queries concurrently.

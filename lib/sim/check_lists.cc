@@ -51,7 +51,7 @@ class ListWalk {
   }
 
  private:
-  std::string place(size_t at) const {
+  std::string location_of(size_t at) const {
     return cat("instruction ", at, " (", instr_label(program_.instrs[at]), ") on rank ", rank_);
   }
 
@@ -63,7 +63,7 @@ class ListWalk {
     const LayerOps& ops = instr.ops();
     const int64_t next = list.operations + list.collectives;
     if (ops.first_op != next)
-      faults_.push_back(cat(place(at), " begins with operation ", ops.first_op,
+      faults_.push_back(cat(location_of(at), " begins with operation ", ops.first_op,
                             " of its list, but operation ", next, " comes next"));
     list.kind = instr.kind;
     list.graph = ops.graph;
@@ -78,7 +78,7 @@ class ListWalk {
   void change_direction(size_t at, ListProgress& list) {
     const Instr& instr = program_.instrs[at];
     if (instr.kind < list.kind)
-      faults_.push_back(cat(place(at), " comes after ", place(list.last)));
+      faults_.push_back(cat(location_of(at), " comes after ", location_of(list.last)));
     const int64_t begin_it =
         instr.ops().first_op <= list.collectives ? int64_t{instr.ops().first_op} : list.collectives;
     end(list, list.operations + list.collectives - begin_it);
@@ -90,7 +90,7 @@ class ListWalk {
     const Instr& instr = program_.instrs[at];
     const auto [known, added] = known_.graph_of_layer.try_emplace(instr.layer, instr.ops().graph);
     if (known->second != instr.ops().graph)
-      faults_.push_back(cat(place(at), " runs graph ", instr.ops().graph,
+      faults_.push_back(cat(location_of(at), " runs graph ", instr.ops().graph,
                             ", but that of the layer is ", known->second));
   }
 
@@ -98,9 +98,9 @@ class ListWalk {
     if (list.graph < 0) return;
     const auto known = known_.list_ends.find({list.graph, list.kind});
     if (known == known_.list_ends.end())
-      known_.list_ends[{list.graph, list.kind}] = {operations, place(list.last)};
+      known_.list_ends[{list.graph, list.kind}] = {operations, location_of(list.last)};
     else if (known->second.operations != operations)
-      faults_.push_back(cat("the list of ", place(list.last), " ends after ", operations,
+      faults_.push_back(cat("the list of ", location_of(list.last), " ends after ", operations,
                             " operations, that of ", known->second.place, " after ",
                             known->second.operations));
   }

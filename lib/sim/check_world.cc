@@ -71,7 +71,7 @@ class WrittenBytes {
  public:
   void add(int64_t begin, int64_t end) {
     // The intervals that touch the new one are joined with it.
-    auto first = after(begin);
+    auto first = first_beginning_after(begin);
     if (first != intervals_.begin() && std::prev(first)->second >= begin) --first;
     auto last = first;
     for (; last != intervals_.end() && last->first <= end; ++last) {
@@ -85,8 +85,8 @@ class WrittenBytes {
     *first = {begin, end};
     intervals_.erase(std::next(first), last);
   }
-  bool hold(int64_t begin, int64_t end) {
-    const auto next = after(begin);
+  bool contain(int64_t begin, int64_t end) {
+    const auto next = first_beginning_after(begin);
     return begin >= end || (next != intervals_.begin() && std::prev(next)->second >= end);
   }
 
@@ -94,7 +94,7 @@ class WrittenBytes {
   using Interval = std::pair<int64_t, int64_t>;
 
   /// Finds the first interval that begins after a byte.
-  std::vector<Interval>::iterator after(int64_t byte) {
+  std::vector<Interval>::iterator first_beginning_after(int64_t byte) {
     return std::upper_bound(
         intervals_.begin(), intervals_.end(), byte,
         [](int64_t value, const Interval& interval) { return value < interval.first; });
@@ -112,8 +112,8 @@ void check_written_before_read(const Program& program, Faults& faults) {
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     const auto reads = [&](const Range& range) {
-      if (!written[static_cast<size_t>(range.buffer)].hold(range.offset,
-                                                           range.offset + range.bytes))
+      if (!written[static_cast<size_t>(range.buffer)].contain(range.offset,
+                                                              range.offset + range.bytes))
         faults.push_back(cat(place(program, i), " reads bytes ", range.offset, "+", range.bytes,
                              " of ", program.at(range.buffer).name, " before they are written"));
     };

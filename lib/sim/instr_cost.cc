@@ -172,7 +172,7 @@ double InstrCosts::seconds_of_exchange(const Instr& instr) const {
   return seconds;
 }
 
-InstrCost InstrCosts::of(const Instr& instr) {
+InstrCost InstrCosts::cost_of(const Instr& instr) {
   double seconds = 0;
   int threads = machine_.has_gpus ? 0 : 1;
   if (instr.runs_ops()) {

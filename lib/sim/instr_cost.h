@@ -34,7 +34,7 @@ class InstrCosts {
   InstrCosts(const Machine& machine, int ranks_of_node, const Program& program,
              const ModelDescription& model, std::vector<int> on_node, double slowness = 1);
 
-  InstrCost of(const Instr& instr);
+  InstrCost cost_of(const Instr& instr);
 
  private:
   double seconds_of_list(const Instr& instr);

@@ -47,7 +47,7 @@ class ShardTraits {
   }
 
   /// Returns the traits of the state rank with index `index`.
-  ShardTrait of(int index) {
+  ShardTrait trait_of(int index) {
     state_.dp_shard.index = index / state_.context.count;
     state_.context.index = index % state_.context.count;
     ShardTrait shard;
@@ -149,7 +149,7 @@ RankClasses rank_classes(const ModelDescription& model, const Partition& partiti
     ShardTraits traits(model, partition, state, stage);
     shards.emplace_back();
     for (int index = 0; index < mesh.places(kStateAxes); ++index)
-      shards.back().push_back(traits.of(index));
+      shards.back().push_back(traits.trait_of(index));
   }
   Classes classes;
   for (int rank = 0; rank < mesh.world(); ++rank) {

@@ -172,7 +172,7 @@ int ranks_of_node(const RankClasses& classes, const Machine& machine, int64_t no
   if (machine.has_gpus && here > machine.devices)
     throw Error(ExitCode::kUsage,
                 cat(ranks, " ranks do not fit on ", count_text(nodes, "node"), " of ",
-                    machine.devices, " GPUs (", machine.name, "): a rank needs a GPU of its own"),
+                    machine.devices, " GPUs (", machine.name, "): each rank needs its own GPU"),
                 cat("plan for --nodes ", divide_up(ranks, int64_t{machine.devices})));
   if (!machine.has_gpus && ranks > kMaxCpuRanks)
     throw Error(ExitCode::kUsage,
@@ -294,7 +294,7 @@ StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPl
   const std::vector<RankTime> times = timed_walk(
       world, kinds.schedules, {ranks_here, machine.devices},
       [&](int32_t program, const Instr& instr) {
-        return kinds.costs[static_cast<size_t>(program)].of(instr);
+        return kinds.costs[static_cast<size_t>(program)].cost_of(instr);
       },
       sink);
   const auto last = std::max_element(times.begin(), times.end(),

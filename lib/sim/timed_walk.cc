@@ -43,7 +43,7 @@ class TimedWalk {
   std::vector<RankTime> run() {
     walk_.begin();
     start_new();
-    while (!running_.empty()) finish(next());
+    while (!running_.empty()) finish(advance_to_next_end());
     const std::string fault = walk_.fault();
     if (!fault.empty()) bug(fault);
     return std::move(times_);
@@ -155,7 +155,7 @@ class TimedWalk {
 
   /// Finds the running instruction that ends first, and advances all running instructions to that
   /// time.
-  size_t next() {
+  size_t advance_to_next_end() {
     if (threaded_ == 0) return next_unshared();
     size_t first = 0;
     Picoseconds soonest = INT64_MAX;

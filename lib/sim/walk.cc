@@ -81,12 +81,12 @@ class AnnouncementHasher {
   explicit AnnouncementHasher(const Program& program) : program_(program) {}
 
   /// Hashes a step of a lane for all communication.
-  uint64_t of(const Instr& instr) {
+  uint64_t hash_of(const Instr& instr) {
     write_announcement(program_, instr, text_);
     return xxh3(text_.data(), text_.size());
   }
   /// Hashes a step of the instruction's own lane: collectives run on one lane on all ranks.
-  uint64_t on_lane(const Instr& instr) {
+  uint64_t hash_on_lane(const Instr& instr) {
     write_announcement(program_, instr, text_);
     if (!instr.is_transfer())
       text_.append(" ")
@@ -140,7 +140,7 @@ LaneSchedule whole_schedule(const Program& program) {
         schedule.waits.push_back(
             {static_cast<int32_t>(program.instr(wait).lane), position[static_cast<size_t>(wait)]});
       step.end_wait = static_cast<int32_t>(schedule.waits.size());
-      if (instr.communicates()) step.announced = hasher.on_lane(instr);
+      if (instr.communicates()) step.announced = hasher.hash_on_lane(instr);
     }
   mark_used(schedule);
   return schedule;
@@ -173,7 +173,7 @@ LaneSchedule collective_schedule(const Program& program) {
     }
     LaneSchedule::Step step{.instr = static_cast<InstrId>(i),
                             .group = instr.group(),
-                            .announced = hasher.of(instr),
+                            .announced = hasher.hash_of(instr),
                             .first_wait = static_cast<int32_t>(schedule.waits.size())};
     for (size_t lane = 0; lane < ids.size(); ++lane) {
       const auto steps =
@@ -444,7 +444,7 @@ Walk::LaneStep Walk::missing_member(LaneStep lane_step) const {
     const auto lane = static_cast<int32_t>(lane_of(static_cast<GroupId>(known - groups.begin())));
     return {member, steps(rank, lane).empty() ? 0 : lane};
   }
-  bug("a collective to which all have come waits");
+  bug("a collective waits although all ranks have arrived");
 }
 
 /// Finds a lane of the same rank that has not done yet what a step waits for.
@@ -455,7 +455,7 @@ Walk::LaneStep Walk::blocking_lane(LaneStep lane_step) const {
     const LaneSchedule::Wait& wait = rank.schedule->waits[static_cast<size_t>(w)];
     if (lane_at(rank, wait.lane).next < wait.steps) return {lane_step.rank, wait.lane};
   }
-  bug("a step whose waits are done has come");
+  bug("a step is blocked although its waits are done");
 }
 
 /// Describes why the walk cannot continue, beginning at the first rank that has not reached its

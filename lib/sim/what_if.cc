@@ -41,8 +41,7 @@ SlowRank parse_slow_rank(const std::string& text) {
   const double times = take_number(after).value_or(0);
   if (!after.empty() || times < 1 / kMaxTimes || times > kMaxTimes)
     throw Error(ExitCode::kUsage,
-                cat("--slow ", text, ": \"", rest.substr(colon + 1),
-                    "\" is not a number above 0 by which a rank takes longer"),
+                cat("--slow ", text, ": \"", rest.substr(colon + 1), "\" is not a factor above 0"),
                 "1.3 takes 30 % longer than the others, 0.5 half as long");
   return {*rank, times};
 }
@@ -56,7 +55,7 @@ std::vector<SlowRank> parse_slow_ranks(const std::vector<std::string>& texts) {
     for (const SlowRank& other : slow)
       if (other.rank == one.rank)
         throw Error(ExitCode::kUsage, cat("--slow ", text, ": rank ", one.rank, " is given twice"),
-                    "leave one of them out");
+                    "remove one of them");
     slow.push_back(one);
   }
   return slow;

@@ -14,7 +14,7 @@ std::optional<std::string> aio_problem(const AioOptions& options) {
     return cat("aio.block_size is ", block, "; it must be a multiple of ", kSwapAlignment, " from ",
                kSwapAlignment, " to ", kMaxBlock);
   if (options.queue_depth < 1 || options.queue_depth > kMaxBlocks)
-    return cat("aio.queue_depth is ", options.queue_depth, "; it must lie from 1 to ", kMaxBlocks);
+    return cat("aio.queue_depth is ", options.queue_depth, "; it must be from 1 to ", kMaxBlocks);
   if (options.intra_op_parallelism < 1)
     return cat("aio.intra_op_parallelism is ", options.intra_op_parallelism,
                "; it must be at least 1");

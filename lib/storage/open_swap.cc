@@ -36,7 +36,7 @@ void make_folder(const std::string& folder, StorageSystem& system) {
                    mount_point_of(folder), " (", human_bytes(system.free_bytes(folder)), " free)"));
   if (system.in_memory(folder))
     log_notice(cat("nvme_path ", folder,
-                   " lies in memory (tmpfs): what is offloaded to it still takes memory; "
+                   " is in memory (tmpfs): data offloaded to it still uses memory; "
                    "set nvme_path to a folder on a disk"));
 }
 

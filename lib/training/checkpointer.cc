@@ -98,8 +98,8 @@ void Checkpointer::add_votes(Votes& votes) const {
 }
 
 void Checkpointer::read_votes(const Votes& votes) {
-  all_saves_ended_ = votes.of(Vote::kSaveEnded) == session_.world();
-  due_by_time_ = votes.of(Vote::kSaveDue) > 0;
+  all_saves_ended_ = votes.count_of(Vote::kSaveEnded) == session_.world();
+  due_by_time_ = votes.count_of(Vote::kSaveDue) > 0;
 }
 
 bool Checkpointer::is_due(int64_t step) const {

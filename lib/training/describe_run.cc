@@ -100,10 +100,9 @@ void add_attention_notes(const RunParts& run, std::vector<std::string>& notes) {
   if (run.request.config.kernels.attention != AttentionChoice::kAmx) return;
   if (!run.products || run.products->attention != kOnMatrixUnits)
     notes.push_back(
-        "kernels.attention: amx has no effect: there are no matrix units for bf16 that this "
-        "process may use");
+        "kernels.attention: amx has no effect: this process cannot use matrix units for bf16");
   else
-    notes.push_back("attention in bf16 on matrix units (AMX), where it has not run before");
+    notes.push_back("attention in bf16 on matrix units (AMX), on which ftrun has not been tested");
 }
 
 void add_product_notes(const std::optional<ProductsInUse>& products,

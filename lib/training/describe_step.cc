@@ -48,7 +48,7 @@ std::string overlap_text(const DeviceTimes& times) {
   const std::string percent =
       fixed_text(times.copies > 0 ? 100 * times.hidden_copies / times.copies : 0.0, 0);
   return cat("copies between device and host: ", milliseconds(times.copies), " ms, ", percent,
-             " % of it beside computation");
+             " % of it during computation");
 }
 
 }  // namespace ftrun

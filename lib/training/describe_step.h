@@ -23,7 +23,7 @@ std::string deepspeed_step_text(int64_t step, int64_t skipped, const StepRun& ru
 std::string breakdown_text(const std::array<double, kInstrKinds>& seconds);
 
 /// Writes how much copies overlapped computation: "copies between device and host: 12.50 ms, 91 %
-/// of it beside computation".
+/// of it during computation".
 std::string overlap_text(const DeviceTimes& times);
 
 }  // namespace ftrun

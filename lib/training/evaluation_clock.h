@@ -22,7 +22,7 @@ class EvaluationClock {
 
   /// Adds rank 0's vote; read_votes() receives the votes of all ranks.
   void add_vote(Votes& votes) const;
-  void read_votes(const Votes& votes) { due_by_time_ = votes.of(Vote::kEvaluationDue) > 0; }
+  void read_votes(const Votes& votes) { due_by_time_ = votes.count_of(Vote::kEvaluationDue) > 0; }
 
   /// Returns whether an evaluation is due after `step`: by the interval, by the clock, or because
   /// it is the last of `total_steps`. The caller handles a run that ends earlier for another

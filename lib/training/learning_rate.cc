@@ -127,7 +127,7 @@ double rate_after_warmup(const SchedulerConfig& s, double lr, int64_t steps) {
     case SchedulerType::kTorch:
       break;
   }
-  bug("this schedule has a warm-up of its own");
+  bug("this schedule has its own warm-up");
 }
 
 /// Computes a schedule of transformers with a linear warm-up at the k-th step (k from 1;

@@ -266,7 +266,7 @@ void Recorder::write_report() noexcept {
   try {
     write_run_report(paths().report(), {paths().root()});
   } catch (const std::exception& exception) {
-    log_warning(cat("no report: ", as_error(exception).message()));
+    log_warning(cat("report.html was not written: ", as_error(exception).message()));
   }
 }
 

@@ -88,10 +88,10 @@ void ResourceUse::total_memory(Session& session) {
   const ProcessMemory own = read_process_memory();
   const int64_t around_steps =
       batch_bytes(config_) + saver_bytes(config_, setup_) + export_working_bytes(config_, setup_);
-  memory_ = report_memory(setup_, around_steps, std::max(peak_.peak_bytes(), own.held()));
+  memory_ = report_memory(setup_, around_steps, std::max(peak_.peak_bytes(), own.held_bytes()));
   for (const std::string& text : session.exchange(
            "memory",
-           cat(own.peak_resident, " ", own.held(), " ", own.file_backed, stage_memory()))) {
+           cat(own.peak_resident, " ", own.held_bytes(), " ", own.file_backed, stage_memory()))) {
     std::istringstream figures(text);
     for (int64_t* const peak : {&peak_resident_, &peak_held_, &peak_file_backed_}) {
       int64_t bytes = 0;

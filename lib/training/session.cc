@@ -145,7 +145,7 @@ void Session::choose_device(const TrainRequest& request) {
   run_on_all_ranks("opening the GPU", [&] { gpu_ = open_gpu(request.config, request.launch); });
   const std::vector<int> near_cores = bind_near(gpu_->info().bus_id);
   if (!near_cores.empty())
-    log_debug(cat("runs on ", near_cores.size(), " cores beside GPU ", gpu_->info().bus_id));
+    log_debug(cat("runs on ", near_cores.size(), " cores near GPU ", gpu_->info().bus_id));
   require_own_gpus(exchange("GPU", gpu_label(gpu_->info(), rendezvous_->identity(rank_).host)));
   gpu_names_ = exchange("GPU name", gpu_->info().name);
   const LaunchEnvironment& launch = request.launch;

@@ -44,7 +44,7 @@ std::string sum_text(const StopCosts& costs) {
         " + ", costs.saves() > 1 ? cat(costs.saves(), " x ") : "", tenths_text(costs.longest_save),
         costs.saves_in_background ? " (longest save; one may be under way)" : " (longest save)");
   text += cat(" = ", tenths_text(costs.seconds()));
-  if (costs.longest_save == 0) text += " and a save, none of which has been measured yet";
+  if (costs.longest_save == 0) text += " plus a save, whose time has not been measured yet";
   return text;
 }
 

@@ -71,7 +71,7 @@ void add_stop_vote(int signal, Votes& votes) {
 
 int voted_signal(const Votes& votes) {
   for (const StopSignal& stop : kStopSignals)
-    if (votes.of(stop.vote) > 0) return stop.signal;
+    if (votes.count_of(stop.vote) > 0) return stop.signal;
   return 0;
 }
 

@@ -321,8 +321,8 @@ Trainer::ExportDecision Trainer::decide_export() const {
                     ": there is no best checkpoint, and nothing was exported")};
   if (problem.empty()) return {};
   if (!wants_best) return {.withheld = problem + ": the weights are not exported as a good model"};
-  return {.warning = cat(problem, ": the export is of step ", best->step, ", the best by ",
-                         progress_.evaluations.metric())};
+  return {.warning = cat(problem, ": the export has the weights of step ", best->step,
+                         ", the best by ", progress_.evaluations.metric())};
 }
 
 void Trainer::export_model() {
@@ -365,7 +365,7 @@ std::string Trainer::how_to_continue() const {
   if (!has_ended() || config_.model_export.which == ExportWhich::kBest ||
       !config_.model_export.enabled)
     return "continue with --resume auto";
-  return cat("what is left is the export, which --resume auto makes, or: ", convert_command());
+  return cat("only the export is missing; --resume auto writes it, or: ", convert_command());
 }
 
 std::string Trainer::convert_command() const {

@@ -223,10 +223,11 @@ void TrainingLoop::warn_of_uncounted_sets(const StepMetrics& metrics) {
   if (std::exchange(warned_of_uncounted_sets_, true)) return;
   for (const EvaluationResult& result : metrics.evaluations)
     if (!result.has_value())
-      parts_.journal.warn(cat(
-          result.set,
-          ": no token counts in the sequences that are evaluated, so there is no loss to compare",
-          "\n  remedy: raise train.evaluation.samples, or validate on other data"));
+      parts_.journal.warn(
+          cat(result.set,
+              ": no token of the evaluated sequences counts in the loss, so there is no loss to "
+              "compare",
+              "\n  remedy: raise train.evaluation.samples, or validate on other data"));
 }
 
 // The end.

@@ -146,8 +146,8 @@ def whole_numbers(values, location, what):
 
 def rebuild_tensor(arguments, location, dtype=None):
     if len(arguments) < 4 or not isinstance(arguments[0], Storage):
-        raise BadFile(f"{location}: a tensor is made of something else than a storage, an offset, "
-                      "a shape and strides")
+        raise BadFile(f"{location}: the arguments of a tensor are not a storage, an offset, a "
+                      "shape and strides")
     storage = arguments[0]
     (offset,) = whole_numbers((arguments[1],), location, "the offset")
     shape, strides = (whole_numbers(a, location, w)
@@ -160,19 +160,19 @@ def rebuild_tensor(arguments, location, dtype=None):
 
 def rebuild_tensor_v3(arguments, location):
     if len(arguments) < 7:
-        raise BadFile(f"{location}: a tensor is made of {len(arguments)} things instead of 7")
+        raise BadFile(f"{location}: a tensor record has {len(arguments)} fields, expected 7")
     return rebuild_tensor(arguments, location, dtype_of(arguments[6], location))
 
 
 def dtype_of(name, location):
     if isinstance(name, Name) and name.module == "torch" and name.name in DTYPES:
         return name.name
-    raise BadFile(f"{location}: holds a tensor of dtype {shown_type(name)}, which is not read")
+    raise BadFile(f"{location}: holds a tensor of dtype {shown_type(name)}, which is not supported")
 
 
 def rebuild_parameter(arguments, location):
     if not arguments:
-        raise BadFile(f"{location}: a parameter is made of nothing")
+        raise BadFile(f"{location}: a torch Parameter has no tensor")
     return arguments[0]
 
 
@@ -185,18 +185,19 @@ def rebuild_from_type(arguments, location):
                 make := CONSTRUCTORS.get(("torch._utils", arguments[0].name))):
         return make(arguments[2], location)
     raise BadFile(f"{location}: holds a tensor that is made by "
-                  f"{shown_type(arguments[0] if arguments else None)}, which is not read")
+                  f"{shown_type(arguments[0] if arguments else None)}, which is not supported")
 
 
 def one_list(make):
     def construct(arguments, location):
         if len(arguments) > 1 or (arguments
                                   and not isinstance(arguments[0], (list, tuple, set, frozenset))):
-            raise BadFile(f"{location}: a {make.__name__} is made of something else than a list")
+            raise BadFile(f"{location}: a {make.__name__} is not made from a list")
         try:
             return make(arguments[0] if arguments else ())
         except TypeError:
-            raise BadFile(f"{location}: a {make.__name__} of what cannot be in it") from None
+            raise BadFile(f"{location}: a {make.__name__} holds a value that cannot be in "
+                          "one") from None
     return construct
 
 
@@ -204,14 +205,14 @@ def ordered_dictionary(arguments, location):
     pairs = arguments[0] if arguments else ()
     if not isinstance(pairs, (list, tuple)) or any(not isinstance(p, (list, tuple)) or len(p) != 2
                                                    for p in pairs):
-        raise BadFile(f"{location}: an OrderedDict is made of something else than pairs")
+        raise BadFile(f"{location}: an OrderedDict is not made from pairs")
     return {usable_key(key, location): value for key, value in pairs}
 
 
 def encoded(arguments, location):
     if len(arguments) != 2 or not isinstance(arguments[0],
                                              str) or arguments[1] not in ("latin1", "latin-1"):
-        raise BadFile(f"{location}: bytes are encoded in another way than latin-1")
+        raise BadFile(f"{location}: bytes are not encoded as latin-1")
     return arguments[0].encode("latin-1", errors="replace")
 
 
@@ -223,7 +224,7 @@ def numpy_scalar(arguments, location):
             kind = np.dtype("<" + code)
             if len(arguments[1]) == kind.itemsize:
                 return np.frombuffer(arguments[1], dtype=kind)[0].item()
-    raise BadFile(f"{location}: a number of NumPy is of a kind that is not read")
+    raise BadFile(f"{location}: a NumPy scalar has an unsupported dtype")
 
 
 # The only classes and functions of which objects are made; every other class becomes an Inert.
@@ -407,7 +408,7 @@ def _set_item(self, _):
 def _stack_name(self, _):
     name, module = self.pop(), self.pop()
     if not isinstance(name, str) or not isinstance(module, str):
-        raise BadFile(f"{self.location}: a class is named by something else than text")
+        raise BadFile(f"{self.location}: the name of a class is not a text")
     self.push(named(module, name, self.location))
 
 
@@ -569,7 +570,7 @@ class TorchFile:
             if start[:1] == b"\x80":
                 raise BadFile(f"{self.location}: is a plain pickle, as torch saved before 1.6; "
                               "load and save it again with a newer torch") from None
-            raise BadFile(f"{self.location}: is no complete zip file of torch.save "
+            raise BadFile(f"{self.location}: is not a complete zip file of torch.save "
                           f"({printable(str(error))}); it may have been cut short") from None
         entries = {}
         for info in infos:
@@ -580,7 +581,7 @@ class TorchFile:
                 raise BadFile(f"{self.location}: the zip entry {printable(info.filename)!r} is not "
                               "named as torch names them")
             if name in entries:
-                raise BadFile(f"{self.location}: the zip entry {printable(name)!r} is there twice")
+                raise BadFile(f"{self.location}: the zip entry {printable(name)!r} occurs twice")
             entries[name] = self._place_of(info)
         if "data.pkl" not in entries:
             raise BadFile(f"{self.location}: holds no data.pkl, so torch.save did not write it")
@@ -633,10 +634,11 @@ class TorchFile:
                               what[1], Name) \
                 or not isinstance(what[2],
                                   str) or type(what[4]) is not int or not 0 <= what[4] < 1 << 60:
-            raise BadFile(f"{self.location}: refers to something that is no storage")
+            raise BadFile(f"{self.location}: a persistent id is not a tensor storage")
         kind = STORAGES.get(what[1].name) if what[1].module in ("torch", "torch.storage") else None
         if kind is None:
-            raise BadFile(f"{self.location}: holds a storage of class {what[1]}, which is not read")
+            raise BadFile(f"{self.location}: holds a storage of class {what[1]}, which is not "
+                          "supported")
         entry = f"data/{what[2]}"
         if entry not in self.entries:
             raise BadFile(f"{self.location}: refers to the storage {printable(what[2])!r}, which "

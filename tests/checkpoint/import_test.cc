@@ -122,7 +122,7 @@ TEST_CASE("an import with wrong numbers or tensors is refused") {
   REQUIRE(import_refusal(temp, changed_json(kWholeImport, "ftrun-import", "other"), states) ==
           "/import.json: was not written by scripts/import_checkpoint.py");
   REQUIRE(import_refusal(temp, changed_json(kWholeImport, "\"version\": 1", "\"version\": 2"),
-                         states) == "/import.json: is of version 2, 1 is read");
+                         states) == "/import.json: has version 2; this ftrun reads version 1");
   REQUIRE(import_refusal(
               temp, changed_json(kWholeImport, "\"skipped_steps\": 2", "\"skipped_steps\": 10"),
               states) == "/import.json: 10 of 9 steps were skipped");
@@ -134,8 +134,8 @@ TEST_CASE("an import with wrong numbers or tensors is refused") {
   auto misnamed = states;
   misnamed[1].name = "w.momentum";
   REQUIRE(import_refusal(temp, kWholeImport, misnamed) ==
-          "/state-00001.safetensors: tensor \"w.momentum\" has none of the kinds param, exp_avg, "
-          "exp_avg_sq in its name");
+          "/state-00001.safetensors: tensor \"w.momentum\" is not named TENSOR.param, "
+          "TENSOR.exp_avg or TENSOR.exp_avg_sq");
   auto narrow = states;
   narrow[0].dtype = DType::kBF16;
   REQUIRE(import_refusal(temp, kWholeImport, narrow) ==

@@ -274,7 +274,7 @@ TEST_CASE("a rank that used up its CPU time was not killed for memory") {
   REQUIRE(how(18.5, SIGKILL) == how(20.01, SIGKILL));
   REQUIRE(how(5, SIGKILL) ==
           "killed by signal 9 (Killed; the kernel does this when memory runs out, and after the 20 "
-          "s of CPU time that a process may use (ulimit -t), of which it has used 5.0)");
+          "s of CPU time that a process may use (ulimit -t); seconds used: 5.0)");
   REQUIRE(how(5000, SIGKILL, 0) ==
           "killed by signal 9 (Killed; the kernel does this when memory runs out)");
   REQUIRE(how(20.01, SIGSEGV) == "killed by signal 11 (Segmentation fault)");

@@ -265,35 +265,35 @@ TEST_CASE("a rank of several says which variables define it, and how many others
   REQUIRE(launch_text(detect(kTorchrun)) ==
           "rank 3 of 4, by the variables of torchrun (RANK=3, WORLD_SIZE=4, LOCAL_RANK=1, "
           "LOCAL_WORLD_SIZE=2): it waits for the 3 others at n1:29500; "
-          "unset them where no launcher has set them for this run");
+          "unset them if no launcher has set them for this run");
   REQUIRE(launch_text(detect(kSlurm)) ==
           "rank 3 of 4, by the variables of SLURM (SLURM_JOB_ID=70001, SLURM_STEP_ID=0, "
           "SLURM_PROCID=3, SLURM_LOCALID=0, SLURM_STEP_NUM_TASKS=4): it "
-          "waits for the 3 others at n3; unset them where no launcher has set them for this run");
+          "waits for the 3 others at n3; unset them if no launcher has set them for this run");
   const Env mpi = {{"OMPI_COMM_WORLD_RANK", "1"},
                    {"OMPI_COMM_WORLD_SIZE", "2"},
                    {"MASTER_ADDR", "n1"},
                    {"MASTER_PORT", "29500"}};
   REQUIRE(launch_text(detect(mpi)) ==
           "rank 1 of 2, by the variables of Open MPI (OMPI_COMM_WORLD_RANK=1, "
-          "OMPI_COMM_WORLD_SIZE=2): it waits for the other one at n1:29500; unset them "
-          "where no launcher has set them for this run");
+          "OMPI_COMM_WORLD_SIZE=2): it waits for the other one at n1:29500; unset them if no "
+          "launcher has set them for this run");
   const Env pmi = {
       {"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MASTER_ADDR", "n1"}, {"MASTER_PORT", "29500"}};
   REQUIRE(launch_text(detect(pmi)) ==
           "rank 0 of 2, by the variables of MPI (PMI) (PMI_RANK=0, PMI_SIZE=2): it waits for the "
-          "other one at n1:29500; unset them where no launcher has set them for this run");
+          "other one at n1:29500; unset them if no launcher has set them for this run");
   const Env node = {
       {"RANK", "0"}, {"WORLD_SIZE", "8"}, {"MASTER_ADDR", "n1"}, {"MASTER_PORT", "29500"}};
   REQUIRE(launch_text(detect(node)) ==
           "process 0 of 8, by the variables of a launcher (RANK=0, WORLD_SIZE=8): it waits for the "
-          "7 others at n1:29500; unset them where no launcher has set them for this run");
+          "7 others at n1:29500; unset them if no launcher has set them for this run");
 }
 
 TEST_CASE("a single rank waits for nobody, and says that the variables allow no more") {
   REQUIRE(launch_text(detect({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}})) ==
           "rank 0 of 1, by the variables of torchrun (RANK=0, WORLD_SIZE=1, LOCAL_RANK=0); unset "
-          "them where no launcher has set them for this run");
+          "them if no launcher has set them for this run");
 }
 
 TEST_CASE("a process without such variables, and a rank of our supervisor, do not report any") {

@@ -217,7 +217,7 @@ TEST_CASE("a client does not trust a store that does not know the token") {
   const auto find = [&] { return std::optional(StoreEndpoint{"127.0.0.1", socket.port, kToken}); };
   REQUIRE_THROWS_WITH(c10::make_intrusive<JobStore>(find, rank_of(1),
                                                     std::chrono::steady_clock::now() + 20s, false),
-                      "what answers there does not know this job's token");
+                      "the server there does not know this job's token");
   impostor.join();
 }
 
@@ -456,7 +456,7 @@ TEST_CASE("two jobs with one token end with the rank that both have, named") {
           ": another process is rank 1 of this job already\n  remedy: "
           "start each rank once; jobs that run at the same time need an FTRUN_TOKEN each: "
           "FTRUN_TOKEN=$(openssl rand "
-          "-hex 32); where one rank was started again by itself, start all of them again"));
+          "-hex 32); if only one rank was restarted, restart all ranks"));
   // The ranks that have met are not disturbed, and may have further connections.
   std::thread other([&] { met[1]->make_connection_for_thread()->exchange_text("k", "1"); });
   REQUIRE(met[0]->make_connection_for_thread()->exchange_text("k", "0") ==
@@ -473,7 +473,8 @@ TEST_CASE("a rank that may not read the meeting file, or reads another job's, sa
     const MeetingFile other(path, {"slurm 8.0", "127.0.0.1", 1, "a token of another job"});
     REQUIRE_THROWS_WITH(
         Rendezvous::connect(options),
-        Catch::Contains(path + " is of another job (\"slurm 8.0\", this one is \"slurm 7.0\")"));
+        Catch::Contains(path +
+                        " belongs to another job (\"slurm 8.0\", this one is \"slurm 7.0\")"));
     // The call fails at once, not only at its timeout.
     RendezvousOptions patient = options;
     patient.timeout = 1h;

@@ -91,8 +91,8 @@ TEST_CASE("an Accelerate file and the config it names must agree") {
   CHECK(
       missing ==
       Lines{
-          "c.yaml:2:43: error: deepspeed_config_file: no/such.json is neither here nor beside this "
-          "file\n"
+          "c.yaml:2:43: error: deepspeed_config_file: no/such.json is neither in the working "
+          "directory nor in this file's folder\n"
           "  remedy: correct the path, or pass that DeepSpeed config with --config instead of this "
           "file"});
   const Lines contradiction = texts(load_config({kFolder + "contradiction.yaml"}).problems);

@@ -173,7 +173,8 @@ TEST_CASE(
   CHECK(errors(cat("adapter: ", foreign.path.string())) ==
         "adapter.path: not a key of PEFT's adapter_config.json\nadapter.target_pattern: not a key "
         "of PEFT's adapter_config.json\n");
-  CHECK(errors("adapter: /not/there").find("neither here nor beside") != std::string::npos);
+  CHECK(errors("adapter: /not/there").find("neither in the working directory nor in this") !=
+        std::string::npos);
 }
 
 TEST_CASE("what is written for PEFT reads back as the same adapter") {

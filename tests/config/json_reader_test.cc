@@ -97,10 +97,11 @@ TEST_CASE("a JSON reader reports where a key is written twice, at any depth") {
 }
 
 TEST_CASE("a JSON reader names template placeholders once for a file") {
-  REQUIRE(faults("{\"a\": CONFIG_X, \"b\": ${zero_stage}, \"c\": CONFIG_X}") ==
-          Lines{"c.json:1:7: error: CONFIG_X is a template placeholder, not a value (so are "
-                "${zero_stage})\n"
-                "  remedy: fill in the template first; the script beside it usually does"});
+  REQUIRE(
+      faults("{\"a\": CONFIG_X, \"b\": ${zero_stage}, \"c\": CONFIG_X}") ==
+      Lines{"c.json:1:7: error: CONFIG_X is a template placeholder, not a value (so are "
+            "${zero_stage})\n"
+            "  remedy: fill in the template first; the script that comes with it usually does"});
 }
 
 TEST_CASE("a JSON reader explains each syntax error with its position") {

@@ -59,7 +59,7 @@ TEST_CASE("later files and then overrides win, key by key") {
 
 TEST_CASE(
     "a config that is not UTF-8 is one error with its position, from files and overrides alike") {
-  const std::string remedy = "where the byte belongs to the name of a file, rename that file";
+  const std::string remedy = "if the byte belongs to the name of a file, rename that file";
   for (const std::string& bad :
        Lines{"\xff", "\xc3", "\xc0\xaf", "\xed\xa0\x80", "\xf5\x80\x80\x80", "\xe2\x82"}) {
     REQUIRE(problems_of("c.yaml", "data:\n  train: \xc3\xa9" + bad +
@@ -383,13 +383,14 @@ TEST_CASE("keys of older programs and comments are accepted with a notice") {
   REQUIRE(
       problems_of("c.json", R"({"comment": "x", "fp16": {"opt_level": "O2"},
  "compile": {"disable": false, "deepcompile": true}, "cuda_visible_devices": 0})") ==
-      Lines{"c.json:1:2: notice: comment: ignored: a comment",
-            "c.json:1:27: notice: fp16.opt_level: ignored: an old key that DeepSpeed no longer "
-            "reads",
-            "c.json:2:14: notice: compile.disable: ignored: an old key that DeepSpeed no longer "
-            "reads",
-            "c.json:2:32: notice: compile: accepted without effect in ftrun: deepcompile",
-            "c.json:2:54: notice: cuda_visible_devices: ignored: DeepSpeed reads no such key"});
+      Lines{
+          "c.json:1:2: notice: comment: ignored: a comment",
+          "c.json:1:27: notice: fp16.opt_level: ignored: an old key that DeepSpeed no longer "
+          "reads",
+          "c.json:2:14: notice: compile.disable: ignored: an old key that DeepSpeed no longer "
+          "reads",
+          "c.json:2:32: notice: compile: accepted without effect in ftrun: deepcompile",
+          "c.json:2:54: notice: cuda_visible_devices: ignored: DeepSpeed does not read this key"});
 }
 
 TEST_CASE("every legacy key is accepted wherever it is written") {

@@ -309,16 +309,17 @@ TEST_CASE("bf16 states use DeepSpeed's words") {
           "0\n  remedy: set zero_optimization.stage: 1 (on one rank it shards nothing)");
   REQUIRE(problem(bf16(moments)) ==
           "2:46: notice: bf16.bf16_optimizer_states: the moments are bf16, the master weights stay "
-          "fp32; DeepSpeed has the two together only");
+          "fp32; DeepSpeed allows this only together with bf16 master weights");
   REQUIRE(
       problem(bf16(master) + stage1 + "data_types: {grad_accum_dtype: fp32}") ==
       "2:54: error: bf16.bf16_master_weights_and_grads contradicts data_types.grad_accum_dtype "
       "fp32 (data_types.grad_accum_dtype at c.yaml:4:32)\n  remedy: remove grad_accum_dtype, or "
       "keep the master weights fp32 and write bf16_optimizer_states alone");
-  REQUIRE(problem(bf16(master + ", " + moments) + stage1 + "optimizer: {type: AdamW8bit}") ==
-          "2:83: error: bf16.bf16_optimizer_states does not go with AdamW8bit, whose states are "
-          "8-bit codes, and fp32 "
-          "for small tensors (optimizer.type at c.yaml:4:19)\n  remedy: remove it");
+  REQUIRE(
+      problem(bf16(master + ", " + moments) + stage1 + "optimizer: {type: AdamW8bit}") ==
+      "2:83: error: bf16.bf16_optimizer_states cannot be combined with AdamW8bit, whose states are "
+      "8-bit codes, and fp32 "
+      "for small tensors (optimizer.type at c.yaml:4:19)\n  remedy: remove it");
   REQUIRE(problems(bf16(master) + stage1 + "optimizer: {type: AdamW8bit}") == Lines{});
   REQUIRE(problems("bf16: {enabled: false, " + master + "}") == Lines{});
 }

@@ -349,8 +349,8 @@ TEST_CASE("only steps and ranks of the run can be traced") {
           Lines{"c.yaml:2:35: error: train.trace.ranks: no step is traced: train.trace.steps is "
                 "empty\n  remedy: write the steps, for example train: {trace: {steps: [10]}}"});
   REQUIRE(messages_of("steps: [1], ranks: [1]") ==
-          Lines{"c.yaml:2:47: error: train.trace.ranks: there is no rank 1: the run has rank 0 "
-                "alone\n  remedy: list ranks of this run, or remove train.trace.ranks"});
+          Lines{"c.yaml:2:47: error: train.trace.ranks: there is no rank 1: the run has only "
+                "rank 0\n  remedy: list ranks of this run, or remove train.trace.ranks"});
   // A run that may lose ranks continues with the remaining ones, so a missing rank is no error.
   REQUIRE(messages_of("steps: [1], ranks: [1]", "elastic: {min_ranks: 1}\n") == Lines{});
   std::string many = "1";
@@ -593,7 +593,7 @@ TEST_CASE("device: auto says why it does not use GPUs") {
   REQUIRE(notice("{device: auto}", {.world_size = 2, .gpus = 1, .local_ranks = 2}) ==
           "c.yaml:1:10: notice: device: auto selects the CPU, although this machine shows 1 "
           "GPU: it has 2 ranks, and "
-          "each needs a GPU of its own\n  remedy: start one rank per GPU, or write device: cpu");
+          "each needs its own GPU\n  remedy: start one rank per GPU, or write device: cpu");
   REQUIRE(notice("{device: auto, comm: {backend: gloo}}", {.gpus = 1}) ==
           "c.yaml:1:10: notice: device: auto selects the CPU, although this machine shows 1 GPU: "
           "comm.backend gloo is not supported there\n  remedy: remove it to train on GPUs, or "

@@ -355,7 +355,7 @@ TEST_CASE("a data set is described in text", "[check]") {
           " (index, 82 B)\n  file       " + folder.file("x.mask") +
           " (mask, 29 B)\n  tokens     40\n  documents  2 (shortest 20, mean 20, longest 20 "
           "tokens)\n  loss mask  20 of 40 tokens count (50%)\n  first ids  5 6 7 8 9 10 11 12 13 "
-          "14 15 16 17 18 19 20\nrecorded     nothing current (no .json of prepare_data.py beside "
+          "14 15 16 17 18 19 20\nrecorded     nothing current (no .json of prepare_data.py next to "
           "it, or files were copied or changed since)\n");
 }
 

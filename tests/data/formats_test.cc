@@ -342,7 +342,7 @@ TEST_CASE("a raw file's type comes from the options, its .json, meta.json or its
       refusal(path) ==
       path +
           ": nothing says what type its tokens have\n  remedy: set data.token_dtype to uint16 or "
-          "uint32, or write a meta.json beside it, such as {\"dtype\": \"uint16\"}");
+          "uint32, or write a meta.json next to it, such as {\"dtype\": \"uint16\"}");
   REQUIRE(ids_of(TokenDataset({path}, {.dtype = DType::kU32})) == std::vector<int32_t>{70000, 5});
   folder.write("meta.json", R"({"dtype": "uint32", "eos": 5})");
   const TokenDataset data({path}, {});
@@ -356,7 +356,7 @@ TEST_CASE("a raw file's type comes from the options, its .json, meta.json or its
   REQUIRE(refusal(folder.write("val.bin", bytes_of(wide))) ==
           folder.file("val.bin") +
               ": nothing says what type its tokens have, and they look like uint32, not uint16\n"
-              "  remedy: set data.token_dtype to uint32, or write a meta.json beside it: "
+              "  remedy: set data.token_dtype to uint32, or write a meta.json next to it: "
               "{\"dtype\": \"uint32\"}");
   REQUIRE(refusal(folder.write("train.bin", "abc")) ==
           folder.file("train.bin") +
@@ -372,7 +372,7 @@ TEST_CASE("documents of a flat file are cut after the end id", "[formats]") {
   REQUIRE(refusal(path, {.find_documents = true}) ==
           path +
               ": has no document boundaries, and this packing needs them\n  remedy: write a "
-              "meta.json beside it with the id that ends a document, such as {\"dtype\": "
+              "meta.json next to it with the id that ends a document, such as {\"dtype\": "
               "\"uint16\", \"eos\": 2}, or set data.packing to concat");
   folder.write("meta.json", R"({"dtype": "uint16", "eos": 0})");
   REQUIRE(TokenDataset({path}, {.find_documents = true}).documents() == 3);
@@ -400,7 +400,7 @@ TEST_CASE("counting mask bits agrees with testing each bit", "[formats]") {
   for (int64_t first = 0; first < 80; ++first) {
     for (int64_t count : {0, 1, 7, 8, 63, 64, 65, 130, 200}) {
       int64_t expected = 0;
-      for (int64_t i = first; i < first + count; ++i) expected += bits.at(i) ? 1 : 0;
+      for (int64_t i = first; i < first + count; ++i) expected += bits.is_trained(i) ? 1 : 0;
       REQUIRE(bits.count(first, count) == expected);
     }
   }

@@ -119,7 +119,7 @@ TEST_CASE("fields that could change what is trained on are refused by name", "[j
       {R"("loss_mask":[0,1,1])", "\"loss_mask\" is not read: " + labels},
       {R"("loss_mask":[1,1])", "input_ids has 3 entries, loss_mask has 2"},
       {R"("labels":[1,2,3],"loss_mask":[0,1,1])",
-       "\"loss_mask\" holds 0 at index 0, where labels trains on 1: labels alone are read; write "
+       "\"loss_mask\" holds 0 at index 0, where labels trains on 1: only labels are read; write "
        "-100 there, or remove the mask"},
       {R"("labels":[1,2,3],"loss_mask":["a,b",1,1])",
        "\"loss_mask\" holds \"a at index 0, expected 0 or 1"},

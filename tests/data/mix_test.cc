@@ -189,8 +189,8 @@ TEST_CASE("a data set of a mix with nothing to train on is refused", "[mix]") {
             SampleSet({a, b}, mixed({1, 1}));
           }) ==
           "data set 2 of the 2 in data.train has nothing to train on: 4 tokens make 0 rows of 4, "
-          "and no label of them "
-          "counts\n  remedy: take it out of data.train, lower data.sequence_length, or write it "
+          "and none of their labels counts\n  remedy: remove it from data.train, lower "
+          "data.sequence_length, or write it "
           "again with answers trained on");
   REQUIRE(error_of([&] {
             SampleSet({a, a}, mixed({1e-30, 1}));

@@ -174,8 +174,7 @@ TEST_CASE("data that cannot train is refused before the first step", "[packing]"
     REQUIRE(refused({.sequence_length = 3, .packing = packing}) ==
             path +
                 ": none of its 8 tokens counts in the loss: there is nothing to train on\n"
-                "  remedy: every label is masked; write the data again with prompts masked but "
-                "answers not");
+                "  remedy: every label is masked; write the data again and mask only the prompts");
   write_documents(folder, {4, 4}, {1, 0, 0, 0, 0, 0, 0, 0});
   REQUIRE_FALSE(refused({.sequence_length = 3}).empty());
   REQUIRE(refused({.sequence_length = 0}) ==

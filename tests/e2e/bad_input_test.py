@@ -371,7 +371,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                   "config.json:\n  tensor lm_head.weight is missing; expected "
                                   "shape [212, 32]\n"
                                   '  remedy: "tie_word_embeddings": true in config.json, if the '
-                                  'model has one matrix for both ends; else fetch the '
+                                  'model uses one matrix for embedding and head; else fetch the '
                                   "weights again\n", model={"path": str(untied)})
 
     @case
@@ -567,8 +567,8 @@ with tempfile.TemporaryDirectory() as scratch:
         line = json.dumps({"input_ids": [1, 2, 3, 4] * 20, "labels": [-100] * 80})
         masked.write_text((line + "\n") * 20)
         message = (f"ftrun: {masked}: none of its 1600 tokens counts in the loss: there is nothing "
-                   "to train on\n  remedy: every label is masked; write the data again with "
-                   "prompts masked but answers not\n")
+                   "to train on\n  remedy: every label is masked; write the data again and "
+                   "mask only the prompts\n")
         refused("masked", 4, message, data={"train": str(masked)})
         refused("masked", 4, message, data={"validation": str(masked)})
 
@@ -582,10 +582,10 @@ with tempfile.TemporaryDirectory() as scratch:
                          job.config("late",
                                     **FEW | {"train": {"steps": 4, "evaluation": {"samples": 2}}},
                                     data={"validation": str(path)})), 0)
-        assert run.stderr.endswith("warning: validation: no token counts in the sequences that are "
-                                   "evaluated, so there is no loss to compare\n  remedy: raise "
-                                   "train.evaluation.samples, or validate on other data\n"), (
-            run.stderr)
+        assert run.stderr.endswith(
+            "warning: validation: no token of the evaluated sequences counts in the loss, so there "
+            "is no loss to compare\n  remedy: raise train.evaluation.samples, or validate on other "
+            "data\n"), run.stderr
         assert ("step 4/4  loss " in run.stdout
                 and "  validation has no token that counts\n" in run.stdout), run.stdout
         assert [(line["loss"], line["tokens"], "accuracy" in line)

@@ -169,7 +169,7 @@ with tempfile.TemporaryDirectory() as scratch:
                           "elastic": {"min_ranks": 1}}
         job_config = job.config("told", **batch)
         none = must(ftrun("--config", job_config, "--nproc", 2, "--restarts", 0))
-        assert ("notice: elastic.min_ranks 1 has no effect: --restarts 0 starts no ranks again"
+        assert ("notice: elastic.min_ranks 1 has no effect: --restarts 0 forbids restarts"
                 in none.stderr), none.stderr
         checked = must(ftrun("check", "-q", "--config", job_config, "--nproc", 2))
         assert "has no effect" not in checked.stdout, checked.stdout
@@ -181,7 +181,7 @@ with tempfile.TemporaryDirectory() as scratch:
                     "MASTER_PORT": "1"}
         checked = must(ftrun("check", "-q", "--config", job_config, "--nproc", 2, env=launcher))
         assert ("notice: elastic.min_ranks 1 has no effect: torchrun starts the ranks, and ftrun "
-                "starts only those again that it has started itself") in checked.stdout, (
+                "restarts only ranks that it has started itself") in checked.stdout, (
             checked.stdout)
         # The config of a run that continued with fewer ranks may be used with fewer ranks from the
         # start.

@@ -216,7 +216,7 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def what_cannot_be_is_refused_before_the_first_step():
-        names = "there are: like.loss, like.perplexity, like.accuracy, halves.loss"
+        names = "choose one of: like.loss, like.perplexity, like.accuracy, halves.loss"
         for changes, message in (
                 ({"checkpoint": {"keep_best": {"metric": "noise.f1"}}},
                  'checkpoint.keep_best.metric: there is no metric "noise.f1"'),
@@ -288,8 +288,8 @@ with tempfile.TemporaryDirectory() as scratch:
             chosen = best(job.out(name))
             step = int(chosen["checkpoint"][5:])
             assert step in finite and chosen["value"] == lines[step][metric], (chosen, lines)
-            assert ("the loss on validation after step 6 is not finite: the export is of step "
-                    f"{step}, the best by validation.{metric}"
+            assert ("the loss on validation after step 6 is not finite: the export has the weights "
+                    f"of step {step}, the best by validation.{metric}"
                     in done.stderr), done.stderr
             assert all(np.isfinite(tensor).all() for tensor in exported(job.out(name)).values())
         # The last weights are not exported; the command that the message gives exports them

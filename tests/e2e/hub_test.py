@@ -137,7 +137,7 @@ with tempfile.TemporaryDirectory() as scratch:
         for name, words in (
                 ("acme/split", ("acme/split: its download is not complete: ", " has no train.bin\n",
                                 f"hf download acme/split --repo-type dataset --revision {SECOND} "
-                                "brings what is missing")),
+                                "downloads the missing files")),
                 ("acme/splits", ("(did you mean \"acme/split\"?)",
                                  "hf download acme/splits --repo-type dataset downloads it")),
                 ("acme/raw", ("has neither train.bin nor train.jsonl",

@@ -459,7 +459,7 @@ with tempfile.TemporaryDirectory() as scratch:
                      + b"cevil.module\nCounter\n)\x81s."),
              "global_steps is an object of evil.module.Counter")
         says(hostile("persistent", pickled=b"\x80\x02ctorch\nFloatStorage\nQ."),
-             "refers to something that is no storage")
+             "a persistent id is not a tensor storage")
         says(hostile("extension", pickled=b"\x80\x02\x82\x01."), "EXT1")
         assert not marker.exists(), "something of a pickle ran"
 

@@ -94,7 +94,8 @@ with tempfile.TemporaryDirectory() as scratch:
             second.wait(6)
             assert not pathlib.Path(f"{job.out('port')}.rendezvous").exists()
             assert (f"ftrun: rank 1 could not reach the rendezvous of rank 0 at 127.0.0.1:{port} "
-                    "within 5.0s: rank 0 has not said where yet") in second.text(), second.text()
+                    "within 5.0s: rank 0 has not published its address yet"
+                    ) in second.text(), second.text()
         assert not job.out("port").exists(), "a run that never met made its folder"
 
     @waiting_case

@@ -54,7 +54,7 @@ with tempfile.TemporaryDirectory() as scratch:
             "MASTER_PORT": str(port)}), 6)
         assert lost.stderr.splitlines()[0] == (
             "rank 1 of 4, by the variables of torchrun (RANK=1, WORLD_SIZE=4, LOCAL_RANK=1): it "
-            f"waits for the 3 others at 127.0.0.1:{port}; unset them where no launcher has set "
+            f"waits for the 3 others at 127.0.0.1:{port}; unset them if no launcher has set "
             "them for this run"), lost.stderr
 
     @case

@@ -339,7 +339,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 ("part", {"train": {"steps": 2, "freeze": ["k_proj"]}},
                  ["q_proj.weight", "one matrix", "[qkv]_proj"]),
                 ("none", {"train": {"steps": 2, "freeze": ["."]}},
-                 ["nothing is left that trains", "take an expression out"]),
+                 ["no parameter is left to train", "remove an expression"]),
                 ("typo", {"train": {"steps": 2, "only": ["emded"]}}, ["emded", "no parameter"]),
                 ("useless",
                  {"adapter": {"exclude_modules": ["q_porj"], "rank_pattern": {"v_porj": 3}}},
@@ -350,7 +350,8 @@ with tempfile.TemporaryDirectory() as scratch:
                  ["matches lm_head"]),
                 ("base", {"adapter": str(folder / "adapter")},
                  ["lora_A.weight", "shape [4, 72]", "expected [4, 32]"]),
-                ("folder", {"adapter": str(scratch / "nowhere")}, ["nowhere", "neither here nor"])):
+                ("folder", {"adapter": str(scratch / "nowhere")},
+                 ["nowhere", "neither in the working directory nor"])):
             for command in (("check",), ()):
                 refused = ftrun(*command, "--config", small.config(what, **changes))
                 text = refused.stdout + refused.stderr

@@ -151,6 +151,6 @@ with tempfile.TemporaryDirectory() as scratch:
     def a_file_of_a_model_is_no_model_folder():
         said = check(job.model / "config.json", 4)
         assert (f"error: {job.model}/config.json: is a file, expected a model folder\n  remedy: "
-                f"name the folder that it lies in, {job.model}\n") in said, said
+                f"name the folder that contains it, {job.model}\n") in said, said
 
     run_cases()

@@ -26,8 +26,8 @@ with tempfile.TemporaryDirectory() as scratch:
     def a_machine_is_measured_and_its_file_kept():
         stdout = must(ftrun("bench", "machine", "--quick", "--name", "here", env=cache,
                             timeout=300)).stdout
-        assert (stdout == f"ftrun plan --machine {own} says what a step takes here; runs compare "
-                        "their steps with it\n"), stdout
+        assert (stdout == f"ftrun plan --machine {own} predicts the time of a step on this "
+                        "machine; runs compare their steps with it\n"), stdout
         text = own.read_text()
         assert re.match(r"machine: here\ndevice: processor\ndevices: \d+\n", text), text
         for word in ("linear fp32: {", "linear_wgrad bf16: {", "attention fp32: {", "update: {",

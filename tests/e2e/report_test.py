@@ -85,7 +85,7 @@ with tempfile.TemporaryDirectory() as scratch:
         (foreign / "report.html").write_text("mine")
         again = job.run("foreign", "--resume", "auto", train={"steps": 7},
                         data={"token_dtype": "uint16"})
-        assert ("no report: " in again.stderr
+        assert ("report.html was not written: " in again.stderr
                 and (foreign / "report.html").read_text() == "mine"), again.stderr
 
     @needs("browser")

@@ -223,7 +223,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert checkpoints(out) == ["step-00000003"] and len(steps(out)) == 3
             reason = f"stopped by {number.name} after step 3"
             assert manifest(out)["exit_reason"] == reason
-            told = (f"notice: {reason}; what is left is the export, which --resume auto makes, or: "
+            told = (f"notice: {reason}; only the export is missing; --resume auto writes it, or: "
                     f"ftrun convert {out} --out {out}/export/model")
             assert running.text().count(told) == 1, running.text()[-2000:]
             # Both ways give the same files as a run that was never stopped.

@@ -252,12 +252,12 @@ TEST_CASE("all ranks learn each kind of vote, whatever other votes there are") {
       run.votes.add(Vote::kSaveEnded);
       rig.train_executor.run(run);
       require(voted_signal(run.result.all_votes) == SIGTERM, "every rank stops");
-      require(run.result.all_votes.of(Vote::kTerminate) == 1 &&
-                  run.result.all_votes.of(Vote::kInterrupt) == 0,
+      require(run.result.all_votes.count_of(Vote::kTerminate) == 1 &&
+                  run.result.all_votes.count_of(Vote::kInterrupt) == 0,
               "one rank was told to");
-      require(run.result.all_votes.of(Vote::kSaveEnded) == 3, "all saves have ended");
-      require(run.result.all_votes.of(Vote::kSaveDue) == 1 &&
-                  run.result.all_votes.of(Vote::kEvaluationDue) == 1,
+      require(run.result.all_votes.count_of(Vote::kSaveEnded) == 3, "all saves have ended");
+      require(run.result.all_votes.count_of(Vote::kSaveDue) == 1 &&
+                  run.result.all_votes.count_of(Vote::kEvaluationDue) == 1,
               "both are due");
       // Vote k is cast k + 1 times, so that each kind has a different number of votes.
       run.votes = {};
@@ -265,7 +265,7 @@ TEST_CASE("all ranks learn each kind of vote, whatever other votes there are") {
         for (int64_t times = 0; times <= vote; ++times) run.votes.add(static_cast<Vote>(vote));
       rig.train_executor.run(run);
       for (int64_t vote = 0; vote < kVotes; ++vote)
-        require(run.result.all_votes.of(static_cast<Vote>(vote)) == 3 * (vote + 1),
+        require(run.result.all_votes.count_of(static_cast<Vote>(vote)) == 3 * (vote + 1),
                 "each kind has a slot of its own");
       require(run.result.counted_tokens == 3 * 32, "and tokens another one");
       run.votes = {};

@@ -831,7 +831,7 @@ TEST_CASE("gpu: work that overlaps with computation is distinguished from other 
   REQUIRE(times.hidden_copies == 2);
   REQUIRE(times.exposed_communication == 2);
   REQUIRE(overlap_text(times) ==
-          "copies between device and host: 4000.00 ms, 50 % of it beside computation");
+          "copies between device and host: 4000.00 ms, 50 % of it during computation");
 }
 
 TEST_CASE("gpu: each rank has a GPU of its own, or an error that says why not") {

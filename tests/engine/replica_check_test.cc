@@ -83,7 +83,7 @@ void plant_on(int rank, int here, RankRig& rig) {
 TEST_CASE("the one rank of three that differs is named, on all ranks") {
   const std::string wanted = cat("rank 1 holds other bits than ranks 0 and 2 of ", kMatrix,
                                  " (parameters) after step 2, which must be equal on all: a memory "
-                                 "or CPU there changed them",
+                                 "or CPU error there changed them",
                                  kRemedy);
   for (const int64_t stage : {0, 1, 2}) {
     INFO("stage " << stage);
@@ -108,8 +108,8 @@ TEST_CASE(
 
 TEST_CASE("both ranks of two that differ are named") {
   const std::string wanted = cat("ranks 0 and 1 do not hold the same bits of ", kMatrix,
-                                 " (parameters) after step 2, which must be equal: a memory or "
-                                 "CPU of one of them changed them",
+                                 " (parameters) after step 2, which must be equal: a memory or CPU "
+                                 "error on one of them changed them",
                                  kRemedy);
   REQUIRE(check_messages(fixtures::run_of_stage(0), {.shards = 2}, [](int rank, RankRig& rig) {
             plant_on(1, rank, rig);

@@ -71,7 +71,7 @@ TEST_CASE("every kind has an entry, and the parts of an entry agree with each ot
       const std::string given = patterns.in.at(static_cast<size_t>(spec.in_place));
       CHECK((given == patterns.out[0] || given == cat("[", patterns.out[0], "]")));
     }
-    CHECK_FALSE((spec.once && spec.cheap_result >= 0));
+    CHECK_FALSE((spec.must_not_recompute && spec.cheap_result >= 0));
     CHECK(spec.parameter_gradient < static_cast<int>(patterns.out.size()));
     CHECK(spec.private_result < static_cast<int>(patterns.out.size()));
     if (spec.gpu_pair) CHECK(patterns_of(op_spec(*spec.gpu_pair)).in.size() >= patterns.in.size());

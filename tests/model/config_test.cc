@@ -247,8 +247,8 @@ TEST_CASE(
   CHECK(refusal(falcon(
             R"(, "new_decoder_architecture": true, "parallel_attn": false, "alibi": true)")) ==
         "3: config.json:\n"
-        "  alibi: biases of scores by distance are not supported; Falcon models whose heads rotate "
-        "are\n"
+        "  alibi: attention biases by distance are not supported; Falcon models with rotary "
+        "embeddings are\n"
         "  parallel_attn: is not supported yet");
   CHECK(parse_model_config(falcon(R"(, "new_decoder_architecture": true)"), "m").mlp_norm);
   CHECK(refusal(falcon(R"(, "num_ln_in_parallel_attn": 2)")) ==
@@ -480,10 +480,10 @@ TEST_CASE("rows beyond the model's positions are refused with a scaling that all
         "\"original_max_position_embeddings\": 8192} in config.json");
   CHECK(reached_positions(config("llama3.v4")) == 131072);
   CHECK(scaling_for(config("llama3.v4"), 262144) ==
-        "factor 64 in place of 32 in the rope scaling of config.json reaches them");
+        "factor 64 instead of 32 in the rope scaling of config.json reaches them");
   CHECK(reached_positions(config("qwen2_yarn.v4")) == 131072);
   CHECK(scaling_for(config("qwen2_yarn.v4"), 196608) ==
-        "factor 6 in place of 4 in the rope scaling of config.json reaches them");
+        "factor 6 instead of 4 in the rope scaling of config.json reaches them");
   CHECK(scaling_for(config("phi4_mini.v4"), 200000) ==
         "longrope's long_factor was searched for rows of at most 131072 tokens; longer ones take "
         "factors that were searched for them");
@@ -595,8 +595,8 @@ TEST_CASE("dimensions that do not fit together are refused") {
        "  rope_scaling.beta_fast: found 1; expected at least beta_slow, 2"},
       {{{"rope_parameters", {{"full_attention", yarn({{"truncate", false}})}}}},
        "gemma3.v5",
-       "3: config.json: rope_parameters.full_attention.truncate: transformers reads it for models "
-       "with one rotation alone"},
+       "3: config.json: rope_parameters.full_attention.truncate: transformers reads it only for "
+       "models with one rotation"},
       {{{"rope_scaling", {{"rope_type", "yarn"}}}},
        "phi3.v4",
        "4: config.json:\n"
@@ -639,7 +639,8 @@ TEST_CASE("unsupported features are named") {
       {{{"rope_scaling", {{"type", "dynamic"}, {"factor", 4.0}}}},
        llama,
        "3: config.json: rope_scaling.type: \"dynamic\" changes all angles with the longest row of "
-       "a batch, so what is learned from a row would depend on the rows beside it; remove it for "
+       "a batch, so what is learned from a row would depend on the other rows of its batch; remove "
+       "it for "
        "rows "
        "of at most 8192 tokens, which rotate as without it, and for longer ones write \"yarn\" or "
        "\"linear\" with the same factor"},
@@ -647,7 +648,8 @@ TEST_CASE("unsupported features are named") {
        "phi3.v4",
        "3: config.json: rope_scaling.rope_type: \"dynamic\" changes all angles with the longest "
        "row "
-       "of a batch, so what is learned from a row would depend on the rows beside it; remove it "
+       "of a batch, so what is learned from a row would depend on the other rows of its batch; "
+       "remove it "
        "for rows of at most 4096 tokens, which rotate as without it, and for longer ones write "
        "\"longrope\" with its factors"},
       {{{"rope_scaling",

@@ -358,7 +358,7 @@ TEST_CASE("a folder's tensors are compared with the model's") {
   CHECK(
       check_tensors(model, found) ==
       std::vector<std::string>{
-          "tensor model.norm.weight is there twice",
+          "tensor model.norm.weight occurs twice",
           "tensor model.layers.0.self_attn.q_proj.weight has shape [576, 577]; expected [576, 576]",
           "tensor model.layers.0.self_attn.o_proj.weight is missing; expected shape [576, 576]",
           "tensor model.layers.30.mlp.up_proj.weight is not a parameter of a llama model"});

@@ -67,7 +67,7 @@ TEST_CASE("with one rank, or without sharding, no unit is cut") {
   for (const Sharding& sharding : {Sharding(partition), Sharding(partition, {1, 0}, true)}) {
     for (const Unit& unit : partition.units) {
       CHECK_FALSE(sharding.cut(unit.id));
-      CHECK(sharding.held(unit.id) == unit.padded);
+      CHECK(sharding.held_elements(unit.id) == unit.padded);
       CHECK(sharding.whole(unit.id) == unit.padded);
       CHECK(sharding.begin(unit.id) == 0);
       CHECK(sharding.own(unit.id) == UnitRange{0, unit.padded});
@@ -80,14 +80,14 @@ TEST_CASE("two ranks hold three and two of a unit's five blocks, and whole copie
   const Sharding first(partition, {2, 0}, true);
   const Sharding second(partition, {2, 1}, true);
   REQUIRE(partition.unit(1).padded == 5 * kUnitBlock);
-  CHECK(first.held(1) == 3 * kUnitBlock);
+  CHECK(first.held_elements(1) == 3 * kUnitBlock);
   CHECK(first.whole(1) == 6 * kUnitBlock);
   CHECK(first.own(1) == UnitRange{0, 3 * kUnitBlock});
   CHECK(second.begin(1) == 3 * kUnitBlock);
   CHECK(second.own(1) == UnitRange{3 * kUnitBlock, 5 * kUnitBlock});
   // The embedding and the head have two blocks each.
-  CHECK(second.held(0) == kUnitBlock);
-  CHECK(second.held(3) == kUnitBlock);
+  CHECK(second.held_elements(0) == kUnitBlock);
+  CHECK(second.held_elements(3) == kUnitBlock);
   CHECK(second.whole(3) == 2 * kUnitBlock);
 }
 
@@ -112,9 +112,9 @@ TEST_CASE("all ranks' parts of a cut unit cover it once, and each rank has all o
         }
         REQUIRE(sharding.own(unit.id).begin == end);
         end = sharding.own(unit.id).end;
-        REQUIRE(sharding.own(unit.id).size() <= sharding.held(unit.id));
-        REQUIRE(sharding.begin(unit.id) == index * sharding.held(unit.id));
-        REQUIRE(sharding.held(unit.id) * count == sharding.whole(unit.id));
+        REQUIRE(sharding.own(unit.id).size() <= sharding.held_elements(unit.id));
+        REQUIRE(sharding.begin(unit.id) == index * sharding.held_elements(unit.id));
+        REQUIRE(sharding.held_elements(unit.id) * count == sharding.whole(unit.id));
         REQUIRE(sharding.whole(unit.id) >= unit.padded);
       }
       REQUIRE(end == unit.padded);

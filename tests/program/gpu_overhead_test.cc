@@ -35,12 +35,14 @@ Config on_gpus(int64_t ranks) {
 TEST_CASE("memory of a GPU beyond the plan is reported with its bounds, and CPUs have none") {
   Config config = on_gpus(1);
   CHECK(gpu_overhead_text(gpu_overheads(config, planned(config))) ==
-        "beside the plan, a GPU holds at most 800.00 MiB (CUDA's context and kernels: 768.00 MiB; "
+        "in addition to the plan, a GPU holds at most 800.00 MiB (CUDA's context and kernels: "
+        "768.00 MiB; "
         "cuBLAS's workspace: 32.00 MiB)");
   config = on_gpus(2);
   config.comm.deterministic = true;
   const std::string several =
-      "beside the plan, a GPU holds at most 1.31 GiB (CUDA's context and kernels: 768.00 MiB; "
+      "in addition to the plan, a GPU holds at most 1.31 GiB (CUDA's context and kernels: 768.00 "
+      "MiB; "
       "cuBLAS's workspace: 32.00 MiB; "
       "NCCL's buffers, 512.00 MiB for its group: 512.00 MiB; sums in rank order "
       "(comm.deterministic), 32.00 MiB for its group: 32.00 MiB)";

@@ -360,7 +360,7 @@ TEST_CASE("tensor ranks divide parameters, gradients, optimizer state and what b
     const Split split = split_over(ranks);
     INFO("tensor " << ranks);
     const auto of = [](const Program& program, Category category) {
-      return memory_plan({&program}).at(Tier::kDevice).of(category);
+      return memory_plan({&program}).at(Tier::kDevice).bytes_of(category);
     };
     for (const auto& [category, width] :
          {std::pair(Category::kParameters, 4), std::pair(Category::kGradients, 4),

@@ -198,15 +198,15 @@ TEST_CASE("the memory account of the device is its persistent buffers and its ar
     const int64_t flat = flat_layout(built.partition, FlatOrder::kForward).total * 4;
     const int64_t numbers =
         kLossSlots * 8 + 2 * 8 * static_cast<int64_t>(built.partition.units.size());
-    REQUIRE(account.of(Category::kParameters) == flat);
-    REQUIRE(account.of(Category::kGradients) == flat);
-    REQUIRE(account.of(Category::kOptimizer) == flat * (round % 3));
-    REQUIRE(account.of(Category::kBuckets) == 0);
-    REQUIRE(account.of(Category::kStaging) == 0);
-    REQUIRE(account.of(Category::kBuffers) == numbers);
+    REQUIRE(account.bytes_of(Category::kParameters) == flat);
+    REQUIRE(account.bytes_of(Category::kGradients) == flat);
+    REQUIRE(account.bytes_of(Category::kOptimizer) == flat * (round % 3));
+    REQUIRE(account.bytes_of(Category::kBuckets) == 0);
+    REQUIRE(account.bytes_of(Category::kStaging) == 0);
+    REQUIRE(account.bytes_of(Category::kBuffers) == numbers);
     // Everything in the arena is an activation or a gradient here, but their peaks may be at
     // different times.
-    REQUIRE(std::max(account.of(Category::kActivations), flat) <= arena_total(program));
+    REQUIRE(std::max(account.bytes_of(Category::kActivations), flat) <= arena_total(program));
     REQUIRE(account.total == flat * (1 + round % 3) + numbers + arena_total(program));
     REQUIRE(memory_plan({&program}).at(Tier::kHost).total == 0);
     REQUIRE(memory_plan({&program}).at(Tier::kNvme).total == 0);

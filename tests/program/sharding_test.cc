@@ -537,7 +537,7 @@ TEST_CASE("tuning keys do not change the order of computation or of sums") {
 }
 
 int64_t device_peak(const Program& program, Category category) {
-  return memory_plan({&program}).at(Tier::kDevice).of(category);
+  return memory_plan({&program}).at(Tier::kDevice).bytes_of(category);
 }
 
 TEST_CASE("whole gradients of ZeRO-2 live until their reduction, two buckets at a time") {
@@ -590,7 +590,7 @@ TEST_CASE("an update in another tier stages two intervals, however large the sta
         options.state.communication = DType::kBF16;
         options.state.update_elements = kUnitBlock;
         const Program program = built.step(options);
-        return memory_plan({&program}).at(Tier::kHost).of(Category::kStaging);
+        return memory_plan({&program}).at(Tier::kHost).bytes_of(Category::kStaging);
       };
       INFO(tier_name(tier) << ", stage " << stage);
       // The gradient and the new parameter have 2 bytes each; the disk holds a weight and two

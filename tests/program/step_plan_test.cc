@@ -124,9 +124,9 @@ TEST_CASE(
   };
   const StepPlan none = plan(0, 16, 64), wanted = plan(8, 16, 64);
   CHECK_FALSE(none.text);
-  CHECK(none.all() == std::vector<const ProgramPlan*>{&none.train, &none.evaluate});
+  CHECK(none.program_plans() == std::vector<const ProgramPlan*>{&none.train, &none.evaluate});
   REQUIRE(wanted.text);
-  CHECK(wanted.all() ==
+  CHECK(wanted.program_plans() ==
         std::vector<const ProgramPlan*>{&wanted.train, &wanted.evaluate, &*wanted.text});
   CHECK(wanted.text->model.batch.tokens() == 24);
   CHECK(plan(8, 100, 64).text->model.batch.tokens() == 64);

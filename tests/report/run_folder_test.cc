@@ -236,7 +236,7 @@ TEST_CASE("a step of a missing run is refused before anything is created") {
                                  " contains no run to resume (did you mean \"", base / "mine",
                                  "\"?)"));
   REQUIRE(error.remedy() ==
-          "correct output_dir, or give --resume auto, which starts a run where there is none");
+          "correct output_dir, or give --resume auto, which starts a new run if there is none");
   REQUIRE(posix_files().list(base.path()) == std::vector<std::string>{"mine"});
   REQUIRE(RunFolder(base / "mine", RunStart::kResumeStep).has_earlier_run());
 }

@@ -46,7 +46,7 @@ std::vector<JudgedLayout> draw_legal(const SearchTask& task, size_t count,
   std::vector<JudgedLayout> drawn;
   for (const Layout& layout : layouts) {
     if (drawn.size() == count) break;
-    const LayoutRules::Verdict verdict = rules.of(layout);
+    const LayoutRules::Verdict verdict = rules.verdict_of(layout);
     if (verdict.refusal == nullptr) drawn.push_back({layout, *verdict.facts});
   }
   return drawn;
@@ -78,7 +78,7 @@ TEST_CASE("no bound on time or memory is above the exact value", "[long]") {
     Bounds bounds(task);
     for (size_t i = 0; i < drawn.size(); ++i) {
       const Layout& layout = drawn[i].layout;
-      const Bound bound = bounds.of(layout, drawn[i].facts);
+      const Bound bound = bounds.compute_bound(layout, drawn[i].facts);
       const Evaluation& exact = all[i];
       INFO(layout_text(layout) << ", " << task.nodes << " nodes of " << machine_text(task.machine));
       CHECK(exact.problem == "");
@@ -120,10 +120,10 @@ TEST_CASE(
       if (layout.pipeline == 1 || layout.optimizer != OffloadDevice::kNone ||
           layout.parameters != OffloadDevice::kNone || tries[layout.schedule] > 0)
         continue;
-      const LayoutRules::Verdict verdict = rules.of(layout);
+      const LayoutRules::Verdict verdict = rules.verdict_of(layout);
       if (verdict.refusal != nullptr) continue;
       ++tries[layout.schedule];
-      const Bound bound = bounds.of(layout, *verdict.facts);
+      const Bound bound = bounds.compute_bound(layout, *verdict.facts);
       const Evaluation exact = evaluate(task, layout, false);
       INFO(layout_text(layout));
       CHECK(bound.memory.device <= exact.memory.device);
@@ -150,7 +150,7 @@ TEST_CASE("the layout rules accept exactly the layouts whose configs are valid")
     const std::vector<Layout> layouts = all_layouts(task);
     for (const Layout& layout : layouts) {
       const std::variant<Config, std::string> tried = try_layout(task, layout);
-      const LayoutRules::Verdict verdict = rules.of(layout);
+      const LayoutRules::Verdict verdict = rules.verdict_of(layout);
       INFO(layout_text(layout));
       const Config* config = std::get_if<Config>(&tried);
       REQUIRE((verdict.refusal == nullptr) == (config != nullptr));
@@ -177,10 +177,12 @@ TEST_CASE("the main memory of a machine with GPUs limits the layouts that keep s
     Bounds bounds(task);
     int64_t fitting = 0;
     for (const Layout& layout : all_layouts(task)) {
-      const LayoutRules::Verdict verdict = rules.of(layout);
+      const LayoutRules::Verdict verdict = rules.verdict_of(layout);
       if (verdict.refusal != nullptr || layout.optimizer != OffloadDevice::kCpu) continue;
       fitting +=
-          fits_memory(task, bounds.of(layout, *verdict.facts).memory, layout.ranks()) ? 1 : 0;
+          fits_memory(task, bounds.compute_bound(layout, *verdict.facts).memory, layout.ranks())
+              ? 1
+              : 0;
     }
     return fitting;
   };
@@ -247,7 +249,7 @@ TEST_CASE("layouts of Llama-3-405B on 16,384 GPUs are bounded by what they have 
   std::mt19937_64 random(405);
   for (const Layout& layout : all_layouts(task)) {
     ++all;
-    const LayoutRules::Verdict verdict = rules.of(layout);
+    const LayoutRules::Verdict verdict = rules.verdict_of(layout);
     legal += verdict.refusal == nullptr ? 1 : 0;
     // Only one layout in a thousand is bounded here; docs/benchmarks.md has the time of a whole
     // search.
@@ -256,7 +258,7 @@ TEST_CASE("layouts of Llama-3-405B on 16,384 GPUs are bounded by what they have 
     INFO(layout_text(layout));
     CHECK((verdict.refusal == nullptr) == std::holds_alternative<Config>(tried));
     if (verdict.refusal != nullptr) continue;
-    const Bound bound = bounds.of(layout, *verdict.facts);
+    const Bound bound = bounds.compute_bound(layout, *verdict.facts);
     CHECK(bound.seconds > 0);
     CHECK(bound.memory.device > 0);
     ++compared;

@@ -103,7 +103,7 @@ TEST_CASE("each line of a size table equals its category of the plan") {
     CHECK(row.lines[5].planned == category(Category::kBuckets));
     // The state that the four ranks divide is less than half of the total; small tensors and
     // padding are more than a quarter.
-    const auto counted = static_cast<double>(row.counted);
+    const auto counted = static_cast<double>(row.parameters);
     const auto check_share = [&](double elements, bool is_cut) {
       CHECK(elements >= (is_cut ? counted / 4 : counted));
       CHECK(elements < (is_cut ? 0.6 : 1.2) * counted);
@@ -117,7 +117,7 @@ TEST_CASE("each line of a size table equals its category of the plan") {
 TEST_CASE("the size table of an exercise's model shows a master copy of 4 bytes per parameter") {
   const MemoryTableModel model = size_model("1B");
   const MemoryTableRow row = size_row(model, {.zero = 3, .ranks = 8});
-  const auto counted = static_cast<double>(row.counted);
+  const auto counted = static_cast<double>(row.parameters);
   CHECK(std::abs(counted / 1e9 - 1) < 0.005);
   CHECK(row.lines[3].planned / (counted / 8) == Approx(4).epsilon(0.01));
   CHECK(row.lines[2].planned / (counted / 8) == Approx(8).epsilon(0.01));

@@ -39,9 +39,9 @@ struct PricedProgram {
       program.buffers.push_back({.name = "buffer", .tier = tier, .bytes = 4000});
     program.groups.push_back({{"dp_shard@0", {0, 1, 2, 3}}, {4, 0}});
   }
-  Picoseconds of(const Instr& instr, int on_node = 4) {
+  Picoseconds time_of(const Instr& instr, int on_node = 4) {
     InstrCosts costs(machine, 3, program, model, {on_node});
-    return costs.of(instr).alone;
+    return costs.cost_of(instr).alone;
   }
 };
 
@@ -59,16 +59,16 @@ TEST_CASE("an instruction's time follows from the bytes that it moves and their 
   update.detail = UpdateRange{};
   // The update reads 400 bytes, and reads and writes 1,200: 2,800 bytes at 1 GB/s, and updates take
   // twice as long as that.
-  CHECK(priced.of(update) == 5'600'000);
+  CHECK(priced.time_of(update) == 5'600'000);
   for (Range& range : update.writes) range.buffer = 1;
   update.reads[0].buffer = 1;
-  CHECK(priced.of(update) == 28 * kMicrosecond);  // at the 100 MB/s of main memory
+  CHECK(priced.time_of(update) == 28 * kMicrosecond);  // at the 100 MB/s of main memory
 
   const auto copy = [&](BufferId from, BufferId to) {
     Instr instr{.kind = InstrKind::kCopy};
     instr.reads = {bytes(from, 1000)};
     instr.writes = {bytes(to, 1000)};
-    return priced.of(instr);
+    return priced.time_of(instr);
   };
   CHECK(copy(0, 0) == 4 * kMicrosecond);    // 2,000 bytes at 1 GB/s, times 2
   CHECK(copy(0, 1) == 101 * kMicrosecond);  // a latency, and 1,000 bytes at 10 MB/s
@@ -78,11 +78,11 @@ TEST_CASE("an instruction's time follows from the bytes that it moves and their 
 
   Instr clear{.kind = InstrKind::kClear};
   clear.writes = {bytes(0, 1000)};
-  CHECK(priced.of(clear) == 2 * kMicrosecond);
+  CHECK(priced.time_of(clear) == 2 * kMicrosecond);
   Instr norm{.kind = InstrKind::kGradientNorm};
   norm.reads = {bytes(0, 1000)};
   norm.writes = {bytes(0, 8)};
-  CHECK(priced.of(norm) == 2 * kMicrosecond);
+  CHECK(priced.time_of(norm) == 2 * kMicrosecond);
 }
 
 TEST_CASE("collectives use the node's link, or the cluster's if their ranks are on several nodes") {
@@ -91,13 +91,13 @@ TEST_CASE("collectives use the node's link, or the cluster's if their ranks are 
   sum.detail = Exchange{.group = 0};
   sum.reads = sum.writes = {bytes(0, 1000), bytes(0, 2000)};
   // Each of the two calls takes 6 latencies and 1.5 times its bytes.
-  CHECK(priced.of(sum) == (6 + 15 + 6 + 30) * kMicrosecond);
-  CHECK(priced.of(sum, 1) == (6000 + 1500 + 6000 + 3000) * kMicrosecond);
+  CHECK(priced.time_of(sum) == (6 + 15 + 6 + 30) * kMicrosecond);
+  CHECK(priced.time_of(sum, 1) == (6000 + 1500 + 6000 + 3000) * kMicrosecond);
   Instr gather{.kind = InstrKind::kAllGather};
   gather.detail = Exchange{.group = 0};
   gather.reads = {bytes(0, 250)};
   gather.writes = {bytes(0, 1000)};
-  CHECK(priced.of(gather) == (3 * 10 + 75) * kMicrosecond / 10);  // 3 latencies, 750 bytes
+  CHECK(priced.time_of(gather) == (3 * 10 + 75) * kMicrosecond / 10);  // 3 latencies, 750 bytes
 }
 
 TEST_CASE("what a machine file lacks is named with what to add, and what cannot be is refused") {
@@ -108,15 +108,16 @@ TEST_CASE("what a machine file lacks is named with what to add, and what cannot 
   Instr copy{.kind = InstrKind::kCopy};
   copy.reads = {bytes(0, 1000)};
   copy.writes = {bytes(1, 1000)};
-  CHECK_THROWS_WITH(priced.of(copy),
+  CHECK_THROWS_WITH(priced.time_of(copy),
                     Catch::Contains("has no links.host, between a GPU and main memory"));
   copy.reads[0].buffer = 2;
-  CHECK_THROWS_WITH(priced.of(copy), Catch::Contains("has no rates of a disk"));
+  CHECK_THROWS_WITH(priced.time_of(copy), Catch::Contains("has no rates of a disk"));
   Instr clear{.kind = InstrKind::kClear};
   clear.writes = {bytes(1, 1000)};
-  CHECK_THROWS_WITH(priced.of(clear), Catch::Contains("has no host_memory, in which clear runs"));
+  CHECK_THROWS_WITH(priced.time_of(clear),
+                    Catch::Contains("has no host_memory, in which clear runs"));
   clear.writes = {bytes(0, int64_t{1} << 60)};
-  CHECK_THROWS_WITH(priced.of(clear), Catch::Contains("would take 2.31e+09 s"));
+  CHECK_THROWS_WITH(priced.time_of(clear), Catch::Contains("would take 2.31e+09 s"));
 }
 
 Config config_on(DeviceKind device, int tensor, int data) {

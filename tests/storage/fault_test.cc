@@ -141,7 +141,7 @@ TEST_CASE("invalid options are refused") {
           "to 1073741824 | change the aio section of the config");
   f.options.aio = {.queue_depth = 0};
   REQUIRE(f.open_failure() ==
-          "2: aio.queue_depth is 0; it must lie from 1 to 4096 | change the aio "
+          "2: aio.queue_depth is 0; it must be from 1 to 4096 | change the aio "
           "section of the config");
   f.options.aio = {.intra_op_parallelism = -1};
   REQUIRE(f.open_failure() ==
@@ -168,7 +168,7 @@ TEST_CASE("each feature that the machine lacks is logged as one notice") {
   });
   REQUIRE(lines ==
           Lines{"I notice: nvme_path " + f.folder.path() +
-                    " lies in memory (tmpfs): what is offloaded to it still takes memory; set "
+                    " is in memory (tmpfs): data offloaded to it still uses memory; set "
                     "nvme_path to a folder on a disk",
                 "I notice: nvme_path " + f.folder.path() +
                     ": its file system refuses direct I/O (Invalid argument): reads and writes go "

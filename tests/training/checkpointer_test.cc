@@ -119,7 +119,7 @@ struct SavingRun {
     checkpointer->add_votes(votes);
     return votes;
   }
-  bool save_has_ended() const { return own_votes().of(Vote::kSaveEnded) == 1; }
+  bool save_has_ended() const { return own_votes().count_of(Vote::kSaveEnded) == 1; }
   void await_save() const {
     await_that([this] { return save_has_ended(); }, "the end of the save in the background");
   }
@@ -370,7 +370,7 @@ TEST_CASE("rank 0's clock says when a checkpoint is due, counted from the previo
   Config config = saved_every(0);
   config.checkpoint.every_minutes = 2;
   SavingRun run(folder.path(), config);
-  const auto is_due = [&] { return run.own_votes().of(Vote::kSaveDue) == 1; };
+  const auto is_due = [&] { return run.own_votes().count_of(Vote::kSaveDue) == 1; };
   run.time = 119;
   CHECK_FALSE(is_due());
   CHECK_FALSE(run.step());
@@ -398,11 +398,11 @@ TEST_CASE("a skipped checkpoint by the clock is due again after the same time as
   run.time = 240;
   run.step();
   CHECK(run.counter("checkpoints_skipped") == 1);
-  CHECK(run.own_votes().of(Vote::kSaveDue) == 0);
+  CHECK(run.own_votes().count_of(Vote::kSaveDue) == 0);
   run.time = 359;
-  CHECK(run.own_votes().of(Vote::kSaveDue) == 0);
+  CHECK(run.own_votes().count_of(Vote::kSaveDue) == 0);
   run.time = 360;
-  CHECK(run.own_votes().of(Vote::kSaveDue) == 1);
+  CHECK(run.own_votes().count_of(Vote::kSaveDue) == 1);
   run.disk->open = true;
   run.await_save();
 }
@@ -417,7 +417,7 @@ TEST_CASE("only rank 0's clock counts") {
     SavingRun run(folder.path(), config, false, &session, &disk);
     run.time = 1000;
     const auto place = static_cast<size_t>(session.rank());
-    due[place] = run.own_votes().of(Vote::kSaveDue);
+    due[place] = run.own_votes().count_of(Vote::kSaveDue);
     Votes votes;
     votes.add(Vote::kSaveDue);
     run.step(votes);

@@ -28,10 +28,9 @@ TEST_CASE("a stop may take two of the longest steps and the longest save") {
 TEST_CASE("steps alone may be too long for the lead, before anything was saved") {
   StopLead lead(30, true);
   lead.record_step(15.5);
-  REQUIRE(
-      lead.next_warning().starts_with("--stop-lead 30.0 s is too short: a stop may take 2 x 15.5 s "
-                                      "(longest step) = 31.0 s and a save, none of which "
-                                      "has been measured yet\n"));
+  REQUIRE(lead.next_warning().starts_with(
+      "--stop-lead 30.0 s is too short: a stop may take 2 x 15.5 s "
+      "(longest step) = 31.0 s plus a save, whose time has not been measured yet\n"));
 }
 
 TEST_CASE("a save in the background may be in progress when the signal arrives") {

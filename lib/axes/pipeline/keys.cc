@@ -97,8 +97,9 @@ void check_layers(Resolving& r) {
                    "write the number of blocks of each part");
   for (size_t k = 1; k + 1 < p.pipeline_layers.size(); ++k)
     if (p.pipeline_layers[k] == 0)
-      return r.error(path, cat(path, ": part ", k, " has no block"),
-                     "only the first part may be the embedding alone, and only the last the head");
+      return r.error(
+          path, cat(path, ": part ", k, " has no block"),
+          "only the first part (the embedding) and the last part (the head) may have no blocks");
   if (r.config.pipeline.partition != PipelineConfig{}.partition)
     r.error(path,
             cat(path, " and pipeline.partition ", r.config.pipeline.partition,

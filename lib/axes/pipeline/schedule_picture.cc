@@ -111,7 +111,7 @@ class Picture {
   bool shows(size_t column) const { return column < head_ || column + tail_ >= columns_; }
 
   /// Returns the position in the line of a column that is shown.
-  size_t place(size_t column) const {
+  size_t position_of(size_t column) const {
     return column < head_ ? column : column - (columns_ - tail_) + head_ + kLeftOutColumns;
   }
 
@@ -131,7 +131,7 @@ class Picture {
       const size_t first = column(timed.start), end = column(timed.end);
       const std::string text = text_of(timed.action, first, end);
       for (size_t k = first; k < end; ++k)
-        if (shows(k)) line[place(k)] = k - first < text.size() ? text[k - first] : ' ';
+        if (shows(k)) line[position_of(k)] = k - first < text.size() ? text[k - first] : ' ';
     }
     const std::string name = stage_name(stage);
     return name + std::string(prefix_ - name.size(), ' ') + " | " + line + " |\n";

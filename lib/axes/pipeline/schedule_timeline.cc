@@ -112,7 +112,7 @@ int32_t most_until(const std::vector<ScheduleAction>& list, Phase last) {
 
 }  // namespace
 
-double PhaseSeconds::of(Phase phase) const {
+double PhaseSeconds::seconds_of(Phase phase) const {
   switch (phase) {
     case Phase::kForward:
       return forward;
@@ -154,7 +154,7 @@ ScheduleTimeline simulate_timeline(const StageActions& lists, ChunkPlacement pla
   for (int stage = 0; stage < stages; ++stage)
     for (const ScheduleAction& action : lists[static_cast<size_t>(stage)]) {
       const auto part = static_cast<size_t>(part_of(placement, stages, stage, action.chunk));
-      seconds[static_cast<size_t>(stage)].push_back(parts.at(part).of(action.phase));
+      seconds[static_cast<size_t>(stage)].push_back(parts.at(part).seconds_of(action.phase));
     }
   return simulate_timeline(lists, placement, seconds, transfer);
 }

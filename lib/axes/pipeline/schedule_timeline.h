@@ -19,7 +19,7 @@ struct PhaseSeconds {
   double input_grad = 0;
   double weight_grad = 0;
 
-  double of(Phase phase) const;
+  double seconds_of(Phase phase) const;
 };
 
 struct TimedAction {

@@ -49,14 +49,13 @@ std::string crossing_text(const TensorCrossing& crossing, std::span<const std::s
     if (std::find(places.begin(), places.end(), node) == places.end()) places.push_back(node);
   }
   const int others = crossing.groups - 1;
-  return cat(
-      "tensor ranks are on different nodes: ranks ", join(ranks, ", "), " on ", join(places, ", "),
-      others == 0 ? "" : cat(", and ", count_text(others, "more group")), ". ",
-      human_bytes(crossing.bytes),
-      " per step pass between nodes inside layers, which wait for them",
-      "\n  remedy: place each tensor group on one node: as many ranks per node as a multiple of "
-      "parallel.tensor, in order (sbatch --ntasks-per-node, srun --distribution=block), or a "
-      "smaller parallel.tensor");
+  return cat("tensor ranks are on different nodes: ranks ", join(ranks, ", "), " on ",
+             join(places, ", "), others == 0 ? "" : cat(", and ", count_text(others, "more group")),
+             ". ", human_bytes(crossing.bytes),
+             " per step pass between nodes inside layers, which wait for them",
+             "\n  remedy: place each tensor group on one node: a multiple of parallel.tensor ranks "
+             "per node, in order (sbatch --ntasks-per-node, srun --distribution=block), or a "
+             "smaller parallel.tensor");
 }
 
 std::vector<std::string> nodes_in_order(int64_t ranks, int64_t nodes) {

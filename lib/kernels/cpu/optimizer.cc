@@ -39,7 +39,7 @@ void with_rule(const OptimizerConfig& config, const StepScalars& scalars, Body b
   switch (config.type) {
 #define FTRUN_OPTIMIZER(enumerator, name, rule) \
   case OptimizerType::k##enumerator:            \
-    return body(rule::of(config, scalars));
+    return body(rule::for_step(config, scalars));
 #include "optimizers/list.inc"
 #undef FTRUN_OPTIMIZER
     default:

@@ -220,7 +220,7 @@ CudnnGraph::Engines CudnnGraph::engines(const CudnnTarget& target) const {
 
 CudnnPlan CudnnGraph::plan(const CudnnTarget& target, const std::string& what) const {
   Engines found = engines(target);
-  std::string why = "it has no engine that repeats its bits";
+  std::string why = "it has no deterministic engine";
   for (CudnnDescriptor& config : found.configs) {
     CudnnDescriptor plan(api_, CudnnKind::kPlan);
     add_target(plan, target, CudnnAttribute::kPlanHandle);

@@ -11,7 +11,7 @@ constexpr const char* kLibrary = "libcudnn.so.9";
 
 [[noreturn]] void refuse(const std::string& why) {
   throw Error(ExitCode::kEnvironment, cat("cuDNN cannot compute attention: ", why),
-              "install cuDNN 9 (nvidia-cudnn-cu13) beside ftrun's Python packages, or set "
+              "install cuDNN 9 (nvidia-cudnn-cu13) next to ftrun's Python packages, or set "
               "kernels.attention to own");
 }
 

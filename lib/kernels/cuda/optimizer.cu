@@ -78,9 +78,10 @@ __device__ void for_elements(int64_t count, Body body) {
     body(i);
 }
 
-/// Stores numbers of the state and returns them as they were stored. Rounds to BF16 by adding 16
-/// random bits below it and cutting them off, so that the expected result is the number. (Added
-/// bits could turn a NaN into another value, so it only becomes quiet.)
+/// Stores values of the state and returns them as they were stored. BF16 values are rounded
+/// stochastically: 16 random bits are added below the BF16 mantissa, and the sum is truncated, so
+/// the expectation of the result is the value. (Added bits could turn a NaN into another value, so
+/// a NaN only becomes quiet.)
 template <int V>
 __device__ Floats<V> store_state(float* p, const Floats<V>& values, const uint32_t*) {
   store(p, values);
@@ -155,7 +156,7 @@ template <class Rule, int States, class P, class G, class M, int V>
 __global__ void update_elements(UpdatePointers<P, G, M> pointers, const StepScalars* scalars,
                                 OptimizerConfig config) {
   __shared__ Rule shared;
-  if (threadIdx.x == 0) shared = Rule::of(config, *scalars);
+  if (threadIdx.x == 0) shared = Rule::for_step(config, *scalars);
   __syncthreads();
   const Rule rule = shared;
   const uint64_t rounding_key = scalars->rounding_key;
@@ -261,7 +262,7 @@ __global__ void update_codes(UpdatePointers<P, G, uint8_t> pointers, CodedBlocks
   __shared__ Rule shared;
   __shared__ float values[kStates][kCodes], least[kStates][kCodes], most[kStates][kUpdateWarps];
   const int thread = static_cast<int>(threadIdx.x);
-  if (thread == 0) shared = Rule::of(config, *scalars);
+  if (thread == 0) shared = Rule::for_step(config, *scalars);
 #pragma unroll
   for (int s = 0; s < kStates; ++s) {
     const CodeMap& map = kCodeMaps[blocks.has_negative[s] ? 1 : 0];

@@ -60,7 +60,7 @@ bool run_pair(const Operation& first, const Operation& second) {
     break;
 #include "ops/kinds.inc"
   }
-  bug(cat(op_name(first.op().kind), " is of no pair"));
+  bug(cat(op_name(first.op().kind), " has no paired kernel"));
 }
 
 }  // namespace ftrun::cuda

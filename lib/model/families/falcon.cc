@@ -18,9 +18,9 @@ void read_falcon(ConfigReader& reader, ModelConfig& config) {
   if (!is_new && reader.flag_or("multi_query", true)) config.kv_heads = 1;
   config.parallel_residual = is_new || reader.flag_or("parallel_attn", true);
   if (reader.flag_or("alibi", false))
-    reader.unsupported("alibi",
-                       "biases of scores by distance are not supported; Falcon models "
-                       "whose heads rotate are");
+    reader.unsupported(
+        "alibi",
+        "attention biases by distance are not supported; Falcon models with rotary embeddings are");
   const bool has_two_norms =
       reader.whole_or("num_ln_in_parallel_attn", is_new ? 2 : 1, {1, 2}) == 2;
   config.mlp_norm = !config.parallel_residual || has_two_norms;

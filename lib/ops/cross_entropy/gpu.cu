@@ -49,7 +49,9 @@ __device__ inline MaxSum block_join(MaxSum x) {
 struct LogitCap {
   float softcap;
 
-  __device__ float of(float z) const { return softcap > 0.0F ? softcap * tanhf(z / softcap) : z; }
+  __device__ float apply(float z) const {
+    return softcap > 0.0F ? softcap * tanhf(z / softcap) : z;
+  }
   /// Returns d capped / d logit at a capped logit.
   __device__ float slope(float capped) const {
     const float t = softcap > 0.0F ? capped / softcap : 0.0F;
@@ -64,7 +66,7 @@ template <int V, class T>
 __device__ Floats<V> load_logits(const T* row, int64_t i, int64_t count, LogitCap cap) {
   Floats<V> v = load<V>(row + i);
 #pragma unroll
-  for (int k = 0; k < V; ++k) v[k] = k == 0 || i + k < count ? cap.of(v[k]) : -__builtin_inff();
+  for (int k = 0; k < V; ++k) v[k] = k == 0 || i + k < count ? cap.apply(v[k]) : -__builtin_inff();
   return v;
 }
 
@@ -91,9 +93,9 @@ __device__ bool is_likeliest(const T* row, int64_t label, float largest, LogitCa
   __shared__ int earlier;
   if (threadIdx.x == 0) earlier = 0;
   __syncthreads();
-  if (cap.of(to_float(row[label])) != largest) return false;
+  if (cap.apply(to_float(row[label])) != largest) return false;
   for (int64_t i = threadIdx.x; i < label; i += kRowThreads)
-    if (cap.of(to_float(row[i])) == largest) earlier = 1;
+    if (cap.apply(to_float(row[i])) == largest) earlier = 1;
   __syncthreads();
   return earlier == 0;
 }
@@ -130,7 +132,7 @@ __global__ void softmax_rows(T* logits, const int32_t* labels, double* losses, i
   if (threadIdx.x == 0) {
     const double loss = known
                             ? static_cast<double>(stats.max) + log(static_cast<double>(stats.sum)) -
-                                  static_cast<double>(cap.of(to_float(row[label])))
+                                  static_cast<double>(cap.apply(to_float(row[label])))
                             : kNan;
     if (with_gradients)
       losses[blockIdx.x] = loss;
@@ -160,7 +162,7 @@ __global__ void statistics_rows(float* logits, const int32_t* labels, float* sta
   float* const row = logits + blockIdx.x * vocabulary;
   const int64_t label = labels[blockIdx.x];
   if (cap.softcap > 0.0F && label >= 0) {
-    for (int64_t i = threadIdx.x; i < own_rows; i += kRowThreads) row[i] = cap.of(row[i]);
+    for (int64_t i = threadIdx.x; i < own_rows; i += kRowThreads) row[i] = cap.apply(row[i]);
     __syncthreads();
   }
   const MaxSum stats =

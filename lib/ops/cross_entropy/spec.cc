@@ -329,7 +329,7 @@ namespace specs {
 constinit const OpSpec linear_cross_entropy{
     .name = "linear_cross_entropy",
     .shapes = "N,D V,D N [V] -> 2 [N,D] [V] [V,D]",
-    .once = true,
+    .must_not_recompute = true,
     .parameter_gradient = 2,
     .work_class = WorkClass::kProduct,
     .work = linear_cross_entropy_work,
@@ -353,7 +353,7 @@ constinit const OpSpec vocabulary_logits{
 constinit const OpSpec vocabulary_cross_entropy{
     .name = "vocabulary_cross_entropy",
     .shapes = "N,D V,D N C,V P,2 C [2] [N,D] [V,D] [V] -> 2 [N,D] [V,D] [V] [C,V]",
-    .once = true,
+    .must_not_recompute = true,
     .letters = vocabulary_letters,
     .work_class = WorkClass::kProduct,
     .work = vocabulary_cross_entropy_work,

@@ -197,10 +197,11 @@ __global__ void __launch_bounds__(R == 1 ? kMaxThreads : 32 * kPartLanes)
 /// RowLayout describes how rms_norm_gradient_rows() distributes rows over threads. It depends only
 /// on their width and type.
 struct RowLayout {
-  /// R is kPartLanes; false: R is 1.
-  bool warps;
+  /// A warp processes each row, and a block R = kPartLanes rows at a time; if false, the whole
+  /// block processes one row (R = 1).
+  bool one_warp_per_row;
   int threads;
-  /// C; 0: registers cannot hold a row.
+  /// The number C of packs of a row that a thread keeps in registers; 0 if the row does not fit.
   int packs;
 };
 
@@ -231,7 +232,7 @@ void launch_norm_gradients(const NormGradientRows<T>& a, const RowLayout& layout
 template <class T, int V, int C>
 void launch_norm_gradients(const NormGradientRows<T>& a, const RowLayout& layout,
                            cudaStream_t stream) {
-  if (layout.warps) return launch_norm_gradients<T, V, C, kPartLanes>(a, layout, stream);
+  if (layout.one_warp_per_row) return launch_norm_gradients<T, V, C, kPartLanes>(a, layout, stream);
   if constexpr (C * V <= 16) return launch_norm_gradients<T, V, C, 1>(a, layout, stream);
 }
 
@@ -250,7 +251,7 @@ bool norm_gradients(const RmsNormDgrad& n, const NormParts& of_weight, cudaStrea
   constexpr int V = 16 / sizeof(T);
   if (!vectors_fit<T>(n.width, n.dy, n.x, n.w, n.e, n.dx)) return false;
   const RowLayout layout = row_layout<V>(n.width);
-  const int64_t rows_a_block = layout.warps ? kPartLanes : 1;
+  const int64_t rows_a_block = layout.one_warp_per_row ? kPartLanes : 1;
   const bool with_weight = of_weight.partials != nullptr;
   const NormGradientRows<T> a{
       .dy = static_cast<const T*>(n.dy),

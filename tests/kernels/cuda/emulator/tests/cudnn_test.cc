@@ -264,10 +264,10 @@ TEST_CASE("cudnn: attention without such an engine is refused before the run") {
     cudnn().engines = std::move(engines);
     return refusal([&] { test::run_on_gpu(cases.backward, kNarrow); });
   };
-  REQUIRE(refused({{{kNondeterministic}}}) ==
-          "cuDNN 9.19.0 has no plan for attention of 2 heads of 8 elements (1 of keys) and 9 "
-          "tokens, backward: it has no "
-          "engine that repeats its bits\n  remedy: set kernels.attention to own");
+  REQUIRE(
+      refused({{{kNondeterministic}}}) ==
+      "cuDNN 9.19.0 has no plan for attention of 2 heads of 8 elements (1 of keys) and 9 "
+      "tokens, backward: it has no deterministic engine\n  remedy: set kernels.attention to own");
   REQUIRE(refused({{{}, kNotSupported}}) ==
           "cuDNN 9.19.0 has no plan for attention of 2 heads of 8 elements (1 of keys) and 9 "
           "tokens, backward: "
