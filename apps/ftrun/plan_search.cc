@@ -71,7 +71,7 @@ std::string too_large_remedy(const SearchTask& task, const SearchResult& result)
                "(adapter: {type: lora}), on a quantized base (quantization: {type: nf4})");
   const std::string more = result.nodes_left > 0
                                ? cat("raise --seconds: the time ended before ", result.nodes_left,
-                                     " numbers of nodes were searched; or ")
+                                     " nodes were searched; or ")
                                : "";
   return cat(more,
              "train an adapter (adapter: {type: lora}), on a quantized base (quantization: {type: "

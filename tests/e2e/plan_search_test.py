@@ -127,8 +127,8 @@ with tempfile.TemporaryDirectory() as scratch:
         stderr = search(config, "--device-memory", "1KiB", "--seconds", 0.001, code=5).stderr
         assert re.search(r"none of (\d+ layouts|the \d+ layouts planned so far \(of \d+\)) fits "
                          r"on 2 cores ", stderr), stderr
-        assert ("remedy: raise --seconds: the time ended before 2 numbers of nodes were searched; "
-                "or train an adapter" in stderr), stderr
+        assert ("remedy: raise --seconds: the time ended before 2 nodes were searched; or "
+                "train an adapter" in stderr), stderr
 
     @case
     def another_programs_kernels_are_searched_with_and_named():
