@@ -410,6 +410,28 @@ TEST_CASE(
   CHECK(search_layouts(task, {.seconds = kUnlimited}).nodes_left == 0);
 }
 
+TEST_CASE("a number of nodes whose layouts were not all tried is not reported as too small") {
+  std::mt19937_64 random(11);
+  SearchTask task = random_task(random, 2, 64);
+  task.nodes = 1;
+  const SearchResult one = search_layouts(task, {.seconds = kUnlimited});
+  REQUIRE(!one.choices.empty());
+  int64_t least = one.choices.front().memory.device;
+  for (const Evaluation& choice : one.choices) least = std::min(least, choice.memory.device);
+  task.device_memory = least * 6 / 10;
+  const SearchResult all = search_layouts(task, {.seconds = kUnlimited});
+  REQUIRE(all.on_more_nodes.has_value());
+  CHECK(all.nodes_left == 0);
+  for (double seconds = 0.002; seconds < 2; seconds *= 1.3) {
+    const SearchResult found = search_layouts(task, {.seconds = seconds});
+    if (!found.nearest) continue;  // the time was too short for one node
+    INFO(seconds << " s: " << found.more_nodes << ", left " << found.nodes_left << ", of "
+                 << all.more_nodes);
+    const bool enough = found.on_more_nodes && found.more_nodes <= all.more_nodes;
+    CHECK((enough || (found.nodes_left > 0 && found.nodes_left <= all.more_nodes)));
+  }
+}
+
 TEST_CASE("an exact plan is given up when its time is over") {
   std::mt19937_64 random(5);
   const SearchTask task = random_task(random, 4, 8);
