@@ -35,6 +35,7 @@
 #include "program/step_plan.h"
 #include "program/traffic.h"
 #include "refuse_existing.h"
+#include "search/search_task.h"
 #include "sim/class_plans.h"
 
 namespace ftrun {
@@ -167,9 +168,10 @@ void refuse_over_budget(const ClassPlans& all, const LoadedConfig& loaded,
       lines.back() += cat("; of ", human_bytes(options.device_memory), " a GPU holds up to ",
                           human_bytes(library_bytes), " besides the plan");
   }
-  const MemoryMeasure measure = [tier = first.tier](const MemoryPlan& memory) {
-    return memory.at(tier).total;
-  };
+  const MemoryMeasure measure =
+      first.tier == Tier::kDevice
+          ? limiting_memory(loaded.config)
+          : [tier = first.tier](const MemoryPlan& memory) { return memory.at(tier).total; };
   throw Error(ExitCode::kEnvironment, join(lines, "\n"),
               savings_remedy(memory_savings(loaded.config, *loaded.model, first.rank, measure),
                              first.needed - first.budget));
@@ -189,13 +191,12 @@ void add_plan_answer(Answer& answer, const LoadedConfig& loaded, const StepPlan&
   answer.add("warnings", warnings);
 }
 
-/// Sets the device memory to that of the machine's GPU, and the host memory to an equal share of
-/// main memory for each of `ranks_of_node` ranks, unless options set them.
+/// Sets the memory of each of `ranks_of_node` ranks to what a search lets it use, unless options
+/// set it. Ranks on CPUs have no host memory beside that of their devices.
 void set_memory(const Machine& machine, int64_t ranks_of_node, PlanOptions& options) {
-  if (!machine.has_gpus) return;
-  if (options.device_memory == 0) options.device_memory = static_cast<int64_t>(machine.memory);
-  if (options.host_memory == 0)
-    options.host_memory = static_cast<int64_t>(machine.host_memory_capacity) / ranks_of_node;
+  options.device_memory = device_budget(machine, options.device_memory, ranks_of_node);
+  if (machine.has_gpus)
+    options.host_memory = host_budget(machine, options.host_memory, ranks_of_node);
 }
 
 /// RankPlan holds the data that the command prints about one rank: its plan, and the program that
