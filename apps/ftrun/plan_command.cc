@@ -35,6 +35,7 @@
 #include "program/step_plan.h"
 #include "program/traffic.h"
 #include "refuse_existing.h"
+#include "search/search_task.h"
 #include "sim/class_plans.h"
 
 namespace ftrun {
@@ -168,9 +169,10 @@ void refuse_over_budget(const ClassPlans& class_plans, const LoadedConfig& loade
       lines.back() += cat("; libraries use up to ", human_bytes(library_bytes), " of the GPU's ",
                           human_bytes(options.device_memory));
   }
-  const MemoryMeasure measure = [tier = first.tier](const MemoryPlan& memory) {
-    return memory.at(tier).total;
-  };
+  const MemoryMeasure measure =
+      first.tier == Tier::kDevice
+          ? limiting_memory(loaded.config)
+          : [tier = first.tier](const MemoryPlan& memory) { return memory.at(tier).total; };
   throw Error(ExitCode::kEnvironment, join(lines, "\n"),
               savings_remedy(memory_savings(loaded.config, *loaded.model, first.rank, measure),
                              first.needed - first.budget));
@@ -190,13 +192,12 @@ void add_plan_answer(Answer& answer, const LoadedConfig& loaded, const StepPlan&
   answer.add("warnings", warnings);
 }
 
-/// Sets the device memory to that of the machine's GPU, and the host memory to an equal share of
-/// main memory for each of `ranks_of_node` ranks, unless options set them.
+/// Sets the memory of each of `ranks_of_node` ranks to what a search lets it use, unless options
+/// set it. Ranks on CPUs have no host memory beside that of their devices.
 void set_memory(const Machine& machine, int64_t ranks_of_node, PlanOptions& options) {
-  if (!machine.has_gpus) return;
-  if (options.device_memory == 0) options.device_memory = static_cast<int64_t>(machine.memory);
-  if (options.host_memory == 0)
-    options.host_memory = static_cast<int64_t>(machine.host_memory_capacity) / ranks_of_node;
+  options.device_memory = device_budget(machine, options.device_memory, ranks_of_node);
+  if (machine.has_gpus)
+    options.host_memory = host_budget(machine, options.host_memory, ranks_of_node);
 }
 
 /// RankPlan holds the data that the command prints about one rank: its plan, and the program that
@@ -349,8 +350,10 @@ void add_machine_options(CLI::App& command, PlanOptions& options) {
       .add_option("--machine", options.time.machine,
                   "a machine that ftrun knows (h100-80gb, ...) or a machine file "
                   "(docs/plan.md): predicts the time of a step on it")
-      ->option_text("FILE")
-      ->excludes("--evaluation");
+      ->option_text("FILE");
+  // These show something other than a training step, which alone has a predicted time.
+  for (const char* text : {"--evaluation", "--text", "--program", "--schedule"})
+    command.get_option("--machine")->excludes(text);
   add_time_options(command, options.time);
 }
 
@@ -384,9 +387,6 @@ void add_search_options(CLI::App& command, PlanOptions& options) {
   for (const char* text : {"--memory", "--program", "--schedule", "--evaluation", "--text",
                            "--rank", "--trace", "--nproc", "--price"})
     search->excludes(text);
-  for (const char* text : {"--slow", "--network", "--price"})
-    for (const char* other : {"--program", "--schedule", "--text"})
-      command.get_option(text)->excludes(other);
   command.add_option("--seconds", options.seconds, "the time that a search may take")
       ->check(CLI::PositiveNumber)
       ->needs(search);

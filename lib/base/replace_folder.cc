@@ -47,6 +47,20 @@ void remove_or_warn(FileSystem& files, const std::string& old, const std::string
   }
 }
 
+/// Syncs the folder in which a folder was replaced. If that fails, logs a warning and returns
+/// false: a power cut may then bring back what had the name before.
+bool sync_or_warn(FileSystem& files, const std::string& folder, const std::string& old) {
+  try {
+    files.sync_folder(parent_folder(folder));
+    return true;
+  } catch (const Error& error) {
+    const std::string kept = old.empty() ? "" : cat("; what it replaced is kept as ", old);
+    log_warning(
+        cat(folder, ": is written, but may be lost in a power cut: ", error.message(), kept));
+    return false;
+  }
+}
+
 /// Visits the leftovers that `is_ours` accepts: visit(its path, the final path, whether it is
 /// renamed back to the final path).
 template <typename Visit>
@@ -150,8 +164,7 @@ void replace_folder(FileSystem& files, const std::string& made, const std::strin
     require_same(folder, before);
     throw;
   }
-  files.sync_folder(parent_folder(folder));
-  remove_replaced(files, old, folder, mark);
+  if (sync_or_warn(files, folder, old)) remove_replaced(files, old, folder, mark);
 }
 
 void remove_replaced(FileSystem& files, const std::string& old, const std::string& folder,

@@ -42,7 +42,8 @@ std::optional<FolderIdentity> identity_of(const std::string& folder);
 /// Calls move_into_place(), syncs the parent and calls remove_replaced(). `before` is the folder
 /// that had the name when the writing of `made` began: if two processes write the same folder, the
 /// first to finish succeeds and the other fails. Throws Error(kEnvironment) only before the new
-/// folder is in place.
+/// folder is in place. If the parent cannot be synced afterwards, logs a warning and keeps what was
+/// replaced.
 void replace_folder(FileSystem& files, const std::string& made, const std::string& folder,
                     std::string_view mark, const std::optional<FolderIdentity>& before);
 

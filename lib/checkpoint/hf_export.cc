@@ -631,6 +631,7 @@ void export_model(FileSystem& files, const ExportOptions& options,
   try {
     replace_folder(files, made, folder, kOutputMark, before);
   } catch (...) {
+    // The new folder is not in place, so `made` is still the unfinished export.
     remove_unfinished(files, made);
     throw;
   }

@@ -35,7 +35,8 @@ constexpr size_t kUntimed = 16;
 /// The most layouts that are judged and bounded between two reads of the clock. There are fewer if
 /// they need the costs of more models than there are cores.
 constexpr size_t kTriedTogether = 256;
-/// The number of exact plans that are computed concurrently, each on one core.
+/// The number of exact plans that are computed concurrently. Each of them starts as many threads as
+/// there are cores (ClassPlans, predict_step()).
 constexpr size_t kPlannedTogether = 2;
 /// The seconds that the first exact plan may take beyond the time of the search.
 constexpr double kGraceSeconds = 1;
@@ -138,6 +139,7 @@ class Search {
       order_choices();
       explain_choices();
     }
+    count_pruned();
     return std::move(result_);
   }
 
@@ -253,8 +255,8 @@ class Search {
     }
   }
 
-  /// Plans candidates exactly, each once, as many at a time as go on concurrently, if they end in
-  /// time; the cheapest of them a little late, if nothing is planned yet and plans_late_.
+  /// Plans each of these candidates exactly if its plan ends in time, kPlannedTogether at a time.
+  /// If nothing is planned yet and plans_late_ is set, the cheapest of them may end a little late.
   void plan_in_time(const std::vector<size_t>& numbers, bool timed) {
     std::vector<size_t> some;
     for (const size_t i : numbers) {
@@ -348,8 +350,14 @@ class Search {
     result_.least = left ? candidates_[*left].bound.seconds : best_;
     result_.proved =
         !left && result_.counts.tried == result_.counts.all && result_.counts.untimed == 0;
+  }
+
+  /// Counts the candidates that fit by their bounds and were never planned, because they cannot be
+  /// faster than the best layout.
+  void count_pruned() {
     for (size_t i = 0; i < candidates_.size(); ++i)
-      if (candidates_[i].fits && !exact_.contains(i) && !may_win(i)) ++result_.counts.pruned;
+      if (candidates_[i].fits && !is_tried(i) && candidates_[i].bound.seconds >= best_)
+        ++result_.counts.pruned;
   }
 
   /// Returns whether the layout probably needs too much memory, because it equals a layout that was
@@ -450,6 +458,13 @@ class Search {
     return std::nullopt;
   }
 
+  /// Returns whether `one` needs less device memory than `other`. A layout that could not be
+  /// planned needs more than any other.
+  static bool needs_less(const Evaluation& one, const Evaluation& other) {
+    return std::pair(!one.knows_memory(), one.memory.device) <
+           std::pair(!other.knows_memory(), other.memory.device);
+  }
+
   const Evaluation* known_best(const std::vector<size_t>& numbers, bool fitting) const {
     const Evaluation* best = nullptr;
     for (const size_t i : numbers) {
@@ -457,7 +472,7 @@ class Search {
       if (found == exact_.end() || found->second.is_choice() != fitting) continue;
       const Evaluation& one = found->second;
       const bool better = best == nullptr || (fitting ? one.time->seconds < best->time->seconds
-                                                      : one.memory.device < best->memory.device);
+                                                      : needs_less(one, *best));
       if (better) best = &one;
     }
     return best;
@@ -501,9 +516,14 @@ class Search {
     plan_in_time(least_memory_numbers(), false);
     std::optional<Evaluation> nearest;
     for (const auto& [number, found] : exact_)
-      // If planning a layout failed, its memory is not known.
-      if (found.problem.empty() && (!nearest || needs(found) < needs(*nearest))) nearest = found;
+      if (found.knows_memory() && (!nearest || needs(found) < needs(*nearest))) nearest = found;
     return nearest;
+  }
+
+  /// Notes that the time ended before all layouts on this number of nodes were searched. The
+  /// smallest such number is kept.
+  void leave_nodes(int64_t nodes) {
+    if (result_.nodes_left == 0) result_.nodes_left = nodes;
   }
 
   /// Doubles the number of nodes until a layout fits or the time is over.
@@ -511,29 +531,28 @@ class Search {
     SearchTask larger = task_;
     for (larger.nodes *= 2; larger.nodes <= kMaxNodes; larger.nodes *= 2) {
       const double left = limits_.seconds - elapsed_seconds();
-      if (left <= 0) {
-        result_.nodes_left = larger.nodes;
-        return;
-      }
+      if (left <= 0) return leave_nodes(larger.nodes);
       Search search(larger, {.seconds = left});
       search.bounds_seconds_ = kBoundsShare * std::min(left, limits_.seconds * kNodesShare);
       search.planning_ = planning_;
       search.efforts_ = efforts_;
       search.plans_late_ = false;
       search.find_bounds();
-      // If even the bounds of all legal layouts are too large, no layout fits.
-      if (search.result_.counts.legal == search.result_.counts.too_large) continue;
-      const std::optional<Evaluation> found = search.least_memory();
-      planning_ = search.planning_;
-      efforts_ = search.efforts_;
-      if (search.result_.counts.planned == 0) {
-        result_.nodes_left = larger.nodes;
-        return;
+      const SearchCounts& counts = search.result_.counts;
+      // If even the bounds of all tried layouts are too large, none of them fits.
+      if (counts.legal > counts.too_large) {
+        const std::optional<Evaluation> found = search.least_memory();
+        planning_ = search.planning_;
+        efforts_ = search.efforts_;
+        if (found && found->fits) {
+          result_.on_more_nodes = found;
+          result_.more_nodes = larger.nodes;
+          return;
+        }
+        if (counts.planned == 0) return leave_nodes(larger.nodes);
       }
-      if (!found || !found->fits) continue;
-      result_.on_more_nodes = found;
-      result_.more_nodes = larger.nodes;
-      return;
+      // The simplest layouts are tried first. A later one, which has more shards, may fit.
+      if (counts.tried < counts.all) leave_nodes(larger.nodes);
     }
   }
 

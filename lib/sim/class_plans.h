@@ -10,6 +10,7 @@
 #include "config/config.h"
 #include "model/model_config.h"
 #include "program/memory_plan.h"
+#include "program/savings.h"
 #include "program/step_plan.h"
 #include "sim/rank_classes.h"
 
@@ -27,6 +28,8 @@ struct OverBudget {
   /// The lowest of the ranks that need most, and the bytes that it needs.
   int rank = 0;
   int64_t needed = 0;
+  /// `needed` includes the host tier, because CPUs compute and both tiers are main memory.
+  bool with_host = false;
 };
 /// Writes "13 ranks need more than 64.00 GiB of the device tier; rank 3 needs the most: 80.00 GiB".
 std::string to_text(const OverBudget& over);
@@ -58,10 +61,12 @@ class ClassPlans {
   /// Lists what a rank of each class allocates for all its programs. It is computed once; the first
   /// call must not run beside others.
   const std::vector<MemoryPlan>& memory() const;
-  /// Lists the tiers of which a rank needs more than `budget` at its peak.
+  /// Lists the tiers of which a rank needs more than `budget` at its peak. The budget of the device
+  /// tier is for limiting_memory().
   std::vector<OverBudget> over_budget(const TierBudget& budget) const;
 
  private:
+  MemoryMeasure limiting_memory_;
   RankClasses classes_;
   std::vector<int> ranks_;
   std::vector<const StepPlan*> plans_;

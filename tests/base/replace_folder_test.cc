@@ -2,9 +2,12 @@
 
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "temporary_folder.h"
 
@@ -42,6 +45,45 @@ TEST_CASE("a folder gets a new name, or that of another folder, which is removed
   replace_folder(posix_files(), again, root.file("a"), "content", identity_of(root.file("a")));
   CHECK(content_of(root.file("a")) == "second");
   CHECK(posix_files().list(root.path()) == Names{"a"});
+}
+
+/// Passes all calls on, except syncs of folders, which fail.
+class UnsyncedFiles : public FileSystem {
+ public:
+  std::unique_ptr<WritableFile> create(const std::string& path) override {
+    return posix_files().create(path);
+  }
+  void make_folder(const std::string& path) override { posix_files().make_folder(path); }
+  void rename(const std::string& from, const std::string& to) override {
+    posix_files().rename(from, to);
+  }
+  bool exchange(const std::string& a, const std::string& b) override {
+    return posix_files().exchange(a, b);
+  }
+  void remove_all(const std::string& path) override { posix_files().remove_all(path); }
+  void sync_folder(const std::string& path) override {
+    throw Error(ExitCode::kEnvironment, path + ": fsync folder failed");
+  }
+  std::vector<std::string> list(const std::string& folder) override {
+    return posix_files().list(folder);
+  }
+  bool exists(const std::string& path) override { return posix_files().exists(path); }
+  int64_t free_bytes(const std::string& path) override { return posix_files().free_bytes(path); }
+};
+
+TEST_CASE("a folder whose parent cannot be synced is in place, and what it replaced is kept") {
+  const TemporaryFolder root;
+  UnsyncedFiles files;
+  const std::string first = temporary_beside(root.file("a"));
+  make_folder(first, "first");
+  CHECK_NOTHROW(replace_folder(files, first, root.file("a"), "content", std::nullopt));
+  CHECK(content_of(root.file("a")) == "first");
+  const std::string second = temporary_beside(root.file("a"));
+  make_folder(second, "second");
+  CHECK_NOTHROW(
+      replace_folder(files, second, root.file("a"), "content", identity_of(root.file("a"))));
+  CHECK(content_of(root.file("a")) == "second");
+  CHECK(content_of(second) == "first");
 }
 
 TEST_CASE("an exchange swaps the contents of two names") {

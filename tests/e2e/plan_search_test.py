@@ -36,7 +36,8 @@ with tempfile.TemporaryDirectory() as scratch:
         best, counts = answer["layouts"][0], answer["counts"]
         assert answer["config"] == str(found) and answer["proved"] and answer["batch"] == 8, answer
         assert counts["all"] == counts["tried"] == counts["legal"] + counts["refused"], counts
-        assert 0 < counts["planned"] <= counts["legal"], counts
+        assert 0 < counts["planned"], counts
+        assert counts["planned"] + counts["pruned"] == counts["legal"], counts
         assert all(one["seconds"] >= best["seconds"] for one in answer["layouts"]), (
             answer["layouts"])
         again = json.loads(must(ftrun("plan", "--config", found, "--machine", machine,
@@ -84,6 +85,17 @@ with tempfile.TemporaryDirectory() as scratch:
         assert nearest["layouts"][0]["seconds"] >= best["seconds"], (nearest, best)
 
     @case
+    def a_plan_fits_a_machine_of_cpus_if_it_fits_by_the_rule_of_the_search():
+        need = answer["layouts"][0]["memory"]["device"]
+        planned = json.loads(must(ftrun("plan", "--config", found, "--json")).stdout)["result"]
+        enough = -(-need * planned["ranks"] // 2)  # the ranks share the memory of both cores
+        for memory, code in ((enough, 0), (enough - 1, 5)):
+            cores = job.scratch / f"cores-{code}.yaml"
+            cores.write_text(two_cores(memory=f"{memory} B"))
+            done = must(ftrun("plan", "--config", found, "--machine", cores), code)
+            assert bool(re.search("needs? more than", done.stderr)) == (code == 5), done.stderr
+
+    @case
     def memory_that_is_missing_may_be_on_more_nodes():
         config = job.config("nodes", **settings)
         # Fractions of the memory that one node needs for its fastest layout; those for which few
@@ -127,8 +139,8 @@ with tempfile.TemporaryDirectory() as scratch:
         stderr = search(config, "--device-memory", "1KiB", "--seconds", 0.001, code=5).stderr
         assert re.search(r"none of (\d+ layouts|the \d+ layouts planned so far \(of \d+\)) fits "
                          r"on 2 cores ", stderr), stderr
-        assert ("remedy: raise --seconds: the time ended before 2 numbers of nodes were searched; "
-                "or train an adapter" in stderr), stderr
+        assert ("remedy: raise --seconds: the time ended before 2 nodes were searched; or "
+                "train an adapter" in stderr), stderr
 
     @case
     def another_programs_kernels_are_searched_with_and_named():
