@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The table of a run of the lattice (scripts/lattice.sh), as markdown.
+"""Prints the results of the lattice test (scripts/lattice.sh) as markdown tables.
 
     lattice_table.py RESULTS.tsv"""
 import argparse

@@ -95,7 +95,7 @@ def main(*arguments):
     try:
         entries = ctest_runs.parse_entries(results, "")
     except xml.ParseError as error:
-        raise script_errors.UserError(f"{results}: is no XML: {error}") from None
+        raise script_errors.UserError(f"{results}: is not XML: {error}") from None
     if "--write" in options:
         ran = {entry.name: entry.seconds for entry in entries if entry.verdict != "skipped"}
         write_budgets(table, ran, read_budgets(table))
