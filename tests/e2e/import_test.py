@@ -272,7 +272,7 @@ with tempfile.TemporaryDirectory() as scratch:
         return folder
 
     @case
-    def model_folders_of_other_spellings():
+    def model_folders_with_other_tensor_names_are_imported():
         """The names in a model folder may have wrappers and prefixes, a tied matrix may be stored
         as the head, and other programs' files may be in the folder."""
         weights = tiny_weights()
