@@ -105,8 +105,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_mix_of_data_sets_goes_on_with_the_same_samples():
-        """A run is stopped and resumed, on the same ranks and on others; with other weights of the
-        mix it is another run."""
+        """A run is stopped and resumed, on the same ranks and on others. With other weights of the
+        mix, the resume is refused, because it would be a different run."""
         few = tiny_data(job.scratch / "few.bin", tokens=600, seed=3)
         mix = {"train": [{"path": str(job.data), "weight": 1}, {"path": str(few), "weight": 0.5}],
                "token_dtype": "uint16"}
