@@ -1,6 +1,13 @@
 #!/usr/bin/env bash
-# Builds a preset (default: release) after setup; binaries land in build/<preset>/bin.
-#   scripts/build.sh [preset] [target...]
+# Builds a CMake preset. The programs are written to build/<preset>/bin.
+#
+#   scripts/build.sh [PRESET] [TARGET...]
+#
+#   PRESET   default: release
+#   TARGET   default: all targets
+#
+# The script runs scripts/setup.sh first, unless FTRUN_SETUP=done is set. It exits with 5 if CMake
+# cannot configure the preset.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=${1:-release}

@@ -4,18 +4,20 @@
   scripts/export_gguf.py runs/mine --out mine.gguf
   scripts/export_gguf.py MODEL_FOLDER --out mine-q8.gguf --type q8_0
 
-Reads a run's exported model (RUN/export/model) or any model folder of a family that is handed over:
-all that ftrun trains but opt, with the settings that llama.cpp computes (docs/checkpoint.md). The
-file gets the weights, the tokenizer, its special tokens and the chat template; a Modelfile for
-Ollama is written beside it.
+Reads a run's exported model (RUN/export/model) or any model folder of a supported family. These are
+all families that ftrun trains except opt, with the settings that llama.cpp computes
+(docs/checkpoint.md). The file contains the weights, the tokenizer, its special tokens and the chat
+template; a Modelfile for Ollama is written beside it.
 
-An adapter becomes a file of its own for the file of its base (llama-server --lora), where llama.cpp
-applies all that it holds; else it is merged first (ftrun convert RUN --merge --out FOLDER).
+An adapter becomes a separate file, to be used with the file of its base model (llama-server
+--lora), if llama.cpp applies everything that the adapter holds. Otherwise merge it first
+(ftrun convert RUN --merge --out FOLDER).
 
-The file is proven before it gets its name: the package gguf reads every tensor back, and llama.cpp
+The file is checked before it gets its name: the package gguf reads every tensor back, and llama.cpp
 (the package xllamacpp, which scripts/setup.sh installs) must give the model's own token ids, chat
-layout and next-token probabilities. Where that package is not installed the line at the end says
-so. What is not right is not written. Nothing that is there is replaced.
+layout and next-token probabilities. If xllamacpp, or peft for an adapter, is not installed, the
+last line says that llama.cpp did not check the file. A file that fails a check is not written.
+Existing files are never replaced.
 """
 import argparse
 import contextlib
@@ -76,8 +78,8 @@ def tensor_type(name, shape, wanted):
 
 def check_range(name, values, kind):
     if kind.name in ("F16", "Q8_0") and np.abs(values).max() > 65504:
-        raise UserError(f"tensor {name} holds a value above 65504, which f16 has not; "
-                        "--type bf16 or f32")
+        raise UserError(f"tensor {name} holds a value above 65504, the largest f16 "
+                        "number; use --type bf16 or f32")
 
 
 def add_tensor_infos(writer, tensors, wanted):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs entries of CTest many times under load, as scripts/unsteady.sh says; exits 0 where none
-failed, 1 where one did."""
+"""Runs entries of CTest many times under load, as scripts/unsteady.sh says; exits with 0 if none
+failed, otherwise with 1."""
 import argparse
 import difflib
 import fnmatch

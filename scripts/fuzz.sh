@@ -1,9 +1,15 @@
 #!/usr/bin/env bash
-# Runs libFuzzer on what reads files of others (configs, safetensors, data sidecars and indices, checkpoint.json, run.json), under the address and
-# undefined-behaviour sanitizers.
-#   scripts/fuzz.sh [seconds a target, 10] [target...]
-# Needs clang-14 and libclang-rt-14-dev of Debian. What it finds worth keeping lies in build/fuzz/corpus; an input that breaks a
-# target is named, and belongs in tests/fuzz/corpus with the change that mends it.
+# Fuzzes the readers of untrusted files (configs, safetensors, data sidecars and indices,
+# checkpoint.json, run.json) with libFuzzer, under the address and undefined-behaviour sanitizers.
+#
+#   scripts/fuzz.sh [SECONDS] [TARGET...]
+#
+#   SECONDS   time for each target (default: 10)
+#   TARGET    a folder of tests/fuzz/corpus (default: all)
+#
+# The script needs Debian's packages clang-14 and libclang-rt-14-dev. It adds new corpus entries to
+# build/fuzz/corpus. It prints the path of an input that crashes a target, and then exits with 1;
+# add that input to tests/fuzz/corpus in the commit that fixes the reader.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-10}

@@ -1,22 +1,36 @@
 #!/usr/bin/env bash
-# Runs, on a machine with a GPU, all that has to be seen there: what tells most comes first, and every step can be
-# taken up again.
+# Runs all checks that need a real GPU, the most informative first. Interrupted steps can be rerun.
 #
-#   scripts/gpu_first_hour.sh pack [FOLDER]            builds and strips what is carried (default: build/gpu_pack)
-#   scripts/gpu_first_hour.sh run [options]            on the machine with the GPU, from the pack or from a checkout
-#     --pack FOLDER      what was packed (default: the folder that this script was packed into, else build/gpu_pack)
-#     --results FOLDER   verdicts, logs and figures; steps that have a verdict there are not run again
-#                        (default: gpu_results beside the pack)
-#     --only REGEX       steps whose names match;  --again  runs them even so
-#     --minutes N        ends after N minutes: no step begins later, and one that runs is cut (default: no end)
-#     --torch FOLDER     the torch package of version 2.11.0 (default: that of python3 or of .venv)
-#   scripts/gpu_first_hour.sh table [--results FOLDER] the table again
+#   scripts/gpu_first_hour.sh pack [FOLDER]
+#     builds, strips and packs what the GPU machine needs (default: build/gpu_pack)
 #
-# Three commands of nine minutes go through the list: `run --minutes 9`, given three times.
-# Verdicts: pass, fail, figure (numbers to be read in the step's log), cut (time was up; it is run again), no GPU,
-# absent (a tool that the machine lacks). The machine needs a driver, LibTorch with its CUDA libraries, and what was
-# packed; compute-sanitizer, ncu and python3 are used where they are. After each step RESULTS.tar.gz holds all logs.
-# Ends with 1 when a step failed, 77 when there was no GPU for any, else 0.
+#   scripts/gpu_first_hour.sh run [OPTION...]
+#     runs the steps on the GPU machine, from the pack or from a checkout:
+#     --pack FOLDER      the packed folder
+#                        (default: the folder that contains this script, else build/gpu_pack)
+#     --results FOLDER   receives verdicts, logs and figures; a step that already has a verdict
+#                        there is not repeated (default: gpu_results beside the pack)
+#     --only REGEX       runs only the steps whose names match
+#     --again            repeats steps that already have a verdict
+#     --minutes N        stops after N minutes: starts no further step and cuts the running one
+#                        (default: no limit)
+#     --torch FOLDER     the torch package of version 2.11.0 (default: from .venv or python3)
+#
+#   scripts/gpu_first_hour.sh table [--results FOLDER]
+#     prints the table of verdicts again
+#
+# `run --minutes 9`, given three times, completes the list in three commands of nine minutes.
+#
+# A step has one of these verdicts:
+#   pass, fail
+#   figure    the step's log holds measurements
+#   cut       the time limit ended the step; the next `run` repeats it
+#   no GPU
+#   absent    the machine lacks a tool that the step needs
+#
+# The machine needs a driver, LibTorch with its CUDA libraries, and the pack. compute-sanitizer, ncu
+# and python3 are used if they exist. RESULTS.tar.gz holds all logs and is written after each step.
+# The script exits with 1 if a step failed, with 77 if no step found a GPU, otherwise with 0.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 skipped=77

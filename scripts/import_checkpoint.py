@@ -77,7 +77,7 @@ def tagged_folder(folder, tag):
     if not names:
         return None
     if not re.fullmatch(r"[\w.+=-]+", names[0]) or names[0] in (".", ".."):
-        raise UserError(f"{folder}: the tag {printable(names[0])!r} is no plain name of a folder")
+        raise UserError(f"{folder}: the tag {printable(names[0])!r} is not a plain folder name")
     inner = os.path.join(folder, names[0])
     if not os.path.isdir(inner):
         raise UserError(f"{folder}: its newest checkpoint is called {names[0]!r}, which is not "
@@ -115,7 +115,7 @@ def weight_files(folder):
         with open(index, encoding="utf-8") as file:
             names = sorted(set(json.load(file)["weight_map"].values()))
     except (ValueError, LookupError, TypeError, AttributeError):
-        raise UserError(f"{index}: is no index of shards; fetch it again") from None
+        raise UserError(f"{index}: is not an index of shards; fetch it again") from None
     for name in names:
         if not isinstance(name,
                           str) or os.path.basename(name) != name or not os.path.exists(

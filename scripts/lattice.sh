@@ -1,7 +1,11 @@
 #!/usr/bin/env bash
-# Trains one model on every layout of up to 8 ranks and compares each with one process: docs/lattice.md is what it
-# writes. An hour and less on two cores; a second start goes on where the first was stopped.
-#   scripts/lattice.sh [results.tsv]
+# Trains one model on every layout of up to 8 ranks, compares each layout with one process, and
+# writes the comparison to docs/lattice.md.
+#
+#   scripts/lattice.sh [RESULTS.tsv]      (default: build/lattice/results.tsv)
+#
+# The script takes up to an hour on two cores. A second run resumes an interrupted one. It exits
+# with the exit code of the comparison.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 results=${1:-build/lattice/results.tsv}

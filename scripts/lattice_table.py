@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The table of a run of the lattice (scripts/lattice.sh), as markdown.
+"""Prints the results of the lattice test (scripts/lattice.sh) as markdown tables.
 
     lattice_table.py RESULTS.tsv"""
 import argparse
@@ -32,25 +32,30 @@ def beyond_one_process(cells):
     if not cells:
         return []
     headers = ("cell", "norm", "error", "one process's error", "their ratio",
-               "error from fp64's weights", "one process's from these")
+               "error from fp64's weights", "one process's error from fp64's weights")
     rows = [(" ".join(cell[name] for name in list(cell)[1:list(cell).index("|")]),
              number(cell["norm"]),
              *(number(cell[name]) for name in ERRORS),
              f"{float(cell[ERRORS[0]]) / float(cell[ERRORS[1]]):.1f}",
              *(number(cell[name]) for name in FRESH)) for cell in cells]
-    ours, alone = (max(float(cell[name]) for cell in cells) for name in FRESH)
+    bound = f"{BOUNDS['norm']:.0e}"
+    ours, alone = (number(max(float(cell[name]) for cell in cells)) for name in FRESH)
     return [f"""
-{len(cells)} cells whose gradient norm is further than {BOUNDS["norm"]:.0e} from one process's in
-some step, each named by its values in the order of the axes below. *Error* is the largest relative
-difference of a step's norm from the same training in fp64:
+{len(cells)} cells have a step whose gradient norm differs from one process's by more than
+{bound}. The first column lists each cell's values, in the order of the axes below. *Error* is the
+largest relative difference of a step's norm from the same training in fp64:
 """, *table(headers, rows), f"""
-From fp64's weights, that is with nothing left of the steps before, the norms of these cells are off
-by {ours:.1e} at most and those of one process by {alone:.1e}. What is larger over all steps is
-rounding of earlier ones, which AdamW at this learning rate amplifies, as was measured on
-2026-11-24: fp64 itself, from first weights moved by half a last place of fp32, strayed by up to
-1.3e-04 on models and batches of this kind, and three of five such cells (a mistral, a llama and a
-qwen3) stayed within 4e-06 of one process with epsilon 1e-4, with a learning rate of 1e-3 and with
-SGD, while losses did not fall: batches are random."""]
+If each step starts from the fp64 weights, the norms of these cells are off by {ours} at most and
+those of one process by {alone}. The larger errors over whole runs are rounding errors of earlier
+steps, which AdamW amplifies at this learning rate. This was measured on 2026-11-24, on models and
+batches of this kind:
+
+* the fp64 training itself strayed by up to 1.3e-04 after its first weights were moved by half a
+  unit in the last place of fp32;
+* three of five such cells (a mistral, a llama and a qwen3) stayed within 4e-06 of one process with
+  epsilon 1e-4, with a learning rate of 1e-3 and with SGD.
+
+Losses did not fall, because the batches are random."""]
 
 
 def row(*parts):
@@ -88,23 +93,38 @@ it with one process that trains the same global batch. Ranks are threads with th
 real ones. This is what it wrote on {day}
 ({os.cpu_count()} shared cores, {seconds / 60:.0f} minutes in all cells together).
 
-*Complete*: tensor {{1, 2, 4}} × pipeline {{1, 2, 4}} × dp_shard {{1, 2, 3}} × dp_replicate {{1, 2}}
-of 2 to 8 ranks × ZeRO {{0, 1, 2, 3}} × schedules, on llama, untied, 12 micro-batches. At stage 0,
-where nothing is sharded, replicas are shards by another name and are left out; without a pipeline
-there is no schedule. *Covering*: any two values of all axes together in some cell, the model's
-family, recompute, tiers and accumulation among them.
+A *cell* is one layout with its other settings. There are two sets of cells:
 
-Bounds: {BOUNDS["loss"]:.0e} of the loss and {BOUNDS["norm"]:.0e} of the gradient norm in each step,
-after the last one ‖Δw‖ ≤ {BOUNDS["weights"]:.0e} ‖w‖ for each tensor, for biases of keys
-{BOUNDS["key bias"]:.0e} (a key's bias moves all scores of a query alike, rotation apart: of a
-gradient that is next to nothing AdamW makes full steps, rounding included). A gradient norm that is
-further from one process's is within bounds where two things hold: its error against fp64 is at most
-{TIMES} times one process's own (in the first step the own one there or in the median step, later
-the own one in the worst step), and in steps that each begin with fp64's weights it is at most
-{FRESH_BOUND:.0e}.
+* *complete*: every combination of tensor {{1, 2, 4}}, pipeline {{1, 2, 4}}, dp_shard {{1, 2, 3}}
+  and dp_replicate {{1, 2}} that has 2 to 8 ranks, with each ZeRO stage {{0, 1, 2, 3}} and each
+  schedule. The model is a llama with untied embeddings; a step has 12 micro-batches. At stage 0
+  nothing is sharded, so dp_shard would do the same as dp_replicate and is left out. Without a
+  pipeline there is no schedule;
+* *covering*: any two values of all axes occur together in some cell. The axes include the model's
+  family, recompute, the tier of the state and accumulation.
+
+A cell is compared with one process by these bounds:
+
+| what is compared | bound |
+| --- | --- |
+| loss of each step, relative | {BOUNDS["loss"]:.0e} |
+| gradient norm of each step, relative | {BOUNDS["norm"]:.0e} |
+| each tensor after the last step | ‖Δw‖ ≤ {BOUNDS["weights"]:.0e} ‖w‖ |
+| key biases after the last step | ‖Δw‖ ≤ {BOUNDS["key bias"]:.0e} ‖w‖ |
+
+The bound of key biases is wider. A key bias adds nearly the same amount to all scores of a query
+(exactly the same if there were no rotation), so its gradient is almost zero. AdamW normalises the
+gradient and takes full steps, even if the gradient is only rounding error.
+
+A gradient norm beyond its bound still counts as within bounds if both of these hold:
+
+* its error against fp64 is at most {TIMES} times one process's own error. For the first step
+  that is its error in that step or in the median step, whichever is larger; for later steps it is
+  its error in the worst step;
+* if each step starts from the fp64 weights, its error is at most {FRESH_BOUND:.0e}.
 """)
     headers = ("part", "cells", "run", "within bounds", *(f"worst {name}" for name in BOUNDS),
-               "worst norm error", "one process's")
+               "worst norm error", "one process's norm error")
     rows = []
     for part, count in planned.items():
         part_cells = [cell for cell in cells if cell["part"] == part]

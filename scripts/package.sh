@@ -1,18 +1,24 @@
 #!/usr/bin/env bash
 # Packs the release build for other machines.
+#
 #   scripts/package.sh tree|wheel|deb [--out FOLDER]      (default: build/packages)
 #   scripts/package.sh image [-- OPTION...]
 #
-#   tree    ftrun-VERSION.tar.gz: bin, lib and share, which run wherever they are unpacked
-#   wheel   ftrun-VERSION-py3-none-manylinux_….whl: pip installs it beside the torch package that it needs
-#   deb     ftrun_VERSION_amd64.deb: /usr/bin/ftrun; LibTorch comes from pip, or from /usr/lib/ftrun/torch
+#   tree    ftrun-VERSION.tar.gz: bin, lib and share, which run from any folder
+#   wheel   ftrun-VERSION-py3-none-manylinux_….whl: pip installs it and the torch package it needs
+#   deb     ftrun_VERSION_amd64.deb: /usr/bin/ftrun, which uses LibTorch from pip or from
+#           /usr/lib/ftrun/torch
+#   image   ftrun:VERSION, a container image, built by buildah, podman or docker (the first that is
+#           installed), which receives each OPTION
 #
-#   image   ftrun:VERSION, a container image, by the first of buildah, podman and docker that is there, which gets the options
+# All four contain the same files. A tree, wheel or .deb needs glibc and libstdc++ at least as new
+# as those of the build machine, and no other system library. `ftrun --version` prints where it
+# found LibTorch.
 #
-# All hold the same files. The first three need glibc and libstdc++ of the build's age or later and nothing else of the
-# system; `ftrun --version` says where LibTorch was found. The build is made first (scripts/build.sh), of the preset
-# all-gpus: a package does not know its GPU, and a driver would translate kernels for minutes at each rank's first start.
-# FTRUN_PRESET=release packs build/release instead, for GPUs of 8.0 and 9.0; that of an image is made inside it.
+# The script builds first (scripts/build.sh). It builds the preset all-gpus, because the GPU of the
+# target machine is unknown: without compiled kernels for it, the driver would translate kernels for
+# minutes when each rank first starts. FTRUN_PRESET=release packs build/release instead, which has
+# kernels for GPUs of compute capability 8.0 and 9.0. An image compiles its own build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=build/packages
@@ -99,7 +105,7 @@ pack_wheel() {
 
 pack_deb() {
   local root=$work/deb
-  command -v dpkg-deb >/dev/null || die 'no dpkg-deb: this is no Debian'
+  command -v dpkg-deb >/dev/null || die 'no dpkg-deb: this is not Debian'
   mkdir -p "$root/usr/lib/ftrun" "$root/usr/bin" "$root/DEBIAN"
   mv "$work/tree/bin" "$work/tree/lib" "$root/usr/lib/ftrun/"
   mv "$work/tree/share" "$root/usr/"

@@ -354,7 +354,8 @@ def parse_arguments(arguments):
                         help="every N-th document is for validation (0: none; Shakespeare: 10)")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)),
                         help="tokenising processes (default: the cores)")
-    parser.add_argument("--encoding", help="of texts, .jsonl and .json (default: utf-8)")
+    parser.add_argument("--encoding", help="encoding of text, .jsonl and .json files (default: "
+                                           "utf-8)")
     parser.add_argument("--dtype", choices=["auto", "uint16", "int32"], default="auto")
     parser.add_argument("--plain", action="store_true", help="use no chat template")
     parser.add_argument("--bos", choices=["auto", "always", "never"], default="auto",

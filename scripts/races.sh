@@ -1,7 +1,12 @@
 #!/usr/bin/env bash
-# The unit tests of the tensor-free folders and of comm under the thread sanitizer: what docs/reliability.md records. Builds its
-# preset (comm needs LibTorch, which is not instrumented: races.suppressions); the longest test cases are left out, as under the other sanitizers.
-#   scripts/races.sh [folder...]      all of them by default
+# Runs the unit tests of the folders that do not use tensors, and of comm, under the thread
+# sanitizer. docs/reliability.md records the results.
+#
+#   scripts/races.sh [FOLDER...]      (default: all of these folders)
+#
+# The script builds the preset tsan. comm needs LibTorch, which is not instrumented, so
+# races.suppressions hides its reports. The longest test cases are left out, as under the other
+# sanitizers. The script exits with 1 if the tests of a folder fail.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folders=("$@")

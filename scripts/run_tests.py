@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Runs all entries of a CTest folder and takes a second look at those that failed by waiting.
+"""Runs all entries of a CTest folder, and reruns those that failed by waiting.
 
     run_tests.py FOLDER BUDGETS.tsv [--parallel N]
 
-An entry that failed by waiting (scripts/ctest_runs.py) is run again, alone, once, when all others
-are over. If it passes then it is *unsteady*: it is named on the line before the last one and in
-FOLDER/unsteady.tsv, and both of its outputs stay in FOLDER/unsteady/. More than MOST entries that
-failed by waiting are more than noise: none of them is run again. What failed in any other way has
-no second look. At the end come the summary (scripts/test_summary.py), the entries that failed, and,
-as the last line, CTest's closing line of the final state. Exits 0 where that line has no failure
-and the summary none."""
+An entry that failed by waiting (scripts/ctest_runs.py) is rerun once, alone, after all others. If
+it passes, it is *unsteady* (flaky): the line before the last one and FOLDER/unsteady.tsv name it,
+and both of its outputs are kept in FOLDER/unsteady/. If more than MOST entries failed by waiting,
+they are too many to be noise, and none is rerun. An entry that failed in any other way is not
+rerun. At the end the script prints the summary (scripts/test_summary.py), the entries that failed
+and, as the last line, CTest's closing line of the final state. It exits with 0 if neither that line
+nor the summary reports a failure."""
 import argparse
 import pathlib
 import shutil

@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
-# Installs what ftrun needs: Debian packages (as root or with sudo) and a virtual environment in
-# .venv with the pinned torch wheel. Safe to run again: what is there is left alone.
+# Installs what ftrun needs: Debian packages (as root or with sudo), and a virtual environment in
+# .venv with a fixed version of torch. Installed packages are left alone, so a rerun is safe.
+#
 #   scripts/setup.sh [--with-launchers] [--with-cuda] [--only debian|python]
-# --with-launchers adds Open MPI's mpirun, SLURM and ip, which some tests start by themselves.
-# CUDA's compiler and libraries come in wheels where there is a GPU, or --with-cuda is given, and no toolkit.
+#
+#   --with-launchers   also installs Open MPI's mpirun, SLURM and ip, which some tests start
+#   --with-cuda        installs CUDA's compiler and libraries as wheels if the machine has no CUDA
+#                      toolkit; on a machine with a GPU this is the default
+#   --only PART        installs only the Debian packages or only the virtual environment
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -68,7 +72,7 @@ install_debian() {
   done
   python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3 python3-venv)
   if [ ${#missing[@]} -eq 0 ]; then say "Debian packages: all there"; return; fi
-  command -v apt-get >/dev/null || die "no apt-get here: this is no Debian; install by hand what it calls ${missing[*]}"
+  command -v apt-get >/dev/null || die "no apt-get here: this is not Debian; install by hand what it calls ${missing[*]}"
   local sudo=()
   if [ "$(id -u)" -ne 0 ]; then
     command -v sudo >/dev/null ||

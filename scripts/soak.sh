@@ -1,11 +1,37 @@
 #!/usr/bin/env bash
-# Power cuts, failing calls, flipped bits, every stop point, and kill -9 at each call of a save and at moments drawn from
-# seeds, many times, ten thousand wrong tokens, and whole configs drawn from a seed: what docs/reliability.md records. Three quarters of
-# an hour on two cores; nothing outside temporary folders is touched.
-#   scripts/soak.sh [power cuts, default 2000] [bit flips, 1000] [kills, 40] [seed of kills and configs, 1] [stop points a layout, 50] [configs, 200] [stop signals, 200]
+# Runs the long fault tests that docs/reliability.md records: simulated power cuts, failing system
+# calls, bit flips, wrong tokens, a stop after each step, kill -9 at each call of a save and at
+# random moments, stop signals, and random configs.
+#
+#   scripts/soak.sh [OPTION...]
+#
+#   --power-cuts N   number of simulated power cuts (default: 2000)
+#   --bit-flips N    number of flipped bits (default: 1000)
+#   --kills N        number of kills at random moments (default: 40)
+#   --stops N        number of steps in each layout after which a run stops (default: 50)
+#   --signals N      number of stop signals (default: 200)
+#   --configs N      number of random configs (default: 200)
+#   --seed N         seed of kills, stop signals and configs (default: 1)
+#
+# The script takes 45 minutes on two cores and writes only to temporary folders and build. It exits
+# with 1 if a test fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-states=${1:-2000} flips=${2:-1000} kills=${3:-40} seed=${4:-1} stops=${5:-50} configs=${6:-200} signals=${7:-200}
+states=2000 flips=1000 kills=40 stops=50 signals=200 configs=200 seed=1
+while [ $# -gt 0 ]; do
+  [[ ${2:-} =~ ^[0-9]+$ ]] || { printf 'soak.sh: %s: expected an option and a number\n' "$1" >&2; exit 2; }
+  case $1 in
+    --power-cuts) states=$2 ;;
+    --bit-flips) flips=$2 ;;
+    --kills) kills=$2 ;;
+    --stops) stops=$2 ;;
+    --signals) signals=$2 ;;
+    --configs) configs=$2 ;;
+    --seed) seed=$2 ;;
+    *) printf 'soak.sh: unknown option %s\n' "$1" >&2; exit 2 ;;
+  esac
+  shift 2
+done
 scripts/build.sh release ftrun ftrun_engine_module test_checkpoint test_base test_comm test_training kill_at_call
 failed=0
 part() {

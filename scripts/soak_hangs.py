@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Injects hangs and counts how often the culprit is named: `scripts/soak_hangs.py
-[--cases 200] [--seed N]`.
+"""Injects hangs and counts how often the rank that caused the hang is named.
 
-Four of five are made inside tests/comm/hang_test.cc (computing for ever, a slow disk, a collective
-left out, a wrong size, a deadlock); every fifth stops a process of a real run on a 2 x 2 mesh
-(SIGSTOP) at a drawn moment, whose supervisor must have ended it, with the right rank in run.json;
-how long that took is printed. Uses build/release.
+  scripts/soak_hangs.py [--cases 200] [--seed N]
+
+Four of five cases run inside tests/comm/hang_test.cc: an endless computation, a slow disk, an
+omitted collective, a wrong size, a deadlock. Every fifth case stops (SIGSTOP) a process of a real
+run on a 2 x 2 mesh at a random moment. The supervisor must end the run and write the stopped rank
+to run.json. The script prints how long that took. It uses build/release.
 """
 import argparse
 import json

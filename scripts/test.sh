@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, runs every test: the tensor-free folders under the address and
-# undefined-behaviour sanitizers, and everything in the release build.
+# Installs missing packages, builds, and runs every test: the folders that do not use tensors under
+# the address and undefined-behaviour sanitizers, and all folders in the release build.
+#
 #   scripts/test.sh [--with-launchers]
-# --with-launchers (and CI=true) installs mpirun and SLURM, so that the tests of both run; no
-# service is started. At the end it prints what was skipped and why, the slowest entries, those
-# beyond their budget of seconds, those that failed by waiting and passed when they were run again
-# alone (CONTRIBUTING.md, "Unsteady entries"), and CTest's closing line.
+#
+#   --with-launchers   installs mpirun and SLURM, so that their tests run too; no service is started
+#                      (CI=true does the same)
+#
+# At the end the script prints the skipped entries with their reasons, the slowest entries, those
+# beyond their budget of seconds, those that failed by waiting and passed when they were rerun alone
+# (CONTRIBUTING.md, "Unsteady entries"), and CTest's closing line.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 launchers=()

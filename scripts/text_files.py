@@ -79,7 +79,7 @@ def check_encoding(path, head, encoding):
     if found is None:
         if family(encoding) in ("UTF-16",
                                 "UTF-32") and head and b"\0" not in head and is_utf8(head):
-            raise UserError(f"{path}: is no {family(encoding)}, but UTF-8 or ASCII; leave out "
+            raise UserError(f"{path}: is UTF-8 or ASCII, not {family(encoding)}; leave out "
                             f"--encoding {encoding}")
         return
     name, codec = found

@@ -1,19 +1,30 @@
 #!/usr/bin/env bash
-# Tries what scripts/package.sh makes on bare distributions: as root, with debootstrap, the network and some 25 GB of disk.
-#   scripts/try_packages.sh [--keep FOLDER] [SUITE...]
-# SUITE is Debian's or Ubuntu's name of a release (default: bookworm trixie), whose keyring must be installed.
+# Tries the packages of scripts/package.sh on minimal installations of Linux distributions. The
+# script needs root, debootstrap, the network and about 25 GB of disk.
 #
-#   wheel   pip installs it, with LibTorch, into a virtual environment of the suite's smallest root; two ranks train
-#   deb     dpkg installs it beside; two ranks train as user 1000 on a read-only root without a network, /dev/shm of 16 MB
-#   GPU     the pack of scripts/gpu_first_hour.sh, where a CUDA compiler is: it starts in the same root as user 1000, all libraries
-#           are found there, and every step says that there is no GPU
-#   image   buildah or podman builds it, once, on a base of debootstrap's where docker.io cannot be reached; podman runs it
-#           under the conditions of the .deb; a stop signal ends it, and it resumes. Where podman may start no containers,
-#           the image's files run as those of the .deb do
+#   scripts/try_packages.sh [--if-asked] [--keep FOLDER] [SUITE...]
 #
-# All train the same small random model, and each run's metrics and weights are the bits of the first one's. The script ends
-# with 77, and why, where something cannot be tried. --if-asked: only where FTRUN_TRY_PACKAGES is set, as CTest has it.
-# The tools' containers and images lie in the script's own folder and are gone when it ends; --keep keeps the rest.
+#   SUITE           the name of a Debian or Ubuntu release whose keyring is installed
+#                   (default: bookworm trixie)
+#   --keep FOLDER   works in FOLDER and keeps it, except for containers and images
+#   --if-asked      skips everything unless FTRUN_TRY_PACKAGES is set; CTest passes this option
+#
+# It tries four packages. All of them train the same small random model, and the metrics and weights
+# of each run must equal those of the first run bit for bit.
+#
+#   wheel   pip installs it, with LibTorch, into a virtual environment in the suite's smallest root;
+#           two ranks train
+#   deb     dpkg installs it in the same root; two ranks train as user 1000 on a read-only root
+#           without a network, with 16 MB of /dev/shm
+#   GPU     the pack of scripts/gpu_first_hour.sh, tried if a CUDA compiler built its kernels: it
+#           starts in the same root as user 1000, finds all libraries, and each step reports that
+#           there is no GPU
+#   image   buildah or podman builds it once, on a base made by debootstrap if docker.io cannot be
+#           reached; podman runs it under the conditions of the .deb; a stop signal ends it, and it
+#           resumes. If podman cannot start containers, the image's files run as those of the .deb
+#
+# The script exits with 77 and the reason if something cannot be tried. The containers and images
+# are in the script's own folder and are removed at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 say() { printf '[try] %s\n' "$*"; }

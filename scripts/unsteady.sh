@@ -1,9 +1,17 @@
 #!/usr/bin/env bash
-# Finds unsteady entries before CI does: runs entries of CTest many times under load and says how often each failed.
-#   scripts/unsteady.sh [entry...] [--times 50] [--load 4]
-# An entry is a name or a pattern ('e2e.s*'); without one, all entries run that start processes, wait or measure (CTest's labels e2e
-# and waits). --load 4 keeps four processes computing, one writing to the disk and one holding memory; --load 0 nothing. Runs
-# what is in build/release and build/asan; the outputs of what failed are in build/unsteady. Ctrl-C ends it and its load.
+# Runs entries of CTest many times under load and prints how often each failed, to find unsteady
+# (flaky) entries before CI does.
+#
+#   scripts/unsteady.sh [ENTRY...] [--times N] [--load N]
+#
+#   ENTRY       a name or a pattern ('e2e.s*'); default: all entries that start processes, wait or
+#               measure (CTest's labels e2e and waits)
+#   --times N   number of runs of each entry (default: 50)
+#   --load N    keeps N processes computing, one writing to the disk and one holding memory
+#               (default: 4); 0 means no load
+#
+# The entries are those of build/release and build/asan. Outputs of failures are in build/unsteady.
+# Ctrl-C ends the script and its load. It exits with 1 if an entry failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=.venv/bin/python

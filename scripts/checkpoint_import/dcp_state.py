@@ -74,8 +74,8 @@ def find_locations(folder, path, stored):
             raise BadFile(f"{path}: storage_data holds {shown_type(index)} and {shown_type(info)}, "
                           "which are not read")
         if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name) or name in (".", ".."):
-            raise BadFile(f"{path}: {printable(key)} lies in {printable(name)!r}, which is no "
-                          "plain file name")
+            raise BadFile(f"{path}: {printable(key)} lies in {printable(name)!r}, which is not "
+                          "a plain file name")
         if info.field("transform_descriptors"):
             raise BadFile(f"{path}: {printable(key)} is stored transformed (compressed or "
                           "encrypted), which is not read")

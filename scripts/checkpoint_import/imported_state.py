@@ -44,7 +44,7 @@ class State:
                 self._fill(part, first, last, values, fill_counts)
             if not (fill_counts == 1).all():
                 first_wrong = int(np.flatnonzero(fill_counts.reshape(-1) != 1)[0])
-                what = "is in no file" if (fill_counts == 0).any() else "is there twice"
+                what = "is in no file" if (fill_counts == 0).any() else "occurs more than once"
                 raise BadFile(f"{name}: element {first * row + first_wrong} {what}")
             yield values
 

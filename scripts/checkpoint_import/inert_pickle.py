@@ -146,8 +146,8 @@ def whole_numbers(values, location, what):
 
 def rebuild_tensor(arguments, location, dtype=None):
     if len(arguments) < 4 or not isinstance(arguments[0], Storage):
-        raise BadFile(f"{location}: the arguments of a tensor are not a storage, an offset, a "
-                      "shape and strides")
+        raise BadFile(f"{location}: a tensor record must hold a storage, an offset, a shape and "
+                      "strides")
     storage = arguments[0]
     (offset,) = whole_numbers((arguments[1],), location, "the offset")
     shape, strides = (whole_numbers(a, location, w)
@@ -167,7 +167,7 @@ def rebuild_tensor_v3(arguments, location):
 def dtype_of(name, location):
     if isinstance(name, Name) and name.module == "torch" and name.name in DTYPES:
         return name.name
-    raise BadFile(f"{location}: holds a tensor of dtype {shown_type(name)}, which is not supported")
+    raise BadFile(f"{location}: holds a tensor of dtype {shown_type(name)}, which is not read")
 
 
 def rebuild_parameter(arguments, location):
@@ -185,19 +185,20 @@ def rebuild_from_type(arguments, location):
                 make := CONSTRUCTORS.get(("torch._utils", arguments[0].name))):
         return make(arguments[2], location)
     raise BadFile(f"{location}: holds a tensor that is made by "
-                  f"{shown_type(arguments[0] if arguments else None)}, which is not supported")
+                  f"{shown_type(arguments[0] if arguments else None)}, which is not read")
 
 
 def one_list(make):
     def construct(arguments, location):
         if len(arguments) > 1 or (arguments
                                   and not isinstance(arguments[0], (list, tuple, set, frozenset))):
-            raise BadFile(f"{location}: a {make.__name__} is not made from a list")
+            raise BadFile(f"{location}: a {make.__name__} is made from something other than a "
+                          "list")
         try:
             return make(arguments[0] if arguments else ())
         except TypeError:
-            raise BadFile(f"{location}: a {make.__name__} holds a value that cannot be in "
-                          "one") from None
+            raise BadFile(
+                f"{location}: a {make.__name__} holds a value that it cannot contain") from None
     return construct
 
 
@@ -205,26 +206,28 @@ def ordered_dictionary(arguments, location):
     pairs = arguments[0] if arguments else ()
     if not isinstance(pairs, (list, tuple)) or any(not isinstance(p, (list, tuple)) or len(p) != 2
                                                    for p in pairs):
-        raise BadFile(f"{location}: an OrderedDict is not made from pairs")
+        raise BadFile(f"{location}: an OrderedDict is made from something other than pairs")
     return {usable_key(key, location): value for key, value in pairs}
 
 
 def encoded(arguments, location):
     if len(arguments) != 2 or not isinstance(arguments[0],
                                              str) or arguments[1] not in ("latin1", "latin-1"):
-        raise BadFile(f"{location}: bytes are not encoded as latin-1")
+        raise BadFile(f"{location}: bytes have another encoding than latin-1")
     return arguments[0].encode("latin-1", errors="replace")
 
 
 def numpy_scalar(arguments, location):
     """Rebuilds numpy.core.multiarray.scalar(dtype, bytes)."""
+    code = None
     if len(arguments) == 2 and isinstance(arguments[0], Inert) and isinstance(arguments[1], bytes):
         code = arguments[0].arguments[0] if arguments[0].arguments else None
         if code in ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "b1"):
             kind = np.dtype("<" + code)
             if len(arguments[1]) == kind.itemsize:
                 return np.frombuffer(arguments[1], dtype=kind)[0].item()
-    raise BadFile(f"{location}: a NumPy scalar has an unsupported dtype")
+    raise BadFile(f"{location}: a NumPy scalar has an unsupported dtype or size (dtype "
+                  f"{printable(code, 40)})")
 
 
 # The only classes and functions of which objects are made; every other class becomes an Inert.
@@ -302,7 +305,8 @@ class Machine:
 
     def pop(self):
         if self.marks and len(self.stack) <= self.marks[-1]:
-            raise BadFile(f"{self.location}: the pickle is damaged (it takes what is not there)")
+            raise BadFile(f"{self.location}: the pickle is damaged (it takes a value from an empty "
+                          "stack)")
         return self.stack.pop()
 
     def since_mark(self):
@@ -319,7 +323,8 @@ class Machine:
             # The callee is a method of an object, or a class that the pickle made. Neither is run.
             return Inert(Name("?", "unnamed"), arguments)
         if not isinstance(arguments, tuple):
-            raise BadFile(f"{self.location}: {what} is made of {shown_type(arguments)}")
+            raise BadFile(f"{self.location}: {what} is made from {shown_type(arguments)}, expected "
+                          "a tuple")
         make = CONSTRUCTORS.get((what.module, what.name))
         if make and arguments and isinstance(arguments[0], (list, tuple, set, frozenset)):
             self.room -= len(arguments[0])
@@ -408,7 +413,7 @@ def _set_item(self, _):
 def _stack_name(self, _):
     name, module = self.pop(), self.pop()
     if not isinstance(name, str) or not isinstance(module, str):
-        raise BadFile(f"{self.location}: the name of a class is not a text")
+        raise BadFile(f"{self.location}: a class name is {shown_type(name)}, expected text")
     self.push(named(module, name, self.location))
 
 
@@ -607,7 +612,7 @@ class TorchFile:
         begin, size, crc = self.entries[name]
         if offset < 0 or count < 0 or offset + count > size:
             raise BadFile(f"{self.location}: bytes {offset} to {offset + count} of the zip entry "
-                          f"{printable(name)!r} are asked for, which has {size}")
+                          f"{printable(name)!r} are needed, which has {size}")
         self._check(name, begin, size, crc)
         data = self.window.at_offset(begin + offset, count)
         if len(data) != count:
@@ -634,11 +639,10 @@ class TorchFile:
                               what[1], Name) \
                 or not isinstance(what[2],
                                   str) or type(what[4]) is not int or not 0 <= what[4] < 1 << 60:
-            raise BadFile(f"{self.location}: a persistent id is not a tensor storage")
+            raise BadFile(f"{self.location}: a persistent id does not name a tensor storage")
         kind = STORAGES.get(what[1].name) if what[1].module in ("torch", "torch.storage") else None
         if kind is None:
-            raise BadFile(f"{self.location}: holds a storage of class {what[1]}, which is not "
-                          "supported")
+            raise BadFile(f"{self.location}: holds a storage of class {what[1]}, which is not read")
         entry = f"data/{what[2]}"
         if entry not in self.entries:
             raise BadFile(f"{self.location}: refers to the storage {printable(what[2])!r}, which "

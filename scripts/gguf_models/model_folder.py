@@ -275,7 +275,7 @@ def open_safetensors(path, framework):
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except SafetensorError as error:
-        raise UserError(f"{path}: is no safetensors file that can be read ({error}); fetch it "
+        raise UserError(f"{path}: is not a readable safetensors file ({error}); fetch it "
                         "again, or export the model again") from None
 
 

@@ -18,7 +18,7 @@ CALLING, MORE_ROLES = ("function_call", "tool_call"), {"function": "tool", "ipyt
                                                        "tool_response": "tool",
                                                        "tool_result": "tool",
                                                        "tool_call": "assistant"}
-# names of the same thing; transformers passes all three to a template
+# The keys under which reasoning is stored; transformers passes all three to a template.
 REASONING = ("reasoning_content", "thinking", "reasoning")
 PLAIN_PART_KEYS = ("type", "text", "annotations", "cache_control", "citations", "id", "index")
 
@@ -96,10 +96,10 @@ def refuse_label(record, read, location):
         return
     key, value = record.key("label"), record.get("label")
     if isinstance(read, Text):
-        raise BadDocument(f'{location}: "{key}" is {shown(value)}, and a text is trained on '
-                          'whatever its class; write "prompt" and "completion" '
-                          "where the class is to be learnt, or pass over it with --ignore-fields "
-                          f"{key}")
+        raise BadDocument(f'{location}: "{key}" is {shown(value)}; labels are not supported '
+                          'beside "text", because the whole text is trained on regardless of its '
+                          'label; write "prompt" and "completion" if the model shall learn the '
+                          f"label, or ignore it with --ignore-fields {key}")
     if verdict(value) is False:
         raise BadDocument(f'{location}: "{key}" is {shown(value)}: its answer must not be imitated')
     if verdict(value) is None:

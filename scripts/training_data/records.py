@@ -274,8 +274,8 @@ def documents(paths, encoding, as_text=False):
                 yield from texts[kind](path, encoding)
                 continue
             if family(encoding) != "UTF-8":
-                raise UserError(f"{path}: --encoding {encoding} is of texts, and the texts of a "
-                                "table are always UTF-8; prepare it without that option")
+                raise UserError(f"{path}: --encoding {encoding} applies only to text files; "
+                                "tables are always UTF-8; prepare it without that option")
             yield from tables[kind](path)
         except broken as error:
             raise UserError(

@@ -1,14 +1,14 @@
 """Lays out chats by the model's own chat template, and finds which characters are trained on.
 
 transformers renders, so that the text is what a server makes of the same messages. For each
-answer k
-  P = the messages before it, with the generation prompt: what a server would give the model
-  F = the messages up to it
-are rendered. P must be how F begins, byte by byte; what follows in F is what the model is to say.
-Where F is how the whole conversation begins, for every answer, the conversation is one sample.
-Where it is not, the template rewrites earlier messages once later ones follow (reasoning is left
-out of history), and each answer becomes a sample of its own: F, as at inference. Marks that a
-template itself makes ({% generation %}) narrow what is trained on."""
+answer, two texts are rendered:
+  P = the messages before the answer, with the generation prompt (a server gives the model this)
+  F = the messages up to and including the answer
+P must be a prefix of F, byte by byte; the rest of F is the target. If every F is a prefix of the
+whole conversation, the conversation is one sample. Otherwise the template changes earlier messages
+when later ones follow (for example, it leaves reasoning out of the history), and the F of each
+answer becomes a separate sample, as at inference. If the template itself marks the generated text
+({% generation %}), only the marked part is trained on."""
 import collections
 import dataclasses
 import functools
@@ -357,9 +357,9 @@ class ChatTemplate:
             except BadDocument:
                 continue
             if text != whole and "{'type'" not in text and '{"type"' not in text:
-                raise BadDocument(f"{location}: this chat template lays out the {len(parts)} parts "
-                                  f"of message {i + 1} otherwise than one text of them; write its "
-                                  "content as one text")
+                raise BadDocument(f"{location}: this chat template renders the {len(parts)} "
+                                  f"content parts of message {i + 1} differently from their joined "
+                                  "text; write its content as one text")
 
     @staticmethod
     def changed_calls(messages):

@@ -42,7 +42,7 @@ TEST_CASE("fault: another exit code than that of a wait", "[.fault]") {
   testing::require_exit(137, 0, "killed");
 }
 
-TEST_CASE("fault: an error that is none of a wait", "[.fault]") {
+TEST_CASE("fault: an error that is not a timeout", "[.fault]") {
   throw Error(ExitCode::kBadInput, "the file is damaged");
 }
 

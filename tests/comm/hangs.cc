@@ -126,10 +126,10 @@ class Member {
   std::unique_ptr<Communicator> tp_, dp_, world_;
 };
 
-/// Returns "" if the culprit was named correctly, otherwise what was said. Returns nothing if a
-/// rank failed before the hang was injected, for example because the machine stalled for longer
-/// than the limit.
-std::optional<std::string> named(const HangCase& hang, const MakeHangDevice& make_device) {
+/// Returns "" if the rank that caused the hang was named, otherwise the message that names another
+/// rank. Returns nothing if a rank failed before the hang was injected, for example because the
+/// machine stalled for longer than the limit.
+std::optional<std::string> naming_error(const HangCase& hang, const MakeHangDevice& make_device) {
   FirstFailure first_failure;
   auto all = Rendezvous::in_process(kRanks, 20s, 50ms);
   std::vector<std::thread> threads;
@@ -154,13 +154,13 @@ std::optional<std::string> named(const HangCase& hang, const MakeHangDevice& mak
   return first_failure.message.find(doing) != std::string::npos ? "" : wrong;
 }
 
-/// Returns the result of named(). A try without a result is repeated with twice the limit, up to
-/// sixteen times the first limit.
+/// Returns the result of naming_error(). A try without a result is repeated with twice the limit,
+/// up to sixteen times the first limit.
 std::string verdict(HangCase hang, const MakeHangDevice& make_device) {
-  std::optional<std::string> found = named(hang, make_device);
+  std::optional<std::string> found = naming_error(hang, make_device);
   for (int tries = 0; !found && tries < 4; ++tries) {
     hang.limit *= 2;
-    found = named(hang, make_device);
+    found = naming_error(hang, make_device);
   }
   return found.value_or(cat(text_of(hang), ": a rank failed before the hang each time"));
 }

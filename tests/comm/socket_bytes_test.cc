@@ -15,7 +15,7 @@
 namespace ftrun {
 namespace {
 
-/// A pair is the two ends of a connection over the loopback interface.
+/// Pair holds the two connected sockets of a TCP connection over the loopback interface.
 struct Pair {
   Pair() {
     const OwnedFd listener(::socket(AF_INET, SOCK_STREAM, 0));

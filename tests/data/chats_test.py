@@ -571,11 +571,11 @@ class Fields(Case):
                                                     'imitate) or false; correct it, or pass over '
                                                     'it '
                                                     "with --ignore-fields label")
-        self.refused({"text": "t", "label": 1}, '"label" is 1, and a text is trained on whatever '
-                                                'its class; write "prompt" and "completion" where '
-                                                'the '
-                                                "class is to be learnt, or pass over it with "
-                                                "--ignore-fields label")
+        self.refused({"text": "t", "label": 1}, '"label" is 1; labels are not supported beside '
+                                                '"text", because the whole text is trained on '
+                                                'regardless of its label; write "prompt" and '
+                                                '"completion" if the model shall learn the label, '
+                                                "or ignore it with --ignore-fields label")
         path = self.lines("k.jsonl", [{**shapes[1], "label": True},
                                       {"prompt": "q", "completion": "bad", "label": False}])
         self.assertIn("warning: left out 1 of 2 documents (--skip-bad):\n"
@@ -733,9 +733,8 @@ class Fields(Case):
         parts = [{"type": "text", "text": "p"}, {"type": "text", "text": "q"}]
         self.assertEqual(len(self.encoded({"messages": [user(parts[:1]), assistant("c")]})[0]), 1)
         self.refused({"messages": [user(parts), assistant("c")]},
-                     "this chat template lays out the 2 parts of message 1 otherwise than one text "
-                                                                  "of them; write its content as "
-                     "one text")
+                     "this chat template renders the 2 content parts of message 1 differently from "
+                     "their joined text; write its content as one text")
         self.use(TOOLS)
         self.encoder = Encoder(self.model)
         self.refused({"messages": [user("p"), assistant("c", reasoning_content="r")]},

@@ -555,8 +555,8 @@ class Refused(Case):
         whole = path.read_bytes()
         for content, words in ((b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
                                 "is a pointer of Git LFS"),
-                               (whole[:-1], "is no safetensors file that can be read"),
-                               (b"\xff" * 64, "is no safetensors file that can be read")):
+                               (whole[:-1], "is not a readable safetensors file"),
+                               (b"\xff" * 64, "is not a readable safetensors file")):
             path.write_bytes(content)
             self.refused("model.safetensors: ", words)
             path.write_bytes(whole)

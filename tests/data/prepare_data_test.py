@@ -815,7 +815,7 @@ class PrepareData(unittest.TestCase):
                                               "utf-16-be; give --encoding utf-16"),
                 (b"\0a\0b", "utf-16", "is UTF-16 (big-endian, without a mark), expected utf-16; "
                                       "give --encoding utf-16-be"),
-                (b"abcd", "utf-16", "is no UTF-16, but UTF-8 or ASCII; leave out --encoding "
+                (b"abcd", "utf-16", "is UTF-8 or ASCII, not UTF-16; leave out --encoding "
                                     "utf-16"),
                 (b"\x80\x81\xfe", "shift-jis", "byte 0 is not shift-jis; name the file's encoding "
                                                "with --encoding, such as latin-1")):

@@ -68,7 +68,7 @@ class Tables(Case):
         path = self.folder + "/a.parquet"
         pyarrow.parquet.write_table(self.table, path)
         self.assertEqual(self.refusal(path, "--encoding", "latin-1"),
-                         f"{path}: --encoding latin-1 is of texts, and the texts of a table are "
+                         f"{path}: --encoding latin-1 applies only to text files; tables are "
                          "always UTF-8; prepare it without that option")
         self.prepare(path, "--encoding", "utf-8")
 

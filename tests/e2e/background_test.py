@@ -59,15 +59,15 @@ with tempfile.TemporaryDirectory() as scratch:
             "nothing is copied where training waits")
 
     @case
-    def the_same_bytes_on_one_rank():
+    def background_saves_write_the_same_bytes_on_one_rank():
         check_the_same("one", 1)
 
     @case
-    def the_same_bytes_in_bf16_on_three_ranks_of_stage_2():
+    def background_saves_write_the_same_bytes_in_bf16_on_three_ranks_of_stage_2():
         check_the_same("three", 3, bf16={"enabled": True}, zero_optimization={"stage": 2})
 
     @case
-    def the_same_bytes_from_the_disk_tier():
+    def background_saves_write_the_same_bytes_from_the_disk_tier():
         check_the_same("disk", 2, zero_optimization=disk("same"))
 
     def kill_while_writing(name, ranks, which, **keys):
@@ -137,7 +137,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert numbers(job.out("skipping"))[:3] == numbers(job.out("waiting"))[:3]
 
     @case
-    def saves_by_the_clock():
+    def checkpoints_are_saved_by_the_clock():
         # The run has few steps: on a machine that is slower than the clock, each of them is saved.
         job.run("clock", "--nproc", 2, **FEW | {"train": {"steps": 80}},
                 checkpoint={"every": 0, "every_minutes": 0.001, "keep_last": 0})

@@ -76,7 +76,7 @@ with tempfile.TemporaryDirectory() as scratch:
     # --- configs -----------------------------------------------------------------------------
 
     @case
-    def config_missing_or_unreadable():
+    def a_missing_or_unreadable_config_is_refused():
         expect(ftrun(), 2, "ftrun: no config was given\n  remedy: ftrun --config FILE (JSON or "
                            "YAML); see ftrun --help\n")
         path = root / "none.json"
@@ -95,20 +95,20 @@ with tempfile.TemporaryDirectory() as scratch:
                                              "started\n")
 
     @case
-    def unknown_key():
+    def an_unknown_key_is_refused():
         refused("unknown", 2, 'ftrun: CONFIG:13:3: error: train.stepz: unknown key (did you mean '
                               '"steps"?)\n'
                               "1 problem in the config; nothing was started\n", train={"stepz": 3})
 
     @case
-    def wrong_type():
+    def a_value_of_the_wrong_type_is_refused():
         refused("type", 2, 'ftrun: CONFIG:11:12: error: train.steps: expected a whole number of at '
                            'least 1, found "many"\n'
                            "1 problem in the config; nothing was started\n",
                 train={"steps": "many"})
 
     @case
-    def contradictory_batch_sizes():
+    def contradictory_batch_sizes_are_refused():
         refused("batch", 2, "ftrun: CONFIG:34:22: error: train_batch_size 7 cannot be divided by "
                             "micro 2 × accumulation 2 = 4\n  remedy: the quotient is the number of "
                             "data-parallel ranks; or give --nproc\n1 problem in the config; "
@@ -119,7 +119,7 @@ with tempfile.TemporaryDirectory() as scratch:
                             "nothing was started\n", "--nproc", 3, train_batch_size=8)
 
     @case
-    def several_problems_at_once():
+    def several_problems_are_reported_at_once():
         refused("several", 2,
                 'ftrun: CONFIG:9:14: error: data.packing: expected one of concat, documents, none, '
                 'found "tight"\nCONFIG:14:3: error: train.stepz: unknown key (did you mean '
@@ -134,14 +134,14 @@ with tempfile.TemporaryDirectory() as scratch:
                 model={"path": str(root / "nothing")})
 
     @case
-    def mesh_and_ranks_disagree():
+    def a_mesh_of_another_number_of_ranks_is_refused():
         refused("mesh", 2, "ftrun: CONFIG:35:11: error: parallel.data 2 ≠ 3 ranks\n"
                            "  remedy: write parallel.data: 3 or auto\n1 problem in the config; "
                            "nothing was started\n",
                 "--nproc", 3, parallel={"data": 2})
 
     @case
-    def features_that_are_not_there():
+    def unsupported_features_are_refused():
         refused("features", 3,
                 "ftrun: the config is valid, but this build cannot do what it requests:\n"
                 "CONFIG:43:14: not supported yet: context parallelism (parallel.context)\n"
@@ -152,7 +152,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 checkpoint={"use_node_local_storage": True})
 
     @case
-    def command_lines():
+    def wrong_command_lines_are_refused():
         config = job.config("lines")
         expect(ftrun("plan", "--config", config, "--rank", 9), 2,
                "ftrun: --rank 9: the run has 1 rank, counted from 0\n  remedy: remove --rank\n")
@@ -182,14 +182,14 @@ with tempfile.TemporaryDirectory() as scratch:
             "The following argument was not expected: dosomething\n")), unknown.stderr
 
     @case
-    def what_cannot_be_done_yet():
+    def an_unsupported_optimizer_is_refused():
         refused("lamb", 3, "ftrun: the config is valid, but this build cannot do what it "
                            "requests:\n--set optimizer.type=lamb: not supported yet: the "
                            "optimizer Lamb (optimizer.type)\n  remedy: remove these keys\n",
                 "--set", "optimizer.type=lamb")
 
     @case
-    def a_gpu_that_is_not_there():
+    def a_missing_gpu_is_refused():
         process = ftrun("--config", job.config("no-gpu", **FEW), "--nproc", 1, "--set",
                         "device=cuda")
         if process.returncode == 0:
@@ -265,7 +265,7 @@ with tempfile.TemporaryDirectory() as scratch:
     # --- models ------------------------------------------------------------------------------
 
     @case
-    def model_folder_missing():
+    def a_missing_model_folder_is_refused():
         refused("nomodel", 4, f"ftrun: CONFIG:3:11: error: {root}/nothing: there is no such "
                               f"folder\n{NO_MODEL}1 problem in the model; nothing was started\n",
                 model={"path": str(root / "nothing")})
@@ -283,7 +283,7 @@ with tempfile.TemporaryDirectory() as scratch:
             assert f"{words}{root}/run-{kind}/export/{kind}" in must(done, 4).stderr, done.stderr
 
     @case
-    def model_without_weights():
+    def a_model_without_weights_is_refused():
         folder = tiny_model(root / "noweights")
         (folder / "model.safetensors").unlink()
         refused("noweights-run", 4, f"ftrun: {folder}: has neither model.safetensors nor "
@@ -292,7 +292,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 model={"path": str(folder)})
 
     @case
-    def model_truncated():
+    def a_truncated_model_is_refused():
         folder = tiny_model(root / "truncated")
         whole = (folder / "model.safetensors").read_bytes()
         (folder / "model.safetensors").write_bytes(whole[:len(whole) // 2])
@@ -312,7 +312,7 @@ with tempfile.TemporaryDirectory() as scratch:
         job.run("truncated-run", **FEW, model={"path": str(folder)})
 
     @case
-    def weights_not_of_the_config():
+    def weights_that_do_not_match_the_config_are_refused():
         folder = tiny_model(root / "mismatch", intermediate_size=64)
         refused("mismatch-run", 4,
                 f"ftrun: {folder}: the weights are not those of its config.json:\n" + "".join(
@@ -325,7 +325,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 model={"path": str(folder)})
 
     @case
-    def tied_model_with_two_matrices():
+    def a_tied_model_with_two_different_matrices_is_refused():
         folder = tiny_model(root / "two-matrices", tie_word_embeddings=True)
         said_of = (f"{folder}: config.json ties lm_head.weight to model.embed_tokens.weight, and "
                    "the weights hold both with other values\n"
@@ -342,7 +342,7 @@ with tempfile.TemporaryDirectory() as scratch:
         job.run("two-matrices-run", **FEW, model={"path": str(folder)})
 
     @case
-    def weights_under_other_names():
+    def weights_are_found_under_other_names():
         """Names of tensors may have wrappers and prefixes, and a tied matrix may be stored as the
         head alone; the export has the model's names."""
         two, even = {"train": {"steps": 2}}, {"tie_word_embeddings": True, "vocab_size": 212}
@@ -375,7 +375,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                   "weights again\n", model={"path": str(untied)})
 
     @case
-    def model_config_wrong():
+    def a_wrong_model_config_is_refused():
         folder = tiny_model(root / "badconfig", hidden_size=-3)
         refused("badconfig-run", 4,
                 f"ftrun: CONFIG:3:11: error: {folder}/config.json: hidden_size: found -3; expected "
@@ -383,7 +383,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 model={"path": str(folder)})
 
     @case
-    def family_unknown():
+    def an_unknown_family_is_refused():
         folder = tiny_model(root / "family", architectures=["MambaForCausalLM"], model_type="mamba")
         refused("family-run", 3, f'ftrun: {folder}/config.json: model_type "mamba" is not '
                                  'supported yet\n'
@@ -434,7 +434,7 @@ with tempfile.TemporaryDirectory() as scratch:
     # --- data --------------------------------------------------------------------------------
 
     @case
-    def data_missing():
+    def missing_data_are_refused():
         refused("nodata", 4, f"ftrun: {root}/none.bin: no such file\n"
                              "  remedy: check the path, or write the data with "
                              "scripts/prepare_data.py\n",
@@ -447,7 +447,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert run.stderr.count("none.bin: no such file") == 1, run.stderr
 
     @case
-    def token_ids_out_of_range():
+    def token_ids_out_of_range_are_refused():
         bad = ids.copy()
         bad[100] = 5000
         path = root / "ids.bin"
@@ -472,7 +472,7 @@ with tempfile.TemporaryDirectory() as scratch:
                "rows\n  remedy: prepare it again with the tokenizer of this model\n")
 
     @case
-    def recorded_ids_outside_the_model():
+    def recorded_ids_outside_the_model_are_refused():
         """Checks recorded ids without reading the data: prepare_data.py writes them, and `check`
         refuses them too."""
         path = root / "recorded.bin"
@@ -492,7 +492,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert message in failure(found), found.stderr
 
     @case
-    def data_that_fill_no_batch():
+    def data_that_fill_no_batch_are_refused():
         path = root / "few-rows.bin"
         path.write_bytes(ids.tobytes()[:2 * (3 * 32 + 1)])
         changes = {"data": {"train": str(path), **NO_SHUFFLE}, "dataloader_drop_last": True}
@@ -521,7 +521,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                  "zero\n  remedy: ") == 1), run.stderr
 
     @case
-    def data_truncated_or_empty():
+    def truncated_or_empty_data_are_refused():
         for name, size, message in (
                 ("odd", 4001, "has 4001 bytes, not a whole number of uint16 tokens (as "
                               "data.token_dtype says)\n  remedy: correct the type, or copy the "
@@ -536,7 +536,7 @@ with tempfile.TemporaryDirectory() as scratch:
                     data={"train": str(path), "token_dtype": "uint16"})
 
     @case
-    def megatron_files_cut_short():
+    def truncated_megatron_files_are_refused():
         documents = ids[:4000].reshape(40, 100)
         index = (b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 40, 41)
                  + np.full(40, 100, np.int32).tobytes()
@@ -562,7 +562,7 @@ with tempfile.TemporaryDirectory() as scratch:
                         **changes)
 
     @case
-    def data_all_masked():
+    def data_whose_labels_are_all_masked_are_refused():
         masked = root / "masked.jsonl"
         line = json.dumps({"input_ids": [1, 2, 3, 4] * 20, "labels": [-100] * 80})
         masked.write_text((line + "\n") * 20)
@@ -573,7 +573,7 @@ with tempfile.TemporaryDirectory() as scratch:
         refused("masked", 4, message, data={"validation": str(masked)})
 
     @case
-    def validation_whose_first_rows_are_masked():
+    def masked_first_rows_of_a_validation_are_reported():
         path = root / "late.jsonl"
         hidden = json.dumps({"input_ids": list(range(1, 34)), "labels": [-100] * 33})
         shown = json.dumps({"input_ids": list(range(1, 34))})
@@ -603,7 +603,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                 "data, or keep the best by another set\n"), run.stderr
 
     @case
-    def jsonl_garbled():
+    def garbled_jsonl_is_refused():
         path = root / "garbled.jsonl"
         path.write_text('{"input_ids":[1,2,3]}\n{"input_ids":[1,2\n')
         refused("garbled", 4, f"ftrun: {path}:2: column 18: expected ',' or ']'\n"
@@ -614,7 +614,7 @@ with tempfile.TemporaryDirectory() as scratch:
     # --- the run folder ----------------------------------------------------------------------
 
     @case
-    def output_folder_in_use():
+    def an_output_folder_in_use_is_refused():
         running = start("--config", job.config("busy", train={"steps": 100000}))
         running.await_line("step 3/")
         for more in ((), ("--resume", "auto"), ("--nproc", 2)):
@@ -628,12 +628,12 @@ with tempfile.TemporaryDirectory() as scratch:
         running.wait(143)
 
     @case
-    def output_folder_is_a_file():
+    def an_output_folder_that_is_a_file_is_refused():
         refused("file", 2, f"ftrun: output_dir {job.data}: it exists and is not a folder\n"
                            "  remedy: choose another output_dir\n", output_dir=str(job.data))
 
     @case
-    def output_folder_without_a_name():
+    def an_empty_output_folder_name_is_refused():
         for command in (("check", "-q"), ("--nproc", 2)):
             process = must(ftrun(*command, "--config", job.config("unnamed", **FEW, output_dir="")),
                            2)
@@ -641,7 +641,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                         "  remedy: name the folder that the run writes to\n")
 
     @case
-    def output_folder_cannot_be_written():
+    def an_output_folder_that_cannot_be_written_is_refused():
         """A test that runs as root, who may write everywhere, runs ftrun as another user."""
         sealed = root / "sealed"
         sealed.mkdir()
@@ -671,7 +671,7 @@ with tempfile.TemporaryDirectory() as scratch:
         root.chmod(mode)
 
     @case
-    def disk_too_small_for_a_checkpoint():
+    def a_disk_too_small_for_a_checkpoint_is_refused_or_warned_of():
         """The weights are a hole in a file; a checkpoint of them takes twice the free space, or
         half of it."""
         free, hidden = shutil.disk_usage(root).free, 1 << 16

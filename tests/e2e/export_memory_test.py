@@ -53,7 +53,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert more < MOST_KIB, f"{what}: {more} KiB more for a model of 154 MB"
 
     @case
-    def the_export_of_a_run_and_of_its_checkpoint():
+    def an_export_of_a_run_or_checkpoint_needs_the_same_memory_for_each_size():
         beside, peaks = {}, {}
         for size in VOCABULARIES:
             without, _ = trained(size, export={"enabled": False})
@@ -67,7 +67,7 @@ with tempfile.TemporaryDirectory() as scratch:
         require_no_growth("convert --out", peaks)
 
     @case
-    def a_merge():
+    def a_merge_needs_the_same_memory_for_each_size():
         peaks = {}
         for size in VOCABULARIES:
             adapter, merged = adapter_of(scratch / f"{size}-adapter",

@@ -272,7 +272,7 @@ with tempfile.TemporaryDirectory() as scratch:
         return folder
 
     @case
-    def model_folders_of_other_spellings():
+    def model_folders_with_other_tensor_names_are_imported():
         """The names in a model folder may have wrappers and prefixes, a tied matrix may be stored
         as the head, and other programs' files may be in the folder."""
         weights = tiny_weights()
@@ -459,7 +459,7 @@ with tempfile.TemporaryDirectory() as scratch:
                      + b"cevil.module\nCounter\n)\x81s."),
              "global_steps is an object of evil.module.Counter")
         says(hostile("persistent", pickled=b"\x80\x02ctorch\nFloatStorage\nQ."),
-             "a persistent id is not a tensor storage")
+             "a persistent id does not name a tensor storage")
         says(hostile("extension", pickled=b"\x80\x02\x82\x01."), "EXT1")
         assert not marker.exists(), "something of a pickle ran"
 
@@ -569,7 +569,7 @@ with tempfile.TemporaryDirectory() as scratch:
         says(refusal(empty, "--model", MODEL, "--out", out), "'global_step9', which is not there",
              "--tag")
         (empty / "latest").write_text("../../etc")
-        says(refusal(empty, "--model", MODEL, "--out", out), "no plain name")
+        says(refusal(empty, "--model", MODEL, "--out", out), "not a plain folder name")
         says(refusal(FIXTURES / "zero1-fp32-2/checkpoint", "--model", empty, "--out", out),
              "config.json")
         torch_zip(empty / "mp_rank_00_model_states.pt", pickle.dumps({}))

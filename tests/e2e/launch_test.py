@@ -24,14 +24,14 @@ with tempfile.TemporaryDirectory() as scratch:
                 for rank in range(world)]
 
     @case
-    def supervisor_by_nproc():
+    def nproc_sets_the_number_of_ranks():
         done = job.run("nproc", "--nproc", 2, **FEW)
         assert ("2 ranks: --nproc 2\n" in done.stderr
                 and "[rank 0] step 4/4" in done.stdout), done.stderr
         assert "[rank 1]" not in done.stdout + done.stderr, "a rank repeats what rank 0 says"
 
     @waiting_case
-    def supervisor_by_the_mesh_and_by_the_batch():
+    def the_mesh_or_the_batch_sets_the_number_of_ranks():
         mesh = job.run("mesh", **FEW, parallel={"data": 2})
         assert "2 ranks: the mesh: data 2\n" in mesh.stderr, mesh.stderr
         batch = job.run("batch", **FEW, train_batch_size=8)
@@ -41,7 +41,7 @@ with tempfile.TemporaryDirectory() as scratch:
             same_run(job.out("nproc"), job.out(name))
 
     @waiting_case
-    def torchrun_with_two_ranks():
+    def torchrun_starts_two_ranks():
         command = [TORCHRUN, "--no-python", "--nproc-per-node", 2, "--master-port", free_port(),
                    BINARY, "--config",
                    job.config("torchrun", **FEW)]
@@ -60,7 +60,7 @@ with tempfile.TemporaryDirectory() as scratch:
         same_run(job.out("nproc"), job.out("bare"))
 
     @waiting_case
-    def bare_processes_that_start_ranks_of_their_own():
+    def bare_processes_start_several_ranks_each():
         config = job.config("nodes", **FEW)
         first, second = bare([config, config], free_port(), NPROC_PER_NODE="2")
         first.wait(0)
@@ -70,7 +70,7 @@ with tempfile.TemporaryDirectory() as scratch:
         same_run(job.out("four"), job.out("nodes"))
 
     @waiting_case
-    def launcher_and_nproc_contradict():
+    def nproc_under_a_launcher_is_refused():
         refused = must(ftrun("--config", job.config("both", **FEW), "--nproc", 4, env={
             "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": "29500"}), 2)
@@ -79,7 +79,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                   "launcher\n"), refused.stderr
 
     @waiting_case
-    def port_in_use():
+    def a_port_in_use_is_reported():
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
@@ -99,7 +99,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert not job.out("port").exists(), "a run that never met made its folder"
 
     @waiting_case
-    def rank_that_never_joins():
+    def a_rank_that_never_joins_is_named():
         config = job.config("alone", **FEW, comm={"timeout": 2})
         lonely = start("--config", config,
                        env={"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",

@@ -25,7 +25,7 @@ with tempfile.TemporaryDirectory() as scratch:
                        {"OMPI_MCA_rmaps_base_oversubscribe": "1"})
 
     @case
-    def two_ranks_on_this_machine():
+    def mpirun_starts_two_ranks_on_this_machine():
         running = mpirun(job.config("plain", **FEW))
         running.wait(0)
         assert running.text().count("2 ranks: the launcher started 2 ranks") == 1, running.text()
@@ -35,7 +35,7 @@ with tempfile.TemporaryDirectory() as scratch:
         same_run(job.out("supervised"), job.out("plain"))
 
     @case
-    def address_from_the_user():
+    def the_address_may_come_from_the_user():
         mpirun(job.config("addressed", **FEW), "-x", "MASTER_ADDR=127.0.0.1", "-x",
                f"MASTER_PORT={free_port()}").wait(0)
         same_run(job.out("supervised"), job.out("addressed"))
@@ -49,7 +49,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert "id 5000 is outside the model's 211 rows" in running.text(), running.text()
 
     @case
-    def stopped_by_sigusr1():
+    def sigusr1_saves_and_stops_the_run():
         # mpirun passes this signal on and waits. On SIGTERM it kills the ranks itself a second
         # later.
         running = mpirun(job.config("stopped", train={"steps": 20000},

@@ -387,7 +387,7 @@ with tempfile.TemporaryDirectory() as scratch:
         near("3 ranks", losses[3], losses[1], 1e-6)
 
     @case
-    def checkpoint_commands():
+    def inspect_verify_and_convert_read_checkpoints():
         out = job.out("run")
         assert checkpoints(out) == ["step-00000003", "step-00000006"]
         assert (out / "checkpoints" / "latest").read_text().strip() == "step-00000006"

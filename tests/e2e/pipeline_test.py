@@ -86,7 +86,7 @@ with tempfile.TemporaryDirectory() as scratch:
             job.converts_to_its_export(name)
 
     @case
-    def over_gloo():
+    def stages_train_the_same_over_gloo():
         trained("gloo", **MESHES["zb-h1"], comm={"backend": "gloo"})
         as_one_process(job.out("gloo"), job.out("one"))
 
@@ -156,7 +156,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert not job.out("deep").exists()
 
     @case
-    def an_export_with_the_optimizers_state_on_the_host():
+    def a_run_with_optimizer_state_on_the_host_is_exported():
         changes = settings(pipeline=2, data=2, stage=1,
                            zero={"offload_optimizer": {"device": "cpu"}})
         job.run("offloaded", **changes)
@@ -164,7 +164,7 @@ with tempfile.TemporaryDirectory() as scratch:
         job.exports_as(job.out("offloaded"), job.out("one"), "offloaded")
 
     @case
-    def layers_by_hand():
+    def layers_may_be_assigned_by_hand():
         trained("by-hand", pipeline=2, layers=[1, 5])
         as_one_process(job.out("by-hand"), job.out("one"))
 

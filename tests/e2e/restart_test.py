@@ -42,7 +42,7 @@ with tempfile.TemporaryDirectory() as scratch:
     job = Job(scratch)
 
     @case
-    def runs_that_nobody_disturbs():
+    def undisturbed_runs_train_for_comparison():
         """All following cases are compared with these runs."""
         job.run("straight-1", **SAVING)
         job.run("straight-2", "--nproc", 2, **SAVING)

@@ -59,19 +59,19 @@ with tempfile.TemporaryDirectory() as scratch:
         assert (out / "metrics.jsonl").read_text() == lines
 
     @case
-    def killed_and_resumed_adamw_one_rank():
+    def a_killed_run_of_adamw_on_one_rank_resumes():
         check_interrupted(1, ADAMW, "adamw")
 
     @case
-    def killed_and_resumed_adamw_two_ranks():
+    def a_killed_run_of_adamw_on_two_ranks_resumes():
         check_interrupted(2, ADAMW, "adamw")
 
     @case
-    def killed_and_resumed_sgd_one_rank():
+    def a_killed_run_of_sgd_on_one_rank_resumes():
         check_interrupted(1, SGD, "sgd")
 
     @case
-    def killed_and_resumed_sgd_two_ranks():
+    def a_killed_run_of_sgd_on_two_ranks_resumes():
         check_interrupted(2, SGD, "sgd")
 
     @case
@@ -80,7 +80,7 @@ with tempfile.TemporaryDirectory() as scratch:
         same_run(job.out("straight-adamw-2"), job.out("again"))
 
     @case
-    def resume_at_an_explicit_step():
+    def a_run_resumes_at_an_explicit_step():
         job.run("explicit", **FEW, optimizer=ADAMW, checkpoint={"every": 4, "keep_last": 0})
         assert checkpoints(job.out("explicit")) == ["step-00000004", "step-00000008",
                                                     "step-00000012"]
@@ -90,7 +90,7 @@ with tempfile.TemporaryDirectory() as scratch:
         same_run(job.out("straight-adamw-1"), job.out("explicit"))
 
     @case
-    def resume_on_another_number_of_ranks():
+    def a_run_resumes_on_another_number_of_ranks():
         four = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2,
                 "gradient_accumulation_steps": None}
         cosine = {"type": "cosine", "params": {"warmup_num_steps": 3, "total_num_steps": 12}}
@@ -105,8 +105,8 @@ with tempfile.TemporaryDirectory() as scratch:
 
     @case
     def a_mix_of_data_sets_goes_on_with_the_same_samples():
-        """A run is stopped and resumed, on the same ranks and on others; with other weights of the
-        mix it is another run."""
+        """A run is stopped and resumed, on the same ranks and on others. With other weights of the
+        mix, the resume is refused, because it would be a different run."""
         few = tiny_data(job.scratch / "few.bin", tokens=600, seed=3)
         mix = {"train": [{"path": str(job.data), "weight": 1}, {"path": str(few), "weight": 0.5}],
                "token_dtype": "uint16"}
@@ -204,7 +204,7 @@ with tempfile.TemporaryDirectory() as scratch:
     EIGHT = {**FEW, "optimizer": ADAMW, "scheduler": None, "train": {"steps": 8}}
 
     @case
-    def lost_run_json_is_stood_in_for_by_the_checkpoint():
+    def a_missing_run_json_is_replaced_by_the_checkpoints_record():
         without_run_json("lost")
         changed = {**EIGHT, "train": {"steps": 8, "seed": 7},
                    "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.1}}}
@@ -232,7 +232,7 @@ with tempfile.TemporaryDirectory() as scratch:
         same_run(job.out("eight-straight"), out)
 
     @case
-    def lost_run_json_and_another_model_or_data():
+    def without_run_json_another_model_or_data_are_refused():
         meta = {"token_dtype": "uint16"}
         without_run_json("swapped", data=meta)
         data = tiny_data(job.scratch / "swapped.bin", seed=9)

@@ -204,7 +204,7 @@ with tempfile.TemporaryDirectory() as scratch:
         same_run(job.out("fp32"), broken)
 
     @case
-    def killed_while_saving():
+    def a_run_that_is_killed_while_saving_resumes():
         saving = {"checkpoint": {"every": 1, "keep_last": 0}}
         cut = None
         for attempt in range(20):  # a save takes milliseconds

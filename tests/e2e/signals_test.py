@@ -57,17 +57,17 @@ with tempfile.TemporaryDirectory() as scratch:
         stopped[name] = (ranks, stopped_step(running, name, number))
 
     @waiting_case
-    def signals_to_a_single_process():
+    def a_signal_stops_a_single_process():
         for number in CODES:
             check_signal(number, 1, None)
 
     @waiting_case
-    def signals_to_the_supervisor():
+    def a_signal_to_the_supervisor_stops_the_run():
         for number in CODES:
             check_signal(number, 2, None)
 
     @waiting_case
-    def signals_to_one_rank():
+    def a_signal_to_one_rank_stops_the_run():
         for number in CODES:
             check_signal(number, 2, 1)
         check_signal(signal.SIGTERM, 2, 0)

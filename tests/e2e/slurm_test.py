@@ -56,7 +56,7 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
         return (pathlib.Path(scratch) / f"{name}.out").read_text()
 
     @case
-    def two_tasks_on_one_node():
+    def two_tasks_train_on_one_node():
         done = step(job.config("one-node", **FEW), "-N1", "-n2")
         assert "2 ranks: the launcher started 2 ranks\n" in done.stderr, done.stderr
         same_run(job.out("supervised"), job.out("one-node"))
@@ -64,7 +64,7 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
         assert shown["SLURM_PROCID"] == "0" and shown["SLURM_NTASKS"] == "2", shown
 
     @case
-    def two_nodes():
+    def two_nodes_train_one_model():
         step(job.config("two-nodes", **FEW), "-N2", "-n2", variables={"MASTER_ADDR": "127.0.0.1"})
         same_run(job.out("supervised"), job.out("two-nodes"))
 
@@ -104,7 +104,7 @@ with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as 
         same_run(job.out("supervised"), job.out("batch"))
 
     @case
-    def warning_before_the_time_limit():
+    def a_warning_before_the_time_limit_saves_the_run():
         # A job asks for this with --signal=USR1@120: every rank of the step gets the signal.
         script = pathlib.Path(scratch) / "warned.sh"
         config = job.config("warned", train={"steps": 20000}, checkpoint={"every": 0})

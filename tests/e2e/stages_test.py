@@ -118,7 +118,7 @@ with tempfile.TemporaryDirectory() as scratch:
         same_run(job.out("whole-fp32-1"), job.out("node-gloo"))
 
     @case
-    def accumulated_steps():
+    def accumulated_steps_train_as_one_process():
         """Stages 0 and 1 add micro-batches before they reduce, 2 and 3 after, so there are two
         orders of addition. (tests/engine checks that stages with one order have the same bits.)"""
         for stage in (1, 3):
@@ -144,7 +144,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert held["default"] > 2 * held["none"], held
 
     @case
-    def gradients_sent_or_added_in_another_dtype():
+    def gradients_may_be_sent_or_added_in_another_dtype():
         words = {"narrow": ("fp32", {"communication_data_type": "bf16"}),
                  "sums": ("bf16", {"data_types": {"grad_accum_dtype": "fp32"}})}
         for name, (precision, changes) in words.items():
@@ -169,7 +169,7 @@ with tempfile.TemporaryDirectory() as scratch:
         as_one_process(job.out("rounded-3"), job.out("one"), 2e-2, 0.2)
 
     @case
-    def tied_embeddings():
+    def tied_embeddings_have_the_same_bits_at_each_stage():
         with tempfile.TemporaryDirectory() as other:
             tied = ShardedJob(other, tie_word_embeddings=True)
             for stage in (0, 3):

@@ -15,9 +15,9 @@ from runner import (VOCABULARY, Job, alive, await_that, checkpoints, evaluations
                     manifest, metrics, must, preload, require_in_time, run_cases, same_run, start,
                     steps, tiny_data, tiny_model, waiting_case)
 
-# This line is printed between a step and the validation after it; the step's line of metrics comes
-# after that.
-TELLING, TRAINED_TWO = {"steps_per_print": 1}, "step=2, "
+# STEP_2_LINE is printed between step 2 and the validation after it; the step's line of metrics is
+# written after that validation.
+PRINT_EVERY_STEP, STEP_2_LINE = {"steps_per_print": 1}, "step=2, "
 CODES = {signal.SIGHUP: 129, signal.SIGTERM: 143, signal.SIGUSR1: 75}
 
 
@@ -134,9 +134,9 @@ with tempfile.TemporaryDirectory() as scratch:
             settings = validating(every=2, samples=4)
             job.run(name, "--nproc", ranks,
                     **settings | {"train": settings["train"] | {"steps": 1}})
-            running = start("--config", job.config(name, **validating(every=2), **TELLING),
+            running = start("--config", job.config(name, **validating(every=2), **PRINT_EVERY_STEP),
                             "--nproc", ranks, "--resume", "auto")
-            running.await_line(TRAINED_TWO)
+            running.await_line(STEP_2_LINE)
             running.kill(number, processes(running, ranks)[to_rank] if to_rank is not None
                          else None)
             running.wait(CODES[number])
@@ -161,9 +161,9 @@ with tempfile.TemporaryDirectory() as scratch:
             endless = validating(every=0) | {"export": {"enabled": False}}
             endless["train"]["steps"] = 2
             job.run(name, "--nproc", ranks, **short | {"train": short["train"] | {"steps": 1}})
-            running = start("--config", job.config(name, **endless, **TELLING), "--nproc", ranks,
-                            "--resume", "auto")
-            running.await_line(TRAINED_TWO)
+            running = start("--config", job.config(name, **endless, **PRINT_EVERY_STEP), "--nproc",
+                            ranks, "--resume", "auto")
+            running.await_line(STEP_2_LINE)
             running.kill(signal.SIGTERM)
             running.wait(CODES[signal.SIGTERM])
             assert running.text().count("the evaluation after step 2 stopped by SIGTERM\n") == 1, (

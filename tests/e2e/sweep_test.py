@@ -151,25 +151,25 @@ with tempfile.TemporaryDirectory() as scratch:
     # --- and no bit of the result ------------------------------------------------------------
 
     @case
-    def on_three_ranks():
+    def combinations_train_the_same_bits_on_three_ranks():
         for name in ON_THREE:
             job.train(name, 3, **WAYS[name])
             same_run(job.out("plain-1"), job.out(name))
 
     @case
-    def on_four_ranks():
+    def combinations_train_the_same_bits_on_four_ranks():
         for name in ON_FOUR:
             job.train(f"{name}-of-4", 4, **WAYS[name])
             same_run(job.out("plain-1-of-4"), job.out(f"{name}-of-4"))
 
     @case
-    def over_gloo():
+    def combinations_train_the_same_bits_over_gloo():
         for name in OVER_GLOO:
             job.train(f"{name}-gloo", 3, **WAYS[name], comm={"backend": "gloo"})
             same_run(job.out("plain-1"), job.out(f"{name}-gloo"))
 
     @case
-    def bf16_on_three_ranks():
+    def combinations_train_the_same_bits_in_bf16_on_three_ranks():
         for name in ("plain-1", "all-at-once"):
             job.train(f"{name}-bf16", 3, precision="bf16", **WAYS[name])
             same_run(job.out("plain-1-bf16"), job.out(f"{name}-bf16"))
@@ -178,7 +178,7 @@ with tempfile.TemporaryDirectory() as scratch:
         same_run(job.out("plain-1-bf16"), job.out("plain-3-bf16-gloo"))
 
     @case
-    def sgd_and_accumulation_too():
+    def combinations_train_the_same_bits_with_sgd_and_accumulation():
         sgd = {"optimizer": {"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9}},
                "accumulation": 4}
         for size, overlap in ((1000, False), (LARGE, True)):

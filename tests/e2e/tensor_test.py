@@ -97,7 +97,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 list((out / "checkpoints" / checkpoints(out)[-1]).glob("rank-*.safetensors"))) == 4
 
     @case
-    def over_gloo():
+    def tensor_ranks_train_the_same_over_gloo():
         trained("gloo", **MESHES["pairs"], comm={"backend": "gloo"})
         as_one_process(job.out("gloo"), job.out("one"))
 

@@ -44,12 +44,12 @@ with tempfile.TemporaryDirectory() as scratch:
             same_as_on_the_device(f"fp32-{stage}", forms, stage=stage)
 
     @case
-    def in_half_precisions_too():
+    def tiers_have_the_same_bits_in_bf16_and_fp16():
         same_as_on_the_device("bf16", ("disk-both", "half-host"), precision="bf16", stage=3)
         same_as_on_the_device("fp16", ("disk-states",), precision="fp16", stage=1)
 
     @case
-    def with_replicas_and_accumulated_steps():
+    def tiers_have_the_same_bits_with_replicas_and_accumulated_steps():
         same_as_on_the_device("hybrid", ("disk-both",), ranks=4, stage=3,
                               parallel={"data": 4, "data_replicate": 2})
         same_as_on_the_device("accumulated", ("host-both",), ranks=2, stage=3, accumulation=3)
@@ -110,7 +110,7 @@ with tempfile.TemporaryDirectory() as scratch:
                      "write to\n")
 
     @case
-    def folder_that_is_not_there_is_made_and_told():
+    def a_missing_nvme_folder_is_made_and_reported():
         folder = pathlib.Path(scratch) / "deep" / "folder"
         job.train("made", 2, stage=3,
                   zero={"offload_optimizer": {"device": "nvme", "nvme_path": str(folder)}})
@@ -120,7 +120,7 @@ with tempfile.TemporaryDirectory() as scratch:
         assert folder.is_dir() and not list(folder.iterdir())
 
     @case
-    def folder_that_is_a_file():
+    def an_nvme_path_that_is_a_file_is_refused():
         for folder in (job.data, job.data / "below"):
             refused("file", folder, f"ftrun: PLACE: nvme_path {folder}: {job.data} is not a "
                                     "folder\n" + FOLDER_REMEDY)
@@ -130,7 +130,7 @@ with tempfile.TemporaryDirectory() as scratch:
                     and "notice: this machine cannot run the config: " in stdout), stdout
 
     @case
-    def folder_that_is_not_given():
+    def a_missing_nvme_path_is_refused():
         remedy = ("  remedy: name a folder on the fastest local disk, for example nvme_path: "
                   "/mnt/nvme/ftrun\n")
         refused("none", "", "ftrun: CONFIG:47:14: error: zero_optimization.offload_optimizer: "
@@ -139,7 +139,7 @@ with tempfile.TemporaryDirectory() as scratch:
                             f"{remedy}2 problems in the config; nothing was started\n", code=2)
 
     @case
-    def file_larger_than_the_limit():
+    def a_file_beyond_the_file_size_limit_is_refused():
         """The run uses Gloo, because shared memory is a file under the same limit; and it exports
         nothing, because the export's file would be refused first."""
         refused("limit", disk, "error: rank 0, 1: exit code 5, N s after the start: allocating "

@@ -163,7 +163,7 @@ TEST_CASE("Llama-3-405B on 16,384 ranks is planned and checked for all of them",
   CHECK(faults.back().find(" as F16 over dp_shard@") != std::string::npos);
 }
 
-/// Returns the number of steps that a walk over all ranks takes.
+/// Returns the number of steps that a simulation of all ranks takes.
 int64_t walked_steps(const ClassPlans& all) {
   std::vector<int64_t> steps;  // of one rank of each class
   for (int32_t c = 0; c < all.classes().count(); ++c) {

@@ -138,8 +138,9 @@ ModelConfig model() {
 
 std::string optimizer_text(const OptimizerConfig& config) {
   if (!optimizer_of(config.type).offered()) return "";
-  // Gradients and states are so small that eps matters, and the parameter is such that each term
-  // does.
+  // The gradients and states are small enough for eps to change the result. The parameter 0.75 is
+  // large enough for weight decay to change it, and 3e-8 is small enough that no update is rounded
+  // away.
   std::string text;
   const auto states = optimizer_states(config);
   for (const float begin : {0.75F, 3e-8F})
