@@ -66,8 +66,12 @@ std::string too_large_remedy(const SearchTask& task, const SearchResult& result)
   if (result.on_more_nodes)
     return cat("use --nodes ", result.more_nodes, " (", result.more_nodes * task.machine.devices,
                " devices: ", layout_text(result.on_more_nodes->layout), ", ",
-               rank_memory_text(result.on_more_nodes->memory),
-               " per rank); or train an adapter "
+               rank_memory_text(result.on_more_nodes->memory), " per rank)",
+               result.nodes_left > 0
+                   ? cat("; fewer may be enough: raise --seconds, because the time ended before ",
+                         result.nodes_left, " nodes were searched")
+                   : "",
+               "; or train an adapter "
                "(adapter: {type: lora}), on a quantized base (quantization: {type: nf4})");
   const std::string more = result.nodes_left > 0
                                ? cat("raise --seconds: the time ended before ", result.nodes_left,

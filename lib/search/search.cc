@@ -504,34 +504,39 @@ class Search {
     return nearest;
   }
 
+  /// Notes that the time ended before all layouts on this number of nodes were searched. The
+  /// smallest such number is kept.
+  void leave_nodes(int64_t nodes) {
+    if (result_.nodes_left == 0) result_.nodes_left = nodes;
+  }
+
   /// Doubles the number of nodes until a layout fits or the time is over.
   void find_nodes() {
     SearchTask larger = task_;
     for (larger.nodes *= 2; larger.nodes <= kMaxNodes; larger.nodes *= 2) {
       const double left = limits_.seconds - passed();
-      if (left <= 0) {
-        result_.nodes_left = larger.nodes;
-        return;
-      }
+      if (left <= 0) return leave_nodes(larger.nodes);
       Search search(larger, {.seconds = left});
       search.bounds_seconds_ = kBoundsShare * std::min(left, limits_.seconds * kNodesShare);
       search.planning_ = planning_;
       search.efforts_ = efforts_;
       search.plans_late_ = false;
       search.find_bounds();
-      // If even the bounds of all legal layouts are too large, no layout fits.
-      if (search.result_.counts.legal == search.result_.counts.too_large) continue;
-      const std::optional<Evaluation> found = search.least_memory();
-      planning_ = search.planning_;
-      efforts_ = search.efforts_;
-      if (search.result_.counts.planned == 0) {
-        result_.nodes_left = larger.nodes;
-        return;
+      const SearchCounts& counts = search.result_.counts;
+      // If even the bounds of all tried layouts are too large, none of them fits.
+      if (counts.legal > counts.too_large) {
+        const std::optional<Evaluation> found = search.least_memory();
+        planning_ = search.planning_;
+        efforts_ = search.efforts_;
+        if (found && found->fits) {
+          result_.on_more_nodes = found;
+          result_.more_nodes = larger.nodes;
+          return;
+        }
+        if (counts.planned == 0) return leave_nodes(larger.nodes);
       }
-      if (!found || !found->fits) continue;
-      result_.on_more_nodes = found;
-      result_.more_nodes = larger.nodes;
-      return;
+      // The simplest layouts are tried first. A later one, which has more shards, may fit.
+      if (counts.tried < counts.all) leave_nodes(larger.nodes);
     }
   }
 

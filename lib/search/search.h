@@ -84,7 +84,8 @@ struct SearchResult {
   std::optional<Evaluation> nearest;
   std::optional<Evaluation> on_more_nodes;
   int64_t more_nodes = 0;
-  /// The number of nodes that was to be tried when the time ended; 0 if the time did not end.
+  /// The smallest number of nodes whose layouts were not all tried because the time ended; 0 if
+  /// there is none. It is less than `more_nodes`, unless that is 0.
   int64_t nodes_left = 0;
   /// The seconds that a search probably needs to plan one layout exactly; only where it planned
   /// none in its time.

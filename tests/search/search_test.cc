@@ -410,6 +410,39 @@ TEST_CASE(
   CHECK(search_layouts(task, {.seconds = kUnlimited}).nodes_left == 0);
 }
 
+TEST_CASE("a number of nodes whose layouts were not all tried is not reported as too small") {
+  std::mt19937_64 random(11);
+  SearchTask task = random_task(random, 2, 64);
+  while (task.machine.has_gpus ||
+         task.written.get<AdapterType>("adapter.type") != AdapterType::kNone ||
+         task.written.get<OptimizerType>("optimizer.type") != OptimizerType::kAdamW)
+    task = random_task(random, 2, 64);
+  write(task, "zero_optimization.stage3_param_persistence_threshold", int64_t{0});
+  task.nodes = 1;
+  task.offloads = false;
+  task.model.layers = 4;
+  task.model.hidden = 256;
+  task.model.feed_forward = 512;
+  task.model.vocab_rows = 512;
+  // 60 % of what a small layout on one node needs.
+  task.device_memory = 1;
+  const SearchResult one = search_layouts(task, {.seconds = kUnlimited, .more_nodes = false});
+  REQUIRE(one.nearest.has_value());
+  task.device_memory = one.nearest->memory.device * 6 / 10;
+  const SearchResult all = search_layouts(task, {.seconds = kUnlimited});
+  REQUIRE(all.on_more_nodes.has_value());
+  REQUIRE(all.more_nodes > 2);
+  CHECK(all.nodes_left == 0);
+  for (double seconds = 0.005; seconds < 1; seconds *= 1.3) {
+    const SearchResult found = search_layouts(task, {.seconds = seconds});
+    if (!found.nearest) continue;  // the time was too short for one node
+    INFO(seconds << " s: " << found.more_nodes << ", left " << found.nodes_left << ", of "
+                 << all.more_nodes);
+    const bool enough = found.on_more_nodes && found.more_nodes <= all.more_nodes;
+    CHECK((enough || (found.nodes_left > 0 && found.nodes_left <= all.more_nodes)));
+  }
+}
+
 TEST_CASE("an exact plan is given up when its time is over") {
   std::mt19937_64 random(5);
   const SearchTask task = random_task(random, 4, 8);
