@@ -136,6 +136,7 @@ class Search {
       order_choices();
       explain_choices();
     }
+    count_pruned();
     return std::move(result_);
   }
 
@@ -346,8 +347,14 @@ class Search {
     result_.least = left ? candidates_[*left].bound.seconds : best_;
     result_.proved =
         !left && result_.counts.tried == result_.counts.all && result_.counts.untimed == 0;
+  }
+
+  /// Counts the candidates that fit by their bounds and were never planned, because they cannot be
+  /// faster than the best layout.
+  void count_pruned() {
     for (size_t i = 0; i < candidates_.size(); ++i)
-      if (candidates_[i].fits && !exact_.contains(i) && !may_win(i)) ++result_.counts.pruned;
+      if (candidates_[i].fits && !is_tried(i) && candidates_[i].bound.seconds >= best_)
+        ++result_.counts.pruned;
   }
 
   /// Returns whether the layout probably needs too much memory, because it equals a layout that was
