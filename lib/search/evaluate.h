@@ -23,6 +23,8 @@ struct Evaluation {
   std::string problem;
 
   bool is_choice() const { return fits && time.has_value(); }
+  /// Returns whether `memory` is set. It is not if the layout could not be planned (`problem`).
+  bool knows_memory() const { return memory.device > 0; }
 };
 
 /// PlanGivenUp is thrown where the time for an exact plan is over before the plan is complete.

@@ -455,6 +455,13 @@ class Search {
     return std::nullopt;
   }
 
+  /// Returns whether `one` needs less device memory than `other`. A layout that could not be
+  /// planned needs more than any other.
+  static bool needs_less(const Evaluation& one, const Evaluation& other) {
+    return std::pair(!one.knows_memory(), one.memory.device) <
+           std::pair(!other.knows_memory(), other.memory.device);
+  }
+
   const Evaluation* known_best(const std::vector<size_t>& numbers, bool fitting) const {
     const Evaluation* best = nullptr;
     for (const size_t i : numbers) {
@@ -462,7 +469,7 @@ class Search {
       if (found == exact_.end() || found->second.is_choice() != fitting) continue;
       const Evaluation& one = found->second;
       const bool better = best == nullptr || (fitting ? one.time->seconds < best->time->seconds
-                                                      : one.memory.device < best->memory.device);
+                                                      : needs_less(one, *best));
       if (better) best = &one;
     }
     return best;
@@ -506,8 +513,7 @@ class Search {
     plan_in_time(least_memory_numbers(), false);
     std::optional<Evaluation> nearest;
     for (const auto& [number, found] : exact_)
-      // If planning a layout failed, its memory is not known.
-      if (found.problem.empty() && (!nearest || needs(found) < needs(*nearest))) nearest = found;
+      if (found.knows_memory() && (!nearest || needs(found) < needs(*nearest))) nearest = found;
     return nearest;
   }
 
