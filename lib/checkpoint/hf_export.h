@@ -40,7 +40,7 @@ struct ExportOptions {
   std::vector<TensorSpec> kept;
   /// Metadata of the weight files, beside "format".
   std::map<std::string, std::string> metadata;
-  /// Dtype of the weights: kF32 or kBF16.
+  /// The dtype of the weights: kF32, kBF16 or kF16.
   DType dtype = DType::kF32;
   /// The largest size of a weight file in bytes: a file is closed if the next tensor would exceed
   /// it.

@@ -6,6 +6,7 @@
 #include "base/error.h"
 
 namespace ftrun {
+
 InstrKind kind_of(Phase phase) {
   switch (phase) {
     case Phase::kForward:

@@ -56,11 +56,11 @@ TouchedValues touched_values(std::span<const Op> op_list);
 void bind_ops(Instr& instr, const LayerGraph& graph, const TouchedValues& touched,
               const ValuePlaces& places);
 
-/// Returns, for each value of `graph`, whether the operations of `list` read it (or write it).
+/// Returns, for each value of `graph`, whether the operations of `op_list` read it (or write it).
 std::vector<char> values_read(const LayerGraph& graph, const std::vector<Op>& op_list);
 std::vector<char> values_written(const LayerGraph& graph, const std::vector<Op>& op_list);
 
-/// Collects the units whose parameters are read by `list`, an operation list of layer number
+/// Collects the units whose parameters are read by `op_list`, an operation list of layer number
 /// `layer`.
 std::set<UnitId> units_read(const ModelDescription& model, const Partition& partition, size_t layer,
                             const std::vector<Op>& op_list);

@@ -35,7 +35,8 @@ constexpr size_t kUntimed = 16;
 /// The most layouts that are judged and bounded between two reads of the clock. There are fewer if
 /// they need the costs of more models than there are cores.
 constexpr size_t kTriedTogether = 256;
-/// The number of exact plans that are computed concurrently, each on one core.
+/// The number of exact plans that are computed concurrently. Each of them starts as many threads as
+/// there are cores (ClassPlans, predict_step()).
 constexpr size_t kPlannedTogether = 2;
 /// The seconds that the first exact plan may take beyond the time of the search.
 constexpr double kGraceSeconds = 1;
@@ -252,8 +253,8 @@ class Search {
     }
   }
 
-  /// Plans candidates exactly, each once, as many at a time as go on concurrently, if they end in
-  /// time; the cheapest of them a little late, if nothing is planned yet and plans_late_.
+  /// Plans each of these candidates exactly if its plan ends in time, kPlannedTogether at a time.
+  /// If nothing is planned yet and plans_late_ is set, the cheapest of them may end a little late.
   void plan_in_time(const std::vector<size_t>& numbers, bool timed) {
     std::vector<size_t> some;
     for (const size_t i : numbers) {

@@ -18,6 +18,7 @@ namespace ftrun {
 ///   are given when the step begins (Program::initialized_ranges).
 /// * Conflicting instructions of different lanes are ordered by waits.
 /// * No two buffers that live at the same time share arena bytes.
+/// * Nothing overwrites a program's result once it is written.
 /// * Instructions that run only in finite steps wait for the decision.
 /// * Disk requests that start early share no bytes with the one before them.
 /// * Waits point backwards.
