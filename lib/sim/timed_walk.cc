@@ -51,8 +51,8 @@ class TimedWalk {
 
  private:
   using LaneStep = Walk::LaneStep;
-  /// RunningStep is a step that runs; entry i is that of walk_.ready()[i]. What is left of it is in
-  /// left_.
+  /// RunningStep is a step that runs. Entry i is that of walk_.ready()[i], because both lists
+  /// change as ready() promises. What is left of it is in left_.
   struct RunningStep {
     int threads = 0;
     bool on_compute = false;

@@ -269,6 +269,7 @@ Walk::Walk(const World& world, std::span<const LaneSchedule> schedules)
   size_t lanes = 0;
   for (const World::Rank& rank : world.ranks) {
     const LaneSchedule& schedule = schedules[static_cast<size_t>(rank.program)];
+    indices_.push_back(static_cast<int32_t>(ranks_.size()));
     ranks_.push_back({.schedule = &schedule, .first_lane = lanes});
     lanes += schedule.lanes.size();
   }
@@ -289,9 +290,10 @@ const Instr& Walk::instr(LaneStep lane_step) const {
   return world_.program_of(static_cast<size_t>(lane_step.rank)).instr(step(lane_step).instr);
 }
 
-std::span<const int32_t> Walk::members(const LaneStep& lane_step) const {
+std::span<const int32_t> Walk::members(LaneStep lane_step) const {
   const LaneSchedule::Step& now = step(lane_step);
-  if (now.group == kNoGroup || !takes_part(now)) return {&lane_step.rank, 1};
+  if (now.group == kNoGroup || !takes_part(now))
+    return {&indices_[static_cast<size_t>(lane_step.rank)], 1};
   const int32_t group = world_.group_of(static_cast<size_t>(lane_step.rank), now.group);
   return world_.groups[static_cast<size_t>(group)].members;
 }
@@ -342,6 +344,7 @@ void Walk::join_collective(LaneStep lane_step, GroupId id) {
 
 void Walk::finish(size_t which) {
   const LaneStep lane_step = ready_[which];
+  // ready() promises this order.
   ready_[which] = ready_.back();
   ready_.pop_back();
   const std::span<const int32_t> all = members(lane_step);

@@ -76,14 +76,17 @@ class Walk {
   /// Starts the walk of a training step. With `finite` false, instructions that run only in finite
   /// steps are skipped.
   void begin(bool finite = true);
-  /// Lists the lane steps that may run now, in no particular order.
+  /// Lists the lane steps that may run now. finish() moves the last one to the place of the one
+  /// that is done, and appends those that may run from then on. All others keep their places:
+  /// timed_walk() has a list beside this one, in the same order.
   const std::vector<LaneStep>& ready() const { return ready_; }
   const Instr& instr(LaneStep lane_step) const;
   /// Returns whether the lane step's instruction runs; false if it runs only in finite steps and
   /// this step is not finite.
   bool takes_part(LaneStep lane_step) const { return takes_part(step(lane_step)); }
-  /// Returns the ranks that run the lane step together, as ascending indices.
-  std::span<const int32_t> members(const LaneStep& lane_step) const;
+  /// Returns the ranks that run the lane step together, as ascending indices. The span is valid as
+  /// long as the walk and its world.
+  std::span<const int32_t> members(LaneStep lane_step) const;
   /// Returns the lane step of one of the members that run `lane_step` together. The lane's number
   /// may differ between members.
   LaneStep lane_step_of(int32_t member, LaneStep lane_step) const;
@@ -172,6 +175,8 @@ class Walk {
 
   const World& world_;
   std::vector<WalkedRank> ranks_;
+  /// The index of each rank, to which members() refers for a step of one rank.
+  std::vector<int32_t> indices_;
   /// The lanes of all ranks, rank by rank.
   std::vector<LaneState> lanes_;
   std::vector<PendingCollective> collectives_;

@@ -175,6 +175,46 @@ TEST_CASE("an instruction is ready when what it waits for is done, whatever else
   CHECK(walk.fault() == "");
 }
 
+TEST_CASE("the last ready instruction takes the place of a done one, and new ones come after it") {
+  const Program program = handmade({{.lane = Lane::kCompute, .buffer = 0},
+                                    {.lane = Lane::kToHost, .buffer = 1},
+                                    {.lane = Lane::kDisk, .buffer = 2},
+                                    {.lane = Lane::kCompute, .buffer = 3, .waits = {0}}});
+  const std::vector<LaneSchedule> schedules{whole_schedule(program)};
+  const RankProgram ranks[] = {{0, &program}};
+  const World world = world_of(ranks);
+  Walk walk(world, schedules);
+  walk.begin();
+  const auto ready = [&] {
+    std::vector<const Instr*> found;
+    for (const Walk::LaneStep lane_step : walk.ready()) found.push_back(&walk.instr(lane_step));
+    return found;
+  };
+  std::vector<const Instr*> expected = ready();
+  REQUIRE(expected.size() == 3);
+  const auto which = static_cast<size_t>(
+      std::find(expected.begin(), expected.end(), &program.instrs[0]) - expected.begin());
+  expected[which] = expected.back();
+  expected.back() = &program.instrs[3];
+  walk.finish(which);
+  CHECK(ready() == expected);
+}
+
+TEST_CASE("the members of a lane step stay known when others are done") {
+  const Program program = handmade({{.lane = Lane::kCompute, .buffer = 0}});
+  const std::vector<LaneSchedule> schedules{whole_schedule(program)};
+  const RankProgram ranks[] = {{0, &program}, {1, &program}};
+  const World world = world_of(ranks);
+  Walk walk(world, schedules);
+  walk.begin();
+  REQUIRE(walk.ready().size() == 2);
+  const int32_t first = walk.ready()[0].rank;
+  const std::span<const int32_t> members = walk.members(walk.ready()[0]);
+  walk.finish(0);
+  REQUIRE(members.size() == 1);
+  CHECK(members.front() == first);
+}
+
 TEST_CASE("what depends on the decision runs after it, and is skipped if the step is not finite") {
   Program program = handmade(
       {{.lane = Lane::kCompute, .buffer = 0}, {.lane = Lane::kToHost, .buffer = 1, .waits = {0}}});
