@@ -346,8 +346,10 @@ void add_machine_options(CLI::App& command, PlanOptions& options) {
       .add_option("--machine", options.time.machine,
                   "a machine that ftrun knows (h100-80gb, ...) or a machine file "
                   "(docs/plan.md): what a step would take there")
-      ->option_text("FILE")
-      ->excludes("--evaluation");
+      ->option_text("FILE");
+  // These show something other than a training step, which alone has a predicted time.
+  for (const char* text : {"--evaluation", "--text", "--program", "--schedule"})
+    command.get_option("--machine")->excludes(text);
   add_time_options(command, options.time);
 }
 
@@ -381,9 +383,6 @@ void add_search_options(CLI::App& command, PlanOptions& options) {
   for (const char* text : {"--memory", "--program", "--schedule", "--evaluation", "--text",
                            "--rank", "--trace", "--nproc", "--price"})
     search->excludes(text);
-  for (const char* text : {"--slow", "--network", "--price"})
-    for (const char* other : {"--program", "--schedule", "--text"})
-      command.get_option(text)->excludes(other);
   command.add_option("--seconds", options.seconds, "the time that a search may take")
       ->check(CLI::PositiveNumber)
       ->needs(search);

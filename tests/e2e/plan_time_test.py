@@ -80,8 +80,10 @@ with tempfile.TemporaryDirectory() as scratch:
                            (("--network", "200"), "has no unit"),
                            (("--network", "200Gb/s"), "nothing goes between nodes"),
                            (("--price", "cheap"), "is not a price of a device for an hour"),
-                           (("--slow", "rank=1:2", "--program"), "--slow"),
-                           (("--price", "1", "--schedule"), "--price")):
+                           (("--evaluation",), "--evaluation excludes --machine"),
+                           (("--text",), "--text excludes --machine"),
+                           (("--program",), "--program excludes --machine"),
+                           (("--schedule",), "--schedule excludes --machine")):
             done = must(ftrun(*options, *more), 2)
             assert word in done.stdout + done.stderr, (word, done.stdout, done.stderr)
         done = must(ftrun("plan", "--config", config, "--slow", "rank=1:2"), 2)
