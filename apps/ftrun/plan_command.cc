@@ -35,6 +35,7 @@
 #include "program/step_plan.h"
 #include "program/traffic.h"
 #include "refuse_existing.h"
+#include "search/search_task.h"
 #include "sim/class_plans.h"
 
 namespace ftrun {
@@ -51,6 +52,8 @@ struct PlanOptions {
   /// The bytes of each kind of memory that a rank may use; 0: no limit.
   int64_t device_memory = 0;
   int64_t host_memory = 0;
+  /// The plan is for a machine of CPUs, so `device_memory` holds the host tier too.
+  bool shares_memory = false;
   int64_t nodes = 1;
   TimeOptions time;
   /// The file to which the trace of a step is written; "" for none.
@@ -157,7 +160,8 @@ TierBudget budget_of(const PlanOptions& options, int64_t library_bytes) {
 void refuse_over_budget(const ClassPlans& all, const LoadedConfig& loaded,
                         const PlanOptions& options, const StepPlan& plan) {
   const int64_t library_bytes = total_bytes(gpu_overheads(loaded.config, plan));
-  const std::vector<OverBudget> over = all.over_budget(budget_of(options, library_bytes));
+  const std::vector<OverBudget> over =
+      all.over_budget(budget_of(options, library_bytes), options.shares_memory);
   if (over.empty()) return;
   const OverBudget& first = over.front();
   std::vector<std::string> lines;
@@ -167,9 +171,10 @@ void refuse_over_budget(const ClassPlans& all, const LoadedConfig& loaded,
       lines.back() += cat("; of ", human_bytes(options.device_memory), " a GPU holds up to ",
                           human_bytes(library_bytes), " besides the plan");
   }
-  const MemoryMeasure measure = [tier = first.tier](const MemoryPlan& memory) {
-    return memory.at(tier).total;
-  };
+  const MemoryMeasure measure = first.with_host ? limiting_memory(loaded.config)
+                                                : [tier = first.tier](const MemoryPlan& memory) {
+                                                    return memory.at(tier).total;
+                                                  };
   throw Error(ExitCode::kEnvironment, join(lines, "\n"),
               savings_remedy(memory_savings(loaded.config, *loaded.model, first.rank, measure),
                              first.needed - first.budget));
@@ -189,13 +194,13 @@ void add_plan_answer(Answer& answer, const LoadedConfig& loaded, const StepPlan&
   answer.add("warnings", warnings);
 }
 
-/// Sets the device memory to that of the machine's GPU, and the host memory to an equal share of
-/// main memory for each of `ranks_of_node` ranks, unless options set them.
+/// Sets the memory of each of `ranks_of_node` ranks to what a search lets it use, unless options
+/// set it. Ranks on CPUs have no host memory beside that of their devices.
 void set_memory(const Machine& machine, int64_t ranks_of_node, PlanOptions& options) {
-  if (!machine.has_gpus) return;
-  if (options.device_memory == 0) options.device_memory = static_cast<int64_t>(machine.memory);
-  if (options.host_memory == 0)
-    options.host_memory = static_cast<int64_t>(machine.host_memory_capacity) / ranks_of_node;
+  options.device_memory = device_budget(machine, options.device_memory, ranks_of_node);
+  options.shares_memory = !machine.has_gpus;
+  if (machine.has_gpus)
+    options.host_memory = host_budget(machine, options.host_memory, ranks_of_node);
 }
 
 /// RankPlan holds the data that the command prints about one rank: its plan, and the program that

@@ -4,16 +4,23 @@
 
 namespace ftrun {
 
+int64_t device_budget(const Machine& machine, int64_t given, int64_t ranks) {
+  if (given > 0) return given;
+  const auto memory = static_cast<int64_t>(machine.memory);
+  return machine.has_gpus ? memory : memory * machine.devices / std::max<int64_t>(1, ranks);
+}
+
 int64_t device_budget(const SearchTask& task, int64_t ranks) {
-  if (task.device_memory > 0) return task.device_memory;
-  const auto memory = static_cast<int64_t>(task.machine.memory);
-  return task.machine.has_gpus ? memory
-                               : memory * task.machine.devices / std::max<int64_t>(1, ranks);
+  return device_budget(task.machine, task.device_memory, ranks);
+}
+
+int64_t host_budget(const Machine& machine, int64_t given, int64_t ranks) {
+  if (given > 0) return given;
+  return static_cast<int64_t>(machine.host_memory_capacity) / std::max<int64_t>(1, ranks);
 }
 
 int64_t host_budget(const SearchTask& task, int64_t ranks) {
-  if (task.host_memory > 0) return task.host_memory;
-  return static_cast<int64_t>(task.machine.host_memory_capacity) / std::max<int64_t>(1, ranks);
+  return host_budget(task.machine, task.host_memory, ranks);
 }
 
 int64_t lacking(const SearchTask& task, const MemoryNeed& memory, int64_t ranks) {

@@ -41,11 +41,14 @@ struct MemoryNeed {
   int64_t host = 0;
 };
 
-/// Returns the bytes of a device that one of `ranks` ranks of a node may use; 0: no limit.
+/// Returns the bytes of a device that one of `ranks` ranks of a node may use: `given` bytes or, if
+/// that is 0, as many as the machine has. 0: no limit. Ranks on CPUs share the node's memory.
+int64_t device_budget(const Machine& machine, int64_t given, int64_t ranks);
 int64_t device_budget(const SearchTask& task, int64_t ranks);
 
-/// Returns the bytes of main memory that one of `ranks` ranks of a node with GPUs may use; 0: no
-/// limit.
+/// Returns the bytes of main memory that one of `ranks` ranks of a node with GPUs may use, like
+/// device_budget().
+int64_t host_budget(const Machine& machine, int64_t given, int64_t ranks);
 int64_t host_budget(const SearchTask& task, int64_t ranks);
 
 /// Returns how many bytes a rank, one of `ranks` ranks on its node, needs beyond its budgets.

@@ -12,8 +12,9 @@ namespace ftrun {
 
 std::string to_text(const OverBudget& over) {
   return cat(over.ranks, over.ranks == 1 ? " rank needs" : " ranks need", " more than ",
-             human_bytes(over.budget), " of the ", tier_name(over.tier), " tier",
-             over.ranks == 1 ? ": rank " : "; rank ", over.rank,
+             human_bytes(over.budget), " of the ", tier_name(over.tier),
+             over.with_host ? " and host tiers" : " tier", over.ranks == 1 ? ": rank " : "; rank ",
+             over.rank,
              over.ranks == 1 ? " needs " : " needs the most: ", human_bytes(over.needed));
 }
 
@@ -72,19 +73,22 @@ const std::vector<MemoryPlan>& ClassPlans::memory() const {
   return memory_;
 }
 
-std::vector<OverBudget> ClassPlans::over_budget(const TierBudget& budget) const {
+std::vector<OverBudget> ClassPlans::over_budget(const TierBudget& budget, bool with_host) const {
   if (budget == kNoBudget) return {};
   const std::vector<MemoryPlan>& needed = memory();
   std::vector<OverBudget> over;
   for (const Tier tier : kTiers) {
     OverBudget found{.tier = tier, .budget = budget[static_cast<size_t>(tier)]};
     for (int rank = 0; rank < classes_.ranks(); ++rank) {
-      const int64_t bytes = needed[static_cast<size_t>(classes_.class_of(rank))].at(tier).total;
+      const MemoryPlan& plan = needed[static_cast<size_t>(classes_.class_of(rank))];
+      const int64_t of_tier = plan.at(tier).total;
+      const int64_t bytes = tier == Tier::kDevice && with_host ? plan.main_memory() : of_tier;
       if (bytes <= found.budget) continue;
       ++found.ranks;
       if (bytes <= found.needed) continue;
       found.rank = rank;
       found.needed = bytes;
+      found.with_host = bytes > of_tier;
     }
     if (found.ranks > 0) over.push_back(found);
   }

@@ -27,6 +27,8 @@ struct OverBudget {
   /// The lowest of the ranks that need most, and the bytes that it needs.
   int rank = 0;
   int64_t needed = 0;
+  /// `needed` includes the host tier, because CPUs compute and both tiers are main memory.
+  bool with_host = false;
 };
 /// Writes "13 ranks need more than 64.00 GiB of the device tier; rank 3 needs the most: 80.00 GiB".
 std::string to_text(const OverBudget& over);
@@ -56,8 +58,9 @@ class ClassPlans {
   /// Lists what a rank of each class allocates for all its programs. It is computed once; the first
   /// call must not run beside others.
   const std::vector<MemoryPlan>& memory() const;
-  /// Lists the tiers of which a rank needs more than `budget` at its peak.
-  std::vector<OverBudget> over_budget(const TierBudget& budget) const;
+  /// Lists the tiers of which a rank needs more than `budget` at its peak. With `with_host`, the
+  /// budget of the device tier is for the device and host tiers together.
+  std::vector<OverBudget> over_budget(const TierBudget& budget, bool with_host = false) const;
 
  private:
   RankClasses classes_;

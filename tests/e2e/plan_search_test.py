@@ -85,6 +85,17 @@ with tempfile.TemporaryDirectory() as scratch:
         assert nearest["layouts"][0]["seconds"] >= best["seconds"], (nearest, best)
 
     @case
+    def a_plan_fits_a_machine_of_cpus_if_it_fits_by_the_rule_of_the_search():
+        need = answer["layouts"][0]["memory"]["device"]
+        planned = json.loads(must(ftrun("plan", "--config", found, "--json")).stdout)["result"]
+        enough = -(-need * planned["ranks"] // 2)  # the ranks share the memory of both cores
+        for memory, code in ((enough, 0), (enough - 1, 5)):
+            cores = job.scratch / f"cores-{code}.yaml"
+            cores.write_text(two_cores(memory=f"{memory} B"))
+            done = must(ftrun("plan", "--config", found, "--machine", cores), code)
+            assert bool(re.search("needs? more than", done.stderr)) == (code == 5), done.stderr
+
+    @case
     def memory_that_is_missing_may_be_on_more_nodes():
         config = job.config("nodes", **settings)
         # Fractions of the memory that one node needs for its fastest layout; those for which few
