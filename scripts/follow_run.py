@@ -29,9 +29,11 @@ import time
 import script_errors
 from script_errors import MissingPackage, UserError
 
+# The tags are those of tensorboard_scalars() (lib/report/step_metrics.cc), which
+# tests/house/tags_test.py compares.
 TRAINED = {"loss": "train/loss", "grad_norm": "train/grad_norm", "lr": "train/learning_rate",
            "tokens_per_second": "train/tokens_per_second", "loss_scale": "train/loss_scale",
-           "samples": "train/samples",
+           "samples": "train/samples", "skipped": "train/skipped",
            "step_seconds": "time/step_seconds", "data_wait_seconds": "time/data_wait_seconds",
            "exposed_communication_seconds": "time/exposed_communication_seconds"}
 MOST_PARAMETER_TEXT = 500  # the limit of MLflow's oldest servers
@@ -39,8 +41,8 @@ MOST_PARAMETER_TEXT = 500  # the limit of MLflow's oldest servers
 
 def number(value):
     """Returns a number in metrics.jsonl, where values that are not finite are written as strings;
-    None if the value is not a number."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    1 for a flag that is set; None if the value is no number."""
+    if isinstance(value, (int, float)):
         return float(value)
     return float(value) if value in ("NaN", "Infinity", "-Infinity") else None
 

@@ -203,7 +203,9 @@ std::vector<Scalar> tensorboard_scalars(const StepMetrics& m) {
   std::vector<Scalar> scalars;
   if (m.trained) {
     if (m.tokens > 0) scalars.push_back({"train/loss", m.loss});
-    scalars.insert(scalars.end(), {{"train/grad_norm", m.grad_norm},
+    // scripts/follow_run.py sends the same tags to trackers (tests/house/tags_test.py).
+    scalars.insert(scalars.end(), {{"train/samples", static_cast<double>(m.samples)},
+                                   {"train/grad_norm", m.grad_norm},
                                    {"train/learning_rate", m.learning_rate},
                                    {"train/tokens_per_second", m.tokens_per_second},
                                    {"time/step_seconds", m.step_seconds},

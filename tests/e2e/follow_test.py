@@ -114,6 +114,13 @@ with tempfile.TemporaryDirectory() as scratch:
         assert calls[-1] == ["finish", [], {"exit_code": 0}]
 
     @case
+    def a_step_whose_update_was_skipped_is_sent_as_such():
+        follow(run_folder("skips", line(1) + line(2, skipped=True, samples=8)), "wandb")
+        logs = [a[0] for name, a, _ in calls_of("skips") if name == "log"]
+        assert "train/skipped" not in logs[0] and logs[1]["train/skipped"] == 1, logs
+        assert logs[1]["train/samples"] == 8, logs
+
+    @case
     def the_other_clients_are_called_as_they_want():
         folder = run_folder("two", line(1) + evaluation(1, 2.0), code=7)
         done = follow(folder, "mlflow")

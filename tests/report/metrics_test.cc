@@ -257,7 +257,7 @@ TEST_CASE("a step's charts are named by group") {
     names.push_back(scalar.tag + "=" + number_text(scalar.value));
   REQUIRE(
       join(names, " ") ==
-      "train/loss=3.125 train/grad_norm=1.25 train/learning_rate=1e-05 "
+      "train/loss=3.125 train/samples=4 train/grad_norm=1.25 train/learning_rate=1e-05 "
       "train/tokens_per_second=1024 time/step_seconds=2 time/data_wait_seconds=0.001 "
       "time/exposed_communication_seconds=0.5 train/loss_scale=2 train/skipped=1 "
       "code/loss=0 code/perplexity=1 code/accuracy=0.5 counters/bytes_sent=5 memory/parameters=6");
