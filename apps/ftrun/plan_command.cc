@@ -52,6 +52,8 @@ struct PlanOptions {
   /// The bytes of each kind of memory that a rank may use; 0: no limit.
   int64_t device_memory = 0;
   int64_t host_memory = 0;
+  /// The plan is for a machine of CPUs, so `device_memory` holds the host tier too.
+  bool shares_memory = false;
   int64_t nodes = 1;
   TimeOptions time;
   /// The file to which the trace of a step is written; "" for none.
@@ -159,7 +161,8 @@ TierBudget budget_of(const PlanOptions& options, int64_t library_bytes) {
 void refuse_over_budget(const ClassPlans& class_plans, const LoadedConfig& loaded,
                         const PlanOptions& options, const StepPlan& plan) {
   const int64_t library_bytes = total_bytes(gpu_overheads(loaded.config, plan));
-  const std::vector<OverBudget> over = class_plans.over_budget(budget_of(options, library_bytes));
+  const std::vector<OverBudget> over =
+      class_plans.over_budget(budget_of(options, library_bytes), options.shares_memory);
   if (over.empty()) return;
   const OverBudget& first = over.front();
   std::vector<std::string> lines;
@@ -169,10 +172,10 @@ void refuse_over_budget(const ClassPlans& class_plans, const LoadedConfig& loade
       lines.back() += cat("; libraries use up to ", human_bytes(library_bytes), " of the GPU's ",
                           human_bytes(options.device_memory));
   }
-  const MemoryMeasure measure =
-      first.tier == Tier::kDevice
-          ? limiting_memory(loaded.config)
-          : [tier = first.tier](const MemoryPlan& memory) { return memory.at(tier).total; };
+  const MemoryMeasure measure = first.with_host ? limiting_memory(loaded.config)
+                                                : [tier = first.tier](const MemoryPlan& memory) {
+                                                    return memory.at(tier).total;
+                                                  };
   throw Error(ExitCode::kEnvironment, join(lines, "\n"),
               savings_remedy(memory_savings(loaded.config, *loaded.model, first.rank, measure),
                              first.needed - first.budget));
@@ -196,6 +199,7 @@ void add_plan_answer(Answer& answer, const LoadedConfig& loaded, const StepPlan&
 /// set it. Ranks on CPUs have no host memory beside that of their devices.
 void set_memory(const Machine& machine, int64_t ranks_of_node, PlanOptions& options) {
   options.device_memory = device_budget(machine, options.device_memory, ranks_of_node);
+  options.shares_memory = !machine.has_gpus;
   if (machine.has_gpus)
     options.host_memory = host_budget(machine, options.host_memory, ranks_of_node);
 }

@@ -20,8 +20,7 @@ std::string to_text(const OverBudget& over) {
 
 ClassPlans::ClassPlans(const Config& config, const ModelConfig& model, int rank,
                        const StepPlan& own, const std::function<void()>& before_each)
-    : limiting_memory_(limiting_memory(config)),
-      classes_(rank_classes(own.train.model, own.partition, own.options.state)),
+    : classes_(rank_classes(own.train.model, own.partition, own.options.state)),
       ranks_(classes_.first) {
   const int32_t own_class = classes_.class_of(rank);
   ranks_[static_cast<size_t>(own_class)] = rank;
@@ -74,7 +73,7 @@ const std::vector<MemoryPlan>& ClassPlans::memory() const {
   return memory_;
 }
 
-std::vector<OverBudget> ClassPlans::over_budget(const TierBudget& budget) const {
+std::vector<OverBudget> ClassPlans::over_budget(const TierBudget& budget, bool with_host) const {
   if (budget == kNoBudget) return {};
   const std::vector<MemoryPlan>& needed = memory();
   std::vector<OverBudget> over;
@@ -83,7 +82,7 @@ std::vector<OverBudget> ClassPlans::over_budget(const TierBudget& budget) const 
     for (int rank = 0; rank < classes_.ranks(); ++rank) {
       const MemoryPlan& plan = needed[static_cast<size_t>(classes_.class_of(rank))];
       const int64_t of_tier = plan.at(tier).total;
-      const int64_t bytes = tier == Tier::kDevice ? limiting_memory_(plan) : of_tier;
+      const int64_t bytes = tier == Tier::kDevice && with_host ? plan.main_memory() : of_tier;
       if (bytes <= found.budget) continue;
       ++found.ranks;
       if (bytes <= found.needed) continue;

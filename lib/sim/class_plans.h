@@ -10,7 +10,6 @@
 #include "config/config.h"
 #include "model/model_config.h"
 #include "program/memory_plan.h"
-#include "program/savings.h"
 #include "program/step_plan.h"
 #include "sim/rank_classes.h"
 
@@ -61,12 +60,11 @@ class ClassPlans {
   /// Lists what a rank of each class allocates for all its programs. It is computed once; the first
   /// call must not run beside others.
   const std::vector<MemoryPlan>& memory() const;
-  /// Lists the tiers of which a rank needs more than `budget` at its peak. The budget of the device
-  /// tier is for limiting_memory().
-  std::vector<OverBudget> over_budget(const TierBudget& budget) const;
+  /// Lists the tiers of which a rank needs more than `budget` at its peak. With `with_host`, the
+  /// budget of the device tier is for the device and host tiers together.
+  std::vector<OverBudget> over_budget(const TierBudget& budget, bool with_host = false) const;
 
  private:
-  MemoryMeasure limiting_memory_;
   RankClasses classes_;
   std::vector<int> ranks_;
   std::vector<const StepPlan*> plans_;

@@ -126,9 +126,9 @@ with tempfile.TemporaryDirectory() as scratch:
                              ("compressed-tensors", "compressed-tensors")):
             folder = sharded_model(scratch / method, quantization_config={"quant_method": method})
             said = check(folder, 3)
-            assert (f"{folder}/config.json: quantization_config: the weights are quantized "
-                    f"already, by {name}, which is not read (fp8 with scales and bitsandbytes "
-                    "are); give the original model, which quantization quantizes while it is "
+            assert (f"{folder}/config.json: quantization_config: the weights are already "
+                    f"quantized with {name}, which ftrun cannot read (it reads fp8 with scales, "
+                    "and bitsandbytes); give the original model, which quantization quantizes while it is "
                     "loaded") in said, said
 
     @case

@@ -210,7 +210,7 @@ TEST_CASE("without padding, stages send 2 Psi (N-1)/N elements, ZeRO-3 3 Psi (N-
         // computed in forward.
         const int64_t forward_only = 2 * 128 * 128;
         CHECK(large == (3 * even_elements - forward_only) * 4 * (ranks - 1) / ranks);
-        CHECK(of_cause(theory, "units that not exactly one") ==
+        CHECK(of_cause(theory, "units that are read by other than") ==
               -forward_only * 4 * (ranks - 1) / ranks);
       }
       for (const char* cause :
