@@ -128,8 +128,8 @@ with tempfile.TemporaryDirectory() as scratch:
             said = check(folder, 3)
             assert (f"{folder}/config.json: quantization_config: the weights are already "
                     f"quantized with {name}, which ftrun cannot read (it reads fp8 with scales, "
-                    "and bitsandbytes); give the original model, which quantization quantizes while it is "
-                    "loaded") in said, said
+                    "and bitsandbytes); give the original model, which quantization quantizes "
+                    "while it is loaded") in said, said
 
     @case
     def adapters_beside_and_in_the_place_of_a_model_are_told():
