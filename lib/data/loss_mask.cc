@@ -28,10 +28,10 @@ int64_t TrainedBits::count(int64_t first, int64_t count) const {
   int64_t total = 0;
   const int64_t end = first + count;
   int64_t at_bit = first;
-  for (; at_bit < end && (at_bit & 7) != 0; ++at_bit) total += at(at_bit) ? 1 : 0;
+  for (; at_bit < end && (at_bit & 7) != 0; ++at_bit) total += is_trained(at_bit) ? 1 : 0;
   for (; end - at_bit >= 64; at_bit += 64)
     total += std::popcount(u64_at(bits_, static_cast<size_t>(at_bit >> 3)));
-  for (; at_bit < end; ++at_bit) total += at(at_bit) ? 1 : 0;
+  for (; at_bit < end; ++at_bit) total += is_trained(at_bit) ? 1 : 0;
   return total;
 }
 
