@@ -425,6 +425,7 @@ TEST_CASE("a number of nodes whose layouts were not all tried is not reported as
   task.nodes = 1;
   task.offloads = false;
   task.model.layers = 4;
+  task.model.windows.assign(4, 0);
   task.model.hidden = 256;
   task.model.feed_forward = 512;
   task.model.vocab_rows = 512;
