@@ -75,15 +75,15 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   bool has_ended(int64_t handle) override = 0;
   void release(int64_t handle) override = 0;
   bool peer_lost() override = 0;
-  /// Shows on the board that this rank has given up, whatever the device still runs; called before
-  /// abort() ends the device's work. Returns false if that was shown before.
+  /// Shows on the board that this rank has aborted the group, whatever the device still runs;
+  /// called before abort() ends the device's work. Returns false if that was shown before.
   bool show_given_up() noexcept;
 
   void* stream() const { return stream_; }
   /// Starts the watch once the back end is open. The back end's destructor calls stop_watch().
   void start_watch();
   void stop_watch();
-  /// Runs `calls` and explains their failure. If a collective was given up meanwhile, its error is
+  /// Runs `calls` and explains their failure. If a collective was aborted meanwhile, its error is
   /// thrown instead; a failure of this rank's device is thrown unchanged.
   template <typename Calls>
   void call_or_report_loss(Calls calls) {

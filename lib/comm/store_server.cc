@@ -37,7 +37,7 @@ constexpr std::chrono::milliseconds kShortage{100};
 constexpr size_t kReadBytes = 64 << 10;
 /// The capacity of the receive buffer that a connection keeps: enough for heartbeats.
 constexpr size_t kKeptBytes = 16 << 10;
-/// The most connections that are served before epoll is called again.
+/// The maximum number of connections that are served before epoll is called again.
 constexpr size_t kEvents = 256;
 
 /// Longer values are sent from where they are stored, so that a value which all ranks request at

@@ -34,10 +34,10 @@ struct LayerGraph;
 struct RecomputePolicy {
   RecomputeLevel level = RecomputeLevel::kNone;
   /// The share of the cost of the layer's forward list that recomputed operations may have
-  /// (kSelective). The default is the least (in steps of 0.05) for which gate and up, by far the
-  /// largest values, are recomputed in every family: SmolLM2-135M keeps 19 % of the bytes at T =
-  /// 512, 22 % at 1024, Llama 2 7B 29 % at 2048, for 0.54 to 0.60 of the forward list, which is a
-  /// fifth of the layer's step.
+  /// (kSelective). The default is the smallest value (in steps of 0.05) for which gate and up, by
+  /// far the largest values, are recomputed in every family: SmolLM2-135M keeps 19 % of the bytes
+  /// at T = 512, 22 % at 1024, Llama 2 7B 29 % at 2048, for 0.54 to 0.60 of the forward list, which
+  /// is a fifth of the layer's step.
   double budget = 0.6;
   bool operator==(const RecomputePolicy&) const = default;
 };

@@ -62,7 +62,7 @@ FTRUN_HOST_DEVICE inline uint32_t dropout_bits(const DropoutKeys& keys, uint32_t
   return x ^ (x >> 15);
 }
 
-/// Returns the least value of an element's bits with which the element is kept.
+/// Returns the smallest value of an element's bits with which the element is kept.
 inline uint32_t least_kept_bits(const DropoutAttrs& attrs) {
   return static_cast<uint32_t>(std::min(std::round(attrs.probability * 0x1p32), 0x1p32 - 1));
 }

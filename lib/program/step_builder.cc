@@ -58,8 +58,8 @@ void sum_in_place(const LayerGraph& graph, const std::vector<Op>& op_list, Value
 
 /// ListPart is a part of a list that one instruction runs: one collective, or the operations
 /// between two cuts. The list is cut at each collective, which runs on its group's lane, and before
-/// the first operation that reads the collective's result: the operations between the two run
-/// beside it.
+/// the first operation that reads the collective's result: the operations between the two run while
+/// it is in progress.
 struct ListPart {
   size_t first = 0;
   size_t end = 0;

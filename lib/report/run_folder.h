@@ -77,7 +77,7 @@ class RunFolder {
   const RunPaths& paths() const { return paths_; }
   /// Returns whether the folder held a run (its run.json) before this one.
   bool has_earlier_run() const { return has_earlier_run_; }
-  /// Finds a folder beside this one that holds a run and has a similar name; "" for none.
+  /// Finds a folder next to this one that holds a run and has a similar name; "" for none.
   std::string similar_run() const;
   /// Returns whether the folder was removed while this run used it, and was made again by another
   /// run: `.lock` is then another file.

@@ -32,9 +32,10 @@ struct Bound {
 /// Bounds computes the bounds of layouts. The bound of the time is the larger of two terms: the
 /// computation of the busiest stage, including the filling and draining of the pipeline and the
 /// update; and the communication. The bound of the memory is the state of one rank, plus the larger
-/// of its gradients and the most activations that its layers save at one time. The exact plan
-/// includes all these terms, so neither bound exceeds it (tests/search). Costs that several layouts
-/// share (of layers, the cut of the model, the activations saved in a schedule) are computed once.
+/// of its gradients and the maximum of the activations that its layers save at one time. The exact
+/// plan includes all these terms, so neither bound exceeds it (tests/search). Costs that several
+/// layouts share (of layers, the cut of the model, the activations saved in a schedule) are
+/// computed once.
 class Bounds {
  public:
   /// Makes an object without costs. `task` must outlive it.
@@ -117,7 +118,7 @@ class Bounds {
     const ModelCosts* costs = nullptr;
     PipelineCut* cut = nullptr;
     double compute = 0;
-    /// The most bytes that each stage saves at one time.
+    /// The maximum number of bytes that each stage saves at one time.
     std::vector<int64_t> saved;
   };
 

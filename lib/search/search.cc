@@ -32,8 +32,8 @@ constexpr double kNodesShare = 0.2;
 constexpr double kUnknownTime = std::numeric_limits<double>::infinity();
 /// The search stops after this many plans without a time, because the machine file lacks a rate.
 constexpr size_t kUntimed = 16;
-/// The most layouts that are judged and bounded between two reads of the clock. There are fewer if
-/// they need the costs of more models than there are cores.
+/// The maximum number of layouts that are judged and bounded between two reads of the clock. There
+/// are fewer if they need the costs of more models than there are cores.
 constexpr size_t kTriedTogether = 256;
 /// The number of exact plans that are computed concurrently. Each of them starts as many threads as
 /// there are cores (ClassPlans, predict_step()).
@@ -127,7 +127,7 @@ class Search {
     plan_best();
     // The time may have ended before the layouts that need least memory were planned.
     if (best_ == kUnknownTime && !result_.proved) plan_in_time(least_memory_numbers(), true);
-    // A plan that was given up takes longer than was thought.
+    // An abandoned plan takes longer than estimated.
     result_.needed_seconds =
         exact_.empty()
             ? std::max(result_.needed_seconds, given_up_.empty() ? 0 : 2 * elapsed_seconds())
@@ -235,7 +235,7 @@ class Search {
     candidates_.push_back(std::move(candidate));
   }
 
-  /// Returns when exact plans are given up.
+  /// Returns the time at which exact plans are abandoned.
   Clock::time_point deadline() const {
     const double most = std::max(limits_.seconds, 0.0) + kGraceSeconds;
     return begin_ +
@@ -416,7 +416,7 @@ class Search {
   }
 
   void set_bound(const std::vector<size_t>& numbers, PlainChoiceComparison& why) const {
-    // Candidates are sorted by the bound of time, so the first one has the least.
+    // Candidates are sorted by the bound of time, so the first one has the smallest bound.
     Bound least = candidates_[numbers.front()].bound;
     why.ranks = ranks_of_node(candidates_[numbers.front()].layout, task_.nodes);
     for (const size_t i : numbers) {
@@ -567,7 +567,7 @@ class Search {
   std::vector<Candidate> candidates_;
   /// Results of exact plans, by index in `candidates_`.
   std::map<size_t, Evaluation> exact_;
-  /// Candidates whose exact plans were given up.
+  /// Candidates whose exact plans were abandoned.
   std::set<size_t> given_up_;
   /// Planned layouts that need more memory than there is.
   std::vector<Layout> too_large_;

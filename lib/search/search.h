@@ -18,7 +18,7 @@ struct SearchLimits {
   /// The seconds after which no new work is begun. Even with very few seconds some layouts are
   /// bounded. An exact plan is begun only if its estimate says that it ends in time. If no plan
   /// does, the cheapest plan is begun if it ends at most a second late. A plan that still runs a
-  /// second after the limit is given up.
+  /// second after the limit is abandoned.
   double seconds = 10;
   /// The search looks for a sufficient number of nodes if nothing fits.
   bool more_nodes = true;
@@ -62,7 +62,7 @@ struct SearchCounts {
   int64_t too_large = 0;
   int64_t planned = 0;
   int64_t pruned = 0;
-  /// The number of exact plans that were given up because the time was over.
+  /// The number of exact plans that were abandoned because the time limit had passed.
   int64_t given_up = 0;
   /// The number of planned layouts that fit, but for whose time the machine lacks a rate.
   int64_t untimed = 0;

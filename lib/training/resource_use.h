@@ -61,7 +61,7 @@ class ResourceUse {
   int64_t peak_file_backed_ = 0;
   std::optional<MemoryReport> memory_;
   /// The memory of each pipeline stage: memory_metrics() of the stage's first rank, and "process",
-  /// the most memory that its process held.
+  /// the maximum memory that its process held.
   std::vector<std::map<std::string, int64_t>> stages_;
   /// The traffic of all ranks; absent if no step ran.
   std::optional<TrafficSums> all_traffic_;
