@@ -28,7 +28,7 @@ BROKEN = re.compile(r"(Address|Leak|Thread|Memory|UndefinedBehavior)Sanitizer|: 
                     r"Segmentation fault|core dumped|due to a fatal error condition")
 ASSERTED = re.compile(r": FAILED:|^Traceback \(most recent call last\)|AssertionError", re.M)
 FAILED_LINE = re.compile(r"^\t *\d+ - (\S+) \((.+?)\)")
-OUTPUT_BYTES = 1 << 20  # the most output of an entry that CTest keeps
+OUTPUT_BYTES = 1 << 20  # the maximum output of an entry that CTest keeps
 PR_SET_CHILD_SUBREAPER = 36
 
 

@@ -62,7 +62,7 @@ from training_data.token_files import (FORMAT, SplitWriter, read_sidecar, refuse
                                        refuse_own_inputs, staging_folder)
 from training_data.workers import encoded_batches
 
-MOST_BAD = 20  # the most unusable documents that an error names
+MOST_BAD = 20  # the maximum number of unusable documents that an error names
 LAYOUT = 3  # raised when the same input gives other tokens than before
 
 

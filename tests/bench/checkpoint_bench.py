@@ -84,8 +84,8 @@ def saved(text):
 
 
 def copy_seconds(size, threads):
-    """Returns the least seconds of three to copy `size` bytes between two regions whose pages are
-    mapped."""
+    """Returns the seconds of the fastest of three copies of `size` bytes between two regions whose
+    pages are mapped."""
     count = size // 8
     source, target = np.ones(count), np.zeros(count)
     cuts = np.linspace(0, count, threads + 1).astype(int)
