@@ -33,7 +33,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class CTestError(UserError):
-    """CTest itself did not do what it was asked for."""
+    """CTest itself failed, rather than one of the tests."""
 
     exit_code = 5
 

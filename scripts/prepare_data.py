@@ -139,8 +139,8 @@ def find_tokenizer_files(options):
 
 
 def inputs_record(inputs):
-    """Returns a record of the inputs that is only a few bytes long, however many inputs there
-    are."""
+    """Returns a record of the inputs that is only a few bytes long, regardless of the number of
+    inputs."""
     return {"count": len(inputs), "xxh3": xxhash.xxh3_64(json.dumps(inputs).encode()).hexdigest(),
             "first": [i["name"] for i in inputs[:3]]}
 

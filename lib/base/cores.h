@@ -17,8 +17,8 @@ struct CoreLimit {
   /// folder).
   std::string group, group_id;
 
-  /// Returns the number of threads that can run at once: the allowed cores or the quota,
-  /// rounded up, whichever is less.
+  /// Returns the number of threads that can run at once: the allowed cores or the quota, rounded
+  /// up, whichever is smaller.
   int count() const;
 };
 

@@ -587,7 +587,7 @@ Outgoing StoreServer::Loop::run(const StoreRequest& request) {
 }
 
 /// Resumes the requests that wait for the keys that have arrived. An arrived key costs time only
-/// for the requests that wait for it, however many others wait.
+/// for the requests that wait for it, regardless of the number of other waiting requests.
 void StoreServer::Loop::check_waiting() {
   for (const std::string& key : std::exchange(arrived, {})) check_waiting(key);
 }

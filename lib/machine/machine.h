@@ -79,7 +79,7 @@ struct Machine {
   std::map<std::string, Curve> exchanges;
   /// Bytes a second of the disk; 0: not known.
   double disk_read = 0, disk_write = 0;
-  /// The least seconds that an operation takes.
+  /// The minimum seconds that an operation takes.
   double launch = 0;
   /// The price of a device for an hour.
   Price price;

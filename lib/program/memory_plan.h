@@ -17,10 +17,10 @@ inline constexpr std::array<Tier, 3> kTiers{Tier::kDevice, Tier::kHost, Tier::kN
 struct TierPlan {
   /// Bytes of buffers that live from step to step, by category.
   std::array<int64_t, kCategoryCount> persistent{};
-  /// Bytes of each category in the arenas at the moment when that category uses most.
+  /// Bytes of each category in the arenas at the moment when that category uses the most bytes.
   std::array<int64_t, kCategoryCount> arena_peak{};
-  /// Bytes of each category in the arenas at the moment when all categories together use most, and
-  /// the instruction that runs then ("" when the tier has no arena).
+  /// Bytes of each category in the arenas at the moment when all categories together use the most
+  /// bytes, and the instruction that runs then ("" when the tier has no arena).
   std::array<int64_t, kCategoryCount> at_peak{};
   std::string peak_instr;
   int64_t arenas = 0;

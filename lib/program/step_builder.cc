@@ -109,7 +109,7 @@ struct BufferPlan {
   std::vector<std::pair<ValueId, Range>> values;
 };
 
-/// ListFacts holds what all instructions of one list have in common, whatever their layer and
+/// ListFacts holds what all instructions of one list have in common, regardless of their layer and
 /// micro-batch.
 struct ListFacts {
   ListFacts(const LayerGraph& graph, const std::vector<Op>& ops)

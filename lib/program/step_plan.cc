@@ -118,8 +118,8 @@ StepOptions step_options(const Config& config, const ModelDescription& model,
   options.bucket_elements = bucket_of(config.zero.reduce_bucket_size, options.state, elements);
   options.gather_bucket_elements =
       bucket_of(config.zero.allgather_bucket_size, options.state, elements);
-  // At most an eighth of the elements is prefetched, whatever the number of shards: DeepSpeed's
-  // default (5e7 elements) would keep most of a small model gathered.
+  // At most an eighth of the elements is prefetched, regardless of the number of shards:
+  // DeepSpeed's default (5e7 elements) would keep most of a small model gathered.
   options.prefetch_elements =
       std::min({config.zero.prefetch_bucket_size, disk_buffers(config), elements / 8});
   options.max_live_elements = config.zero.max_live_parameters;

@@ -60,7 +60,8 @@ std::optional<Error> folder_problem(const std::string& output_dir, RunStart star
 void refuse_other_than_folder(const std::string& output_dir);
 
 /// RunFolder is the output folder of a run, held by one process until this object is destroyed. It
-/// is held by a kernel lock on `.lock`, so the lock never outlives the process, however that ends.
+/// is held by a kernel lock on `.lock`, so the lock never outlives the process, even if the process
+/// is killed.
 class RunFolder {
  public:
   /// Makes the folder (mode 0700; an existing folder keeps its mode, parents follow the umask) and

@@ -15,7 +15,7 @@ namespace ftrun {
 /// from the programs of all ranks.
 struct Evaluation {
   Layout layout;
-  /// The memory of the rank that needs most, for each kind of memory.
+  /// The memory of the rank that needs the most, for each kind of memory.
   MemoryNeed memory;
   bool fits = false;
   /// The time of a step; absent where it was not requested or the machine lacks a rate (`problem`).

@@ -125,7 +125,7 @@ class Search {
   SearchResult run() {
     find_bounds();
     plan_best();
-    // The time may have ended before the layouts that need least memory were planned.
+    // The time limit may have passed before the layouts that need the least memory were planned.
     if (best_ == kUnknownTime && !result_.proved) plan_in_time(least_memory_numbers(), true);
     // An abandoned plan takes longer than estimated.
     result_.needed_seconds =
@@ -166,7 +166,7 @@ class Search {
     return exact_.contains(number) || given_up_.contains(number);
   }
 
-  /// Returns the one of these candidates whose exact plan takes least time.
+  /// Returns the one of these candidates whose exact plan takes the least time.
   size_t cheapest_of(const std::vector<size_t>& numbers) const {
     return *std::min_element(numbers.begin(), numbers.end(), [&](size_t a, size_t b) {
       return plan_effort(task_, candidates_[a].layout) < plan_effort(task_, candidates_[b].layout);
@@ -451,7 +451,7 @@ class Search {
   }
 
   /// Returns the fastest candidate that fits according to exact plans or, if none fits, the one
-  /// that needs least memory.
+  /// that needs the least memory.
   std::optional<Evaluation> best_of(const std::vector<size_t>& numbers) const {
     for (const bool fitting : {true, false})
       if (const Evaluation* best = known_best(numbers, fitting)) return *best;
@@ -478,7 +478,7 @@ class Search {
     return best;
   }
 
-  /// Plans the layouts that need least memory according to their bounds, then searches for a
+  /// Plans the layouts that need the least memory according to their bounds, then searches for a
   /// sufficient number of nodes.
   void find_nearest() {
     result_.nearest = least_memory();
@@ -497,8 +497,8 @@ class Search {
     return needs(one.layout, one.memory);
   }
 
-  /// Lists the candidates that need least memory according to their bounds, except those that are
-  /// already planned.
+  /// Lists the candidates that need the least memory according to their bounds, except those that
+  /// are already planned.
   std::vector<size_t> least_memory_numbers() const {
     std::vector<size_t> order(candidates_.size());
     std::iota(order.begin(), order.end(), size_t{0});

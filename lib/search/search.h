@@ -31,11 +31,11 @@ struct PlainChoiceComparison {
   std::string choice;
   /// The best layout has this choice.
   bool chosen = false;
-  /// The fastest planned layout with the choice or, if none fits, one that needs least memory.
+  /// The fastest planned layout with the choice or, if none fits, one that needs the least memory.
   /// Absent if no layout with the choice is legal, or if all of them need too much memory according
   /// to their bounds.
   std::optional<Evaluation> best;
-  /// The least memory and time of the choice's legal layouts, by their bounds.
+  /// The minimum memory and time of the choice's legal layouts, by their bounds.
   std::optional<Bound> bound;
   /// Some of the choice's legal layouts may fit, according to their bounds.
   bool may_fit = false;
@@ -76,10 +76,10 @@ struct SearchResult {
   /// No layout can be faster than the first choice: all bounds were computed, and no layout that
   /// was not planned has a lower bound.
   bool proved = false;
-  /// The least seconds that any other layout could take; meaningless if the result is proved.
+  /// The minimum seconds that any other layout could take; meaningless if the result is proved.
   double least = 0;
   std::vector<PlainChoiceComparison> why_not;
-  /// The layout that needs least memory, set if nothing fits; and the first layout that fits on
+  /// The layout that needs the least memory, set if nothing fits; and the first layout that fits on
   /// more nodes, with their number.
   std::optional<Evaluation> nearest;
   std::optional<Evaluation> on_more_nodes;

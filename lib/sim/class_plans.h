@@ -24,7 +24,7 @@ struct OverBudget {
   Tier tier = Tier::kDevice;
   int64_t budget = 0;
   int ranks = 0;
-  /// The lowest of the ranks that need most, and the bytes that it needs.
+  /// The lowest of the ranks that need the most memory, and the bytes that it needs.
   int rank = 0;
   int64_t needed = 0;
   /// `needed` includes the host tier, because CPUs compute and both tiers are main memory.

@@ -33,9 +33,9 @@ class ResourceUse {
   /// Adds the resources in use and the bytes moved in the step.
   void add_to(StepMetrics& metrics) const;
 
-  /// Sums the measurements over the ranks, and finds the rank that needed most memory. Collective.
-  /// Called after the last step, but before checkpoints and exports, which map whole files
-  /// temporarily.
+  /// Sums the measurements over the ranks, and finds the rank that needed the most memory.
+  /// Collective. Called after the last step, but before checkpoints and exports, which map whole
+  /// files temporarily.
   void total(Session& session);
   /// Adds the totals to the manifest.
   void add_to(RunManifest& manifest) const;

@@ -187,8 +187,8 @@ def compare_with_machine(args):
 # --- the peers -----------------------------------------------------------------------------------
 
 # Each peer is a program `PEER save|load FOLDER SHAPES` that runs in a process of its own. It saves
-# the same state twice, first to make what it keeps for later saves, and prints the time of the
-# second save. It reports the content of the state that it saved or loaded ("state").
+# the same state twice, first to allocate the memory that it keeps for later saves, and prints the
+# time of the second save. It reports the content of the state that it saved or loaded ("state").
 PEER = '''
 import json, os, sys, time, torch
 kinds = ("param", "exp_avg", "exp_avg_sq")

@@ -186,8 +186,8 @@ def rank_below(pid):
 
 
 class Peak(threading.Thread):
-    """Peak records the maximum number of bytes that rank 0 holds until `ended` is set. With a single
-    rank, rank 0 may be the watched process itself."""
+    """Peak records the maximum number of bytes that rank 0 holds until `ended` is set. With a
+    single rank, rank 0 may be the watched process itself."""
 
     def __init__(self, root):
         super().__init__()
