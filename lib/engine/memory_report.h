@@ -49,8 +49,8 @@ struct MemoryReport {
 };
 
 /// Compares predicted and measured memory. `around_steps` is an upper bound of the bytes that the
-/// run allocates besides its setup: for batches, checkpoints and the export. `measured` is the
-/// peak.
+/// run allocates in addition to its setup: for batches, checkpoints and the export. `measured` is
+/// the peak.
 MemoryReport report_memory(const TrainingSetup& setup, int64_t around_steps, int64_t measured);
 
 /// Lists predicted, allocated and touched bytes of every category and tier, and by how much touched

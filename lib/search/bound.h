@@ -76,7 +76,8 @@ class Bounds {
     GraphCost& operator+=(const GraphCost& other);
     GraphCost operator-(const GraphCost& other) const;
   };
-  /// Weights holds the weight of each layer; a pipeline is cut into stages of similar weight.
+  /// Weights holds the load of each layer in whole numbers (whole_weights()). Equal loads give
+  /// equal pipeline cuts.
   using Weights = std::vector<int64_t>;
   /// ModelCosts holds the model for one tensor degree, micro-batch and recompute level, with the
   /// costs of its layers.
@@ -84,6 +85,7 @@ class Bounds {
     ModelDescription model;
     /// Element k is the cost of the first k layers.
     std::vector<GraphCost> prefix_costs;
+    /// The load of each layer, by which a pipeline is cut, and the same in whole numbers.
     std::vector<double> weights;
     Weights whole_weights;
     /// The error that prevented computing the costs.
@@ -95,7 +97,8 @@ class Bounds {
              prefix_costs[static_cast<size_t>(range.first)];
     }
   };
-  /// StageWeights counts the parameters of a pipeline stage, in bytes and in trained elements.
+  /// StageWeights holds the sizes of the parameters of a pipeline stage, in bytes and in trained
+  /// elements.
   struct StageWeights {
     double bytes = 0;
     double trained = 0;

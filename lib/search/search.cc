@@ -32,7 +32,7 @@ constexpr double kNodesShare = 0.2;
 constexpr double kUnknownTime = std::numeric_limits<double>::infinity();
 /// The search stops after this many plans without a time, because the machine file lacks a rate.
 constexpr size_t kUntimed = 16;
-/// The maximum number of layouts that are judged and bounded between two reads of the clock. There
+/// The maximum number of layouts that are checked and bounded between two reads of the clock. There
 /// are fewer if they need the costs of more models than there are cores.
 constexpr size_t kTriedTogether = 256;
 /// The number of exact plans that are computed concurrently. Each of them starts as many threads as
@@ -242,8 +242,8 @@ class Search {
            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(most));
   }
 
-  /// Evaluates a layout exactly; nothing if the time is over before. One that cannot be planned
-  /// counts as one that does not fit.
+  /// Evaluates a layout exactly; nothing if the time limit passes before. A layout that cannot be
+  /// planned counts as one that does not fit.
   std::optional<Evaluation> planned(const Layout& layout, bool timed) const {
     try {
       return evaluate(task_, layout, timed, deadline());
@@ -577,7 +577,7 @@ class Search {
   double efforts_ = 0;
   /// The seconds after which no more bounds are computed.
   double bounds_seconds_;
-  /// The first exact plan is made even if the search time is over.
+  /// Says whether the first exact plan may be computed after the search time is over.
   bool plans_late_ = true;
   SearchResult result_;
 };

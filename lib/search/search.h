@@ -47,14 +47,14 @@ struct PlainChoiceComparison {
 
 /// SearchCounts counts the layouts of a search by their outcome.
 struct SearchCounts {
-  /// all: layouts whose numbers are consistent. tried: layouts that were judged before the time was
-  /// over. refused: layouts that `ftrun plan` would refuse. legal: all other tried layouts.
+  /// all: layouts whose numbers are consistent. tried: layouts that were checked before the time
+  /// was over. refused: layouts that `ftrun plan` would refuse. legal: all other tried layouts.
   int64_t all = 0;
   int64_t tried = 0;
   int64_t refused = 0;
   int64_t legal = 0;
   /// The number of calls of try_layout(), including calls for layouts that only test one aspect.
-  /// Their results judge all layouts (LayoutRules).
+  /// From their results the search decides which layouts are legal (LayoutRules).
   int64_t asked = 0;
   /// too_large: legal layouts that need too much memory according to their bounds. planned: layouts
   /// that were planned exactly. pruned: layouts that were not planned because their bound is no
