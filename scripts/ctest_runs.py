@@ -28,12 +28,12 @@ BROKEN = re.compile(r"(Address|Leak|Thread|Memory|UndefinedBehavior)Sanitizer|: 
                     r"Segmentation fault|core dumped|due to a fatal error condition")
 ASSERTED = re.compile(r": FAILED:|^Traceback \(most recent call last\)|AssertionError", re.M)
 FAILED_LINE = re.compile(r"^\t *\d+ - (\S+) \((.+?)\)")
-OUTPUT_BYTES = 1 << 20  # the most output of an entry that CTest keeps
+OUTPUT_BYTES = 1 << 20  # the maximum output of an entry that CTest keeps
 PR_SET_CHILD_SUBREAPER = 36
 
 
 class CTestError(UserError):
-    """CTest itself did not do what it was asked for."""
+    """CTest itself failed, rather than one of the tests."""
 
     exit_code = 5
 

@@ -21,7 +21,7 @@ from script_errors import UsageError, UserError, run
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILDS = ("asan", "release")
 LABELS = {"e2e", "waits"}
-KEPT = 20  # the most failures of an entry whose output is kept
+KEPT = 20  # the maximum number of failures of an entry whose output is kept
 LEFT_ON_DISK = 2 << 30
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -42,7 +42,7 @@ NOT_WEIGHTS = (".inv_freq", ".masked_bias")
 SHOWN = 20
 
 
-# ---- what is read ----
+# ---- reading ----
 
 
 def open_checkpoint(folder, tag):
@@ -252,7 +252,7 @@ def require_all(found, shapes, unmatched, run, zero_moments):
     return without_moments
 
 
-# ---- what is written ----
+# ---- writing ----
 
 
 def entry_name(target):

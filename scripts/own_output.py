@@ -63,8 +63,8 @@ def _id():
 
 
 def write_synced(path, text):
-    """Writes a file atomically: whatever happens, it holds either the whole new text or the old
-    text."""
+    """Writes a file atomically: after a failure or a crash at any moment, it holds either the whole
+    new text or the old text."""
     temporary = f"{path}.tmp-{_id()}"
     with open(temporary, "x", encoding="utf-8") as file:
         file.write(text)

@@ -62,7 +62,7 @@ from training_data.token_files import (FORMAT, SplitWriter, read_sidecar, refuse
                                        refuse_own_inputs, staging_folder)
 from training_data.workers import encoded_batches
 
-MOST_BAD = 20  # the most unusable documents that an error names
+MOST_BAD = 20  # the maximum number of unusable documents that an error names
 LAYOUT = 3  # raised when the same input gives other tokens than before
 
 
@@ -139,8 +139,8 @@ def find_tokenizer_files(options):
 
 
 def inputs_record(inputs):
-    """Returns a record of the inputs that is only a few bytes long, however many inputs there
-    are."""
+    """Returns a record of the inputs that is only a few bytes long, regardless of the number of
+    inputs."""
     return {"count": len(inputs), "xxh3": xxhash.xxh3_64(json.dumps(inputs).encode()).hexdigest(),
             "first": [i["name"] for i in inputs[:3]]}
 

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Summarises a run of CTest: entries that were skipped and why, the slowest entries, and
+"""Summarizes a run of CTest: entries that were skipped and why, the slowest entries, and
 those that took longer than their budget of seconds.
 
     test_summary.py RESULTS.xml BUDGETS.tsv [--write]
 
 A budget is what an entry takes on two quiet cores, in a whole run. Machines differ and are shared,
 so budgets are scaled by the run's pace, which is how much slower than its budgets the run was as a
-whole (PACE at most). An entry that takes more than LISTED times its scaled budget and LISTED_SLACK
-seconds beyond it is listed. It fails the run only where it takes both more than REFUSED times its
-scaled budget and REFUSED_SLACK seconds beyond it; an entry without a budget has one of NEW seconds.
-Exits 1, and says why, when one does, when one was skipped without a reason, or when nothing ran.
---write takes the run's seconds as the new budgets."""
+whole (limited to PACE). An entry is listed if it takes both more than LISTED times its scaled
+budget and more than LISTED_SLACK seconds beyond it. It fails the run if it takes both more than
+REFUSED times its scaled budget and more than REFUSED_SLACK seconds beyond it. An entry without a
+budget counts as having a budget of NEW seconds. Exits 1, and prints the reason, if an entry fails
+the run, if an entry was skipped without a reason, or if nothing ran. --write saves the run's
+seconds as the new budgets."""
 import statistics
 import sys
 import xml.etree.ElementTree as xml

@@ -31,7 +31,7 @@ std::string ranks_text(int64_t local) {
   return local == 1 ? "this rank" : cat("the ", local, " ranks of this machine");
 }
 
-/// Names the category that uses most memory, with its bytes.
+/// Names the category that uses the most memory, with its bytes.
 std::string largest_text(const MemoryPlan& plan) {
   int64_t most = 0;
   std::string name;

@@ -16,8 +16,8 @@ int64_t local_ranks(const LoadedConfig& loaded, const LaunchEnvironment& launch)
 
 /// Refuses a run that cannot fit, before anything starts: throws Error(kEnvironment) if the ranks
 /// on this machine need more main memory than there is, or more disk space at nvme_path than is
-/// free. The error lists the changes of the config that save most. Returns a warning if the run
-/// needs more memory than is free now, else "".
+/// free. The error lists the changes of the config that save the most memory. Returns a warning if
+/// the run needs more memory than is free now, else "".
 std::string require_memory(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
                            const MemoryLimit& limit);
 

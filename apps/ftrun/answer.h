@@ -42,7 +42,7 @@ class Answer {
   /// Prints the answer of a command that has ended; does nothing without --json.
   void print(int exit_code);
   void print_failure(const std::exception& failure);
-  /// Switches back to printing text instead of an answer, because the user asked for help.
+  /// Makes the command print text instead of JSON, because the user asked for help.
   void give_up();
 
  private:

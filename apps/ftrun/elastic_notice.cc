@@ -8,8 +8,8 @@
 namespace ftrun {
 namespace {
 
-/// Returns the reason why no rank of the run can be dropped, whatever the config allows; "" if
-/// ranks can be dropped.
+/// Returns the reason why no rank of the run can be dropped, regardless of the config; "" if ranks
+/// can be dropped.
 std::string no_drop_reason(const LoadedConfig& loaded, const LaunchEnvironment& launch,
                            std::optional<int> restarts) {
   if (launch.is_rank())

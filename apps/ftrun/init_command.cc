@@ -63,8 +63,8 @@ struct InitMachine {
   std::string source;
 };
 
-/// Variant is a way to train. kVariants is ordered from the variant that learns most to the one
-/// that needs least memory.
+/// Variant is a way to train. kVariants is ordered from the variant that usually reaches the lowest
+/// loss to the one that needs the least memory.
 struct Variant {
   const char* name;
   /// Lines of YAML.
@@ -81,10 +81,11 @@ constexpr std::array<Variant, 3> kVariants{
       "quantization: {type: nf4}\n",
       2e-4}}};
 
-/// The most tokens of a row; all kinds of models were trained on rows of this length.
+/// The maximum number of tokens of a row; all kinds of models were trained on rows of this length.
 constexpr int64_t kRowOnGpus = 2048;
 constexpr int64_t kRowOnCpus = 512;
-/// The most tokens of a step, and the fewest steps of a run if there is enough data.
+/// The maximum number of tokens of a step, and the minimum number of steps of a run if there is
+/// enough data.
 constexpr int64_t kTokensOfStep = 524288;
 constexpr int64_t kStepsOfRun = 100;
 /// Epochs for text, and for conversations, of which there are usually fewer.

@@ -18,8 +18,8 @@ namespace ftrun {
 namespace {
 
 constexpr size_t kPageColumns = 120;
-/// The most micro-batches for which the timeline is computed, because it holds every action of a
-/// step.
+/// The maximum number of micro-batches for which the timeline is computed, because it holds every
+/// action of a step.
 constexpr int64_t kMaxMicroBatches = 100'000;
 
 /// Lists the layers of a part of the pipeline: "embed, 0-7", "8-15", "24-29, head".

@@ -196,7 +196,7 @@ void add_plan_answer(Answer& answer, const LoadedConfig& loaded, const StepPlan&
 }
 
 /// Sets the memory of each of `ranks_of_node` ranks to what a search lets it use, unless options
-/// set it. Ranks on CPUs have no host memory beside that of their devices.
+/// set it. Ranks on CPUs have no host memory in addition to that of their devices.
 void set_memory(const Machine& machine, int64_t ranks_of_node, PlanOptions& options) {
   options.device_memory = device_budget(machine, options.device_memory, ranks_of_node);
   options.shares_memory = !machine.has_gpus;

@@ -4,7 +4,7 @@
 
 namespace ftrun {
 
-/// Returns whether the training data of a config exists. Reads only the headers of its files.
+/// Returns whether the training data of a config exists and the headers of its files are readable.
 bool has_data(const Config& config);
 
 }  // namespace ftrun

@@ -25,7 +25,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// The most pipeline stages, blocks of lanes, and points of memory curves that a page holds.
+/// The maximum number of pipeline stages, blocks of lanes, and points of memory curves that a page
+/// holds.
 constexpr size_t kMaxStages = 16, kMaxBlocks = 40'000, kMaxMoments = 6'400;
 
 PageParts plan_parts() {

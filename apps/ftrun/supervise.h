@@ -12,8 +12,8 @@ namespace ftrun {
 
 /// Starts the ranks of this machine, waits for them and, if `restarts` allows it, restarts them
 /// from the newest checkpoint; with fewer ranks if one keeps failing and `loaded` allows that.
-/// `restarts` is the most consecutive restarts without a new checkpoint; the default is 3, and 0
-/// for several nodes, which would have to restart together. Returns the exit code.
+/// `restarts` is the maximum number of consecutive restarts without a new checkpoint; the default
+/// is 3, and 0 for several nodes, which would have to restart together. Returns the exit code.
 int supervise(const std::vector<std::string>& arguments, const ConfigSource& source,
               const LoadedConfig& loaded, const LaunchEnvironment& launch,
               const ResumeRequest& resume, std::optional<int> restarts);

@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kLine = 64;
 /// The prefetch distance in bytes: the hardware's own prefetching stops at the end of each page.
 constexpr size_t kAhead = 2048;
-/// The size below which a copy through the caches does no harm.
+/// The minimum size of a non-temporal copy. A smaller copy through the caches does no harm.
 constexpr size_t kMinBytes = 4096;
 
 }  // namespace

@@ -10,15 +10,15 @@ struct CoreLimit {
   /// The numbers of the cores that it may run on: its CPU affinity, which cpuset control groups
   /// restrict.
   std::vector<int> allowed;
-  /// The CPU time that its control groups grant it, in cores: the least of all its groups and their
-  /// ancestors; 0 for no limit.
+  /// The CPU time that its control groups grant it, in cores: the minimum over all its groups and
+  /// their ancestors; 0 for no limit.
   double quota = 0;
   /// The group that sets the quota, "" for none, and its unique id (device and inode of its
   /// folder).
   std::string group, group_id;
 
-  /// Returns the number of threads that can run at once: the allowed cores or the quota,
-  /// rounded up, whichever is less.
+  /// Returns the number of threads that can run at once: the allowed cores or the quota, rounded
+  /// up, whichever is smaller.
   int count() const;
 };
 

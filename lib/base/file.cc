@@ -466,7 +466,7 @@ std::optional<uint64_t> xxh3_of_file(const std::string& path, const std::atomic<
       uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
   if (!fd) throw_read_error(path, errno);
   Xxh3Stream stream;
-  // The buffer is small, because a thread may hash data beside training steps, whose memory is
+  // The buffer is small, because a thread may hash data during training steps, whose memory is
   // planned.
   std::vector<std::byte> piece(64 << 10);
   for (;;) {

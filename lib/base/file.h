@@ -62,7 +62,7 @@ FileSystem& posix_files();
 /// Returns the file system for files that other users may read: their modes follow the umask.
 FileSystem& umask_files();
 
-/// Makes a name beside `path` that no other process chooses: `path`, `mark`, and 8 random
+/// Makes a name in the folder of `path` that no other process chooses: `path`, `mark`, and 8 random
 /// hexadecimal digits, at least one of which is a letter.
 std::string unique_name(const std::string& path, std::string_view mark = ".tmp-");
 /// Returns the name from which a unique name was made: "run.json" for "run.json.tmp-0123abcd";
@@ -82,7 +82,8 @@ void write_file_atomic(FileSystem& files, const std::string& path, std::string_v
 void remove_atomic_leftovers(FileSystem& files, const std::string& folder,
                              const std::vector<std::string>& names);
 
-/// The most bytes of a text file that is read whole, unless the caller gives a smaller limit.
+/// The maximum size in bytes of a text file that is read whole, unless the caller gives a smaller
+/// limit.
 inline constexpr int64_t kMaxTextBytes = int64_t{256} << 20;
 
 /// Reads a whole regular file of at most `most` bytes; its size is checked first. Throws

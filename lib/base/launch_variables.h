@@ -27,7 +27,7 @@ inline constexpr const char* kResume = "FTRUN_RESUME";
 inline constexpr const char* kLeftRanks = "FTRUN_LEFT_RANKS";
 inline constexpr const char* kWhyLeft = "FTRUN_WHY_LEFT";
 /// The name of torchrun's launch, which may restart the ranks. It is not an environment variable: a
-/// run's manifest records it beside those.
+/// run's manifest records it together with those.
 inline constexpr const char* kAgent = "FTRUN_AGENT";
 
 }  // namespace launch_variables

@@ -14,7 +14,8 @@ const char* less_memory_remedy() noexcept;
 /// The remedy for EMFILE and ENFILE.
 inline constexpr const char* kMoreFiles = "raise the limit of open files (ulimit -n)";
 
-/// Returns the most bytes that a file of this process may have (ulimit -f); INT64_MAX for no limit.
+/// Returns the maximum size in bytes of a file that this process writes (ulimit -f); INT64_MAX for
+/// no limit.
 int64_t file_size_limit();
 
 /// Returns the remedy for EFBIG: "raise the limit of file sizes (ulimit -f), which is 100.00 KiB".

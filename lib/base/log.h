@@ -10,7 +10,7 @@ enum class LogLevel { kDebug, kInfo, kNotice, kWarning, kError };
 /// LogOptions specify where this process logs. Lines are written to stderr as "[prefix] message"
 /// and, if `file` is given, to that file with time and level.
 struct LogOptions {
-  /// The least level that is written to stderr; the file receives every level.
+  /// The minimum level that is written to stderr; the file receives every level.
   LogLevel level = LogLevel::kInfo;
   /// The text before each line: "rank 3" in a rank, "" for the command itself.
   std::string prefix;

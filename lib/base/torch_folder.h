@@ -39,7 +39,7 @@ std::string find_torch(const TorchSearch& search);
 
 /// Lists the folders, besides the loader's own, from which LibTorch, CUDA's modules and the
 /// libraries that multiply matrices are loaded: those of a torch package, and those of the packages
-/// that are installed beside it.
+/// that are installed next to it.
 std::vector<std::string> library_folders_of(const std::string& torch);
 
 }  // namespace ftrun

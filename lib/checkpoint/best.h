@@ -8,7 +8,7 @@
 
 namespace ftrun {
 
-/// BestCheckpoint names the best checkpoint of a run: it is the content of the file `best` beside
+/// BestCheckpoint names the best checkpoint of a run: it is the content of the file `best` next to
 /// `latest` (docs/checkpoint.md). The named checkpoint is not removed with older ones.
 struct BestCheckpoint {
   int64_t step = 0;

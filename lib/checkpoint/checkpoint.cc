@@ -54,8 +54,8 @@ void copy_as(DType stored, const std::byte* from, DType wanted, std::byte* to, i
     convert_to_bf16(stored, from, {reinterpret_cast<uint16_t*>(to), elements});
 }
 
-/// The most bytes of a mapped file that are touched between two releases, because mapped pages
-/// count as this process's memory.
+/// The maximum number of bytes of a mapped file that are touched between two releases, because
+/// mapped pages count as this process's memory.
 constexpr int64_t kMaxTouchedBytes = int64_t{8} << 20;
 /// Bytes that are hashed and then copied at a time; they are still in the CPU's cache for the copy.
 constexpr int64_t kCachedBytes = int64_t{128} << 10;

@@ -15,7 +15,7 @@
 
 namespace ftrun {
 
-/// StateInfo describes a state tensor of a checkpoint, whichever ranks hold it.
+/// StateInfo describes a state tensor of a checkpoint, regardless of the ranks that hold it.
 struct StateInfo {
   std::string tensor;
   std::string kind;

@@ -32,8 +32,8 @@ class CheckpointWeights {
   std::map<std::string, StateInfo> parameters_;
 };
 
-/// Exports `tensors` of a checkpoint, whatever the number of ranks that wrote it. One process calls
-/// it; the whole model is never in memory. Throws the errors of CheckpointWeights, and
+/// Exports `tensors` of a checkpoint, regardless of the number of ranks that wrote it. One process
+/// calls it; the whole model is never in memory. Throws the errors of CheckpointWeights, and
 /// Error(kEnvironment) for errors of the disk.
 void export_checkpoint(FileSystem& files, const std::string& checkpoint_folder,
                        const ExportOptions& options, const std::vector<ExportTensor>& tensors);

@@ -20,17 +20,17 @@ inline constexpr int kCheckpointFormat = 2;
 /// The name of the file in a checkpoint's folder that describes the checkpoint.
 inline constexpr const char* kCheckpointFile = "checkpoint.json";
 
-/// The name of the file beside the checkpoints that holds the name of the newest one.
+/// The name of the file next to the checkpoints that holds the name of the newest one.
 inline constexpr const char* kLatestFile = "latest";
 
 /// The name under which the "extra" of a checkpoint keeps the effective config of the run that
 /// saved it.
 inline constexpr const char* kConfigRecord = "config";
 
-/// The most dimensions of a state tensor.
+/// The maximum number of dimensions of a state tensor.
 inline constexpr size_t kMaxStateDimensions = 8;
 
-/// The most bytes of a checkpoint.json: a larger file is neither written nor read.
+/// The maximum size of a checkpoint.json in bytes: a larger file is neither written nor read.
 inline constexpr int64_t kMaxManifest = int64_t{256} << 20;
 
 /// StateSlice is the part of one state tensor that this rank's memory holds.

@@ -38,7 +38,7 @@ struct ExportOptions {
   std::string decoder_key;
   /// Tensors of the source folder that are written unchanged, with dtype and shape.
   std::vector<TensorSpec> kept;
-  /// Metadata of the weight files, beside "format".
+  /// Metadata of the weight files, in addition to "format".
   std::map<std::string, std::string> metadata;
   /// The dtype of the weights: kF32, kBF16 or kF16.
   DType dtype = DType::kF32;

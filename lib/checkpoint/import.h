@@ -10,7 +10,7 @@
 
 namespace ftrun {
 
-/// The name of the file that scripts/import_checkpoint.py writes beside the safetensors of another
+/// The name of the file that scripts/import_checkpoint.py writes next to the safetensors of another
 /// program's checkpoint (docs/checkpoint.md has the format).
 inline constexpr const char* kImportFile = "import.json";
 

@@ -15,7 +15,7 @@
 
 namespace ftrun {
 
-/// The most bytes of a model's config.json that are read; parsing it has the same limit
+/// The maximum size in bytes of a model's config.json that is read; parsing it has the same limit
 /// (model/model_config.cc).
 inline constexpr int64_t kMaxModelConfig = 4 << 20;
 

@@ -25,7 +25,7 @@ struct Checkpoints {
   int64_t existing = 0;
   /// The number of future saves; the largest possible number if the end is not known.
   int64_t saves = 0;
-  /// The most checkpoints that exist at once, minus those that exist before the run.
+  /// The maximum number of checkpoints that exist at once, minus those that exist before the run.
   int64_t additional = 0;
 };
 

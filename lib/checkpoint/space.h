@@ -29,7 +29,7 @@ struct SpaceWanted {
   /// The folder of the disk tier and the bytes that the run will have there; 0 for none.
   std::string swap;
   int64_t swap_bytes = 0;
-  /// The least size of the largest file of checkpoints and export, and the size limit of files of
+  /// The minimum size of the largest file of checkpoints and export, and the size limit of files of
   /// this process (ulimit -f).
   int64_t largest_file_bytes = 0;
   int64_t file_size_limit = std::numeric_limits<int64_t>::max();

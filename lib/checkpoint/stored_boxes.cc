@@ -10,8 +10,8 @@
 namespace ftrun {
 namespace {
 
-/// The most boxes into which the missing rest of a wanted box may be divided. Columns of 128 ranks
-/// with unequal ranges lead to 171.
+/// The maximum number of boxes into which the missing rest of a wanted box may be divided. Columns
+/// of 128 ranks with unequal ranges lead to 171.
 constexpr size_t kMaxSlicesLeft = 2048;
 
 /// Passes to `use` the parts of `left` that `stored` holds, and removes them from `left`.

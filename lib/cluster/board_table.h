@@ -14,8 +14,8 @@ namespace ftrun {
 
 /// SeqLocked is a value behind a sequence lock: one process writes it, and every process that maps
 /// its memory reads it without a lock or a system call. A reader that finds a write in progress
-/// reads again. After a while it gives up and returns an empty value, because the writer may have
-/// been stopped in the middle of its write. Zero bytes are an empty value.
+/// reads again. After a while it stops trying and returns an empty value, because the writer may
+/// have been stopped in the middle of its write. Zero bytes are an empty value.
 template <typename T>
 class SeqLocked {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(uint64_t) == 0);

@@ -41,8 +41,8 @@ struct CollectiveRecord {
   /// The number of the collective, from 1 within the communicator; sends and receives are counted
   /// separately for each peer.
   int64_t sequence = 0;
-  /// The number of elements of a block; for a counted all-to-all the most that a rank may send or
-  /// receive, equal on all ranks.
+  /// The number of elements of a block; for a counted all-to-all the maximum that a rank may send
+  /// or receive, equal on all ranks.
   int64_t count = 0;
   /// The time when the rank entered the state: nanoseconds of the system clock.
   int64_t unix_ns = 0;

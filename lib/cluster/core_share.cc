@@ -10,7 +10,7 @@
 namespace ftrun {
 namespace {
 
-/// The most numbers that a text may list; longer lists are invalid.
+/// The maximum number of cores that a text may list; longer lists are invalid.
 constexpr size_t kMaxNumbers = 1 << 16;
 
 /// Writes core numbers, which must be ascending, as ranges: "0-3,8".

@@ -125,7 +125,8 @@ bool same_failure(const RankFailure& a, const RankFailure& b) {
          !a.message.empty();
 }
 
-/// Writes "0" or "0, 1, 2": the ranks in ascending order, whatever the order in which they ended.
+/// Writes "0" or "0, 1, 2": the ranks in ascending order, regardless of the order in which they
+/// ended.
 std::string list_text(std::vector<int> ranks) {
   std::sort(ranks.begin(), ranks.end());
   return join_numbers(ranks, ", ");

@@ -302,7 +302,7 @@ ProcessState process_state(const PeerIdentity& peer, const PeerIdentity& self) {
 
 Explanation explain_peers(const std::vector<PeerView>& views, const CollectiveRecord& mine,
                           int self, const std::vector<PeerView>& others) {
-  // A dead rank explains why the others are late; a rank that gave up is always a consequence.
+  // A dead rank explains why the others are late; a rank that aborted is always a consequence.
   PeerReports dead, late, gave_up;
   for (size_t i = 0; i < views.size(); ++i) {
     const PeerView& peer = views[i];

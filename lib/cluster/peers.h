@@ -40,7 +40,7 @@ bool is_gone(int pid);
 /// Reads a peer's state under /proc; kUnknown for a rank of another machine.
 ProcessState process_state(const PeerIdentity& peer, const PeerIdentity& self);
 
-/// PeerView is what one rank knows of another when it has to explain a failure.
+/// PeerView holds the facts about a peer from which a rank explains a failure.
 struct PeerView {
   int global_rank = 0;
   PeerIdentity identity;

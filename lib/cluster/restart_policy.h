@@ -18,8 +18,8 @@ bool may_succeed_on_restart(const FailureSummary& failure);
 class RestartPolicy {
  public:
   struct Options {
-    /// The number of consecutive restarts that save nothing new before the run is abandoned; 0: no
-    /// restarts.
+    /// The maximum number of consecutive restarts that save nothing new; then the run is abandoned.
+    /// 0: no restarts.
     int without_progress = 0;
     /// The pause before the first restart; each further restart waits twice as long.
     std::chrono::milliseconds first_delay = std::chrono::seconds(1);
@@ -37,7 +37,7 @@ class RestartPolicy {
   void reset_progress();
 
   /// Returns the pause before the ranks are restarted; nothing if they are not restarted. `saved`
-  /// names the run's last saved state, "" if there is none yet.
+  /// identifies the run's newest checkpoint, "" if there is none yet.
   std::optional<std::chrono::milliseconds> next_restart_delay(const FailureSummary& failure,
                                                               const std::string& saved);
 

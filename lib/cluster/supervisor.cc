@@ -409,8 +409,9 @@ std::string Supervisor::text_of_activity(const LocalRank& rank) const {
   return table == nullptr ? "" : activity_text(read_state(*table));
 }
 
-/// Returns whether other ranks waited in vain for this rank, which is late or stopped. A rank that
-/// has ended, or that failed by itself, does not count, whatever the others report.
+/// Returns whether other ranks waited for this rank until they timed out, because it is late or
+/// stopped. A rank that has ended, or that reported its own failure, does not count, regardless of
+/// the reports of the others.
 bool Supervisor::holds_up_others(const LocalRank& rank) const {
   bool blamed = false, failed = false;
   for (const FailureReport& report : failures_) {

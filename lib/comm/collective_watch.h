@@ -28,8 +28,8 @@ class WatchedCollectives {
   /// Records that the device has begun the collective; on_end() notes that it is over.
   virtual void on_begin(const CollectiveRecord& record) = 0;
   virtual void on_end() = 0;
-  /// Returns whether a member is known to have given up, or its process to have ended. May block
-  /// for a moment.
+  /// Returns whether a member is known to have aborted the group, or its process to have ended. May
+  /// block for a moment.
   virtual bool peer_lost() = 0;
   /// Reports that the rank's wait ends because a peer is lost or late. Either this function or
   /// on_device_failed() is called, at most once.

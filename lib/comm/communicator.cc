@@ -386,7 +386,7 @@ void Communicator::call_or_abort(const CollectiveRecord& record, Calls calls) {
   }
 }
 
-/// Shows on the board that the group has been given up; the device may be in another collective.
+/// Shows on the board that the group has been aborted; the device may be in another collective.
 void Communicator::show_aborted(const CollectiveRecord& record) {
   if (slot_ == nullptr) return;
   if (!device_runs()) slot_->enter(record);

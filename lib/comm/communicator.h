@@ -174,8 +174,8 @@ class Communicator {
   /// block i of `out` is block rank() of rank i's `in`.
   Work all_to_all(const void* in, void* out, int64_t count, DType dtype, CallSite site);
   /// Exchanges blocks of any length: `sends[i]` elements go to rank i, whose receives[rank()] must
-  /// be the same number. `in` holds `most` elements, a number that is equal on all ranks, and `out`
-  /// holds the received ones. Memory after the blocks does not change.
+  /// be the same number. `in` holds `most` elements, its capacity, which is equal on all ranks, and
+  /// `out` holds the received ones. Memory after the blocks does not change.
   Work counted_all_to_all(const void* in, std::span<const int64_t> sends, void* out,
                           std::span<const int64_t> receives, int64_t most, DType dtype,
                           CallSite site);
@@ -225,8 +225,8 @@ class Communicator {
 
   /// Collective: waits until every rank is done with this communicator. No calls after it.
   virtual void shutdown() {}
-  /// Reports to peers, if the back end can, that this rank gives up, so that they fail at once. Any
-  /// thread, any time.
+  /// Reports to peers, if the back end can, that this rank aborts the group, so that they fail
+  /// immediately. Any thread, any time.
   virtual void abort(const std::string& reason) noexcept { static_cast<void>(reason); }
 
  protected:
@@ -268,7 +268,8 @@ class Communicator {
   /// two heartbeats. Any thread.
   Error failure(const CollectiveRecord& record, const CollectiveFailure& failure);
   /// Aborts the group and makes the error of the failure that caused this. After a wait that timed
-  /// out, the peers are viewed first, because aborting releases the others, which then continue.
+  /// out, the states of the peers are read first, because aborting releases the peers, which then
+  /// continue.
   Error give_up(const CollectiveRecord& record, const CollectiveFailure& failure);
   /// Shows on the board that the group is connecting; returns the record to name in the error if
   /// this fails.

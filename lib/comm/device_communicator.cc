@@ -88,8 +88,8 @@ void DeviceCommunicator::on_peer_lost(const CollectiveRecord& record,
   wait_until_checked_or_exit(report);
 }
 
-/// Reports to the peers that this rank gives up. The reported error is this rank's own and names no
-/// peer.
+/// Reports to the peers that this rank aborts the group. The reported error is this rank's own and
+/// names no peer.
 void DeviceCommunicator::on_device_failed(const CollectiveRecord& record, const RankError& error) {
   mark_group_lost();
   const std::string text =

@@ -23,9 +23,9 @@ namespace ftrun {
 /// return, the process ends with the same message.
 ///
 /// Sums: if Setup::sum_blocks is given, sums of floating-point numbers are added in rank order,
-/// 16-bit floats in fp32, as on CPUs, whatever the transport would do. Ranks exchange the parts,
-/// each adds up its own part, and an all-reduce then gathers the sums. As many bytes are sent as by
-/// a ring. In addition the data is written to and read from device memory once more, and
+/// 16-bit floats in fp32, as on CPUs, regardless of the arithmetic of the transport. Ranks exchange
+/// the parts, each adds up its own part, and an all-reduce then gathers the sums. As many bytes are
+/// sent as by a ring. In addition the data is written to and read from device memory once more, and
 /// kScratchBytes of it are needed.
 class DeviceCommunicator : public Communicator, protected WatchedCollectives {
  public:
@@ -75,15 +75,15 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   bool has_ended(int64_t handle) override = 0;
   void release(int64_t handle) override = 0;
   bool peer_lost() override = 0;
-  /// Shows on the board that this rank has given up, whatever the device still runs; called before
-  /// abort() ends the device's work. Returns false if that was shown before.
+  /// Shows on the board that this rank has aborted the group, even if the device still runs work;
+  /// called before abort() ends the device's work. Returns false if that was shown before.
   bool show_given_up() noexcept;
 
   void* stream() const { return stream_; }
   /// Starts the watch once the back end is open. The back end's destructor calls stop_watch().
   void start_watch();
   void stop_watch();
-  /// Runs `calls` and explains their failure. If a collective was given up meanwhile, its error is
+  /// Runs `calls` and explains their failure. If a collective was aborted meanwhile, its error is
   /// thrown instead; a failure of this rank's device is thrown unchanged.
   template <typename Calls>
   void call_or_report_loss(Calls calls) {

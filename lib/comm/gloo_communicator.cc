@@ -29,17 +29,17 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
-/// The most bytes of a piece. Collectives whose transport allocates as much memory as they move run
-/// in pieces.
+/// The maximum size of a piece in bytes. Collectives whose transport allocates as much memory as
+/// they move run in pieces.
 constexpr int64_t kStagingBytes = 2 << 20;
-/// The most pieces that are in memory at the same time: outgoing_ and incoming_, and the memory
-/// from which c10d sends and into which it gathers before it copies.
+/// The maximum number of pieces that are in memory at the same time: outgoing_ and incoming_, and
+/// the memory from which c10d sends and into which it gathers before it copies.
 constexpr int64_t kMaxPieces = 4;
-// Gloo ends a collective at the timeout; if it does not, this rank gives up after kSlack more. Gloo
+// Gloo ends a collective at the timeout; if it does not, this rank stops waiting kSlack later. Gloo
 // does not end messages (send, receive) at the timeout.
 constexpr std::chrono::milliseconds kSlack{2000};
-// The times between two checks: whether another thread of this rank has given up (kWaitSlice), and
-// whether a peer has (kPeerSlice).
+// The times between two checks: whether another thread of this rank has aborted the group
+// (kWaitSlice), and whether a peer has (kPeerSlice).
 constexpr std::chrono::milliseconds kWaitSlice{200};
 constexpr std::chrono::milliseconds kPeerSlice{1000};
 
@@ -221,7 +221,7 @@ CollectiveFailure GlooCommunicator::failure_of(const std::exception& error,
           first_line(text), timed_out};
 }
 
-/// Gives up the group. Gloo has no call for this: a thread of this rank that is inside a collective
+/// Aborts the group. Gloo has no call for this: a thread of this rank that is inside a collective
 /// leaves it because of aborted_, and the peers find a note in the store, because only the ranks
 /// that wait for this one would notice that its process ended.
 void GlooCommunicator::abort(const std::string& reason) noexcept {

@@ -121,8 +121,8 @@ struct AdmittedConnection {
   StoreMember serving;
 };
 
-/// Connects to the store. A host name that cannot be resolved is not a reason to give up: rank 0's
-/// machine may start later.
+/// Connects to the store. A host name that cannot be resolved is not a reason to stop trying: rank
+/// 0's machine may start later.
 OwnedFd connect_at(const StoreEndpoint& endpoint, Clock::time_point deadline) {
   try {
     return connect_to(endpoint.address, endpoint.port, std::min(deadline, Clock::now() + kConnect));

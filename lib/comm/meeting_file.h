@@ -6,7 +6,7 @@
 namespace ftrun {
 
 /// MeetingFileContent is how ranks that were not started by a common supervisor find each other:
-/// the contents of a file beside the run folder, readable only by this user, that exists until all
+/// the contents of a file next to the run folder, readable only by this user, that exists until all
 /// ranks have met.
 struct MeetingFileContent {
   /// The launcher's name of the job, "" if it gives none. A file of another job is ignored.

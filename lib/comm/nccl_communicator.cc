@@ -438,7 +438,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   /// up.
   std::shared_ptr<CommBuffer> barrier_buffer_;
   std::timed_mutex comm_mutex_;
-  /// Null when it was given up or closed.
+  /// Null after it was aborted or closed.
   ncclComm_t comm_ = nullptr;
   std::mutex marks_mutex_;
   std::vector<WorkEvents> marks_;

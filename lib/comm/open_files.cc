@@ -10,8 +10,8 @@ namespace {
 /// Connections of each rank to the job's store: its own, the heartbeat's, and that of checkpoints
 /// that are written in the background.
 constexpr rlim_t kConnections = 3;
-/// Files that rank 0 has open besides these connections: data, logs, shared memory, connections
-/// that have not proved themselves yet.
+/// Files that rank 0 has open in addition to these connections: data, logs, shared memory,
+/// connections that have not proved themselves yet.
 constexpr rlim_t kOthers = 128;
 
 }  // namespace

@@ -18,7 +18,7 @@ constexpr Milliseconds kSlice{1000};  // the longest wait between two checks for
 /// The time after the limit that the first rank has to collect the texts of a group that has
 /// arrived.
 constexpr Milliseconds kCollectTime{2000};
-/// The most ranks that a log message about a wait lists, with what they are doing.
+/// The maximum number of ranks that a log message about a wait lists, with what they are doing.
 constexpr std::ptrdiff_t kMaxListed = 8;
 
 /// Writes "1, 2, 3", "1, 2, 3, 4, 5, 6, 7, 8 and 24 more".

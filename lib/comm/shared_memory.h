@@ -22,9 +22,8 @@ struct SharedLocation {
 };
 
 /// Allocates memory that other ranks of this machine may map: a memfd, zero at first, which is
-/// freed when its last user ends, however that happens. When the owner frees it, its pages are
-/// released although peers may still map it. Throws Error(kEnvironment) if there is not enough
-/// memory.
+/// freed when its last user ends, normally or not. When the owner frees it, its pages are released
+/// although peers may still map it. Throws Error(kEnvironment) if there is not enough memory.
 CommBuffer allocate_shared(int64_t bytes);
 /// Allocates shared memory whose contents peers that have mapped it can still read after its owner
 /// has freed it.

@@ -75,8 +75,8 @@ class ShmGroup {
   void drop(int rank, std::byte* data, int64_t bytes) {
     peers_[static_cast<size_t>(rank)].drop(data, bytes);
   }
-  /// Shows the others that this rank has finished or gives up, and wakes the ranks that wait for
-  /// it.
+  /// Shows the others that this rank has finished or aborts the group, and wakes the ranks that
+  /// wait for it.
   void leave(MemberState state) noexcept;
 
  private:

@@ -37,7 +37,7 @@ constexpr std::chrono::milliseconds kShortage{100};
 constexpr size_t kReadBytes = 64 << 10;
 /// The capacity of the receive buffer that a connection keeps: enough for heartbeats.
 constexpr size_t kKeptBytes = 16 << 10;
-/// The most connections that are served before epoll is called again.
+/// The maximum number of connections that are served before epoll is called again.
 constexpr size_t kEvents = 256;
 
 /// Longer values are sent from where they are stored, so that a value which all ranks request at
@@ -587,7 +587,7 @@ Outgoing StoreServer::Loop::run(const StoreRequest& request) {
 }
 
 /// Resumes the requests that wait for the keys that have arrived. An arrived key costs time only
-/// for the requests that wait for it, however many others wait.
+/// for the requests that wait for it, regardless of the number of other waiting requests.
 void StoreServer::Loop::check_waiting() {
   for (const std::string& key : std::exchange(arrived, {})) check_waiting(key);
 }

@@ -19,11 +19,12 @@ namespace ftrun {
 class StoreServer {
  public:
   struct Limits {
-    /// The most connections that have not proved themselves; a new one then replaces the oldest.
+    /// The maximum number of connections that have not proved themselves; a new one then replaces
+    /// the oldest.
     int max_unauthenticated = 128;
     /// The time that a proof may take.
     int64_t handshake_ms = 5000;
-    /// The most connections of ranks: each rank has up to three.
+    /// The maximum number of connections of ranks: each rank has up to three.
     int members = 1 << 16;
   };
 
@@ -42,8 +43,8 @@ class StoreServer {
   /// Returns the number of requests that were answered.
   int64_t requests() const { return requests_; }
   /// Returns the number of stored keys; stored_bytes() returns the bytes of keys and values;
-  /// peak_bytes() returns the most bytes that were kept at one time: stored, requested and not sent
-  /// yet.
+  /// peak_bytes() returns the maximum number of bytes that were kept at one time: stored, requested
+  /// and not sent yet.
   int64_t keys() const { return keys_; }
   int64_t stored_bytes() const { return stored_bytes_; }
   int64_t peak_bytes() const { return peak_bytes_; }

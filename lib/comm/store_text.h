@@ -17,7 +17,7 @@ namespace ftrun {
 // with one byte that says what follows: the text; or the number of values KEY/part/0, ... that hold
 // the text and are written first; or a failure that is stored instead of the text.
 
-/// The most bytes of a value, except for the first byte.
+/// The maximum size of a value in bytes, except for the first byte.
 inline constexpr size_t kPartBytes = size_t{4} << 20;
 
 /// ExchangeError is a failure that ends an exchange. A rank that fails may store its failure

@@ -219,7 +219,7 @@ class Translator {
   }
 
   // Returns the largest degree that is written under any of `paths`: in this file, in the named
-  // file, or among ftrun's own keys beside Accelerate's.
+  // file, or among ftrun's own keys next to Accelerate's.
   int64_t written_degree(const Names& paths) const {
     int64_t degree = 1;
     for (const std::string_view path : paths)

@@ -238,7 +238,7 @@ struct ParallelConfig {
 /// ElasticConfig is the section elastic: the number of ranks with which a run may continue if some
 /// ranks keep failing.
 struct ElasticConfig {
-  /// The fewest ranks; 0 = a run never continues with fewer.
+  /// The minimum number of ranks; 0 = a run never continues with fewer.
   int64_t min_ranks = 0;
   bool operator==(const ElasticConfig&) const = default;
 };

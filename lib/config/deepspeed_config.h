@@ -181,7 +181,7 @@ struct SchedulerConfig {
   int64_t total_num_steps = 0;
   double warmup_min_ratio = 0.0;  // WarmupCosineLR, of the optimizer's lr
   double cos_min_ratio = 1e-4;    // WarmupCosineLR, of the optimizer's lr
-  double min_lr = 0.0;            // linear, cosine, cosine_with_min_lr: what they end at
+  double min_lr = 0.0;            // linear, cosine, cosine_with_min_lr: the final rate
   double min_lr_rate = 0.0;       // cosine_with_min_lr, of the optimizer's lr
   /// The number of waves of the cosine. Resolved: 1 for cosine_with_restarts, else 0.5.
   double num_cycles = 0.5;

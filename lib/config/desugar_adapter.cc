@@ -66,7 +66,7 @@ void expand_peft_file(ConfigNode& adapter, Problems& problems) {
 }
 
 void refuse_other_arithmetic(ConfigNode& adapter, bool of_peft, Problems& problems) {
-  // PEFT sets this field by the class of each module, whatever the file says.
+  // PEFT sets this field by the class of each module, regardless of the file.
   adapter.erase("fan_in_fan_out");
   for (const std::string_view key : kOtherArithmetic) {
     const ConfigEntry* entry = adapter.entry(key);

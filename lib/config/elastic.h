@@ -15,8 +15,8 @@ struct ElasticBatch {
   std::vector<int64_t> data_ranks;
 };
 
-/// Chooses the batch that suits the most numbers of ranks, as DeepSpeed's elasticity does.
-/// Candidates are each micro-batch and their least common multiple, times the largest highly
+/// Chooses the batch that is valid for the largest number of rank counts, as DeepSpeed's elasticity
+/// does. Candidates are each micro-batch and their least common multiple, times the largest highly
 /// composite number that fits. Version 0.2 counts machines instead of ranks. Every micro-batch must
 /// be at most largest_micro_batch(), and num_gpus_per_node a multiple of model_parallel_size.
 ElasticBatch choose_elastic_batch(const ElasticityConfig& elasticity);

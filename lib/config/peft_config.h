@@ -16,7 +16,8 @@ struct BaseModelName {
 /// Reads `path` as a Hub name with a revision, unless a folder of this name exists.
 BaseModelName base_model_name(const std::string& path);
 
-/// PeftModel holds the facts about the base model that PEFT's file records besides the adapter.
+/// PeftModel holds the facts about the base model that PEFT's file records in addition to the
+/// adapter.
 struct PeftModel {
   BaseModelName name;
   /// The modules that "all-linear" means.

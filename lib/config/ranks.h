@@ -11,7 +11,7 @@
 
 namespace ftrun {
 
-/// The most ranks of a run; a larger number is refused as a mistake.
+/// The maximum number of ranks of a run; a larger number is refused as a mistake.
 constexpr int64_t kMaxRanks = 1 << 20;
 
 /// RankCount holds the number of ranks of a run, and the rule that determined it.

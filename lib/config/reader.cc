@@ -263,6 +263,7 @@ class TreeReader {
   const Schema& schema_ = Schema::get();
   Problems& problems_;
   WrittenConfig written_;
+  /// Ignored is a key that is accepted without effect, and the reason.
   struct Ignored {
     std::string path;
     Position at;

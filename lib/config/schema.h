@@ -53,7 +53,7 @@ struct NumberWord {
   std::string remedy;
 };
 
-/// NumberBounds holds the least and the largest value of a number; nothing if there is no bound.
+/// NumberBounds holds the smallest and the largest value of a number; nothing if there is no bound.
 struct NumberBounds {
   std::optional<double> min, max;
   bool above_min = false;  // min itself is not allowed
@@ -166,7 +166,7 @@ struct LegacyKey {
   std::string why;
 };
 
-/// Schema holds every key that ftrun knows, in the order of the docs.
+/// Schema holds every key that ftrun accepts, in the order of the docs.
 class Schema {
  public:
   /// Returns the schema; there is only one.

@@ -31,7 +31,7 @@ struct BinaryLayout {
 /// BinaryFile is a .bin file whose document boundaries, if it has any, are a list in memory.
 class BinaryFile : public TokenFile {
  public:
-  /// Reads the mask beside the file (same name, extension .mask) if it exists.
+  /// Reads the mask next to the file (same name, extension .mask) if it exists.
   BinaryFile(MappedFile file, BinaryLayout layout);
 
   /// Cuts the stream into documents after each token equal to `id`; tokens after the last such
@@ -55,7 +55,7 @@ class BinaryFile : public TokenFile {
 };
 
 /// Opens a file in llm.c's format (both magics), else a file of raw tokens. The type of raw tokens
-/// is given by the options, or by <name>.json or meta.json beside the file (uint16 by convention
+/// is given by the options, or by <name>.json or meta.json next to the file (uint16 by convention
 /// for train.bin and val.bin).
 std::unique_ptr<TokenFile> open_flat_file(const std::string& path, const TokenFileOptions& options);
 

@@ -10,7 +10,7 @@
 namespace ftrun {
 
 /// Returns whether documents of a data set are conversations, whose ends attention must not cross.
-/// They are if the .json beside a file says so, or says that not every token is trained on; if
+/// They are if the .json next to a file says so, or says that not every token is trained on; if
 /// there is a loss mask; or if the first document of a JSONL file has labels that do not count.
 /// `format` is data.format. This is fast. A file that cannot be read does not count; opening it
 /// reports the error.

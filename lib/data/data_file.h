@@ -12,7 +12,7 @@ bool is_data_file(const std::string& path);
 
 /// Finds the file that a name in data.train or data.validation means: the file itself, or the .bin
 /// or .jsonl file of a prefix (which may contain dots); nothing if there is no such file. Files
-/// beside the data (.json, .mask, .idx) are named after this file, never after the prefix.
+/// next to the data (.json, .mask, .idx) are named after this file, never after the prefix.
 std::optional<std::string> find_data_file(const std::string& name);
 
 /// Returns whether a file that find_data_file() found is read as JSON Lines: data.format decides if

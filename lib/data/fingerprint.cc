@@ -18,9 +18,10 @@ namespace {
 namespace fs = std::filesystem;
 
 /// The number of tokens that are counted at a time. It is small, because the thread that counts
-/// them runs beside training steps, whose memory is planned.
+/// them runs during training steps, whose memory is planned.
 constexpr int64_t kCountedTokens = int64_t{1} << 14;
-/// The most bytes of a cache file, which suffice to record some hundred thousand data files.
+/// The maximum size of a cache file in bytes, which suffices to record some hundred thousand data
+/// files.
 constexpr int64_t kMaxCache = int64_t{64} << 20;
 
 std::string absolute(const std::string& path) {

@@ -14,7 +14,7 @@
 
 namespace ftrun {
 
-/// DataFingerprint identifies the content of a data set, whatever the names and folders of its
+/// DataFingerprint identifies the content of a data set, regardless of the names and folders of its
 /// files.
 struct DataFingerprint {
   /// The XXH3 of a text with one line "role bytes xxh3" for each file, as 16 hexadecimal digits.

@@ -7,8 +7,8 @@
 namespace ftrun {
 namespace {
 /// The number of rows that a block should fill. It is large enough that the half-empty rows at a
-/// block's end do not matter, and small enough that a block is packed again whenever one of its
-/// rows is needed.
+/// block's end do not matter, and small enough that packing a block again, whenever one of its rows
+/// is needed, costs little.
 constexpr int64_t kBlockRows = 64;
 }  // namespace
 

@@ -19,7 +19,7 @@ struct SampleSetOptions {
   /// The number of padding positions after these.
   int64_t row_padding = 0;
   SequencePacking packing = SequencePacking::kConcat;
-  /// The element type of raw .bin files; by default the one recorded in the .json beside them.
+  /// The element type of raw .bin files; by default the one recorded in the .json next to them.
   std::optional<DType> dtype;
   /// The format of the files; kAuto detects it by name and content.
   DataFormat format = DataFormat::kAuto;

@@ -53,7 +53,7 @@ bool has_our_head(const std::string& path) {
   return text.find("\"ftrun-data") != std::string_view::npos;
 }
 
-/// Returns the most bytes that a sidecar at `path` may have.
+/// Returns the maximum size in bytes of a sidecar at `path`.
 int64_t largest_sidecar(const std::string& path) {
   const int64_t bytes = bytes_of(path).value_or(0);
   if (bytes <= kMaxSidecar || !has_our_head(path)) return kMaxSidecar;

@@ -30,7 +30,7 @@ struct FileRecord {
   uint64_t xxh3 = 0;
 };
 
-/// Sidecar is the file <prefix>.json that scripts/prepare_data.py writes beside a data file
+/// Sidecar is the file <prefix>.json that scripts/prepare_data.py writes next to a data file
 /// (docs/data.md).
 struct Sidecar {
   std::string path;
@@ -51,13 +51,13 @@ struct Sidecar {
 /// Error(kBadInput) if the file is a sidecar but damaged, or too large for one.
 std::optional<Sidecar> read_sidecar(const std::string& data_file);
 
-/// Reads the same facts from `path`, which need not be beside the data (a cached fingerprint);
+/// Reads the same facts from `path`, which need not be next to the data (a cached fingerprint);
 /// returns nothing for a file of more than `most` bytes.
 std::optional<Sidecar> read_sidecar_file(const std::string& path, int64_t most);
 std::string sidecar_text(const Sidecar& sidecar);
 
 /// FlatFileInfo holds dtype and end of document of a flat .bin file, from <stem>.json, else from
-/// meta.json beside it (keys dtype, eos). `origin` is the file that gave them, "" if none did.
+/// meta.json next to it (keys dtype, eos). `origin` is the file that gave them, "" if none did.
 struct FlatFileInfo {
   std::optional<DType> dtype;
   std::optional<int32_t> end_of_document;

@@ -29,7 +29,8 @@ void StepReader::read(int64_t step, StepBatch& out) {
 }
 
 /// Counts the labels of the other ranks that count in the loss. Every rank computes this from masks
-/// only, so the loss scale is known before the first forward pass, without a collective.
+/// only, so the number of counted tokens of the global batch, by which the loss is divided, is
+/// known before the first forward pass, without a collective.
 int64_t StepReader::count_others(int64_t step) {
   const bool uniform =
       samples_.data().all_trained() && samples_.rows().packing() == SequencePacking::kConcat;

@@ -64,7 +64,7 @@ class TokenFile {
   virtual void read(int64_t first, std::span<int32_t> ids, std::span<int32_t> labels,
                     ReadScratch& scratch) const = 0;
   virtual TokenLocation locate(int64_t token) const = 0;
-  /// Returns the most ids that a ReadScratch may hold.
+  /// Returns the maximum number of ids that a ReadScratch may hold.
   virtual int64_t scratch_ids() const { return 0; }
   /// Lists findings from opening the file that do not stop training, one sentence each.
   virtual std::vector<std::string> notes() const { return {}; }
@@ -84,7 +84,7 @@ struct TokenFileOptions {
   /// The format of the file. kAuto detects it by name and content; the others refuse a file of
   /// another format.
   DataFormat format = DataFormat::kAuto;
-  /// The element type of a raw .bin file; by default the one recorded in the .json beside it.
+  /// The element type of a raw .bin file; by default the one recorded in the .json next to it.
   std::optional<DType> dtype;
   /// The id that ends each document of a file without boundaries; by default the one recorded in
   /// the .json.
@@ -95,7 +95,7 @@ struct TokenFileOptions {
 };
 
 /// Opens Megatron .bin/.idx files (by either name or by prefix), llm.c .bin, raw .bin and .jsonl
-/// files, with the loss mask beside them if there is one. Every size and header is checked against
+/// files, with the loss mask next to them if there is one. Every size and header is checked against
 /// the files. Throws Error(kBadInput) naming file and offset.
 std::unique_ptr<TokenFile> open_token_file(const std::string& path,
                                            const TokenFileOptions& options);

@@ -50,7 +50,7 @@ bool is_product(const Op& op) {
 using Clock = std::chrono::steady_clock;
 
 /// CallTimer samples the time of one call. Each round of a measurement takes some samples of every
-/// call, so that a host that is slow for a second spoils one round of all calls, not all rounds of
+/// call, so that a host that is slow for a second affects one round of all calls, not all rounds of
 /// one call.
 class CallTimer {
  public:
@@ -504,7 +504,7 @@ std::map<std::string, Curve> measure_exchanges_of(int ranks, int cores) {
   return found;
 }
 
-/// Number of passes over all measurements. With two, a slow period of the host spoils only one.
+/// Number of passes over all measurements. With two, a slow period of the host affects only one.
 constexpr int kPasses = 2;
 /// The share of the time by which the passes may differ without a warning.
 constexpr double kMaxPassDifference = 0.15;

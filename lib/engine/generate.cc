@@ -27,7 +27,7 @@ Batch row_of(std::span<const int32_t> tokens, int64_t row_tokens) {
   return batch;
 }
 
-/// Chosen in place of a token if logits are not finite. It ends the text.
+/// The result of choosing a token if the logits are not finite. It ends the text.
 constexpr int32_t kNoToken = -1;
 
 bool are_finite(std::span<const float> logits) {

@@ -123,8 +123,8 @@ void Lanes::run_steps(size_t worker) {
   }
 }
 
-/// Returns whether `first_lane` and the lanes after it have done everything that the step waits
-/// for.
+/// Returns whether `first_lane` and the lanes after it have done everything that instruction `step`
+/// waits for.
 bool Lanes::done_before(const LaneInstr& step, Lane first_lane) const {
   for (auto lane = static_cast<size_t>(first_lane); lane < lanes_; ++lane)
     if (done_[lane] < step.after[lane]) return false;

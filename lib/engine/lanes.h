@@ -74,8 +74,8 @@ class Lanes {
   const size_t lanes_;
   Runner run_;
   std::function<void()> on_abort_;
-  /// The steps of each thread: those of one lane or, with one launcher, those of the lanes of all
-  /// groups.
+  /// The instructions of each thread: those of one lane or, with one launcher, those of the lanes
+  /// of all groups.
   std::vector<std::vector<LaneInstr>> steps_;
   bool one_launcher_;
   /// The index of each instruction among those of its lane, and its index in steps_ of its thread.

@@ -128,7 +128,7 @@ class RankMemory {
   /// Returns the bytes that allocators provided: whole pages of memory, and for the disk the space
   /// that the file system reserved (its total; categories are the file's parts).
   TierBytes allocated(Tier tier) const;
-  /// Returns the most of these bytes that this and earlier calls found in use, in whole pages.
+  /// Returns the maximum of these bytes that this and earlier calls found in use, in whole pages.
   /// Returns 0 for the disk and for memory from a GPU, whose pages the kernel does not report.
   TierBytes touched(Tier tier) const;
 

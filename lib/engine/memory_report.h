@@ -28,7 +28,7 @@ struct MemoryReport {
   /// working memory already, and on a CPU the programs had their executors: a cost of the program
   /// and the machine, not of the model.
   int64_t baseline_bytes = 0;
-  /// The most bytes of peers' memory that are mapped while a collective runs.
+  /// The maximum number of bytes of peers' memory that are mapped while a collective runs.
   int64_t peers = 0;
   /// An upper bound of the further memory of a process that trains: the heap of the loader and of
   /// records, the kernels' buffers of each thread, the communicators' buffers, and the memory of an
@@ -49,8 +49,8 @@ struct MemoryReport {
 };
 
 /// Compares predicted and measured memory. `around_steps` is an upper bound of the bytes that the
-/// run allocates besides its setup: for batches, checkpoints and the export. `measured` is the
-/// peak.
+/// run allocates in addition to its setup: for batches, checkpoints and the export. `measured` is
+/// the peak.
 MemoryReport report_memory(const TrainingSetup& setup, int64_t around_steps, int64_t measured);
 
 /// Lists predicted, allocated and touched bytes of every category and tier, and by how much touched
@@ -68,7 +68,7 @@ std::map<std::string, std::map<std::string, int64_t>> memory_record(const Memory
 /// reported, these are the allocated bytes.
 std::vector<NamedBytes> memory_metrics(const RankMemory& memory);
 
-/// PeakMemory measures the most memory that this process held (ProcessMemory::held) while it ran
+/// PeakMemory measures the maximum memory that this process held (ProcessMemory::held) while it ran
 /// steps. The kernel reports only the peak of all resident pages. If a step raised that peak,
 /// PeakMemory subtracts the pages of mapped files that are resident at the step's end. Peaks
 /// between steps, when checkpoints are mapped to be read, are ignored.

@@ -39,9 +39,9 @@ class ModelState {
   /// with every tensor that is missing, unknown or misshapen.
   void load(InitialWeights first);
 
-  /// Fills all state of this rank: trained state from the checkpoint, whatever layout wrote it, and
-  /// frozen parameters from `first`, as at the start of training. Returns the states that the
-  /// checkpoint holds in another precision. Throws Error(kBadInput).
+  /// Fills all state of this rank: trained state from the checkpoint, regardless of the layout that
+  /// wrote it, and frozen parameters from `first`, as at the start of training. Returns the states
+  /// that the checkpoint holds in another precision. Throws Error(kBadInput).
   std::vector<StateConversion> load(Checkpoint& checkpoint, InitialWeights first);
 
   /// Lists the slices that this rank writes into a checkpoint. If several ranks hold copies of a

@@ -27,7 +27,7 @@ class TouchedPages {
 
   const std::byte* data_ = nullptr;
   int64_t pages_ = 0;
-  /// The most pages found in each part of the block.
+  /// The maximum number of pages found in each part of the block.
   std::vector<int32_t> found_;
 };
 

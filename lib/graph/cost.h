@@ -26,8 +26,8 @@ struct Pass {
 /// too.
 class OpWork {
  public:
-  /// The most passes of an operation: the head has one for the bias, the logits, the losses and
-  /// each of three gradients.
+  /// The maximum number of passes of an operation: the head has one for the bias, the logits, the
+  /// losses and each of three gradients.
   static constexpr size_t kMaxPasses = 6;
 
   OpWork(const Pass& pass) : OpWork({pass}) {}

@@ -94,7 +94,7 @@ struct OpSpec {
 /// Returns the entry of a kind (ops/table.cc).
 const OpSpec& op_spec(OpKind kind);
 
-// The functions below make the operations that Derivation itself emits, whatever the kind.
+// The functions below make the operations that Derivation itself emits for every kind.
 
 /// Makes the operation sum = a + b of values of one shape (ops/add/spec.cc).
 Op sum_of(ValueId a, ValueId b, ValueId sum);

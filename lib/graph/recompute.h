@@ -25,19 +25,19 @@ struct LayerGraph;
 /// Transformer Models", section 5), the T x T scores of attention, is not a choice here: the
 /// kernels never store them. Every remaining matrix product costs the same per element; attention
 /// costs less where rows are shorter than D, and more where they are longer. So no fixed cost per
-/// element separates values worth keeping from the others, and kSelective looks for the best choice
-/// within a budget: of all choices whose operations cost at most `budget` of the forward list, the
-/// one that keeps the fewest bytes (among equals the cheapest).
+/// element separates values that should be kept from the others, and kSelective looks for the best
+/// choice within a budget: of all choices whose operations cost at most `budget` of the forward
+/// list, the one that keeps the fewest bytes (among equals the cheapest).
 ///
 /// kFull costs less than a second run of the forward list (0.70 to 0.87 of it for blocks of Llama's
 /// shape), since backward reads neither the down projection nor the block's output.
 struct RecomputePolicy {
   RecomputeLevel level = RecomputeLevel::kNone;
   /// The share of the cost of the layer's forward list that recomputed operations may have
-  /// (kSelective). The default is the least (in steps of 0.05) for which gate and up, by far the
-  /// largest values, are recomputed in every family: SmolLM2-135M keeps 19 % of the bytes at T =
-  /// 512, 22 % at 1024, Llama 2 7B 29 % at 2048, for 0.54 to 0.60 of the forward list, which is a
-  /// fifth of the layer's step.
+  /// (kSelective). The default is the smallest value (in steps of 0.05) for which gate and up, by
+  /// far the largest values, are recomputed in every family: SmolLM2-135M keeps 19 % of the bytes
+  /// at T = 512, 22 % at 1024, Llama 2 7B 29 % at 2048, for 0.54 to 0.60 of the forward list, which
+  /// is a fifth of the layer's step.
   double budget = 0.6;
   bool operator==(const RecomputePolicy&) const = default;
 };

@@ -58,7 +58,8 @@ class LiveBytes {
       live_[index(at)] -= round_up(request.bytes, alignment_);
   }
 
-  /// Returns the first time with the most live bytes, and that number; zeros without requests.
+  /// Returns the first time with the maximum number of live bytes, and that number; zeros without
+  /// requests.
   std::pair<int64_t, int64_t> peak() const {
     const auto most = std::max_element(live_.begin(), live_.end());
     return most == live_.end() ? std::pair<int64_t, int64_t>{}

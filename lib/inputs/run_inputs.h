@@ -15,7 +15,7 @@
 namespace ftrun {
 
 /// Describes a data set for the manifest: its path, its size, its commit if it is in the Hugging
-/// Face cache, and its fingerprint if that is recorded beside the files.
+/// Face cache, and its fingerprint if that is recorded next to the files.
 InputRecord describe_data(const SampleSet& samples);
 /// Describes a model folder for the manifest. `named` is its name in the config. The record has its
 /// commit if it is in the Hugging Face cache.

@@ -36,7 +36,7 @@ struct DeviceInfo {
   /// The UUID "GPU-5f3c...". A MIG instance has its own UUID, so two processes have the same text
   /// exactly when they use the same device, on any machine.
   std::string uuid;
-  /// The most shared memory in bytes that a block of a kernel can have.
+  /// The maximum shared memory of a block of a kernel, in bytes.
   int64_t block_shared_bytes = 0;
   /// The size of the device's memory, used or not.
   int64_t memory_bytes = 0;
@@ -192,7 +192,7 @@ struct AttentionOptions {
   bool documents = false;
 };
 
-/// Opens GPU `index` of this process. Loads libftrun_cuda.so, which is beside the engine; CUDA is
+/// Opens GPU `index` of this process. Loads libftrun_cuda.so, which is next to the engine; CUDA is
 /// not used before. Throws Error(kUnsupported) when this build has no CUDA or the GPU is too old,
 /// and Error(kEnvironment) when there is no driver, no such GPU, or a library cannot be loaded
 /// (cuDNN counts only if the config chooses it).

@@ -13,7 +13,7 @@ namespace ftrun {
 // sequence and nothing is stored: an element's bits are a function of the step's key (dropout_key),
 // the layer, the dropout's number in the layer, the token's position in the step's global batch and
 // the column of the whole row. So backward computes the same mask again, a repeated step has it,
-// too, and it is the same however tokens, columns and layers are distributed over ranks and
+// too, and it is the same for every distribution of tokens, columns and layers over ranks and
 // micro-batches.
 //
 // The first four of these inputs give each row a 64-bit key by splitmix64, which takes a handful of
@@ -62,7 +62,7 @@ FTRUN_HOST_DEVICE inline uint32_t dropout_bits(const DropoutKeys& keys, uint32_t
   return x ^ (x >> 15);
 }
 
-/// Returns the least value of an element's bits with which the element is kept.
+/// Returns the smallest value of an element's bits with which the element is kept.
 inline uint32_t least_kept_bits(const DropoutAttrs& attrs) {
   return static_cast<uint32_t>(std::min(std::round(attrs.probability * 0x1p32), 0x1p32 - 1));
 }

@@ -7,7 +7,8 @@
 
 namespace ftrun {
 
-/// Crossing says whether groups of a kind span several nodes: none of them, some, or all.
+/// Crossing says which groups of a kind span several nodes: none (kNever), some (kSometimes), or
+/// all (kAlways).
 enum class Crossing : uint8_t { kNever, kSometimes, kAlways };
 
 /// Computes a lower bound of the seconds of a collective (exchange_seconds()), even if it is

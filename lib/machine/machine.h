@@ -72,14 +72,14 @@ struct Machine {
   Link node, cluster, host;
   /// Bytes a second of main memory for one rank of GPUs; 0: not known.
   double host_memory_bandwidth = 0;
-  /// Bytes of main memory that a node has beside its GPUs; 0: not known.
+  /// Bytes of main memory of a node, in addition to its GPUs' memory; 0: not known.
   double host_memory_capacity = 0;
   /// Seconds of a collective by its bytes; the key has its kind and number of ranks, all of one
   /// node: "all_reduce 2".
   std::map<std::string, Curve> exchanges;
   /// Bytes a second of the disk; 0: not known.
   double disk_read = 0, disk_write = 0;
-  /// The least seconds that an operation takes.
+  /// The minimum seconds that an operation takes.
   double launch = 0;
   /// The price of a device for an hour.
   Price price;

@@ -218,7 +218,7 @@ Adapter make_adapter(const ModelConfig& config, const LoraOptions& options) {
     const bool is_wanted = options.layers.empty() || contains(options.layers, layer);
     for (const LinearModule& linear : linear_modules(names)) {
       const std::string module = path_in_memory(config, names.in_block(layer, linear.name));
-      // An entry that is a whole path counts whatever layers are wanted, as in PEFT.
+      // An entry that is a whole path counts regardless of the wanted layers, as in PEFT.
       if (!choice.is_target(module) || choice.excludes(module) ||
           !(is_wanted || contains(options.target_modules, module)))
         continue;

@@ -116,7 +116,7 @@ struct ModelConfig {
     return learned_positions ? 0
                              : static_cast<int64_t>(static_cast<double>(head_size) * rope.partial);
   }
-  /// Returns whether norms have a bias besides their weight.
+  /// Returns whether norms have a bias in addition to their weight.
   bool has_norm_bias() const { return norm == NormKind::kLayer && norm_weight && norm_bias; }
   bool layer_rotates(int64_t layer) const {
     return rotary_size() > 0 && (rotates.empty() || rotates[static_cast<size_t>(layer)]);

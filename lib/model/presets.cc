@@ -140,7 +140,7 @@ ModelPreset preset_of_size(int64_t parameters) {
   for (int64_t hidden = step; hidden <= 128 * step; hidden += step) {
     const int64_t layers = round_to(static_cast<double>(hidden) / 128, 4);
     const auto width = static_cast<double>(hidden), depth = static_cast<double>(layers);
-    // Parameters beside the MLP: the embedding, the head and the last norm, and in each layer four
+    // Parameters outside the MLP: the embedding, the head and the last norm, and in each layer four
     // matrices of attention and two norms. The MLP has three matrices.
     const double beside = 2 * kRows * width + width + depth * (4 * width * width + 2 * width);
     const double rest = (count - beside) / (3 * width * depth);

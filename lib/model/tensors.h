@@ -12,7 +12,7 @@ namespace ftrun {
 /// Compares the tensors of a model folder (names and shapes, in any order) with those that the
 /// model needs. Returns one line for each problem: missing, misshapen, listed twice, or unknown
 /// tensors. Tensors that other tools leave and that hold no information (rotary_emb.inv_freq,
-/// masked_bias, a lm_head.weight beside tied embeddings) are not problems.
+/// masked_bias, a lm_head.weight of a model with tied embeddings) are not problems.
 std::vector<std::string> check_tensors(const ModelDescription& model,
                                        const std::vector<std::pair<std::string, Dims>>& found);
 

@@ -13,7 +13,7 @@ struct TrainedOptions {
   /// The model has adapters, which train; of the model's own tensors only those named here do.
   bool adapter = false;
   AdapterBias bias = AdapterBias::kNone;
-  /// The modules that train whole beside adapters, given by the end of their paths.
+  /// The modules that train whole in addition to adapters, given by the end of their paths.
   std::vector<std::string> modules_to_save;
   /// Regular expressions of a part of a tensor's name: tensors that do not train, and, if any are
   /// given, the only ones that do.

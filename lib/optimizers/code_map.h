@@ -19,7 +19,7 @@ inline constexpr int kCodes = 256;
 struct CodeMap {
   /// The number that each code stands for, as a share of its block's scale, ascending.
   float values[kCodes] = {};
-  /// The least share of each code but the first: the middle between its value and the next lower
+  /// The smallest share of each code but the first: the middle between its value and the next lower
   /// one; the middle itself belongs to the even code. Shares below 0 always have codes of values
   /// below 0, because bitsandbytes keeps the sign.
   float least[kCodes] = {};
@@ -27,7 +27,7 @@ struct CodeMap {
 
 /// CodeGuesses is a lookup table that gives a first guess of the code of a share. It sorts shares
 /// into cells by their sign and the 15 bits after it, from 2^-23 on, and holds the code of the
-/// least share of each cell. The shares of a cell have at most two different codes.
+/// smallest share of each cell. The shares of a cell have at most two different codes.
 struct CodeGuesses {
   static constexpr uint32_t kFirst = 104U << 7, kCells = 23 * 128 + 1;
   /// Cells of positive shares, then of negative ones. Kernels read a 4-byte word at a cell, so

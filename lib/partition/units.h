@@ -99,9 +99,9 @@ struct SmallTensors {
 
 /// Puts every tensor of the model into exactly one unit. Tensors of one GraphParam lie one after
 /// another without gaps, so that the graph sees them as one matrix. Small tensors get their own
-/// units beside the large ones of their layer at every ZeRO stage, so that all stages sum the
-/// gradient norm in the same order. `coded` selects the tensors whose optimizer states are codes,
-/// none when empty; their matrices have their own units, too.
+/// units, separate from the large ones of their layer, at every ZeRO stage, so that all stages sum
+/// the gradient norm in the same order. `coded` selects the tensors whose optimizer states are
+/// codes, none when empty; their matrices have their own units, too.
 Partition build_units(const ModelDescription& model,
                       UnitGranularity granularity = UnitGranularity::kLayer,
                       SmallTensors small = {},

@@ -23,7 +23,7 @@ constexpr int64_t kNcclBuffers = 512 * kMiB;
 constexpr int64_t kOrderedSums = 32 * kMiB;
 
 /// Returns the bytes that libraries allocate outside the plan's scratch buffers, for the operation
-/// that needs most.
+/// that needs the most.
 int64_t library_workspace(const StepPlan& plan) {
   int64_t most = 0;
   for (const LayerGraph& graph : plan.train.model.graphs)

@@ -11,7 +11,7 @@ namespace ftrun {
 /// only computes; insertions move data to and from its instructions. merge_insertions() inserts all
 /// of them at once.
 struct Insertion {
-  /// The plain instruction beside which the instructions are inserted, and on which side of it.
+  /// The plain instruction next to which the instructions are inserted, and on which side of it.
   size_t at = 0;
   bool after = false;
   /// The instructions may not start before the compute instruction that precedes them is done,

@@ -224,9 +224,9 @@ std::vector<std::vector<size_t>> collectives_by_lane(const Program& program) {
   return lanes;
 }
 
-/// Returns the most bytes that an instruction in `others` (all on one other lane) has mapped while
-/// collective `at` may run. Two instructions may run at the same time if neither has to wait for
-/// the other.
+/// Returns the maximum number of bytes that an instruction in `others` (all on one other lane) has
+/// mapped while collective `at` may run. Two instructions may run at the same time if neither has
+/// to wait for the other.
 int64_t most_concurrent(const Program& program, size_t at, const std::vector<size_t>& others,
                         const LaneClocks& known, const std::vector<int64_t>& mapped) {
   if (others.empty()) return 0;
@@ -243,8 +243,8 @@ int64_t most_concurrent(const Program& program, size_t at, const std::vector<siz
   return most;
 }
 
-/// Returns the most bytes that all instructions together have mapped at one time. `mapped` holds
-/// the bytes of each instruction.
+/// Returns the maximum number of bytes that all instructions together have mapped at one time.
+/// `mapped` holds the bytes of each instruction.
 int64_t peak_mapped_bytes(const Program& program, const std::vector<int64_t>& mapped) {
   const LaneClocks known = known_done(program);
   const std::vector<std::vector<size_t>> lanes = collectives_by_lane(program);

@@ -17,10 +17,10 @@ inline constexpr std::array<Tier, 3> kTiers{Tier::kDevice, Tier::kHost, Tier::kN
 struct TierPlan {
   /// Bytes of buffers that live from step to step, by category.
   std::array<int64_t, kCategoryCount> persistent{};
-  /// Bytes of each category in the arenas at the moment when that category uses most.
+  /// Bytes of each category in the arenas at the moment when that category uses the most bytes.
   std::array<int64_t, kCategoryCount> arena_peak{};
-  /// Bytes of each category in the arenas at the moment when all categories together use most, and
-  /// the instruction that runs then ("" when the tier has no arena).
+  /// Bytes of each category in the arenas at the moment when all categories together use the most
+  /// bytes, and the instruction that runs then ("" when the tier has no arena).
   std::array<int64_t, kCategoryCount> at_peak{};
   std::string peak_instr;
   int64_t arenas = 0;
@@ -73,10 +73,10 @@ StateFormula state_formula(const StepPlan& plan);
 /// transit.
 int64_t model_state_bytes(const MemoryPlan& plan);
 
-/// Returns the most bytes of peers' memory that a rank has mapped at one time: over shared memory a
-/// collective maps and reads a few MB of each peer's buffer at a time. Collectives of several
-/// groups whose order the waits leave open may run at the same time; for more than two groups the
-/// result is an upper bound. `over_shared_memory` says which groups use shared memory.
+/// Returns the maximum number of bytes of peers' memory that a rank has mapped at one time: over
+/// shared memory a collective maps and reads a few MB of each peer's buffer at a time. Collectives
+/// of several groups whose order the waits leave open may run at the same time; for more than two
+/// groups the result is an upper bound. `over_shared_memory` says which groups use shared memory.
 int64_t mapped_peer_bytes(const std::vector<const Program*>& programs,
                           const std::function<bool(const ProgramGroup&)>& over_shared_memory);
 

@@ -20,13 +20,13 @@ namespace ftrun {
 /// GatherLimits bounds how far ahead parameters are gathered and how long they are kept, in
 /// elements.
 struct GatherLimits {
-  /// The most elements that may be gathered between two uses of parameters if these stay from one
-  /// use to the next (stage3_max_reuse_distance); 0 keeps nothing.
+  /// The maximum number of elements that may be gathered between two uses of parameters if these
+  /// stay from one use to the next (stage3_max_reuse_distance); 0 keeps nothing.
   int64_t reuse_distance = 0;
-  /// The most elements that are gathered ahead of their readers (stage3_prefetch_bucket_size); at
-  /// least one unit is gathered ahead unless this is 0.
+  /// The maximum number of elements that are gathered ahead of their readers
+  /// (stage3_prefetch_bucket_size); at least one unit is gathered ahead unless this is 0.
   int64_t prefetch_elements = 0;
-  /// The most elements of gathered parameters, kept or prefetched, at one time
+  /// The maximum number of elements of gathered parameters, kept or prefetched, at one time
   /// (stage3_max_live_parameters).
   int64_t max_live_elements = 0;
   /// Keeps secondary shards (ZeRO++): where parameters are gathered more than once, this rank keeps

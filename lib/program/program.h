@@ -38,7 +38,7 @@ enum class Category : uint8_t {
 };
 inline constexpr size_t kCategoryCount = 8;
 
-/// The most states of an optimizer that can have their own persistent buffer.
+/// The maximum number of states of an optimizer that can have their own persistent buffer.
 inline constexpr int32_t kMaxStateBuffers = 16;
 
 /// Persistent is the kind of a buffer that lives from one step to the next. The programs of a rank
@@ -227,6 +227,8 @@ struct DiskRequest {
   bool starts_early = false;
 };
 
+/// Instr is one instruction of a program: its kind and lane, the instructions that it waits for,
+/// and the ranges that it reads and writes.
 struct Instr {
   InstrKind kind = InstrKind::kBegin;
   Lane lane = Lane::kCompute;

@@ -13,6 +13,7 @@
 namespace ftrun {
 namespace {
 
+/// SettingChange is one change of a config, as text, and the changed config.
 struct SettingChange {
   std::string change;
   Config config;

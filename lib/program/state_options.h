@@ -79,8 +79,8 @@ struct StateOptions {
   /// backward share a gradient buffer until it is full. A buffer occupies memory from the first of
   /// its gradients to their update; other buffers of the step can use that memory before.
   int64_t gradient_buffer_bytes = int64_t{1} << 16;
-  /// The most numbers that ranks exchange for the gradient norm (1 MiB of F64), unless there are
-  /// more units than that.
+  /// The maximum number of values that ranks exchange for the gradient norm (1 MiB of F64), unless
+  /// there are more units than that.
   int64_t most_norm_slots = int64_t{1} << 17;
   /// Memory is reserved for a copy of all saved state, from which a checkpoint is written while
   /// training continues.

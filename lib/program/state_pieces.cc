@@ -128,9 +128,9 @@ class StatePieces {
     return split(part, options_.replica, options_.replicas);
   }
 
-  /// Returns the most elements of a unit that any one of its saving ranks saves. All these ranks
-  /// reserve a snapshot of this size; with different sizes, ranks of one class (sim/rank_classes.h)
-  /// would have different programs.
+  /// Returns the maximum number of elements of a unit that any one of its saving ranks saves. All
+  /// these ranks reserve a snapshot of this size; with different sizes, ranks of one class
+  /// (sim/rank_classes.h) would have different programs.
   int64_t most_saved(UnitId id) const {
     if (!is_saved(id)) return 0;
     const UnitRange first = shard_range(placement_.unit(id), 0, placement_.spec(id).place.count);

@@ -58,8 +58,8 @@ void sum_in_place(const LayerGraph& graph, const std::vector<Op>& op_list, Value
 
 /// ListPart is a part of a list that one instruction runs: one collective, or the operations
 /// between two cuts. The list is cut at each collective, which runs on its group's lane, and before
-/// the first operation that reads the collective's result: the operations between the two run
-/// beside it.
+/// the first operation that reads the collective's result: the operations between the two run while
+/// it is in progress.
 struct ListPart {
   size_t first = 0;
   size_t end = 0;
@@ -109,7 +109,7 @@ struct BufferPlan {
   std::vector<std::pair<ValueId, Range>> values;
 };
 
-/// ListFacts holds what all instructions of one list have in common, whatever their layer and
+/// ListFacts holds what all instructions of one list have in common, regardless of their layer and
 /// micro-batch.
 struct ListFacts {
   ListFacts(const LayerGraph& graph, const std::vector<Op>& ops)

@@ -44,7 +44,7 @@ bool saves_in_background(const Config& config) {
 
 namespace {
 
-/// The most tokens in the row with which a sample of generated text is computed.
+/// The maximum number of tokens in the row with which a sample of generated text is computed.
 constexpr int64_t kTextTokens = 128;
 
 /// Returns the number of tokens of the row in which texts are computed. It is no more than the
@@ -118,8 +118,8 @@ StepOptions step_options(const Config& config, const ModelDescription& model,
   options.bucket_elements = bucket_of(config.zero.reduce_bucket_size, options.state, elements);
   options.gather_bucket_elements =
       bucket_of(config.zero.allgather_bucket_size, options.state, elements);
-  // At most an eighth of the elements is prefetched, whatever the number of shards: DeepSpeed's
-  // default (5e7 elements) would keep most of a small model gathered.
+  // At most an eighth of the elements is prefetched, regardless of the number of shards:
+  // DeepSpeed's default (5e7 elements) would keep most of a small model gathered.
   options.prefetch_elements =
       std::min({config.zero.prefetch_bucket_size, disk_buffers(config), elements / 8});
   options.max_live_elements = config.zero.max_live_parameters;
@@ -130,7 +130,7 @@ StepOptions step_options(const Config& config, const ModelDescription& model,
   return options;
 }
 
-/// The most micro-batches for each stage: more would hardly fill a pipeline better.
+/// The maximum number of micro-batches for each stage: more would hardly fill a pipeline better.
 constexpr int64_t kMaxPerStage = 8;
 
 /// Chooses the number of micro-batches of one run of the evaluation program: at most as many as a

@@ -19,8 +19,8 @@ struct AddressSpace {
 
 /// MemoryLimit holds how much main memory the processes of this job may use, in bytes.
 struct MemoryLimit {
-  /// The most bytes that the job can ever use, and the bytes that are available now without
-  /// swapping.
+  /// The maximum number of bytes that the job can ever use, and the bytes that are available now
+  /// without swapping.
   int64_t total = 0;
   int64_t available = 0;
   /// The source of the limit `total`: "this machine", "the control group /kubepods/pod1".

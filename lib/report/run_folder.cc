@@ -119,7 +119,7 @@ std::string short_list(std::vector<std::string> names) {
   return cat(join(names, ", "), " and ", count - kShown, " more");
 }
 
-/// Finds a folder beside this one that holds a run and has a similar name; "" for none.
+/// Finds a folder next to this one that holds a run and has a similar name; "" for none.
 std::string find_similar_run(const std::string& folder) {
   const fs::path root = fs::path(folder);
   const fs::path parent = root.parent_path();

@@ -60,7 +60,8 @@ std::optional<Error> folder_problem(const std::string& output_dir, RunStart star
 void refuse_other_than_folder(const std::string& output_dir);
 
 /// RunFolder is the output folder of a run, held by one process until this object is destroyed. It
-/// is held by a kernel lock on `.lock`, so the lock never outlives the process, however that ends.
+/// is held by a kernel lock on `.lock`, so the lock never outlives the process, even if the process
+/// is killed.
 class RunFolder {
  public:
   /// Makes the folder (mode 0700; an existing folder keeps its mode, parents follow the umask) and
@@ -77,7 +78,7 @@ class RunFolder {
   const RunPaths& paths() const { return paths_; }
   /// Returns whether the folder held a run (its run.json) before this one.
   bool has_earlier_run() const { return has_earlier_run_; }
-  /// Finds a folder beside this one that holds a run and has a similar name; "" for none.
+  /// Finds a folder next to this one that holds a run and has a similar name; "" for none.
   std::string similar_run() const;
   /// Returns whether the folder was removed while this run used it, and was made again by another
   /// run: `.lock` is then another file.

@@ -32,10 +32,11 @@ namespace fs = std::filesystem;
 
 using Json = nlohmann::ordered_json;
 
-/// The most points of a chart. Charts have no more pixels than that, so if there are more points,
-/// neighbours are averaged.
+/// The maximum number of points of a chart. Charts have no more pixels than that, so if there are
+/// more points, neighbours are averaged.
 constexpr size_t kMaxPoints = 4000;
-/// The most text samples, warnings, and bytes of the config that a page shows for a run.
+/// The maximum number of text samples, warnings, and bytes of the config that a page shows for a
+/// run.
 constexpr size_t kMaxTexts = 2000, kMaxWarnings = 200, kMaxConfigBytes = 256 << 10;
 
 /// A value for each step; absent for steps without the value.

@@ -18,7 +18,7 @@ struct TensorBoardOptions {
   /// The time in seconds since 1970; 0 means the current time.
   double wall_seconds = 0;
   /// The first step of a resumed run: this step and later ones are removed from the files of
-  /// earlier starts, and TensorBoard is told to forget those that it has already read.
+  /// earlier starts, and a START record makes TensorBoard discard those that it has already read.
   std::optional<int64_t> first_step;
 };
 

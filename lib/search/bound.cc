@@ -92,7 +92,7 @@ bool runs_apart(const Layout& layout) {
   return layout.pipeline > 1 && traits_of(layout.schedule).splits_backward;
 }
 
-/// Returns a number of micro-batches that is enough to find the most that a stage has in flight
+/// Returns a number of micro-batches that is enough to find the maximum that a stage has in flight
 /// during a step. A few are enough, unless the schedule keeps all micro-batches in flight, or runs
 /// in rounds whose size depends on their number.
 int64_t sampled_micro_batches(const Layout& layout) {
@@ -289,8 +289,8 @@ double Bounds::update_seconds(double bytes, const Layout& layout) const {
   return bytes / std::max(here, task_.machine.has_gpus ? task_.machine.host_memory_bandwidth : 0);
 }
 
-/// Returns the least seconds for each byte of an exchange; the time is at least proportional to the
-/// bytes.
+/// Returns the minimum seconds for each byte of an exchange; the time is at least proportional to
+/// the bytes.
 double Bounds::seconds_of_byte(std::string_view kind, int64_t ranks, Crossing crossing) {
   const auto [known, added] = seconds_of_byte_.try_emplace({kind, ranks, crossing}, 0);
   if (added)
@@ -324,9 +324,10 @@ double Bounds::exchange_seconds_of(const std::vector<StageWeights>& stages, cons
   return most;
 }
 
-/// Computes the most bytes that a stage has saved at one time, over all micro-batches in flight and
-/// all its chunks. The values of a forward pass are saved until the backward pass; if backward is
-/// split, until the input gradients and the weight gradients that read them are computed.
+/// Computes the maximum number of bytes that a stage has saved at one time, over all micro-batches
+/// in flight and all its chunks. The values of a forward pass are saved until the backward pass; if
+/// backward is split, until the input gradients and the weight gradients that read them are
+/// computed.
 int64_t Bounds::saved_of(const ModelCosts& costs, const PipelineLayout& cut, int stage,
                          const Layout& layout) const {
   std::vector<GraphCost> chunks;

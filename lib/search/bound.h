@@ -32,9 +32,10 @@ struct Bound {
 /// Bounds computes the bounds of layouts. The bound of the time is the larger of two terms: the
 /// computation of the busiest stage, including the filling and draining of the pipeline and the
 /// update; and the communication. The bound of the memory is the state of one rank, plus the larger
-/// of its gradients and the most activations that its layers save at one time. The exact plan
-/// includes all these terms, so neither bound exceeds it (tests/search). Costs that several layouts
-/// share (of layers, the cut of the model, the activations saved in a schedule) are computed once.
+/// of its gradients and the maximum of the activations that its layers save at one time. The exact
+/// plan includes all these terms, so neither bound exceeds it (tests/search). Costs that several
+/// layouts share (of layers, the cut of the model, the activations saved in a schedule) are
+/// computed once.
 class Bounds {
  public:
   /// Makes an object without costs. `task` must outlive it.
@@ -75,7 +76,8 @@ class Bounds {
     GraphCost& operator+=(const GraphCost& other);
     GraphCost operator-(const GraphCost& other) const;
   };
-  /// Weights holds the weight of each layer; a pipeline is cut into stages of similar weight.
+  /// Weights holds the load of each layer in whole numbers (whole_weights()). Equal loads give
+  /// equal pipeline cuts.
   using Weights = std::vector<int64_t>;
   /// ModelCosts holds the model for one tensor degree, micro-batch and recompute level, with the
   /// costs of its layers.
@@ -83,6 +85,7 @@ class Bounds {
     ModelDescription model;
     /// Element k is the cost of the first k layers.
     std::vector<GraphCost> prefix_costs;
+    /// The load of each layer, by which a pipeline is cut, and the same in whole numbers.
     std::vector<double> weights;
     Weights whole_weights;
     /// The error that prevented computing the costs.
@@ -94,7 +97,8 @@ class Bounds {
              prefix_costs[static_cast<size_t>(range.first)];
     }
   };
-  /// StageWeights counts the parameters of a pipeline stage, in bytes and in trained elements.
+  /// StageWeights holds the sizes of the parameters of a pipeline stage, in bytes and in trained
+  /// elements.
   struct StageWeights {
     double bytes = 0;
     double trained = 0;
@@ -117,7 +121,7 @@ class Bounds {
     const ModelCosts* costs = nullptr;
     PipelineCut* cut = nullptr;
     double compute = 0;
-    /// The most bytes that each stage saves at one time.
+    /// The maximum number of bytes that each stage saves at one time.
     std::vector<int64_t> saved;
   };
 

@@ -15,7 +15,7 @@ namespace ftrun {
 /// from the programs of all ranks.
 struct Evaluation {
   Layout layout;
-  /// The memory of the rank that needs most, for each kind of memory.
+  /// The memory of the rank that needs the most, for each kind of memory.
   MemoryNeed memory;
   bool fits = false;
   /// The time of a step; absent where it was not requested or the machine lacks a rate (`problem`).
@@ -43,7 +43,7 @@ Evaluation evaluate(
 /// classes of ranks. It orders layouts by the time that their plans take; it is no bound.
 double plan_effort(const SearchTask& task, const Layout& layout);
 
-/// Returns the most memory that any rank of a config needs. The config is resolved for a layout.
+/// Returns the maximum memory that any rank of a config needs. The config is resolved for a layout.
 MemoryNeed memory_of_ranks(const SearchTask& task, const Config& config, const ClassPlans& all);
 
 }  // namespace ftrun

@@ -9,8 +9,8 @@ namespace {
 
 constexpr const char* kNodeShards = "zero_optimization.zero_hpz_partition_size";
 
-/// Replaces the number of replicas, if it is above 1, by the least legal number above 1. Whether a
-/// config is legal does not depend on the exact number, except with secondary shards, which must
+/// Replaces the number of replicas, if it is above 1, by the smallest legal number above 1. Whether
+/// a config is legal does not depend on the exact number, except with secondary shards, which must
 /// divide the number of shards; then the layout is returned unchanged.
 Layout with_few_replicas(const SearchTask& task, Layout layout) {
   if (layout.replicas == 1 || task.written.get<int64_t>(kNodeShards) > 1) return layout;

@@ -32,8 +32,8 @@ constexpr double kNodesShare = 0.2;
 constexpr double kUnknownTime = std::numeric_limits<double>::infinity();
 /// The search stops after this many plans without a time, because the machine file lacks a rate.
 constexpr size_t kUntimed = 16;
-/// The most layouts that are judged and bounded between two reads of the clock. There are fewer if
-/// they need the costs of more models than there are cores.
+/// The maximum number of layouts that are checked and bounded between two reads of the clock. There
+/// are fewer if they need the costs of more models than there are cores.
 constexpr size_t kTriedTogether = 256;
 /// The number of exact plans that are computed concurrently. Each of them starts as many threads as
 /// there are cores (ClassPlans, predict_step()).
@@ -125,9 +125,9 @@ class Search {
   SearchResult run() {
     find_bounds();
     plan_best();
-    // The time may have ended before the layouts that need least memory were planned.
+    // The time limit may have passed before the layouts that need the least memory were planned.
     if (best_ == kUnknownTime && !result_.proved) plan_in_time(least_memory_numbers(), true);
-    // A plan that was given up takes longer than was thought.
+    // An abandoned plan takes longer than estimated.
     result_.needed_seconds =
         exact_.empty()
             ? std::max(result_.needed_seconds, given_up_.empty() ? 0 : 2 * elapsed_seconds())
@@ -166,7 +166,7 @@ class Search {
     return exact_.contains(number) || given_up_.contains(number);
   }
 
-  /// Returns the one of these candidates whose exact plan takes least time.
+  /// Returns the one of these candidates whose exact plan takes the least time.
   size_t cheapest_of(const std::vector<size_t>& numbers) const {
     return *std::min_element(numbers.begin(), numbers.end(), [&](size_t a, size_t b) {
       return plan_effort(task_, candidates_[a].layout) < plan_effort(task_, candidates_[b].layout);
@@ -235,15 +235,15 @@ class Search {
     candidates_.push_back(std::move(candidate));
   }
 
-  /// Returns when exact plans are given up.
+  /// Returns the time at which exact plans are abandoned.
   Clock::time_point deadline() const {
     const double most = std::max(limits_.seconds, 0.0) + kGraceSeconds;
     return begin_ +
            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(most));
   }
 
-  /// Evaluates a layout exactly; nothing if the time is over before. One that cannot be planned
-  /// counts as one that does not fit.
+  /// Evaluates a layout exactly; nothing if the time limit passes before. A layout that cannot be
+  /// planned counts as one that does not fit.
   std::optional<Evaluation> planned(const Layout& layout, bool timed) const {
     try {
       return evaluate(task_, layout, timed, deadline());
@@ -416,7 +416,7 @@ class Search {
   }
 
   void set_bound(const std::vector<size_t>& numbers, PlainChoiceComparison& why) const {
-    // Candidates are sorted by the bound of time, so the first one has the least.
+    // Candidates are sorted by the bound of time, so the first one has the smallest bound.
     Bound least = candidates_[numbers.front()].bound;
     why.ranks = ranks_of_node(candidates_[numbers.front()].layout, task_.nodes);
     for (const size_t i : numbers) {
@@ -451,7 +451,7 @@ class Search {
   }
 
   /// Returns the fastest candidate that fits according to exact plans or, if none fits, the one
-  /// that needs least memory.
+  /// that needs the least memory.
   std::optional<Evaluation> best_of(const std::vector<size_t>& numbers) const {
     for (const bool fitting : {true, false})
       if (const Evaluation* best = known_best(numbers, fitting)) return *best;
@@ -478,7 +478,7 @@ class Search {
     return best;
   }
 
-  /// Plans the layouts that need least memory according to their bounds, then searches for a
+  /// Plans the layouts that need the least memory according to their bounds, then searches for a
   /// sufficient number of nodes.
   void find_nearest() {
     result_.nearest = least_memory();
@@ -497,8 +497,8 @@ class Search {
     return needs(one.layout, one.memory);
   }
 
-  /// Lists the candidates that need least memory according to their bounds, except those that are
-  /// already planned.
+  /// Lists the candidates that need the least memory according to their bounds, except those that
+  /// are already planned.
   std::vector<size_t> least_memory_numbers() const {
     std::vector<size_t> order(candidates_.size());
     std::iota(order.begin(), order.end(), size_t{0});
@@ -567,7 +567,7 @@ class Search {
   std::vector<Candidate> candidates_;
   /// Results of exact plans, by index in `candidates_`.
   std::map<size_t, Evaluation> exact_;
-  /// Candidates whose exact plans were given up.
+  /// Candidates whose exact plans were abandoned.
   std::set<size_t> given_up_;
   /// Planned layouts that need more memory than there is.
   std::vector<Layout> too_large_;
@@ -577,7 +577,7 @@ class Search {
   double efforts_ = 0;
   /// The seconds after which no more bounds are computed.
   double bounds_seconds_;
-  /// The first exact plan is made even if the search time is over.
+  /// Says whether the first exact plan may be computed after the search time is over.
   bool plans_late_ = true;
   SearchResult result_;
 };

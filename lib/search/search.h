@@ -18,7 +18,7 @@ struct SearchLimits {
   /// The seconds after which no new work is begun. Even with very few seconds some layouts are
   /// bounded. An exact plan is begun only if its estimate says that it ends in time. If no plan
   /// does, the cheapest plan is begun if it ends at most a second late. A plan that still runs a
-  /// second after the limit is given up.
+  /// second after the limit is abandoned.
   double seconds = 10;
   /// The search looks for a sufficient number of nodes if nothing fits.
   bool more_nodes = true;
@@ -31,11 +31,11 @@ struct PlainChoiceComparison {
   std::string choice;
   /// The best layout has this choice.
   bool chosen = false;
-  /// The fastest planned layout with the choice or, if none fits, one that needs least memory.
+  /// The fastest planned layout with the choice or, if none fits, one that needs the least memory.
   /// Absent if no layout with the choice is legal, or if all of them need too much memory according
   /// to their bounds.
   std::optional<Evaluation> best;
-  /// The least memory and time of the choice's legal layouts, by their bounds.
+  /// The minimum memory and time of the choice's legal layouts, by their bounds.
   std::optional<Bound> bound;
   /// Some of the choice's legal layouts may fit, according to their bounds.
   bool may_fit = false;
@@ -47,14 +47,14 @@ struct PlainChoiceComparison {
 
 /// SearchCounts counts the layouts of a search by their outcome.
 struct SearchCounts {
-  /// all: layouts whose numbers are consistent. tried: layouts that were judged before the time was
-  /// over. refused: layouts that `ftrun plan` would refuse. legal: all other tried layouts.
+  /// all: layouts whose numbers are consistent. tried: layouts that were checked before the time
+  /// was over. refused: layouts that `ftrun plan` would refuse. legal: all other tried layouts.
   int64_t all = 0;
   int64_t tried = 0;
   int64_t refused = 0;
   int64_t legal = 0;
   /// The number of calls of try_layout(), including calls for layouts that only test one aspect.
-  /// Their results judge all layouts (LayoutRules).
+  /// From their results the search decides which layouts are legal (LayoutRules).
   int64_t asked = 0;
   /// too_large: legal layouts that need too much memory according to their bounds. planned: layouts
   /// that were planned exactly. pruned: layouts that were not planned because their bound is no
@@ -62,7 +62,7 @@ struct SearchCounts {
   int64_t too_large = 0;
   int64_t planned = 0;
   int64_t pruned = 0;
-  /// The number of exact plans that were given up because the time was over.
+  /// The number of exact plans that were abandoned because the time limit had passed.
   int64_t given_up = 0;
   /// The number of planned layouts that fit, but for whose time the machine lacks a rate.
   int64_t untimed = 0;
@@ -76,10 +76,10 @@ struct SearchResult {
   /// No layout can be faster than the first choice: all bounds were computed, and no layout that
   /// was not planned has a lower bound.
   bool proved = false;
-  /// The least seconds that any other layout could take; meaningless if the result is proved.
+  /// The minimum seconds that any other layout could take; meaningless if the result is proved.
   double least = 0;
   std::vector<PlainChoiceComparison> why_not;
-  /// The layout that needs least memory, set if nothing fits; and the first layout that fits on
+  /// The layout that needs the least memory, set if nothing fits; and the first layout that fits on
   /// more nodes, with their number.
   std::optional<Evaluation> nearest;
   std::optional<Evaluation> on_more_nodes;

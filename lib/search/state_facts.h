@@ -10,8 +10,8 @@ namespace ftrun {
 /// bytes that are kept for each parameter, and which tensors are sharded. Layouts on the same mesh
 /// with the same ZeRO stage, replicas and offload have equal facts.
 struct StateFacts {
-  /// The least bytes of an element's optimizer states, and the bytes of a gradient in memory and in
-  /// communication.
+  /// The minimum bytes of an element's optimizer states, and the bytes of a gradient in memory and
+  /// in communication.
   double state_bytes = 0;
   double gradient_bytes = 0;
   double exchanged_bytes = 0;

@@ -24,7 +24,7 @@ struct OverBudget {
   Tier tier = Tier::kDevice;
   int64_t budget = 0;
   int ranks = 0;
-  /// The lowest of the ranks that need most, and the bytes that it needs.
+  /// The lowest of the ranks that need the most memory, and the bytes that it needs.
   int rank = 0;
   int64_t needed = 0;
   /// `needed` includes the host tier, because CPUs compute and both tiers are main memory.
@@ -58,7 +58,7 @@ class ClassPlans {
   uint64_t hash() const;
 
   /// Lists what a rank of each class allocates for all its programs. It is computed once; the first
-  /// call must not run beside others.
+  /// call must not run concurrently with others.
   const std::vector<MemoryPlan>& memory() const;
   /// Lists the tiers of which a rank needs more than `budget` at its peak. With `with_host`, the
   /// budget of the device tier is for the device and host tiers together.
@@ -69,7 +69,7 @@ class ClassPlans {
   std::vector<int> ranks_;
   std::vector<const StepPlan*> plans_;
   std::deque<StepPlan> others_;
-  /// What memory() lists, once it was asked for.
+  /// The result of memory(), which its first call computes.
   mutable std::vector<MemoryPlan> memory_;
 };
 

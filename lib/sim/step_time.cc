@@ -153,8 +153,8 @@ std::vector<double> stage_waits(const World& world, const std::vector<RankTime>&
 /// The width of the names of parts in step_parts_text(), in columns.
 constexpr size_t kPartColumns = 26;
 
-/// The most CPU ranks that are walked. They cannot be folded, because the ranks of a node share its
-/// cores.
+/// The maximum number of CPU ranks that are walked. They cannot be folded, because the ranks of a
+/// node share its cores.
 constexpr int kMaxCpuRanks = 512;
 
 void refuse_other_device(const ClassPlans& all, const Machine& machine) {

@@ -51,8 +51,8 @@ class TimedWalk {
 
  private:
   using LaneStep = Walk::LaneStep;
-  /// RunningStep is a step that runs. Entry i is that of walk_.ready()[i], because both lists
-  /// change as ready() promises. What is left of it is in left_.
+  /// RunningStep is a running instruction. Entry i is that of walk_.ready()[i], because both lists
+  /// change as ready() promises. Its remaining time is in left_.
   struct RunningStep {
     int threads = 0;
     bool on_compute = false;
@@ -175,7 +175,8 @@ class TimedWalk {
     return first;
   }
 
-  /// Does the same where no running step shares a core, as on GPUs: nothing is slowed down.
+  /// Advances to the next end of an instruction if no running instruction shares a core, as on
+  /// GPUs, so that none is slowed down. Returns its index.
   size_t next_unshared() {
     const auto first = std::min_element(left_.begin(), left_.end());
     const auto which = static_cast<size_t>(first - left_.begin());
@@ -228,11 +229,11 @@ class TimedWalk {
   const TimedInstrSink& sink_;
   std::vector<RankTime> times_;
   std::vector<RunningStep> running_;
-  /// The time that each running step still takes if nothing slows it down.
+  /// The time that each running instruction still takes if nothing slows it down.
   std::vector<Picoseconds> left_;
-  /// The number of running steps that have threads, which share the cores of their nodes.
+  /// The number of running instructions that have threads, which share the cores of their nodes.
   int64_t threaded_ = 0;
-  /// Threads of what runs, by node.
+  /// The number of threads of the running instructions, by node.
   std::vector<int64_t> busy_;
   std::vector<int64_t> loads_;
   std::vector<Picoseconds> compute_end_;

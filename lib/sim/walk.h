@@ -78,7 +78,7 @@ class Walk {
   void begin(bool finite = true);
   /// Lists the lane steps that may run now. finish() moves the last one to the place of the one
   /// that is done, and appends those that may run from then on. All others keep their places:
-  /// timed_walk() has a list beside this one, in the same order.
+  /// timed_walk() has a list parallel to this one, in the same order.
   const std::vector<LaneStep>& ready() const { return ready_; }
   const Instr& instr(LaneStep lane_step) const;
   /// Returns whether the lane step's instruction runs; false if it runs only in finite steps and

@@ -52,7 +52,7 @@ class PipelineUse {
   /// Ends a step; called after each run of the training program. If there are several steps, the
   /// first step is not counted, because it touches its memory for the first time and is slower.
   void end_step();
-  /// Combines the measurements of all ranks. Collective; called after the last step.
+  /// Sums the measurements over all ranks. Collective; called after the last step.
   void total(Session& session);
 
   /// Writes a table; "" if there is nothing to report.

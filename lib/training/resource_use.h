@@ -33,9 +33,9 @@ class ResourceUse {
   /// Adds the resources in use and the bytes moved in the step.
   void add_to(StepMetrics& metrics) const;
 
-  /// Sums the measurements over the ranks, and finds the rank that needed most memory. Collective.
-  /// Called after the last step, but before checkpoints and exports, which map whole files
-  /// temporarily.
+  /// Sums the measurements over the ranks, and finds the rank that needed the most memory.
+  /// Collective. Called after the last step, but before checkpoints and exports, which map whole
+  /// files temporarily.
   void total(Session& session);
   /// Adds the totals to the manifest.
   void add_to(RunManifest& manifest) const;
@@ -61,7 +61,7 @@ class ResourceUse {
   int64_t peak_file_backed_ = 0;
   std::optional<MemoryReport> memory_;
   /// The memory of each pipeline stage: memory_metrics() of the stage's first rank, and "process",
-  /// the most memory that its process held.
+  /// the maximum memory that its process held.
   std::vector<std::map<std::string, int64_t>> stages_;
   /// The traffic of all ranks; absent if no step ran.
   std::optional<TrafficSums> all_traffic_;

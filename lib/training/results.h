@@ -40,7 +40,7 @@ ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool wr
                              const std::function<bool()>& stop);
 
 /// Returns an upper bound of the bytes that the writing rank's process needs for an export at the
-/// end of the run, besides the memory that saves use; 0 if the config asks for no export.
+/// end of the run, in addition to the memory that saves use; 0 if the config asks for no export.
 int64_t export_working_bytes(const Config& config, TrainingSetup& setup);
 
 /// Reads the model's tokenizer, which converts tokens to text. Returns nothing if the config asks

@@ -15,8 +15,8 @@
 
 namespace ftrun {
 
-/// SavedModel gives a run's checkpoints access to the model: the state that this rank holds
-/// (ModelState), and the facts about the model that a checkpoint records.
+/// SavedModel is the model of a running training as checkpoints access it: the state that this rank
+/// holds (ModelState), and the facts about the model that a checkpoint records.
 class SavedModel {
  public:
   virtual ~SavedModel() = default;

@@ -26,8 +26,8 @@ class SlowRanks {
   /// steps are slow, so a rank is named 15 to 24 steps after it becomes slow, depending on the
   /// position in the interval.
   static constexpr int64_t kComparedSteps = 10;
-  /// The least ratio of a slow rank's step to the median of all ranks with the same work; the step
-  /// must also exceed the median by at least `kMinSeconds`.
+  /// The minimum ratio of a slow rank's step to the median of all ranks with the same work; the
+  /// step must also exceed the median by at least `kMinSeconds`.
   static constexpr double kFactor = 1.5;
   static constexpr double kMinSeconds = 0.02;
 

@@ -14,8 +14,8 @@ struct StopCosts {
   /// A save in the background may be in progress when the signal arrives; a stop finishes it first.
   bool saves_in_background = false;
 
-  /// The most steps for which a stop waits. If the signal arrives just after the ranks' vote, these
-  /// are the current step and the next one.
+  /// The maximum number of steps for which a stop waits. If the signal arrives just after the
+  /// ranks' vote, these are the current step and the next one.
   static constexpr int kSteps = 2;
   int saves() const { return saves_in_background ? 2 : 1; }
   /// Returns the longest time in seconds from a signal to the end of the save that follows it.

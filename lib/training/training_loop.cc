@@ -230,7 +230,7 @@ void TrainingLoop::warn_of_uncounted_sets(const StepMetrics& metrics) {
               "\n  remedy: raise train.evaluation.samples, or validate on other data"));
 }
 
-// The end.
+// The functions below end the run.
 
 void TrainingLoop::save_last() {
   if (parts_.stop.reached()) {

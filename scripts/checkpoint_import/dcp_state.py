@@ -15,7 +15,8 @@ NUMBERS = {"step": ("step", "global_step", "global_steps"),
            "tokens": ("ntokens_seen", "tokens_seen", "tokens"),
            "samples": ("samples", "nsamples_seen", "samples_seen"),
            "last_batch_iteration": ("last_epoch",)}
-# The most bytes of an object that is read: the objects that hold these numbers are small.
+# The maximum size in bytes of an object that is read: the objects that hold these numbers are
+# small.
 LARGEST_OBJECT = 16 << 20
 
 

@@ -20,8 +20,8 @@ from script_errors import UserError
 from text_files import LFS_HEAD, refuse_pointer
 
 LARGEST_PICKLE = 256 << 20
-# Modules that no checkpoint needs to name. A file that names one is refused, although the name
-# alone does nothing here.
+# Modules that no checkpoint needs to name. A file that names one of them is refused, although
+# reading the name runs no code.
 NEVER = re.compile(r"(os|posix|nt|subprocess|sys|shutil|socket|pty|runpy|importlib|ctypes|code|pdb|"
                    r"webbrowser|"
                    r"commands|multiprocessing)(\.|$)")
@@ -67,8 +67,9 @@ class Storage:
 
 
 def printable(text, most=200):
-    """Returns a text for a message, shortened and without control characters. A value that is not a
-    text is named by its type, because nested lists may be endless."""
+    """Returns a text for a message, without control characters and with at most `most` of its
+    characters. For a value that is not a text, returns its type, because nested lists may be
+    endless."""
     if not isinstance(text, str):
         return shown_type(text)
     shown = "".join(c if c.isprintable() else "?" for c in text[:most])

@@ -35,7 +35,7 @@ class Chat:
     pair: tuple | None = None  # a prompt and its completion, for joining them without a template
     # names of fields that are ignored and counted
     unread: list = dataclasses.field(default_factory=list)
-    # fields of the record that have no meaning here
+    # the other fields of the record, which have no meaning in RECORD_MEANINGS, by name
     beside: dict = dataclasses.field(default_factory=dict)
     held_back: int | None = None  # the first message that a field of its own excludes
 
@@ -215,7 +215,7 @@ def text_of_record(record, location, ignored):
                               and not holds_nothing(record.get(m))])
 
 
-# ---- what stands beside a conversation ----
+# ---- the other fields of a conversation ----
 
 
 def with_system(record, turns, location):

@@ -110,13 +110,14 @@ def is_absent(value):
 
 
 def holds_nothing(value):
-    """Returns whether a field is empty. A table may store an empty list or object as JSON text."""
+    """Returns whether a field is empty (is_absent), or the JSON text of an empty value: a table may
+    store an empty list or object as JSON text."""
     return is_absent(value) or (isinstance(value, str)
                                 and value.strip() in ("null", "None", "[]", "{}"))
 
 
 def verdict(value):
-    """Returns the boolean value of a label or switch; None if it has none."""
+    """Returns the value of a label or switch as True or False; None if it is neither."""
     value = value.strip().lower() if isinstance(value, str) else value
     if isinstance(value, (str, bool, int, float)):
         return True if value in TRUE else False if value in FALSE else None

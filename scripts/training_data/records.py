@@ -152,7 +152,7 @@ def read_json(path):
     return found
 
 
-# ---- what a file is ----
+# ---- the format of a file ----
 
 
 def name_and_compression(path):

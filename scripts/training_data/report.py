@@ -56,7 +56,7 @@ class Tally:
             if self.first_duplicate is None:
                 self.first_duplicate = f"{document.location} is {before[1]} again"
 
-    # ---- what it comes to ----
+    # ---- the lines of the report ----
 
     def counts_by_file(self):
         return [f"{path}: {' and '.join(shape_counts(c)) or 'no document'}; {c.samples} samples, "

@@ -112,7 +112,7 @@ class ChatTemplate:
             return BadDocument(f"{location}: the chat template refuses it: {error}")
         return BadDocument(f"{location}: the chat template fails{template_line(error)}: {error}")
 
-    # ---- what a chat gives the template beside messages ----
+    # ---- the template's variables other than messages ----
 
     @functools.lru_cache(4)
     def variables(self, source):

@@ -113,7 +113,7 @@ def remove_stale(out, folder):
 
 class SplitWriter:
     """Writes a data set to a temporary folder. finish() completes it, and move_into_place() moves
-    its files to their names."""
+    its files to their final names."""
 
     def __init__(self, folder, prefix, dtype):
         self.made, self.prefix, self.dtype = os.path.join(folder,

@@ -98,7 +98,7 @@ TEST_CASE("a timed pop waits until its timeout, then gives up, and the queue sti
   });
   CHECK(queue.pop_for(std::chrono::hours(1)) == 4);
   producer.join();
-  // If a pop did not give up, CTest would end the test.
+  // If pop_for() waited without a limit, CTest would end the test.
   CHECK_FALSE(queue.pop_for(milliseconds(30)));
   queue.push(5);
   CHECK(queue.pop_for(milliseconds(30)) == 5);

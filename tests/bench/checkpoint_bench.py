@@ -84,8 +84,8 @@ def saved(text):
 
 
 def copy_seconds(size, threads):
-    """Returns the least seconds of three to copy `size` bytes between two regions whose pages are
-    mapped."""
+    """Returns the seconds of the fastest of three copies of `size` bytes between two regions whose
+    pages are mapped."""
     count = size // 8
     source, target = np.ones(count), np.zeros(count)
     cuts = np.linspace(0, count, threads + 1).astype(int)
@@ -187,8 +187,8 @@ def compare_with_machine(args):
 # --- the peers -----------------------------------------------------------------------------------
 
 # Each peer is a program `PEER save|load FOLDER SHAPES` that runs in a process of its own. It saves
-# the same state twice, first to make what it keeps for later saves, and prints the time of the
-# second save. It reports the content of the state that it saved or loaded ("state").
+# the same state twice, first to allocate the memory that it keeps for later saves, and prints the
+# time of the second save. It reports the content of the state that it saved or loaded ("state").
 PEER = '''
 import json, os, sys, time, torch
 kinds = ("param", "exp_avg", "exp_avg_sq")

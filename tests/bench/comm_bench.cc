@@ -1,12 +1,12 @@
 // comm_bench [RANKS] [ROUNDS] [BYTES] compares collectives of this project with those of c10d's
 // Gloo. Ranks are processes of one machine with one thread each. Every round runs all candidates
-// one after the other. The table shows the median and the least time of each, how many times faster
-// than c10d each of the two is, and which share the least possible time has of it: plain loops
-// would move (ranks - 1) / ranks of the bytes per rank (all of them for a gather of a block that
-// lies elsewhere), at the rates, measured in the same run, at which all ranks together copy a
+// one after the other. The table shows the median and the minimum time of each, how many times
+// faster than c10d each of the two is, and which share the minimum possible time has of it: plain
+// loops would move (ranks - 1) / ranks of the bytes per rank (all of them for a gather of a block
+// that lies elsewhere), at the rates, measured in the same run, at which all ranks together copy a
 // buffer of that size (gather) or add two of them into a third (sum). A time is from the first
-// rank's start to the last one's end: with fewer cores than ranks, some ranks end before
-// others begin.
+// rank's start to the last one's end: with fewer cores than ranks, some ranks end before others
+// begin.
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>

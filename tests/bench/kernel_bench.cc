@@ -7,7 +7,7 @@
 // The dtype is that of activations; gradients of parameters are F32, as is everything in ATen.
 //
 // With one thread, times are CPU time, which other load on the machine hardly affects. Every figure
-// is the least of several samples.
+// is the minimum of several samples.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -60,7 +60,7 @@ double now(int threads) {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-/// Returns the least seconds per call of `body`, from samples of at least 20 ms over about half a
+/// Returns the minimum seconds per call of `body`, from samples of at least 20 ms over about half a
 /// second.
 double seconds(int threads, const std::function<void()>& body) {
   body();
@@ -323,8 +323,8 @@ void Bench::flat(const char* label, double bytes, const std::function<void()>& b
   line(label, time(body), 0.0, elements, bytes * elements);
 }
 
-/// Measures updates with states of mixed precision. The bytes are the least possible traffic: each
-/// array is read once and written once.
+/// Measures updates with states of mixed precision. The bytes are the minimum possible traffic:
+/// each array is read once and written once.
 void Bench::mixed_optimizer() {
   if (!is_selected("mixed")) return;
   const auto data = [&](ValueId id) { return memory_[static_cast<size_t>(id)].get(); };

@@ -186,8 +186,8 @@ def rank_below(pid):
 
 
 class Peak(threading.Thread):
-    """Peak records the most bytes that rank 0 holds until told to end. With a single rank, that may
-    be the watched process itself."""
+    """Peak records the maximum number of bytes that rank 0 holds until `ended` is set. With a
+    single rank, rank 0 may be the watched process itself."""
 
     def __init__(self, root):
         super().__init__()
@@ -204,7 +204,7 @@ class Peak(threading.Thread):
 
 
 def run(binary, config, nproc):
-    """Trains; returns the most bytes that rank 0 held, as read from outside."""
+    """Trains; returns the maximum number of bytes that rank 0 held, measured by another process."""
     with subprocess.Popen(
             [str(binary), "--config", str(config), "--nproc", str(nproc), "--restarts", "0"],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

@@ -197,9 +197,9 @@ def compare_schedules(args):
 
 
 def in_flight(schedule, stages, stage, micro_batches):
-    """Returns the most micro-batches whose activations a stage keeps, in units of whole stages,
-    according to the schedules' papers: GPipe (Huang et al. 2019), 1F1B (Narayanan et al. 2019),
-    interleaved 1F1B (Narayanan et al. 2021), ZB-H1 and ZBV (Qi et al. 2024)."""
+    """Returns the maximum number of micro-batches whose activations a stage keeps, in units of
+    whole stages, according to the schedules' papers: GPipe (Huang et al. 2019), 1F1B (Narayanan et
+    al. 2019), interleaved 1F1B (Narayanan et al. 2021), ZB-H1 and ZBV (Qi et al. 2024)."""
     if schedule == "gpipe":
         return micro_batches
     if schedule == "1f1b":

@@ -9,8 +9,8 @@ Without --pipelines, each repetition plans and checks the config as it is and th
 data-parallel ranks; the difference is the cost of all other ranks. With --pipelines, the config has
 tensor 8 x pipeline 16 x data 128 under each schedule; the script also measures the picture
 (`--schedule`), and adds up plan and check. CPU seconds hardly depend on other load of the machine,
-wall-clock seconds do. The script prints least and median seconds, and the most memory. The goal for
-Llama-3-405B on 16,384 ranks is under 5 s and under 2 GB.
+wall-clock seconds do. The script prints the minimum and the median of the seconds, and the maximum
+memory. The goal for Llama-3-405B on 16,384 ranks is under 5 s and under 2 GB.
 """
 import argparse
 import os

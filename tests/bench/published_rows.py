@@ -6,17 +6,17 @@ published_rows.tsv with the machine file of its GPU and the numbers of its softw
     published_rows.py [--binary build/release/bin/ftrun] [--only WORD] [--fit NUMBER,...]
     published_rows.py --check [--page docs/plan.md] [--only WORD]
 
-Rows with context ranks are listed as waiting for context parallelism. If a source does not say,
-recompute is none; the micro-batch is the largest power of two that divides a rank's share of the
-batch, leaves a pipeline four micro-batches per stage, and fits the GPU by its plan; a stage has
+Rows with context ranks are listed as waiting for context parallelism. Where a source gives no
+value, recompute is none; the micro-batch is the largest power of two that divides a rank's share of
+the batch, leaves a pipeline four micro-batches per stage, and fits the GPU by its plan; a stage has
 parts of one layer each if its micro-batches are a multiple of the stages, else one part.
 
 --check prints the rows that the page does not show as they are predicted now and, if all rows are
 checked, errors of the goals or of the page's summary. Its exit status is 1 if it prints anything.
 
---fit searches for the numbers of the rows' stacks (such as products,memory) with the least mean
-square of log(predicted / published), pulled slightly towards common numbers, and prints them. It
-changes no file.
+--fit searches for the numbers of the rows' stacks (such as products,memory) that minimize the mean
+square of log(predicted / published), with a small penalty that pulls them towards common numbers,
+and prints them. It changes no file.
 """
 import argparse
 import concurrent.futures
@@ -196,14 +196,15 @@ class Rows:
                 return list(pool.map(step_seconds, range(len(self.rows))))
 
 
-# These values have no penalty in a fit: a stack has few rows, and numbers that these do not
-# determine stay near them.
+# The common numbers, which have no penalty in a fit. A stack has few rows; numbers that the rows do
+# not determine stay near these.
 PRIOR = {"products": 0.75, "attention": 0.5, "memory": 0.75, "node": 1, "cluster": 1}
 PULL = 0.002
 
 
 def descend(error, start, keys):
-    """Returns the numbers near `start` with the least error, found with steps that are halved."""
+    """Returns the numbers near `start` with the smallest error, and that error. Searches with
+    steps that are halved when none lowers the error."""
     best, least, step = start, error(start), 0.2
     while step > 1e-3:
         moved = False
@@ -220,9 +221,9 @@ def descend(error, start, keys):
 
 
 def fit(binary, rows, keys):
-    """Fits the numbers. The fit assumes that seconds are linear in the numbers' inverses, with
-    slopes from one changed run per number; calling it again with the printed numbers corrects the
-    remaining error."""
+    """Fits the numbers of each stack. The fit assumes that seconds are linear in the inverses of
+    the numbers, with slopes from one more prediction per number, in which that number is changed.
+    Another fit that starts with the printed numbers corrects the remaining error."""
     for name in sorted({row["stack"] for row in rows}):
         mine = Rows(binary, [row for row in rows if row["stack"] == name])
         start = read_stack(name)

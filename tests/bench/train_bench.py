@@ -360,7 +360,7 @@ def table(args):
                   + exact_text(args.results.of(name)[-1]["runs"]))
 
 
-# --- what is no pair -----------------------------------------------------------------------------
+# --- measurements without a peer -----------------------------------------------------------------
 
 
 def disk(args):

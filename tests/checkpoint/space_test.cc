@@ -107,7 +107,7 @@ TEST_CASE("no more checkpoints are counted than the run will save") {
   wanted.every = 3;  // 3, 6, 9, 10, all kept
   REQUIRE(space_message(run, wanted, 430 * kMiB) == "");
   REQUIRE(space_message(run, wanted, 429 * kMiB) != "");
-  wanted.steps = 0;  // the data will tell the number later
+  wanted.steps = 0;  // the number follows from the data, later
   REQUIRE(space_message(run, wanted, 230 * kMiB) == "");
   REQUIRE(space_message(run, wanted, 229 * kMiB) != "");
 }

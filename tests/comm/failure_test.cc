@@ -68,7 +68,7 @@ TEST_CASE("a missing rank is named with the collective, its call site and the ra
     });
     CAPTURE(backend_name(backend));
     REQUIRE(failures[1].empty());
-    // Either rank may have noticed only that the other one gave up.
+    // Either rank may have noticed only that the other one aborted.
     const bool first =
         failures[0].find("rank 1" + own_process() + " has not entered it") != std::string::npos;
     const std::string& message = first ? failures[0] : failures[2];
@@ -424,7 +424,7 @@ TEST_CASE("a missing rank that waits in another group leads to the rank that wai
   seven.process = ProcessState::kStopped;
   REQUIRE_THAT(explain_peers(views, mine, 0, {three, seven}).text,
                Catch::EndsWith("of group pp for rank 7, which is stopped"));
-  // A rank that gave up first was waiting too.
+  // The rank that aborted first was waiting too.
   const PeerView given_up = rank_in(
       3, {{"tp", {1, 3}, record(8, State::kFinished)}, {"pp", {3, 7}, record(2, State::kAborted)}});
   REQUIRE(explain_peers(views, mine, 0, {given_up, seven}).culprit == 7);

@@ -173,7 +173,8 @@ HangCase draw_hang(std::mt19937& random, Hang hang, CommBackend backend) {
                  .victim = static_cast<int>(random() % kRanks),
                  .step = static_cast<int64_t>(random() % 20),
                  .place = static_cast<int>(random() % 3)};
-  // If two ranks of a pair disagree, nobody can tell which is wrong; among all four, three agree.
+  // If two ranks of a pair disagree, neither can be identified as the wrong one; among all four,
+  // three agree.
   if (hang == Hang::kSkips || hang == Hang::kWrongSize) drawn.place = 2;
   return drawn;
 }

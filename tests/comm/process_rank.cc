@@ -3,7 +3,7 @@
 //   once      one all-reduce of 1000 elements; prints its first element
 //   sizes     like once, but rank 1 passes fewer elements, and sizes are not compared before
 //   meet      only meets the others
-//   abort     the last rank skips a collective; another thread of the rank before it gives up
+//   abort     the last rank skips a collective; another thread of the rank before it aborts
 //   texts     endless exchanges of texts, which it counts
 //   group     ranks 1 and 2 wait for the text of rank 3, which never comes
 //   patient   all wait for the text of the last rank, which comes later than the timeout

@@ -159,8 +159,8 @@ TEST_CASE("ranks whose groups differ say so in messages that do not grow with th
 
 namespace {
 
-/// StoreUse holds the most bytes that rank 0's store held, and its keys at the end, after a number
-/// of ranks have met and exchanged texts.
+/// StoreUse holds the maximum number of bytes that rank 0's store held, and its keys at the end,
+/// after a number of ranks have met and exchanged texts.
 struct StoreUse {
   int64_t most_bytes = 0;
   int64_t keys = 0;

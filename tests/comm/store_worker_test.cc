@@ -11,8 +11,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// Makes the worker wait for `pause`, and gives up on that operation. The worker does not start an
-/// operation that is late already, so the call is repeated until it has started.
+/// Makes the worker wait for `pause`, and stops waiting for that operation. The worker does not
+/// start an operation that is late already, so the call is repeated until it has started.
 void keep_waiting(StoreWorker& worker, const std::shared_future<void>& pause) {
   const auto began = std::make_shared<std::atomic<bool>>(false);
   const auto wait = [began, pause] { return *began = true, pause.wait(), 1; };

@@ -58,7 +58,7 @@ TEST_CASE("rates, decay and warm-up have two names, and the later one is taken")
   CHECK(messages_of("scheduler: {type: WarmupLR, params: {warmup_num_steps: 7}}",
                     {"train.warmup_steps=0"}, &config)
             .size() == 1);
-  CHECK(config.scheduler.warmup_num_steps == 1);  // the least that DeepSpeed's types accept
+  CHECK(config.scheduler.warmup_num_steps == 1);  // the minimum that DeepSpeed's types accept
   CHECK(messages_of("train: {warmup_steps: 7}", {"scheduler.params.warmup_num_steps=3"}, &config)
             .size() == 1);
   CHECK(config.scheduler.warmup_num_steps == 3);

@@ -327,7 +327,7 @@ class PrepareData(unittest.TestCase):
         side_path.write_text(json.dumps(side))
         self.assertIn("up to date", self.prepare(path))
 
-    # --- what it never replaces ---
+    # --- files that it never replaces ---
 
     def everything(self):
         """Returns the names, kinds and contents of everything below the test's folder."""
@@ -995,8 +995,8 @@ class PrepareData(unittest.TestCase):
 
 
 class ScriptEnds(unittest.TestCase):
-    """Every script ends with one line and an exit code, whatever it prints to and whatever
-    fails."""
+    """Every script ends with one line and an exit code, wherever its output goes and whichever
+    operation fails."""
 
     def run_code(self, code, **options):
         start = f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); import script_errors\n"

@@ -99,7 +99,7 @@ with tempfile.TemporaryDirectory() as scratch:
     @case
     def a_failed_save_costs_only_itself():
         # The run is stopped (SIGSTOP) before its folder is made unusable and continued after, and
-        # it trains until another checkpoint exists, however slow this test is.
+        # it trains until another checkpoint exists, even if this test is slow.
         long = FEW | {"train": {"steps": 100000}}
         running = start("--config",
                         job.config("failing", **long, checkpoint={"every": 20, "keep_last": 2}))

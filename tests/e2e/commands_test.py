@@ -118,7 +118,7 @@ TAKEN_BY_SHELL = re.compile(r"(?:^\s*|[|=] *|case .* in )(--[a-z][\w-]*)(?= *[|)
 HANDED_ON = re.compile(r"(scripts/\w+\.py)|bin/ftrun\b")
 
 
-# --- what a page assumes ------------------------------------------------------------------------
+# --- the state that a page assumes --------------------------------------------------------------
 
 
 def small_model(folder):

@@ -180,7 +180,7 @@ with tempfile.TemporaryDirectory() as scratch:
         empty = scratch / "empty"
         empty.mkdir()
         folder = run_folder("none", line(1))
-        # -S hides site packages, whatever this machine has installed.
+        # -S hides site packages, regardless of the packages on this machine.
         done = subprocess.run([sys.executable, "-S", *command(folder, "trackio")[1:]],
                               capture_output=True, text=True, env=place("none", empty), timeout=60)
         assert (done.returncode == 5 and done.stderr == ("follow_run: error: the client of "

@@ -54,7 +54,8 @@ class StepText:
         return lives
 
     def peak(self, prefix):
-        """Returns the most bytes of such buffers that are alive at the same time."""
+        """Returns the maximum number of bytes that the buffers whose names begin with `prefix` hold
+        at the same time."""
         lives = self.lives(prefix)
         return max((sum(self.buffers[name][2] for name, (first, last) in lives.items()
                         if first <= i <= last)

@@ -682,8 +682,8 @@ void EmulatedNccl::mark_end(int64_t handle) {
   gpu_.put(caller(), [made = &mark(handle)] { made->ended = true; });
 }
 
-/// Returns the condition under which a collective ends: all ranks have arrived, or it was given up.
-/// A collective that was given up ends without a result, as NCCL's kernels do.
+/// Returns the condition under which a collective ends: all ranks have arrived, or it was aborted.
+/// An aborted collective ends without a result, as NCCL's kernels do.
 std::function<bool()> EmulatedNccl::when_met() const {
   return [links = &links_, given = given_, given_up = given_up_] {
     return *given_up || links->is_complete(*given - 1);

@@ -27,7 +27,7 @@ struct EmulatorOptions {
   /// The seed of the random order in which streams advance.
   uint64_t seed = 1;
   int64_t bytes = int64_t{256} << 20;
-  /// The most bytes that may be pinned; requests beyond it are refused.
+  /// The maximum number of bytes that may be pinned; requests beyond it are refused.
   int64_t most_pinned = INT64_MAX;
 };
 

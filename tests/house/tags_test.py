@@ -9,7 +9,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(sys.argv[1])
-sys.dont_write_bytecode = True  # no files beside the scripts
+sys.dont_write_bytecode = True  # no __pycache__ next to the scripts
 sys.path.insert(0, str(ROOT / "scripts"))
 import follow_run  # noqa: E402
 

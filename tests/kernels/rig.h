@@ -94,8 +94,8 @@ void for_each_backend(Body body) {
   for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16}) body(dtype);
 }
 
-/// Runs `body` once, for operations that choose their own dtypes; the entry selects the instruction
-/// set.
+/// Runs `body` once per CTest entry, for operations that choose their own dtypes. The entry selects
+/// the instruction set.
 template <class Body>
 void for_each_isa(Body body) {
   for_each_backend([&](DType dtype) {

@@ -90,7 +90,8 @@ TEST_CASE("a stage runs each phase of each micro-batch once, in their order") {
   });
 }
 
-/// Returns the most micro-batches, over all chunks, whose activations a stage keeps at once.
+/// Returns the maximum number of micro-batches, over all chunks, whose activations a stage keeps at
+/// once.
 int most_kept(const std::vector<ScheduleAction>& actions) {
   int now = 0, most = 0;
   for (const ScheduleAction& action : actions) {

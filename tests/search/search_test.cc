@@ -36,8 +36,8 @@ struct JudgedLayout {
   StateFacts facts;
 };
 
-/// Draws up to `count` legal layouts of a task. The layout rules judge them, because resolving a
-/// config for each layout takes longer than planning it exactly.
+/// Draws up to `count` legal layouts of a task. The layout rules decide whether a layout is legal,
+/// because resolving a config for each layout takes longer than planning it exactly.
 std::vector<JudgedLayout> draw_legal(const SearchTask& task, size_t count,
                                      std::mt19937_64& random) {
   std::vector<Layout> layouts = all_layouts(task);

@@ -64,7 +64,7 @@ Config in_background(Config config = saved_every(1)) {
   return config;
 }
 
-/// Returns the config of a run that keeps the checkpoint of the least loss.
+/// Returns the config of a run that keeps the checkpoint of the lowest loss.
 Config with_best(Config config) {
   config.data.validation = {"v.bin"};
   config.checkpoint.keep_best.metric = "validation.loss";

@@ -34,7 +34,7 @@ Config run_in(const std::string& scratch) {
 
 /// Returns the errors of two ranks that export together; `before_piece` is called before each
 /// piece. A rank that fails waits until the other one has failed too, because otherwise the end of
-/// its groups would tell the other.
+/// its groups would make the other one fail earlier.
 std::vector<std::string> export_on_two(
     const Config& config, const std::function<void(int rank, int piece)>& before_piece,
     const std::function<void(int rank, const ExportOutcome&)>& then) {

@@ -29,7 +29,8 @@ std::vector<std::pair<int64_t, std::string>> warnings_of(const std::vector<int>&
   for (int r = 0; r < world; ++r)
     ranks.push_back(std::make_unique<SlowRanks>(r, teams, [&, r](std::span<double> numbers) {
       given[static_cast<size_t>(r)].assign(numbers.begin(), numbers.end());
-      // Only the last rank gets the true sums, since it runs last; all ranks would judge alike.
+      // Only the last rank gets the true sums, since it runs last; all ranks would come to the same
+      // result.
       if (r == world - 1)
         for (int other = 0; other < r; ++other)
           for (size_t i = 0; i < numbers.size(); ++i)
@@ -96,7 +97,7 @@ TEST_CASE("ten thousand even steps raise no alarm, nor does a single slow window
   REQUIRE(warnings_of({0, 0, 0}, 100, [](int rank, int64_t step) {
             return SecondsByRankPhase{rank == 1 && step > 40 && step <= 50 ? 3.0 : 1.0, 0, 0};
           }).empty());
-  // Steps that take almost no time are not judged.
+  // Steps that take almost no time are never reported as slow.
   REQUIRE(warnings_of({0, 0}, 100, [](int rank, int64_t) {
             return SecondsByRankPhase{rank == 1 ? 0.015 : 0.001, 0, 0};
           }).empty());

@@ -35,13 +35,13 @@ double weight_of(const ModelDescription& model, const Layer& layer, PipelinePart
 
 constexpr int64_t kNone = INT64_MAX;
 
-/// The weight of the heaviest layer in whole units, and the most units of all layers together,
-/// whose square fits 64 bits.
+/// The weight of the heaviest layer in whole units, and the maximum number of units of all layers
+/// together, whose square fits 64 bits.
 constexpr double kUnits = 1 << 20;
 constexpr double kMaxUnits = 3e9;
 
-/// StageCut cuts blocks into parts. It finds the least possible weight of the heaviest part by
-/// bisection. Then, with no part heavier than that, it finds the least sum of squares by dynamic
+/// StageCut cuts blocks into parts. It finds the smallest possible weight of the heaviest part by
+/// bisection. Then, with no part heavier than that, it finds the smallest sum of squares by dynamic
 /// programming over (parts left, first block).
 class StageCut {
  public:
@@ -96,13 +96,13 @@ class StageCut {
     return enough;
   }
 
-  /// Returns the cell for the least sum of squares of the blocks from `from` on in `left` parts.
+  /// Returns the cell for the smallest sum of squares of the blocks from `from` on in `left` parts.
   int64_t& best(int left, int from) {
     return best_[static_cast<size_t>(left) * static_cast<size_t>(blocks_ + 1) +
                  static_cast<size_t>(from)];
   }
 
-  /// Returns the least sum of squares with [from, to) as the first part; kNone if there is none.
+  /// Returns the smallest sum of squares with [from, to) as the first part; kNone if there is none.
   int64_t best_with_first_part(int left, int from, int to) {
     const int64_t rest = best(left - 1, to), part = weight(from, to);
     return rest == kNone || part > limit_ ? kNone : part * part + rest;

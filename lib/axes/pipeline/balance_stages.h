@@ -25,8 +25,8 @@ std::vector<double> layer_weights(const ModelDescription& model, PipelinePartiti
 std::vector<int64_t> whole_weights(const std::vector<double>& weights);
 
 /// Computes the number of blocks, one or more, of each of `parts` parts. The chosen cut has the
-/// lightest heaviest part; among such cuts it is the most even one (least sum of squares), and
-/// among these the one with the fewest blocks in its first parts, which keep most activations.
+/// lightest heaviest part; among such cuts it is the most even one (smallest sum of squares), and
+/// among these the one with the fewest blocks in its first parts, which keep the most activations.
 /// `weights` has an entry for each layer: embedding (in the first part), blocks, head (in the last
 /// part). Weights are compared to a millionth of the heaviest, so that every machine makes the same
 /// cut. `parts` is at most the number of blocks.

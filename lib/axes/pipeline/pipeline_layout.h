@@ -23,7 +23,7 @@ struct LayerRange {
 /// gradient with respect to it.
 class PipelineLayout {
  public:
-  /// Makes a layout of one stage that runs all layers, however many.
+  /// Makes a layout of one stage that runs all layers, regardless of their number.
   PipelineLayout() = default;
   /// Makes stages x chunks parts of at least one layer: part k has layers [first_layer[k],
   /// first_layer[k+1]).

@@ -82,7 +82,7 @@ int32_t round_size(int stages, int32_t micro_batches) {
 
 /// Runs forward passes of the chunks in turn, a round of micro-batches each, and backward passes
 /// likewise from the last chunk. The warm-up includes twice the distance to the last stage, so that
-/// every other transfer has the time of an action.
+/// each of the other transfers can take as long as one action.
 void write_interleaved(ScheduleWriter& out, int stages, int32_t chunks, int stage,
                        int32_t micro_batches) {
   const int32_t round = round_size(stages, micro_batches);

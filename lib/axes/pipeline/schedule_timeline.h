@@ -64,11 +64,12 @@ ScheduleTimeline simulate_timeline(const StageActions& lists, ChunkPlacement pla
 /// half of that time is for each kind of gradient.
 std::vector<PhaseSeconds> equal_parts(int parts);
 
-/// Counts the most micro-batches of a chunk that a stage has begun and not finished: it keeps their
-/// activations from the forward pass to the end of the backward pass.
+/// Returns the maximum number of micro-batches of a chunk that a stage has begun and not finished:
+/// it keeps their activations from the forward pass to the end of the backward pass.
 int32_t max_in_flight(const std::vector<ScheduleAction>& list);
-/// Counts the most micro-batches of a chunk that a stage has begun and whose input gradients it has
-/// not finished: a micro-batch that waits only for its weight gradients keeps fewer activations.
+/// Returns the maximum number of micro-batches of a chunk that a stage has begun and whose input
+/// gradients it has not finished: a micro-batch that waits only for its weight gradients keeps
+/// fewer activations.
 int32_t max_awaiting_input_grad(const std::vector<ScheduleAction>& list);
 
 }  // namespace ftrun

@@ -27,8 +27,8 @@ void require_tensor_split(const ModelConfig& config, const TensorSplit& split);
 /// Lists the degrees that a model can be split by, the smallest (1) first.
 std::vector<int64_t> tensor_split_degrees(const ModelConfig& config);
 
-/// Pads the rows of a micro-batch by the fewest tokens with which its tokens divide evenly among
-/// sequence-parallel ranks.
+/// Pads the rows of a micro-batch by the minimum number of tokens with which its tokens divide
+/// evenly among sequence-parallel ranks.
 BatchShape pad_rows(BatchShape batch, const TensorSplit& split);
 
 /// Counts the tokens of the hidden states that a rank holds.

@@ -35,7 +35,7 @@ bool multiplies_bf16();
 void gemm(const Gemm& shape, const BFloat16* a, int64_t lda, const BFloat16* b, int64_t ldb,
           double beta, float* c, int64_t ldc);
 
-/// The most rows and columns of a tile.
+/// The maximum number of rows and columns of a tile.
 inline constexpr int64_t kMaxProductTile = 512;
 
 /// ProductTiles describes how c[m,n] is cut: every tile but the last ones is [rows,columns]. It

@@ -36,7 +36,7 @@ void narrow_elements(const Compute<S>* from, S* to, int64_t count) {
     std::copy_n(from, count, to);
 }
 
-/// The least number of elements in one task of a conversion.
+/// The minimum number of elements in one task of a conversion.
 inline constexpr int64_t kConversionGrain = 1 << 14;
 
 /// StridedRows describes rows of a matrix that are `stride` elements apart.

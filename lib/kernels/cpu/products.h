@@ -23,7 +23,8 @@ struct CpuTraits {
 };
 CpuTraits this_cpu();
 
-/// LibrariesAtHand specifies which libraries besides LibTorch's can be called on this machine.
+/// LibrariesAtHand specifies which libraries other than LibTorch's can be called on this
+/// machine.
 struct LibrariesAtHand {
   bool onednn = true;
   bool openblas = true;

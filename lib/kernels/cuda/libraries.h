@@ -6,7 +6,8 @@
 
 namespace ftrun::cuda {
 
-/// Libraries holds the libraries that operations use besides our own kernels. They are borrowed.
+/// Libraries holds the libraries that operations use in addition to our own kernels. They are
+/// borrowed.
 struct Libraries {
   const DeviceInfo& gpu;
   Matmul& matmul;

@@ -46,7 +46,7 @@ class Matmul {
   /// Rows names the extent of a product that is the number of rows of the head's matrix.
   enum class Rows { kM, kN, kK };
   /// Runs `product` as two products if its extent `rows`, the rows of the head's matrix, is not a
-  /// multiple of 8: cuBLAS has no fast kernels for other extents, whatever the strides are (8B's
+  /// multiple of 8: cuBLAS has no fast kernels for other extents, regardless of the strides (8B's
   /// head after one token was added, on an H100: 42 ms instead of 5.5). The second product has
   /// fewer than kWholeRows rows, and is added to the first if `rows` is kK.
   void run_in_whole_rows(const MatrixProduct& product, Rows rows, cudaStream_t stream);

@@ -12,7 +12,7 @@ namespace {
 void read_mistral(ConfigReader& reader, ModelConfig& config) {
   const int64_t window = read_window(reader);
   read_layer_types(reader, config, window);
-  // transformers gives every layer of this class the window, whatever layer_types says.
+  // transformers gives every layer of this class the window, regardless of layer_types.
   const auto slides = [](int64_t w) { return w != 0; };
   const bool mixed = std::any_of(config.windows.begin(), config.windows.end(), slides) &&
                      !std::all_of(config.windows.begin(), config.windows.end(), slides);

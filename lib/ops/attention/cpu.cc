@@ -61,7 +61,7 @@ struct Attention {
 
 /// Computes the first key to which each token attends (the start of its document or of its window,
 /// whichever is later), and the first key block that each query block needs. A token always attends
-/// to itself, whatever `starts` says.
+/// to itself, regardless of `starts`.
 template <class S>
 void Attention<S>::compute_lowest_keys(const int32_t* starts) {
   for (int64_t row = 0; row < place.batch_rows; ++row) {

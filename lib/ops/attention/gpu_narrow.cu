@@ -263,7 +263,7 @@ enum class TileMask { kAllMasked, kNoneMasked, kPartlyMasked };
 template <int G>
 struct WarpQueries {
   /// The warp's first and last query, as indices in the row (last < 0: none of them is computed),
-  /// and the least and the greatest first visible key of these queries.
+  /// and the smallest and the largest first visible key of these queries.
   int first, last, least, greatest;
 
   template <class T>

@@ -192,8 +192,8 @@ int64_t vocabulary_cross_entropy_gpu_workspace(const LayerGraph& graph, const Op
 /// Saves the gradient [N,D] with respect to the head's input, which the head's kernel computed
 /// while it had the logits. It is saved whole although a chunk's rows are complete with the chunk:
 /// backward begins with this layer, and its result d_x is as large and read whole by the previous
-/// layer. The peak of memory is in the forward list, where a chunk's logits exist beside this
-/// gradient, and passing rows on early would add d_x there.
+/// layer. The peak of memory is in the forward list, where a chunk's logits exist together with
+/// this gradient, and passing rows on early would add d_x there.
 void linear_cross_entropy_gradients(Derivation& d, const Op& op) {
   require(op.out.size() >= 3, "a head without gradients has no backward");
   d.save(op.out[1]);

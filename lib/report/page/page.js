@@ -43,7 +43,7 @@ function ticks(low, high, count) {
   return all;
 }
 
-// Puts a tip beside a place of a picture, on the side with more room.
+// Puts a tooltip next to a position in a picture, on the side with more room.
 function placeTip(tip, picture, clientX) {
   const box = picture.getBoundingClientRect(), at = clientX - box.left;
   tip.style.top = '46px';

@@ -285,7 +285,7 @@ function makeLanes(place, rows, title, onRow) {
       } else return;
       event.preventDefault();
       bringIntoView(rows[r].lane.blocks[i * SPAN], rows[r].lane.blocks[i * SPAN + 1]);
-      // Bringing it into view draws anew; the new picture keeps the focus.
+      // bringIntoView() draws the picture again; the new picture keeps the focus.
       show(r, i);
       refocus(place, r, i);
     });

@@ -1,14 +1,15 @@
-"""Makes what lies beside this file: a tiny Llama trained a few steps by the real DeepSpeed (0.19.8)
-and saved by it, and what the import must find there, as the training processes had it in memory.
+"""Makes the files next to this one: a tiny Llama that the real DeepSpeed (0.19.8) trained for a few
+steps and saved, and the states that the import must read, as the training processes had them in
+memory.
 
   PEERS/bin/python tests/checkpoint/imports/make_fixtures.py FOLDER [CASE...]
   (tests/bench/README.md: PEERS)
 
   model/, train.bin      the model before training, and rows of 16 tokens: step s takes rows 6 s to
-  6 s + 5 deepspeed.tar.xz       all cases in FOLDER: CASE/checkpoint/, what DeepSpeed saved after 4
-  steps, and CASE/expected.json,
-                         SHA-256 of each state in fp32, gathered while training, and the
-                         losses of the 3 steps after"""
+                         6 s + 5
+  deepspeed.tar.xz       all cases in FOLDER: CASE/checkpoint/, the files that DeepSpeed saved after
+                         4 steps, and CASE/expected.json, the SHA-256 of each state in fp32,
+                         gathered while training, and the losses of the 3 steps after"""
 import hashlib
 import json
 import os

@@ -5,10 +5,11 @@
 // * only RANK: the other commands are for that rank
 // * before N: the other commands are for the starts before the Nth restart
 // * fail CODE MESSAGE: reports a failure
-// * blameif RANK CULPRIT MESSAGE: that rank reports that it waited for the other in vain, and
+// * blameif RANK CULPRIT MESSAGE: that rank reports that its wait for CULPRIT timed out, and
 //   continues
 // * stopif RANK, killif RANK: that rank stops or kills itself
-// * fadeif RANK MS: that rank's first thread ends at once, so that others see it as gone; after MS
+// * fadeif RANK MS: that rank's first thread ends at once, so that other ranks see it as gone;
+//   after MS
 //   another thread kills it
 // * seegone RANK FILE: that rank waits until the process whose id is in FILE is gone
 // * touch FILE: writes the process id

@@ -1,5 +1,5 @@
 // Runs NCCL with one rank on a real GPU: collectives between kernels of the same stream, with
-// NCCL's sums and with ftrun's, the end of a group, a group that is given up, and recorded
+// NCCL's sums and with ftrun's, the end of a group, a group that is aborted, and recorded
 // collectives. Exits with 77 if there is no GPU.
 #include <cstdio>
 #include <cstdlib>
@@ -90,7 +90,7 @@ void check_abort(Rig& rig) {
   std::printf("abort\n");
 }
 
-/// Checks a collective that is recorded and launched twice. Then the group is given up while the
+/// Checks a collective that is recorded and launched twice. Then the group is aborted while the
 /// recording exists, or closed after the recording is destroyed.
 void check_recorded(Rig& rig, bool gives_up) {
   const auto group = rig.open(gives_up ? "recorded, given up" : "recorded, closed", false);

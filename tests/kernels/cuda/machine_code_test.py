@@ -56,7 +56,7 @@ SHARED = {"80": (164 * KIB, 163 * KIB), "89": (100 * KIB, 99 * KIB), "90": (228 
 # The system reserves 1 KiB in every block; cuobjdump includes it from architecture 9.0 on.
 RESERVED = KIB
 REGISTERS = 65536
-# The least number of wide accesses to check in each architecture's kernels. Fewer mean that the
+# The minimum number of wide accesses to check in each architecture's kernels. Fewer mean that the
 # test no longer understands the names of kernels.
 LEAST_CHECKED = 120
 
