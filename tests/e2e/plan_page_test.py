@@ -64,8 +64,8 @@ with tempfile.TemporaryDirectory() as scratch:
         # The peak has the number of bytes that the plan prints.
         peak = max(range(len(device["begin"])),
                       key=lambda i: sum(column[i] for column in device["moments"].values()))
-        printed = re.search(r"^device: peak at .*?, with .*? beside .*?: (.*)$", told.stdout,
-                            re.M)[1]
+        printed = re.search(r"^device: peak at .*?, with .*? in addition to .*?: (.*)$",
+                            told.stdout, re.M)[1]
         units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}
         planned = {name: float(size) * units[unit] for name, size, unit in re.findall(
             r"(\w+) ([\d.]+) (B|KiB|MiB)", printed)}

@@ -75,7 +75,7 @@ with tempfile.TemporaryDirectory() as scratch:
         config = job.config("wrong", **settings)
         options = ("plan", "--config", config, "--machine", own)
         for more, word in ((("--slow", "rank=2:2"), "the run has 2 ranks, counted from 0"),
-                           (("--slow", "rank=1:0"), "is not a number above 0"),
+                           (("--slow", "rank=1:0"), "is not a factor above 0"),
                            (("--slow", "1"), "expected a rank and how slow it is"),
                            (("--network", "200"), "has no unit"),
                            (("--network", "200Gb/s"), "nothing goes between nodes"),

@@ -289,7 +289,7 @@ with tempfile.TemporaryDirectory() as scratch:
                  ["load_in_8bit", "the type is nf4"]),
                 ("skipped", 1,
                  lora | {"quantization": {"type": "nf4", "llm_int8_skip_modules": ["o_proj"]}},
-                 ["llm_int8_skip_modules", "not supported"]),
+                 ["llm_int8_skip_modules", "supported only for lm_head and embed_tokens"]),
                 ("block", 1, lora | {"quantization": {"type": "nf4", "block": 96}},
                  ["block is 96", "64, 128 or 256"]),
                 ("tensor", 1, lora | {"quantization": {"type": "int8"},
