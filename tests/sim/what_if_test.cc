@@ -155,11 +155,11 @@ TEST_CASE("a slow rank and a network are read, and what is wrong with them is na
       {"rank=5", "expected a rank and how slow it is"},
       {"rank=x:2", "\"x\" is not a rank"},
       {"rank=-1:2", "\"-1\" is not a rank"},
-      {"rank=1:0", "\"0\" is not a number above 0"},
-      {"rank=1:-2", "\"-2\" is not a number above 0"},
-      {"rank=1:nan", "\"nan\" is not a number above 0"},
-      {"rank=1:2x", "\"2x\" is not a number above 0"},
-      {"rank=1:", "\"\" is not a number above 0"}};
+      {"rank=1:0", "\"0\" is not a factor above 0"},
+      {"rank=1:-2", "\"-2\" is not a factor above 0"},
+      {"rank=1:nan", "\"nan\" is not a factor above 0"},
+      {"rank=1:2x", "\"2x\" is not a factor above 0"},
+      {"rank=1:", "\"\" is not a factor above 0"}};
   for (const auto& [text, why] : wrong) {
     INFO(text);
     CHECK_THROWS_WITH(parse_slow_ranks({text}), Catch::Contains(why));
