@@ -355,7 +355,8 @@ void add_machine_options(CLI::App& command, PlanOptions& options) {
                   "a machine that ftrun knows (h100-80gb, ...) or a machine file "
                   "(docs/plan.md): predicts the time of a step on it")
       ->option_text("FILE");
-  // These show something other than a training step, which alone has a predicted time.
+  // The excluded options show something other than a training step, and only a training step has a
+  // predicted time.
   for (const char* text : {"--evaluation", "--text", "--program", "--schedule"})
     command.get_option("--machine")->excludes(text);
   add_time_options(command, options.time);

@@ -110,7 +110,7 @@ std::string quoted(const std::string& text) {
 }
 
 std::string zsh_option(const CLI::Option& option) {
-  // In zsh, "[", "]" and ":" in a description have a special meaning.
+  // "[", "]" and ":" have a special meaning in descriptions of zsh.
   const std::string description = replace_all(
       replace_all(replace_all(first_line(option.get_description()), "[", "("), "]", ")"), ":",
       "\\:");

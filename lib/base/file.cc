@@ -137,8 +137,8 @@ class PosixWritableFile : public WritableFile {
   }
   void close() override {
     const int fd = std::exchange(fd_, -1);
-    // On Linux a file is closed even if a signal interrupts close(), and its data was synced
-    // before.
+    // EINTR is no failure: Linux closes the file even if a signal interrupts close(), and the data
+    // was synced before.
     if (fd >= 0 && ::close(fd) != 0 && errno != EINTR) throw_disk_error(path_, "close", errno);
   }
 

@@ -219,7 +219,7 @@ class Formula {
 
   bool stays_whole(UnitId unit, const TrafficTerms& terms) const {
     if (state_.stage == 0) return true;
-    // With one shard, each replica holds the whole state, so replicas all-reduce whole gradients.
+    // Replicas all-reduce whole gradients if there is one shard: each replica has the whole state.
     if (shards() == 1) return terms.replicas;
     return !cut_.cut(unit) && terms.small_units;
   }

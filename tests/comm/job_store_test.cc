@@ -553,7 +553,7 @@ TEST_CASE("the buffer of a long request is not kept for each connection that mad
     connections.push_back(served.client());
     connections.back()->set("key", std::vector<uint8_t>(kBytes, 7));
   }
-  // At most these exist at once: the value, the value that replaces it, and its request.
+  // The server holds at most three copies at once: the value, the new value, and its request.
   REQUIRE(served.server->peak_bytes() <= 3 * kBytes + (1 << 20));
 }
 

@@ -388,7 +388,7 @@ with tempfile.TemporaryDirectory() as scratch:
         shutil.copy(scratch / "whole/config.json", scratch / "bare")
         planned = must(ftrun("plan", "--config", settings("out-bare", "bare", adapter=adapter)))
         assert "vision_tower" not in planned.stderr + planned.stdout
-        # Without target_modules, a config means only the decoder.
+        # A config without target_modules means only the decoder.
         assert check_targets("whole", {})[1] == ""
 
     @case

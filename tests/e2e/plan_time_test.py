@@ -214,7 +214,7 @@ with tempfile.TemporaryDirectory() as scratch:
         output = must(ftrun("plan", "--config", config, "--machine", bad)).stdout
         assert ("not predicted: the run computes on CPUs, and the machine m is one of "
                 "GPUs\n" in output), output
-        # These rates are impossible for any machine.
+        # The file has rates that are impossible for any machine.
         bad.write_text("machine: m\nrates:\n  - memory: 1 KB/s\n    products: {fp32: 1 MFLOP/s}\n"
                        "links: {node: {latency: 1 s, bandwidth: 1 KB/s}}\n")
         output = must(ftrun("plan", "--config", config, "--machine", bad)).stdout

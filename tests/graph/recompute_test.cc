@@ -324,11 +324,11 @@ TEST_CASE("a layer of SmolLM2-135M keeps this much besides its input, in fp32") 
   for (const int64_t tokens : {512, 1024})
     CHECK(block_bytes_of(smollm2(tokens), kNone) ==
           BlockBytes{tokens * 5195 * token, tokens * 2112 * token, tokens * 4608 * token});
-  // With 512 tokens attention is cheap compared with projections of 576, so only q, k and v are
+  // Attention over 512 tokens is cheap compared with projections of 576, so only q, k and v are
   // kept.
   CHECK(block_bytes_of(smollm2(512), kSelective) ==
         BlockBytes{512 * 960 * token, 512 * 5184 * token, 512 * 5769 * token});
-  // With 1024 tokens attention is expensive, so its result, the residual sum and the rstd of their
+  // Attention over 1024 tokens is expensive, so its result, the residual sum and the rstd of their
   // norm are kept too.
   CHECK(block_bytes_of(smollm2(1024), kSelective) ==
         BlockBytes{1024 * 1162 * token, 1024 * 4608 * token, 1024 * 5386 * token + 64});

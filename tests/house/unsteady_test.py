@@ -67,7 +67,7 @@ def failures_of_each_entry_are_counted():
     kept = {path.name: path.read_text() for path in (folder / "wrong").iterdir()}
     assert (kept == {f"{number}.fault.txt": "a failed assertion or check\n\na == b\n"
                      for number in (2, 4)}), kept
-    # Without names, the entries with the labels run. The outputs of an earlier search are removed.
+    # A run without names takes the entries with the labels, and removes outputs of earlier runs.
     assert results("--times", 1, "--load", 0) == (0, ["steady: 0 of 1 failed",
                                                       "waits: 0 of 1 failed",
                                                       "0 of 2 entries failed"])

@@ -256,7 +256,7 @@ inline Choice random_pipeline_choice(std::mt19937_64& random) {
   config.layers = stages * chunks - 2 + static_cast<int64_t>(1 + random() % 3);
   config.windows.assign(static_cast<size_t>(config.layers), 0);
   PartitionedModel built = random_built(random, config, {mesh.tensor, 0, random() % 2 == 0});
-  // With units of the whole model, a unit would be on all stages.
+  // Units of the whole model are left out, because such a unit would be on all stages.
   built.partition = build_units(built.model, kGranularities[random() % 2],
                                 {pick<int64_t>(random, {0, 64, 500, 10'000}), INT64_MAX});
   StepOptions options = random_options(random, built, mesh);

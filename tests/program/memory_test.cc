@@ -297,8 +297,8 @@ int64_t mapped_of(const Program& program) {
 }
 
 TEST_CASE("a rank maps what one collective of each concurrent group reads from its peers") {
-  // With two ranks, each rank reads half of the summed bytes from the other. The kernel also maps
-  // the pages around them.
+  // Each of two ranks reads half of the summed bytes from the other. The kernel also maps the pages
+  // around them.
   CHECK(mapped_of(reductions({{0, 2}, {0, 6}})) == 3 * kUnit + kShmReadAround);
   // A part that may be in huge pages maps whole ones, and may extend over two of them.
   CHECK(mapped_of(reductions({{0, 2}, {0, 8}})) == 4 * kMiB);
