@@ -1,5 +1,9 @@
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -37,12 +41,49 @@ std::string default_output_path() {
   return path;
 }
 
-/// Warns if other programs use this machine, because they make every measurement worse.
-void warn_of_load(int cores) {
-  double load = 0;
-  if (::getloadavg(&load, 1) == 1 && load > 0.5 * cores)
-    log_warning(cat("other programs keep ", format_number("%.1f", load), " of ", cores,
-                    " cores busy: the measured rates will be too low"));
+/// OtherLoad measures how many cores other programs and other virtual machines keep busy.
+class OtherLoad {
+ public:
+  /// Returns the mean number of cores since the constructor. The CPU time of child processes that
+  /// have ended counts as this program's.
+  double cores() const {
+    const Times now = read();
+    const double seconds = now.machine.all_seconds - begin_.machine.all_seconds;
+    if (seconds <= 0) return 0;
+    const double others = now.machine.busy_seconds - begin_.machine.busy_seconds +
+                          now.machine.stolen_seconds - begin_.machine.stolen_seconds -
+                          (now.own_seconds - begin_.own_seconds);
+    return std::max(0.0, others / seconds) * static_cast<double>(::sysconf(_SC_NPROCESSORS_ONLN));
+  }
+
+ private:
+  struct Times {
+    MachineTimes machine;
+    double own_seconds;
+  };
+
+  static double used_seconds(int who) {
+    rusage usage{};
+    ::getrusage(who, &usage);
+    const auto seconds = [](const timeval& time) {
+      return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+    };
+    return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+  }
+  static Times read() {
+    return {read_machine_times(), used_seconds(RUSAGE_SELF) + used_seconds(RUSAGE_CHILDREN)};
+  }
+
+  Times begin_ = read();
+};
+
+/// Warns if other programs used this machine, because they make every measurement worse.
+void warn_of_load(const OtherLoad& load) {
+  constexpr double kMuch = 0.2;
+  if (load.cores() > kMuch)
+    log_warning(cat("other programs kept ", format_number("%.1f", load.cores()),
+                    " cores busy meanwhile, so the measured rates are too low: measure again when "
+                    "they have ended"));
 }
 
 int bench_command(const BenchOptions& options) {
@@ -55,13 +96,14 @@ int bench_command(const BenchOptions& options) {
   else
     require_place_for("--out", path);
   const MachineInfo host = read_machine();
-  warn_of_load(host.cores);
   const BenchRequest request{.name = options.name.empty() ? host.hostname : options.name,
                              .quick = options.quick,
                              .cpu_model = host.cpu_model,
                              .measured = utc_now(),
                              .say = [](const std::string& line) { log_notice(line); }};
+  const OtherLoad load;
   const std::string text = machine_text(bench_with_engine(request));
+  warn_of_load(load);
   parse_machine(path, text);
   if (options.out.empty())
     write_file_atomic(posix_files(), path, text);
@@ -81,7 +123,7 @@ Command add_bench(CLI::App& app) {
   bench->require_subcommand(1);
   CLI::App* machine = bench->add_subcommand(
       "machine", "time operations, updates, copies and collectives, and write a machine file");
-  machine->add_flag("--quick", options->quick, "fewer sizes and rounds");
+  machine->add_flag("--quick", options->quick, "fewer sizes, and no fp16");
   machine
       ->add_option("--out", options->out,
                    "the file to write (default: this machine's file in ~/.cache/ftrun, with which "

@@ -140,10 +140,9 @@ int64_t element_count(const Program& program, const Range& range) {
 }
 
 std::string instr_label(const Instr& instr) {
-  // append() is several times faster than cat(), and millions of labels are made.
   std::string text(instr_name(instr.kind));
   const auto add = [&](const char* what, int64_t number) {
-    if (number >= 0) text.append(what).append(std::to_string(number));
+    if (number >= 0) append_text(text, what, number);
   };
   add(" layer ", instr.layer);
   add(" unit ", instr.unit);

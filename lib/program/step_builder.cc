@@ -165,11 +165,9 @@ const char* scratch_name(InstrKind kind) {
                                           : "scratch.b";
 }
 
-/// Names a buffer of a layer in a micro-batch. It appends instead of calling cat(), which takes
-/// several times as long: there are millions of these names.
-std::string numbered_name(std::string name, size_t layer, int32_t micro_batch) {
-  name.append(std::to_string(layer)).append(".").append(std::to_string(micro_batch));
-  return name;
+/// Names a buffer of a layer in a micro-batch.
+std::string numbered_name(std::string_view name, size_t layer, int32_t micro_batch) {
+  return cat(name, layer, ".", micro_batch);
 }
 
 /// Lists the actions of a step that does not train. A chunk runs as many micro-batches as there are

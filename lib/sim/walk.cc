@@ -46,33 +46,26 @@ void write_announcement(const Program& program, const Instr& instr, std::string&
   if (instr.is_transfer()) {
     const Range& range = instr.kind == InstrKind::kSend ? instr.reads[0] : instr.writes[0];
     // The two ranks may place their buffers differently, but both have the same value in them.
-    text.append("transfer ").append(dtype_name(instr.exchange().dtype)).append(" ");
-    text.append(std::to_string(range.bytes)).append(" of ");
-    text.append(program.at(range.buffer).name).append("+").append(std::to_string(range.offset));
-    text.append(" ").append(std::to_string(instr.layer)).append(" ");
-    text.append(std::to_string(instr.micro_batch));
+    append_text(text, "transfer ", dtype_name(instr.exchange().dtype), " ", range.bytes, " of ",
+                program.at(range.buffer).name, "+", range.offset, " ", instr.layer, " ",
+                instr.micro_batch);
     return;
   }
-  // append() instead of cat(), which takes several times as long: there are millions of these.
-  text.append(instr_name(instr.kind)).append(" ").append(dtype_name(instr.exchange().dtype));
-  if (instr.exchange().is_max) text.append(" largest");
-  if (instr.kind == InstrKind::kShift)
-    text.append(" by ").append(std::to_string(instr.exchange().shift));
+  append_text(text, instr_name(instr.kind), " ", dtype_name(instr.exchange().dtype));
+  if (instr.exchange().is_max) append_text(text, " largest");
+  if (instr.kind == InstrKind::kShift) append_text(text, " by ", instr.exchange().shift);
   if (instr.kind == InstrKind::kCountedAllToAll)
-    text.append(" rows of ").append(std::to_string(instr.exchange().row_elements));
+    append_text(text, " rows of ", instr.exchange().row_elements);
   for (const auto* ranges : {&instr.reads, &instr.writes})
-    for (const Range& range : *ranges) text.append(" ").append(std::to_string(range.bytes));
+    for (const Range& range : *ranges) append_text(text, " ", range.bytes);
   if (adds_copies_of_stages(program, instr)) {
-    text.append(" ").append(category_name(program.at(instr.writes[0].buffer).category));
-    text.append(" of unit ").append(std::to_string(instr.unit));
+    append_text(text, " ", category_name(program.at(instr.writes[0].buffer).category), " of unit ",
+                instr.unit);
     return;
   }
   const bool parts = adds_parts(program, instr);
   for (const Range& range : instr.kind == InstrKind::kReduceScatter ? instr.reads : instr.writes)
-    text.append(" ")
-        .append(program.at(range.buffer).name)
-        .append("+")
-        .append(std::to_string(parts ? 0 : range.offset));
+    append_text(text, " ", program.at(range.buffer).name, "+", parts ? 0 : range.offset);
 }
 
 /// AnnouncementHasher hashes what ranks announce.
@@ -89,10 +82,7 @@ class AnnouncementHasher {
   uint64_t hash_on_lane(const Instr& instr) {
     write_announcement(program_, instr, text_);
     if (!instr.is_transfer())
-      text_.append(" ")
-          .append(instr_label(instr))
-          .append(" ")
-          .append(std::to_string(static_cast<int>(instr.lane)));
+      append_text(text_, " ", instr_label(instr), " ", static_cast<int>(instr.lane));
     return xxh3(text_.data(), text_.size());
   }
 

@@ -51,7 +51,8 @@ TEST_CASE("require throws only when its condition is false, naming the caller's 
   try {
     require(false, "rows of tokens");
   } catch (const Error& error) {
-    CHECK(error.message() == cat("internal error at ", __FILE__, ":", line, ": rows of tokens"));
+    CHECK(error.message() ==
+          cat("internal error at ", __FILE__, ":", line, ": check failed: rows of tokens"));
     return;
   }
   FAIL("require(false) returned");

@@ -297,7 +297,8 @@ inline std::string bug_text(const std::function<void()>& body) {
   try {
     body();
   } catch (const Error& error) {
-    return std::regex_replace(error.message(), std::regex("^internal error at [^ ]*:[0-9]+: "), "");
+    return std::regex_replace(error.message(),
+                              std::regex("^internal error at [^ ]*:[0-9]+: (check failed: )?"), "");
   }
   return "nothing";
 }
