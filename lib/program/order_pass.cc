@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/mix_bits.h"
+#include "program/by_lane.h"
 #include "program/lifetime.h"
 #include "program/passes.h"
 
@@ -21,9 +22,9 @@ class AccessList {
       *known = {known->id, 1, 0};
       if (++replaced_ > accesses_.size() / 2) drop_replaced();
     }
-    if (!places_.empty()) places_[{access.begin, access.end}] = accesses_.size();
+    if (!indices_.empty()) indices_[{access.begin, access.end}] = accesses_.size();
     accesses_.push_back(access);
-    if (places_.empty() && accesses_.size() > kSearchedAccesses) index();
+    if (indices_.empty() && accesses_.size() > kSearchedAccesses) index();
   }
 
   /// Finds the last access after `known` that meets the range; `otherwise` where there is none.
@@ -49,9 +50,9 @@ class AccessList {
   static constexpr size_t kSearchedAccesses = 32;
 
   Access* find(const Access& access) {
-    if (!places_.empty()) {
-      const auto place = places_.find({access.begin, access.end});
-      return place == places_.end() ? nullptr : &accesses_[place->second];
+    if (!indices_.empty()) {
+      const auto index = indices_.find({access.begin, access.end});
+      return index == indices_.end() ? nullptr : &accesses_[index->second];
     }
     const auto known = std::find_if(accesses_.begin(), accesses_.end(), [&](const Access& other) {
       return other.begin == access.begin && other.end == access.end;
@@ -62,21 +63,21 @@ class AccessList {
   void drop_replaced() {
     std::erase_if(accesses_, [](const Access& access) { return access.begin > access.end; });
     replaced_ = 0;
-    if (!places_.empty()) index();
+    if (!indices_.empty()) index();
   }
 
   void index() {
-    places_.clear();
+    indices_.clear();
     for (size_t i = 0; i < accesses_.size(); ++i)
       if (accesses_[i].begin <= accesses_[i].end)
-        places_[{accesses_[i].begin, accesses_[i].end}] = i;
+        indices_[{accesses_[i].begin, accesses_[i].end}] = i;
   }
 
   std::vector<Access> accesses_;
   /// The number of accesses that later ones to the same ranges have replaced.
   size_t replaced_ = 0;
   /// The index in `accesses_` of each range; empty while there are few accesses.
-  std::unordered_map<std::pair<int64_t, int64_t>, size_t, HashOfRange> places_;
+  std::unordered_map<std::pair<int64_t, int64_t>, size_t, HashOfRange> indices_;
 };
 
 /// AccessLog records which instructions touched which bytes of each buffer so far, by lane.
@@ -85,8 +86,10 @@ class AccessLog {
   explicit AccessLog(const Program& program) : buffers_(program.buffers.size()) {}
 
   void add(InstrId id, const Instr& instr) {
-    for (const Range& range : instr.reads) log_of(range, instr.lane).reads.record(id, range);
-    for (const Range& range : instr.writes) log_of(range, instr.lane).writes.record(id, range);
+    for (const Range& range : instr.reads)
+      accesses_to(range).of(instr.lane).reads.record(id, range);
+    for (const Range& range : instr.writes)
+      accesses_to(range).of(instr.lane).writes.record(id, range);
   }
 
   /// Raises `last` to the last instruction of each lane that wrote what `instr` touches or read
@@ -94,13 +97,12 @@ class AccessLog {
   /// instructions of a lane up to those of `known`, which are done in any case.
   void find_conflicts(const Instr& instr, std::span<const InstrId> known, LaneClock& last) const {
     const auto search = [&](const Range& range, bool reads_too) {
-      for (const LaneLog& log : buffers_[static_cast<size_t>(range.buffer)]) {
-        if (log.lane == instr.lane) continue;
-        const auto lane = static_cast<size_t>(log.lane);
-        InstrId& latest = last[lane];
-        latest = log.writes.last_meeting(range, std::max(latest, known[lane]), latest);
-        if (reads_too)
-          latest = log.reads.last_meeting(range, std::max(latest, known[lane]), latest);
+      for (const auto& [lane, accesses] : buffers_[static_cast<size_t>(range.buffer)]) {
+        if (lane == instr.lane) continue;
+        const InstrId done = known[static_cast<size_t>(lane)];
+        InstrId& latest = last[static_cast<size_t>(lane)];
+        latest = accesses.writes.last_meeting(range, std::max(latest, done), latest);
+        if (reads_too) latest = accesses.reads.last_meeting(range, std::max(latest, done), latest);
       }
     };
     for (const Range& range : instr.reads) search(range, false);
@@ -108,22 +110,16 @@ class AccessLog {
   }
 
  private:
-  /// LaneLog holds the accesses of one lane.
-  struct LaneLog {
-    Lane lane;
+  struct Accesses {
     AccessList reads;
     AccessList writes;
   };
 
-  LaneLog& log_of(const Range& range, Lane lane) {
-    std::vector<LaneLog>& logs = buffers_[static_cast<size_t>(range.buffer)];
-    for (LaneLog& log : logs)
-      if (log.lane == lane) return log;
-    return logs.emplace_back(LaneLog{lane, {}, {}});
+  ByLane<Accesses>& accesses_to(const Range& range) {
+    return buffers_[static_cast<size_t>(range.buffer)];
   }
 
-  /// The logs of each buffer, of those lanes that have touched it.
-  std::vector<std::vector<LaneLog>> buffers_;
+  std::vector<ByLane<Accesses>> buffers_;
 };
 
 /// BucketsInFlight limits how far compute may run ahead of the lanes that reduce gradients. Compute

@@ -139,7 +139,7 @@ class Search {
       order_choices();
       explain_choices();
     }
-    count_pruned();
+    count_unplanned();
     return std::move(result_);
   }
 
@@ -150,16 +150,18 @@ class Search {
 
   bool has_used(double share) const { return elapsed_seconds() > share * limits_.seconds; }
 
-  /// Estimates the seconds of concurrent exact plans by those that were planned before.
-  double plan_seconds(const std::vector<size_t>& numbers) const {
-    double effort = 0;
-    for (const size_t i : numbers) effort += plan_effort(task_, candidates_[i].layout);
+  double effort_of(size_t number) const { return plan_effort(task_, candidates_[number].layout); }
+
+  /// Estimates the seconds of concurrent exact plans, whose efforts add up to `effort`, by those
+  /// that were planned before.
+  double plan_seconds(double effort) const {
     return effort * (efforts_ > 0 ? kEffortMargin * planning_ / efforts_ : kSecondsOfEffort);
   }
 
-  /// Returns whether exact plans that begin now probably end within the search's time.
-  bool ends_in_time(const std::vector<size_t>& numbers) const {
-    return elapsed_seconds() + plan_seconds(numbers) <= limits_.seconds;
+  /// Returns whether exact plans of this effort that begin now probably end within the search's
+  /// time.
+  bool ends_in_time(double effort) const {
+    return elapsed_seconds() + plan_seconds(effort) <= limits_.seconds;
   }
 
   bool is_tried(size_t number) const {
@@ -168,9 +170,8 @@ class Search {
 
   /// Returns the one of these candidates whose exact plan takes the least time.
   size_t cheapest_of(const std::vector<size_t>& numbers) const {
-    return *std::min_element(numbers.begin(), numbers.end(), [&](size_t a, size_t b) {
-      return plan_effort(task_, candidates_[a].layout) < plan_effort(task_, candidates_[b].layout);
-    });
+    return *std::min_element(numbers.begin(), numbers.end(),
+                             [&](size_t a, size_t b) { return effort_of(a) < effort_of(b); });
   }
 
   /// Plans the cheapest of these candidates if nothing was planned before, even if that ends a
@@ -178,7 +179,7 @@ class Search {
   void plan_first(const std::vector<size_t>& numbers, bool timed) {
     if (numbers.empty() || !exact_.empty() || !given_up_.empty()) return;
     const size_t cheapest = cheapest_of(numbers);
-    result_.needed_seconds = elapsed_seconds() + plan_seconds({cheapest});
+    result_.needed_seconds = elapsed_seconds() + plan_seconds(effort_of(cheapest));
     if (result_.needed_seconds <= limits_.seconds + kGraceSeconds) plan({cheapest}, timed);
   }
 
@@ -259,11 +260,14 @@ class Search {
   /// If nothing is planned yet and plans_late_ is set, the cheapest of them may end a little late.
   void plan_in_time(const std::vector<size_t>& numbers, bool timed) {
     std::vector<size_t> some;
+    double effort = 0;
     for (const size_t i : numbers) {
-      if (is_tried(i)) continue;
+      if (is_tried(i) || !ends_in_time(effort + effort_of(i))) continue;
       some.push_back(i);
-      if (!ends_in_time(some)) some.pop_back();
-      if (some.size() == kPlannedTogether) plan(std::exchange(some, {}), timed);
+      effort += effort_of(i);
+      if (some.size() < kPlannedTogether) continue;
+      plan(std::exchange(some, {}), timed);
+      effort = 0;
     }
     if (!some.empty()) plan(some, timed);
     if (plans_late_) plan_first(numbers, timed);
@@ -279,13 +283,12 @@ class Search {
         kPlannedTogether);
     planning_ += elapsed_seconds() - before;
     for (size_t i = 0; i < numbers.size(); ++i) {
-      efforts_ += plan_effort(task_, candidates_[numbers[i]].layout);
+      efforts_ += effort_of(numbers[i]);
       if (found[i])
         add_planned(numbers[i], std::move(*found[i]), timed);
       else
         given_up_.insert(numbers[i]);
     }
-    result_.counts.given_up = static_cast<int64_t>(given_up_.size());
   }
 
   void add_planned(size_t number, Evaluation found, bool timed) {
@@ -321,16 +324,19 @@ class Search {
     // Finds the first layout by each order, of those whose plans end in time together.
     const auto first_ones = [&](bool likely_too) {
       std::vector<size_t> numbers;
+      double effort = 0;
       const auto is_wanted = [&](size_t i) {
         if (is_tried(i)) return false;
-        std::vector<size_t> together = numbers;
-        if (together.empty() || together.front() != i) together.push_back(i);
-        return ends_in_time(together) && (likely_too || !is_likely_large(candidates_[i].layout));
+        const double added = numbers.empty() || numbers.front() != i ? effort_of(i) : 0;
+        return ends_in_time(effort + added) &&
+               (likely_too || !is_likely_large(candidates_[i].layout));
       };
-      for (const auto* order : {&by_bound, &by_guess})
-        if (const auto found = first_of(*order, is_wanted);
-            found && (numbers.empty() || numbers.front() != *found))
-          numbers.push_back(*found);
+      for (const auto* order : {&by_bound, &by_guess}) {
+        const auto found = first_of(*order, is_wanted);
+        if (!found || (!numbers.empty() && numbers.front() == *found)) continue;
+        numbers.push_back(*found);
+        effort += effort_of(*found);
+      }
       return numbers;
     };
     while (!has_used(kExactShare)) {
@@ -352,9 +358,10 @@ class Search {
         !left && result_.counts.tried == result_.counts.all && result_.counts.untimed == 0;
   }
 
-  /// Counts the candidates that fit by their bounds and were never planned, because they cannot be
-  /// faster than the best layout.
-  void count_pruned() {
+  /// Counts the abandoned plans, and the candidates that fit by their bounds and were never planned,
+  /// because they cannot be faster than the best layout.
+  void count_unplanned() {
+    result_.counts.given_up = static_cast<int64_t>(given_up_.size());
     for (size_t i = 0; i < candidates_.size(); ++i)
       if (candidates_[i].fits && !is_tried(i) && candidates_[i].bound.seconds >= best_)
         ++result_.counts.pruned;
@@ -439,7 +446,7 @@ class Search {
     for (const size_t i : numbers) {
       if (!candidates_[i].fits || is_tried(i)) continue;
       if (known_best(numbers, true) != nullptr || has_used(1)) return;
-      if (!ends_in_time({i})) continue;
+      if (!ends_in_time(effort_of(i))) continue;
       if (tries++ < kTriesOfChoice) {
         plan({i});
       } else if (!least ||
@@ -447,7 +454,8 @@ class Search {
         least = i;
       }
     }
-    if (least && known_best(numbers, true) == nullptr && ends_in_time({*least})) plan({*least});
+    if (least && known_best(numbers, true) == nullptr && ends_in_time(effort_of(*least)))
+      plan({*least});
   }
 
   /// Returns the fastest candidate that fits according to exact plans or, if none fits, the one

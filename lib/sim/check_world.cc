@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/run_in_parallel.h"
+#include "program/by_lane.h"
 #include "program/lifetime.h"
 #include "program/update_operands.h"
 #include "sim/check_lists.h"
@@ -471,12 +472,6 @@ void check_decision(const Program& program, const LaneClocks& known, Faults& fau
   }
 }
 
-/// BufferUses lists the instructions of one lane that touch a buffer, ascending.
-struct BufferUses {
-  Lane lane;
-  std::vector<size_t> instrs;
-};
-
 /// Lists the buffers that an instruction touches, ascending, each once.
 void list_buffers(const Instr& instr, std::vector<BufferId>& buffers) {
   buffers.clear();
@@ -491,29 +486,24 @@ void check_order(const Program& program, const LaneClocks& known, Faults& faults
   check_decision(program, known, faults);
   // Instructions are listed by the buffer that they touch and by lane: only instructions of one
   // buffer can conflict, and those before a known completed instruction of a lane need no second
-  // check. Most buffers are touched on one or two of the lanes.
-  std::vector<std::vector<BufferUses>> touching(program.buffers.size());
+  // check.
+  std::vector<ByLane<std::vector<size_t>>> touching(program.buffers.size());
   std::vector<BufferId> mine;
   for (size_t i = 0; i < program.instrs.size(); ++i) {
     const Instr& instr = program.instrs[i];
     list_buffers(instr, mine);
     std::set<size_t> unordered;
     for (const BufferId buffer : mine) {
-      std::vector<BufferUses>& lanes = touching[static_cast<size_t>(buffer)];
-      std::vector<size_t>* own = nullptr;
-      for (BufferUses& uses : lanes) {
-        if (uses.lane == instr.lane) {
-          own = &uses.instrs;
-          continue;
-        }
-        const InstrId done = known[i][static_cast<size_t>(uses.lane)];
-        for (auto j = uses.instrs.rbegin(); j != uses.instrs.rend(); ++j) {
+      ByLane<std::vector<size_t>>& instrs = touching[static_cast<size_t>(buffer)];
+      for (const auto& [lane, earlier] : instrs) {
+        if (lane == instr.lane) continue;
+        const InstrId done = known[i][static_cast<size_t>(lane)];
+        for (auto j = earlier.rbegin(); j != earlier.rend(); ++j) {
           if (static_cast<InstrId>(*j) <= done) break;
           if (touches_together(instr, program.instrs[*j])) unordered.insert(*j);
         }
       }
-      if (own == nullptr) own = &lanes.emplace_back(BufferUses{instr.lane, {}}).instrs;
-      own->push_back(i);
+      instrs.of(instr.lane).push_back(i);
     }
     for (const size_t j : unordered)
       faults.push_back(cat(place(program, i), " does not wait for ", place(program, j),
