@@ -133,8 +133,8 @@ std::optional<Error> disk_problem(const LoadedConfig& loaded, const StepPlan& pl
                problem->remedy());
 }
 
-std::string require_memory(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
-                           const MemoryLimit& limit) {
+std::string check_memory(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
+                         const MemoryLimit& limit) {
   if (const auto problem = disk_problem(loaded, step, local)) throw *problem;
   if (const auto problem = memory_problem(loaded, step, local, limit))
     throw Error(problem->code(), cat("out of memory before the start: ", problem->message()),

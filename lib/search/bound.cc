@@ -64,7 +64,7 @@ double list_exchange(const SearchTask& task, const LayerGraph& graph, const std:
     const std::string_view name = collective == OpCollective::kShift ? "send" : spec.name;
     const ValueId whole = collective == OpCollective::kReduceScatter ? op.in[0] : op.out[0];
     const auto ranks = static_cast<int>(op.attrs.get<CollectiveAttrs>().ranks);
-    seconds += least_exchange_seconds(
+    seconds += exchange_seconds_lower_bound(
         task.machine, name, static_cast<double>(graph.at(whole).bytes()), ranks, crossing);
   }
   return seconds;
@@ -295,7 +295,7 @@ double Bounds::seconds_of_byte(std::string_view kind, int64_t ranks, Crossing cr
   const auto [known, added] = seconds_of_byte_.try_emplace({kind, ranks, crossing}, 0);
   if (added)
     known->second =
-        least_exchange_seconds(task_.machine, kind, 1, static_cast<int>(ranks), crossing);
+        exchange_seconds_lower_bound(task_.machine, kind, 1, static_cast<int>(ranks), crossing);
   return known->second;
 }
 
