@@ -448,7 +448,9 @@ Error Communicator::disagreement(const std::vector<CollectiveRecord>& by_rank) c
   }
   std::string text = cat("the ranks of group ", name(), " disagree: ", join(parts, ", "));
   if (unlike.size() < by_rank.size()) {
-    text += cat("; rank ", join(unlike, ", "), " is not where most are");
+    text += cat("; ", rank_list(unlike),
+                unlike.size() == 1 ? " is in another collective than the majority"
+                                   : " are in other collectives than the majority");
     if (setup_.board != nullptr && unlike.size() == 1)
       setup_.board->blame(std::stoi(unlike.front()));
   }

@@ -12,10 +12,11 @@
 
 namespace ftrun {
 
-/// ChangedTensors finds the tensors that training has changed: it compares the export of each trained
-/// tensor with its values when training began, piece by piece while the export runs. A tensor
-/// without any changed element has not been trained, even if the loss fell: no gradient reached it,
-/// the learning rate was 0, or the change is lost in the rounding to the export's dtype.
+/// ChangedTensors finds the tensors that training has changed: it compares the export of each
+/// trained tensor with its values when training began, piece by piece while the export runs. A
+/// tensor without any changed element has not been trained, even if the loss fell: no gradient
+/// reached it, the learning rate was 0, or the change is lost in the rounding to the export's
+/// dtype.
 class ChangedTensors {
  public:
   /// Borrows `model` and `first`; `dtype` is that of the exported file.

@@ -15,8 +15,8 @@
 
 namespace ftrun {
 
-/// CheckpointedState is the model of a running training as checkpoints access it: the state that this rank
-/// holds (ModelState), and the facts about the model that a checkpoint records.
+/// CheckpointedState is the model of a running training as checkpoints access it: the state that
+/// this rank holds (ModelState), and the facts about the model that a checkpoint records.
 class CheckpointedState {
  public:
   virtual ~CheckpointedState() = default;

@@ -359,7 +359,7 @@ TEST_CASE("ranks that call different exchanges fail with a message that names bo
           Catch::Contains(
               "the ranks of group world disagree: rank 0 is in shift #1 (keys, 2 x F32, by 2), "
               "rank 1 is in shift #1 (keys, 2 x F32, by 2), rank 2 is in shift #1 (keys, 2 x "
-              "F32, by 1); rank 2 is not where most are"));
+              "F32, by 1); rank 2 is in another collective than the majority"));
   }
 }
 
