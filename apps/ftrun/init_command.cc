@@ -304,8 +304,9 @@ std::vector<std::string> five_lines(const Draft& draft, const InitMachine& machi
           draft.conversations() ? ", conversations" : "", "; ", count_text(draft.epochs(), "epoch"),
           " of ", draft.batch(), " rows per step are ", draft.steps(), " steps."),
       cat("Trains ", found.variant->name, ": ",
-          left_out.empty() ? "they fit, and learn most" : left_out, "; learning rate ",
-          number_text(found.variant->learning_rate), "."),
+          left_out.empty() ? "the whole model fits, and full training usually gives the lowest loss"
+                           : left_out,
+          "; learning rate ", number_text(found.variant->learning_rate), "."),
       cat("Layout on ", machine_text(found.task.machine, found.task.nodes), ": ",
           layout_text(best.layout), "; ",
           found.result.proved ? "no other takes less" : "the best of those that were planned", "."),

@@ -147,7 +147,7 @@ class Communicator {
     /// made when the group is opened.
     bool carries_messages = false;
     /// The longest time after an abort until a thread that waits for a GPU must have called
-    /// check(); after it the process ends.
+    /// check_peers(); after it the process ends.
     std::chrono::milliseconds abort_patience = std::chrono::seconds(30);
   };
 
@@ -221,7 +221,7 @@ class Communicator {
   /// Throws Error(kPeerLost) if a collective among GPUs, whose wait() does not wait on the host,
   /// has failed or a peer is lost. Any thread. Call it after a wait for the device, before the
   /// results are read.
-  virtual void check() {}
+  virtual void check_peers() {}
 
   /// Collective: waits until every rank is done with this communicator. No calls after it.
   virtual void shutdown() {}

@@ -222,7 +222,7 @@ void GpuDevice::wait_for(DeviceStream stream) {
 /// Throws if a group has failed. A collective that was aborted ends like one that is done, but its
 /// output is then not a result.
 void GpuDevice::check_groups() {
-  for (Communicator* group : groups_) group->check();
+  for (Communicator* group : groups_) group->check_peers();
 }
 
 void GpuDevice::drain() {
