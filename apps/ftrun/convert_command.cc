@@ -100,12 +100,12 @@ std::string folder_of_named(const std::string& name, const std::string& file,
     if (!folder.empty() && posix_files().exists(folder + "/config.json")) return folder;
   } catch (const Error& missing) {
     throw Error(ExitCode::kBadInput,
-                cat(file, ": the model that it names is not there: ", missing.message()),
+                cat(file, ": the model that it names does not exist: ", missing.message()),
                 cat(missing.remedy(), "; or ", remedy));
   }
   throw Error(
       ExitCode::kBadInput,
-      cat(file, ": the model folder that it names, \"", printable(name), "\", is not there"),
+      cat(file, ": the model folder that it names, \"", printable(name), "\", does not exist"),
       remedy);
 }
 
@@ -207,7 +207,7 @@ RunFolder new_run(const std::string& path) {
   const std::string root = run.paths().checkpoints();
   if (run.has_earlier_run() || !list_checkpoints(root).empty())
     throw Error(ExitCode::kUsage, cat(path, ": holds a run already"),
-                "give --run a folder that is not there yet, and take it as output_dir");
+                "give --run a folder that does not exist yet, and use it as output_dir");
   clean_checkpoints(posix_files(), root);
   return run;
 }

@@ -482,7 +482,8 @@ std::string reading_problem(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status) && fs::is_symlink(fs::symlink_status(path, error)))
-    return cat("it is a link to ", fs::read_symlink(path, error).string(), ", which is not there");
+    return cat("it is a link to ", fs::read_symlink(path, error).string(),
+               ", which does not exist");
   if (fs::exists(status) && !fs::is_regular_file(status)) return "it is not a regular file";
   const OwnedFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) return errno_text(errno);
@@ -497,7 +498,7 @@ std::string writing_problem(const std::string& folder) {
     at = at.parent_path();
   if (!fs::exists(fs::status(at, error)))
     return cat(at.string(), ": is a link to ", fs::read_symlink(at, error).string(),
-               ", which is not there");
+               ", which does not exist");
   if (!fs::is_directory(at, error)) return cat(at.string(), ": is not a folder");
   try {
     static_cast<void>(open_folder_safely(at.string()));

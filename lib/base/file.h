@@ -127,8 +127,8 @@ class MappedFile {
 uint64_t xxh3_of_file(const std::string& path);
 /// Hashes a file, or returns nothing once `stop` is set.
 std::optional<uint64_t> xxh3_of_file(const std::string& path, const std::atomic<bool>* stop);
-/// Returns why a file cannot be read ("it is a link to x, which is not there", "Permission denied",
-/// "it is a Git LFS pointer; fetch it: ...", ...), or "".
+/// Returns why a file cannot be read ("it is a link to x, which does not exist", "Permission
+/// denied", "it is a Git LFS pointer; fetch it: ...", ...), or "".
 std::string reading_problem(const std::string& path);
 
 /// Returns why a folder cannot be written to, or made if it is missing, or "". Changes nothing.

@@ -317,7 +317,7 @@ TEST_CASE("the newest checkpoint that verifies is chosen, and each one that is s
   REQUIRE(choose(9) == run.path() + ": holds no checkpoint of step 9");
   try {
     choose_checkpoint(run.path(), 9, CheckpointGroup{});
-    FAIL("a step that is not there was chosen");
+    FAIL("a step that does not exist was chosen");
   } catch (const Error& error) {
     REQUIRE(error.code() == ExitCode::kBadInput);
     REQUIRE(error.remedy() ==

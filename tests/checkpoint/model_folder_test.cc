@@ -214,12 +214,12 @@ TEST_CASE("files may be links, also sharded and to another disk; one that leads 
   check_weights(ModelFolder(folder.path()));
   fs::rename(disk / kSecond, disk / "moved");
   REQUIRE(opening(folder) == cat(folder / kSecond, ": cannot be read: it is a link to ",
-                                 disk / kSecond, ", which is not there"));
+                                 disk / kSecond, ", which does not exist"));
   fs::remove(folder / "model.safetensors.index.json");
   fs::create_symlink("../../blobs/12", folder / "model.safetensors");
   REQUIRE(opening(folder) ==
           folder / "model.safetensors" +
-              ": cannot be read: it is a link to ../../blobs/12, which is not there");
+              ": cannot be read: it is a link to ../../blobs/12, which does not exist");
 }
 
 TEST_CASE("asking for what the weights do not hold is refused") {

@@ -370,7 +370,7 @@ TEST_CASE("a missing mask or index that the sidecar lists is reported", "[finger
       REQUIRE_THROWS_WITH(
           TokenDataset({name}, {}),
           path + ": its " + (lost == "mask" ? "loss mask" : "index") + ", " +
-              folder.file("x." + lost) + ", is not there, and " + folder.file("x.json") +
+              folder.file("x." + lost) + ", does not exist, although " + folder.file("x.json") +
               " lists it\n  remedy: restore it; if the data no longer has one, remove " +
               folder.file("x.json"));
     std::filesystem::remove(folder.file("x.json"));
