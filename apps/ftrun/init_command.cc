@@ -300,9 +300,10 @@ std::vector<std::string> five_lines(const Draft& draft, const InitMachine& machi
   const double seconds = best.time->seconds;
   const double all = seconds * static_cast<double>(draft.steps());
   return {
-      cat("Data: ", draft.rows(), " rows of ", draft.row(), " tokens",
+      cat("Data: ", count_text(draft.rows(), "sequence"), " of ", draft.row(), " tokens",
           draft.conversations() ? ", conversations" : "", "; ", count_text(draft.epochs(), "epoch"),
-          " of ", draft.batch(), " rows per step are ", draft.steps(), " steps."),
+          " of ", count_text(draft.batch(), "sequence"), " per step are ",
+          count_text(draft.steps(), "step"), "."),
       cat("Trains ", found.variant->name, ": ",
           left_out.empty() ? "the whole model fits, and full training usually gives the lowest loss"
                            : left_out,

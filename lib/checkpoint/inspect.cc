@@ -163,7 +163,7 @@ Description describe_step(const std::string& folder) {
       {"written by",
        cat("ftrun ", printable(meta.ftrun_version), ", format ", checkpoint.manifest().format)},
       {"step", step_text(meta)},
-      {"seen", cat(human_count(meta.samples), " samples, ", human_count(meta.tokens), " tokens")},
+      {"seen", cat(human_count(meta.samples), " sequences, ", human_count(meta.tokens), " tokens")},
       {"seed", std::to_string(meta.seed)},
       {"topology", topology_text(meta)},
       {"files", cat(checkpoint.manifest().files.size(), ", ", human_bytes(bytes))}};

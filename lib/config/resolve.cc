@@ -108,7 +108,7 @@ void resolve_data(Resolving& r) {
             "give each data set a weight, or none: train_weights: []");
   if (r.is_written("data.packing") || !r.context.conversations) return;
   r.config.data.packing = SequencePacking::kDocuments;
-  r.decide("data.packing", "documents", "the samples of data.train are conversations");
+  r.decide("data.packing", "documents", "data.train holds conversations");
 }
 
 void resolve_device(Resolving& r) {

@@ -70,8 +70,8 @@ std::vector<Error> too_long_conversations(const std::vector<std::string>& paths,
       errors.emplace_back(
           ExitCode::kBadInput,
           cat(path, ": its longest conversation has ", *side->longest_conversation,
-              " tokens, a row of data.sequence_length ", options.sequence_length, " holds ", most,
-              ": the rest would be ",
+              " tokens, a sequence of data.sequence_length ", options.sequence_length, " holds ",
+              most, ": the rest would be ",
               options.packing == SequencePacking::kNone
                   ? "cut off"
                   : "trained on without what comes before it"),
