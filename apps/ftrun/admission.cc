@@ -33,16 +33,16 @@ std::string ranks_text(int64_t local) {
 
 /// Names the category that uses the most memory, with its bytes.
 std::string largest_text(const MemoryPlan& plan) {
-  int64_t most = 0;
+  int64_t largest = 0;
   std::string name;
   for (const Tier tier : {Tier::kDevice, Tier::kHost})
     for (size_t c = 0; c < kCategoryCount; ++c) {
       const auto category = static_cast<Category>(c);
-      if (plan.at(tier).bytes_of(category) <= most) continue;
-      most = plan.at(tier).bytes_of(category);
+      if (plan.at(tier).bytes_of(category) <= largest) continue;
+      largest = plan.at(tier).bytes_of(category);
       name = category_name(category);
     }
-  return cat(name, " ", human_bytes(most), " per rank");
+  return cat(name, " ", human_bytes(largest), " per rank");
 }
 
 std::string needs_text(const MemoryPlan& plan, const MemoryMeasure& measure, int64_t local) {

@@ -259,9 +259,9 @@ class Draft {
         std::min(rows_ * epochs_ / kStepsOfRun, kTokensOfStep / std::max<int64_t>(row_, 1));
     const int64_t devices = machine_.devices * options_.nodes;
     const int64_t shared = rows_ < devices ? 1 : devices;
-    const int64_t most = rows_ < devices ? rows_ : wanted / devices;
+    const int64_t per_device = rows_ < devices ? rows_ : wanted / devices;
     batch_ = shared * static_cast<int64_t>(
-                          std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(1, most))));
+                          std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(1, per_device))));
   }
 
   static constexpr int64_t kLongestRow = int64_t{1} << 17;

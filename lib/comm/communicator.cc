@@ -133,14 +133,15 @@ Work Communicator::all_to_all(const void* in, void* out, int64_t count, DType dt
 }
 
 Work Communicator::counted_all_to_all(const void* in, std::span<const int64_t> sends, void* out,
-                                      std::span<const int64_t> receives, int64_t most, DType dtype,
-                                      CallSite site) {
-  return issue({.record = {.count = most, .kind = CollectiveKind::kCountedAllToAll, .dtype = dtype},
-                .in = in,
-                .out = out,
-                .sends = {sends.begin(), sends.end()},
-                .receives = {receives.begin(), receives.end()}},
-               site);
+                                      std::span<const int64_t> receives, int64_t capacity,
+                                      DType dtype, CallSite site) {
+  return issue(
+      {.record = {.count = capacity, .kind = CollectiveKind::kCountedAllToAll, .dtype = dtype},
+       .in = in,
+       .out = out,
+       .sends = {sends.begin(), sends.end()},
+       .receives = {receives.begin(), receives.end()}},
+      site);
 }
 
 Work Communicator::shift(const void* in, void* out, int64_t count, DType dtype, int by,

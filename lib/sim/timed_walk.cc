@@ -79,10 +79,10 @@ class TimedWalk {
   /// Returns the largest node_load() over the nodes of all ranks that run the instruction together.
   int64_t instr_load(size_t which) const {
     if (running_[which].threads == 0) return shared_.cores;
-    int64_t most = shared_.cores;
+    int64_t heaviest = shared_.cores;
     for (const int32_t member : walk_.members(walk_.ready()[which]))
-      most = std::max(most, node_load(node_of(member)));
-    return most;
+      heaviest = std::max(heaviest, node_load(node_of(member)));
+    return heaviest;
   }
 
   void start_new() {
