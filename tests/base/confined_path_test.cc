@@ -123,7 +123,7 @@ class UserNobody {
   bool became_ = false;
 };
 
-TEST_CASE("what this user may not read or write is reported without an attempt") {
+TEST_CASE("a path that this user may not read or write is reported without an attempt") {
   const TemporaryFolder folder;
   put_text(folder.file("closed"));
   fs::permissions(folder.path(), fs::perms(0755));

@@ -124,7 +124,7 @@ TEST_CASE("an existing path is used, and it is reported whether the cache has it
         "/no/such/model");  // its reader reports that it does not exist
 }
 
-TEST_CASE("what the cache lacks is reported with the command that downloads it") {
+TEST_CASE("a model that the cache lacks is reported with the command that downloads it") {
   Cache cache;
   const auto failure = [&](const std::string& name) {
     return fixtures::failure_of([&] { cache.find(name); });

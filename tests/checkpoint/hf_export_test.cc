@@ -697,7 +697,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("what only looks like a leftover of an export stays") {
+TEST_CASE("a file that only looks like a leftover of an export stays") {
   const TempFolder folder;
   const ExportOptions options = options_for(folder / "out");
   fs::create_directories(folder / "out.tmp-1234567a");

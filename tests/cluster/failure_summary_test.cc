@@ -239,7 +239,7 @@ TEST_CASE(
               .rank == 0);
 }
 
-TEST_CASE("what all ranks report about one rank is that rank's failure, whoever reports first") {
+TEST_CASE("a failure that all ranks report about one rank is that rank's, whoever reports first") {
   const auto summarize = [](bool of_device) {
     const auto report = [&](int rank, int64_t at, int culprit) {
       return FailureReport{.rank = rank,

@@ -383,7 +383,7 @@ TEST_CASE(
   REQUIRE(after - before < 20 * kWorld);
 }
 
-TEST_CASE("what the store holds for ranks that meet grows with their number, not with its square") {
+TEST_CASE("the keys in the store for ranks that meet grow with their number, not with its square") {
   const StoreUse few = store_use_of(12), many = store_use_of(48);
   INFO("12 ranks: " << few.most_bytes << " bytes, " << few.keys << " keys; 48 ranks: "
                     << many.most_bytes << " bytes, " << many.keys << " keys");

@@ -217,7 +217,7 @@ TEST_CASE(
   CHECK_THAT(loaded.problems.front().message, Catch::Contains("betas"));
 }
 
-TEST_CASE("what only a shell expands is refused in paths") {
+TEST_CASE("characters that only a shell expands are refused in paths") {
   const auto first = [](const std::string& text) {
     const Resolution r = resolved("train_batch_size: 8\n" + text);
     return r.problems.empty() ? std::string() : to_text(r.problems.front());

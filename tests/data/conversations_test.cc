@@ -23,7 +23,7 @@ std::string described(const test::TempFolder& folder, const std::string& name, i
 
 }  // namespace
 
-TEST_CASE("what prepare_data.py counted says whether a data set holds conversations") {
+TEST_CASE("the counts of prepare_data.py say whether a data set holds conversations") {
   const test::TempFolder folder;
   const std::string chats = described(folder, "chats", 10, 2),
                     text = described(folder, "text", 4, 0);

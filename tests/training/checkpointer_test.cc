@@ -729,7 +729,7 @@ TEST_CASE("ranks save and load together, each its own part") {
   CHECK(equal == std::vector<int>{1, 1});
 }
 
-TEST_CASE("what fails on one rank's disk fails on all ranks") {
+TEST_CASE("a failure of one rank's disk fails all ranks") {
   const TempFolder folder;
   const Config config = saved_every(1);
   GatedDisk disk(folder.path());

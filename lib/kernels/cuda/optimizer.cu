@@ -260,7 +260,8 @@ __global__ void update_codes(UpdatePointers<P, G, uint8_t> pointers, CodedBlocks
   static_assert(kUpdateThreads == kCodeBlock && kUpdateThreads == kCodes);
   constexpr int kStates = Rule::kMaxStates;
   __shared__ Rule shared;
-  __shared__ float values[kStates][kCodes], least[kStates][kCodes], warp_largest[kStates][kUpdateWarps];
+  __shared__ float values[kStates][kCodes], least[kStates][kCodes];
+  __shared__ float warp_largest[kStates][kUpdateWarps];
   const int thread = static_cast<int>(threadIdx.x);
   if (thread == 0) shared = Rule::for_step(config, *scalars);
 #pragma unroll
