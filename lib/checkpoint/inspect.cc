@@ -99,8 +99,8 @@ struct Amount {
 };
 
 std::string amount_text(const Amount& amount) {
-  return cat(amount.tensors, " tensors, ", human_count(amount.elements), " elements, ",
-             human_bytes(amount.bytes));
+  return cat(count_text(amount.tensors, "tensor"), ", ", human_count(amount.elements),
+             " elements, ", human_bytes(amount.bytes));
 }
 
 void add(Amount& amount, DType dtype, const std::vector<int64_t>& shape) {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/amount_text.h"
 #include "base/as_error.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -276,8 +277,8 @@ void Communicator::begin_replay(std::span<CollectiveRecord> recorded) {
 
 void Communicator::require_no_recordings() const {
   if (recordings_ != 0)
-    bug(cat("group ", name(), " is closed while ", recordings_,
-            " recordings hold its collectives"));
+    bug(cat("group ", name(), " is closed while its collectives are held by ",
+            count_text(recordings_, "recording")));
 }
 
 void Communicator::end_replay() {

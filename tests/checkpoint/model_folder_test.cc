@@ -283,7 +283,7 @@ TEST_CASE("a person can read what a model folder holds") {
   };
   REQUIRE(text.find(row("model_type", 13, "llama")) != std::string::npos);
   REQUIRE(text.find(row("parameters", 13, "8")) != std::string::npos);
-  REQUIRE(text.find(row("F32", 13, "1 tensors, 6 elements, 24 B")) != std::string::npos);
+  REQUIRE(text.find(row("F32", 13, "1 tensor, 6 elements, 24 B")) != std::string::npos);
   REQUIRE(text.find(row("model.embed_tokens.weight", 27, "F32 [3, 2]")) != std::string::npos);
 }
 

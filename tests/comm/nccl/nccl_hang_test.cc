@@ -204,7 +204,7 @@ TEST_CASE("nccl: a group is closed once its recordings are destroyed, and not be
     } catch (const Error& error) {
       message = error.message();
     }
-    require(message.find("group world is closed while 1 recordings hold its collectives") !=
+    require(message.find("group world is closed while its collectives are held by 1 recording") !=
                 std::string::npos,
             message.c_str());
     rank.destroy_recording();
