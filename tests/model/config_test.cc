@@ -647,7 +647,8 @@ TEST_CASE("unsupported features are named") {
        "phi3.v4",
        "3: config.json: rope_scaling.rope_type: \"dynamic\" changes all angles with the longest "
        "sequence of a batch, so what is learned from a sequence would depend on the others of its "
-       "batch; remove it for sequences of at most 4096 tokens, which rotate as without it, and for longer ones write "
+       "batch; remove it for sequences of at most 4096 tokens, which rotate as without it, and for "
+       "longer ones write "
        "\"longrope\" with its factors"},
       {{{"rope_scaling",
          {{"rope_type", "yarn"},
