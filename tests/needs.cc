@@ -23,7 +23,7 @@ std::map<std::string, std::function<std::string()>>& needs() {
 
 const Need kReference("reference", [] {
   const std::string folder = reference_file("");
-  return std::filesystem::is_directory(folder) ? "" : folder + " is not there";
+  return std::filesystem::is_directory(folder) ? "" : folder + " does not exist";
 });
 
 const Need kDisk("disk", [] {

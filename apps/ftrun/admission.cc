@@ -33,16 +33,16 @@ std::string ranks_text(int64_t local) {
 
 /// Names the category that uses the most memory, with its bytes.
 std::string largest_text(const MemoryPlan& plan) {
-  int64_t most = 0;
+  int64_t largest = 0;
   std::string name;
   for (const Tier tier : {Tier::kDevice, Tier::kHost})
     for (size_t c = 0; c < kCategoryCount; ++c) {
       const auto category = static_cast<Category>(c);
-      if (plan.at(tier).bytes_of(category) <= most) continue;
-      most = plan.at(tier).bytes_of(category);
+      if (plan.at(tier).bytes_of(category) <= largest) continue;
+      largest = plan.at(tier).bytes_of(category);
       name = category_name(category);
     }
-  return cat(name, " ", human_bytes(most), " per rank");
+  return cat(name, " ", human_bytes(largest), " per rank");
 }
 
 std::string needs_text(const MemoryPlan& plan, const MemoryMeasure& measure, int64_t local) {
@@ -88,15 +88,15 @@ std::optional<Error> memory_problem(const LoadedConfig& loaded, const StepPlan& 
 }
 
 /// Returns the reason why the system may kill the ranks of this machine: their plans and the memory
-/// of the program itself exceed `bytes`, which `what` describes ("free now"). Returns "" if they do
-/// not.
+/// of the program itself exceed `bytes`, which `what` describes ("only 1.00 GiB are free now").
+/// Returns "" if they do not.
 std::string tight_text(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
                        int64_t bytes, const std::string& what) {
   const MemoryPlan plan = memory_plan(step);
   const MemoryMeasure measure = in_main_memory(loaded.config);
   if (measure(plan) * local + kProcessBytes <= bytes) return "";
-  return cat(needs_text(plan, measure, local), " beside about ", human_bytes(kProcessBytes),
-             " of the program itself, ", what, ": the run may be ended by the system");
+  return cat(needs_text(plan, measure, local), ", plus about ", human_bytes(kProcessBytes),
+             " for the program itself, but ", what, ": the system may kill the run");
 }
 
 /// Returns an Error if the folder cannot be used, or if its disk is too full. In the second case
@@ -133,16 +133,16 @@ std::optional<Error> disk_problem(const LoadedConfig& loaded, const StepPlan& pl
                problem->remedy());
 }
 
-std::string require_memory(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
-                           const MemoryLimit& limit) {
+std::string check_memory(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
+                         const MemoryLimit& limit) {
   if (const auto problem = disk_problem(loaded, step, local)) throw *problem;
   if (const auto problem = memory_problem(loaded, step, local, limit))
     throw Error(problem->code(), cat("out of memory before the start: ", problem->message()),
                 problem->remedy());
   if (limit.total == 0) return "";
-  return tight_text(
-      loaded, step, local, limit.available,
-      cat(human_bytes(limit.available), " of ", human_bytes(limit.total), " are free now"));
+  return tight_text(loaded, step, local, limit.available,
+                    cat("only ", human_bytes(limit.available), " of ", human_bytes(limit.total),
+                        " are free now"));
 }
 
 bool print_machine_problems(std::ostream& out, const LoadedConfig& loaded, const StepPlan& plan,

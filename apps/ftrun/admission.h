@@ -14,12 +14,12 @@ namespace ftrun {
 /// Returns the number of ranks of this run on this machine.
 int64_t local_ranks(const LoadedConfig& loaded, const LaunchEnvironment& launch);
 
-/// Refuses a run that cannot fit, before anything starts: throws Error(kEnvironment) if the ranks
-/// on this machine need more main memory than there is, or more disk space at nvme_path than is
-/// free. The error lists the changes of the config that save the most memory. Returns a warning if
-/// the run needs more memory than is free now, else "".
-std::string require_memory(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
-                           const MemoryLimit& limit);
+/// Returns a warning if the run needs more memory than is free now, else "". Called before anything
+/// starts, to refuse a run that cannot fit: throws Error(kEnvironment) if the ranks on this machine
+/// need more main memory than there is, or more disk space at nvme_path than is free. The error
+/// lists the changes of the config that save the most memory.
+std::string check_memory(const LoadedConfig& loaded, const StepPlan& step, int64_t local,
+                         const MemoryLimit& limit);
 
 /// Returns the reason why nvme_path cannot hold the disk tier of `local` ranks of this machine: it
 /// is not a folder that can be written to, or it has too little free space.

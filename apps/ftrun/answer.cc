@@ -254,7 +254,7 @@ Answer::Answer(const std::vector<std::string>& arguments) {
 }
 
 Answer::~Answer() {
-  give_up();
+  print_text_instead();
 }
 
 void Answer::add_option(CLI::App& command) {
@@ -262,7 +262,7 @@ void Answer::add_option(CLI::App& command) {
       "answer with one JSON object (its schema: ftrun schema --answers)");
 }
 
-void Answer::give_up() {
+void Answer::print_text_instead() {
   if (silenced_ != nullptr) std::cout.rdbuf(std::exchange(silenced_, nullptr));
 }
 
@@ -279,7 +279,7 @@ void Answer::print_failure(const std::exception& failure) {
 
 /// Prints the answer. Bytes that are not UTF-8 (for example in file names) are replaced.
 void Answer::write(Json answer) {
-  give_up();
+  print_text_instead();
   Json whole{{"format", kFormat}, {"version", kVersion}, {"command", command_}};
   whole.update(answer);
   std::cout << whole.dump(2, ' ', false, Json::error_handler_t::replace) << std::endl;

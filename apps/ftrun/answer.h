@@ -43,7 +43,7 @@ class Answer {
   void print(int exit_code);
   void print_failure(const std::exception& failure);
   /// Makes the command print text instead of JSON, because the user asked for help.
-  void give_up();
+  void print_text_instead();
 
  private:
   void write(nlohmann::ordered_json answer);

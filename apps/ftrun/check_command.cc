@@ -77,7 +77,7 @@ void print_elastic_notice(const LoadedConfig& loaded) {
 std::vector<std::string> warnings_of(const LoadedConfig& loaded, const StepPlan& plan,
                                      const CheckOptions& options) {
   std::vector<std::string> warnings;
-  if (const std::string tight = admit_outputs(loaded, plan, loaded.ranks); !tight.empty())
+  if (const std::string tight = check_outputs(loaded, plan, loaded.ranks); !tight.empty())
     warnings.push_back(tight);
   if (const auto problem = folder_problem(loaded.config.output_dir, RunStart::kFresh))
     warnings.push_back(cat("a run without --resume would not start: ", problem->message(),

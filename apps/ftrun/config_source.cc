@@ -272,33 +272,34 @@ void report_serving(const Config& config, LoadReport& report) {
 /// Reports if the config requests more positions than the model was trained on. This is allowed;
 /// the notice says which scaling of the rotary embedding would support them.
 void report_positions(const Config& config, const ModelConfig& model, LoadReport& report) {
-  const int64_t tokens = config.data.sequence_length, most = reached_positions(model);
-  if (most == 0 || tokens <= most) return;
+  const int64_t tokens = config.data.sequence_length, limit = reached_positions(model);
+  if (limit == 0 || tokens <= limit) return;
   const char* const reach =
-      most == model.max_positions
+      limit == model.max_positions
           ? "the model's max_position_embeddings, "
           : "factor times original_max_position_embeddings of the model's yarn, ";
   add_notice(config.origins, "data.sequence_length",
-             cat("data.sequence_length ", tokens, " is above ", reach, most),
+             cat("data.sequence_length ", tokens, " is above ", reach, limit),
              scaling_for(model, tokens), report);
 }
 
-/// Reports which factors longrope uses in this run; the longest row decides that.
+/// Reports which factors longrope uses in this run; the longest sequence decides that.
 void report_longrope(const Config& config, const ModelConfig& model, LoadReport& report) {
   const int64_t tokens = config.data.sequence_length;
   for (const RopeConfig& rope : model.rotations()) {
     const auto* longrope = rope.as<LongRopeScaling>();
     if (longrope == nullptr) continue;
     const bool is_long = uses_long_factors(rope, tokens);
-    add_notice(config.origins, "data.sequence_length",
-               cat("data.sequence_length ", tokens, is_long ? " is above" : " is not above",
-                   " longrope's original_max_position_embeddings, ", longrope->original_positions,
-                   ": ", is_long ? "long_factor" : "short_factor", " rotates all rows of the run"),
-               is_long ? cat("to train with short_factor, as the model is used for short texts, "
-                             "set data.sequence_length to at most ",
-                             longrope->original_positions)
-                       : "",
-               report);
+    add_notice(
+        config.origins, "data.sequence_length",
+        cat("data.sequence_length ", tokens, is_long ? " is above" : " is not above",
+            " longrope's original_max_position_embeddings, ", longrope->original_positions, ": ",
+            is_long ? "long_factor" : "short_factor", " rotates all sequences of the run"),
+        is_long ? cat("to train with short_factor, as the model is used for short texts, "
+                      "set data.sequence_length to at most ",
+                      longrope->original_positions)
+                : "",
+        report);
   }
 }
 

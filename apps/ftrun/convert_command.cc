@@ -100,12 +100,12 @@ std::string folder_of_named(const std::string& name, const std::string& file,
     if (!folder.empty() && posix_files().exists(folder + "/config.json")) return folder;
   } catch (const Error& missing) {
     throw Error(ExitCode::kBadInput,
-                cat(file, ": the model that it names is not there: ", missing.message()),
+                cat(file, ": the model that it names does not exist: ", missing.message()),
                 cat(missing.remedy(), "; or ", remedy));
   }
   throw Error(
       ExitCode::kBadInput,
-      cat(file, ": the model folder that it names, \"", printable(name), "\", is not there"),
+      cat(file, ": the model folder that it names, \"", printable(name), "\", does not exist"),
       remedy);
 }
 
@@ -207,7 +207,7 @@ RunFolder new_run(const std::string& path) {
   const std::string root = run.paths().checkpoints();
   if (run.has_earlier_run() || !list_checkpoints(root).empty())
     throw Error(ExitCode::kUsage, cat(path, ": holds a run already"),
-                "give --run a folder that is not there yet, and take it as output_dir");
+                "give --run a folder that does not exist yet, and use it as output_dir");
   clean_checkpoints(posix_files(), root);
   return run;
 }
@@ -291,9 +291,12 @@ void print_merged(const ConvertOptions& options, const std::string& input, const
                       : "")
               << "\n";
   if (loss.share > 0)
-    std::cout << "merged in fp32; rounding to the files' dtype takes "
-              << percent_text(loss.share, 2) << " of the adapter at most (" << loss.module << ")"
-              << (loss.share > 0.05 ? "; --dtype fp32, or the adapter as it is, keeps it" : "")
+    std::cout << "merged in fp32; rounding to the files' dtype loses up to "
+              << percent_text(loss.share, 2) << " of the adapter's change (most in " << loss.module
+              << ")"
+              << (loss.share > 0.05
+                      ? "; to keep it, write --dtype fp32, or use the adapter without merging"
+                      : "")
               << "\n";
 }
 
@@ -428,8 +431,7 @@ void refuse_other_format(const ConvertOptions& options) {
     throw Error(ExitCode::kUsage, cat("--to ", options.to, ": there is no such format"),
                 "write --to hf, a model folder as transformers reads it");
   const std::string out = options.out.empty() ? "FILE.gguf" : shell_word(options.out);
-  throw Error(ExitCode::kUsage,
-              "--to gguf: is written by a script, which reads the file back in llama.cpp",
+  throw Error(ExitCode::kUsage, "--to gguf: scripts/export_gguf.py writes GGUF files",
               cat("scripts/export_gguf.py ", shell_word(options.checkpoint), " --out ", out,
                   " writes what the run exported; another checkpoint is converted to a model "
                   "folder first (--out FOLDER, without --to)"));

@@ -103,7 +103,7 @@ bool ElasticRanks::try_share(const BatchShare& share, std::string& why_not) {
           cat("elasticity gives ", count_text(share.data_ranks, "data rank"), " train_batch_size ",
               fewer.config.train_batch_size, ", not ", loaded_.config.train_batch_size));
     const StepPlan plan = plan_steps(fewer.config, *fewer.model, 0);
-    const std::string tight = require_memory(fewer, plan, fewer.ranks, read_memory_limit());
+    const std::string tight = check_memory(fewer, plan, fewer.ranks, read_memory_limit());
     if (!tight.empty()) log_warning(tight);
     loaded_ = std::move(fewer);
     overrides_ = overrides;

@@ -259,9 +259,9 @@ class Draft {
         std::min(rows_ * epochs_ / kStepsOfRun, kTokensOfStep / std::max<int64_t>(row_, 1));
     const int64_t devices = machine_.devices * options_.nodes;
     const int64_t shared = rows_ < devices ? 1 : devices;
-    const int64_t most = rows_ < devices ? rows_ : wanted / devices;
+    const int64_t per_device = rows_ < devices ? rows_ : wanted / devices;
     batch_ = shared * static_cast<int64_t>(
-                          std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(1, most))));
+                          std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(1, per_device))));
   }
 
   static constexpr int64_t kLongestRow = int64_t{1} << 17;
@@ -300,12 +300,14 @@ std::vector<std::string> five_lines(const Draft& draft, const InitMachine& machi
   const double seconds = best.time->seconds;
   const double all = seconds * static_cast<double>(draft.steps());
   return {
-      cat("Data: ", draft.rows(), " rows of ", draft.row(), " tokens",
+      cat("Data: ", count_text(draft.rows(), "sequence"), " of ", draft.row(), " tokens",
           draft.conversations() ? ", conversations" : "", "; ", count_text(draft.epochs(), "epoch"),
-          " of ", draft.batch(), " rows per step are ", draft.steps(), " steps."),
+          " of ", count_text(draft.batch(), "sequence"), " per step are ",
+          count_text(draft.steps(), "step"), "."),
       cat("Trains ", found.variant->name, ": ",
-          left_out.empty() ? "they fit, and learn most" : left_out, "; learning rate ",
-          number_text(found.variant->learning_rate), "."),
+          left_out.empty() ? "the whole model fits, and full training usually gives the lowest loss"
+                           : left_out,
+          "; learning rate ", number_text(found.variant->learning_rate), "."),
       cat("Layout on ", machine_text(found.task.machine, found.task.nodes), ": ",
           layout_text(best.layout), "; ",
           found.result.proved ? "no other takes less" : "the best of those that were planned", "."),

@@ -114,7 +114,7 @@ int refuse_arguments(const CLI::App& app, const CLI::ParseError& error, Answer& 
   const bool is_help = error.get_exit_code() == 0;
   if (answer.is_wanted() && !is_help)
     throw Error(ExitCode::kUsage, error.what(), "ftrun --help lists commands and options");
-  answer.give_up();
+  answer.print_text_instead();
   const int code = app.exit(error);
   return code == 0 ? require_output(0) : static_cast<int>(ExitCode::kUsage);
 }

@@ -36,7 +36,7 @@ SpaceWanted space_wanted(const Config& config, const RunPaths& paths, const Step
 
 }  // namespace
 
-std::string admit_outputs(const LoadedConfig& loaded, const StepPlan& plan, int64_t local,
+std::string check_outputs(const LoadedConfig& loaded, const StepPlan& plan, int64_t local,
                           OutputCheck check) {
   const Config& config = loaded.config;
   const RunPaths paths(config.output_dir);

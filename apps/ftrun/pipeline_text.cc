@@ -59,13 +59,13 @@ std::string legend(PipelineSchedule schedule, int chunks) {
 
 std::string stages_table(const ModelDescription& model, const PipelineLayout& layout,
                          const StageActions& lists, const ScheduleTimeline& timeline) {
-  double most = 0;
-  for (const StageTimeline& stage : timeline.stages) most = std::max(most, stage.busy);
+  double longest = 0;
+  for (const StageTimeline& stage : timeline.stages) longest = std::max(longest, stage.busy);
   std::vector<std::vector<std::string>> rows;
   for (int stage = 0; stage < layout.stages(); ++stage) {
     const auto s = static_cast<size_t>(stage);
     rows.push_back({std::to_string(stage), stage_layers(model, layout, stage),
-                    percent_text(timeline.stages[s].busy / most, 1),
+                    percent_text(timeline.stages[s].busy / longest, 1),
                     percent_text(timeline.idle_share(stage), 1),
                     std::to_string(max_in_flight(lists[s])),
                     std::to_string(max_awaiting_input_grad(lists[s]))});
@@ -112,19 +112,20 @@ std::string stage_memory_text(const ClassPlans& plans) {
   std::vector<const MemoryPlan*> peak(static_cast<size_t>(layout.stages()));
   for (int32_t c = 0; c < plans.classes().count(); ++c) {
     const MemoryPlan& own = memory[static_cast<size_t>(c)];
-    const MemoryPlan*& most = peak[static_cast<size_t>(plans.plan(c).options.state.pipeline_stage)];
-    if (most == nullptr || own.main_memory() > most->main_memory()) most = &own;
+    const MemoryPlan*& fullest =
+        peak[static_cast<size_t>(plans.plan(c).options.state.pipeline_stage)];
+    if (fullest == nullptr || own.main_memory() > fullest->main_memory()) fullest = &own;
   }
   std::vector<std::vector<std::string>> rows;
   for (int stage = 0; stage < layout.stages(); ++stage) {
-    const MemoryPlan& most = *peak[static_cast<size_t>(stage)];
-    const TierPlan& device = most.at(Tier::kDevice);
+    const MemoryPlan& fullest = *peak[static_cast<size_t>(stage)];
+    const TierPlan& device = fullest.at(Tier::kDevice);
     rows.push_back({std::to_string(stage), stage_layers(any.train.model, layout, stage)});
     for (const Category category : {Category::kParameters, Category::kGradients,
                                     Category::kOptimizer, Category::kActivations})
       rows.back().push_back(human_bytes(device.bytes_of(category)));
     rows.back().push_back(human_bytes(device.total));
-    rows.back().push_back(human_bytes(most.at(Tier::kHost).total));
+    rows.back().push_back(human_bytes(fullest.at(Tier::kHost).total));
   }
   return cat(
       "each stage, of its ranks the one that needs most (device tier; host: all of the host "

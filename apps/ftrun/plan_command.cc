@@ -21,7 +21,6 @@
 #include "nodes_option.h"
 #include "pipeline_text.h"
 #include "plan_answer.h"
-#include "plan_inputs.h"
 #include "plan_model.h"
 #include "plan_page.h"
 #include "plan_search.h"
@@ -34,6 +33,7 @@
 #include "program/savings.h"
 #include "program/step_plan.h"
 #include "program/traffic.h"
+#include "readable_data.h"
 #include "refuse_existing.h"
 #include "search/search_task.h"
 #include "sim/class_plans.h"
@@ -125,7 +125,7 @@ PageWriter page_writer(const LoadedConfig& loaded, const PlanOptions& options,
   return [&](const StepRecord& record, const std::string& time) {
     PlanPage page = begin_plan_page(loaded.config, class_plans, options.source, requested,
                                     options.nodes, first_line(time));
-    if (!has_data(loaded.config)) page.facts.push_back(assumption_text(loaded.config));
+    if (!has_readable_data(loaded.config)) page.facts.push_back(assumption_text(loaded.config));
     if (const std::string crossing = crossing_notice(loaded, class_plans, options.nodes);
         !crossing.empty())
       page.warnings.push_back(crossing);
@@ -224,7 +224,7 @@ void print_plan_head(const RankPlan& shown, const std::optional<NamedModel>& nam
   if (named) std::cout << named_model_text(*named);
   print_checked(shown.class_plans.classes());
   const Config& config = shown.loaded.config;
-  if (!has_data(config)) std::cout << assumption_text(config) << '\n';
+  if (!has_readable_data(config)) std::cout << assumption_text(config) << '\n';
   std::cout << '\n';
 }
 

@@ -48,12 +48,13 @@ std::vector<const RecordedRank*> rank_of_each_stage(const StepRecord& record) {
   return all;
 }
 
-/// Returns at most `most` ranks, evenly spread, including the first and the last.
+/// Returns at most `max_count` ranks, evenly spread, including the first and the last.
 std::vector<const RecordedRank*> choose_evenly(const std::vector<const RecordedRank*>& all,
-                                               size_t most) {
-  if (all.size() <= most) return all;
+                                               size_t max_count) {
+  if (all.size() <= max_count) return all;
   std::vector<const RecordedRank*> chosen;
-  for (size_t i = 0; i < most; ++i) chosen.push_back(all[i * (all.size() - 1) / (most - 1)]);
+  for (size_t i = 0; i < max_count; ++i)
+    chosen.push_back(all[i * (all.size() - 1) / (max_count - 1)]);
   return chosen;
 }
 

@@ -45,7 +45,7 @@ std::string options_text(const SearchOptions& options) {
 /// Returns a comment for each key of a layout that says what the key does.
 std::map<std::string, std::string> layout_comments(const Layout& layout) {
   return {
-      {"parallel.data", "ranks that read different samples"},
+      {"parallel.data", "ranks that read different sequences"},
       {"parallel.tensor", "ranks that share each matrix"},
       {"parallel.pipeline", "stages of layers"},
       {"parallel.data_replicate", "copies of the state"},
@@ -79,7 +79,7 @@ std::string too_large_remedy(const SearchTask& task, const SearchResult& result)
                                : "";
   return cat(more,
              "train an adapter (adapter: {type: lora}), on a quantized base (quantization: {type: "
-             "nf4}), shorter rows, or a smaller model");
+             "nf4}), shorter sequences, or a smaller model");
 }
 
 /// Returns what a search had no time for: "; 8163 layouts were not examined"; "" for nothing.

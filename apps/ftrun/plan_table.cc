@@ -186,12 +186,12 @@ std::vector<ModelRows> compute_rows(const TableOptions& options,
 
 /// Prints the table of all rows, and returns them for --json.
 Json print_rows(const std::vector<ModelRows>& all, const std::vector<SizeGpu>& gpus) {
-  std::cout
-      << "memory of a GPU in GB of 10^9 bytes, if all weights are trained in bf16 with one row of "
-      << all.front().rows.front().query.row
-      << " tokens on each GPU: textbook formulas (2 + 2 + 8 bytes per parameter, divided by "
-         "the GPUs from ZeRO 3, 2 and 1 on, and 2 b s h L 2 bytes of activations) compared "
-         "with what ftrun and its libraries would allocate\n\n";
+  std::cout << "memory of a GPU in GB of 10^9 bytes, if all weights are trained in bf16 with one "
+               "sequence of "
+            << all.front().rows.front().query.row
+            << " tokens on each GPU: textbook formulas (2 + 2 + 8 bytes per parameter, divided by "
+               "the GPUs from ZeRO 3, 2 and 1 on, and 2 b s h L 2 bytes of activations) compared "
+               "with what ftrun and its libraries would allocate\n\n";
   std::vector<std::string> headers{"model",   "ZeRO",    "GPUs",
                                    "formula", "planned", "plan vs formula"};
   for (const SizeGpu& gpu : gpus) headers.push_back(cat(gpu.name, ", ", gigabytes(gpu.bytes)));

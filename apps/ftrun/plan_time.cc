@@ -16,7 +16,7 @@
 #include "machine/machine_file.h"
 #include "machine/software_stack.h"
 #include "plan_answer.h"
-#include "plan_inputs.h"
+#include "readable_data.h"
 #include "sim/run_estimate.h"
 #include "sim/step_trace.h"
 
@@ -36,7 +36,7 @@ Price requested_price(const TimeOptions& options, const Machine& machine) {
 /// Returns the number of optimizer steps of the run; 0 if it depends on data that cannot be read.
 int64_t planned_steps(const Config& config) {
   if (config.train.steps > 0) return config.train.steps;
-  if (!has_data(config)) return 0;
+  if (!has_readable_data(config)) return 0;
   try {
     return steps_of_run(config, SampleSet(config.data.train, training_options(config)));
   } catch (const Error& error) {

@@ -36,7 +36,8 @@ inline void require_place_for(
   const std::string folder = parent.empty() ? "." : parent.string();
   std::error_code ignored;
   std::string why = writing_problem(folder);
-  if (why.empty() && !std::filesystem::exists(folder, ignored)) why = cat(folder, ": is not there");
+  if (why.empty() && !std::filesystem::exists(folder, ignored))
+    why = cat(folder, ": does not exist");
   if (!why.empty()) throw Error(ExitCode::kEnvironment, cat(option, " ", path, ": ", why), remedy);
 }
 

@@ -33,11 +33,12 @@ std::string waits_text(const StepTime& time) {
                                                   {"other stages", time.waits.stages},
                                                   {"copies", time.waits.copies},
                                                   {"the disk", time.waits.disk}};
-  const auto* most =
+  const auto* longest =
       std::max_element(std::begin(waits), std::end(waits),
                        [](const auto& a, const auto& b) { return a.second < b.second; });
-  if (most->second < kMinReportedWait * time.seconds) return "";
-  return cat("; waits for ", most->first, " take ", percent_text(most->second / time.seconds, 0));
+  if (longest->second < kMinReportedWait * time.seconds) return "";
+  return cat("; waits for ", longest->first, " take ",
+             percent_text(longest->second / time.seconds, 0));
 }
 
 /// Returns a text about the memory that is too small: "needs 95.10 GiB of 78.70 GiB". `at_least`

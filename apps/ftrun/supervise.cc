@@ -95,7 +95,7 @@ class SupervisedRun {
   const std::string saved_before_;
 };
 
-int restarts_without_progress(std::optional<int> asked, const LaunchEnvironment& launch) {
+int allowed_restarts(std::optional<int> asked, const LaunchEnvironment& launch) {
   if (launch.nodes == 1) return asked.value_or(kRestartsWithoutProgress);
   if (asked.value_or(0) > 0)
     throw Error(
@@ -128,7 +128,7 @@ int supervise(const std::vector<std::string>& arguments, const ConfigSource& sou
   supervisor.log_of = [&](int rank) { return log_of(output_dir, rank); };
   SupervisedRun run(output_dir, resume);
   supervisor.on_failure = [&](const FailureSummary& failure) { run.record_failure(failure); };
-  supervisor.restarts.without_progress = restarts_without_progress(restarts, launch);
+  supervisor.restarts.max_restarts_without_progress = allowed_restarts(restarts, launch);
   supervisor.saved = [&] { return run.saved(); };
   ElasticRanks ranks(source, launch, loaded);
   supervisor.on_restart = [&](const FailureSummary& failure, int times) {

@@ -114,10 +114,10 @@ int train_command(const TrainOptions& options) {
   if (launch.kind != LaunchKind::kSupervised) {
     const StepPlan plan = plan_steps(loaded.config, *loaded.model, 0);
     const int64_t local = local_ranks(loaded, launch);
-    const std::string tight = require_memory(loaded, plan, local, read_memory_limit());
+    const std::string tight = check_memory(loaded, plan, local, read_memory_limit());
     if (!tight.empty() && launch.local_rank == 0) log_warning(tight);
     const OutputCheck check = with_notices ? OutputCheck::kContents : OutputCheck::kSizes;
-    const std::string full = admit_outputs(loaded, plan, local, check);
+    const std::string full = check_outputs(loaded, plan, local, check);
     if (!full.empty() && with_notices) log_warning(full);
   }
   if (const int64_t seconds = cpu_seconds_limit(); seconds > 0 && with_notices)

@@ -54,8 +54,8 @@ int64_t bytes_free_at(const std::string& path) {
   const struct statvfs info = file_system_of(path);
   // Some file systems (FUSE, network) report zeros for everything.
   if (info.f_blocks == 0 || info.f_frsize == 0) return kFreeUnknown;
-  const uint64_t most = static_cast<uint64_t>(kFreeUnknown) / info.f_frsize;
-  return static_cast<int64_t>(std::min<uint64_t>(info.f_bavail, most) * info.f_frsize);
+  const uint64_t max_blocks = static_cast<uint64_t>(kFreeUnknown) / info.f_frsize;
+  return static_cast<int64_t>(std::min<uint64_t>(info.f_bavail, max_blocks) * info.f_frsize);
 }
 
 std::string wanted_and_free(const std::string& path, int64_t wanted) {
@@ -389,8 +389,8 @@ void write_file_atomic(FileSystem& files, const std::string& path, std::string_v
   files.sync_folder(fs::path(path).parent_path().string());
 }
 
-std::string read_file(const std::string& path, int64_t most) {
-  const MappedFile file(path, most);
+std::string read_file(const std::string& path, int64_t max_bytes) {
+  const MappedFile file(path, max_bytes);
   const auto bytes = file.bytes();
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -402,16 +402,16 @@ bool drop_cached(const std::string& path) {
   return ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED) == 0 && !is_cached(fd.get());
 }
 
-MappedFile::MappedFile(const std::string& path, int64_t most) : path_(path) {
+MappedFile::MappedFile(const std::string& path, int64_t max_bytes) : path_(path) {
   const OwnedFd fd(
       uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
   if (!fd) throw_read_error(path, errno);
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode))
     refuse_reading(path, "not a regular file");
-  if (info.st_size > most)
+  if (info.st_size > max_bytes)
     throw Error(ExitCode::kBadInput,
-                cat(path, ": has ", human_bytes(info.st_size), ", at most ", human_bytes(most),
+                cat(path, ": has ", human_bytes(info.st_size), ", at most ", human_bytes(max_bytes),
                     " are read"),
                 "the file is not what its name says: check the path");
   size_ = static_cast<size_t>(info.st_size);
@@ -482,7 +482,8 @@ std::string reading_problem(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status) && fs::is_symlink(fs::symlink_status(path, error)))
-    return cat("it is a link to ", fs::read_symlink(path, error).string(), ", which is not there");
+    return cat("it is a link to ", fs::read_symlink(path, error).string(),
+               ", which does not exist");
   if (fs::exists(status) && !fs::is_regular_file(status)) return "it is not a regular file";
   const OwnedFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) return errno_text(errno);
@@ -497,7 +498,7 @@ std::string writing_problem(const std::string& folder) {
     at = at.parent_path();
   if (!fs::exists(fs::status(at, error)))
     return cat(at.string(), ": is a link to ", fs::read_symlink(at, error).string(),
-               ", which is not there");
+               ", which does not exist");
   if (!fs::is_directory(at, error)) return cat(at.string(), ": is not a folder");
   try {
     static_cast<void>(open_folder_safely(at.string()));

@@ -86,9 +86,9 @@ void remove_atomic_leftovers(FileSystem& files, const std::string& folder,
 /// limit.
 inline constexpr int64_t kMaxTextBytes = int64_t{256} << 20;
 
-/// Reads a whole regular file of at most `most` bytes; its size is checked first. Throws
+/// Reads a whole regular file of at most `max_bytes` bytes; its size is checked first. Throws
 /// Error(kBadInput) if it cannot be read or is larger.
-std::string read_file(const std::string& path, int64_t most = kMaxTextBytes);
+std::string read_file(const std::string& path, int64_t max_bytes = kMaxTextBytes);
 
 /// Drops a file from the page cache, so that the next read comes from the disk. Returns false if
 /// the kernel refuses (a file system in memory, a file in use by another process).
@@ -97,9 +97,10 @@ bool drop_cached(const std::string& path);
 /// MappedFile is a file mapped read-only; its pages are shared with every process that maps it.
 class MappedFile {
  public:
-  /// Maps a file of at most `most` bytes. Throws an Error for a larger file, and for a placeholder
-  /// of a file that was not fetched (base/file_placeholder.h).
-  explicit MappedFile(const std::string& path, int64_t most = std::numeric_limits<int64_t>::max());
+  /// Maps a file of at most `max_bytes` bytes. Throws an Error for a larger file, and for a
+  /// placeholder of a file that was not fetched (base/file_placeholder.h).
+  explicit MappedFile(const std::string& path,
+                      int64_t max_bytes = std::numeric_limits<int64_t>::max());
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
@@ -127,8 +128,8 @@ class MappedFile {
 uint64_t xxh3_of_file(const std::string& path);
 /// Hashes a file, or returns nothing once `stop` is set.
 std::optional<uint64_t> xxh3_of_file(const std::string& path, const std::atomic<bool>* stop);
-/// Returns why a file cannot be read ("it is a link to x, which is not there", "Permission denied",
-/// "it is a Git LFS pointer; fetch it: ...", ...), or "".
+/// Returns why a file cannot be read ("it is a link to x, which does not exist", "Permission
+/// denied", "it is a Git LFS pointer; fetch it: ...", ...), or "".
 std::string reading_problem(const std::string& path);
 
 /// Returns why a folder cannot be written to, or made if it is missing, or "". Changes nothing.

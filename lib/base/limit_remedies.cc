@@ -28,23 +28,23 @@ std::optional<int64_t> limit_of(__rlimit_resource_t resource) {
 
 /// ThreadLimit is a limit on the number of processes and threads.
 struct ThreadLimit {
-  int64_t most = 0;
+  int64_t maximum = 0;
   std::string text;
 };
 
 /// Lists the limits on threads that apply to this process, the tightest first.
 std::vector<ThreadLimit> thread_limits(const std::string& root, bool is_superuser) {
   std::vector<ThreadLimit> limits;
-  const auto add = [&](const std::string& of, int64_t most) {
-    limits.push_back({most, cat(of, ", which is ", most)});
+  const auto add = [&](const std::string& of, int64_t maximum) {
+    limits.push_back({maximum, cat(of, ", which is ", maximum)});
   };
   if (const auto processes = limit_of(RLIMIT_NPROC); processes && !is_superuser)
     add("the limit of this user's processes and threads (ulimit -u)", *processes);
   for (const ControlGroup& group : control_groups("pids", root))
-    if (const int64_t most = read_group_number(group.folder + "/pids.max", INT64_MAX);
-        most < INT64_MAX)
-      add(cat("pids.max of the control group ", group.name), most);
-  std::ranges::stable_sort(limits, {}, &ThreadLimit::most);
+    if (const int64_t maximum = read_group_number(group.folder + "/pids.max", INT64_MAX);
+        maximum < INT64_MAX)
+      add(cat("pids.max of the control group ", group.name), maximum);
+  std::ranges::stable_sort(limits, {}, &ThreadLimit::maximum);
   return limits;
 }
 

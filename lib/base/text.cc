@@ -104,6 +104,10 @@ std::string join(const std::vector<std::string>& parts, std::string_view separat
   return out;
 }
 
+std::string rank_list(const std::vector<std::string>& ranks) {
+  return (ranks.size() == 1 ? "rank " : "ranks ") + join(ranks, ", ");
+}
+
 std::string shell_word(std::string_view text) {
   const auto is_plain = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 ||

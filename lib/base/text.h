@@ -33,6 +33,14 @@ std::string join_numbers(const Numbers& numbers, std::string_view separator) {
   for (const auto number : numbers) texts.push_back(std::to_string(number));
   return join(texts, separator);
 }
+/// Lists ranks: "rank 3" for one, "ranks 1, 2" for several.
+std::string rank_list(const std::vector<std::string>& ranks);
+template <typename Numbers>
+std::string rank_list(const Numbers& ranks) {
+  std::vector<std::string> texts;
+  for (const auto rank : ranks) texts.push_back(std::to_string(rank));
+  return rank_list(texts);
+}
 
 /// Quotes a word for a POSIX shell if it holds anything but letters, digits and "_-./+,:@%=".
 std::string shell_word(std::string_view text);

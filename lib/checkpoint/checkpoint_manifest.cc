@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "base/amount_text.h"
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -52,8 +53,9 @@ Box box_from(const json& value, const std::vector<int64_t>& shape, const std::st
   const Box box{sizes_from(value, "offset", where), sizes_from(value, "extent", where)};
   for (const auto& [key, sizes] : {std::pair("offset", &box.offset), {"extent", &box.extent}})
     if (sizes->size() != shape.size())
-      refuse_manifest(cat(where, ": field \"", key, "\" has ", sizes->size(),
-                          " dimensions, the shape has ", shape.size()));
+      refuse_manifest(cat(where, ": field \"", key, "\" has ",
+                          count_text(std::ssize(*sizes), "dimension"), ", the shape has ",
+                          shape.size()));
   for (size_t d = 0; d < shape.size(); ++d) {
     if (box.extent[d] == 0) refuse_manifest(cat(where, ": the slice is empty in dimension ", d));
     if (box.extent[d] > shape[d] || box.offset[d] > shape[d] - box.extent[d])

@@ -254,10 +254,10 @@ class ShardWriter {
           });
     };
     each_piece_of(shard_.file, parts, options_.piece_elements, put);
-    const auto most = static_cast<size_t>(options_.piece_elements);
-    for (size_t at = 0; at < whole_tensor_.size(); at += most)
+    const auto piece = static_cast<size_t>(options_.piece_elements);
+    for (size_t at = 0; at < whole_tensor_.size(); at += piece)
       append(tensor.name,
-             std::span(whole_tensor_).subspan(at, std::min(most, whole_tensor_.size() - at)));
+             std::span(whole_tensor_).subspan(at, std::min(piece, whole_tensor_.size() - at)));
   }
 
   void append(const std::string& tensor, std::span<const float> values) {
@@ -538,11 +538,12 @@ void spell_rope_both_ways(nlohmann::ordered_json& config) {
 }  // namespace
 
 int64_t export_whole_bytes(const std::vector<ExportTensor>& tensors) {
-  int64_t most = 0;
+  int64_t largest = 0;
   for (const ExportTensor& tensor : tensors)
     if (any_transposed(tensor.parts))
-      most = std::max(most, checked_elements(tensor.shape, tensor.name) * dtype_bytes(DType::kF32));
-  return most;
+      largest =
+          std::max(largest, checked_elements(tensor.shape, tensor.name) * dtype_bytes(DType::kF32));
+  return largest;
 }
 
 int64_t export_bytes(const ExportOptions& options, const std::vector<ExportTensor>& tensors) {

@@ -99,8 +99,8 @@ struct Amount {
 };
 
 std::string amount_text(const Amount& amount) {
-  return cat(amount.tensors, " tensors, ", human_count(amount.elements), " elements, ",
-             human_bytes(amount.bytes));
+  return cat(count_text(amount.tensors, "tensor"), ", ", human_count(amount.elements),
+             " elements, ", human_bytes(amount.bytes));
 }
 
 void add(Amount& amount, DType dtype, const std::vector<int64_t>& shape) {
@@ -163,7 +163,7 @@ Description describe_step(const std::string& folder) {
       {"written by",
        cat("ftrun ", printable(meta.ftrun_version), ", format ", checkpoint.manifest().format)},
       {"step", step_text(meta)},
-      {"seen", cat(human_count(meta.samples), " samples, ", human_count(meta.tokens), " tokens")},
+      {"seen", cat(human_count(meta.samples), " sequences, ", human_count(meta.tokens), " tokens")},
       {"seed", std::to_string(meta.seed)},
       {"topology", topology_text(meta)},
       {"files", cat(checkpoint.manifest().files.size(), ", ", human_bytes(bytes))}};

@@ -192,7 +192,7 @@ std::string output_folder_path(const std::string& folder) {
   if (fs::is_symlink(fs::symlink_status(folder, error)) && !fs::exists(folder, error))
     throw Error(ExitCode::kBadInput,
                 cat(folder, ": is a link to ", fs::read_symlink(folder, error).string(),
-                    ", which is not there"),
+                    ", which does not exist"),
                 "make the folder that the link names, or choose another one");
   static_cast<void>(
       open_folder_safely(folder));  // throws for another user's link; `path` has no links

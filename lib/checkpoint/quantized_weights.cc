@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/half_floats.h"
 #include "base/packed_values.h"
@@ -103,9 +104,9 @@ class Fp8Blocks final : public QuantizedWeight {
     blocks_a_row_ = divide_up(columns_, block_columns_);
     const int64_t blocks = divide_up(shape[0], block_rows_) * blocks_a_row_;
     if (scales_.size() != blocks)
-      refuse_weight(scales,
-                    cat("has ", scales_.size(), " scales, and a matrix of ", shape_text(shape),
-                        " in blocks of ", block_rows_, " x ", block_columns_, " has ", blocks));
+      refuse_weight(scales, cat("has ", count_text(scales_.size(), "scale"), ", and a matrix of ",
+                                shape_text(shape), " in blocks of ", block_rows_, " x ",
+                                block_columns_, " has ", blocks));
   }
 
   std::pair<int64_t, int64_t> codes_of(int64_t begin, int64_t end) const override {
@@ -144,7 +145,7 @@ class Int8Rows final : public QuantizedWeight {
     const std::vector<int64_t>& shape = matrix.info->shape;
     if (shape.size() != 2 || shape[0] != scales_.size())
       refuse_weight(matrix, cat("holds I8 in the shape ", shape_text(shape), ", and its SCB has ",
-                                scales_.size(), " rows"));
+                                count_text(scales_.size(), "row")));
     columns_ = shape[1];
   }
 
@@ -194,8 +195,8 @@ class FourBitBlocks final : public QuantizedWeight {
       refuse_weight(matrix, cat("has ", codes_.size(), " bytes of codes, and a matrix of ",
                                 shape_text(info().shape), " has ", divide_up(info().elements, 2)));
     if (scales.info->elements != blocks)
-      refuse_weight(scales, cat("has ", scales.info->elements, " scales, and ", info().elements,
-                                " codes in blocks of ", block_, " have ", blocks));
+      refuse_weight(scales, cat("has ", count_text(scales.info->elements, "scale"), ", and ",
+                                info().elements, " codes in blocks of ", block_, " have ", blocks));
     if (scales.info->dtype == DType::kU8)
       read_nested(matrix, scales, state, where, find);
     else

@@ -3,6 +3,7 @@
 #include <set>
 #include <utility>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "checkpoint/json_strict.h"
 #include "checkpoint/safetensors.h"
@@ -150,8 +151,8 @@ class HeaderReader {
     for (const char* name : {"dtype", "shape", "data_offsets"})
       if (fields_.count(name) == 0) return stop(cat(subject(), name, " is missing"));
     if (offsets_.size() != 2)
-      return stop(
-          cat(subject(), "data_offsets has ", offsets_.size(), " entries, 2 were expected"));
+      return stop(cat(subject(), "data_offsets has ", count_text(std::ssize(offsets_), "number"),
+                      ", 2 were expected"));
     tensors.back().begin = offsets_[0];
     tensors.back().end = offsets_[1];
     return true;
@@ -213,8 +214,8 @@ void check_tiling(const std::vector<StoredTensor>& tensors, int64_t data_bytes,
     expected = tensor.end;
   }
   if (expected != data_bytes)
-    refuse_header(
-        cat(path, ": ", data_bytes - expected, " bytes after the last tensor belong to none"));
+    refuse_header(cat(path, ": ", count_text(data_bytes - expected, "byte"),
+                      " too many after the last tensor"));
 }
 
 void check_names_differ(const std::vector<StoredTensor>& tensors, const std::string& path) {

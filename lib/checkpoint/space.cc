@@ -52,8 +52,8 @@ Checkpoints count_checkpoints(const SpaceWanted& wanted) {
   const int64_t last = std::min<int64_t>(wanted.keep_last, std::numeric_limits<int32_t>::max());
   const int64_t at_once =
       last > 0 ? last + (wanted.keep_best ? 2 : 1) : found.existing + (open_end ? 2 : found.saves);
-  const int64_t most = std::min(at_once, found.existing + found.saves) - found.existing;
-  found.additional = std::max(most, std::min<int64_t>(found.saves, 1));
+  const int64_t at_peak = std::min(at_once, found.existing + found.saves) - found.existing;
+  found.additional = std::max(at_peak, std::min<int64_t>(found.saves, 1));
   return found;
 }
 

@@ -125,11 +125,11 @@ bool same_failure(const RankFailure& a, const RankFailure& b) {
          !a.message.empty();
 }
 
-/// Writes "0" or "0, 1, 2": the ranks in ascending order, regardless of the order in which they
-/// ended.
-std::string list_text(std::vector<int> ranks) {
+/// Writes "rank 0" or "ranks 0, 1, 2": the ranks in ascending order, regardless of the order in
+/// which they ended.
+std::string sorted_rank_list(std::vector<int> ranks) {
   std::sort(ranks.begin(), ranks.end());
-  return join_numbers(ranks, ", ");
+  return rank_list(ranks);
 }
 
 /// Lists `failure`'s rank and the ranks that had the same failure.
@@ -137,13 +137,13 @@ std::string ranks_of(const RankFailure& failure, const std::vector<RankFailure>&
   std::vector<int> ranks{failure.rank};
   for (const RankFailure& other : failures)
     if (other.rank != failure.rank && same_failure(other, failure)) ranks.push_back(other.rank);
-  return list_text(std::move(ranks));
+  return sorted_rank_list(std::move(ranks));
 }
 
 std::string line_of(const RankFailure& failure, const std::string& ranks, int64_t since_ns,
                     std::string_view since) {
   const double seconds = static_cast<double>(failure.unix_ns - since_ns) * 1e-9;
-  std::string line = cat("rank ", ranks, ": ", how_it_ended(failure), ", ",
+  std::string line = cat(ranks, ": ", how_it_ended(failure), ", ",
                          human_seconds(std::max(seconds, 0.0)), " ", since);
   if (!failure.doing.empty()) line += cat(", in ", failure.doing);
   if (!failure.message.empty()) line += cat(": ", failure.message);
@@ -157,7 +157,7 @@ std::string stopped_ranks(const RankEnds& all, const std::vector<RankFailure>& f
                                         [&](const RankFailure& f) { return f.rank == end.rank; });
     if (end.told_to_stop && !has_failed) ranks.push_back(end.rank);
   }
-  return ranks.empty() ? "" : "\n  stopped because of it: rank " + list_text(std::move(ranks));
+  return ranks.empty() ? "" : "\n  stopped because of it: " + sorted_rank_list(std::move(ranks));
 }
 
 /// Returns the exit code if all ranks ended as asked: 0, or 75, or 128 + the signal that was
@@ -205,7 +205,7 @@ FailureSummary summarize_failures(const RankEnds& all) {
   for (size_t i = 1; i < failures.size(); ++i)
     if (!same_failure(failures[i], cause))
       text += "\n  then " +
-              line_of(failures[i], std::to_string(failures[i].rank), cause.unix_ns, "later");
+              line_of(failures[i], cat("rank ", failures[i].rank), cause.unix_ns, "later");
   text += stopped_ranks(all, failures);
   if (const std::string log = all.log_of ? all.log_of(cause.of_rank()) : ""; !log.empty())
     text += cat("\n  its log: ", log);

@@ -114,7 +114,7 @@ class WaitChain {
   std::string waits_text(const PeerView& peer) {
     culprit = peer.global_rank;
     visited_.insert(peer.global_rank);
-    if (most_present_ == 0) most_present_ = first_present_, ring_culprit_ = culprit;
+    if (max_present_ == 0) max_present_ = first_present_, ring_culprit_ = culprit;
     const std::string own = activity_text(peer.state);
     // Ranks that are not on the chain yet are followed first. A rank that is on the chain closes a
     // ring only if there are no others.
@@ -159,7 +159,7 @@ class WaitChain {
                                   : has_entered(theirs, group.record);
       if (takes_part && !ended && !other.silent) continue;
       const int present = present_in(group);
-      if (present > most_present_) most_present_ = present, ring_culprit_ = rank;
+      if (present > max_present_) max_present_ = present, ring_culprit_ = rank;
       const char* const waits = group.record.state == CollectiveState::kAborted
                                     ? "it gave up waiting in "
                                     : "it waits in ";
@@ -216,7 +216,7 @@ class WaitChain {
   /// entered a collective of the chain. In a ring of ranks that wait for each other, the culprit is
   /// the rank for which the most ranks of a group wait.
   int first_present_ = 0;
-  int most_present_ = 0;
+  int max_present_ = 0;
   int ring_culprit_ = -1;
 };
 

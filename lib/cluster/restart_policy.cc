@@ -28,19 +28,21 @@ void RestartPolicy::reset_progress() {
 std::optional<std::chrono::milliseconds> RestartPolicy::next_restart_delay(
     const FailureSummary& failure, const std::string& saved) {
   if (last_saved_ != saved) {
-    without_progress_ = 0;
+    restarts_without_progress_ = 0;
     first_failure_ = failure;
   }
   last_saved_ = saved;
-  if (!may_succeed_on_restart(failure) || without_progress_ >= options_.without_progress)
+  if (!may_succeed_on_restart(failure) ||
+      restarts_without_progress_ >= options_.max_restarts_without_progress)
     return std::nullopt;
-  ++without_progress_;
+  ++restarts_without_progress_;
   return delay();
 }
 
 std::chrono::milliseconds RestartPolicy::delay() const {
   auto delay = options_.first_delay;
-  for (int doubled = 1; doubled < without_progress_ && delay < options_.longest_delay; ++doubled)
+  for (int doubled = 1; doubled < restarts_without_progress_ && delay < options_.longest_delay;
+       ++doubled)
     delay *= 2;
   return std::min(delay, options_.longest_delay);
 }

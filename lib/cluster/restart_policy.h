@@ -20,7 +20,7 @@ class RestartPolicy {
   struct Options {
     /// The maximum number of consecutive restarts that save nothing new; then the run is abandoned.
     /// 0: no restarts.
-    int without_progress = 0;
+    int max_restarts_without_progress = 0;
     /// The pause before the first restart; each further restart waits twice as long.
     std::chrono::milliseconds first_delay = std::chrono::seconds(1);
     std::chrono::milliseconds longest_delay = std::chrono::seconds(30);
@@ -43,7 +43,7 @@ class RestartPolicy {
 
   /// Returns the number of restarts since something new was saved, including the one that
   /// next_restart_delay() has just allowed.
-  int without_progress() const { return without_progress_; }
+  int restarts_without_progress() const { return restarts_without_progress_; }
   /// Returns the first failure since something new was saved, which later failures repeat.
   const FailureSummary& first_failure() const { return first_failure_; }
 
@@ -51,7 +51,7 @@ class RestartPolicy {
   std::chrono::milliseconds delay() const;
 
   Options options_;
-  int without_progress_ = 0;
+  int restarts_without_progress_ = 0;
   std::optional<std::string> last_saved_;
   FailureSummary first_failure_;
   /// The rank that caused the last failure, the number of its consecutive failures, and the state

@@ -522,7 +522,7 @@ class Restarts {
  private:
   /// Prepares the next start and returns the pause before it; nothing if there is none.
   std::optional<std::chrono::milliseconds> prepare(const FailureSummary& failure) {
-    if (options_.restarts.without_progress == 0 || !may_succeed_on_restart(failure))
+    if (options_.restarts.max_restarts_without_progress == 0 || !may_succeed_on_restart(failure))
       return std::nullopt;
     const std::string saved = options_.saved ? options_.saved() : "";
     const int times = policy_.count_consecutive_failures(failure, saved);
@@ -534,14 +534,14 @@ class Restarts {
     }
     if (restart.local_ranks != next_.local_ranks) policy_.reset_progress();
     const auto delay = policy_.next_restart_delay(failure, saved);
-    no_progress_ = !delay && policy_.without_progress() > 0;
+    no_progress_ = !delay && policy_.restarts_without_progress() > 0;
     if (!delay) return std::nullopt;
     ++count_;
     next_ = std::move(restart);
     const double seconds = std::chrono::duration<double>(*delay).count();
-    log_warning(cat("restart ", count_, " (", policy_.without_progress(), " of ",
-                    options_.restarts.without_progress, " without a new checkpoint) in ",
-                    human_seconds(seconds), ", from ",
+    log_warning(cat("restart ", count_, " (", policy_.restarts_without_progress(), " of ",
+                    options_.restarts.max_restarts_without_progress,
+                    " without a new checkpoint) in ", human_seconds(seconds), ", from ",
                     next_.from.empty() ? "the start" : next_.from, ": rank ", failure.rank, ": ",
                     first_line(failure.reason)));
     return delay;
@@ -556,7 +556,7 @@ class Restarts {
     }
     const FailureSummary& first = policy_.first_failure();
     log_error(cat(first.text, "\n  gave up after ",
-                  count_text(policy_.without_progress(), "restart"),
+                  count_text(policy_.restarts_without_progress(), "restart"),
                   " without a new checkpoint; the last failure: rank ", last.rank, ": ",
                   first_line(last.reason)));
     return first.exit_code;

@@ -64,7 +64,7 @@ AgentStart propose_start(c10d::Store& store, const RendezvousOptions& options,
       std::vector<std::string> absent;
       for (int rank = 1; rank < options.world; ++rank)
         if (!store.check({rank_key(word, rank)})) absent.push_back(std::to_string(rank));
-      give_up(options, cat("rank ", join(absent, ", "), " did not arrive in time"));
+      give_up(options, cat(rank_list(absent), " did not arrive in time"));
     }
     std::this_thread::sleep_for(kBetweenLooks);
   }

@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/amount_text.h"
 #include "base/as_error.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -133,14 +134,15 @@ Work Communicator::all_to_all(const void* in, void* out, int64_t count, DType dt
 }
 
 Work Communicator::counted_all_to_all(const void* in, std::span<const int64_t> sends, void* out,
-                                      std::span<const int64_t> receives, int64_t most, DType dtype,
-                                      CallSite site) {
-  return issue({.record = {.count = most, .kind = CollectiveKind::kCountedAllToAll, .dtype = dtype},
-                .in = in,
-                .out = out,
-                .sends = {sends.begin(), sends.end()},
-                .receives = {receives.begin(), receives.end()}},
-               site);
+                                      std::span<const int64_t> receives, int64_t capacity,
+                                      DType dtype, CallSite site) {
+  return issue(
+      {.record = {.count = capacity, .kind = CollectiveKind::kCountedAllToAll, .dtype = dtype},
+       .in = in,
+       .out = out,
+       .sends = {sends.begin(), sends.end()},
+       .receives = {receives.begin(), receives.end()}},
+      site);
 }
 
 Work Communicator::shift(const void* in, void* out, int64_t count, DType dtype, int by,
@@ -275,8 +277,8 @@ void Communicator::begin_replay(std::span<CollectiveRecord> recorded) {
 
 void Communicator::require_no_recordings() const {
   if (recordings_ != 0)
-    bug(cat("group ", name(), " is closed while ", recordings_,
-            " recordings hold its collectives"));
+    bug(cat("group ", name(), " is closed while its collectives are held by ",
+            count_text(recordings_, "recording")));
 }
 
 void Communicator::end_replay() {
@@ -448,7 +450,9 @@ Error Communicator::disagreement(const std::vector<CollectiveRecord>& by_rank) c
   }
   std::string text = cat("the ranks of group ", name(), " disagree: ", join(parts, ", "));
   if (unlike.size() < by_rank.size()) {
-    text += cat("; rank ", join(unlike, ", "), " is not where most are");
+    text += cat("; ", rank_list(unlike),
+                unlike.size() == 1 ? " is in another collective than the majority"
+                                   : " are in other collectives than the majority");
     if (setup_.board != nullptr && unlike.size() == 1)
       setup_.board->blame(std::stoi(unlike.front()));
   }

@@ -147,7 +147,7 @@ class Communicator {
     /// made when the group is opened.
     bool carries_messages = false;
     /// The longest time after an abort until a thread that waits for a GPU must have called
-    /// check(); after it the process ends.
+    /// check_peers(); after it the process ends.
     std::chrono::milliseconds abort_patience = std::chrono::seconds(30);
   };
 
@@ -174,10 +174,10 @@ class Communicator {
   /// block i of `out` is block rank() of rank i's `in`.
   Work all_to_all(const void* in, void* out, int64_t count, DType dtype, CallSite site);
   /// Exchanges blocks of any length: `sends[i]` elements go to rank i, whose receives[rank()] must
-  /// be the same number. `in` holds `most` elements, its capacity, which is equal on all ranks, and
+  /// be the same number. `in` holds `capacity` elements, a number that is equal on all ranks, and
   /// `out` holds the received ones. Memory after the blocks does not change.
   Work counted_all_to_all(const void* in, std::span<const int64_t> sends, void* out,
-                          std::span<const int64_t> receives, int64_t most, DType dtype,
+                          std::span<const int64_t> receives, int64_t capacity, DType dtype,
                           CallSite site);
   /// Sends rank i's `in` to `out` of rank (i + by) mod size(); `by` is in [0, size()). `in` and
   /// `out` must not overlap.
@@ -221,7 +221,7 @@ class Communicator {
   /// Throws Error(kPeerLost) if a collective among GPUs, whose wait() does not wait on the host,
   /// has failed or a peer is lost. Any thread. Call it after a wait for the device, before the
   /// results are read.
-  virtual void check() {}
+  virtual void check_peers() {}
 
   /// Collective: waits until every rank is done with this communicator. No calls after it.
   virtual void shutdown() {}

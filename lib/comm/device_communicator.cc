@@ -49,7 +49,7 @@ void DeviceCommunicator::set_timeout(std::chrono::milliseconds timeout) {
   if (watch_) watch_->set_limit(timeout);
 }
 
-void DeviceCommunicator::check() {
+void DeviceCommunicator::check_peers() {
   std::unique_lock lock(lost_mutex_);
   lost_changed_.wait(lock, [&] { return !loss_noticed_ || lost_; });
   if (!lost_) return;
@@ -76,8 +76,8 @@ bool DeviceCommunicator::show_given_up() noexcept {
 }
 
 /// Ends the group because of a failure that the watch's thread found. The abort ends the device's
-/// work and with it the waits for the device. The loss is recorded before, so that check() does not
-/// let anyone use the unfinished data as results.
+/// work and with it the waits for the device. The loss is recorded before, so that check_peers()
+/// does not let anyone use the unfinished data as results.
 void DeviceCommunicator::on_peer_lost(const CollectiveRecord& record,
                                       const CollectiveFailure& failure) {
   mark_group_lost();
@@ -114,8 +114,8 @@ void DeviceCommunicator::show_lost(const Failed& error) {
   lost_changed_.notify_all();
 }
 
-/// Ends the process if no thread that waits for the device calls check() soon after an abort: the
-/// process must not hang.
+/// Ends the process if no thread that waits for the device calls check_peers() soon after an abort:
+/// the process must not hang.
 void DeviceCommunicator::wait_until_checked_or_exit(const FailureReport& report) {
   std::unique_lock lock(lost_mutex_);
   if (lost_changed_.wait_for(lock, setup().abort_patience, [&] { return loss_was_checked_; }))
@@ -127,7 +127,7 @@ void DeviceCommunicator::wait_until_checked_or_exit(const FailureReport& report)
 }
 
 void DeviceCommunicator::begin(Collective& collective) {
-  check();
+  check_peers();
   // An event that is recorded into a CUDA graph cannot be queried, so a recorded collective is not
   // watched; replays have their own marks.
   call_or_report_loss([&] { is_recording() ? run(collective) : issue_watched(collective); });
@@ -149,7 +149,7 @@ void DeviceCommunicator::issue_watched(const Collective& collective) {
 /// Watches all collectives of a replay as if they were its first one, which then ends when all have
 /// ended.
 void DeviceCommunicator::on_replay_begin(const CollectiveRecord& first) {
-  check();
+  check_peers();
   replay_mark_ = mark_begin();
   watch_->announce(first, replay_mark_);
 }
@@ -184,7 +184,7 @@ void DeviceCommunicator::move_blocks(const Collective& collective) {
 }
 
 void DeviceCommunicator::complete(Collective&) {
-  check();
+  check_peers();
 }
 
 /// Returns whether the collective has to add in rank order. Maxima, minima and sums of integers do
@@ -256,9 +256,9 @@ void DeviceCommunicator::all_reduce_in_order(const Collective& collective) {
       std::min(kSmallBytes, kScratchBytes / size() / kPartAlignment * kPartAlignment))
     return reduce_small(collective);
   const int64_t step = kPartAlignment / std::min(kPartAlignment, element);
-  const int64_t most = kScratchBytes / size() / element / step * step;
+  const int64_t max_part = kScratchBytes / size() / element / step * step;
   const int64_t wanted = round_up((count + size() - 1) / size(), step);
-  const int64_t part = std::min(most, wanted);
+  const int64_t part = std::min(max_part, wanted);
   for (int64_t first = 0; first < count; first += size() * part)
     reduce_window(collective, first, part);
 }

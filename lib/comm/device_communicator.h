@@ -18,9 +18,9 @@ namespace ftrun {
 /// DeviceCommunicator runs collectives on device memory. begin() puts a collective into the stream
 /// of use_stream(), after the stream's earlier work, and the host continues. Later work in that
 /// stream runs after the collective, so wait() has nothing to do. A watch (comm/collective_watch.h)
-/// notices a lost peer: the next call throws the error, and so does check(), which must be called
-/// after a wait for the device and before the results are read. If a wait for the device does not
-/// return, the process ends with the same message.
+/// notices a lost peer: the next call throws the error, and so does check_peers(), which must be
+/// called after a wait for the device and before the results are read. If a wait for the device
+/// does not return, the process ends with the same message.
 ///
 /// Sums: if Setup::sum_blocks is given, sums of floating-point numbers are added in rank order,
 /// 16-bit floats in fp32, as on CPUs, regardless of the arithmetic of the transport. Ranks exchange
@@ -39,7 +39,7 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
   ~DeviceCommunicator() override;
 
   void use_stream(void* stream) override { stream_ = stream; }
-  void check() override;
+  void check_peers() override;
   bool can_record() const override { return true; }
   void set_timeout(std::chrono::milliseconds timeout) override;
 
@@ -92,7 +92,7 @@ class DeviceCommunicator : public Communicator, protected WatchedCollectives {
     } catch (const RankError&) {
       throw;
     } catch (...) {
-      check();
+      check_peers();
       throw;
     }
   }

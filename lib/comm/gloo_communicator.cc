@@ -121,7 +121,9 @@ class GlooCommunicator final : public Communicator {
     }
   }
 
-  std::vector<PeerView> view_peers() override { return rendezvous_.view(members(), name()); }
+  std::vector<PeerView> view_peers() override {
+    return rendezvous_.view_members(members(), name());
+  }
 
  private:
   struct SendInFlight {

@@ -258,7 +258,7 @@ JobStore::Reply JobStore::must(StoreOperation operation, const std::vector<std::
   Reply reply = ask(operation, asked, timeout);
   if (reply.answer == StoreAnswer::kTimeout)
     throw std::runtime_error(
-        cat("the job's store did not have all of ", asked.size(), " keys in time"));
+        cat("the job's store did not have all requested keys (", asked.size(), ") in time"));
   const auto fields = fields_of(std::string_view(reply.bytes).substr(1));
   if (reply.answer != StoreAnswer::kDone || !fields || fields->size() != results)
     throw std::runtime_error("the job's store refused a request");

@@ -242,7 +242,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     if (collective.record.kind == CollectiveKind::kBarrier)
       call_or_report_loss(
           [&] { check_cuda(::cudaStreamSynchronize(cuda_stream()), "waiting for the device"); });
-    check();
+    check_peers();
   }
 
   int64_t mark_begin() override {
@@ -273,7 +273,9 @@ class NcclCommunicator final : public DeviceCommunicator {
   }
   bool peer_lost() override { return rendezvous_.any_lost(members(), name()); }
 
-  std::vector<PeerView> view_peers() override { return rendezvous_.view(members(), name()); }
+  std::vector<PeerView> view_peers() override {
+    return rendezvous_.view_members(members(), name());
+  }
 
   CommBuffer allocate_memory(int64_t bytes) override {
     void* data = nullptr;

@@ -117,7 +117,7 @@ class Rendezvous {
   /// Returns what is known now of the members of a group, in their order, to explain a failure.
   /// Shows this rank's own state first. May block for two heartbeats if a member has another
   /// supervisor.
-  std::vector<PeerView> view(const std::vector<int>& members, const std::string& group);
+  std::vector<PeerView> view_members(const std::vector<int>& members, const std::string& group);
   /// Returns what is known of any ranks from what they have shown so far.
   std::vector<PeerView> view_ranks(const std::vector<int>& ranks);
   /// Leaves a note in the store that this rank has given the group up, for groups whose transport

@@ -21,11 +21,10 @@ constexpr Milliseconds kCollectTime{2000};
 /// The maximum number of ranks that a log message about a wait lists, with what they are doing.
 constexpr std::ptrdiff_t kMaxListed = 8;
 
-/// Writes "1, 2, 3", "1, 2, 3, 4, 5, 6, 7, 8 and 24 more".
+/// Writes "rank 1", "ranks 1, 2", "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 24 more".
 std::string few_ranks(const std::vector<int>& ranks) {
   const auto shown = std::min(kMaxListed, std::ssize(ranks));
-  const std::string list =
-      join_numbers(std::vector<int>(ranks.begin(), ranks.begin() + shown), ", ");
+  const std::string list = rank_list(std::vector<int>(ranks.begin(), ranks.begin() + shown));
   return shown == std::ssize(ranks) ? list : cat(list, " and ", std::ssize(ranks) - shown, " more");
 }
 
@@ -162,9 +161,9 @@ bool Rendezvous::Impl::reports_wait(const TextExchange& exchange,
 
 std::string Rendezvous::Impl::wait_text(const TextExchange& exchange, const MissingRanks& absence,
                                         WaitPolicy patience, const std::string& waited) {
-  std::string text =
-      cat("rank ", options.rank, " of ", options.world, " has waited ", waited, " for rank ",
-          few_ranks(absence.ranks), exchange.begins_run ? " to come" : cat(" in ", exchange.what));
+  std::string text = cat("rank ", options.rank, " of ", options.world, " has waited ", waited,
+                         " for ", few_ranks(absence.ranks),
+                         exchange.begins_run ? " to connect" : cat(" in ", exchange.what));
   const auto shown = std::min(kMaxListed, std::ssize(absence.ranks));
   for (const PeerView& view : view_ranks({absence.ranks.begin(), absence.ranks.begin() + shown}))
     if (const std::string doing = activity_text(view.state); !doing.empty())
@@ -185,13 +184,15 @@ void Rendezvous::Impl::throw_missing_ranks(const TextExchange& exchange,
     const std::string text = activity_text(view.state);
     if (!text.empty()) doing.push_back(cat("; rank ", view.global_rank, " is in ", text));
   }
-  const char* known = !gone.empty()         ? " is gone"
-                      : absence.has_arrived ? " has not finished collecting the replies"
+  const bool one = names.size() == 1;
+  const char* known = !gone.empty()         ? (one ? " is gone" : " are gone")
+                      : absence.has_arrived ? (one ? " has not finished collecting the replies"
+                                                   : " have not finished collecting the replies")
                                             : " did not arrive in time";
   const Error error(ExitCode::kPeerLost,
                     cat("rank ", options.rank, " waited ",
                         human_seconds(static_cast<double>(waited.count()) * 1e-3), " for ",
-                        exchange.what, ": rank ", join(names, ", "), known, join(doing, "")),
+                        exchange.what, ": ", rank_list(names), known, join(doing, "")),
                     "look at that rank's own log first");
   throw ExchangeError(error, named.size() == 1 ? std::optional(named.front()) : std::nullopt);
 }

@@ -59,7 +59,7 @@ struct Rendezvous::Impl {
   bool is_silent(int rank);
   std::vector<std::string> keys_of_leaving(bool of_ended);
   std::optional<RankState> shown_here(int rank) const;
-  PeerView view_of(int rank, const std::optional<std::vector<uint8_t>>& beat) const;
+  PeerView view_rank(int rank, const std::optional<std::vector<uint8_t>>& beat) const;
   std::vector<PeerView> view_ranks(const std::vector<int>& ranks);
 
   /// TextExchange is one use of a key. Each member puts its text into the store; the first member

@@ -132,8 +132,8 @@ std::optional<RankState> Rendezvous::Impl::shown_here(int rank) const {
   return read_state(*table);
 }
 
-PeerView Rendezvous::Impl::view_of(int rank,
-                                   const std::optional<std::vector<uint8_t>>& beat) const {
+PeerView Rendezvous::Impl::view_rank(int rank,
+                                     const std::optional<std::vector<uint8_t>>& beat) const {
   PeerView view{.global_rank = rank, .identity = identities[static_cast<size_t>(rank)]};
   view.process = state_of(rank);
   if (auto here = shown_here(rank))
@@ -151,7 +151,7 @@ std::vector<PeerView> Rendezvous::Impl::view_ranks(const std::vector<int>& ranks
     const bool asks = answers && !shown_here(rank);
     const auto beat = asks ? last_heartbeat(rank) : std::nullopt;
     answers = answers && (!asks || beat);
-    views.push_back(view_of(rank, beat));
+    views.push_back(view_rank(rank, beat));
   }
   return views;
 }
@@ -172,7 +172,8 @@ std::optional<std::string> Rendezvous::find(const std::string& key) {
   return text_of(impl_->control.get("post/" + key));
 }
 
-std::vector<PeerView> Rendezvous::view(const std::vector<int>& members, const std::string& group) {
+std::vector<PeerView> Rendezvous::view_members(const std::vector<int>& members,
+                                               const std::string& group) {
   const auto settle = impl_->options.heartbeat * 3 / 2;
   std::vector<std::optional<std::vector<uint8_t>>> before(members.size());
   // Heartbeats are read twice, `settle` apart: the first may show a state that is one heartbeat
@@ -200,7 +201,7 @@ std::vector<PeerView> Rendezvous::view(const std::vector<int>& members, const st
   std::vector<PeerView> views;
   for (size_t i = 0; i < members.size(); ++i) {
     const auto now = all_here ? std::nullopt : ask(members[i]);
-    PeerView view = impl_->view_of(members[i], now);
+    PeerView view = impl_->view_rank(members[i], now);
     const bool elsewhere = view.process == ProcessState::kUnknown;
     view.silent = elsewhere && (!now || now == before[i]);
     view.heard = !elsewhere || (now && !now->empty());

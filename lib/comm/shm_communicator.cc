@@ -91,7 +91,9 @@ class ShmCommunicator final : public Communicator {
     }
   }
 
-  std::vector<PeerView> view_peers() override { return rendezvous_.view(members(), name()); }
+  std::vector<PeerView> view_peers() override {
+    return rendezvous_.view_members(members(), name());
+  }
   CommBuffer allocate_memory(int64_t bytes) override { return allocate_shared(bytes); }
 
  private:
@@ -151,7 +153,7 @@ class ShmCommunicator final : public Communicator {
 
   Rendezvous& rendezvous_;
   ShmGroup group_;
-  std::vector<std::byte*> inputs_;  // each rank's input, as mapped in this process
+  std::vector<std::byte*> inputs_;         // each rank's input, as mapped in this process
   std::vector<const void*> piece_inputs_;  // the same, advanced to a piece
   std::vector<PeerSends> outgoing_ = std::vector<PeerSends>(static_cast<size_t>(size()));
   CommBuffer spare_;  // the largest copy that no peer reads any more

@@ -47,9 +47,9 @@ std::vector<int64_t> candidates(const std::vector<int64_t>& micros, int64_t limi
 /// Lists the numbers of groups with which each group's share of the batch is a multiple of one of
 /// the micro-batches.
 std::vector<int64_t> fitting_group_counts(int64_t batch, const std::vector<int64_t>& micros,
-                                          int64_t fewest, int64_t most) {
+                                          int64_t min_groups, int64_t max_groups) {
   std::vector<int64_t> out;
-  for (int64_t groups = fewest; groups <= most && groups <= batch; ++groups)
+  for (int64_t groups = min_groups; groups <= max_groups && groups <= batch; ++groups)
     if (std::any_of(micros.begin(), micros.end(), [&](int64_t micro) {
           return batch % micro == 0 && batch / micro % groups == 0;
         }))
@@ -87,13 +87,13 @@ ElasticBatch choose_elastic_batch(const ElasticityConfig& e) {
   const int64_t group = elastic_group(e);
   const int64_t ranks = by_machines(e) ? e.num_gpus_per_node : 1;
   const int64_t fewest = std::max<int64_t>(1, e.min_gpus / ranks);
-  const int64_t most = std::max<int64_t>(1, e.max_gpus / ranks);
+  const int64_t max_groups = std::max<int64_t>(1, e.max_gpus / ranks);
   ElasticBatch best;
   // Batches ascend: without prefer_larger_batch the first of equally good ones is kept, else the
   // last.
   for (const int64_t batch : candidates(e.micro_batch_sizes, largest_micro_batch(e))) {
     const std::vector<int64_t> groups =
-        fitting_group_counts(batch, e.micro_batch_sizes, fewest, most);
+        fitting_group_counts(batch, e.micro_batch_sizes, fewest, max_groups);
     const size_t needed = best.data_ranks.size() + (e.prefer_larger_batch ? 0 : 1);
     if (!groups.empty() && groups.size() >= needed) best = {batch, groups};
   }

@@ -103,12 +103,12 @@ void resolve_data(Resolving& r) {
   const DataConfig& data = r.config.data;
   if (!data.train_weights.empty() && data.train_weights.size() != data.train.size())
     r.error("data.train_weights",
-            cat("data.train_weights has ", data.train_weights.size(), " numbers, data.train ",
-                data.train.size(), data.train.size() == 1 ? " data set" : " data sets"),
+            cat("data.train_weights has ", count_text(std::ssize(data.train_weights), "number"),
+                ", data.train ", count_text(std::ssize(data.train), "data set")),
             "give each data set a weight, or none: train_weights: []");
   if (r.is_written("data.packing") || !r.context.conversations) return;
   r.config.data.packing = SequencePacking::kDocuments;
-  r.decide("data.packing", "documents", "the samples of data.train are conversations");
+  r.decide("data.packing", "documents", "data.train holds conversations");
 }
 
 void resolve_device(Resolving& r) {

@@ -83,11 +83,12 @@ bool check_limits(Resolving& r) {
                   cat("elasticity.micro_batch_sizes holds ", e.micro_batch_sizes.size(),
                       " sizes, more than ", kMaxMicroBatches),
                   "keep those that run well");
-  const int64_t most = *std::max_element(e.micro_batch_sizes.begin(), e.micro_batch_sizes.end());
-  if (most > largest_micro_batch(e))
+  const int64_t largest_size =
+      *std::max_element(e.micro_batch_sizes.begin(), e.micro_batch_sizes.end());
+  if (largest_size > largest_micro_batch(e))
     return refuse(
         r, "elasticity.micro_batch_sizes",
-        cat("micro-batch ", most, " × ", count_text(elastic_group(e), "data-parallel rank"),
+        cat("micro-batch ", largest_size, " × ", count_text(elastic_group(e), "data-parallel rank"),
             " is more than elasticity.max_train_batch_size ", e.max_train_batch_size),
         "raise max_train_batch_size or remove that micro-batch size");
   return true;

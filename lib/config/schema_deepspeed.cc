@@ -69,7 +69,7 @@ void declare_deepspeed_top(Schema& s) {
   auto data = top_level(
       s, kDs, [](auto& c) -> auto& { return c.data; });
   data.key("dataloader_drop_last", &DataConfig::drop_last,
-           "Drop rows that do not fill a global batch at the end of an epoch.");
+           "Drop sequences that do not fill a global batch at the end of an epoch.");
 
   top.checked_choice("seq_parallel_communication_data_type", {"fp32", "fp16", "bf16"},
                      "dtype of Ulysses' gradient reduction.")

@@ -42,23 +42,24 @@ void declare_model_and_data(Schema& s) {
       "Name of the set to which each entry of validation belongs; entries with the same name are "
       "one set. This key is another way to write {NAME: ...} in validation; empty: one set.");
   data.key("sequence_length", &DataConfig::sequence_length,
-           "Tokens in a row (a sequence of the batch).")
+           "Tokens of a sequence, which are trained together.")
       .at_least(1)
       .in_unit("tokens");
   data.key("packing", &DataConfig::packing,
            "concat: documents are joined, and attention crosses from one document into the next. "
-           "documents: documents are packed into rows, and attention stays inside each. none: a "
-           "row holds one document and padding.")
-      .defaults_to("documents where the samples are conversations, else concat");
+           "documents: documents are packed into sequences, and attention stays inside each. none: "
+           "a sequence holds one document and padding.")
+      .defaults_to("documents where the data are conversations, else concat");
   data.key("format", &DataConfig::format,
            "Format of the files; auto: ftrun recognises it by name and content.");
   data.key("token_dtype", &DataConfig::token_dtype,
            "Integer type of a token in flat files, which do not record it. auto: the type that "
            "NAME.json or meta.json beside the file names, else uint16 for train.bin and val.bin "
            "(nanoGPT's names); for other files the key is required.");
-  data.key("shuffle", &DataConfig::shuffle,
-           "Shuffle the rows by train.seed; false = file order. Either order depends on seed and "
-           "step only.");
+  data.key(
+      "shuffle", &DataConfig::shuffle,
+      "Shuffle the sequences by train.seed; false = file order. Either order depends on seed and "
+      "step only.");
   data.key("prefetch", &DataConfig::prefetch,
            "Optimizer steps whose batches are read ahead of the current step.")
       .range(0, 1024)
@@ -79,7 +80,8 @@ void declare_train(Schema& s) {
       .in_unit("epochs")
       .unset_is_zero()
       .defaults_to("1 without steps");
-  train.key("seed", &TrainConfig::seed, "Seed of sample order and of all randomness.").at_least(0);
+  train.key("seed", &TrainConfig::seed, "Seed of the order of sequences and of all randomness.")
+      .at_least(0);
   train
       .key("learning_rate", &TrainConfig::learning_rate,
            "Learning rate where optimizer.params.lr is absent or \"auto\".")
@@ -399,12 +401,12 @@ void declare_rest(Schema& s) {
   kernels.key(
       "attention", &KernelsConfig::attention,
       "Implementation of attention. own: ftrun's kernels. cudnn: on GPUs in bf16, cuDNN 9 for "
-      "heads of up to 128 elements, on compute capability 9.x of up to 256 and also for rows of "
-      "several documents; own kernels for the rest. amx: on CPUs with matrix units for bf16 "
+      "heads of up to 128 elements, on compute capability 9.x of up to 256 and also for sequences "
+      "of several documents; own kernels for the rest. amx: on CPUs with matrix units for bf16 "
       "(Intel's AMX), products in bf16. cudnn and amx give other bits than own. auto: cudnn on "
       "compute capability 9.0, where it was measured, if cuDNN 9.19 or later is installed; for "
-      "rows of several documents only with heads of at least 96 elements, since own is faster for "
-      "smaller ones. Else auto is own; amx has not run on such a CPU yet.");
+      "sequences of several documents only with heads of at least 96 elements, since own is "
+      "faster for smaller ones. Else auto is own; amx has not run on such a CPU yet.");
   kernels.key("step_graph", &KernelsConfig::step_graph,
               "Record a step on GPUs once as a CUDA graph and launch it as a whole, which saves "
               "the time to launch single kernels: 2 to 3 % of a step of SmolLM2-135M on an H200. "

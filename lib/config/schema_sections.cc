@@ -118,7 +118,7 @@ void declare_monitors(Schema& s) {
   tensorboard.free("job_name", "Folder inside output_path.");
   auto comet = ignored(s, "comet", "DeepSpeed's metrics for Comet.");
   comet.checked_only<bool>("enabled", false, "Sends metrics to Comet.");
-  comet.checked_only<int64_t>("samples_log_interval", 100, "Samples between two metrics.");
+  comet.checked_only<int64_t>("samples_log_interval", 100, "Sequences between two metrics.");
   for (const char* name :
        {"project", "workspace", "api_key", "experiment_name", "experiment_key", "online", "mode"})
     comet.free(name, "A setting of Comet's client.");
@@ -140,7 +140,7 @@ void declare_monitors(Schema& s) {
   flops.free("output_file", "File of the report.");
   ignored(s, "timers", "Timers of DeepSpeed.");
   auto throughput = ignored(s, "timers.throughput", "Throughput timer.");
-  throughput.checked_only<bool>("enabled", true, "Measures samples per second.");
+  throughput.checked_only<bool>("enabled", true, "Measures sequences per second.");
   throughput.checked_only<bool>("synchronized", true,
                                 "Waits for the device before each measurement.");
 }

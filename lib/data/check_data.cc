@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "base/amount_text.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -33,7 +34,7 @@ std::string where(const SampleSet& samples, int64_t token) {
   if (samples.rows().packing() == SequencePacking::kConcat) {
     const int64_t length = samples.sequence_length();
     const int64_t row = std::min(token / length, samples.size() - 1);
-    text += cat("sample ", row, ", token ", token - row * length);
+    text += cat("sequence ", row, ", token ", token - row * length);
   } else {
     const int64_t document = document_of(samples.data(), token);
     text += cat("document ", document, ", token ", token - samples.data().document_start(document));
@@ -168,8 +169,7 @@ DataReport check_dataset(const std::vector<std::string>& paths, const SampleSetO
   DataReport report;
   try {
     const SampleSet samples(paths, options);
-    for (const Error& error : too_long_conversations(paths, options))
-      add_problem(report, error);
+    for (const Error& error : too_long_conversations(paths, options)) add_problem(report, error);
     report.rows = samples.size();
     report.packing = options.packing;
     report.mix = mix_lines(samples);
@@ -195,11 +195,11 @@ std::string data_report_text(const DataReport& report) {
   if (s.tokens > 0) {
     out << s.tokens << " tokens in " << s.documents << " documents, " << s.trained_tokens
         << " count in the loss; ids " << s.min_id << " to " << s.max_id << "\n"
-        << report.rows << " rows, "
+        << count_text(report.rows, "sequence") << ", "
         << number_text(static_cast<double>(static_cast<int64_t>(report.padding * 1000)) / 10)
         << "% padding";
     if (report.long_documents > 0)
-      out << ", " << report.long_documents << " documents longer than a row "
+      out << ", " << report.long_documents << " documents longer than a sequence "
           << (report.packing == SequencePacking::kNone ? "cut" : "split");
     out << "\n";
     for (const std::string& line : report.mix) out << line << "\n";

@@ -60,18 +60,18 @@ std::vector<Error> too_long_conversations(const std::vector<std::string>& paths,
                                           const SampleSetOptions& options) {
   std::vector<Error> errors;
   if (options.packing == SequencePacking::kConcat) return errors;
-  const int64_t most = options.sequence_length + 1;
+  const int64_t max_length = options.sequence_length + 1;
   for (const std::string& pattern : paths)
     for (const std::string& path : data_files(pattern)) {
       const auto side = read_sidecar(path);
       if (!side || side->conversations.value_or(0) == 0 ||
-          side->longest_conversation.value_or(0) <= most)
+          side->longest_conversation.value_or(0) <= max_length)
         continue;
       errors.emplace_back(
           ExitCode::kBadInput,
           cat(path, ": its longest conversation has ", *side->longest_conversation,
-              " tokens, a row of data.sequence_length ", options.sequence_length, " holds ", most,
-              ": the rest would be ",
+              " tokens, a sequence of data.sequence_length ", options.sequence_length, " holds ",
+              max_length, ": the rest would be ",
               options.packing == SequencePacking::kNone
                   ? "cut off"
                   : "trained on without what comes before it"),

@@ -74,7 +74,7 @@ void RowReader::refuse_id(int64_t row, int64_t token_in_row, int64_t token, int6
   const std::string line = location.line > 0 ? cat("line ", location.line, ", ") : "";
   throw Error(
       ExitCode::kBadInput,
-      cat(location.file, ": sample ", row, ", token ", token_in_row, " (", line, "file offset ",
+      cat(location.file, ": sequence ", row, ", token ", token_in_row, " (", line, "file offset ",
           location.offset, "): id ", value, " is outside the model's ", vocab_rows_, " rows"),
       "prepare the data with this model's own tokenizer");
 }

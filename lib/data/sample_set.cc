@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -21,7 +22,7 @@ int64_t checked_length(const SampleSetOptions& options) {
   if (options.sequence_length < 1 || options.sequence_length > (int64_t{1} << 30))
     throw Error(ExitCode::kUsage,
                 cat("data.sequence_length is ", options.sequence_length, ", expected 1 to 2^30"),
-                "set it to the number of tokens a row shall have, such as 2048");
+                "set it to the number of tokens that a sequence shall have, such as 2048");
   return options.sequence_length;
 }
 
@@ -53,8 +54,8 @@ void SampleSet::count_mix(const std::vector<double>& weights) {
       throw Error(ExitCode::kBadInput,
                   cat("data set ", set + 1, " of the ", weights.size(),
                       " in data.train has nothing to train on: ", set_tokens, " tokens make ",
-                      begins[set + 1] - begins[set], " rows of ", sequence_length(),
-                      ", and none of their labels counts"),
+                      count_text(begins[set + 1] - begins[set], "sequence"), " of ",
+                      sequence_length(), ", and none of their labels counts"),
                   "remove it from data.train, lower data.sequence_length, or write it again with "
                   "answers trained on");
     }
@@ -72,7 +73,7 @@ void SampleSet::count_mix(const std::vector<double>& weights) {
       throw Error(ExitCode::kUsage,
                   cat("the weight ", number_text(weights[set]), " of data set ", set + 1,
                       " in data.train, compared with ", number_text(weights[largest]),
-                      " for the largest, makes an epoch of ", number_text(rows), " rows"),
+                      " for the largest, makes an epoch of ", number_text(rows), " sequences"),
                   "give the largest data set more weight");
     mix_[set].epoch_rows =
         set == largest ? mix_[set].rows : std::max<int64_t>(std::llround(rows), 1);
@@ -91,7 +92,7 @@ void SampleSet::refuse_unusable() const {
   const bool concat = rows_.packing() == SequencePacking::kConcat;
   if (concat && size() == 0)
     throw Error(ExitCode::kBadInput,
-                cat(data_.name(), ": has ", data_.tokens(), " tokens; one row of sequence length ",
+                cat(data_.name(), ": has ", data_.tokens(), " tokens; one sequence of length ",
                     length, " needs ", length + 1),
                 "lower data.sequence_length, or use more text");
   std::vector<Piece> pieces;
@@ -113,8 +114,9 @@ int64_t SampleSet::epoch_rows(int64_t global_batch, bool drop_last) const {
   if (!drop_last) return rows;
   if (rows < global_batch)
     throw Error(ExitCode::kBadInput,
-                cat(data_.name(), ": gives ", rows, " rows, fewer than one global batch of ",
-                    global_batch, ", and dataloader_drop_last leaves out what does not fill one"),
+                cat(data_.name(), ": gives ", count_text(rows, "sequence"),
+                    ", fewer than one global batch of ", global_batch,
+                    ", and dataloader_drop_last leaves out what does not fill one"),
                 "set dataloader_drop_last to false, use a smaller batch, or use more text");
   return rows - rows % global_batch;
 }

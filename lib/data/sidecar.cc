@@ -63,10 +63,10 @@ int64_t largest_sidecar(const std::string& path) {
   return kMaxWrittenSidecar;
 }
 
-/// Reads the JSON object of a file; nothing if there is no file, if it is larger than `most` bytes,
-/// or if it holds something else.
-std::optional<json> object_of(const std::string& path, int64_t most) {
-  if (bytes_of(path).value_or(most + 1) > most) return std::nullopt;
+/// Reads the JSON object of a file; nothing if there is no file, if it is larger than `max_bytes`
+/// bytes, or if it holds something else.
+std::optional<json> object_of(const std::string& path, int64_t max_bytes) {
+  if (bytes_of(path).value_or(max_bytes + 1) > max_bytes) return std::nullopt;
   const std::string text = read_file(path);
   refuse_wide_encoding(text, path);
   json parsed = json::parse(text, nullptr, false);
@@ -152,8 +152,8 @@ Sidecar sidecar_of(const std::string& path, const json& object) {
 
 }  // namespace
 
-std::optional<Sidecar> read_sidecar_file(const std::string& path, int64_t most) {
-  const auto object = object_of(path, most);
+std::optional<Sidecar> read_sidecar_file(const std::string& path, int64_t max_bytes) {
+  const auto object = object_of(path, max_bytes);
   const json format = object ? object->value("format", json()) : json();
   if (format == json(kUnfinished))
     refuse_sidecar(

@@ -52,8 +52,8 @@ struct Sidecar {
 std::optional<Sidecar> read_sidecar(const std::string& data_file);
 
 /// Reads the same facts from `path`, which need not be next to the data (a cached fingerprint);
-/// returns nothing for a file of more than `most` bytes.
-std::optional<Sidecar> read_sidecar_file(const std::string& path, int64_t most);
+/// returns nothing for a file of more than `max_bytes` bytes.
+std::optional<Sidecar> read_sidecar_file(const std::string& path, int64_t max_bytes);
 std::string sidecar_text(const Sidecar& sidecar);
 
 /// FlatFileInfo holds dtype and end of document of a flat .bin file, from <stem>.json, else from

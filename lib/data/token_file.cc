@@ -84,7 +84,7 @@ void refuse_lost_companion(const std::string& path) {
     if (is_data_file(companion)) continue;
     throw Error(ExitCode::kBadInput,
                 cat(path, ": its ", record.role == "mask" ? "loss mask" : "index", ", ", companion,
-                    ", is not there, and ", side->path, " lists it"),
+                    ", does not exist, although ", side->path, " lists it"),
                 cat("restore it; if the data no longer has one, remove ", side->path));
   }
 }

@@ -61,8 +61,8 @@ void require_own_gpus(const std::vector<std::string>& labels) {
     if (is_new) continue;
     throw Error(ExitCode::kUsage,
                 cat("ranks ", other->second, " and ", rank, " have the same GPU, ", labels[rank]),
-                "start one rank per GPU; a launcher that shows every process one GPU must show "
-                "each another one (CUDA_VISIBLE_DEVICES)");
+                "start one rank per GPU; if the launcher makes one GPU visible to each process, it "
+                "must be a different one for each (CUDA_VISIBLE_DEVICES)");
   }
 }
 

@@ -222,7 +222,7 @@ void GpuDevice::wait_for(DeviceStream stream) {
 /// Throws if a group has failed. A collective that was aborted ends like one that is done, but its
 /// output is then not a result.
 void GpuDevice::check_groups() {
-  for (Communicator* group : groups_) group->check();
+  for (Communicator* group : groups_) group->check_peers();
 }
 
 void GpuDevice::drain() {
@@ -372,14 +372,14 @@ void GpuDevice::apply_on_host(Lane lane, const TypedSpan& from, const TypedSpan&
                               HostAction action) {
   PinnedRing& ring = *transfer_rings_[static_cast<size_t>(lane)];
   const DeviceStream stream = gpu_.stream(lane);
-  const int64_t most = ring.slot_bytes() / dtype_bytes(from.dtype);
+  const int64_t slot_elements = ring.slot_bytes() / dtype_bytes(from.dtype);
   struct PendingPiece {
     TypedSpan piece;
     int64_t first = 0;
     size_t slot = 0;
   };
   const auto send = [&](int64_t first) {
-    const TypedSpan source = from.part(first, std::min(most, from.count - first));
+    const TypedSpan source = from.part(first, std::min(slot_elements, from.count - first));
     const TypedSpan piece{ring.acquire(), from.dtype, source.count, Tier::kHost};
     kernels().copy(piece.data, source.data, source.bytes(), stream);
     ring.record_use(stream);
@@ -399,9 +399,9 @@ void GpuDevice::apply_on_host(Lane lane, const TypedSpan& from, const TypedSpan&
 void GpuDevice::convert_to_device(Lane lane, const TypedSpan& from, const TypedSpan& to) {
   PinnedRing& ring = *transfer_rings_[static_cast<size_t>(lane)];
   const DeviceStream stream = gpu_.stream(lane);
-  const int64_t most = ring.slot_bytes() / dtype_bytes(to.dtype);
-  for (int64_t first = 0; first < to.count; first += most) {
-    const int64_t count = std::min(most, to.count - first);
+  const int64_t slot_elements = ring.slot_bytes() / dtype_bytes(to.dtype);
+  for (int64_t first = 0; first < to.count; first += slot_elements) {
+    const int64_t count = std::min(slot_elements, to.count - first);
     const TypedSpan piece{ring.acquire(), to.dtype, count, Tier::kHost};
     host_.copy(lane, from.part(first, count), piece);
     kernels().copy(to.part(first, count).data, piece.data, piece.bytes(), stream);

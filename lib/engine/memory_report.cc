@@ -70,10 +70,10 @@ void tier_rows(Tier tier, const MemoryReport& report, std::vector<Row>& rows) {
   for_each_part(
       report.planned.at(tier), measured,
       [&](std::string_view what, int64_t predicted, int64_t allocated, int64_t touched) {
-        const int64_t most = used(tier, allocated, touched, report.on_gpu());
+        const int64_t peak = used(tier, allocated, touched, report.on_gpu());
         rows.push_back({std::string(tier_name(tier)), std::string(what), std::to_string(predicted),
                         std::to_string(allocated), touched > 0 ? std::to_string(touched) : "-",
-                        error_text(most, predicted), human_bytes(most)});
+                        error_text(peak, predicted), human_bytes(peak)});
       });
 }
 

@@ -82,23 +82,23 @@ std::map<std::string, std::vector<ReplicaHolder>> holders_of(
 /// reports it.
 RankError make_difference_error(const std::map<std::string, std::vector<int>>& versions,
                                 int64_t step) {
-  const auto most = std::max_element(
+  const auto majority = std::max_element(
       versions.begin(), versions.end(),
       [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
   std::vector<int> minority, holders;
   for (const auto& version : versions) {
     holders.insert(holders.end(), version.second.begin(), version.second.end());
-    if (&version != &*most)
+    if (&version != &*majority)
       minority.insert(minority.end(), version.second.begin(), version.second.end());
   }
   std::sort(minority.begin(), minority.end());
   std::sort(holders.begin(), holders.end());
-  const std::string tensor = most->first.substr(most->first.find(' ') + 1);
-  const bool known = 2 * most->second.size() > holders.size();
+  const std::string tensor = majority->first.substr(majority->first.find(' ') + 1);
+  const bool known = 2 * majority->second.size() > holders.size();
   const Error error(
       ExitCode::kEnvironment,
       known ? cat(ranks_text(minority), minority.size() == 1 ? " holds" : " hold",
-                  " other bits than ", ranks_text(most->second), " of ", tensor, " after step ",
+                  " other bits than ", ranks_text(majority->second), " of ", tensor, " after step ",
                   step, ", which must be equal on all: a memory or CPU error there changed them")
             : cat(ranks_text(holders), " do not hold the same bits of ", tensor, " after step ",
                   step, ", which must be equal: a memory or CPU error on one of them changed them"),

@@ -61,9 +61,9 @@ class LiveBytes {
   /// Returns the first time with the maximum number of live bytes, and that number; zeros without
   /// requests.
   std::pair<int64_t, int64_t> peak() const {
-    const auto most = std::max_element(live_.begin(), live_.end());
-    return most == live_.end() ? std::pair<int64_t, int64_t>{}
-                               : std::pair{begin_ + (most - live_.begin()), *most};
+    const auto peak = std::max_element(live_.begin(), live_.end());
+    return peak == live_.end() ? std::pair<int64_t, int64_t>{}
+                               : std::pair{begin_ + (peak - live_.begin()), *peak};
   }
 
  private:
@@ -153,9 +153,9 @@ class ExtentSorter {
  public:
   void sort(std::vector<Extent>& extents) {
     if (extents.size() < kFewExtents) return sort_few(extents.begin(), extents.end());
-    const auto [least, most] = std::minmax_element(extents.begin(), extents.end(), is_lower);
-    const int64_t begin = least->begin;
-    const int width = std::bit_width(static_cast<uint64_t>(most->begin - begin));
+    const auto [lowest, highest] = std::minmax_element(extents.begin(), extents.end(), is_lower);
+    const int64_t begin = lowest->begin;
+    const int width = std::bit_width(static_cast<uint64_t>(highest->begin - begin));
     const int shift = std::max(width - kBucketBits, 0);
     const auto bucket_of = [&](const Extent& extent) {
       return static_cast<size_t>((extent.begin - begin) >> shift);
@@ -277,12 +277,12 @@ class Gaps {
   /// Returns the bytes of the largest gap at `time`: no larger request that is alive then can fit.
   int64_t largest_gap(int64_t time) const {
     std::vector<Extent> taken = occupied_beside({1, time, time});
-    int64_t most = 0;
+    int64_t largest = 0;
     find_gap(taken, sorter_, bytes_, [&](int64_t begin, int64_t end) {
-      most = std::max(most, end - begin);
+      largest = std::max(largest, end - begin);
       return false;
     });
-    return most;
+    return largest;
   }
 
   void add(const StorageRequest& request, int64_t offset) {
@@ -344,20 +344,20 @@ std::vector<int64_t> fill_gaps(std::span<const StorageRequest> requests, const P
   std::vector<int64_t> offset(requests.size(), -1);
   Gaps gaps(arena, alignment);
   LiveBytes remaining(requests, alignment);
-  auto [time, most] = remaining.peak();
-  int64_t least = most;
+  auto [time, peak] = remaining.peak();
+  int64_t lowest_peak = peak;
   std::vector<size_t> moved;
   size_t useful = 0;  // the number of moves that led to the smallest peak of the rest so far
-  while (most > enough && gaps.examined() < kMaxExaminedGaps) {
+  while (peak > enough && gaps.examined() < kMaxExaminedGaps) {
     const auto [request, gap_offset] = largest_fitting(requests, offset, time, gaps);
-    if (gap_offset < 0 || requests[request].bytes < most / kMinPart) break;
+    if (gap_offset < 0 || requests[request].bytes < peak / kMinPart) break;
     gaps.add(requests[request], gap_offset);
     remaining.remove(requests[request]);
     offset[request] = gap_offset;
     moved.push_back(request);
-    std::tie(time, most) = remaining.peak();
-    if (most >= least) continue;
-    least = most;
+    std::tie(time, peak) = remaining.peak();
+    if (peak >= lowest_peak) continue;
+    lowest_peak = peak;
     useful = moved.size();
   }
   for (size_t i = useful; i < moved.size(); ++i) offset[moved[i]] = -1;

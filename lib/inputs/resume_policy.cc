@@ -173,10 +173,11 @@ void require_same_base(const CheckpointMeta& saved, const std::string& step,
                        const ModelFolder& base) {
   const auto record = saved.extra.find(kBaseRecord);
   if (record == saved.extra.end() || record->second == base.weights_fingerprint()) return;
-  throw Error(ExitCode::kBadInput,
-              cat(base.path(), ": its weights are not those that ", step,
-                  " was trained on, which holds only what trains"),
-              "give the model folder that training began from, unchanged");
+  throw Error(
+      ExitCode::kBadInput,
+      cat(base.path(), ": its weights differ from the base model that ", step, " was trained on; ",
+          step, " holds only the trained weights, so it needs that base"),
+      "give the model folder that training began from, unchanged");
 }
 
 }  // namespace ftrun

@@ -91,8 +91,8 @@ std::optional<double> parse_quantity(std::string_view text, QuantityUnit unit, s
   }
   if (const Suffix* suffix = find_suffix(suffixes, written)) {
     const double value = number * suffix->factor;
-    const auto [least, most] = bounds_of(unit);
-    if (value >= least && value <= most) return value;
+    const auto [lowest, highest] = bounds_of(unit);
+    if (value >= lowest && value <= highest) return value;
     why = cat("\"", text, "\" is too small or too large for a machine");
     return std::nullopt;
   }

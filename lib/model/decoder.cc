@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "axes/tensor/split.h"
-#include "axes/tensor/split_exchange.h"
+#include "axes/tensor/tensor_exchange.h"
 #include "base/error.h"
 #include "base/half_floats.h"
 #include "base/round_up.h"
@@ -252,7 +252,7 @@ class SplitLinearLayers {
   }
 
   /// Emits the sum over the ranks of the results of row_parallel_term().
-  ValueId sum_of_terms(ValueId term) { return exchange_.whole(OpKind::kLinear, 'I', term); }
+  ValueId sum_of_terms(ValueId term) { return exchange_.complete(OpKind::kLinear, 'I', term); }
 
  private:
   ValueId adapted(ValueId x, ValueId y, const MatrixParams::LoraParams& lora,
@@ -282,7 +282,7 @@ class SplitLinearLayers {
     const ValueId of_base = ops::linear(g_, kept, weight, -1, linear_attrs);
     const ValueId z = ops::lora(g_, kept, of_base, lora.down, lora.up, lora.attrs, linear_attrs);
     ValueId squares = ops::dora_squared_lengths(g_, weight, lora.down, lora.up, lora.attrs);
-    squares = exchange_.on_each_rank(OpKind::kDoraSquaredLengths, shared_by, squares);
+    squares = exchange_.complete_on_each_rank(OpKind::kDoraSquaredLengths, shared_by, squares);
     DoraAttrs dora = lora.dora;
     dora.adds_bias = attrs.adds_bias;
     const ValueId y = ops::dora_scale(g_, z, squares, lora.magnitudes, bias, dora);
@@ -405,7 +405,7 @@ class BlockBuilder {
     if (c_.qk_norm == QkNorm::kEachHead) return ops::qk_norm(g_, qkv, p.q_norm, p.k_norm, heads);
     const WholeQkNormAttrs attrs{heads, ranks_};
     const ValueId squares =
-        exchange_.on_each_rank(OpKind::kQkDots, 'H', ops::qk_squares(g_, qkv, attrs));
+        exchange_.complete_on_each_rank(OpKind::kQkDots, 'H', ops::qk_squares(g_, qkv, attrs));
     return ops::whole_qk_norm(g_, qkv, squares, p.q_norm, p.k_norm, attrs);
   }
 
@@ -568,7 +568,7 @@ class DecoderBuilder {
       x = ops::add(g, x, ops::embed(g, positions, vectors, position_rows_of(rows)));
       params.push_back({vectors, {position_table}});
     }
-    x = TensorExchange(g, split_).whole(OpKind::kEmbed, 'V', x);
+    x = TensorExchange(g, split_).complete(OpKind::kEmbed, 'V', x);
     g.output(ops::scale(g, x, embedding_scale()), Port::kHidden);
     if (c_.rotary_size() > 0) output_rope_table(g, positions);
     out_.layers.push_back(

@@ -60,7 +60,7 @@ ModelDescription build_model(const ModelConfig& config, const BatchShape& given,
   constexpr int64_t kMaxSize = std::numeric_limits<int32_t>::max();
   if (batch.row_tokens > kMaxSize || batch.rows > kMaxSize / batch.row_tokens) {
     throw Error(ExitCode::kBadInput,
-                cat("a micro-batch of ", batch.rows, " rows of ", batch.row_tokens,
+                cat("a micro-batch of ", batch.rows, " sequences of ", batch.row_tokens,
                     " tokens has more than ", kMaxSize, " tokens"),
                 "make the sequence length or the micro-batch smaller");
   }
@@ -72,13 +72,13 @@ ModelDescription build_model(const ModelConfig& config, const BatchShape& given,
   const int64_t tokens = batch.row_tokens - batch.row_padding;
   if (config.learned_positions && tokens > config.max_positions) {
     throw Error(ExitCode::kBadInput,
-                cat("rows of ", tokens, " tokens: the model has vectors for ", config.max_positions,
-                    " positions"),
+                cat("sequences of ", tokens, " tokens: the model has vectors for ",
+                    config.max_positions, " positions"),
                 cat("set data.sequence_length to at most ", config.max_positions));
   }
   if (config.plain_positions > 0 && batch.longest() > config.plain_positions) {
     throw Error(ExitCode::kUnsupported,
-                cat("rows of ", batch.longest(), " tokens: a ", config.family,
+                cat("sequences of ", batch.longest(), " tokens: a ", config.family,
                     " model multiplies queries beyond position ", config.plain_positions,
                     " (llama_4_scaling_beta), which is not supported yet"),
                 cat("set data.sequence_length to at most ", config.plain_positions));

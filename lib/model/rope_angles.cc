@@ -140,7 +140,7 @@ std::string scaling_for(const ModelConfig& config, int64_t tokens) {
   const RopeConfig& rope = config.rope;
   const int64_t reached = reached_positions(config);
   if (rope.as<LongRopeScaling>())
-    return cat("longrope's long_factor was searched for rows of at most ", reached,
+    return cat("longrope's long_factor was searched for sequences of at most ", reached,
                " tokens; longer ones take factors that were searched for them");
   if (find_family(config.family)->yarn_is_longrope)
     return cat(

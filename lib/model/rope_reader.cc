@@ -226,8 +226,9 @@ class ScalingReader {
 
   std::string why_not_dynamic() const {
     return cat(
-        "\"dynamic\" changes all angles with the longest row of a batch, so what is learned from a "
-        "row would depend on the other rows of its batch; remove it for rows of at most ",
+        "\"dynamic\" changes all angles with the longest sequence of a batch, so what is learned "
+        "from a sequence would depend on the others of its batch; remove it for sequences of at "
+        "most ",
         known_.max_positions > 0 ? std::to_string(known_.max_positions) : "max_position_embeddings",
         " tokens, which rotate as without it, and for longer ones write ",
         family_.yarn_is_longrope ? "\"longrope\" with its factors"

@@ -68,11 +68,11 @@ std::vector<std::string> most_frequent(const std::map<std::string, size_t>& coun
                                        std::string_view root) {
   if (counts.contains(std::string(root))) return {std::string(root)};
   std::vector<std::string> best;
-  size_t most = 0;
+  size_t highest = 0;
   for (const auto& [prefix, count] : counts) {
-    if (count > most) best.clear();
-    if (count >= most) best.push_back(prefix);
-    most = std::max(most, count);
+    if (count > highest) best.clear();
+    if (count >= highest) best.push_back(prefix);
+    highest = std::max(highest, count);
   }
   return best;
 }

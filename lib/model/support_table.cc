@@ -29,8 +29,9 @@ constexpr const char* kIntroduction =
     "(`gemma3`, `mistral3`) the decoder trains on text, and all other parts stay unchanged.\n\n";
 
 constexpr const char* kRotations =
-    "`longrope` (also `su`) has factors for rows of up to `original_max_position_embeddings` "
-    "tokens, and others for longer rows. transformers chooses by the longest row of each batch. A "
+    "`longrope` (also `su`) has factors for sequences of up to `original_max_position_embeddings` "
+    "tokens, and others for longer ones. transformers chooses by the longest sequence of each "
+    "batch. A "
     "run chooses once, by `data.sequence_length`, for training and evaluation, and a notice says "
     "which factors it uses. `yarn` supports all keys that transformers reads; other keys of its "
     "object are refused by name, as are other keys of `longrope`. If `data.sequence_length` is "

@@ -101,10 +101,10 @@ std::vector<std::string> check_tensors(const ModelDescription& model,
   return problems;
 }
 
-std::string tensor_problems_text(const std::vector<std::string>& problems, size_t most) {
-  const bool is_long = problems.size() > most;
+std::string tensor_problems_text(const std::vector<std::string>& problems, size_t max_problems) {
+  const bool is_long = problems.size() > max_problems;
   std::vector<std::string> lines = is_long ? joined_by_layer(problems) : problems;
-  const size_t left_out = lines.size() - std::min(lines.size(), most);
+  const size_t left_out = lines.size() - std::min(lines.size(), max_problems);
   lines.resize(lines.size() - left_out);
   return cat(join(lines, "\n  "), left_out == 0 ? "" : cat("\n  and ", left_out, " more"));
 }

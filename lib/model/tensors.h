@@ -23,10 +23,10 @@ void add_shape_problem(const std::string& name, const Dims* found, const Dims& e
 /// The largest number of problems that a message lists if it gives no cause for them.
 inline constexpr size_t kMaxTensorProblems = 20;
 
-/// Formats the problems as lines for a message. If there are more than `most`, problems that layers
-/// have in common become one line, and those above `most` are only counted.
+/// Formats the problems as lines for a message. If there are more than `max_problems`, problems
+/// that layers have in common become one line, and those above `max_problems` are only counted.
 std::string tensor_problems_text(const std::vector<std::string>& problems,
-                                 size_t most = kMaxTensorProblems);
+                                 size_t max_problems = kMaxTensorProblems);
 
 /// Returns whether a tensor of a model folder, which the model does not read, may be ignored.
 bool is_ignored_tensor(const ModelDescription& model, const std::string& name);

@@ -65,8 +65,8 @@ struct TrainedModules {
   std::string method_text() const {
     std::vector<std::string> parts;
     if (!ranks.empty()) {
-      const int64_t least = *ranks.begin(), most = *ranks.rbegin();
-      parts.push_back(cat("LoRA r ", least, most > least ? cat(" to ", most) : "",
+      const int64_t lowest = *ranks.begin(), highest = *ranks.rbegin();
+      parts.push_back(cat("LoRA r ", lowest, highest > lowest ? cat(" to ", highest) : "",
                           magnitudes ? " with magnitudes" : ""));
     }
     if (own.size() == 1 && *own.begin() == "bias")

@@ -25,12 +25,12 @@ constexpr int64_t kOrderedSums = 32 * kMiB;
 /// Returns the bytes that libraries allocate outside the plan's scratch buffers, for the operation
 /// that needs the most.
 int64_t library_workspace(const StepPlan& plan) {
-  int64_t most = 0;
+  int64_t largest = 0;
   for (const LayerGraph& graph : plan.train.model.graphs)
     for (const Op& op : graph.backward)
       if (const auto bytes = op_spec(op.kind).gpu_library_bytes)
-        most = std::max(most, bytes(graph, op));
-  return most;
+        largest = std::max(largest, bytes(graph, op));
+  return largest;
 }
 
 std::string for_groups(const char* what, int64_t bytes, int64_t groups) {

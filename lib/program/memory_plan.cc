@@ -232,15 +232,15 @@ int64_t most_concurrent(const Program& program, size_t at, const std::vector<siz
   if (others.empty()) return 0;
   const auto lane = static_cast<size_t>(program.instrs[at].lane);
   const auto done = known[at][static_cast<size_t>(program.instrs[others.front()].lane)];
-  int64_t most = 0;
+  int64_t largest = 0;
   const auto first =
       std::upper_bound(others.begin(), others.end(), done,
                        [](InstrId id, size_t other) { return id < static_cast<InstrId>(other); });
   for (auto other = first; other != others.end(); ++other) {
     if (known[*other][lane] >= static_cast<InstrId>(at)) break;  // later ones wait for `at` too
-    most = std::max(most, mapped[*other]);
+    largest = std::max(largest, mapped[*other]);
   }
-  return most;
+  return largest;
 }
 
 /// Returns the maximum number of bytes that all instructions together have mapped at one time.
@@ -248,16 +248,16 @@ int64_t most_concurrent(const Program& program, size_t at, const std::vector<siz
 int64_t peak_mapped_bytes(const Program& program, const std::vector<int64_t>& mapped) {
   const LaneClocks known = known_done(program);
   const std::vector<std::vector<size_t>> lanes = collectives_by_lane(program);
-  int64_t most = 0;
+  int64_t largest = 0;
   for (size_t at = 0; at < mapped.size(); ++at) {
     if (mapped[at] == 0) continue;
     int64_t sum = mapped[at];
     for (size_t lane = 0; lane < lanes.size(); ++lane)
       if (lane != static_cast<size_t>(program.instrs[at].lane))
         sum += most_concurrent(program, at, lanes[lane], known, mapped);
-    most = std::max(most, sum);
+    largest = std::max(largest, sum);
   }
-  return most;
+  return largest;
 }
 
 /// Returns an upper bound of the bytes that call i of a collective fills in each half of a rank's
@@ -281,23 +281,23 @@ int64_t staged_peer_bytes(const std::vector<const Program*>& programs,
       if (!instr.communicates() || instr.group() == kNoGroup) continue;
       const ProgramGroup& group = program->group(instr.group());
       if (!over_shared_memory(group)) continue;
-      int64_t& most = half[group.ranks.ranks];
+      int64_t& largest = half[group.ranks.ranks];
       for (size_t i = 0; i < instr.writes.size(); ++i)
-        most = std::max(most, staged_by_call(*program, instr, i, group.place.count));
+        largest = std::max(largest, staged_by_call(*program, instr, i, group.place.count));
     }
   int64_t bytes = 0;
-  for (const auto& [ranks, most] : half)
-    bytes += 2 * std::ssize(ranks) * std::max<int64_t>(0, most - kShmStagedBytes);
+  for (const auto& [ranks, largest] : half)
+    bytes += 2 * std::ssize(ranks) * std::max<int64_t>(0, largest - kShmStagedBytes);
   return bytes;
 }
 
 int64_t mapped_peer_bytes(const std::vector<const Program*>& programs,
                           const std::function<bool(const ProgramGroup&)>& over_shared_memory) {
-  int64_t most = 0;
+  int64_t largest = 0;
   for (const Program* program : programs)
-    most =
-        std::max(most, peak_mapped_bytes(*program, mapped_by_instr(*program, over_shared_memory)));
-  return most;
+    largest = std::max(largest,
+                       peak_mapped_bytes(*program, mapped_by_instr(*program, over_shared_memory)));
+  return largest;
 }
 
 }  // namespace ftrun

@@ -33,7 +33,7 @@ enum class Category : uint8_t {
   kActivations,  // batch, values of the layers, scratch
   kBuckets,      // gathered parameters, gradients that are being reduced
   kStaging,      // copies of data that is stored in another tier
-  kBuffers,      // loss, norm
+  kBuffers,      // loss, norm; the name is a key of `ftrun plan --json`
   kSnapshot,     // copy of the state from which a checkpoint is written while training continues
 };
 inline constexpr size_t kCategoryCount = 8;

@@ -69,10 +69,10 @@ std::vector<UnitRange> update_intervals(const UnitRange& own, Tier optimizer,
   const bool on_device = optimizer == Tier::kDevice;
   // Disk transfers are made of whole blocks.
   require(on_device || update_elements % kUnitBlock == 0, "updates begin on blocks");
-  const int64_t most = on_device ? own.size() : update_elements;
+  const int64_t interval_elements = on_device ? own.size() : update_elements;
   std::vector<UnitRange> intervals;
-  for (int64_t begin = own.begin; begin < own.end; begin += most)
-    intervals.push_back({begin, std::min(begin + most, own.end)});
+  for (int64_t begin = own.begin; begin < own.end; begin += interval_elements)
+    intervals.push_back({begin, std::min(begin + interval_elements, own.end)});
   return intervals;
 }
 

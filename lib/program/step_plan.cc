@@ -50,11 +50,13 @@ constexpr int64_t kTextTokens = 128;
 /// Returns the number of tokens of the row in which texts are computed. It is no more than the
 /// longest text has, because each generated token costs a pass over the whole row.
 int64_t text_tokens(const GenerateConfig& wanted, const ModelDescription& trained) {
-  const int64_t most = std::min(kTextTokens, trained.batch.row_tokens - trained.batch.row_padding);
-  const int64_t longest = std::min(wanted.prompt_tokens, most) + std::min(wanted.tokens, most);
+  const int64_t max_tokens =
+      std::min(kTextTokens, trained.batch.row_tokens - trained.batch.row_padding);
+  const int64_t longest =
+      std::min(wanted.prompt_tokens, max_tokens) + std::min(wanted.tokens, max_tokens);
   // The length is a multiple of the number of tensor-parallel ranks, which split the row as in
   // training.
-  return std::min(round_up(longest, trained.split.degree), most);
+  return std::min(round_up(longest, trained.split.degree), max_tokens);
 }
 
 Tier tier_of(OffloadDevice device) {
@@ -139,13 +141,13 @@ constexpr int64_t kMaxPerStage = 8;
 int32_t evaluation_micro_batches(const Config& config, const StateOptions& state) {
   const int64_t stages = state.pipeline.stages();
   if (stages == 1) return 1;
-  const int64_t most = std::min(config.gradient_accumulation_steps, kMaxPerStage * stages);
+  const int64_t max_batches = std::min(config.gradient_accumulation_steps, kMaxPerStage * stages);
   const int64_t samples = config.train.evaluation.samples;
-  if (samples <= 0) return static_cast<int32_t>(most);
+  if (samples <= 0) return static_cast<int32_t>(max_batches);
   const auto parts = [](int64_t whole, int64_t part) { return (whole + part - 1) / part; };
   const int64_t batches =
       parts(samples, config.train_micro_batch_size_per_gpu * sample_place(state).count);
-  return static_cast<int32_t>(parts(batches, parts(batches, most)));
+  return static_cast<int32_t>(parts(batches, parts(batches, max_batches)));
 }
 
 ProgramPlan program_plan(ModelDescription model, StepProgram step) {

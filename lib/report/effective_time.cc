@@ -16,11 +16,10 @@ int64_t in_thousandths(double value) {
   return static_cast<int64_t>(std::llround(value * 1e3));
 }
 
-/// Writes ", with 2 ranks (left: rank 1, 3)".
+/// Writes ", with 2 ranks (left: ranks 1, 3)".
 std::string fewer_ranks_text(const RanksOfStart& start) {
   if (start.dropped.empty()) return "";
-  return cat(", with ", count_text(start.count, "rank"), " (left: rank ",
-             join_numbers(start.dropped, ", "), ")");
+  return cat(", with ", count_text(start.count, "rank"), " (left: ", rank_list(start.dropped), ")");
 }
 
 }  // namespace

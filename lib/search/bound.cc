@@ -64,7 +64,7 @@ double list_exchange(const SearchTask& task, const LayerGraph& graph, const std:
     const std::string_view name = collective == OpCollective::kShift ? "send" : spec.name;
     const ValueId whole = collective == OpCollective::kReduceScatter ? op.in[0] : op.out[0];
     const auto ranks = static_cast<int>(op.attrs.get<CollectiveAttrs>().ranks);
-    seconds += least_exchange_seconds(
+    seconds += exchange_seconds_lower_bound(
         task.machine, name, static_cast<double>(graph.at(whole).bytes()), ranks, crossing);
   }
   return seconds;
@@ -224,7 +224,7 @@ double Bounds::compute_seconds(const ModelCosts& costs, const PipelineLayout& cu
                                const Layout& layout) const {
   const auto layers = static_cast<int32_t>(costs.model.layers.size());
   const bool apart = runs_apart(layout);
-  double most = 0;
+  double largest = 0;
   for (int stage = 0; stage < cut.stages(); ++stage) {
     GraphCost cost;
     int first_part = cut.part_of(stage, 0);
@@ -242,9 +242,9 @@ double Bounds::compute_seconds(const ModelCosts& costs, const PipelineLayout& cu
     }
     const double one = cost.forward + (apart ? cost.backward_split : cost.backward);
     const auto times = static_cast<double>(layout.accumulation);
-    most = std::max(most, std::max(around + times * one, times * cost.exchange));
+    largest = std::max(largest, std::max(around + times * one, times * cost.exchange));
   }
-  return most;
+  return largest;
 }
 
 const std::vector<Bounds::StageWeights>& Bounds::weights_of(const ModelCosts& costs,
@@ -261,15 +261,15 @@ const std::vector<Bounds::StageWeights>& Bounds::weights_of(const ModelCosts& co
       for (const GraphParam& param : layer.params) {
         if (!seen.insert(param.tensors.front()).second) continue;
         const auto bytes = static_cast<double>(model.graph_of(layer).at(param.value).bytes());
-        int64_t all = 0, most = 0;
+        int64_t all = 0, largest = 0;
         for (const TensorId id : param.tensors) {
           const int64_t count = model.tensor(id).local_numel();
           all += count;
-          most = std::max(most, count);
+          largest = std::max(largest, count);
         }
         const auto elements = static_cast<double>(all);
         sum.bytes += bytes;
-        const bool is_large = most > facts.persistence_threshold && !param.fp32;
+        const bool is_large = largest > facts.persistence_threshold && !param.fp32;
         if (is_large) sum.sharded_bytes += bytes;
         if (!model.tensor(param.tensors.front()).trainable) continue;
         sum.trained += elements;
@@ -295,7 +295,7 @@ double Bounds::seconds_of_byte(std::string_view kind, int64_t ranks, Crossing cr
   const auto [known, added] = seconds_of_byte_.try_emplace({kind, ranks, crossing}, 0);
   if (added)
     known->second =
-        least_exchange_seconds(task_.machine, kind, 1, static_cast<int>(ranks), crossing);
+        exchange_seconds_lower_bound(task_.machine, kind, 1, static_cast<int>(ranks), crossing);
   return known->second;
 }
 
@@ -307,7 +307,7 @@ double Bounds::exchange_seconds_of(const std::vector<StageWeights>& stages, cons
   const double all_reduce = seconds_of_byte("all_reduce", ranks, crossing),
                reduce_scatter = seconds_of_byte("reduce_scatter", ranks, crossing),
                all_gather = seconds_of_byte("all_gather", ranks, crossing);
-  double most = 0;
+  double largest = 0;
   for (const StageWeights& weights : stages) {
     const double gradients = weights.trained * facts.exchanged_bytes;
     const double whole = all_reduce * gradients;
@@ -319,9 +319,9 @@ double Bounds::exchange_seconds_of(const std::vector<StageWeights>& stages, cons
       seconds = std::min(whole, cut_up + all_gather * weights.trained_bytes);
     if (layout.zero == 3)
       seconds = cut_up + (facts.has_secondary_shards ? 0 : all_gather * weights.sharded_bytes);
-    most = std::max(most, seconds);
+    largest = std::max(largest, seconds);
   }
-  return most;
+  return largest;
 }
 
 /// Computes the maximum number of bytes that a stage has saved at one time, over all micro-batches
@@ -340,7 +340,7 @@ int64_t Bounds::saved_of(const ModelCosts& costs, const PipelineLayout& cut, int
   const bool apart = runs_apart(layout);
   if (traits_of(layout.schedule).keeps_all_micro_batches)
     return chunks.front().saved * layout.accumulation;
-  int64_t now = 0, most = 0;
+  int64_t now = 0, largest = 0;
   for (const ScheduleAction& action :
        make_schedule(layout.schedule, cut.stages(), cut.chunks(), stage,
                      static_cast<int32_t>(sampled_micro_batches(layout)))) {
@@ -350,9 +350,9 @@ int64_t Bounds::saved_of(const ModelCosts& costs, const PipelineLayout& cut, int
     if (action.phase == Phase::kBackward) now -= forward;
     if (action.phase == Phase::kInputGrad) now += chunk.deferred - chunk.saved_for_inputs;
     if (action.phase == Phase::kWeightGrad) now -= chunk.deferred + chunk.saved_for_weights;
-    most = std::max(most, now);
+    largest = std::max(largest, now);
   }
-  return most;
+  return largest;
 }
 
 MemoryNeed Bounds::memory_of(const StageWeights& weights, int64_t saved, const Layout& layout,

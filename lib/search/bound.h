@@ -11,7 +11,7 @@
 
 #include "axes/pipeline/pipeline_layout.h"
 #include "base/error.h"
-#include "machine/least_exchange.h"
+#include "machine/exchange_lower_bound.h"
 #include "model/description.h"
 #include "search/layout.h"
 #include "search/search_task.h"

@@ -14,14 +14,14 @@
 namespace ftrun {
 
 MemoryNeed memory_of_ranks(const SearchTask& task, const Config& config, const ClassPlans& all) {
-  MemoryNeed most;
+  MemoryNeed need;
   for (const MemoryPlan& plan : all.memory()) {
     const bool shares = !task.machine.has_gpus;
-    most.device = std::max(most.device, shares ? plan.main_memory() : plan.at(Tier::kDevice).total);
-    most.host = std::max(most.host, shares ? 0 : plan.at(Tier::kHost).total);
+    need.device = std::max(need.device, shares ? plan.main_memory() : plan.at(Tier::kDevice).total);
+    need.host = std::max(need.host, shares ? 0 : plan.at(Tier::kHost).total);
   }
-  most.device += total_bytes(gpu_overheads(config, all.plan(0)));
-  return most;
+  need.device += total_bytes(gpu_overheads(config, all.plan(0)));
+  return need;
 }
 
 Evaluation evaluate(const SearchTask& task, const Layout& layout, bool timed,

@@ -9,10 +9,10 @@ int64_t ranks_of_node(const Layout& layout, int64_t nodes) {
 }
 
 Crossing crossing_of(int64_t members, int64_t stride, const Layout& layout, int64_t nodes) {
-  if (nodes == 1) return Crossing::kNever;
+  if (nodes == 1) return Crossing::kNone;
   const int64_t here = ranks_of_node(layout, nodes);
-  if ((members - 1) * stride >= here) return Crossing::kAlways;
-  return here % (members * stride) == 0 ? Crossing::kNever : Crossing::kSometimes;
+  if ((members - 1) * stride >= here) return Crossing::kAll;
+  return here % (members * stride) == 0 ? Crossing::kNone : Crossing::kSome;
 }
 
 }  // namespace ftrun

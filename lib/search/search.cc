@@ -238,9 +238,9 @@ class Search {
 
   /// Returns the time at which exact plans are abandoned.
   Clock::time_point deadline() const {
-    const double most = std::max(limits_.seconds, 0.0) + kGraceSeconds;
+    const double max_seconds = std::max(limits_.seconds, 0.0) + kGraceSeconds;
     return begin_ +
-           std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(most));
+           std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(max_seconds));
   }
 
   /// Evaluates a layout exactly; nothing if the time limit passes before. A layout that cannot be

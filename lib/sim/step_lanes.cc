@@ -29,8 +29,8 @@ class BlockMerger {
 
   void close() {
     if (!open_) return;
-    const auto most = std::max_element(by_kind_.begin(), by_kind_.end());
-    open_->kind = kWorkKinds[static_cast<size_t>(most - by_kind_.begin())];
+    const auto longest = std::max_element(by_kind_.begin(), by_kind_.end());
+    open_->kind = kWorkKinds[static_cast<size_t>(longest - by_kind_.begin())];
     blocks_.push_back(*open_);
     open_.reset();
     by_kind_ = {};
@@ -116,7 +116,8 @@ std::vector<LaneBlocks> lane_blocks(const RecordedRank& rank, Picoseconds pixel)
   return all;
 }
 
-StepLanes step_lanes(const std::vector<const RecordedRank*>& ranks, Picoseconds end, size_t most) {
+StepLanes step_lanes(const std::vector<const RecordedRank*>& ranks, Picoseconds end,
+                     size_t max_count) {
   for (int64_t pixels = 4000;; pixels /= 2) {
     StepLanes lanes{.pixel = std::max<Picoseconds>(end / std::max<int64_t>(pixels, 1), 1)};
     size_t blocks = 0;
@@ -124,15 +125,15 @@ StepLanes step_lanes(const std::vector<const RecordedRank*>& ranks, Picoseconds 
       lanes.ranks.push_back(lane_blocks(*rank, lanes.pixel));
       for (const LaneBlocks& lane : lanes.ranks.back()) blocks += lane.blocks.size();
     }
-    if (blocks <= most || pixels <= 1) return lanes;
+    if (blocks <= max_count || pixels <= 1) return lanes;
   }
 }
 
 std::vector<MemoryPoint> memory_over_step(const RecordedRank& rank, Tier tier, Picoseconds end,
-                                          size_t most) {
+                                          size_t max_count) {
   const Program& program = *rank.program;
   const std::vector<Picoseconds> begins = compute_begins(rank, end);
-  const auto parts = static_cast<Picoseconds>(most);
+  const auto parts = static_cast<Picoseconds>(max_count);
   const Picoseconds width = std::max<Picoseconds>((end + parts - 1) / parts, 1);
   const std::vector<CategoryBytes> history = arena_history(program, tier);
   std::vector<MemoryPoint> points;

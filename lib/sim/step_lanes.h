@@ -66,9 +66,10 @@ struct StepLanes {
 };
 
 /// Draws the lanes at the finest scale of 4,000, 2,000, 1,000, ... pixels per step at which all
-/// lanes together have at most `most` blocks. At the coarsest scale, 1 pixel per step, they may
-/// have more.
-StepLanes step_lanes(const std::vector<const RecordedRank*>& ranks, Picoseconds end, size_t most);
+/// lanes together have at most `max_count` blocks. At the coarsest scale, 1 pixel per step, they
+/// may have more.
+StepLanes step_lanes(const std::vector<const RecordedRank*>& ranks, Picoseconds end,
+                     size_t max_count);
 
 /// MemoryPoint holds the bytes of a tier's arenas that are in use from this point until the next
 /// one.
@@ -78,9 +79,9 @@ struct MemoryPoint {
 };
 
 /// Lists the bytes in use in the arenas of a rank's tier during a step that ends at `end`, timed by
-/// its compute instructions. The step is cut into `most` parts of equal length; the list has the
-/// peak of each part that differs from the part before it.
+/// its compute instructions. The step is cut into `max_count` parts of equal length; the list has
+/// the peak of each part that differs from the part before it.
 std::vector<MemoryPoint> memory_over_step(const RecordedRank& rank, Tier tier, Picoseconds end,
-                                          size_t most);
+                                          size_t max_count);
 
 }  // namespace ftrun

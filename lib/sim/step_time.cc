@@ -131,11 +131,11 @@ LinkBytes link_bytes(const Program& program, const std::vector<bool>& crosses, b
   return sum;
 }
 
-void keep_most(const LinkBytes& one, LinkBytes& most) {
+void keep_larger(const LinkBytes& one, LinkBytes& largest) {
   for (int64_t LinkBytes::*link :
        {&LinkBytes::node, &LinkBytes::cluster, &LinkBytes::to_host, &LinkBytes::from_host,
         &LinkBytes::disk_read, &LinkBytes::disk_written})
-    most.*link = std::max(most.*link, one.*link);
+    largest.*link = std::max(largest.*link, one.*link);
 }
 
 /// Returns the seconds that each pipeline stage waits for other stages; nothing without a pipeline.
@@ -144,8 +144,8 @@ std::vector<double> stage_waits(const World& world, const std::vector<RankTime>&
   if (waits.size() == 1) return {};
   for (size_t r = 0; r < times.size(); ++r) {
     const Program& program = world.program_of(r);
-    double& most = waits[static_cast<size_t>(program.stage.index)];
-    most = std::max(most, waits_of(times[r], program).stages);
+    double& longest = waits[static_cast<size_t>(program.stage.index)];
+    longest = std::max(longest, waits_of(times[r], program).stages);
   }
   return waits;
 }
@@ -303,7 +303,7 @@ StepTime predict_step(const ClassPlans& all, const Machine& machine, const RunPl
   StepTime time = step_of(times.front(), world.program_of(0), last->end);
   time.stage_waits = stage_waits(world, times);
   for (size_t k = 0; k < kinds.programs.size(); ++k)
-    keep_most(link_bytes(*kinds.programs[k], kinds.crosses[k], machine.has_gpus), time.links);
+    keep_larger(link_bytes(*kinds.programs[k], kinds.crosses[k], machine.has_gpus), time.links);
   time.products =
       node_products(machine, rates, ranks_here, all.plan(0).train.model.dtypes.compute) *
       static_cast<double>(place.nodes);
@@ -331,10 +331,10 @@ std::string step_parts_text(const StepTime& time) {
       for (const GroupWait& wait : time.waits.groups) add(cat("  along ", wait.axes), wait.seconds);
   }
   if (!time.stage_waits.empty()) {
-    const auto [least, most] =
+    const auto [lowest, highest] =
         std::minmax_element(time.stage_waits.begin(), time.stage_waits.end());
-    text += cat("bubble: stages wait for each other from ", percent_text(*least / time.seconds, 1),
-                " to ", percent_text(*most / time.seconds, 1), " of the step\n");
+    text += cat("bubble: stages wait for each other from ", percent_text(*lowest / time.seconds, 1),
+                " to ", percent_text(*highest / time.seconds, 1), " of the step\n");
   }
   std::vector<std::string> links;
   const auto link = [&](const char* name, int64_t bytes) {

@@ -79,10 +79,10 @@ class TimedWalk {
   /// Returns the largest node_load() over the nodes of all ranks that run the instruction together.
   int64_t instr_load(size_t which) const {
     if (running_[which].threads == 0) return shared_.cores;
-    int64_t most = shared_.cores;
+    int64_t heaviest = shared_.cores;
     for (const int32_t member : walk_.members(walk_.ready()[which]))
-      most = std::max(most, node_load(node_of(member)));
-    return most;
+      heaviest = std::max(heaviest, node_load(node_of(member)));
+    return heaviest;
   }
 
   void start_new() {
@@ -104,22 +104,22 @@ class TimedWalk {
       busy_[static_cast<size_t>(node_of(member))] += cost.threads;
   }
 
-  void record_wait(int32_t rank, const Instr& step) {
+  void record_wait(int32_t rank, const Instr& instr) {
     const auto r = static_cast<size_t>(rank);
     const Picoseconds waited = now_ - compute_end_[r];
     if (waited == 0 || released_by_[r] < 0) return;
     const auto lane = static_cast<Lane>(released_by_[r]);
     const WaitedFor what = waited_for(world_.program_of(r), lane);
     times_[r].waited[static_cast<size_t>(what)] += waited;
-    charge_lanes(r, step, static_cast<int32_t>(lane));
+    charge_lanes(r, instr, static_cast<int32_t>(lane));
   }
 
-  /// Attributes the time in which compute was idle before `step` to lanes. Follows the chain of
-  /// waits backwards from `step`: the instruction that it waited for, the instruction that that one
-  /// waited for, and so on, until the end of the previous compute instruction.
-  void charge_lanes(size_t rank, const Instr& step, int32_t lane) {
+  /// Attributes the time in which compute was idle before `instr` to lanes. Follows the chain of
+  /// waits backwards from `instr`: the instruction that it waited for, the instruction that that
+  /// one waited for, and so on, until the end of the previous compute instruction.
+  void charge_lanes(size_t rank, const Instr& instr, int32_t lane) {
     const Picoseconds since = compute_end_[rank];
-    const Instr* at = &step;
+    const Instr* at = &instr;
     for (Picoseconds until = now_; until > since;) {
       const InstrInterval* const before = longest_before(rank, *at, until);
       if (before != nullptr) {
@@ -134,17 +134,17 @@ class TimedWalk {
     }
   }
 
-  /// Finds the instruction that ended at `end` and that delayed `step`: it was on another lane and
-  /// `step` waited for it, or it kept the lane of `step` busy. If there are several, returns the
-  /// longest. Returns null if `step` waited for the other ranks of a collective or transfer.
-  const InstrInterval* longest_before(size_t rank, const Instr& step, Picoseconds end) const {
+  /// Finds the instruction that ended at `end` and that delayed `instr`: it was on another lane and
+  /// `instr` waited for it, or it kept the lane of `instr` busy. If there are several, returns the
+  /// longest. Returns null if `instr` waited for the other ranks of a collective or transfer.
+  const InstrInterval* longest_before(size_t rank, const Instr& instr, Picoseconds end) const {
     const Program& program = world_.program_of(rank);
     const InstrInterval* longest = nullptr;
     for (const InstrInterval& one : intervals_[rank]) {
       const auto is_wait = [&](InstrId id) { return &program.instr(id) == one.instr; };
-      const bool before = one.lane == static_cast<int32_t>(step.lane)
-                              ? one.instr < &step
-                              : std::any_of(step.waits.begin(), step.waits.end(), is_wait);
+      const bool before = one.lane == static_cast<int32_t>(instr.lane)
+                              ? one.instr < &instr
+                              : std::any_of(instr.waits.begin(), instr.waits.end(), is_wait);
       if (one.end != end || !before) continue;
       if (longest == nullptr ||
           std::pair(one.begin, one.lane) < std::pair(longest->begin, longest->lane))

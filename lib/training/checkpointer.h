@@ -11,9 +11,9 @@
 #include "checkpoint/checkpoint_group.h"
 #include "checkpoint/checkpoint_manifest.h"
 #include "training/background_save.h"
+#include "training/checkpointed_state.h"
 #include "training/loop_parts.h"
 #include "training/recorder.h"
-#include "training/saved_model.h"
 #include "training/session.h"
 #include "training/training_progress.h"
 
@@ -27,7 +27,7 @@ struct ResumedRun {
 
 /// CheckpointerParts holds the objects that a Checkpointer uses. They must outlive it.
 struct CheckpointerParts {
-  SavedModel& model;
+  CheckpointedState& model;
   Journal& journal;
   /// The recorder of rank 0, which checks whether a run may be resumed; null on other ranks.
   Recorder* recorder = nullptr;

@@ -27,7 +27,7 @@ namespace {
 constexpr size_t kPieceBytes = 4096;
 constexpr int64_t kPieces = 20;
 constexpr int64_t kSampledRows = 32;
-constexpr const char* kMissing = "not there";
+constexpr const char* kMissing = "missing";
 
 /// Hashes `count` pieces of a file, evenly spread from its first byte to its last. A file that is
 /// no larger than these pieces is hashed whole.

@@ -100,9 +100,9 @@ void Recorder::refuse_if_checkpoints_are_gone() const {
   const bool has_saved = saved != earlier_manifest_->counters.end() && saved->second > 0;
   if (!has_saved && !posix_files().exists(paths().checkpoints() + "/latest")) return;
   throw Error(ExitCode::kBadInput,
-              cat(paths().manifest(), ": the run has saved checkpoints, and ",
-                  paths().checkpoints(), " holds none"),
-              "bring one back, or start again in another output_dir");
+              cat(paths().manifest(), ": the run saved checkpoints, but ", paths().checkpoints(),
+                  " contains none"),
+              "restore a checkpoint folder there, or start again in another output_dir");
 }
 
 void Recorder::record_new_start() {

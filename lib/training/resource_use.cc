@@ -67,10 +67,10 @@ void ResourceUse::add_to(StepMetrics& metrics) const {
   metrics.counters.push_back({"disk_bytes_written", traffic.disk.written});
 }
 
-void ResourceUse::total(Session& session) {
+void ResourceUse::sum_over_ranks(Session& session) {
   total_memory(session);
   total_traffic(session);
-  pipeline_.total(session);
+  pipeline_.sum_over_ranks(session);
 }
 
 /// Writes " name bytes name bytes ..." on the lowest rank of each pipeline stage; "" on other

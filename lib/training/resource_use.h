@@ -11,7 +11,7 @@
 #include "engine/step_traffic.h"
 #include "report/run_manifest.h"
 #include "report/step_metrics.h"
-#include "training/pipeline_use.h"
+#include "training/pipeline_idle_time.h"
 #include "training/session.h"
 
 namespace ftrun {
@@ -36,7 +36,7 @@ class ResourceUse {
   /// Sums the measurements over the ranks, and finds the rank that needed the most memory.
   /// Collective. Called after the last step, but before checkpoints and exports, which map whole
   /// files temporarily.
-  void total(Session& session);
+  void sum_over_ranks(Session& session);
   /// Adds the totals to the manifest.
   void add_to(RunManifest& manifest) const;
   std::vector<std::string> texts(int ranks) const;
@@ -52,7 +52,7 @@ class ResourceUse {
   TrainingSetup& setup_;
   PeakMemory peak_;
   StepTraffic traffic_;
-  PipelineUse pipeline_;
+  PipelineIdleTime pipeline_;
   double disk_wait_seconds_ = 0;
   /// The peak memory of the rank that needed most: resident bytes, bytes held (anonymous and shared
   /// memory), and bytes of mapped files.

@@ -13,8 +13,8 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "data/row_reader.h"
+#include "engine/changed_tensors.h"
 #include "engine/generate.h"
-#include "engine/moved_tensors.h"
 #include "inputs/export_options.h"
 #include "inputs/weights_check.h"
 
@@ -45,7 +45,7 @@ std::vector<size_t> document_bounds(const Batch& row) {
   return bounds;
 }
 
-/// InitialWeightsReader reads the initial values of the trained tensors, which MovedTensors
+/// InitialWeightsReader reads the initial values of the trained tensors, which ChangedTensors
 /// compares with the trained values. If they cannot be read any more, nothing is compared, because
 /// the export must not fail for this reason.
 class InitialWeightsReader {
@@ -58,17 +58,17 @@ class InitialWeightsReader {
       initial_.emplace(setup.folder(), static_cast<uint64_t>(config.train.seed),
                        adapter_ ? &*adapter_ : nullptr);
       initial_->require_fit(setup.train().model);
-      moved_tensors_.emplace(setup.train().model, *initial_, dtype);
+      changed_tensors_.emplace(setup.train().model, *initial_, dtype);
     } catch (const Error& error) {
       log_debug(cat("whether the trained tensors have moved is not looked at: ", error.message()));
     }
   }
-  MovedTensors* moved_tensors() { return moved_tensors_ ? &*moved_tensors_ : nullptr; }
+  ChangedTensors* changed_tensors() { return changed_tensors_ ? &*changed_tensors_ : nullptr; }
 
  private:
   std::optional<AdapterFolder> adapter_;
   std::optional<InitialWeights> initial_;
-  std::optional<MovedTensors> moved_tensors_;
+  std::optional<ChangedTensors> changed_tensors_;
 };
 
 /// ExportStopped is thrown through export_model(), which then removes the files that it has
@@ -79,10 +79,10 @@ struct ExportStopped {};
 /// vote whether to stop, and the writing rank receives the piece.
 class PieceCollector {
  public:
-  /// Keeps references to all arguments. `moved_tensors` is null except on the writing rank.
+  /// Keeps references to all arguments. `changed_tensors` is null except on the writing rank.
   PieceCollector(TrainingSetup& setup, bool writes, const std::function<bool()>& stop,
-                 MovedTensors* moved_tensors)
-      : setup_(setup), writes_(writes), stop_(stop), moved_tensors_(moved_tensors) {}
+                 ChangedTensors* changed_tensors)
+      : setup_(setup), writes_(writes), stop_(stop), changed_tensors_(changed_tensors) {}
 
   /// Collects a piece. Collective. If this rank fails, it aborts all groups, because the other
   /// ranks would wait for it.
@@ -93,8 +93,8 @@ class PieceCollector {
       if (sends())
         setup_.state().collect(piece.tensor, piece.begin, piece.end, writes_,
                                *setup_.groups().host_model, out, setup_.save_buffers().sectors());
-      if (moved_tensors_ != nullptr && !out.empty())
-        moved_tensors_->compare(piece.tensor, piece.begin, out);
+      if (changed_tensors_ != nullptr && !out.empty())
+        changed_tensors_->compare(piece.tensor, piece.begin, out);
     } catch (const std::exception& exception) {
       broken_ = true;
       const std::string reason =
@@ -123,7 +123,7 @@ class PieceCollector {
   TrainingSetup& setup_;
   const bool writes_;
   const std::function<bool()>& stop_;
-  MovedTensors* moved_tensors_;
+  ChangedTensors* changed_tensors_;
   size_t next_piece_ = 0;
   bool broken_ = false;
 };
@@ -188,7 +188,7 @@ ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool wr
   std::optional<InitialWeightsReader> initial_weights;
   if (writes) initial_weights.emplace(config, setup, options.dtype);
   PieceCollector pieces(setup, writes, stop,
-                        initial_weights ? initial_weights->moved_tensors() : nullptr);
+                        initial_weights ? initial_weights->changed_tensors() : nullptr);
   ExportOutcome outcome;
   try {
     if (writes) outcome.failure = write_export(options, tensors, setup.train().model, pieces);
@@ -200,8 +200,8 @@ ExportOutcome export_weights(const Config& config, TrainingSetup& setup, bool wr
   } catch (const ExportStopped&) {
     outcome.stopped = true;
   }
-  if (initial_weights && initial_weights->moved_tensors() != nullptr)
-    outcome.unchanged_warning = initial_weights->moved_tensors()->warning();
+  if (initial_weights && initial_weights->changed_tensors() != nullptr)
+    outcome.unchanged_warning = initial_weights->changed_tensors()->warning();
   return outcome;
 }
 

@@ -24,7 +24,7 @@ struct ExportOutcome {
   /// A failure of the writing rank between pieces, which the other ranks do not notice.
   std::exception_ptr failure;
   /// A text that names the trained tensors that have not changed since training began
-  /// (MovedTensors), set on the writing rank; "" if all have changed.
+  /// (ChangedTensors), set on the writing rank; "" if all have changed.
   std::string unchanged_warning;
 };
 

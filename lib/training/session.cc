@@ -221,7 +221,7 @@ void Session::require_equal(const std::string& what, const std::string& text) {
   const std::vector<std::string> differing_ranks = ranks_unlike_first(all);
   if (differing_ranks.empty()) return;
   refuse_together({ExitCode::kUsage,
-                   cat(what, " differs from rank 0's on rank ", join(differing_ranks, ", ")),
+                   cat(what, " differs from rank 0's on ", rank_list(differing_ranks)),
                    kStartAlike});
 }
 
@@ -245,8 +245,8 @@ void Session::require_equal_configs(const TrainRequest& request) {
   const std::vector<std::string> texts = exchange("config text", request.config_json);
   const std::string& other = texts[static_cast<size_t>(std::stoi(differing_ranks.front()))];
   refuse_together({ExitCode::kUsage,
-                   cat("the config differs from rank 0's on rank ", join(differing_ranks, ", "),
-                       ":", differing_keys(texts.front(), other, differing_ranks.front())),
+                   cat("the config differs from rank 0's on ", rank_list(differing_ranks), ":",
+                       differing_keys(texts.front(), other, differing_ranks.front())),
                    kStartAlike});
 }
 

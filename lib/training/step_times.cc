@@ -156,8 +156,8 @@ std::vector<StepTimes::PartTimes> StepTimes::parts() const {
 std::string StepTimes::text(const LoadShares& load) const {
   if (steps_.empty()) return "";
   const double measured = median(steps_);
-  const std::string found =
-      cat(seconds_text(measured), " measured (median of ", steps_.size(), " steps)");
+  const std::string found = cat(seconds_text(measured), " measured (median of ",
+                                count_text(std::ssize(steps_), "step"), ")");
   if (!predicted_.time)
     return cat("time of a step: ", found, "; not predicted: ", predicted_.why_not);
   const StepTime& time = *predicted_.time;

@@ -176,9 +176,9 @@ void Trainer::open_model() {
 }
 
 Trainer::ModelParts::ModelParts(Trainer& run)
-    : saved(saved_model(run.config_, *run.setup_)),
+    : checkpointed(checkpointed_state(run.config_, *run.setup_)),
       checkpointer(run.request_, run.session_,
-                   {.model = *saved,
+                   {.model = *checkpointed,
                     .journal = run.journal_,
                     .recorder = run.journal_.recorder(),
                     .files = posix_files(),
@@ -280,7 +280,7 @@ void Trainer::review_evaluations() {
 
 void Trainer::finish() {
   steps_->loader.shutdown();
-  steps_->stepper.use().total(session_);
+  steps_->stepper.use().sum_over_ranks(session_);
   session_.run_on_all_ranks("recording what the run used", [this] {
     journal_.update([this](RunManifest& manifest) {
       steps_->stepper.use().add_to(manifest);

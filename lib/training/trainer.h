@@ -11,13 +11,13 @@
 #include "engine/setup.h"
 #include "inputs/run_data.h"
 #include "training/check_ranks.h"
+#include "training/checkpointed_state.h"
 #include "training/checkpointer.h"
 #include "training/describe_run.h"
 #include "training/run_data_identity.h"
 #include "training/run_evaluator.h"
 #include "training/run_journal.h"
 #include "training/run_stepper.h"
-#include "training/saved_model.h"
 #include "training/session.h"
 #include "training/stop_agreement.h"
 #include "training/stop_lead.h"
@@ -72,7 +72,7 @@ class Trainer {
   struct ModelParts {
     explicit ModelParts(Trainer& run);
 
-    std::unique_ptr<SavedModel> saved;
+    std::unique_ptr<CheckpointedState> checkpointed;
     Checkpointer checkpointer;
     RunEvaluator evaluator;
   };

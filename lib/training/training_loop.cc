@@ -160,7 +160,7 @@ void TrainingLoop::warn_of_no_labels(const StepMetrics& metrics) {
   parts_.journal.warn(cat("step ", metrics.step,
                           ": all labels are masked: the loss is NaN and the gradients are zero",
                           "\n  remedy: a larger batch, or \"packing\": \"documents\", which leaves "
-                          "out rows without such labels"));
+                          "out sequences without such labels"));
 }
 
 // The functions below evaluate the model.

@@ -11,7 +11,7 @@
 namespace ftrun {
 namespace {
 
-TEST_CASE("what the system refuses is an environment error, with the path if it is known") {
+TEST_CASE("a refused system call is an environment error, with the path if it is known") {
   const auto converted_text = [](const std::exception& exception) {
     const Error error = as_error(exception);
     return cat(static_cast<int>(error.code()), " ", error.what());

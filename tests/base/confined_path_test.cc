@@ -103,8 +103,8 @@ TEST_CASE("the reason why a file cannot be read is reported") {
   CHECK(reading_problem(folder.file("link")) == "");
   CHECK(reading_problem(folder.file("absent")) == "No such file or directory");
   CHECK(reading_problem(folder.file("dead")) ==
-        "it is a link to ../blobs/gone, which is not there");
-  CHECK(reading_problem(folder.file("loop")) == "it is a link to loop, which is not there");
+        "it is a link to ../blobs/gone, which does not exist");
+  CHECK(reading_problem(folder.file("loop")) == "it is a link to loop, which does not exist");
   CHECK(reading_problem(folder.file("pipe")) == "it is not a regular file");
 }
 
@@ -123,7 +123,7 @@ class UserNobody {
   bool became_ = false;
 };
 
-TEST_CASE("what this user may not read or write is reported without an attempt") {
+TEST_CASE("a path that this user may not read or write is reported without an attempt") {
   const TemporaryFolder folder;
   put_text(folder.file("closed"));
   fs::permissions(folder.path(), fs::perms(0755));
@@ -135,7 +135,7 @@ TEST_CASE("what this user may not read or write is reported without an attempt")
   if (::geteuid() == 0) CHECK(writing_problem(folder.file("not/yet")) == "");
   fs::create_symlink("gone", folder.file("dead"));
   CHECK(writing_problem(folder.file("dead/below")) ==
-        folder.file("dead") + ": is a link to gone, which is not there");
+        folder.file("dead") + ": is a link to gone, which does not exist");
   const std::string refused = folder.file("sealed") + ": cannot be written: Permission denied";
   const UserNobody nobody;
   CHECK(reading_problem(folder.file("closed")) == "Permission denied");

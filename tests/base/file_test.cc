@@ -67,7 +67,8 @@ int mode_of(const std::string& path) {
 }
 
 TEST_CASE(
-    "what is created is for its owner only, whatever the umask, unless it is meant for others") {
+    "created files and folders are for their owner only, whatever the umask, unless others need "
+    "them") {
   const TemporaryFolder folder;
   const mode_t before = ::umask(0022);
   posix_files().make_folder(folder.file("own/deep"));
@@ -109,7 +110,7 @@ TEST_CASE("a unique name does not repeat, and is distinguished from other names"
     CHECK(origin_of_unique(other) == std::nullopt);
 }
 
-TEST_CASE("what a killed write left is removed, but nothing that only looks like it") {
+TEST_CASE("files left by a killed write are removed, but none that only look like them") {
   const TemporaryFolder folder;
   const std::vector<std::string> kept{"a.tmp", "a.tmp-1234567ax", "b.tmp-1234567a", "linked"};
   for (const std::string& name : kept) put_file(folder.file(name), "");
@@ -395,7 +396,7 @@ std::string read_refusal(const std::string& path) {
   return error.message();
 }
 
-TEST_CASE("what is not a regular file is not mapped, and a pipe does not block") {
+TEST_CASE("a file that is not regular is not mapped, and a pipe does not block") {
   const TemporaryFolder folder;
   const std::string absent = folder.file("absent");
   CHECK(read_refusal(absent) == absent + ": cannot be read: No such file or directory");

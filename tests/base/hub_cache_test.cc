@@ -124,7 +124,7 @@ TEST_CASE("an existing path is used, and it is reported whether the cache has it
         "/no/such/model");  // its reader reports that it does not exist
 }
 
-TEST_CASE("what the cache lacks is reported with the command that downloads it") {
+TEST_CASE("a model that the cache lacks is reported with the command that downloads it") {
   Cache cache;
   const auto failure = [&](const std::string& name) {
     return fixtures::failure_of([&] { cache.find(name); });
@@ -192,9 +192,10 @@ TEST_CASE("a link of that name that leads nowhere is refused, not ignored") {
   fs::current_path(here.path());
   const std::string failure = fixtures::failure_of([&] { cache.find("acme/small-1.5"); });
   fs::current_path(before);
-  CHECK(failure ==
-        "4: acme/small-1.5: cannot be read: it is a link to /nowhere, which is not there | correct "
-        "the link; or remove it, and the name is looked up in the Hugging Face cache");
+  CHECK(
+      failure ==
+      "4: acme/small-1.5: cannot be read: it is a link to /nowhere, which does not exist | correct "
+      "the link; or remove it, and the name is looked up in the Hugging Face cache");
 }
 
 TEST_CASE("data sets have their own folders and download commands") {

@@ -111,7 +111,7 @@ TEST_CASE("a streamed file holds what was streamed, wherever it ends") {
       }
 }
 
-TEST_CASE("what is streamed to a disk does not stay in the page cache", "[.needs-disk]") {
+TEST_CASE("bytes streamed to a disk do not stay in the page cache", "[.needs-disk]") {
   const TemporaryFolder disk;
   const std::string text = text_of(20 * kPiece + 5000);
   stream(disk.file("f"), text, kPiece, true);

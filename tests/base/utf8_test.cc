@@ -13,7 +13,7 @@ TEST_CASE("bytes that are not UTF-8 are escaped, the rest stays") {
   CHECK(escape_not_utf8("") == "");
 }
 
-TEST_CASE("what a message holds cannot steer the terminal that shows it") {
+TEST_CASE("the text of a message cannot steer the terminal that shows it") {
   CHECK(terminal_text("runs/日本 [v2]:\n\tgood") == "runs/日本 [v2]:\n\tgood");
   CHECK(terminal_text("\x1b[2Jgone\r\x07\x7f") == "\\x1B[2Jgone\\x0D\\x07\\x7F");
   CHECK(terminal_text("caf\xe9") == "caf\\xE9");

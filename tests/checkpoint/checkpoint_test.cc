@@ -84,7 +84,7 @@ TEST_CASE("a checkpoint of 3 ranks and one of 1 rank load on 2 ranks") {
   REQUIRE(loads_as(run / "step-00000002", 2, 2));
 }
 
-TEST_CASE("what a run needs besides tensors is restored unchanged") {
+TEST_CASE("the state that a run needs besides tensors is restored unchanged") {
   const TempFolder run;
   CheckpointMeta meta = toy_meta(3, 1);
   meta.skipped_steps = 2;
@@ -317,7 +317,7 @@ TEST_CASE("the newest checkpoint that verifies is chosen, and each one that is s
   REQUIRE(choose(9) == run.path() + ": holds no checkpoint of step 9");
   try {
     choose_checkpoint(run.path(), 9, CheckpointGroup{});
-    FAIL("a step that is not there was chosen");
+    FAIL("a step that does not exist was chosen");
   } catch (const Error& error) {
     REQUIRE(error.code() == ExitCode::kBadInput);
     REQUIRE(error.remedy() ==
@@ -451,7 +451,7 @@ TEST_CASE("leftovers of interrupted saves are cleaned, and a replaced folder is 
   clean_checkpoints(posix_files(), run / "absent");
 }
 
-TEST_CASE("what only looks like a leftover stays, and a link is not followed") {
+TEST_CASE("a file that only looks like a leftover stays, and a link is not followed") {
   const TempFolder run, elsewhere;
   save(run.path(), 1, 1, 1);
   write_text(elsewhere / "precious", "years of work");

@@ -248,7 +248,7 @@ TEST_CASE("files that cannot be copied are all named before anything is written"
               "  special_tokens_map.json: it is a Git LFS pointer; fetch it: git -C " +
               source.path() +
               " lfs pull (or download the file itself)\n"
-              "  tokenizer.json: it is a link to ../../blobs/77, which is not there");
+              "  tokenizer.json: it is a link to ../../blobs/77, which does not exist");
   REQUIRE(posix_files().list(folder.path()).empty());
 }
 
@@ -387,7 +387,7 @@ TEST_CASE("a folder that this program did not write is never replaced") {
           folder / "file" + ": is not replaced: it is not a folder");
   fs::create_symlink("nowhere", folder / "link");
   REQUIRE(export_refusal(folder, options_for(folder / "link")) ==
-          folder / "link" + ": is a link to nowhere, which is not there");
+          folder / "link" + ": is a link to nowhere, which does not exist");
   REQUIRE(error_of(ExitCode::kBadInput,
                    [&] { check_export(posix_files(), options_for("/proc"), kTensors); }) ==
           "/proc: is not replaced: another file system is mounted there; a folder in it can be "
@@ -697,7 +697,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("what only looks like a leftover of an export stays") {
+TEST_CASE("a file that only looks like a leftover of an export stays") {
   const TempFolder folder;
   const ExportOptions options = options_for(folder / "out");
   fs::create_directories(folder / "out.tmp-1234567a");

@@ -148,7 +148,7 @@ TEST_CASE("boxes that are not inside of their tensor are refused") {
   refused(extent, "\"extent\":2", "field \"extent\" must be a list, found 2");
   refused(extent, "\"extend\":[2,2]", "field \"extent\" is missing");
   refused(offset, "\"offset\":[-1,1]", "field \"offset\" must hold integers of 0 or more");
-  refused(offset, "\"offset\":[0]", "field \"offset\" has 1 dimensions, the shape has 2");
+  refused(offset, "\"offset\":[0]", "field \"offset\" has 1 dimension, the shape has 2");
   refused(extent, "\"extent\":[2,2,1]", "field \"extent\" has 3 dimensions, the shape has 2");
   refused("[2,3]", "[1,1,1,1,1,1,1,1,1]", "field \"shape\" has more than 8 dimensions");
   refused("[2,3]", "[0,3]", "the slice begins at 0 of dimension 0 and has 2, the tensor has 0");

@@ -214,12 +214,12 @@ TEST_CASE("files may be links, also sharded and to another disk; one that leads 
   check_weights(ModelFolder(folder.path()));
   fs::rename(disk / kSecond, disk / "moved");
   REQUIRE(opening(folder) == cat(folder / kSecond, ": cannot be read: it is a link to ",
-                                 disk / kSecond, ", which is not there"));
+                                 disk / kSecond, ", which does not exist"));
   fs::remove(folder / "model.safetensors.index.json");
   fs::create_symlink("../../blobs/12", folder / "model.safetensors");
   REQUIRE(opening(folder) ==
           folder / "model.safetensors" +
-              ": cannot be read: it is a link to ../../blobs/12, which is not there");
+              ": cannot be read: it is a link to ../../blobs/12, which does not exist");
 }
 
 TEST_CASE("asking for what the weights do not hold is refused") {
@@ -283,7 +283,7 @@ TEST_CASE("a person can read what a model folder holds") {
   };
   REQUIRE(text.find(row("model_type", 13, "llama")) != std::string::npos);
   REQUIRE(text.find(row("parameters", 13, "8")) != std::string::npos);
-  REQUIRE(text.find(row("F32", 13, "1 tensors, 6 elements, 24 B")) != std::string::npos);
+  REQUIRE(text.find(row("F32", 13, "1 tensor, 6 elements, 24 B")) != std::string::npos);
   REQUIRE(text.find(row("model.embed_tokens.weight", 27, "F32 [3, 2]")) != std::string::npos);
 }
 

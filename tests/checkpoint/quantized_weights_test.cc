@@ -203,7 +203,7 @@ TEST_CASE("4-bit matrices whose parts do not fit are refused") {
   made = four_bit_folder();
   made.tensors["a.weight.absmax"] = floats({1}, {2});
   CHECK(made.refusal() ==
-        "FOLDER/model.safetensors: tensor \"a.weight.absmax\" has 1 scales, and 5 codes in blocks "
+        "FOLDER/model.safetensors: tensor \"a.weight.absmax\" has 1 scale, and 5 codes in blocks "
         "of 4 have 2");
   made = four_bit_folder();
   made.tensors["a.weight.quant_map"] = floats({2}, {2, 1});
@@ -232,7 +232,7 @@ TEST_CASE("8-bit rows are codes times their row's largest magnitude over 127") {
   made.tensors["a.SCB"] = floats({1}, {3});
   CHECK(made.refusal() ==
         "FOLDER/model.safetensors: tensor \"a.weight\" holds I8 in the shape [2, 2], and its SCB "
-        "has 1 rows");
+        "has 1 row");
 }
 
 TEST_CASE("codes without a quantization_config are refused as weights") {

@@ -129,7 +129,7 @@ TEST_CASE("checkpoints by minutes count as many as the run may save") {
   REQUIRE(space_message(run, wanted, 130 * kMiB) == "");
 }
 
-TEST_CASE("what the disk tier uses on the same file system is not free") {
+TEST_CASE("space that the disk tier uses on the same file system is not free") {
   const TempFolder run;
   SpaceWanted wanted = wanted_in(run);
   wanted.swap = run / "swap";
@@ -162,7 +162,7 @@ TEST_CASE("existing checkpoints need no further space") {
   REQUIRE(space_message(run, wanted_in(run), 30 * kMiB) == "");
 }
 
-TEST_CASE("what a killed run left and the start will remove counts as free") {
+TEST_CASE("files that a killed run left and the start will remove count as free") {
   const TempFolder run;
   SpaceWanted wanted = wanted_in(run);
   wanted.checkpoint_bytes = 2 * kMiB;

@@ -112,7 +112,7 @@ TEST_CASE("the earliest report is the cause, whatever the order in which process
   REQUIRE(summary.text ==
           "rank 1: exit code 4, 2.0s after the start, in step 7: bad file\n"
           "  then rank 0: exit code 5, 1.0s later: disk full\n"
-          "  stopped because of it: rank 2, 10\n"
+          "  stopped because of it: ranks 2, 10\n"
           "  its log: run/logs/rank-1.log");
   REQUIRE(summary.rank == 1);
   REQUIRE(summary.reason == "bad file");
@@ -175,7 +175,7 @@ TEST_CASE("a message of all ranks is shown once") {
                 {.rank = 1, .unix_ns = 9, .exit_code = 5}},
        .reports = {{.rank = 0, .unix_ns = 5, .exit_code = 5, .message = "the disk is full"},
                    {.rank = 1, .unix_ns = 6, .exit_code = 5, .message = "the disk is full"}}});
-  REQUIRE(summary.text == "rank 0, 1: exit code 5, 0.0s after the start: the disk is full");
+  REQUIRE(summary.text == "ranks 0, 1: exit code 5, 0.0s after the start: the disk is full");
 }
 
 TEST_CASE("a report says which rank's failure it is") {
@@ -239,7 +239,7 @@ TEST_CASE(
               .rank == 0);
 }
 
-TEST_CASE("what all ranks report about one rank is that rank's failure, whoever reports first") {
+TEST_CASE("a failure that all ranks report about one rank is that rank's, whoever reports first") {
   const auto summarize = [](bool of_device) {
     const auto report = [&](int rank, int64_t at, int culprit) {
       return FailureReport{.rank = rank,

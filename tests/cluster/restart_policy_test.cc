@@ -20,17 +20,19 @@ TEST_CASE(
 }
 
 TEST_CASE("restarts without progress wait longer each time, and end after the maximum") {
-  RestartPolicy policy({.without_progress = 3, .first_delay = 1s, .longest_delay = 3s});
+  RestartPolicy policy(
+      {.max_restarts_without_progress = 3, .first_delay = 1s, .longest_delay = 3s});
   CHECK(policy.next_restart_delay(failed(137), "") == 1000ms);
   CHECK(policy.next_restart_delay(failed(6), "") == 2000ms);
   CHECK(policy.next_restart_delay(failed(6), "") == 3000ms);
-  CHECK(policy.without_progress() == 3);
+  CHECK(policy.restarts_without_progress() == 3);
   CHECK_FALSE(policy.next_restart_delay(failed(6), ""));
   CHECK(policy.first_failure().exit_code == 137);
 }
 
 TEST_CASE("a new checkpoint resets the count of restarts") {
-  RestartPolicy policy({.without_progress = 2, .first_delay = 1s, .longest_delay = 8s});
+  RestartPolicy policy(
+      {.max_restarts_without_progress = 2, .first_delay = 1s, .longest_delay = 8s});
   CHECK(policy.next_restart_delay(failed(137), "step-00000010") == 1000ms);
   CHECK(policy.next_restart_delay(failed(5), "step-00000010") == 2000ms);
   CHECK(policy.next_restart_delay(failed(6), "step-00000020") == 1000ms);
@@ -41,7 +43,7 @@ TEST_CASE("a new checkpoint resets the count of restarts") {
 
 TEST_CASE(
     "a rank's failures are consecutive as long as nothing new is saved and no other one fails") {
-  RestartPolicy policy({.without_progress = 3});
+  RestartPolicy policy({.max_restarts_without_progress = 3});
   const auto of_rank = [](int rank) {
     FailureSummary failure = failed(137);
     failure.rank = rank;
@@ -66,7 +68,7 @@ TEST_CASE(
 }
 
 TEST_CASE("with other ranks the count of restarts begins again") {
-  RestartPolicy policy({.without_progress = 1, .first_delay = 1s});
+  RestartPolicy policy({.max_restarts_without_progress = 1, .first_delay = 1s});
   CHECK(policy.next_restart_delay(failed(137), "") == 1000ms);
   policy.reset_progress();
   CHECK(policy.next_restart_delay(failed(6), "") == 1000ms);
@@ -78,7 +80,7 @@ TEST_CASE(
     "nothing is restarted if no restarts are configured, or if the failure is not a matter of "
     "chance") {
   CHECK_FALSE(RestartPolicy({}).next_restart_delay(failed(137), ""));
-  RestartPolicy policy({.without_progress = 3});
+  RestartPolicy policy({.max_restarts_without_progress = 3});
   CHECK_FALSE(policy.next_restart_delay(failed(4), ""));
-  CHECK(policy.without_progress() == 0);
+  CHECK(policy.restarts_without_progress() == 0);
 }

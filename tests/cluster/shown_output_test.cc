@@ -40,7 +40,8 @@ ShownOutputOptions options_for(const Pipe& ends) {
   return {.descriptors = {ends.writer.get(), ends.writer.get()}, .patience = 50ms};
 }
 
-TEST_CASE("what a blocked output cannot take is dropped, and reported once there is room again") {
+TEST_CASE(
+    "text that a blocked output cannot take is dropped, and reported once there is room again") {
   for (const bool is_terminal : {false, true}) {
     const Pipe ends = is_terminal ? make_terminal() : make_pipe();
     ShownOutput shown(options_for(ends));

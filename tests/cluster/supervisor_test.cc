@@ -159,7 +159,7 @@ TEST_CASE("a failure is passed on once, with the rank that was the cause") {
 TEST_CASE("failed ranks are started again, and a run that then succeeds has exit code 0") {
   std::vector<FailureSummary> failures;
   SupervisorOptions options;
-  options.restarts = {.without_progress = 3, .first_delay = 1ms};
+  options.restarts = {.max_restarts_without_progress = 3, .first_delay = 1ms};
   options.on_failure = [&](const FailureSummary& failure) { failures.push_back(failure); };
   options.on_restart = [](const FailureSummary&, int) {
     return Restart{.environment = {"EXTRA=again"}, .from = "step-00000010"};
@@ -180,7 +180,7 @@ TEST_CASE(
     "failed") {
   std::vector<int> failure_counts;
   SupervisorOptions options;
-  options.restarts = {.without_progress = 1, .first_delay = 1ms};
+  options.restarts = {.max_restarts_without_progress = 1, .first_delay = 1ms};
   options.on_restart = [&](const FailureSummary&, int times) {
     failure_counts.push_back(times);
     if (failure_counts.size() == 1) return Restart{};
@@ -199,7 +199,7 @@ TEST_CASE(
     "the result") {
   int failures = 0;
   SupervisorOptions options;
-  options.restarts = {.without_progress = 3, .first_delay = 1ms};
+  options.restarts = {.max_restarts_without_progress = 3, .first_delay = 1ms};
   options.on_failure = [&](const FailureSummary&) { ++failures; };
   // The first start is killed; later ones report an error.
   const Outcome outcome = supervise(2, {"only", "1", "before", "1", "signal", "9"}, options);
@@ -213,7 +213,7 @@ TEST_CASE("failures by config, data, defects and numerics are not tried again") 
   for (const int code : {1, 2, 3, 4, 7}) {
     int failures = 0;
     SupervisorOptions options;
-    options.restarts = {.without_progress = 3, .first_delay = 1ms};
+    options.restarts = {.max_restarts_without_progress = 3, .first_delay = 1ms};
     options.on_failure = [&](const FailureSummary&) { ++failures; };
     REQUIRE(supervise(2, {"only", "1", "exit", std::to_string(code)}, options).code == code);
     REQUIRE(failures == 1);
@@ -223,7 +223,7 @@ TEST_CASE("failures by config, data, defects and numerics are not tried again") 
 TEST_CASE("a checkpoint that a restart reached resets the count of restarts") {
   int failures = 0, saved = 0;
   SupervisorOptions options;
-  options.restarts = {.without_progress = 1, .first_delay = 1ms};
+  options.restarts = {.max_restarts_without_progress = 1, .first_delay = 1ms};
   options.on_failure = [&](const FailureSummary&) { ++failures; };
   options.saved = [&] { return std::to_string(std::min(saved++, 2)); };
   REQUIRE(supervise(2, {"only", "1", "signal", "9"}, options).code == 137);

@@ -299,14 +299,14 @@ TEST_CASE("counted_all_to_all moves blocks of any length, and none") {
             const auto drawn = random_of_pair();
             return drawn % 3 == 0 ? 0 : static_cast<int64_t>(drawn) % (longest + 1);
           }};
-          int64_t most = 0;
+          int64_t capacity = 0;
           for (int rank = 0; rank < world; ++rank)
-            most = std::max(most, static_cast<int64_t>(blocks.sent(rank, world).size()));
-          check_moved(backend, world, blocks, most + 3, shared,
+            capacity = std::max(capacity, static_cast<int64_t>(blocks.sent(rank, world).size()));
+          check_moved(backend, world, blocks, capacity + 3, shared,
                       [&](Communicator& group, const float* in, float* out) {
                         return group.counted_all_to_all(
                             in, blocks.counts(group.rank(), world, true), out,
-                            blocks.counts(group.rank(), world, false), most + 3, DType::kF32,
+                            blocks.counts(group.rank(), world, false), capacity + 3, DType::kF32,
                             {"rows"});
                       });
         }
@@ -359,7 +359,7 @@ TEST_CASE("ranks that call different exchanges fail with a message that names bo
           Catch::Contains(
               "the ranks of group world disagree: rank 0 is in shift #1 (keys, 2 x F32, by 2), "
               "rank 1 is in shift #1 (keys, 2 x F32, by 2), rank 2 is in shift #1 (keys, 2 x "
-              "F32, by 1); rank 2 is not where most are"));
+              "F32, by 1); rank 2 is in another collective than the majority"));
   }
 }
 

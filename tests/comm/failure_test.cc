@@ -17,7 +17,7 @@ const CommBackend kFailingBackends[] = {CommBackend::kGloo, CommBackend::kShared
 /// Plays a rank that takes part in nothing until the others report it missing. First it publishes
 /// its state, so that its peers know where it is even if its heartbeat is late.
 void stay_away(Rendezvous& rendezvous) {
-  rendezvous.view({rendezvous.rank()}, "world");
+  rendezvous.view_members({rendezvous.rank()}, "world");
   rendezvous.exchange_text("away", "");
   rendezvous.exchange_text("noticed", "");
 }
@@ -176,7 +176,7 @@ TEST_CASE("a rank that gives up makes the others fail at once, not at the timeou
       const auto group = open_world(rendezvous, backend, 300s);
       float data = 0;
       if (rendezvous.rank() == 1) {
-        const auto shown = [&] { return rendezvous.view({0}, "world")[0].record; };
+        const auto shown = [&] { return rendezvous.view_members({0}, "world")[0].record; };
         const auto waits = [](const CollectiveRecord& last) {
           return last.sequence == 1 && last.state == CollectiveState::kEntered;
         };

@@ -121,7 +121,7 @@ TEST_CASE("the job's store does what c10d asks of one") {
   REQUIRE(b->get("large") == large);
   REQUIRE(b->clone()->check({"large"}));
   REQUIRE_THROWS_WITH(b->wait({"never"}, 50ms),
-                      Catch::Contains("did not have all of 1 keys in time"));
+                      Catch::Contains("did not have all requested keys (1) in time"));
   std::thread later([&] { a->set("later", bytes("now")); });
   b->wait({"key", "later"}, 20s);
   later.join();

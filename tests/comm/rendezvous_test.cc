@@ -115,7 +115,7 @@ TEST_CASE("an exchange names the ranks that did not come") {
   REQUIRE_THROWS_WITH(
       all[1]->exchange_text("program", "x"),
       Catch::StartsWith("rank 1 waited ") &&
-          Catch::Contains("s for \"program\": rank 0, 2 did not arrive in time\n  remedy: look "
+          Catch::Contains("s for \"program\": ranks 0, 2 did not arrive in time\n  remedy: look "
                           "at that rank's own log first"));
 }
 
@@ -137,7 +137,7 @@ TEST_CASE("each of many ranks names those that did not come") {
   for (int rank = 0; rank < kWorld; ++rank)
     if (rank != 7 && rank != 39)
       CHECK_THAT(heard[static_cast<size_t>(rank)],
-                 Catch::EndsWith("s for \"program\": rank 7, 39 did not arrive in time"));
+                 Catch::EndsWith("s for \"program\": ranks 7, 39 did not arrive in time"));
 }
 
 TEST_CASE("each of many ranks names the first rank if that did not come") {
@@ -327,7 +327,7 @@ TEST_CASE("ranks that arrive after the first one gave up learn it, and do not wa
   auto all = Rendezvous::in_process(3, 300ms, 20ms);
   const std::string first = heard_in(*all[0], "program", "x", WaitPolicy::kTimeout);
   CHECK_THAT(first, Catch::StartsWith("rank 0 waited ") &&
-                        Catch::EndsWith("s for \"program\": rank 1, 2 did not arrive in time"));
+                        Catch::EndsWith("s for \"program\": ranks 1, 2 did not arrive in time"));
   for (const size_t rank : {size_t{1}, size_t{2}})
     REQUIRE(heard_in(*all[rank], "program", "x") == first);
 }
@@ -383,7 +383,7 @@ TEST_CASE(
   REQUIRE(after - before < 20 * kWorld);
 }
 
-TEST_CASE("what the store holds for ranks that meet grows with their number, not with its square") {
+TEST_CASE("the keys in the store for ranks that meet grow with their number, not with its square") {
   const StoreUse few = store_use_of(12), many = store_use_of(48);
   INFO("12 ranks: " << few.most_bytes << " bytes, " << few.keys << " keys; 48 ranks: "
                     << many.most_bytes << " bytes, " << many.keys << " keys");

@@ -157,7 +157,7 @@ TEST_CASE("the launcher gives the ranks of several machines") {
   CHECK(config_of(text).parallel.data == 0);
 }
 
-TEST_CASE("what Accelerate supports and ftrun does not is refused with what to write") {
+TEST_CASE("a feature of Accelerate that ftrun lacks is refused with the setting to write instead") {
   CHECK(problems_in("fsdp.yaml") ==
         Lines{"fsdp.yaml:2:19: error: distributed_type FSDP: an fsdp_config is not read; ftrun "
               "shards with ZeRO instead\n  remedy: write what it stands for: zero_optimization: "

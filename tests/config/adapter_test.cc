@@ -177,7 +177,7 @@ TEST_CASE(
         std::string::npos);
 }
 
-TEST_CASE("what is written for PEFT reads back as the same adapter") {
+TEST_CASE("a config written for PEFT reads back as the same adapter") {
   for (const char* text :
        {"adapter: {r: 16, lora_alpha: 32, target_modules: [q_proj, k_proj], exclude_modules: "
         "[v_proj]}",

@@ -19,7 +19,7 @@ Lines missing(const std::string& text, int64_t ranks = 1) {
 
 }  // namespace
 
-TEST_CASE("what a data-parallel run in fp32 uses is supported") {
+TEST_CASE("the features that a data-parallel run in fp32 uses are supported") {
   REQUIRE(missing(R"(
 gradient_accumulation_steps: 4
 gradient_clipping: 1.0

@@ -41,7 +41,7 @@ TEST_CASE("senseless weights are refused with their position") {
               "(line 2)\n  remedy: keep one of the two"});
   CHECK(texts(resolve(written_of("data: {train: [a, b], train_weights: [1]}\ntrain_batch_size: 1"),
                       {})
-                  .problems) == Lines{"c.yaml:1:38: error: data.train_weights has 1 numbers, "
+                  .problems) == Lines{"c.yaml:1:38: error: data.train_weights has 1 number, "
                                       "data.train 2 data sets\n  remedy: give each data set a "
                                       "weight, or none: train_weights: []"});
 }

@@ -217,7 +217,7 @@ TEST_CASE(
   CHECK_THAT(loaded.problems.front().message, Catch::Contains("betas"));
 }
 
-TEST_CASE("what only a shell expands is refused in paths") {
+TEST_CASE("characters that only a shell expands are refused in paths") {
   const auto first = [](const std::string& text) {
     const Resolution r = resolved("train_batch_size: 8\n" + text);
     return r.problems.empty() ? std::string() : to_text(r.problems.front());
@@ -561,9 +561,8 @@ TEST_CASE("conversations are packed with documents unless the config says otherw
   CHECK(packing("1", false).first == "concat");
   const auto [chats, resolved_chats] = packing("1", true);
   CHECK(chats == "documents");
-  CHECK(
-      has_line(resolved_chats,
-               "default: data.packing = documents (the samples of data.train are conversations)"));
+  CHECK(has_line(resolved_chats,
+                 "default: data.packing = documents (data.train holds conversations)"));
   CHECK(packing("1\ndata: {packing: auto}", true).first == "documents");
   CHECK(packing("1\ndata: {packing: auto}", false).first == "concat");
   CHECK(packing("1\ndata: {packing: concat}", true).first == "concat");

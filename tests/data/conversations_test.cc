@@ -23,7 +23,7 @@ std::string described(const test::TempFolder& folder, const std::string& name, i
 
 }  // namespace
 
-TEST_CASE("what prepare_data.py counted says whether a data set holds conversations") {
+TEST_CASE("the counts of prepare_data.py say whether a data set holds conversations") {
   const test::TempFolder folder;
   const std::string chats = described(folder, "chats", 10, 2),
                     text = described(folder, "text", 4, 0);
@@ -120,7 +120,8 @@ TEST_CASE("conversations longer than a row are refused, wherever rows keep docum
   CHECK(errors(64, SequencePacking::kDocuments) ==
         std::vector<std::string>{
             chats +
-            ": its longest conversation has 66 tokens, a row of data.sequence_length 64 holds 65: "
+            ": its longest conversation has 66 tokens, a sequence of data.sequence_length 64 holds "
+            "65: "
             "the rest would be trained on without what comes before it\n  remedy: set "
             "data.sequence_length to 65 or more, or prepare the data again with "
             "scripts/prepare_data.py --sequence-length 64 --too-long truncate, drop or split"});

@@ -279,19 +279,20 @@ TEST_CASE("a whole-file check reports statistics and every bad id", "[check]") {
   REQUIRE(good.rows == 4);
   REQUIRE(check_dataset({path}, {.sequence_length = 8}, 100, 4).problems.empty());
   REQUIRE(check_dataset({path}, {.sequence_length = 8}, 100, 5).problems ==
-          std::vector<std::string>{path + ": gives 4 rows, fewer than one global batch of 5, and "
-                                          "dataloader_drop_last leaves out what does not "
-                                          "fill one\n  remedy: set dataloader_drop_last to false, "
-                                          "use a smaller batch, or use more text"});
+          std::vector<std::string>{path +
+                                   ": gives 4 sequences, fewer than one global batch of 5, and "
+                                   "dataloader_drop_last leaves out what does not "
+                                   "fill one\n  remedy: set dataloader_drop_last to false, "
+                                   "use a smaller batch, or use more text"});
   REQUIRE(good.padding == 0);
   REQUIRE(data_report_text(good) ==
-          "40 tokens in 2 documents, 20 count in the loss; ids 5 to 44\n4 rows, 0% padding\n");
+          "40 tokens in 2 documents, 20 count in the loss; ids 5 to 44\n4 sequences, 0% padding\n");
   const DataReport bad = check_dataset({path}, {.sequence_length = 8}, 43);
   REQUIRE(
       bad.problems ==
       std::vector<std::string>{
-          path + ": sample 3, token 14 (file offset 76): id 43 is outside the model's 43 rows",
-          path + ": sample 3, token 15 (file offset 78): id 44 is outside the model's 43 rows"});
+          path + ": sequence 3, token 14 (file offset 76): id 43 is outside the model's 43 rows",
+          path + ": sequence 3, token 15 (file offset 78): id 44 is outside the model's 43 rows"});
   const DataReport packed =
       check_dataset({path}, {.sequence_length = 8, .packing = SequencePacking::kDocuments}, 44);
   REQUIRE(
@@ -303,9 +304,9 @@ TEST_CASE("a whole-file check reports statistics and every bad id", "[check]") {
   };
   const std::string counts = "40 tokens in 2 documents, 20 count in the loss; ids 5 to 44\n";
   REQUIRE(text(SequencePacking::kNone) ==
-          counts + "2 rows, 0% padding, 2 documents longer than a row cut\n");
+          counts + "2 sequences, 0% padding, 2 documents longer than a sequence cut\n");
   REQUIRE(text(SequencePacking::kDocuments) ==
-          counts + "5 rows, 5% padding, 2 documents longer than a row split\n");
+          counts + "5 sequences, 5% padding, 2 documents longer than a sequence split\n");
   const DataReport many = check_dataset({path}, {.sequence_length = 8}, 5);
   REQUIRE(many.bad_ids == 40);
   REQUIRE(many.problems.size() == 21);
@@ -321,7 +322,8 @@ TEST_CASE("a check warns of documents that are skipped", "[check]") {
   const auto text = [&](SequencePacking packing) {
     return data_report_text(check_dataset({path}, {.sequence_length = 8, .packing = packing}, 100));
   };
-  const std::string counts = "10 tokens in 3 documents, 3 count in the loss; ids 1 to 10\n1 rows, ";
+  const std::string counts =
+      "10 tokens in 3 documents, 3 count in the loss; ids 1 to 10\n1 sequence, ";
   REQUIRE(text(SequencePacking::kConcat) == counts + "0% padding\n");
   REQUIRE(
       text(SequencePacking::kNone) ==
@@ -370,7 +372,7 @@ TEST_CASE("a missing mask or index that the sidecar lists is reported", "[finger
       REQUIRE_THROWS_WITH(
           TokenDataset({name}, {}),
           path + ": its " + (lost == "mask" ? "loss mask" : "index") + ", " +
-              folder.file("x." + lost) + ", is not there, and " + folder.file("x.json") +
+              folder.file("x." + lost) + ", does not exist, although " + folder.file("x.json") +
               " lists it\n  remedy: restore it; if the data no longer has one, remove " +
               folder.file("x.json"));
     std::filesystem::remove(folder.file("x.json"));

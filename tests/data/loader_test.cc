@@ -137,7 +137,7 @@ TEST_CASE("an error reaches next() at its own step, and at every later call", "[
   for (int again = 0; again < 2; ++again)
     REQUIRE(error_of([&] { loader.next(); }) ==
             path +
-                ": sample 12, token 4 (file offset 200): id 900 is outside the model's 100 rows\n"
+                ": sequence 12, token 4 (file offset 200): id 900 is outside the model's 100 rows\n"
                 "  remedy: prepare the data with this model's own tokenizer");
 }
 
@@ -220,7 +220,8 @@ TEST_CASE("drop_last skips the rows that do not fill a batch", "[loader]") {
   options.shape = {.micro_batch = 11};
   REQUIRE(error_of([&] { Loader(samples, options); }) ==
           path +
-              ": gives 10 rows, fewer than one global batch of 11, and dataloader_drop_last leaves "
+              ": gives 10 sequences, fewer than one global batch of 11, and dataloader_drop_last "
+              "leaves "
               "out what does not fill one\n  remedy: set dataloader_drop_last to false, use a "
               "smaller batch, or use more text");
 }

@@ -163,7 +163,7 @@ TEST_CASE("data that cannot train is refused before the first step", "[packing]"
   const std::string path = write_documents(folder, {1, 1, 1});
   REQUIRE(refused({.sequence_length = 3}) ==
           path +
-              ": has 3 tokens; one row of sequence length 3 needs 4\n"
+              ": has 3 tokens; one sequence of length 3 needs 4\n"
               "  remedy: lower data.sequence_length, or use more text");
   REQUIRE(refused({.sequence_length = 3, .packing = SequencePacking::kDocuments}) ==
           path +
@@ -179,5 +179,5 @@ TEST_CASE("data that cannot train is refused before the first step", "[packing]"
   REQUIRE_FALSE(refused({.sequence_length = 3}).empty());
   REQUIRE(refused({.sequence_length = 0}) ==
           "data.sequence_length is 0, expected 1 to 2^30\n"
-          "  remedy: set it to the number of tokens a row shall have, such as 2048");
+          "  remedy: set it to the number of tokens that a sequence shall have, such as 2048");
 }

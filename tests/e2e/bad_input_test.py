@@ -305,7 +305,7 @@ with tempfile.TemporaryDirectory() as scratch:
         both = must(ftrun("--config", job.config("truncated-run", **FEW,
                                                  model={"path": str(folder)}), "--nproc", 2), 4)
         cause = re.sub(r"\d+\.\ds after", "N s after", both.stderr[both.stderr.index("error: "):])
-        assert (cause == "error: rank 0, 1: exit code 4, N s after the start: opening the model: "
+        assert (cause == "error: ranks 0, 1: exit code 4, N s after the start: opening the model: "
                          f"rank 0: {message}"), cause
         # The failed run left only an empty skeleton, so the repaired run can use the same folder.
         (folder / "model.safetensors").write_bytes(whole)
@@ -453,7 +453,7 @@ with tempfile.TemporaryDirectory() as scratch:
         path = root / "ids.bin"
         path.write_bytes(bad.tobytes())
         changes = {"data": {"train": str(path), **NO_SHUFFLE}}
-        message = (f"{path}: sample 3, token 4 (file offset 200): id 5000 is outside the model's "
+        message = (f"{path}: sequence 3, token 4 (file offset 200): id 5000 is outside the model's "
                    "211 rows\n  remedy: prepare the data with this model's own tokenizer\n")
         for ranks in (1, 2):
             run = must(ftrun("--config", job.config(f"ids-{ranks}", **FEW | changes), "--nproc",
@@ -468,7 +468,7 @@ with tempfile.TemporaryDirectory() as scratch:
         expect(ftrun("check", "--config", job.config("ids-check", **FEW | changes), "--data", "-q"),
                4,
                "ftrun: the data cannot be trained on:\n"
-               f"{path}: sample 3, token 4 (file offset 200): id 5000 is outside the model's 211 "
+               f"{path}: sequence 3, token 4 (file offset 200): id 5000 is outside the model's 211 "
                "rows\n  remedy: prepare it again with the tokenizer of this model\n")
 
     @case
@@ -496,7 +496,7 @@ with tempfile.TemporaryDirectory() as scratch:
         path = root / "few-rows.bin"
         path.write_bytes(ids.tobytes()[:2 * (3 * 32 + 1)])
         changes = {"data": {"train": str(path), **NO_SHUFFLE}, "dataloader_drop_last": True}
-        message = (f"{path}: gives 3 rows, fewer than one global batch of 4, and "
+        message = (f"{path}: gives 3 sequences, fewer than one global batch of 4, and "
                    "dataloader_drop_last leaves out what does not fill one\n  remedy: set "
                    "dataloader_drop_last to false, use a smaller batch, or use more text\n")
         refused("few-rows", 4, f"ftrun: {message}", **changes)
@@ -526,7 +526,7 @@ with tempfile.TemporaryDirectory() as scratch:
                 ("odd", 4001, "has 4001 bytes, not a whole number of uint16 tokens (as "
                               "data.token_dtype says)\n  remedy: correct the type, or copy the "
                               "file again if it was cut short\n"),
-                ("short", 20, "has 10 tokens; one row of sequence length 32 needs 33\n"
+                ("short", 20, "has 10 tokens; one sequence of length 32 needs 33\n"
                               "  remedy: lower data.sequence_length, or use more text\n"),
                 ("empty", 0, "holds no tokens\n  remedy: write the data again with "
                              "scripts/prepare_data.py\n")):
@@ -743,13 +743,12 @@ with tempfile.TemporaryDirectory() as scratch:
             latest.mkdir()
             run = must(ftrun("--config", job.config(name, train={"steps": 8}, **saved), "--nproc",
                              ranks, "--resume", "auto"), 4)
-            who = "0, 1" if ranks == 2 else "0"
             message = (f"resuming from step-00000004: {'rank 0: ' if ranks == 2 else ''}{latest}: "
                        "cannot be read: not a regular file")
             assert message in run.stderr, run.stderr
             if ranks == 2:
                 cause = run.stderr[run.stderr.index("error: "):]
-                assert (cause.startswith(f"error: rank {who}: exit code 4, ")
+                assert (cause.startswith("error: ranks 0, 1: exit code 4, ")
                         and "then rank" not in cause), cause
 
     @case

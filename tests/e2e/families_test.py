@@ -77,9 +77,9 @@ ONE_RANK = {"yarn_rope", "phi3_short", "starcoder2", "smollm3", "stablelm", "sta
             "olmo_tied"}
 # Longrope rotates rows of 32 tokens by one of two lists.
 LONGROPE = {"phi3": "is above longrope's original_max_position_embeddings, 16: long_factor rotates "
-                    "all rows of the run\n",
+                    "all sequences of the run\n",
             "phi3_short": "is not above longrope's original_max_position_embeddings, 32: "
-                          "short_factor rotates all rows of the run\n"}
+                          "short_factor rotates all sequences of the run\n"}
 NOTE = "token 7, the model's pad_token_id, is trained on: its row of the embedding "
 
 
@@ -113,7 +113,7 @@ def check_family(folder, ranks, scratch, layout=None, changes=None):
     assert (((NOTE + "gets no gradient from input tokens, as in transformers") in done.stdout)
             == has_padding(folder)), done.stdout
     rotated_by, said = LONGROPE.get(folder.name, ""), done.stdout + done.stderr
-    assert (said.count("factor rotates all rows of the run\n") == bool(rotated_by)
+    assert (said.count("factor rotates all sequences of the run\n") == bool(rotated_by)
             and rotated_by in said), said
     found = steps(out)
     assert len(found) == s["steps"], f"{len(found)} steps"

@@ -70,7 +70,7 @@ with tempfile.TemporaryDirectory() as scratch:
                                   for merged in ("merged-folder", "merged-run")))
             other = by_name(f"acme/small@{SECOND}", "lora", "--resume", "auto", code=4,
                             adapter=LORA, checkpoint={"every": 1})
-            assert "its weights are not those that" in other.stderr, other.stderr
+            assert "its weights differ from the base model that" in other.stderr, other.stderr
             resumed = by_name("acme/small@main", "lora", "--resume", "auto", adapter=LORA,
                               checkpoint={"every": 1})
             assert (f"notice: model.path: acme/small@main is commit {SECOND} in the Hugging Face "

@@ -42,10 +42,10 @@ with tempfile.TemporaryDirectory() as scratch:
         stdout = init("here.yaml").stdout
         lines = stdout.splitlines()
         assert lines[0] == f"written: {job.scratch / 'here.yaml'}" and len(lines) == 6, stdout
-        assert (re.match(r"Data: \d+ rows of \d+ tokens; 1 epoch of \d+ rows per step are \d+ "
-                         r"steps\.", lines[1])), stdout
-        assert lines[2] == "Trains all weights: they fit, and learn most; learning rate 2e-05.", (
-            stdout)
+        assert (re.match(r"Data: \d+ sequences of \d+ tokens; 1 epoch of \d+ sequences? per step "
+                         r"are \d+ steps\.", lines[1])), stdout
+        assert lines[2] == ("Trains all weights: the whole model fits, and full training usually "
+                            "gives the lowest loss; learning rate 2e-05."), stdout
         assert "rates: none: ftrun bench machine --quick measures this one" in lines[4], stdout
         text = (job.scratch / "here.yaml").read_text()
         assert text.startswith("".join(f"# {line}\n" for line in lines[1:])), text

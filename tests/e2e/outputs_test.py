@@ -443,8 +443,8 @@ with tempfile.TemporaryDirectory() as scratch:
         record["model"]["path"] = "/gone/model"
         (alone.parent / "run.json").write_text(json.dumps(record))
         assert must(ftrun("convert", alone.parent, "--out", target), 4).stderr == (
-            f'ftrun: {alone.parent}/run.json: the model folder that it names, "/gone/model", is '
-            f'not there\n{remedy}')
+            f'ftrun: {alone.parent}/run.json: the model folder that it names, "/gone/model", '
+            f'does not exist\n{remedy}')
         # A relative path means another file when seen from another folder.
         elsewhere = job.scratch / "elsewhere"
         twin = tiny_model(elsewhere / "model", rope_theta=500000.0)

@@ -128,7 +128,8 @@ with tempfile.TemporaryDirectory() as scratch:
         file = job.scratch / "file"
         file.write_text("")
         for option in ("--out", "--html"):
-            for folder, why in ((file, "is not a folder"), (job.scratch / "none", "is not there")):
+            for folder, why in ((file, "is not a folder"),
+                                (job.scratch / "none", "does not exist")):
                 told = search(config, option, folder / "new.yaml", code=5)
                 assert f"{option} {folder}/new.yaml: {folder}: {why}" in told.stderr, told.stderr
                 assert told.stdout == "", told.stdout

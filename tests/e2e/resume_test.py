@@ -52,9 +52,10 @@ with tempfile.TemporaryDirectory() as scratch:
             path = out / "checkpoints" / gone
             shutil.rmtree(path) if path.is_dir() else path.unlink()
             refused = job.run("gone", "--resume", "auto", code=4, **FEW)
-            message = (f"{out}/run.json: the run has saved checkpoints, and {out}/checkpoints "
-                       "holds none\n"
-                       "  remedy: bring one back, or start again in another output_dir\n")
+            message = (f"{out}/run.json: the run saved checkpoints, but {out}/checkpoints "
+                       "contains none\n"
+                       "  remedy: restore a checkpoint folder there, or start again in another "
+                       "output_dir\n")
             assert message in refused.stderr, refused.stderr
         assert (out / "metrics.jsonl").read_text() == lines
 

@@ -46,8 +46,8 @@ with tempfile.TemporaryDirectory() as scratch:
             assert [m["tokens"] for m in steps(out)] == [m["tokens"] for m in steps(one)]
             stderr = job.done[f"odd-{name}"].stderr
             ranks = MESHES[name]["tensor"]
-            assert (f"rows of 33 tokens are padded to {places}, so that {ranks} tensor ranks can "
-                    "share them" in stderr), stderr
+            assert (f"sequences of 33 tokens are padded to {places}, so that {ranks} tensor ranks "
+                    "can share them" in stderr), stderr
         assert "are padded to" not in job.done["odd-one"].stderr
 
     @case

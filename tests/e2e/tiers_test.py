@@ -142,7 +142,7 @@ with tempfile.TemporaryDirectory() as scratch:
     def a_file_beyond_the_file_size_limit_is_refused():
         """The run uses Gloo, because shared memory is a file under the same limit; and it exports
         nothing, because the export's file would be refused first."""
-        refused("limit", disk, "error: rank 0, 1: exit code 5, N s after the start: allocating "
+        refused("limit", disk, "error: ranks 0, 1: exit code 5, N s after the start: allocating "
                 f"memory: rank 0: {disk}/ftrun-HASH-rank0.swap: reserving space failed: File too "
                 "large (1.22 MiB wanted, SPACE free)\n  remedy: raise the limit of file sizes "
                 "(ulimit -f), or point nvme_path at a file system that takes files of this size; "

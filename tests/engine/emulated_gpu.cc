@@ -770,7 +770,7 @@ CommBuffer EmulatedNccl::allocate_memory(int64_t bytes) {
 }
 
 std::vector<PeerView> EmulatedNccl::view_peers() {
-  if (rendezvous_ != nullptr) return rendezvous_->view(members(), name());
+  if (rendezvous_ != nullptr) return rendezvous_->view_members(members(), name());
   std::vector<PeerView> nothing_known(members().size());
   for (size_t i = 0; i < members().size(); ++i) nothing_known[i].global_rank = members()[i];
   return nothing_known;

@@ -466,7 +466,7 @@ LostPeer lose_peer() {
     RankGroups groups{{&nccl}, host.host_world, host.host_model};
     groups.board = &rendezvous.board();
     RankRig rig(fixtures::run_of_stage(2), fixtures::model_of_many_blocks(), groups, &emulated.gpu);
-    const auto shown = [&](int rank) { return rendezvous.view({rank}, nccl.name())[0]; };
+    const auto shown = [&](int rank) { return rendezvous.view_members({rank}, nccl.name())[0]; };
     rig.train(1);
     emulated.gpu.drain();
     if (rendezvous.rank() == 0) {
@@ -852,12 +852,13 @@ TEST_CASE("gpu: each rank has a GPU of its own, or an error that says why not") 
   };
   require_own_gpus({place("GPU-1", "0000:1B:00.0"), place("GPU-2", "0000:1B:00.0"),
                     place("GPU-3", "0000:1C:00.0")});
-  REQUIRE(fixtures::message_of([&] {
-            require_own_gpus({place("GPU-1", "0"), place("GPU-2", "0"), place("GPU-1", "0")});
-          }) ==
-          "ranks 0 and 2 have the same GPU, GPU-1 (0 of node)\n"
-          "  remedy: start one rank per GPU; a launcher that shows every process one GPU must show "
-          "each another one (CUDA_VISIBLE_DEVICES)");
+  REQUIRE(
+      fixtures::message_of([&] {
+        require_own_gpus({place("GPU-1", "0"), place("GPU-2", "0"), place("GPU-1", "0")});
+      }) ==
+      "ranks 0 and 2 have the same GPU, GPU-1 (0 of node)\n"
+      "  remedy: start one rank per GPU; if the launcher makes one GPU visible to each process, it "
+      "must be a different one for each (CUDA_VISIBLE_DEVICES)");
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ TEST_CASE(
 
 TEST_CASE("random numbers have the requested distribution") {
   struct Moments {
-    double mean = 0, deviation = 0, most = 0;
+    double mean = 0, deviation = 0, largest = 0;
   };
   const auto moments = [](const std::vector<float>& values) {
     Moments m;
@@ -43,7 +43,7 @@ TEST_CASE("random numbers have the requested distribution") {
     for (const float v : values) m.mean += v / count;
     for (const float v : values) m.deviation += (v - m.mean) * (v - m.mean) / count;
     m.deviation = std::sqrt(m.deviation);
-    for (const float v : values) m.most = std::max(m.most, static_cast<double>(std::abs(v)));
+    for (const float v : values) m.largest = std::max(m.largest, static_cast<double>(std::abs(v)));
     return m;
   };
   const int64_t count = 64 * 1024;
@@ -51,15 +51,15 @@ TEST_CASE("random numbers have the requested distribution") {
       moments(first_values(tensor_of("a", {InitialSource::kUniform, 0.25}), 1, 0, count));
   CHECK(std::abs(uniform.mean) < 0.002);
   CHECK(std::abs(uniform.deviation / (0.25 / std::sqrt(3.0)) - 1) < 0.01);
-  CHECK(uniform.most <= 0.25);
-  CHECK(uniform.most > 0.249);
+  CHECK(uniform.largest <= 0.25);
+  CHECK(uniform.largest > 0.249);
   const Moments normal =
       moments(first_values(tensor_of("a", {InitialSource::kNormal, 0.125}), 1, 0, count));
   CHECK(std::abs(normal.mean) < 0.002);
   CHECK(std::abs(normal.deviation / 0.125 - 1) < 0.01);
-  CHECK(normal.most > 3.5 * 0.125);
-  CHECK(normal.most < 6 * 0.125);
-  CHECK(moments(first_values(tensor_of("a", {InitialSource::kZero}), 1, 0, count)).most == 0);
+  CHECK(normal.largest > 3.5 * 0.125);
+  CHECK(normal.largest < 6 * 0.125);
+  CHECK(moments(first_values(tensor_of("a", {InitialSource::kZero}), 1, 0, count)).largest == 0);
 }
 
 TEST_CASE(

@@ -24,11 +24,11 @@ using fixtures::TrainingMesh;
 /// Returns the largest difference of a tensor, and the tensor's name. `usual` selects the tensors
 /// that have the usual bound (1e-4), otherwise those that have their own.
 std::pair<double, std::string> worst(const Differences& found, bool usual) {
-  std::pair<double, std::string> most{0, "-"};
+  std::pair<double, std::string> largest{0, "-"};
   for (const auto& [tensor, difference] : found.weights)
-    if ((fixtures::weight_bound(tensor) == 1e-4) == usual && difference > most.first)
-      most = {difference, tensor};
-  return most;
+    if ((fixtures::weight_bound(tensor) == 1e-4) == usual && difference > largest.first)
+      largest = {difference, tensor};
+  return largest;
 }
 
 std::string text_of(const LatticeCell& cell) {

@@ -357,15 +357,15 @@ TEST_CASE(
       CAPTURE(row_tokens, rows);
       const std::vector<GpuDocumentGroup> groups =
           gpu_document_groups(rows * row_tokens, row_tokens);
-      REQUIRE(groups.front().most_tokens == row_tokens);
+      REQUIRE(groups.front().max_tokens == row_tokens);
       for (size_t i = 0; i + 1 < groups.size(); ++i) {
-        const int64_t least = groups[i + 1].most_tokens + 1;
-        REQUIRE(least <= groups[i].most_tokens);
+        const int64_t least = groups[i + 1].max_tokens + 1;
+        REQUIRE(least <= groups[i].max_tokens);
         REQUIRE(groups[i].slots >= rows * (row_tokens / least));
-        REQUIRE(groups[i].slots * groups[i].most_tokens <= 2 * rows * row_tokens);
+        REQUIRE(groups[i].slots * groups[i].max_tokens <= 2 * rows * row_tokens);
       }
-      REQUIRE(groups.back().most_tokens <= 256);
-      REQUIRE(groups.back().slots * groups.back().most_tokens >= 4 * rows * row_tokens);
+      REQUIRE(groups.back().max_tokens <= 256);
+      REQUIRE(groups.back().slots * groups.back().max_tokens >= 4 * rows * row_tokens);
     }
 }
 

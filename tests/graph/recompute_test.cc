@@ -221,7 +221,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("what is saved is read, and what is recomputed is read soon after") {
+TEST_CASE("saved values are read, and recomputed values are read soon after") {
   for (const BlockShape& shape : family_shapes()) {
     for (const RecomputePolicy& policy : kPolicies) {
       const LayerGraph& g = recomputed_block(shape, policy);

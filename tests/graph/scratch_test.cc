@@ -154,7 +154,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("what runs in place in the interleaved list does not if its result is deferred") {
+TEST_CASE("an operation of the interleaved list does not run in place if its result is deferred") {
   const LayerGraph g = block({});
   const ScratchPlan inputs = plan_scratch(g, g.input_grad);
   CHECK(plan_scratch(g, g.backward).offset[static_cast<size_t>(named(g, "d_qkv.out"))] >= 0);

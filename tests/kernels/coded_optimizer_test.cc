@@ -129,7 +129,7 @@ TEST_CASE(
 
 TEST_CASE("a step on codes leaves the encoded results of the same step on decoded states") {
   const OptimizerConfig config = coded_optimizer(0.1);
-  for_each_isa([&] {
+  run_once_per_entry([&] {
     for (const size_t count : {1u, 255u, 256u, 257u, 4096u, 70'001u}) {
       CAPTURE(count);
       Floats p = floats(static_cast<int64_t>(count), 1), expected_p = p;
@@ -167,7 +167,7 @@ TEST_CASE("every share has the nearest code") {
   // A step with beta1 = 0 and a learning rate of 0 stores the gradients as they are; the gradient
   // of 1 makes the scale 1.
   OptimizerConfig plain = config;
-  for_each_isa([&] {
+  run_once_per_entry([&] {
     for (int code = 1; code < kCodes; ++code)
       for (const int side : {-1, 0, 1}) {
         const float halfway =
@@ -189,7 +189,7 @@ TEST_CASE("every share has the nearest code") {
 TEST_CASE(
     "a vector of bitsandbytes' AdamW8bit: codes, scales and parameters after 1, 10 and 20 steps") {
   constexpr size_t kCount = 4096;
-  for_each_isa([] {
+  run_once_per_entry([] {
     for (const double decay : {0.0, 0.01}) {
       const OptimizerConfig config = coded_optimizer(decay);
       Floats p(kCount);
@@ -274,7 +274,7 @@ TEST_CASE(
   struct Shape {
     int64_t rows, columns, parts;
   };
-  for_each_isa([&] {
+  run_once_per_entry([&] {
     for (const Shape& shape :
          {Shape{37, 96, 3}, Shape{9, 1000, 4}, Shape{5000, 2, 2}, Shape{3, 7000, 7}}) {
       CAPTURE(shape.rows, shape.columns, shape.parts);
@@ -346,7 +346,7 @@ TEST_CASE(
 TEST_CASE("a 16-bit gradient, a rounded parameter and its copy work with codes as with numbers") {
   const OptimizerConfig config = coded_optimizer(0.1);
   constexpr size_t kCount = 1003;
-  for_each_isa([&] {
+  run_once_per_entry([&] {
     const Floats wide = floats(kCount, 1);
     Floats g = floats(kCount, 2);
     std::vector<uint16_t> p(kCount), narrow_g(kCount), copy(kCount), expected_p(kCount),

@@ -14,7 +14,7 @@ namespace {
 
 // This must hold for every build and machine: without CUDA, with CUDA but no driver, and with fewer
 // GPUs.
-TEST_CASE("asking for a GPU that is not there says so and what to do") {
+TEST_CASE("asking for a GPU that does not exist says so and what to do") {
   try {
     open_cuda_kernels(9999);
     FAIL("no error");

@@ -69,7 +69,7 @@ std::vector<double> numbers(int64_t count, DType towards, uint64_t seed) {
 }
 
 TEST_CASE("conversions round to nearest, ties to even, between all pairs of dtypes") {
-  for_each_isa([] {
+  run_once_per_entry([] {
     for (const DType from : kTypes)
       for (const DType to : kTypes)
         for (const int64_t count : {1, 7, 16, 1003, 200003}) {
@@ -85,7 +85,7 @@ TEST_CASE("conversions round to nearest, ties to even, between all pairs of dtyp
 }
 
 TEST_CASE("every 16-bit number survives fp32, and NaN stays NaN") {
-  for_each_isa([] {
+  run_once_per_entry([] {
     for (const DType dtype : kFlatNarrow) {
       std::vector<uint16_t> all(1 << 16), back(1 << 16);
       for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
@@ -106,7 +106,7 @@ TEST_CASE("every 16-bit number survives fp32, and NaN stays NaN") {
 }
 
 TEST_CASE("a NaN with only low bits set, overflow and infinity are converted correctly") {
-  for_each_isa([] {
+  run_once_per_entry([] {
     const std::vector<float> edges{std::bit_cast<float>(0x7F800001U),
                                    std::bit_cast<float>(0xFFFFFFFFU),
                                    INFINITY,
@@ -129,7 +129,7 @@ TEST_CASE("a NaN with only low bits set, overflow and infinity are converted cor
 }
 
 TEST_CASE("add_into adds in fp32 and rounds once, for all pairs of dtypes") {
-  for_each_isa([] {
+  run_once_per_entry([] {
     for (const DType to : kTypes)
       for (const DType from : kTypes) {
         constexpr int64_t kCount = 100003;
@@ -149,7 +149,7 @@ TEST_CASE("add_into adds in fp32 and rounds once, for all pairs of dtypes") {
 }
 
 TEST_CASE("the sum of squares of 16-bit numbers has the bits that the same numbers have in fp32") {
-  for_each_isa([] {
+  run_once_per_entry([] {
     for (const DType dtype : kFlatNarrow)
       for (const int64_t count :
            {int64_t{0}, int64_t{5}, int64_t{32}, 3 * kNormGroup + 77, 100 * kNormGroup}) {

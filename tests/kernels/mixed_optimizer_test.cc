@@ -57,7 +57,7 @@ StepScalars scalars_of(int step) {
 TEST_CASE(
     "a 16-bit gradient gives the bits that the same numbers in fp32 give, and the copy is "
     "rounded") {
-  for_each_isa([] {
+  run_once_per_entry([] {
     for (const bool adam : {true, false})
       for (const DType gradient : {DType::kBF16, DType::kF16})
         for (const DType copy : {DType::kBF16, DType::kF16}) {
@@ -91,7 +91,7 @@ TEST_CASE(
 }
 
 TEST_CASE("20 steps on bf16 gradients give torch.optim's results for the same gradients") {
-  for_each_isa([] {
+  run_once_per_entry([] {
     OptimizerCase c{floats(kMixedCount, 1), {}, 3e-3, 0.1};
     std::vector<Halves> gradients;
     for (int i = 0; i < 20; ++i) {
@@ -117,7 +117,7 @@ TEST_CASE("20 steps on bf16 gradients give torch.optim's results for the same gr
 }
 
 TEST_CASE("a copy in fp32 has the parameters' bits, wherever it begins") {
-  for_each_isa([] {
+  run_once_per_entry([] {
     for (const size_t shift : {0, 1, 5}) {
       Floats p = floats(kMixedCount, 2), copy(kMixedCount + 16, 0.0F);
       const Floats g = floats(kMixedCount, 1);
@@ -244,7 +244,7 @@ TEST_CASE("stochastic rounding does not depend on threads, on how ranges are cut
     CAPTURE(adam);
     State whole(kMany);
     whole.update(adam, 0, kMany, kFirst, scalars_of(0));
-    for_each_isa([&] {
+    run_once_per_entry([&] {
       for (const int threads : {1, 2, 3}) {
         set_kernel_threads(threads);
         State cut(kMany);
@@ -291,7 +291,7 @@ TEST_CASE("many steps that are each too small for bf16 move parameters by their 
 }
 
 TEST_CASE("NaN and infinity stay what they are in bf16 state") {
-  for_each_isa([] {
+  run_once_per_entry([] {
     Halves p = halves({NAN, 1.0F, 1.0F, 1.0F}, DType::kBF16);
     const Floats g{1.0F, -INFINITY, INFINITY, NAN};
     StepScalars scalars;

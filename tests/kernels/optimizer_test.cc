@@ -26,7 +26,7 @@ Array array_of(const std::vector<float>& v) {
 }
 
 TEST_CASE("20 Adam and AdamW steps give torch.optim's parameters") {
-  for_each_isa([] {
+  run_once_per_entry([] {
     for (const double decay : {0.0, 0.1})
       for (const bool decoupled : {true, false}) {
         const OptimizerCase c = optimizer_case(decay);
@@ -63,7 +63,7 @@ TEST_CASE("20 SGD steps give torch.optim's parameters") {
     bool nesterov;
     double decay;
   };
-  for_each_isa([] {
+  run_once_per_entry([] {
     for (const Variant& variant :
          {Variant{0, 0, false, 0.0}, Variant{0, 0, false, 0.05}, Variant{0.9, 0, false, 0.0},
           Variant{0.9, 0.3, false, 0.01}, Variant{0.9, 0, true, 0.01}}) {
@@ -107,7 +107,7 @@ std::vector<float> lion_in_double(const OptimizerCase& c, double beta1, double b
 }
 
 TEST_CASE("20 Lion steps give the parameters of its formula in double") {
-  for_each_isa([] {
+  run_once_per_entry([] {
     for (const double decay : {0.0, 0.1}) {
       const OptimizerCase c = optimizer_case(decay);
       std::vector<float> p = c.parameters, m(kCount, 0.0F);
@@ -130,7 +130,7 @@ TEST_CASE("20 Adagrad steps give torch.optim's parameters") {
   struct Variant {
     double lr_decay, first, decay;
   };
-  for_each_isa([] {
+  run_once_per_entry([] {
     for (const Variant& variant :
          {Variant{0, 0, 0}, Variant{0.1, 0, 0}, Variant{0, 0.5, 0}, Variant{0.1, 0.5, 0.1}}) {
       const OptimizerCase c = optimizer_case(variant.decay);
@@ -157,7 +157,7 @@ TEST_CASE("20 Adagrad steps give torch.optim's parameters") {
 }
 
 TEST_CASE("Lion leaves a parameter without gradient and moment where it is") {
-  for_each_isa([] {
+  run_once_per_entry([] {
     Floats p(20, 0.5F), g(20, 0.0F), m(20, 0.0F);
     StepScalars s;
     s.learning_rate = 0.1F;
@@ -169,7 +169,7 @@ TEST_CASE("Lion leaves a parameter without gradient and moment where it is") {
 }
 
 TEST_CASE("the sum of squares is exact to fp64 rounding, over any length") {
-  for_each_isa([] {
+  run_once_per_entry([] {
     for (const int64_t count :
          {int64_t{0}, int64_t{1}, int64_t{31}, kNormGroup, 3 * kNormGroup + 77}) {
       const std::vector<float> g = floats(count, 7);
@@ -204,7 +204,7 @@ double sum_of_blocks(const std::vector<float>& g) {
 }
 
 TEST_CASE("the sum of squares adds within blocks first, then quarters and groups of blocks") {
-  for_each_isa([] {
+  run_once_per_entry([] {
     for (const int64_t count : {int64_t{1}, int64_t{7}, kNormBlock, kNormBlock + 3, kNormGroup - 1,
                                 kNormGroup, 3 * kNormGroup + 1500}) {
       CAPTURE(count);
@@ -219,7 +219,7 @@ TEST_CASE("the sum of squares adds within blocks first, then quarters and groups
 TEST_CASE("the sum of squares has the same bits on every CPU and for any number of threads") {
   const std::vector<float> g = floats(300 * kNormGroup + 5, 11);
   std::vector<double> sums;
-  for_each_isa([&] {
+  run_once_per_entry([&] {
     for (const int threads : {1, 2, 3}) {
       set_kernel_threads(threads);
       sums.push_back(sum_of_squares(g.data(), DType::kF32, static_cast<int64_t>(g.size())));
@@ -229,7 +229,7 @@ TEST_CASE("the sum of squares has the same bits on every CPU and for any number 
 }
 
 TEST_CASE("NaN and infinity anywhere make the sum of squares non-finite") {
-  for_each_isa([] {
+  run_once_per_entry([] {
     for (const float bad :
          {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
       for (const size_t at : {size_t{0}, size_t{4095}, size_t{5000}, size_t{8199}}) {

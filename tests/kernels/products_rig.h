@@ -19,11 +19,11 @@ void for_each_product_library(Body body) {
   use_products(std::nullopt);
 }
 
-/// Runs for_each_backend with each library, for tests of operations that multiply matrices.
+/// Runs for_each_dtype with each library, for tests of operations that multiply matrices.
 template <class Body>
 void for_each_multiplier(Body body) {
   for_each_product_library([&](ProductLibrary library) {
-    for_each_backend([&](DType dtype) {
+    for_each_dtype([&](DType dtype) {
       if (dtype != DType::kF64 || library == ProductLibrary::kMkl) body(dtype);
     });
   });

@@ -90,15 +90,15 @@ double tolerance(DType dtype);
 /// Runs `body` for each dtype of activations. The CTest entry selects the instruction set: the
 /// entry `kernels` uses AVX2, and those that are named after another set need that set.
 template <class Body>
-void for_each_backend(Body body) {
+void for_each_dtype(Body body) {
   for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16}) body(dtype);
 }
 
 /// Runs `body` once per CTest entry, for operations that choose their own dtypes. The entry selects
 /// the instruction set.
 template <class Body>
-void for_each_isa(Body body) {
-  for_each_backend([&](DType dtype) {
+void run_once_per_entry(Body body) {
+  for_each_dtype([&](DType dtype) {
     if (dtype == DType::kF32) body();
   });
 }

@@ -96,9 +96,9 @@ Lockstep lockstep(const Case& c, const Choice& choice, int degree, bool sequence
 }
 
 double largest(const std::vector<double>& numbers) {
-  double most = 0.0;
-  for (const double v : numbers) most = std::max(most, std::abs(v));
-  return most;
+  double maximum = 0.0;
+  for (const double v : numbers) maximum = std::max(maximum, std::abs(v));
+  return maximum;
 }
 
 void require_equal(const NamedNumbers& actual, const NamedNumbers& expected, double tolerance) {

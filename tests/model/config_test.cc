@@ -485,7 +485,8 @@ TEST_CASE("rows beyond the model's positions are refused with a scaling that all
   CHECK(scaling_for(config("qwen2_yarn.v4"), 196608) ==
         "factor 6 instead of 4 in the rope scaling of config.json reaches them");
   CHECK(scaling_for(config("phi4_mini.v4"), 200000) ==
-        "longrope's long_factor was searched for rows of at most 131072 tokens; longer ones take "
+        "longrope's long_factor was searched for sequences of at most 131072 tokens; longer ones "
+        "take "
         "factors that were searched for them");
   CHECK(scaling_for(config("phi3.v4"), 8192) ==
         "longrope is the scaling that its class has: rope_scaling with a short_factor and a "
@@ -638,19 +639,16 @@ TEST_CASE("unsupported features are named") {
        "llama3, yarn and longrope are)"},
       {{{"rope_scaling", {{"type", "dynamic"}, {"factor", 4.0}}}},
        llama,
-       "3: config.json: rope_scaling.type: \"dynamic\" changes all angles with the longest row of "
-       "a batch, so what is learned from a row would depend on the other rows of its batch; remove "
-       "it for "
-       "rows "
-       "of at most 8192 tokens, which rotate as without it, and for longer ones write \"yarn\" or "
-       "\"linear\" with the same factor"},
+       "3: config.json: rope_scaling.type: \"dynamic\" changes all angles with the longest "
+       "sequence of a batch, so what is learned from a sequence would depend on the others of its "
+       "batch; remove it for sequences of at most 8192 tokens, which rotate as without it, and for "
+       "longer ones write \"yarn\" or \"linear\" with the same factor"},
       {{{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 4.0}}}},
        "phi3.v4",
        "3: config.json: rope_scaling.rope_type: \"dynamic\" changes all angles with the longest "
-       "row "
-       "of a batch, so what is learned from a row would depend on the other rows of its batch; "
-       "remove it "
-       "for rows of at most 4096 tokens, which rotate as without it, and for longer ones write "
+       "sequence of a batch, so what is learned from a sequence would depend on the others of its "
+       "batch; remove it for sequences of at most 4096 tokens, which rotate as without it, and for "
+       "longer ones write "
        "\"longrope\" with its factors"},
       {{{"rope_scaling",
          {{"rope_type", "yarn"},

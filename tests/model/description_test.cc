@@ -335,9 +335,10 @@ TEST_CASE("a micro-batch whose tokens cannot be numbered is refused") {
     build_model(c, {int64_t{1} << 40, int64_t{1} << 40}, Mode::kTrain);
     FAIL("accepted");
   } catch (const Error& error) {
-    CHECK(error.message() ==
-          "a micro-batch of 1099511627776 rows of 1099511627776 tokens has more than 2147483647 "
-          "tokens");
+    CHECK(
+        error.message() ==
+        "a micro-batch of 1099511627776 sequences of 1099511627776 tokens has more than 2147483647 "
+        "tokens");
   }
 }
 

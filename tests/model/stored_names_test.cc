@@ -118,7 +118,7 @@ TEST_CASE("the model's own names are used if there are other sets of tensors as 
   CHECK(find_stored_names(model_of(false), stored).stored.empty());
 }
 
-TEST_CASE("what is stored in place of the model's tensors is named", "[names]") {
+TEST_CASE("tensors that are stored in place of the model's are named", "[names]") {
   std::vector<std::string> twice;
   for (const char* prefix : {"student.model.", "teacher.model."})
     for (const char* name :

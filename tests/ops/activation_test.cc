@@ -13,7 +13,7 @@ constexpr Activation kActivations[] = {Activation::kSilu, Activation::kGelu, Act
                                        Activation::kRelu, Activation::kRelu2};
 
 TEST_CASE("activations and their gradients agree with autograd, also in place") {
-  for_each_backend([](DType dtype) {
+  for_each_dtype([](DType dtype) {
     for (const Activation kind : kActivations)
       for (const std::vector<int64_t>& dims : {std::vector<int64_t>{1, 1}, {9, 13}, {5, 64}}) {
         CAPTURE(dtype_name(dtype), static_cast<int>(kind), dims[1]);
@@ -94,7 +94,7 @@ TEST_CASE(
 }
 
 TEST_CASE("gated activations and their gradients agree with autograd, also in place") {
-  for_each_backend([](DType dtype) {
+  for_each_dtype([](DType dtype) {
     for (const Activation kind : kActivations)
       for (const int64_t width : {1, 13, 64, 100})
         for (const int64_t tokens : {1, 9}) {
@@ -121,7 +121,7 @@ TEST_CASE("gated activations and their gradients agree with autograd, also in pl
 }
 
 TEST_CASE("silu is within a few ulps from -80 to 80, correct for huge inputs, and NaN for NaN") {
-  for_each_backend([](DType dtype) {
+  for_each_dtype([](DType dtype) {
     Array gu{{1, 2 * 16001}, {}};
     for (int i = 0; i <= 16000; ++i) gu.data.push_back(static_cast<float>(-80.0 + i * 0.01));
     gu.data.resize(2 * 16001, 1.0);

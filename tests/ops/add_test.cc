@@ -7,7 +7,7 @@ namespace ftrun::test {
 namespace {
 
 TEST_CASE("add agrees with autograd, also in place") {
-  for_each_backend([](DType dtype) {
+  for_each_dtype([](DType dtype) {
     for (const std::vector<int64_t>& dims : {std::vector<int64_t>{1, 1}, {3, 7}, {65, 576}}) {
       const OracleCase c = stored({OpKind::kAdd,
                                    NoAttrs{},

@@ -93,7 +93,7 @@ void require_agreement(const AttentionCase& c, const OracleCase& o, DType dtype,
 }
 
 TEST_CASE("attention with grouped heads, windows and packed documents agrees with autograd") {
-  for_each_backend([](DType dtype) {
+  for_each_dtype([](DType dtype) {
     for (const AttentionCase& c : kCases) {
       CAPTURE(dtype_name(dtype), c.attrs.query_heads, c.attrs.head_size, c.attrs.row_tokens,
               c.attrs.window, c.attrs.softcap, c.rows);
@@ -103,7 +103,7 @@ TEST_CASE("attention with grouped heads, windows and packed documents agrees wit
 }
 
 TEST_CASE("attention stays right when scores are far apart") {
-  for_each_backend([](DType dtype) {
+  for_each_dtype([](DType dtype) {
     const AttentionCase c{shape(2, 1, 32, 140), 1, {0, 9}};
     CAPTURE(dtype_name(dtype));
     // For scores of several hundred, the rounding of fp32 scores themselves dominates the error.
@@ -114,7 +114,7 @@ TEST_CASE("attention stays right when scores are far apart") {
 
 // Keys of 0 give weights exp(0) = 1, which bf16 holds exactly, before the division by their sum.
 TEST_CASE("attention weights that bf16 holds exactly lose no precision in bf16 products") {
-  for_each_backend([](DType dtype) {
+  for_each_dtype([](DType dtype) {
     for (const AttentionCase& c : kCases) {
       OracleCase o = stored(attention_oracle(c, 1.0), dtype);
       const int64_t width = o.inputs[0].dims[1], first = c.attrs.query_heads * c.attrs.head_size;
@@ -131,7 +131,7 @@ TEST_CASE("attention weights that bf16 holds exactly lose no precision in bf16 p
 }
 
 TEST_CASE("a NaN in a key reaches the tokens that attend to it but no earlier block") {
-  for_each_backend([](DType dtype) {
+  for_each_dtype([](DType dtype) {
     const AttentionCase c{shape(1, 1, 16, 192), 1, {0}};
     OracleCase o = attention_oracle(c, 1.0);
     o.inputs[0].data[150 * 48 + 16] = NAN;

@@ -112,7 +112,7 @@ OracleCase scale_case(const ScaleCase& s, DType dtype) {
 }
 
 TEST_CASE("columns scaled by magnitudes and their gradients agree with autograd, in place or not") {
-  for_each_backend([](DType dtype) {
+  for_each_dtype([](DType dtype) {
     for (const ScaleCase& s : kScaleCases) {
       CAPTURE(dtype_name(dtype), s.tokens, s.outputs, s.parts.size());
       const OracleCase c = scale_case(s, dtype);
@@ -151,7 +151,7 @@ TEST_CASE("columns scaled by magnitudes and their gradients agree with autograd,
 }
 
 TEST_CASE("magnitudes equal to the lengths change no bit") {
-  for_each_backend([](DType dtype) {
+  for_each_dtype([](DType dtype) {
     CAPTURE(dtype_name(dtype));
     Rig rig(dtype);
     const DType statistics = dtype == DType::kF64 ? dtype : DType::kF32;
@@ -171,7 +171,7 @@ TEST_CASE("magnitudes equal to the lengths change no bit") {
 }
 
 TEST_CASE("a row of zeros stays zero, and a NaN of the statistics reaches the result") {
-  for_each_backend([](DType dtype) {
+  for_each_dtype([](DType dtype) {
     Rig rig(dtype);
     const DType statistics = dtype == DType::kF64 ? dtype : DType::kF32;
     const DoraAttrs attrs{{{0, 2}}};
@@ -189,7 +189,7 @@ TEST_CASE("a row of zeros stays zero, and a NaN of the statistics reaches the re
 }
 
 TEST_CASE("kept and dropped elements add up to the input, also in place") {
-  for_each_backend([](DType dtype) {
+  for_each_dtype([](DType dtype) {
     for (const int64_t width : {1, 13, 600, 4200}) {
       CAPTURE(dtype_name(dtype), width);
       const Array x = rounded(random_array({9, width}, 1), dtype);

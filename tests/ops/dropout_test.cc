@@ -79,7 +79,7 @@ TEST_CASE("a token has the same mask in a padded row as in an unpadded one") {
 }
 
 TEST_CASE("dropout and its gradient agree with autograd under the same mask, also in place") {
-  for_each_backend([](DType dtype) {
+  for_each_dtype([](DType dtype) {
     for (const int64_t width : {1, 13, 64, 100})
       for (const int64_t first_column : {0, 7, 48, 4090}) {
         CAPTURE(dtype_name(dtype), width, first_column);

@@ -9,7 +9,7 @@ namespace ftrun::test {
 namespace {
 
 TEST_CASE("embedding gathers rows; its gradient adds up repeated tokens") {
-  for_each_backend([](DType dtype) {
+  for_each_dtype([](DType dtype) {
     for (const int64_t width : {1, 70, 128}) {
       CAPTURE(dtype_name(dtype), width);
       const OracleCase c = stored({OpKind::kEmbed,
@@ -55,7 +55,7 @@ TEST_CASE("a token outside the table is caught before memory is touched") {
 
 TEST_CASE(
     "the row of an ignored token gets no gradient, and the other rows' gradients keep their bits") {
-  for_each_backend([](DType dtype) {
+  for_each_dtype([](DType dtype) {
     const std::vector<int32_t> tokens{3, 9, 0, 9, 3, 11, 9};
     const Array dx = rounded(random_array({7, 70}, 2), dtype),
                 before = rounded(random_array({12, 70}, 3), dtype);
@@ -82,7 +82,7 @@ TEST_CASE(
 TEST_CASE(
     "a table of part of the vocabulary gives zeros for the tokens of other rows and gets no "
     "gradient from them") {
-  for_each_backend([](DType dtype) {
+  for_each_dtype([](DType dtype) {
     const std::vector<int32_t> tokens{3, 9, 0, 5, 3, 11, 4};
     const Array table = rounded(random_array({12, 70}, 1), dtype),
                 dx = rounded(random_array({7, 70}, 2), dtype);

@@ -18,7 +18,7 @@ struct NormShape {
 const std::vector<NormShape> kNormShapes{{1, 1}, {3, 5}, {65, 37}, {130, 576}};
 
 TEST_CASE("rms_norm and its gradients agree with autograd") {
-  for_each_backend([](DType dtype) {
+  for_each_dtype([](DType dtype) {
     for (const NormShape& s : kNormShapes) {
       const NormAttrs attrs{1e-5, s.width == 37 ? 1.0 : 0.0};
       CAPTURE(dtype_name(dtype), s.tokens, s.width);
@@ -56,7 +56,7 @@ TEST_CASE("rms_norm and its gradients agree with autograd") {
 }
 
 TEST_CASE("add_rms_norm adds the residual, and its gradient includes the sum's own gradient") {
-  for_each_backend([](DType dtype) {
+  for_each_dtype([](DType dtype) {
     for (const NormShape& s : kNormShapes) {
       if (s.width == 1) continue;
       CAPTURE(dtype_name(dtype), s.tokens, s.width);
@@ -98,7 +98,7 @@ TEST_CASE("add_rms_norm adds the residual, and its gradient includes the sum's o
 TEST_CASE(
     "layer_norm and its gradients agree with autograd, with a weight, a bias, both, and the "
     "passing gradient") {
-  for_each_backend([](DType dtype) {
+  for_each_dtype([](DType dtype) {
     for (const NormShape& s : kNormShapes)
       for (const size_t params : {0, 1, 2}) {
         if (s.width == 1) continue;  // a single element has no deviation
@@ -177,7 +177,7 @@ TEST_CASE("a mean much larger than the deviations costs layer_norm no precision"
 
 TEST_CASE(
     "qk_norm normalises each head of q and k, copies v, and its gradients agree with autograd") {
-  for_each_backend([](DType dtype) {
+  for_each_dtype([](DType dtype) {
     for (const HeadAttrs heads :
          {HeadAttrs{1, 1, 2, 1e-6}, HeadAttrs{3, 1, 10, 1e-6, 1.0}, HeadAttrs{4, 2, 64, 1e-5}})
       for (const int64_t tokens : {1, 70}) {
@@ -213,7 +213,7 @@ TEST_CASE(
 TEST_CASE(
     "head_norm normalises each head of q and k with its own weights, copies v, and its gradients "
     "agree with autograd") {
-  for_each_backend([](DType dtype) {
+  for_each_dtype([](DType dtype) {
     for (const HeadAttrs heads :
          {HeadAttrs{1, 1, 2, 1e-5}, HeadAttrs{3, 1, 10, 1e-5}, HeadAttrs{4, 2, 64, 1e-6}})
       for (const int64_t tokens : {1, 70}) {
@@ -273,7 +273,7 @@ struct WholeNorm {
 };
 
 TEST_CASE("a norm over all query heads and all key heads and its gradients agree with autograd") {
-  for_each_backend([](DType dtype) {
+  for_each_dtype([](DType dtype) {
     for (const HeadAttrs& heads :
          {HeadAttrs{1, 1, 2, 1e-6}, HeadAttrs{3, 1, 10, 1e-6}, HeadAttrs{4, 2, 64, 1e-5}})
       for (const int64_t tokens : {1, 70}) {

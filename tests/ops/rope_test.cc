@@ -37,7 +37,7 @@ Array rope_values(int64_t tokens, int64_t head_size) {
 TEST_CASE(
     "rope on halves or on neighbours, of whole or partly rotated heads, and its gradient agree "
     "with autograd, also in place") {
-  for_each_backend([](DType dtype) {
+  for_each_dtype([](DType dtype) {
     for (const auto& [heads, turning, first, more] : kHeads)
       for (const auto& [tokens, pairs] :
            {std::pair{1, false}, {33, false}, {1, true}, {33, true}}) {

@@ -170,9 +170,10 @@ TEST_CASE("units are formed from the part of each tensor that a rank uses") {
   REQUIRE(slice->offset == 0);
   REQUIRE(slice->extent == 48 * 24);
   // The limit of small units counts that part, too.
-  const auto small = [&](int64_t most) {
+  const auto small = [&](int64_t max_elements) {
     int64_t elements = 0;
-    for (const Unit& made : build_units(model, UnitGranularity::kLayer, {most, INT64_MAX}).units)
+    for (const Unit& made :
+         build_units(model, UnitGranularity::kLayer, {max_elements, INT64_MAX}).units)
       elements += made.small ? made.numel : 0;
     return elements;
   };

@@ -116,7 +116,7 @@ TEST_CASE("equal inputs give equal programs and equal hashes") {
   }
 }
 
-TEST_CASE("what ranks must agree on changes the hash") {
+TEST_CASE("settings on which ranks must agree change the hash") {
   std::set<uint64_t> hashes;
   size_t programs = 0;
   const auto add = [&](const Program& program) {

@@ -99,7 +99,7 @@ TEST_CASE("a picture is no wider than asked, and its labels are whole and in ord
       }
 }
 
-TEST_CASE("what does not fit keeps its start and its end") {
+TEST_CASE("a picture that does not fit keeps its start and its end") {
   const std::string drawn = picture(PipelineSchedule::k1F1B, 2, 1, 50, 60);
   const std::vector<std::string> lines = lines_of(drawn);
   INFO(drawn);

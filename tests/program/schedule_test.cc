@@ -93,13 +93,13 @@ TEST_CASE("a stage runs each phase of each micro-batch once, in their order") {
 /// Returns the maximum number of micro-batches, over all chunks, whose activations a stage keeps at
 /// once.
 int most_kept(const std::vector<ScheduleAction>& actions) {
-  int now = 0, most = 0;
+  int now = 0, peak = 0;
   for (const ScheduleAction& action : actions) {
     now += action.phase == Phase::kForward ? 1 : 0;
     now -= action.phase == Phase::kBackward || action.phase == Phase::kWeightGrad ? 1 : 0;
-    most = std::max(most, now);
+    peak = std::max(peak, now);
   }
-  return most;
+  return peak;
 }
 
 TEST_CASE("the traits of schedules agree with their actions") {

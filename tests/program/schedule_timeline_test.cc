@@ -102,25 +102,25 @@ TEST_CASE("bubbles agree with the papers' formulas") {
 }
 
 TEST_CASE("stages keep as many micro-batches as the papers say") {
-  const auto most = [](PipelineSchedule kind, int stages, int chunks, int stage, int32_t count) {
+  const auto peak_of = [](PipelineSchedule kind, int stages, int chunks, int stage, int32_t count) {
     return max_in_flight(make_schedule(kind, stages, chunks, stage, count));
   };
   for (int stages = 1; stages < 9; ++stages)
     for (int stage = 0; stage < stages; ++stage)
       for (const int32_t count : {1, 2, stages, 2 * stages, 5 * stages}) {
         INFO("stage " << stage << " of " << stages << ", micro-batches " << count);
-        REQUIRE(most(PipelineSchedule::kGpipe, stages, 1, stage, count) == count);
-        REQUIRE(most(PipelineSchedule::k1F1B, stages, 1, stage, count) ==
+        REQUIRE(peak_of(PipelineSchedule::kGpipe, stages, 1, stage, count) == count);
+        REQUIRE(peak_of(PipelineSchedule::k1F1B, stages, 1, stage, count) ==
                 std::min(count, stages - stage));
         if (count < stages) continue;
-        REQUIRE(most(PipelineSchedule::kZbH1, stages, 1, stage, count) == stages);
+        REQUIRE(peak_of(PipelineSchedule::kZbH1, stages, 1, stage, count) == stages);
         for (const int chunks : {2, 3}) {
           if (count % stages != 0) continue;
-          REQUIRE(most(PipelineSchedule::kInterleaved, stages, chunks, stage, count) ==
+          REQUIRE(peak_of(PipelineSchedule::kInterleaved, stages, chunks, stage, count) ==
                   std::min(chunks * count, (chunks - 1) * stages + 2 * (stages - 1 - stage) + 1));
         }
         if (count >= 2 * stages)
-          REQUIRE(most(PipelineSchedule::kZbV, stages, 2, stage, count) == 2 * stages);
+          REQUIRE(peak_of(PipelineSchedule::kZbV, stages, 2, stage, count) == 2 * stages);
       }
 }
 

@@ -126,7 +126,7 @@ TEST_CASE("nodes of one rank, other stages and other programs do not have second
   }
 }
 
-TEST_CASE("what is kept for its next use needs no secondary shard") {
+TEST_CASE("parameters kept for their next use need no secondary shard") {
   Choice choice = secondary_choice(2, 2);
   choice.options.reuse_distance = 1'000'000;
   const Program program = choice.step(0).program;

@@ -250,7 +250,7 @@ TEST_CASE("without deviations, a program sends what theory says, plus loss and n
   }
 }
 
-TEST_CASE("what is kept for its next use is not sent again") {
+TEST_CASE("parameters kept for their next use are not sent again") {
   const PartitionedModel built = build(small_config(2, false));
   StepOptions options;
   options.state.stage = 3;

@@ -241,7 +241,7 @@ TEST_CASE("a step of a missing run is refused before anything is created") {
   REQUIRE(RunFolder(base / "mine", RunStart::kResumeStep).has_earlier_run());
 }
 
-TEST_CASE("what blocks a run's folder is reported without changing the folder") {
+TEST_CASE("a file that blocks a run's folder is reported without changing the folder") {
   const TestFolder base;
   put_file(base / "thesis.tex", "years of work");
   REQUIRE(folder_problem(base.path(), RunStart::kFresh)->message() ==

@@ -99,7 +99,7 @@ TEST_CASE("long runs are thinned to means, and what is not finite stays visible"
   REQUIRE(run["steps"]["loss"][2999] == "NaN");
 }
 
-TEST_CASE("what a page has no room for is counted and reported") {
+TEST_CASE("entries for which a page has no room are counted and reported") {
   const TestFolder folder;
   put_file(folder / "metrics.jsonl", metrics_lines(example_step(1)));
   std::string log, texts;

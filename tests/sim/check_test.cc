@@ -107,7 +107,8 @@ TEST_CASE("a norm without waits is reported for every reduction") {
                   " (all_reduce unit ", unit, "), which touches the same bytes")) == 1);
 }
 
-TEST_CASE("what depends on the decision waits for it, even if the two share no bytes") {
+TEST_CASE(
+    "an instruction that depends on the decision waits for it, even if the two share no bytes") {
   // The last unit of rank 1 has no elements to update, so its gather waits for the decision
   // directly.
   StepOptions options{.gather_bucket_elements = 1};

@@ -100,7 +100,8 @@ TEST_CASE("collectives use the node's link, or the cluster's if their ranks are 
   CHECK(priced.time_of(gather) == (3 * 10 + 75) * kMicrosecond / 10);  // 3 latencies, 750 bytes
 }
 
-TEST_CASE("what a machine file lacks is named with what to add, and what cannot be is refused") {
+TEST_CASE(
+    "a missing entry of a machine file is named with what to add, an impossible one is refused") {
   PricedProgram priced;
   priced.machine.host = {};
   priced.machine.host_memory_bandwidth = 0;

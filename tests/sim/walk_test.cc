@@ -215,7 +215,8 @@ TEST_CASE("the members of a lane step stay known when others are done") {
   CHECK(members.front() == first);
 }
 
-TEST_CASE("what depends on the decision runs after it, and is skipped if the step is not finite") {
+TEST_CASE(
+    "an instruction that depends on the decision runs after it, not if the step is not finite") {
   Program program = handmade(
       {{.lane = Lane::kCompute, .buffer = 0}, {.lane = Lane::kToHost, .buffer = 1, .waits = {0}}});
   program.instrs[1].if_finite = true;

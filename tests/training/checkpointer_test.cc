@@ -565,8 +565,8 @@ TEST_CASE("a run whose checkpoints are gone does not start over by itself") {
   fs::remove_all(folder / "run/checkpoints");
   SavingRun run(folder.path(), saved_every(2), true);
   CHECK(test::error_of(ExitCode::kBadInput, [&] { run.load(); }) ==
-        cat(folder / "run/run.json", ": the run has saved checkpoints, and ", run.root,
-            " holds none"));
+        cat(folder / "run/run.json", ": the run saved checkpoints, but ", run.root,
+            " contains none"));
 }
 
 TEST_CASE("a resumed run that had saved nothing starts from the beginning") {
@@ -729,7 +729,7 @@ TEST_CASE("ranks save and load together, each its own part") {
   CHECK(equal == std::vector<int>{1, 1});
 }
 
-TEST_CASE("what fails on one rank's disk fails on all ranks") {
+TEST_CASE("a failure of one rank's disk fails all ranks") {
   const TempFolder folder;
   const Config config = saved_every(1);
   GatedDisk disk(folder.path());

@@ -11,13 +11,13 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "inputs/resume_policy.h"
-#include "training/saved_model.h"
+#include "training/checkpointed_state.h"
 
 namespace ftrun::fixtures {
 
 /// FakeModel is a model of a few numbers, whose state a test can change. It records the calls that
 /// it receives.
-class FakeModel : public SavedModel {
+class FakeModel : public CheckpointedState {
  public:
   FakeModel(int world, int rank) : world_(world), rank_(rank), state(world, rank, 0) {}
 

@@ -29,8 +29,8 @@ TEST_CASE("a node that differs is named once, with each difference and both valu
                                      {"model.path b", "1"}});
   REQUIRE(differing_facts(std::vector{first, first, other, other},
                           std::vector<std::string>{"n1", "n1", "n2", "n2"}) ==
-          "\n  n2 (rank 2): model.path a is not there; on n1 (rank 0): 1"
-          "\n  n2 (rank 2): model.path b is 1; on n1 (rank 0): not there"
+          "\n  n2 (rank 2): model.path a is missing; on n1 (rank 0): 1"
+          "\n  n2 (rank 2): model.path b is 1; on n1 (rank 0): missing"
           "\n  n2 (rank 2): the ftrun binary is 6 bytes, xxh3 b; on n1 (rank 0): 5 bytes, xxh3 a");
 }
 

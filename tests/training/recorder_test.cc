@@ -295,8 +295,8 @@ TEST_CASE("a run that has saved checkpoints is refused if none are left") {
     const std::string checkpoints = recorder.paths().checkpoints();
     test::write_text(checkpoints + "/latest", "step-00000002");
     CHECK(error_of(ExitCode::kBadInput, [&] { recorder.refuse_if_checkpoints_are_gone(); }) ==
-          cat(recorder.paths().manifest(), ": the run has saved checkpoints, and ", checkpoints,
-              " holds none"));
+          cat(recorder.paths().manifest(), ": the run saved checkpoints, but ", checkpoints,
+              " contains none"));
     fs::remove(checkpoints + "/latest");
     recorder.start(make_manifest(request), 1, 2);
     recorder.update([](RunManifest& manifest) { manifest.counters["checkpoints_saved"] = 1; });

@@ -262,7 +262,7 @@ TEST_CASE("a run that continues with fewer ranks says why") {
         }).find("continues with 1 data rank of 2 since rank 1 failed twice") != std::string::npos);
 }
 
-TEST_CASE("what a rank does is on its board") {
+TEST_CASE("the activity of a rank is on its board") {
   const TempFolder folder;
   SingleRankJournal run(config_in(folder / "run"));
   run.journal.show_phase("step 12");

@@ -136,7 +136,7 @@ TEST_CASE("ranks with another text than rank 0's are named on every rank") {
   });
   REQUIRE(failures == Texts(4, ""));
   const std::string expected =
-      cat(static_cast<int>(ExitCode::kUsage), ": the seed differs from rank 0's on rank 1, 3");
+      cat(static_cast<int>(ExitCode::kUsage), ": the seed differs from rank 0's on ranks 1, 3");
   CHECK(errors == Texts(4, expected));
 }
 

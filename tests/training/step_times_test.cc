@@ -86,7 +86,7 @@ TEST_CASE("waits for other stages are a separate part") {
 TEST_CASE("a step that was not predicted is measured, and a few steps give no result") {
   const PredictedStep none{std::nullopt, "", "nobody did"};
   CHECK(step_times_of(none, {9, 9, 1.5}, 0).text({}) ==
-        "time of a step: 1 s measured (median of 1 steps); not predicted: nobody did");
+        "time of a step: 1 s measured (median of 1 step); not predicted: nobody did");
   const auto record = step_times_of(none, {9, 9, 1.5}, 0).record({});
   CHECK_FALSE(record.contains("predicted"));
   CHECK(record.at("measured").size() == 2);

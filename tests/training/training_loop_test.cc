@@ -126,8 +126,8 @@ TEST_CASE("a step reads, trains, evaluates, records and saves, in this order") {
 }
 
 TEST_CASE(
-    "the last checkpoint waits for the data's fingerprint, and is saved once more only if it is "
-    "not there") {
+    "the last checkpoint waits for the data's fingerprint, and is saved once more only if that is "
+    "missing") {
   Config config = plain();
   config.model_export.enabled = true;
   FakeRun run(config, 1);

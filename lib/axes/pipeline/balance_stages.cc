@@ -163,10 +163,10 @@ std::vector<double> layer_weights(const ModelDescription& model, PipelinePartiti
 }
 
 std::vector<int64_t> whole_weights(const std::vector<double>& weights) {
-  const double most = *std::max_element(weights.begin(), weights.end());
+  const double heaviest = *std::max_element(weights.begin(), weights.end());
   const double units = std::min(kUnits, kMaxUnits / static_cast<double>(weights.size()));
   std::vector<int64_t> whole;
-  for (const double weight : weights) whole.push_back(std::llround(weight / most * units));
+  for (const double weight : weights) whole.push_back(std::llround(weight / heaviest * units));
   return whole;
 }
 

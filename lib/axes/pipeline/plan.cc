@@ -59,12 +59,12 @@ void require_pipeline(const Config& config, int64_t blocks) {
   if (mesh.pipeline == 1) return;
   if (!mesh.pipeline_layers.empty()) return require_sum(mesh, blocks);
   if (pipeline_parts(mesh) <= static_cast<double>(blocks)) return;
-  const int64_t most = blocks / mesh.virtual_stages;
+  const int64_t max_stages = blocks / mesh.virtual_stages;
   throw Error(
       ExitCode::kUsage,
       cat("the model's ", blocks, " decoder layers cannot be cut into ", pipeline_parts_text(mesh)),
-      most < 2 ? "use fewer parts, or another kind of parallelism"
-               : cat("use parallel.pipeline ", most, " or less"));
+      max_stages < 2 ? "use fewer parts, or another kind of parallelism"
+                     : cat("use parallel.pipeline ", max_stages, " or less"));
 }
 
 PipelineLayout pipeline_layout(const Config& config, const ModelDescription& model) {

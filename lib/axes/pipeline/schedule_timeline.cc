@@ -17,17 +17,17 @@ class Timeline {
            double transfer)
       : lists_(lists), placement_(placement), seconds_(seconds), transfer_(transfer) {
     require(seconds.size() == lists.size(), "a timeline has the seconds of each stage's actions");
-    int32_t most = 0;
+    int32_t largest = 0;
     int chunks = 0;
     for (size_t s = 0; s < lists.size(); ++s) {
       require(seconds[s].size() == lists[s].size(), "a timeline has the seconds of each action");
       for (const ScheduleAction& action : lists[s]) {
-        most = std::max(most, action.micro_batch + 1);
+        largest = std::max(largest, action.micro_batch + 1);
         chunks = std::max(chunks, action.chunk + 1);
       }
     }
     const auto parts = lists.size() * static_cast<size_t>(chunks);
-    const std::vector<double> none(static_cast<size_t>(most), kNotYet);
+    const std::vector<double> none(static_cast<size_t>(largest), kNotYet);
     outputs_.assign(parts, none);
     gradients_.assign(parts, none);
     stage_of_.resize(parts);
@@ -102,12 +102,12 @@ class Timeline {
 };
 
 int32_t most_until(const std::vector<ScheduleAction>& list, Phase last) {
-  int32_t now = 0, most = 0;
+  int32_t now = 0, largest = 0;
   for (const ScheduleAction& action : list) {
-    if (action.phase == Phase::kForward) most = std::max(most, ++now);
+    if (action.phase == Phase::kForward) largest = std::max(largest, ++now);
     if (action.phase == last || action.phase == Phase::kBackward) --now;
   }
-  return most;
+  return largest;
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ std::string tensor_degrees(const Resolving& r) {
   if (mesh.tensor == 1 || world % other_degrees != 0) return "";
   std::vector<std::string> fitting;
   const int64_t largest_degree = world / other_degrees;
-  const int64_t most = std::min(largest_degree, kMaxTried);
-  for (int64_t degree = 1; degree <= most && fitting.size() < kMaxListed; ++degree)
+  const int64_t max_degree = std::min(largest_degree, kMaxTried);
+  for (int64_t degree = 1; degree <= max_degree && fitting.size() < kMaxListed; ++degree)
     if (largest_degree % degree == 0) fitting.push_back(std::to_string(degree));
   const std::string last = fitting.back();
   fitting.pop_back();

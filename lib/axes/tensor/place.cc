@@ -30,7 +30,7 @@ std::optional<Problem> row_padding_notice(const Config& config) {
   if (padding == 0) return std::nullopt;
   return Problem{
       config.origins.position("data.sequence_length"),
-      cat("rows of ", tokens, " tokens are padded to ", tokens + padding, ", so that ", ranks,
+      cat("sequences of ", tokens, " tokens are padded to ", tokens + padding, ", so that ", ranks,
           " tensor ranks can share them"),
       cat("set data.sequence_length to a multiple of ", ranks, ", or parallel.sequence: false"),
       Severity::kNotice};

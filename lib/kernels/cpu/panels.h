@@ -193,9 +193,9 @@ class PanelProduct {
 
   void multiply(int64_t row, int64_t column, int64_t rows, int64_t columns, bool add, T* out,
                 int64_t stride) {
-    const int64_t most = direct_ && Blocks::kInPlace ? p_.shape.k : workspace_layout_.depth;
-    for (int64_t k = 0; k < p_.shape.k; k += most) {
-      const int64_t depth = std::min(most, p_.shape.k - k);
+    const int64_t max_depth = direct_ && Blocks::kInPlace ? p_.shape.k : workspace_layout_.depth;
+    for (int64_t k = 0; k < p_.shape.k; k += max_depth) {
+      const int64_t depth = std::min(max_depth, p_.shape.k - k);
       const auto multiply_blocks = [&](const auto& a, const auto& b) {
         gemm({p_.shape.transpose_a, p_.shape.transpose_b, rows, columns, depth}, a.data, a.stride,
              b.data, b.stride, add || k > 0 ? 1.0 : 0.0, out, stride);

@@ -30,7 +30,7 @@ std::string text_of(const AttentionAttrs& attrs, const CudnnPart& part, int64_t 
                     bool backward) {
   return cat("attention of ", attrs.query_heads, " heads of ", attrs.head_size, " elements (",
              attrs.kv_heads, " of keys) and ", tokens, " tokens",
-             part.documents ? cat(", documents of up to ", part.most_tokens) : "",
+             part.documents ? cat(", documents of up to ", part.max_tokens) : "",
              backward ? ", backward" : "");
 }
 
@@ -115,8 +115,8 @@ class AttentionGraphWriter {
 
   /// Returns the shape [B, heads, T, d] of rows of `width` elements.
   CudnnShape heads(int64_t count, int64_t width, std::optional<int64_t> offsets = {}) const {
-    return {{part_.sequences, count, part_.most_tokens, attrs_.head_size},
-            {part_.most_tokens * width, attrs_.head_size, width, 1},
+    return {{part_.sequences, count, part_.max_tokens, attrs_.head_size},
+            {part_.max_tokens * width, attrs_.head_size, width, 1},
             CudnnType::kBFloat16,
             offsets};
   }
@@ -132,15 +132,15 @@ class AttentionGraphWriter {
     return {dims, {dims[1] * dims[2] * dims[3], dims[2] * dims[3], dims[3], 1}, type};
   }
   CudnnShape square(CudnnType type) const {
-    return contiguous({part_.sequences, query_heads_, part_.most_tokens, part_.most_tokens}, type);
+    return contiguous({part_.sequences, query_heads_, part_.max_tokens, part_.max_tokens}, type);
   }
   CudnnShape column() const {
-    return contiguous({part_.sequences, query_heads_, part_.most_tokens, 1}, CudnnType::kFloat);
+    return contiguous({part_.sequences, query_heads_, part_.max_tokens, 1}, CudnnType::kFloat);
   }
   /// Returns the shape F32[H, N], as our kernels have it.
   CudnnShape statistic() const {
     CudnnShape shape = column();
-    shape.strides = {part_.most_tokens, tokens_, 1, 1};
+    shape.strides = {part_.max_tokens, tokens_, 1, 1};
     shape.offsets = to_.token_offsets;
     return shape;
   }
@@ -246,8 +246,8 @@ const void* element(const void* base, int64_t index) {
 bool cudnn_supports(const DeviceInfo& gpu, const AttentionAttrs& attrs, DType dtype, int64_t tokens,
                     bool documents) {
   const bool known = gpu.compute_major == 8 || gpu.compute_major == 9;
-  const int64_t most = gpu.compute_major == 9 ? kMaxCudnnHead : 128;
-  if (!known || !cudnn_takes(attrs, dtype) || attrs.head_size > most) return false;
+  const int64_t max_head = gpu.compute_major == 9 ? kMaxCudnnHead : 128;
+  if (!known || !cudnn_takes(attrs, dtype) || attrs.head_size > max_head) return false;
   // Offsets of documents are 32 bits wide.
   const int64_t elements = tokens * (attrs.query_heads + 2 * attrs.kv_heads) * attrs.head_size;
   if (documents && (gpu.compute_major != 9 || elements > std::numeric_limits<int32_t>::max()))

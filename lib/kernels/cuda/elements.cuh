@@ -165,10 +165,10 @@ bool vectors_fit(int64_t width, Pointers... pointers) {
   return width % static_cast<int64_t>(16 / sizeof(T)) == 0 && (aligned(pointers) && ...);
 }
 
-/// Returns a number of threads in whole warps, enough for `items`, at most `most`.
-inline int threads_for(int64_t items, int most) {
+/// Returns a number of threads in whole warps, enough for `items`, at most `max_threads`.
+inline int threads_for(int64_t items, int max_threads) {
   const int64_t warps = (items + 31) / 32;
-  return static_cast<int>(warps * 32 < most ? (warps > 0 ? warps * 32 : 32) : most);
+  return static_cast<int>(warps * 32 < max_threads ? (warps > 0 ? warps * 32 : 32) : max_threads);
 }
 
 /// Calls `body` with a value of the type that `dtype` (F32, BF16 or F16; checked by the caller)

@@ -260,7 +260,8 @@ __global__ void update_codes(UpdatePointers<P, G, uint8_t> pointers, CodedBlocks
   static_assert(kUpdateThreads == kCodeBlock && kUpdateThreads == kCodes);
   constexpr int kStates = Rule::kMaxStates;
   __shared__ Rule shared;
-  __shared__ float values[kStates][kCodes], least[kStates][kCodes], most[kStates][kUpdateWarps];
+  __shared__ float values[kStates][kCodes], least[kStates][kCodes];
+  __shared__ float warp_largest[kStates][kUpdateWarps];
   const int thread = static_cast<int>(threadIdx.x);
   if (thread == 0) shared = Rule::for_step(config, *scalars);
 #pragma unroll
@@ -290,14 +291,14 @@ __global__ void update_codes(UpdatePointers<P, G, uint8_t> pointers, CodedBlocks
 #pragma unroll
     for (int s = 0; s < kStates; ++s) {
       const float largest = warp_max(fabsf(kept[s]));
-      if (thread % 32 == 0) most[s][thread / 32] = largest;
+      if (thread % 32 == 0) warp_largest[s][thread / 32] = largest;
     }
     __syncthreads();  // now all threads have read the old scales
 #pragma unroll
     for (int s = 0; s < kStates; ++s) {
       float scale = 0.0F;
 #pragma unroll
-      for (int warp = 0; warp < kUpdateWarps; ++warp) scale = fmaxf(scale, most[s][warp]);
+      for (int warp = 0; warp < kUpdateWarps; ++warp) scale = fmaxf(scale, warp_largest[s][warp]);
       float* const given = blocks.new_scales[s];
       if constexpr (kMeasures) {
         if (thread == 0) given[block] = fmaxf(given[block], scale);

@@ -20,13 +20,13 @@ int64_t query_heads_of(const AttentionAttrs& attrs, const CudnnPart& part) {
 
 /// Counts the bytes of the scores of one sequence and head.
 int64_t score_bytes(const CudnnPart& part) {
-  const int64_t side = round_up(part.most_tokens, kTileTokens);
+  const int64_t side = round_up(part.max_tokens, kTileTokens);
   return side * side * dtype_bytes(DType::kBF16);
 }
 
-/// Returns the largest divisor of `whole` that is at most `most`, or 1.
-int64_t divisor_up_to(int64_t whole, int64_t most) {
-  int64_t found = std::clamp<int64_t>(most, 1, whole);
+/// Returns the largest divisor of `whole` that is at most `limit`, or 1.
+int64_t divisor_up_to(int64_t whole, int64_t limit) {
+  int64_t found = std::clamp<int64_t>(limit, 1, whole);
   while (whole % found != 0) --found;
   return found;
 }
@@ -39,7 +39,7 @@ CudnnPart sized(CudnnPart part, const AttentionAttrs& attrs, int64_t tokens, int
   part.kv_heads = attrs.kv_heads;
   const int64_t head_bytes = attrs.query_heads / attrs.kv_heads * score_bytes(part);
   const auto share_sequences = [&] {
-    if (part.documents || part.most_tokens % kAligned == 0)
+    if (part.documents || part.max_tokens % kAligned == 0)
       part.sequences = divisor_up_to(part.sequences, bytes / (head_bytes * part.kv_heads));
   };
   if (!part.documents) share_sequences();
@@ -57,9 +57,9 @@ std::vector<CudnnPart> cudnn_parts(const AttentionAttrs& attrs, int64_t tokens, 
   if (documents)
     for (const GpuDocumentGroup& group : gpu_document_groups(tokens, attrs.row_tokens))
       parts.push_back(
-          {.sequences = group.slots, .most_tokens = group.most_tokens, .documents = true});
+          {.sequences = group.slots, .max_tokens = group.max_tokens, .documents = true});
   else
-    parts.push_back({.sequences = tokens / attrs.row_tokens, .most_tokens = attrs.row_tokens});
+    parts.push_back({.sequences = tokens / attrs.row_tokens, .max_tokens = attrs.row_tokens});
   for (CudnnPart& part : parts) part = sized(part, attrs, tokens, part_bytes);
   return parts;
 }
@@ -71,7 +71,7 @@ int64_t cudnn_workspace_bytes(const AttentionAttrs& attrs, const CudnnPart& part
   // The gradients of keys and values are kept for each query head, before those of heads that share
   // a key/value head are added.
   const int64_t elements =
-      part.sequences * heads * round_up(part.most_tokens, kTileTokens) * attrs.head_size;
+      part.sequences * heads * round_up(part.max_tokens, kTileTokens) * attrs.head_size;
   return scores + 2 * elements * dtype_bytes(DType::kBF16);
 }
 

@@ -16,10 +16,10 @@ inline constexpr int64_t kMaxCudnnHead = 256;
 bool cudnn_takes(const AttentionAttrs& attrs, DType dtype);
 
 /// CudnnPart describes the work of one graph: `sequences` rows, or documents of a list, of up to
-/// `most_tokens` tokens, and `kv_heads` heads of keys with the query heads that share them.
+/// `max_tokens` tokens, and `kv_heads` heads of keys with the query heads that share them.
 struct CudnnPart {
   int64_t sequences = 0;
-  int64_t most_tokens = 0;
+  int64_t max_tokens = 0;
   int64_t kv_heads = 0;
   bool documents = false;
 };

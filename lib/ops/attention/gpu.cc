@@ -64,7 +64,7 @@ Attention attention_of(const Operation& op, bool backward) {
 DocumentLists lists_of(const Operation& op, const GpuAttentionWorkspace& place) {
   DocumentLists lists{};
   for (const GpuDocumentGroup& group : place.groups)
-    lists.groups[lists.count++] = {group.most_tokens,
+    lists.groups[lists.count++] = {group.max_tokens,
                                    group.slots,
                                    op.workspace<int32_t>(group.lengths),
                                    op.workspace<int32_t>(group.qkv_offsets),

@@ -55,7 +55,7 @@ void attention_backward_narrow(DType dtype, const Attention& a, cudaStream_t str
 /// scratch, in the layout of GpuAttentionWorkspace.
 struct DocumentLists {
   struct DocumentGroup {
-    int64_t most_tokens, slots;
+    int64_t max_tokens, slots;
     int32_t* lengths;
     int32_t* qkv_offsets;
     int32_t* out_offsets;

@@ -89,8 +89,8 @@ __global__ void __launch_bounds__(kListThreads)
     const int length = document < documents ? end - begin : 0;
     for (int g = 0; g < lists.count; ++g) {
       const DocumentLists::DocumentGroup& group = lists.groups[g];
-      const bool fits = length > 1 && length <= group.most_tokens &&
-                        (g + 1 == lists.count || length > lists.groups[g + 1].most_tokens);
+      const bool fits = length > 1 && length <= group.max_tokens &&
+                        (g + 1 == lists.count || length > lists.groups[g + 1].max_tokens);
       const int fitting = sum_up_to(fits ? 1 : 0, sums);
       const int slot = taken[g] + fitting - 1;
       if (fits && slot == group.slots) overflow[g] = begin;

@@ -15,13 +15,14 @@ std::vector<GpuDocumentGroup> gpu_document_groups(int64_t tokens, int64_t row_to
   constexpr int64_t kShort = 256, kStep = 64, kShare = 4;
   const int64_t rows = tokens / row_tokens;
   std::vector<GpuDocumentGroup> groups;
-  int64_t most = row_tokens;
-  while (most > kShort && groups.size() + 1 < kMaxGpuDocumentGroups) {
-    const int64_t next = round_up((most + 1) / 2, kStep);
-    groups.push_back({.most_tokens = most, .slots = rows * (row_tokens / (next + 1))});
-    most = next;
+  int64_t longest = row_tokens;
+  while (longest > kShort && groups.size() + 1 < kMaxGpuDocumentGroups) {
+    const int64_t next = round_up((longest + 1) / 2, kStep);
+    groups.push_back({.max_tokens = longest, .slots = rows * (row_tokens / (next + 1))});
+    longest = next;
   }
-  groups.push_back({.most_tokens = most, .slots = rows * kShare * divide_up(row_tokens, most)});
+  groups.push_back(
+      {.max_tokens = longest, .slots = rows * kShare * divide_up(row_tokens, longest)});
   return groups;
 }
 

@@ -8,10 +8,10 @@ namespace ftrun {
 
 struct AttentionAttrs;
 
-/// GpuDocumentGroup holds the documents whose length is above the next group's `most_tokens` and at
+/// GpuDocumentGroup holds the documents whose length is above the next group's `max_tokens` and at
 /// most its own; its list has room for `slots` of them.
 struct GpuDocumentGroup {
-  int64_t most_tokens = 0;
+  int64_t max_tokens = 0;
   int64_t slots = 0;
   /// The byte offsets of the lists in the scratch. I32[slots]: lengths in tokens, 0 where there is
   /// no document. I32[slots + 1] each: where a document begins, in elements of qkv, in elements of
@@ -24,7 +24,7 @@ struct GpuDocumentGroup {
 /// Groups the documents of rows of `row_tokens`, longest first, for a library that computes a fixed
 /// number of sequences of a fixed largest length. Each group except the last has room for all
 /// documents of its lengths that the rows can have; the last one has room for documents whose
-/// average length is a quarter of its `most_tokens`.
+/// average length is a quarter of its `max_tokens`.
 std::vector<GpuDocumentGroup> gpu_document_groups(int64_t tokens, int64_t row_tokens);
 inline constexpr size_t kMaxGpuDocumentGroups = 16;
 

@@ -88,11 +88,11 @@ int64_t attention_dgrad_library_bytes(const LayerGraph& graph, const Op& op) {
   const auto& attrs = op.attrs.get<AttentionAttrs>();
   const Value& qkv = graph.at(op.in[1]);
   if (!cudnn_takes(attrs, qkv.dtype)) return 0;
-  int64_t most = 0;
+  int64_t largest = 0;
   for (const bool documents : {false, true})
     for (const CudnnPart& part : cudnn_parts(attrs, qkv.dims[0], documents))
-      most = std::max(most, cudnn_workspace_bytes(attrs, part));
-  return most + kLists;
+      largest = std::max(largest, cudnn_workspace_bytes(attrs, part));
+  return largest + kLists;
 }
 
 void attention_gradients(Derivation& d, const Op& op) {

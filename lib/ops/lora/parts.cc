@@ -36,9 +36,9 @@ std::vector<LoraPart> lora_parts(const LayerGraph& graph, const Op& op) {
 }
 
 int64_t most_columns(const std::vector<LoraPart>& parts) {
-  int64_t most = 0;
-  for (const LoraPart& part : parts) most = std::max(most, part.columns);
-  return most;
+  int64_t largest = 0;
+  for (const LoraPart& part : parts) largest = std::max(largest, part.columns);
+  return largest;
 }
 
 int64_t lora_ranks(const std::vector<LoraPart>& parts) {

@@ -208,10 +208,10 @@ struct RowLayout {
 template <int V>
 RowLayout row_layout(int64_t width) {
   constexpr int kMaxOfWarp = 32, kMaxOfBlock = 16;  // elements of a row per thread
-  const auto packs_for = [&](int64_t threads, int most) {
+  const auto packs_for = [&](int64_t threads, int max_elements) {
     const int64_t packs = divide_up(width, V * threads);
     for (const int each : {1, 2, 4})
-      if (packs <= each && each * V <= most) return each;
+      if (packs <= each && each * V <= max_elements) return each;
     return 0;
   };
   if (const int packs = packs_for(32, kMaxOfWarp); packs > 0)

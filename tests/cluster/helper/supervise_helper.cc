@@ -15,7 +15,7 @@ int main(int argc, char** argv) {
   options.arguments.assign(argv + 2, argv + argc);
   options.grace = std::chrono::milliseconds(400);
   if (const char* restarts = std::getenv("RESTARTS"))
-    options.restarts = {.without_progress = std::atoi(restarts),
+    options.restarts = {.max_restarts_without_progress = std::atoi(restarts),
                         .first_delay = std::chrono::minutes(1)};
   return ftrun::run_supervisor(options);
 }

@@ -33,7 +33,7 @@ class HangGpu final : public HangDevice {
   void attach(Communicator& group) override { group.use_stream(stream_); }
   void synchronize(const std::vector<Communicator*>& groups) override {
     ::cudaStreamSynchronize(stream_);
-    for (Communicator* group : groups) group->check();
+    for (Communicator* group : groups) group->check_peers();
   }
 
  private:
@@ -135,7 +135,7 @@ TEST_CASE("nccl: a rank that gives up frees the others, at once and not at the t
     rank.synchronize();
     if (rendezvous.rank() == 1) {
       // The watching thread publishes the end of a collective a little later than it happens.
-      const auto shown = [&] { return rendezvous.view({1}, "world")[0].record; };
+      const auto shown = [&] { return rendezvous.view_members({1}, "world")[0].record; };
       while (shown().sequence < 1 || shown().state != CollectiveState::kFinished) continue;
       rank.group().abort("disk full");
       rendezvous.exchange_text("noticed", "");
@@ -169,7 +169,7 @@ TEST_CASE(
     rank.replay();
     rank.synchronize();
     if (rendezvous.rank() == 1) {
-      const auto shown = [&] { return rendezvous.view({1}, "world")[0].record; };
+      const auto shown = [&] { return rendezvous.view_members({1}, "world")[0].record; };
       while (shown().sequence < 1 || shown().state != CollectiveState::kFinished) continue;
       rendezvous.exchange_text("away", "");
       rendezvous.exchange_text("noticed", "");
@@ -204,7 +204,7 @@ TEST_CASE("nccl: a group is closed once its recordings are destroyed, and not be
     } catch (const Error& error) {
       message = error.message();
     }
-    require(message.find("group world is closed while 1 recordings hold its collectives") !=
+    require(message.find("group world is closed while its collectives are held by 1 recording") !=
                 std::string::npos,
             message.c_str());
     rank.destroy_recording();
@@ -227,7 +227,7 @@ TEST_CASE(
       rank.synchronize();
       // After a device failure the host does not block, so it may be here before the watching
       // thread has seen the failure.
-      for (;;) rank.group().check();
+      for (;;) rank.group().check_peers();
     } catch (const RankError& error) {
       require(error.code() == ExitCode::kEnvironment && error.rank() == RankError::kThisRank &&
                   error.of_device() && rendezvous.board().blamed() == -1,

@@ -52,7 +52,7 @@ struct GpuGroup {
   /// Waits for the device, then reports a failure that happened in the meantime.
   void synchronize() {
     ::cudaStreamSynchronize(stream);
-    group->check();
+    group->check_peers();
   }
   cudaStream_t stream = nullptr;
   std::unique_ptr<Communicator> group;
@@ -218,7 +218,7 @@ TEST_CASE(
         .wait();
     gpu.synchronize();
     if (rendezvous.rank() == 1) {
-      const auto shown = [&] { return rendezvous.view({1}, "world")[0].record; };
+      const auto shown = [&] { return rendezvous.view_members({1}, "world")[0].record; };
       while (shown().sequence < 1 || shown().state != CollectiveState::kFinished) continue;
       rendezvous.exchange_text("away", "");
       rendezvous.exchange_text("noticed", "");

@@ -67,7 +67,7 @@ void check_between_kernels(Rig& rig, bool in_order) {
   rig.gpu.add_into(rig.data, DType::kF32, rig.out, DType::kF32, kCount, rig.stream);
   rig.gpu.copy(found.data(), rig.data, kCount * 4, rig.stream);
   rig.gpu.synchronize(rig.stream);
-  group->check();
+  group->check_peers();
   for (size_t i = 0; i < given.size(); ++i)
     if (found[i] != 4 * given[i])
       bug(cat("element ", i, " is ", found[i], " and should be ", 4 * given[i]));
@@ -114,7 +114,7 @@ void check_recorded(Rig& rig, bool gives_up) {
   }
   rig.gpu.copy(found.data(), rig.data, kCount * 4, rig.stream);
   rig.gpu.synchronize(rig.stream);
-  group->check();
+  group->check_peers();
   for (size_t i = 0; i < given.size(); ++i)
     if (found[i] != 4 * given[i])
       bug(cat("element ", i, " is ", found[i], " and should be ", 4 * given[i]));

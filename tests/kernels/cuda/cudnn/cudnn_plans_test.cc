@@ -78,7 +78,7 @@ EngineCount engines_of(const Device& device, const AttentionAttrs& attrs, const 
 size_t engines_of_rows(const Device& device, const AttentionAttrs& attrs, int64_t rows,
                        bool backward) {
   const CudnnPart part{
-      .sequences = rows, .most_tokens = attrs.row_tokens, .kv_heads = attrs.kv_heads};
+      .sequences = rows, .max_tokens = attrs.row_tokens, .kv_heads = attrs.kv_heads};
   return engines_of(device, attrs, part, rows * attrs.row_tokens, backward).engines;
 }
 
@@ -105,7 +105,7 @@ TEST_CASE(
             for (const bool backward : {false, true}) {
               CAPTURE(device.name, attrs.query_heads, attrs.kv_heads, attrs.head_size,
                       attrs.row_tokens, attrs.window, rows, documents, part.sequences,
-                      part.most_tokens, part.kv_heads, backward);
+                      part.max_tokens, part.kv_heads, backward);
               const EngineCount found = engines_of(device, attrs, part, tokens, backward);
               REQUIRE(found.engines > 0);
               // The workspace holds the scores and, in addition, some KiB of lists and marks.

@@ -165,7 +165,7 @@ TEST_CASE("cudnn: cuDNN computes documents until its slots are taken, and our ke
       {4096, 1}, {2048, 3}, {1024, 7}, {512, 15}, {256, 64}};
   REQUIRE(groups.size() == expected.size());
   for (size_t i = 0; i < groups.size(); ++i) {
-    REQUIRE(groups[i].most_tokens == expected[i].first);
+    REQUIRE(groups[i].max_tokens == expected[i].first);
     REQUIRE(groups[i].slots == expected[i].second);
   }
 }

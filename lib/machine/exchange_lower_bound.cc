@@ -1,4 +1,4 @@
-#include "machine/least_exchange.h"
+#include "machine/exchange_lower_bound.h"
 
 #include <algorithm>
 
@@ -6,8 +6,8 @@
 
 namespace ftrun {
 
-double least_exchange_seconds(const Machine& machine, std::string_view kind, double bytes,
-                              int ranks, Crossing crossing) {
+double exchange_seconds_lower_bound(const Machine& machine, std::string_view kind, double bytes,
+                                    int ranks, Crossing crossing) {
   if (ranks < 2 || bytes <= 0) return 0;
   const auto seconds_over = [&](const Link& link) {
     if (link.bandwidth == 0) return 0.0;
@@ -19,7 +19,7 @@ double least_exchange_seconds(const Machine& machine, std::string_view kind, dou
   // smaller of the two times is the lower bound.
   const double across =
       std::min(seconds_over(machine.cluster), seconds_over(link_across(machine, machine.devices)));
-  if (crossing == Crossing::kAlways) return across;
+  if (crossing == Crossing::kAll) return across;
   double seconds = seconds_over(machine.node);
   if (const auto found = machine.exchanges.find(cat(kind, " ", ranks));
       found != machine.exchanges.end()) {
@@ -27,7 +27,7 @@ double least_exchange_seconds(const Machine& machine, std::string_view kind, dou
     for (const auto& [x, y] : found->second.points()) best = std::max(best, x / y);
     seconds = bytes / best;
   }
-  return crossing == Crossing::kSometimes ? std::min(seconds, across) : seconds;
+  return crossing == Crossing::kSome ? std::min(seconds, across) : seconds;
 }
 
 }  // namespace ftrun

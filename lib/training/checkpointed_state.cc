@@ -1,4 +1,4 @@
-#include "training/saved_model.h"
+#include "training/checkpointed_state.h"
 
 #include "config/topology.h"
 #include "inputs/resume_policy.h"
@@ -7,7 +7,7 @@ namespace ftrun {
 namespace {
 
 /// SetupModel is the view of the model of a run's setup. It keeps references to config and setup.
-class SetupModel : public SavedModel {
+class SetupModel : public CheckpointedState {
  public:
   SetupModel(const Config& config, TrainingSetup& setup) : config_(config), setup_(setup) {}
 
@@ -54,7 +54,7 @@ class SetupModel : public SavedModel {
 
 }  // namespace
 
-std::unique_ptr<SavedModel> saved_model(const Config& config, TrainingSetup& setup) {
+std::unique_ptr<CheckpointedState> checkpointed_state(const Config& config, TrainingSetup& setup) {
   return std::make_unique<SetupModel>(config, setup);
 }
 

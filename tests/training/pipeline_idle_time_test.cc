@@ -1,4 +1,4 @@
-#include "training/pipeline_use.h"
+#include "training/pipeline_idle_time.h"
 
 #include <algorithm>
 #include <array>

@@ -20,14 +20,14 @@ class TensorExchange {
 
   /// Completes result `x` of an operation that the ranks divide along `letter`: if each rank
   /// computed a term of it, sums the terms. The sum is split by tokens if hidden states are.
-  ValueId whole(OpKind kind, char letter, ValueId x) {
+  ValueId complete(OpKind kind, char letter, ValueId x) {
     return by_tokens() && is_term(kind, letter)
                ? ops::reduce_scatter(g_, x, along_tensor(split_.degree))
-               : on_each_rank(kind, letter, x);
+               : complete_on_each_rank(kind, letter, x);
   }
 
-  /// Completes `x` as whole() does, but leaves the whole sum on each rank.
-  ValueId on_each_rank(OpKind kind, char letter, ValueId x) {
+  /// Completes `x` as complete() does, but leaves the whole sum on each rank.
+  ValueId complete_on_each_rank(OpKind kind, char letter, ValueId x) {
     return is_term(kind, letter) ? ops::all_reduce(g_, x, along_tensor(split_.degree)) : x;
   }
 

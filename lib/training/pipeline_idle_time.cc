@@ -1,4 +1,4 @@
-#include "training/pipeline_use.h"
+#include "training/pipeline_idle_time.h"
 
 #include <algorithm>
 #include <cmath>
@@ -68,13 +68,13 @@ std::vector<IdleShare> idle_shares(const StageActions& lists, ChunkPlacement pla
   return shares;
 }
 
-PipelineUse::PipelineUse(TrainingSetup& setup) : setup_(setup) {
+PipelineIdleTime::PipelineIdleTime(TrainingSetup& setup) : setup_(setup) {
   if (pipeline().stages() == 1) return;
   lists_ = make_schedules(options().schedule, pipeline().stages(), pipeline().chunks(),
                           options().micro_batches);
 }
 
-void PipelineUse::end_step() {
+void PipelineIdleTime::end_step() {
   if (lists_.empty()) return;
   if (++steps_ == 2) sums_ = {};
   const int stage = options().state.pipeline_stage;
@@ -82,7 +82,7 @@ void PipelineUse::end_step() {
             pipeline(), stage, static_cast<int32_t>(setup_.train().model.layers.size()));
 }
 
-void PipelineUse::total(Session& session) {
+void PipelineIdleTime::sum_over_ranks(Session& session) {
   if (lists_.empty() || steps_ == 0) return;
   const RankMesh mesh = state_mesh(options().state);
   std::vector<StageActionSeconds> stages(lists_.size());
@@ -93,7 +93,7 @@ void PipelineUse::total(Session& session) {
   idle_ = idle_shares(lists_, traits_of(options().schedule).placement, stages);
 }
 
-std::string PipelineUse::text() const {
+std::string PipelineIdleTime::text() const {
   if (idle_.empty()) return "";
   std::vector<std::vector<std::string>> rows;
   for (size_t stage = 0; stage < idle_.size(); ++stage)
@@ -103,7 +103,7 @@ std::string PipelineUse::text() const {
              format_table({"pipeline", "measured", "by the schedule alone"}, rows));
 }
 
-std::map<std::string, std::map<std::string, int64_t>> PipelineUse::record() const {
+std::map<std::string, std::map<std::string, int64_t>> PipelineIdleTime::record() const {
   const auto per_million = [](double share) { return std::llround(share * 1e6); };
   std::map<std::string, std::map<std::string, int64_t>> record;
   for (size_t stage = 0; stage < idle_.size(); ++stage)

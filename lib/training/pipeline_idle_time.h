@@ -42,18 +42,18 @@ struct IdleShare {
 std::vector<IdleShare> idle_shares(const StageActions& lists, ChunkPlacement placement,
                                    const std::vector<StageActionSeconds>& stages);
 
-/// PipelineUse measures how long each pipeline stage waits for other stages during a run, and
+/// PipelineIdleTime measures how long each pipeline stage waits for other stages during a run, and
 /// compares that with the waits that the schedule causes.
-class PipelineUse {
+class PipelineIdleTime {
  public:
   /// Keeps a reference to the setup.
-  explicit PipelineUse(TrainingSetup& setup);
+  explicit PipelineIdleTime(TrainingSetup& setup);
 
   /// Ends a step; called after each run of the training program. If there are several steps, the
   /// first step is not counted, because it touches its memory for the first time and is slower.
   void end_step();
   /// Sums the measurements over all ranks. Collective; called after the last step.
-  void total(Session& session);
+  void sum_over_ranks(Session& session);
 
   /// Writes a table; "" if there is nothing to report.
   std::string text() const;

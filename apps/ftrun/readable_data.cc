@@ -1,11 +1,11 @@
-#include "plan_inputs.h"
+#include "readable_data.h"
 
 #include "data/check_headers.h"
 #include "inputs/sample_options.h"
 
 namespace ftrun {
 
-bool has_data(const Config& config) {
+bool has_readable_data(const Config& config) {
   const SampleSetOptions samples = sample_options(config);
   TokenFileOptions files;
   files.format = samples.format;

@@ -12,14 +12,15 @@
 
 namespace ftrun {
 
-/// MovedTensors finds the tensors that training has changed: it compares the export of each trained
-/// tensor with its values when training began, piece by piece while the export runs. A tensor
-/// without any changed element has not been trained, even if the loss fell: no gradient reached it,
-/// the learning rate was 0, or the change is lost in the rounding to the export's dtype.
-class MovedTensors {
+/// ChangedTensors finds the tensors that training has changed: it compares the export of each
+/// trained tensor with its values when training began, piece by piece while the export runs. A
+/// tensor without any changed element has not been trained, even if the loss fell: no gradient
+/// reached it, the learning rate was 0, or the change is lost in the rounding to the export's
+/// dtype.
+class ChangedTensors {
  public:
   /// Borrows `model` and `first`; `dtype` is that of the exported file.
-  MovedTensors(const ModelDescription& model, const InitialWeights& first, DType dtype);
+  ChangedTensors(const ModelDescription& model, const InitialWeights& first, DType dtype);
 
   /// Compares elements of a tensor from `begin` on. `values` are fp32, before they are rounded to
   /// the file's dtype.
@@ -30,12 +31,12 @@ class MovedTensors {
   std::string warning() const;
 
  private:
-  enum class Movement : uint8_t { kUnmoved, kLostInRounding, kMoved };
+  enum class Change : uint8_t { kNone, kLostInRounding, kChanged };
 
   const InitialWeights& first_;
   DType dtype_;
   std::map<std::string, const TensorInfo*> trained_;
-  std::map<std::string, Movement> states_;
+  std::map<std::string, Change> states_;
   std::vector<float> before_;
 };
 

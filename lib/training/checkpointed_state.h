@@ -15,11 +15,11 @@
 
 namespace ftrun {
 
-/// SavedModel is the model of a running training as checkpoints access it: the state that this rank
-/// holds (ModelState), and the facts about the model that a checkpoint records.
-class SavedModel {
+/// CheckpointedState is the model of a running training as checkpoints access it: the state that
+/// this rank holds (ModelState), and the facts about the model that a checkpoint records.
+class CheckpointedState {
  public:
-  virtual ~SavedModel() = default;
+  virtual ~CheckpointedState() = default;
 
   /// Return the fingerprint of the model folder, and the fingerprint of the frozen base weights (""
   /// if the whole model trains).
@@ -50,7 +50,7 @@ class SavedModel {
   virtual ExportOutcome export_weights(bool writes, const std::function<bool()>& stop) = 0;
 };
 
-/// Makes the SavedModel of a run's setup. It keeps references to both arguments.
-std::unique_ptr<SavedModel> saved_model(const Config& config, TrainingSetup& setup);
+/// Makes the CheckpointedState of a run's setup. It keeps references to both arguments.
+std::unique_ptr<CheckpointedState> checkpointed_state(const Config& config, TrainingSetup& setup);
 
 }  // namespace ftrun

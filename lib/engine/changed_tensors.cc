@@ -1,4 +1,4 @@
-#include "engine/moved_tensors.h"
+#include "engine/changed_tensors.h"
 
 #include <algorithm>
 
@@ -26,7 +26,8 @@ std::string listed(const std::vector<std::string>& names) {
 
 }  // namespace
 
-MovedTensors::MovedTensors(const ModelDescription& model, const InitialWeights& first, DType dtype)
+ChangedTensors::ChangedTensors(const ModelDescription& model, const InitialWeights& first,
+                               DType dtype)
     : first_(first), dtype_(dtype) {
   for (const TensorInfo& tensor : model.tensors)
     // Row lengths are computed from the whole matrix, but they change by the gradients of A and B.
@@ -34,43 +35,42 @@ MovedTensors::MovedTensors(const ModelDescription& model, const InitialWeights& 
       trained_[tensor.name] = &tensor;
 }
 
-void MovedTensors::compare(const std::string& tensor, int64_t begin,
-                           std::span<const float> values) {
+void ChangedTensors::compare(const std::string& tensor, int64_t begin,
+                             std::span<const float> values) {
   const auto known = trained_.find(tensor);
   if (known == trained_.end()) return;
-  Movement& state = states_.try_emplace(tensor, Movement::kUnmoved).first->second;
-  for (int64_t at = 0; at < std::ssize(values) && state != Movement::kMoved; at += kCompared) {
+  Change& state = states_.try_emplace(tensor, Change::kNone).first->second;
+  for (int64_t at = 0; at < std::ssize(values) && state != Change::kChanged; at += kCompared) {
     const auto now = values.subspan(
         static_cast<size_t>(at), static_cast<size_t>(std::min(kCompared, std::ssize(values) - at)));
     before_.resize(now.size());
     first_.read(*known->second, begin + at, begin + at + std::ssize(now), before_);
-    for (size_t i = 0; i < now.size() && state != Movement::kMoved; ++i) {
+    for (size_t i = 0; i < now.size() && state != Change::kChanged; ++i) {
       // 16-bit master weights begin as the rounded initial values.
       if (now[i] == before_[i] || now[i] == rounded_to(DType::kBF16, before_[i])) continue;
-      state = rounded_to(dtype_, now[i]) == rounded_to(dtype_, before_[i])
-                  ? Movement::kLostInRounding
-                  : Movement::kMoved;
+      state = rounded_to(dtype_, now[i]) == rounded_to(dtype_, before_[i]) ? Change::kLostInRounding
+                                                                           : Change::kChanged;
     }
   }
 }
 
-std::string MovedTensors::warning() const {
-  std::vector<std::string> unmoved, lost, absent;
+std::string ChangedTensors::warning() const {
+  std::vector<std::string> unchanged, lost, absent;
   for (const auto& [name, tensor] : trained_)
     if (!states_.contains(name)) absent.push_back(name);
   for (const auto& [name, state] : states_) {
-    if (state == Movement::kUnmoved) unmoved.push_back(name);
-    if (state == Movement::kLostInRounding) lost.push_back(name);
+    if (state == Change::kNone) unchanged.push_back(name);
+    if (state == Change::kLostInRounding) lost.push_back(name);
   }
   std::vector<std::string> parts;
-  if (!unmoved.empty())
+  if (!unchanged.empty())
     parts.push_back(cat(
-        unmoved.size() == states_.size() ? "none" : std::to_string(unmoved.size()), " of ",
+        unchanged.size() == states_.size() ? "none" : std::to_string(unchanged.size()), " of ",
         states_.size(), " trained tensors ",
-        unmoved.size() == states_.size() ? "has"
-        : unmoved.size() == 1            ? "has not"
-                                         : "have not",
-        " moved from what training began with: ", listed(unmoved),
+        unchanged.size() == states_.size() ? "has"
+        : unchanged.size() == 1            ? "has not"
+                                           : "have not",
+        " changed since training began: ", listed(unchanged),
         "; no gradient has reached them, or the learning rate is 0 or too small to change them"));
   if (!lost.empty())
     parts.push_back(cat("what ", lost.size(), " of ", states_.size(),
