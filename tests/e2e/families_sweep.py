@@ -322,7 +322,7 @@ def rows_of(page):
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/families.md"
 TEXT_OF_PAGE = """\
-# Model families beside transformers and PEFT
+# Model families compared with transformers and PEFT
 
 Each family of models is compared with transformers and PEFT. The table shows in which ways, and how
 closely ftrun's numbers agree with theirs. `tests/e2e/families_sweep.py --page` made the table, its
@@ -337,16 +337,16 @@ are the largest relative differences that were seen:
   with ZeRO stages 0 to 3, with all state in main memory, on two tensor-parallel ranks, on two
   pipeline stages, on data 2 × tensor 2 with ZeRO-3, and on tensor 2 × pipeline 2. Models with an
   odd number of heads or one key head have only the eight layouts without tensor parallelism.
-* *loss*, *gradient norm*: the worst layout over the 20 steps, beside transformers with eager
+* *loss*, *gradient norm*: the worst layout over the 20 steps, against transformers with eager
   attention. The norms of all weights after the last step agree within 1e-4.
-* *bf16*: the first step in bf16, beside transformers in bf16.
+* *bf16*: the first step in bf16, against transformers in bf16.
 * *packed rows*: the first step of sequences that several documents share (`data.packing:
-  documents`), beside transformers on one document after another. The two Phi-3 models have no such
+  documents`), against transformers on one document after another. The two Phi-3 models have no such
   figure: transformers chooses longrope's factors for each document, ftrun for the sequences of a
   run.
-* *LoRA*: 20 steps of rank 4 on all linear layers, beside PEFT.
+* *LoRA*: 20 steps of rank 4 on all linear layers, against PEFT.
 * *LoRA on 2 ranks*: the same on two tensor-parallel ranks and with ZeRO-3 on two, the worse of
-  both, beside one rank. The trained tensors agree within 1e-4. Models without tensor parallelism
+  both, against one rank. The trained tensors agree within 1e-4. Models without tensor parallelism
   (above) have ZeRO-3 alone.
 * *texts*: the greedy texts that a run writes after 20 steps (`train.generate`; {prompt} tokens
   are continued by {text}) that are token by token those of transformers' `generate` on the weights
