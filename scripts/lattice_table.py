@@ -86,11 +86,11 @@ def main():
     seconds = sum(float(cell["seconds"]) for cell in cells)
     print(f"""# The lattice: every layout against one process
 
-With this page you can check whether a combination of settings was compared with a run of one
-process, and how closely it agreed. `scripts/lattice.sh` trains a model of 8 layers (hidden 32,
-4 heads, 2 key/value heads, fp32) for 20 steps of AdamW on each layout of up to 8 ranks and compares
-it with one process that trains the same global batch. Ranks are threads with the communicators of
-real ones. This is what it wrote on {day}
+Every layout of ranks must train like one process. Look here whether a combination of settings was
+compared with one process, and how closely the two agreed. `scripts/lattice.sh` trains a model of 8
+layers (hidden 32, 4 heads, 2 key/value heads, fp32) for 20 steps of AdamW on each layout of up to 8
+ranks, and compares it with one process that trains the same global batch. Ranks are threads with
+the communicators of real ones. The script wrote this page on {day}
 ({os.cpu_count()} shared cores, {seconds / 60:.0f} minutes in all cells together).
 
 A *cell* is one layout with its other settings. There are two sets of cells:
@@ -113,7 +113,7 @@ A cell is compared with one process by these bounds:
 | key biases after the last step | ‖Δw‖ ≤ {BOUNDS["key bias"]:.0e} ‖w‖ |
 
 The bound of key biases is wider. A key bias adds nearly the same amount to all scores of a query
-(exactly the same if there were no rotation), so its gradient is almost zero. AdamW normalises the
+(exactly the same if there were no rotation), so its gradient is almost zero. AdamW normalizes the
 gradient and takes full steps, even if the gradient is only rounding error.
 
 A gradient norm beyond its bound still counts as within bounds if both of these hold:

@@ -322,13 +322,13 @@ def rows_of(page):
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/families.md"
 TEXT_OF_PAGE = """\
-# Model families beside transformers and PEFT
+# Model families compared with transformers and PEFT
 
-With this page you can see how closely ftrun's numbers agree with those of transformers and PEFT,
-for each family of models, and in which ways they were compared. `tests/e2e/families_sweep.py
---page` made the table, its last cells on {date}, on {cores} cores ({cpu}) with
-transformers {transformers}, PEFT {peft} and torch {torch}. The script takes three quarters of an
-hour, so it is run by hand. The tests `e2e.families` and `e2e.lora` run a share of it each time.
+Each family of models is compared with transformers and PEFT. The table shows in which ways, and how
+closely ftrun's numbers agree with theirs. `tests/e2e/families_sweep.py --page` made the table, its
+last cells on {date}, on {cores} cores ({cpu}) with transformers {transformers}, PEFT {peft} and
+torch {torch}. The script takes three quarters of an hour, so it is run by hand. The tests
+`e2e.families` and `e2e.lora` run a share of it each time.
 
 Each row is a small random model of two or three layers (`tests/model/reference.py`). All figures
 are the largest relative differences that were seen:
@@ -336,16 +336,17 @@ are the largest relative differences that were seen:
 * *layouts*: 20 AdamW steps in fp32 on one rank, with full recompute, on two data-parallel ranks
   with ZeRO stages 0 to 3, with all state in main memory, on two tensor-parallel ranks, on two
   pipeline stages, on data 2 × tensor 2 with ZeRO-3, and on tensor 2 × pipeline 2. Models with an
-  odd number of heads or one key head have eight layouts, without tensor parallelism.
-* *loss*, *gradient norm*: of the 20 steps, the worst layout, beside transformers with eager
+  odd number of heads or one key head have only the eight layouts without tensor parallelism.
+* *loss*, *gradient norm*: the worst layout over the 20 steps, against transformers with eager
   attention. The norms of all weights after the last step agree within 1e-4.
-* *bf16*: the first step in bf16, beside transformers in bf16.
-* *packed rows*: the first step of rows that several documents share (`data.packing: documents`),
-  beside transformers on one document after another. The two Phi-3 rows have none: transformers
-  chooses longrope's factors for each document, ftrun for the rows of a run.
-* *LoRA*: 20 steps of rank 4 on all linear layers, beside PEFT.
+* *bf16*: the first step in bf16, against transformers in bf16.
+* *packed rows*: the first step of sequences that several documents share (`data.packing:
+  documents`), against transformers on one document after another. The two Phi-3 models have no such
+  figure: transformers chooses longrope's factors for each document, ftrun for the sequences of a
+  run.
+* *LoRA*: 20 steps of rank 4 on all linear layers, against PEFT.
 * *LoRA on 2 ranks*: the same on two tensor-parallel ranks and with ZeRO-3 on two, the worse of
-  both, beside one rank. The trained tensors agree within 1e-4. Models without tensor parallelism
+  both, against one rank. The trained tensors agree within 1e-4. Models without tensor parallelism
   (above) have ZeRO-3 alone.
 * *texts*: the greedy texts that a run writes after 20 steps (`train.generate`; {prompt} tokens
   are continued by {text}) that are token by token those of transformers' `generate` on the weights

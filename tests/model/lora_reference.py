@@ -15,7 +15,7 @@
   tokens. Any other case is trained with PEFT, which takes a second.
   lora_reference.py store [NAME ...]   Trains cases with PEFT and stores the numbers.
 With names, only those cases; some of these have magnitudes (DoRA).
-Dropout uses ftrun's masks, computed here from the description in docs/numbers.md.
+Dropout uses ftrun's masks, computed here from the description in docs/reproducibility.md.
 """
 import hashlib
 import importlib.metadata
