@@ -23,8 +23,8 @@ enum class ExitCode : int {
   kRequeue = 75,  // the run was saved and asks to be started again
 };
 
-/// Appends a value as `ostream <<` writes it. Texts and whole numbers, of which plans join millions,
-/// go without a stream, which takes several times as long.
+/// Appends a value as `ostream <<` writes it. Texts and whole numbers, of which a plan joins
+/// millions, are appended without a stream, which takes several times as long.
 template <typename Value>
 void append_value(std::string& text, const Value& value) {
   if constexpr (std::is_convertible_v<const Value&, std::string_view>) {

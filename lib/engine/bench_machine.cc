@@ -328,7 +328,7 @@ Rates measure_rates(int ranks, int threads, bool quick) {
   for (const DType dtype : dtypes)
     for (const auto& [config, batch] : sampled_models(quick))
       models[dtype].emplace_back(config, batch, dtype);
-  // Each round samples an operation once. A thread that wakes up late delays up to a third of the
+  // A round samples each operation once. Threads that wake up late delay up to a third of the
   // samples by 0.1 ms, so a lower quartile needs many of them.
   constexpr int kRounds = 12;
   for (int round = 0; round < kRounds; ++round) {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "axes/tensor/split.h"
-#include "axes/tensor/tensor_exchange.h"
+#include "axes/tensor/split_exchange.h"
 #include "base/error.h"
 #include "base/half_floats.h"
 #include "base/round_up.h"

@@ -358,8 +358,8 @@ class Search {
         !left && result_.counts.tried == result_.counts.all && result_.counts.untimed == 0;
   }
 
-  /// Counts the abandoned plans, and the candidates that fit by their bounds and were never planned,
-  /// because they cannot be faster than the best layout.
+  /// Counts the abandoned plans, and the candidates that fit by their bounds and were never
+  /// planned, because they cannot be faster than the best layout.
   void count_unplanned() {
     result_.counts.given_up = static_cast<int64_t>(given_up_.size());
     for (size_t i = 0; i < candidates_.size(); ++i)
