@@ -138,7 +138,7 @@ class Encoder:
         self.count_forged(read, location, notes)
         if isinstance(read, Text):
             return Encoded([self.plain(read.text, None, location)], read.shape, notes)
-        notes.count("empty answers", location, read.empty_answers())
+        notes.count("empty answers", location, read.count_empty_answers())
         if not self.has_template:
             for key in read.options:
                 notes.count(("unread", f"chat_template_kwargs.{key}"), location)

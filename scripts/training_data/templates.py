@@ -19,7 +19,7 @@ import re
 
 from script_errors import BadDocument, UserError
 from training_data.conversations import REASONING
-from training_data.fields import HARMLESS_NAMES, canonical, holds_nothing
+from training_data.fields import HARMLESS_NAMES, canonical, is_empty_or_empty_json
 from training_data.records import read_json
 
 TRAIN_ON = ("assistant", "last", "all")
@@ -270,7 +270,7 @@ class ChatTemplate:
         for function, is_wrapped in functions:
             for key, value in function.items():
                 if key not in ("name",
-                               "type") and not holds_nothing(value) and not self.reads_tool_key(
+                               "type") and not is_empty_or_empty_json(value) and not self.reads_tool_key(
                                    key, is_wrapped):
                     notes.count(("unread", f"tool.{key}"), location)
         calls = [call for m in messages for call in m.get("tool_calls", ())]
@@ -494,7 +494,7 @@ def more_keys(call):
     outer = without(call, ("id", "type", "index", "function",
                            *(() if "function" in call else ("name", "arguments"))))
     inner = without(call["function"], ("name", "arguments")) if "function" in call else {}
-    return [key for key, value in {**outer, **inner}.items() if not holds_nothing(value)]
+    return [key for key, value in {**outer, **inner}.items() if not is_empty_or_empty_json(value)]
 
 
 def without_more(call, key):

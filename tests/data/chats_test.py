@@ -422,10 +422,10 @@ class Shapes(Case):
                 ({"messages": [{"role": "User", "content": "p"}, assistant("c")]},
                  "message 1: role 'User', expected 'user'"),
                 ({"prompt": "p", "chosen": "a", "rejected": "b"},
-                 'is a preference (chosen and rejected); answers to imitate are read from '
-                 '"messages", or "prompt" and "completion"'),
-                ({"input_ids": [1]}, 'holds token ids ("input_ids"); name such a file in '
-                                     'data.train as it is'),
+                 'is a preference (chosen and rejected), which is not supported; answers to '
+                 'imitate are read from "messages", or "prompt" and "completion"'),
+                ({"input_ids": [1]}, 'holds token ids ("input_ids"), so the file needs no '
+                                     'preparation; name it in data.train'),
                 ({"messages": [user("p"), assistant("c")], "tools": "[{"},
                  '"tools" is a text that is not JSON: Expecting property name enclosed in double '
                  'quotes: line 1 column 3 (char 2)'),
@@ -536,19 +536,16 @@ class Fields(Case):
                               {"role": "system", "content": [{"type": "text", "text": "s"}]}):
                     self.assertEqual(self.read({**shape, key: value}), expected,
                                      (shape, key, value))
-        self.refused({**shapes[-1], "system": "t"}, '"system" stands beside a first message of the '
-                                                    'role system that says something else; leave '
-                                                    "one of them out")
+        self.refused({**shapes[-1], "system": "t"}, '"system" differs from the first message, '
+                                                    'whose role is system; remove one of them')
         self.refused({**shapes[0], "system": 5}, '"system" must be a text, or a list of {"text": '
                                                  '"..."}')
         self.refused({**shapes[0], "system": "s", "system_prompt": "t"},
-                     '"system" and "system_prompt" are two spellings of one thing and hold '
-                                                                         "different values; leave "
-                     "one of them out")
-        self.refused({"text": "t", "system": "s"}, '"system" stands beside "text", which is '
-                                                   'trained on alone; write "messages", or pass '
-                                                   'over it '
-                                                   "with --ignore-fields system")
+                     '"system" and "system_prompt" are two names of the same field and hold '
+                     "different values; remove one of them")
+        self.refused({"text": "t", "system": "s"}, '"system" is not used in a record with "text"; '
+                                                   'write "messages" instead of "text", or ignore '
+                                                   '"system" with --ignore-fields system')
 
     def test_answers_that_must_not_be_imitated_are_refused_and_left_out_with_a_count(self):
         shapes = ({"messages": [user("p"), assistant("c")]}, {"prompt": "p", "completion": "c"},
@@ -560,21 +557,20 @@ class Fields(Case):
                 self.refused({**shape, key: value}, f'"{key}" is {json.dumps(value)}: its answer '
                                                     'must not be imitated')
             for key in ("rejected_response", "rejected", "rejected_messages", "rejectedResponse"):
-                tail = ("; to train on its messages alone, pass over the others with "
+                tail = ("; to train only on its messages, ignore the other fields with "
                         f"--ignore-fields {key}" if "messages" in shape else "")
-                self.refused({**shape, key: "no"}, f'is a preference ({key}); answers to imitate '
-                                                   'are read from "messages", or "prompt" and '
-                                                   f'"completion"{tail}')
+                self.refused({**shape, key: "no"}, f'is a preference ({key}), which is not '
+                                                   'supported; answers to imitate are read from '
+                                                   f'"messages", or "prompt" and "completion"{tail}')
             self.assertEqual(self.encoded({**shape, "label": True, "rejected": None}),
                              self.encoded(shape))
         self.refused({**shapes[0], "label": "cat"}, '"label" is "cat", expected true (an answer to '
-                                                    'imitate) or false; correct it, or pass over '
-                                                    'it '
+                                                    'imitate) or false; correct it, or ignore it '
                                                     "with --ignore-fields label")
-        self.refused({"text": "t", "label": 1}, '"label" is 1; labels are not supported beside '
-                                                '"text", because the whole text is trained on '
-                                                'regardless of its label; write "prompt" and '
-                                                '"completion" if the model shall learn the label, '
+        self.refused({"text": "t", "label": 1}, '"label" is 1; a record with "text" cannot have a '
+                                                'label, because the whole text is trained on '
+                                                'regardless of it; write "prompt" and '
+                                                '"completion" if the model should learn the label, '
                                                 "or ignore it with --ignore-fields label")
         path = self.lines("k.jsonl", [{**shapes[1], "label": True},
                                       {"prompt": "q", "completion": "bad", "label": False}])
@@ -588,40 +584,40 @@ class Fields(Case):
 
     def test_weights_masks_and_media_are_refused_by_name(self):
         chat = {"messages": [user("p"), assistant("c")]}
-        tail = "pass over it with --ignore-fields "
+        tail = "ignore it with --ignore-fields "
         for key, value, message in (
-                ("loss_mask", [0, 1], "says by token what counts in the loss, which texts cannot; "
-                                      "write \"train\": false in the messages that do not count, "
-                                      "or prepare the token ids elsewhere and name that file in "
-                                      "data.train"),
-                ("sample_weight", 0.5, "weighs the record or its tokens, and all count alike here; "
-                                       "give a data set of its own a weight in data.train"),
+                ("loss_mask", [0, 1], "selects single tokens for the loss, which is not possible "
+                                      "for texts; write \"train\": false in the messages that do "
+                                      "not count, or prepare the token ids elsewhere and name that "
+                                      "file in data.train"),
+                ("sample_weight", 0.5, "gives the record or its tokens a weight, but ftrun weights "
+                                       "all trained tokens equally; prepare such records as a "
+                                       "separate data set and give that a weight in data.train"),
                 ("images", ["a.png"], "holds something other than text, and ftrun trains only on "
-                                      "text; "
-                                      "remove it where the texts do not need it"),
-                ("function_call", {"name": "f"}, "is a call of a tool beside the conversation; put "
-                                                 "it into \"tool_calls\" of an assistant's "
-                                                 "message"),
-                ("input_ids", [1], "holds token ids beside texts; name a file of token ids in "
-                                   "data.train as it is, or remove them")):
+                                      "text; remove the field if the texts make sense without it"),
+                ("function_call", {"name": "f"}, "is a tool call outside the messages; move it to "
+                                                 "\"tool_calls\" of an assistant's message"),
+                ("input_ids", [1], "holds token ids, but the record has texts to tokenize; remove "
+                                   "the field, or name a file of token ids in data.train instead "
+                                   "of preparing it")):
             self.refused({**chat, key: value}, f'"{key}" {message}, or {tail}{key}')
             self.assertEqual(self.encoded({**chat, key: None}), self.encoded(chat))
         self.refused({"messages": [user("p"), assistant("c", weight=0.5)]},
-                     'message 2: "weight" is 0.5; a message is trained on or it is not: write 1 or '
-                     '0')
+                     'message 2: "weight" is 0.5, but a message is either trained on or not; write '
+                     '1 or 0')
         self.refused({"messages": [user("p"), assistant("c", loss=False)]},
                      "has no assistant message to train on: message 2 says that it is not trained "
                      "on")
         self.refused({"messages": [{**user("p"), "train": True}, assistant("c")]},
-                     'message 1: "train" is true, and its role is user: answers alone are trained '
-                     'on, or everything with --train-on all')
+                     'message 1: "train" is true, but its role is user, and only messages of the '
+                     'assistant are trained on; to train on everything, use --train-on all')
         self.refused({"messages": [user([{"type": "text", "text": "p", "source_lang_code": "de"}]),
                                    assistant("c")]},
-                     'message 1: "source_lang_code" in a part of its content is not read, as '
-                     'contents are texts here; write the message so that its '
-                     f"text says it, or {tail}source_lang_code")
-        self.refused({**chat, "completion": "d"}, '"completion" stands beside "messages" and says '
-                                                  'something else; write it as a message, or '
+                     'message 1: "source_lang_code" in a part of its content is not supported, '
+                     'because only the text of a part is used; write the information into the '
+                     f"text, or {tail}source_lang_code")
+        self.refused({**chat, "completion": "d"}, '"completion" differs from the text in '
+                                                  '"messages"; write it as a message, or '
                                                   f"{tail}completion")
         self.assertEqual(self.counted({**chat, "completion": "c", "prompt": "p", "score": 3,
                                        "id": 7}), ["prompt", "completion", "score"])
@@ -631,19 +627,17 @@ class Fields(Case):
                                          assistant("d")]}])
         self.assertEqual(self.refusal(path, "--train-on", "all"),
                          f"{path}:1: message 2 says that it is not trained on, and --train-on all "
-                                                                  "trains on every token; leave "
-                         "one of them out")
+                         "trains on every token; remove one of the two")
 
     def test_arguments_of_the_template_are_read_from_one_place(self):
         chat = {"messages": [user("p"), assistant("c")]}
         self.assertIn("...", self.read({**chat, "chat_template_kwargs": {"quiet": True}}))
         self.refused({**chat, "quiet": True}, '"quiet" is an argument of this chat template, which '
-                                              'is read from "chat_template_kwargs" alone; write '
-                                              "it there, or pass over it with --ignore-fields "
-                                              "quiet")
+                                              'is read only from "chat_template_kwargs"; write it '
+                                              "there, or ignore it with --ignore-fields quiet")
         self.refused({**chat, "chat_template_kwargs": {"add_generation_prompt": True}},
-                     '"add_generation_prompt" in "chat_template_kwargs" is no argument of a chat '
-                     'template; remove it')
+                     '"add_generation_prompt" in "chat_template_kwargs" cannot be an argument of a '
+                     'chat template; remove it')
         self.assertEqual(self.counted({**chat, "chat_template_kwargs": {"loud": True}}),
                          ["chat_template_kwargs.loud"])
         out = self.prepare(self.lines("c.jsonl", [chat]), "--template-options", '{"loud": 1}')
@@ -739,8 +733,7 @@ class Fields(Case):
         self.encoder = Encoder(self.model)
         self.refused({"messages": [user("p"), assistant("c", reasoning_content="r")]},
                      'this chat template leaves out "reasoning_content" of message 2; write it '
-                     'into "content", or pass over it with --ignore-fields '
-                     "reasoning_content")
+                     'into "content", or ignore it with --ignore-fields reasoning_content')
         self.refused({"messages": [user("p"),
                                    assistant("", tool_calls=[{"function": {"name": "f"}}])]},
                      'call 1 in "tool_calls" of message 2 needs "arguments", an object or its JSON')
@@ -831,8 +824,8 @@ class Fields(Case):
             self.assertIsNotNone(outcome, f"{level}{spelling} = {value!r} of {shape} vanishes: "
                                           f"{record}")
             outcomes[outcome] += 1
-        self.assertEqual(sorted(outcomes), ["as it is anyway", "counted", "harmless",
-                                            "holds nothing", "read", "refused"], outcomes)
+        self.assertEqual(sorted(outcomes), ["counted", "empty", "harmless", "no change", "read",
+                                            "refused"], outcomes)
 
     def outcome(self, found, plain, name, value):
         """Returns how the field was handled; None if it was ignored silently."""
@@ -840,23 +833,23 @@ class Fields(Case):
         # A field that holds messages, or that is inside a message, is reported by the message's
         # name.
         if isinstance(found, str):
-            by_message = known in fields.spelled((*fields.RECORD["messages"],
+            by_message = known in fields.canonical_names((*fields.RECORD["messages"],
                                                   *fields.MESSAGE["weight"],
                                                   *fields.MESSAGE["train"]))
             return "refused" if name in found or (by_message and "message" in found) else None
         if found[0] != plain[0]:
-            return "read" if not fields.is_absent(value) else None
+            return "read" if not fields.is_empty(value) else None
         if any(name == key or key.endswith(f".{name}") or key == "chat_template_kwargs.k"
                for key in found[1]):
             return "counted"
-        if fields.holds_nothing(value):
-            return "holds nothing" if found == plain else None
+        if fields.is_empty_or_empty_json(value):
+            return "empty" if found == plain else None
         if known in fields.HARMLESS_NAMES or known == "toolcallid":
             return "harmless"
-        if known in fields.spelled((*fields.RECORD["label"], *fields.MESSAGE["weight"],
-                                    *fields.MESSAGE["train"])) and fields.verdict(
+        if known in fields.canonical_names((*fields.RECORD["label"], *fields.MESSAGE["weight"],
+                                    *fields.MESSAGE["train"])) and fields.as_bool(
                                         value) is not None:
-            return "as it is anyway"
+            return "no change"
         return None
 
 
