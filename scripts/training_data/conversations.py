@@ -511,4 +511,4 @@ def refuse_missing_answer(record, answer_key, prompt_key, location):
 def need_text(name, value, location):
     """Raises an error if the value of the field `name` is not a text."""
     if not isinstance(value, str):
-        raise BadDocument(f'{location}: needs a text "{name}"')
+        raise BadDocument(f'{location}: has no text "{name}"')

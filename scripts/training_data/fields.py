@@ -145,12 +145,11 @@ class Fields:
             if meaning is None:
                 if not is_empty_or_empty_json(value):
                     self.others[key] = value
-            elif meaning not in self.by_meaning or is_empty(self.by_meaning[meaning][1]):
+            elif not self.has(meaning):
                 self.by_meaning[meaning] = (key, value)
             elif not is_empty(value) and value != self.by_meaning[meaning][1]:
-                raise BadDocument(f'{location}: "{self.by_meaning[meaning][0]}" and "{key}" are two '
-                                  "names of the same field and hold different values; remove one "
-                                  "of them")
+                raise BadDocument(f'{location}: "{self.key(meaning)}" and "{key}" are two names of '
+                                  "the same field and hold different values; remove one of them")
 
     def key(self, meaning):
         """Returns the spelling of the field in the object; None if the object does not have the

@@ -197,8 +197,8 @@ class Templates(Case):
         self.use("{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}")
         out = self.prepare(self.chats(self.TURNS))
         self.assertIn("2 of 2 answers end without a special token (the first: " + self.folder
-                      + "/c.jsonl:1): a model learns "
-                      "from them to go on; its end tokens are <|im_end|>\n", out)
+                      + "/c.jsonl:1), so a model learns "
+                      "from them not to stop; its end tokens are <|im_end|>\n", out)
         self.use(CHATML)
         self.assertNotIn("warning", self.prepare(self.chats(self.TURNS)))
         self.assertEqual(self.side()["turn_ends"], [3])
@@ -221,7 +221,7 @@ class Templates(Case):
             "b<|im_end|>]\n",
             "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\n"
             "c<|im_end|>\n<|im_start|>assistant\n[<think>\n\n</think>\n\nd<|im_end|>]\n"])
-        self.assertIn("1 chats became a sample for each answer", out)
+        self.assertIn("1 chats were split into one sample per answer", out)
         # The reasoning may also be in a separate key, as servers return it.
         self.prepare(self.chats((user("a"), assistant("b", reasoning_content="r1"), user("c"),
                                  assistant("d"))))
@@ -263,8 +263,8 @@ class Templates(Case):
         out = self.prepare(self.chats((user("q"), assistant("y"))))
         self.assertEqual(self.shown(), ["<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
                                         "[y<|im_end|>]\n"])
-        self.assertIn("before 1 of 1 answers a server's prompt goes on otherwise than the chat "
-                      "does", out)
+        self.assertIn("before 1 of 1 answers the prompt that a server renders differs from the "
+                      "chat", out)
 
     def test_train_on_last_and_all_and_messages_that_are_left_out(self):
         self.use(CHATML)
@@ -304,11 +304,11 @@ class Templates(Case):
         self.use(GEMMA)
         self.assertEqual(self.refusal(self.chats(({"role": "system", "content": "s"}, user("q"),
                                                   assistant("a")))),
-                         f"{self.folder}/c.jsonl:1: the chat template refuses it: System role not "
-                         "supported")
+                         f"{self.folder}/c.jsonl:1: the chat template refuses the chat: System "
+                         "role not supported")
         self.assertEqual(self.refusal(self.chats((user("q"), user("r"), assistant("a")))),
-                         f"{self.folder}/c.jsonl:1: the chat template refuses it: Conversation "
-                         "roles must alternate user/assistant/user/assistant/...")
+                         f"{self.folder}/c.jsonl:1: the chat template refuses the chat: "
+                         "Conversation roles must alternate user/assistant/user/assistant/...")
         self.use(CHATML.replace("m.content +", "\nm.content.x.y +"))
         self.assertEqual(self.refusal(self.chats(self.TURNS)),
                          f"{self.folder}/c.jsonl:1: the chat template fails in its line 2: 'str "
@@ -369,7 +369,7 @@ class Templates(Case):
 
     def test_a_model_without_a_template_cannot_lay_out_chats(self):
         self.use(None)
-        self.assertIn("has no chat template, so messages cannot be laid out",
+        self.assertIn("has no chat template, so messages cannot be converted to text",
                       self.refusal(self.chats(self.TURNS)))
 
 
@@ -508,7 +508,7 @@ class Fields(Case):
         except BadDocument as bad:
             return str(bad)
         samples = [(ids.tolist(), trained.tolist()) for ids, trained in found.samples]
-        return samples, [name for (_, name), _ in found.notes.of("unread")]
+        return samples, [name for (_, name), _ in found.notes.of_kind("unread")]
 
     def read(self, content):
         found = self.encoded(content)
@@ -559,9 +559,9 @@ class Fields(Case):
             for key in ("rejected_response", "rejected", "rejected_messages", "rejectedResponse"):
                 tail = ("; to train only on its messages, ignore the other fields with "
                         f"--ignore-fields {key}" if "messages" in shape else "")
-                self.refused({**shape, key: "no"}, f'is a preference ({key}), which is not '
-                                                   'supported; answers to imitate are read from '
-                                                   f'"messages", or "prompt" and "completion"{tail}')
+                self.refused({**shape, key: "no"},
+                             f"is a preference ({key}), which is not supported; answers to imitate "
+                             f'are read from "messages", or "prompt" and "completion"{tail}')
             self.assertEqual(self.encoded({**shape, "label": True, "rejected": None}),
                              self.encoded(shape))
         self.refused({**shapes[0], "label": "cat"}, '"label" is "cat", expected true (an answer to '
@@ -717,7 +717,7 @@ class Fields(Case):
                  "the arguments of call 1 of message 2"),
                 (TOOLS.replace("+ m.content }}", "+ ('' if m.tool_calls else m.content) }}"),
                  [user("p"), assistant("I seek.", tool_calls=self.CALLS[0])], {},
-                 "what message 2 says beside its tool_calls")):
+                 "the text of message 2, which has tool_calls")):
             self.use(template)
             self.encoder = Encoder(self.model)
             self.refused({"messages": turns, **more}, f"this chat template leaves out {message}")
@@ -758,7 +758,8 @@ class Fields(Case):
                                  ("messages of the role user", 1, "<|im_end|>"),
                                  ("messages of the role tool", 1, "<|eot_id|>"),
                                  ("texts", 3, "<s>")):
-            self.assertIn(f"  warning: 1 {who} spell out special tokens, which become those tokens "
+            self.assertIn(f"  warning: 1 {who} contain the text of special tokens, which the "
+                          "tokenizer converts to these tokens "
                           f"(the first: {path}:{line}: {token})\n", out)
         self.assertNotIn("role assistant", out)
 
@@ -875,18 +876,18 @@ class Lengths(Case):
     def test_long_samples_are_refused_with_a_histogram(self):
         rows = self.before + 4  # fits samples of one token more: an answer of 3 and 2 ends
         err = self.refusal(self.file, "--sequence-length", str(rows))
-        self.assertIn(f"1 of 3 samples (33.3%) are longer than a row of {rows} tokens "
+        self.assertIn(f"1 of 3 samples (33.3%) are longer than a sequence of {rows} tokens "
                       f"(--sequence-length): {self.file}:3 ({self.before + 42} tokens)\n", err)
-        self.assertIn("  16 to 31 tokens         2  ########################################  < a "
-                      "row ends here\n", err)
-        self.assertIn(f"train with longer rows (the longest needs {self.before + 41}), or say what "
-                      "shall become of them: --too-long truncate", err)
+        self.assertIn("  16 to 31 tokens         2  ########################################  < "
+                      "end of a sequence\n", err)
+        self.assertIn(f"increase --sequence-length (the longest sample needs {self.before + 41}), "
+                      "or choose what happens to longer samples: --too-long truncate", err)
 
     def test_cut_dropped_and_split_are_counted(self):
         out, samples = self.fit("truncate")
         row = self.before + 5
         self.assertEqual(samples, [(row - 1, 3), (row, 4), (row, 5)])
-        self.assertIn("1 of 3 samples longer than a row of", out)
+        self.assertIn("1 of 3 samples longer than a sequence of", out)
         self.assertIn("were cut: 37 tokens lost, 36 of them trained on\n", out)
         out, samples = self.fit("drop")
         self.assertEqual(samples, [(row - 1, 3), (row, 4)])
@@ -904,16 +905,15 @@ class Lengths(Case):
         row, tokens = self.before + 5, 3 * (self.before + 4) - 1 + self.before + 3
         held = samples[0][0] + sum(length - 1 for length, _ in samples[1:])
         self.assertEqual(sum(trained for _, trained in samples), 2)
-        self.assertIn(f"1 of 1 samples longer than a row of {row - 1} tokens were split: "
-                      f"{tokens - held} tokens lost, of pieces without any that is trained on\n",
-                      out)
+        self.assertIn(f"1 of 1 samples longer than a sequence of {row - 1} tokens were split: "
+                      f"{tokens - held} tokens lost, in pieces without a trained token\n", out)
 
     def test_an_answer_that_is_cut_away_leaves_nothing(self):
         self.file = self.lines("c.jsonl", [{"prompt": "p", "completion": "c"},
                                            {"prompt": "p" * 60, "completion": "c"}])
         out, samples = self.fit("truncate")
         self.assertEqual(len(samples), 1)
-        self.assertIn("; 1 had no answer in what was left and were left out", out)
+        self.assertIn("; 1 of these had no trained token left and were left out", out)
 
 
 class Report(Case):
@@ -944,9 +944,9 @@ class Report(Case):
         path = f"{self.folder}/c.jsonl"
         self.assertIn(f"1 answers are empty (the first: {path}:2); a model learns from them to say "
                       "nothing\n", out)
-        self.assertIn(f"1 samples occur again (the first: {path}:3 is {path}:1 again)\n", out)
-        self.assertIn("1 of these are in train and in validation, whose loss they make too low\n",
-                      out)
+        self.assertIn(f"1 samples are duplicates (the first: {path}:3 repeats {path}:1)\n", out)
+        self.assertIn("1 of these are in both train and validation, which makes the validation "
+                      "loss too low\n", out)
 
     def test_the_first_sample_is_shown_with_what_is_trained_on(self):
         path = self.lines("c.jsonl", [{"prompt": "<b>", "completion": "c & d"}])

@@ -331,7 +331,7 @@ class MakeModel(unittest.TestCase):
     def test_a_folder_of_somebody_else_is_not_replaced(self):
         self.out.mkdir()
         (self.out / "config.json").write_text("{}")
-        self.assert_refused("it holds no ftrun-output.json, so it was not written here")
+        self.assert_refused("it holds no ftrun-output.json, so ftrun did not write it")
         (self.out / "config.json").unlink()
         self.run_script()  # an empty folder is replaced
         (self.out / "README.md").write_text("what I found")
@@ -402,7 +402,7 @@ class MakeModel(unittest.TestCase):
             self.run_script("--dtype", "fp32")
             busy = OSError(errno.EBUSY, os.strerror(errno.EBUSY))
             exchange = own_output._exchange if swaps else lambda a, b: False
-            warning = f"warning: {self.out}: what it was before could not be removed: {busy}\n"
+            warning = f"warning: {self.out}: the replaced folder could not be removed: {busy}\n"
             with mock.patch("own_output._exchange",
                             exchange), mock.patch("own_output._remove", side_effect=busy), \
                     contextlib.redirect_stderr(io.StringIO()) as told:
