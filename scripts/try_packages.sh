@@ -41,7 +41,7 @@ unshare -mn true 2>/dev/null || skip 'this machine allows no namespaces of mount
 if [ "${FTRUN_TRY_MOUNTS:-}" != own ]; then exec env FTRUN_TRY_MOUNTS=own unshare -m scripts/try_packages.sh "$@"; fi
 place=''
 if [ "${1:-}" = --keep ]; then
-  mkdir -p "${2:?--keep wants a folder}"
+  mkdir -p "${2:?--keep needs a folder}"
   place=$(cd "$2" && pwd -P)
   kept=yes
   shift 2

@@ -422,7 +422,7 @@ class PrepareData(unittest.TestCase):
         number `at`; returns whether the script reached its end."""
         def prepare(ending):
             prepare_data.os.replace, prepare_data.os.remove = ending(os.replace), ending(os.remove)
-            prepare_data.shutil.rmtree = ending(shutil.rmtree)
+            token_files.shutil.rmtree = ending(shutil.rmtree)
 
         return survives_kill_at(at, prepare, lambda: self.run_script(*arguments)[0])
 
