@@ -235,7 +235,7 @@ all_steps() {
   step kernels pass bin/test_cuda
   step trainings pass bin/test_engine_cuda
   step nccl-one-rank pass bin/test_nccl_gpu
-  for check in repeat recorded processor cudnn documents adapters precisions optimizers multipliers resume; do step "losses-$check" pass check_training "$check"; done
+  for check in repeat recorded cpu cudnn documents adapters precisions optimizers multipliers resume; do step "losses-$check" pass check_training "$check"; done
   step timings figure python_with tests/bench/gpu_kernel_bench.py --binary bin/gpu_kernel_bench
   step timings-cudnn figure python_with tests/bench/gpu_kernel_bench.py --binary bin/gpu_kernel_bench --attention cudnn --only attention
   step steps-smollm2 figure whole_steps smollm2 --peer --way "ZeRO 0" --way "own attention" --way recorded --way cuDNN --way "cuDNN, recorded" \
