@@ -69,7 +69,7 @@ class Runs:
 
     def model(self, shape):
         """Returns the model folder and the token file of a shape."""
-        return random_model.make(shape, self.args.scratch / f"model-{shape}")
+        return random_model.make_model(shape, self.args.scratch / f"model-{shape}")
 
     def run(self, name, device, shape, steps, sequence, resume=False, environment=None, **more):
         """Runs ftrun; returns the finished process and its run folder."""

@@ -243,7 +243,7 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         (scratch / "swap").mkdir()
-        wanted = [(name, *random_model.make(shape, scratch / shape), settings)
+        wanted = [(name, *random_model.make_model(shape, scratch / shape), settings)
                   for name, shape, settings in configs(scratch) if options.only in name]
         if options.families:
             short = {"data": {"sequence_length": 32}}

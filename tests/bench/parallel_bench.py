@@ -136,7 +136,7 @@ def compare(args, runs):
 
 
 def compare_tensor(args):
-    model = random_model.make(TENSOR_SHAPE, args.scratch / "model")[0]
+    model = random_model.make_model(TENSOR_SHAPE, args.scratch / "model")[0]
     compare(args, {
         "tensor 2": lambda: run_ftrun(args, model, {"tensor": 2}, 1),
         "one process of two threads": lambda: run_ftrun(args, model, {}, 1, threads=2),
@@ -151,7 +151,7 @@ def pipeline(schedule, split):
 
 
 def compare_pipeline(args):
-    model = random_model.make(PIPELINE_SHAPE, args.scratch / "model")[0]
+    model = random_model.make_model(PIPELINE_SHAPE, args.scratch / "model")[0]
     compare(args, {
         "1f1b": lambda: run_ftrun(args, model, pipeline("1f1b", SPLIT), MICRO_BATCHES),
         "PyTorch": lambda: run_peer(args, model, "torch_pp.py", "--acc", MICRO_BATCHES,
@@ -165,7 +165,7 @@ def compare_schedules(args):
     names = [name for name in SCHEDULES if name != "gpipe"]
     print(f"{args.shape}, {args.tokens} tokens, {MICRO_BATCHES} micro-batches, two stages",
           flush=True)
-    model = random_model.make(args.shape, args.scratch / "model")[0]
+    model = random_model.make_model(args.shape, args.scratch / "model")[0]
 
     def run(name):
         layers = SPLIT if SCHEDULES[name][1] == 1 else None
@@ -223,7 +223,7 @@ def compare_memory(args):
     """Compares memory. The activations of one micro-batch are a quarter of the difference between
     GPipe runs with 4 and with 8 micro-batches; gradients and scratch reuse memory of freed
     activations."""
-    model = random_model.make(MEMORY_SHAPE, args.scratch / "model")[0]
+    model = random_model.make_model(MEMORY_SHAPE, args.scratch / "model")[0]
     print("| stages | schedule | stage | parameters | optimizer | temporary | of it in flight | "
           "process |")
     print("|---|---|---|---|---|---|---|---|")
